@@ -1,0 +1,78 @@
+"""The requested architectures are served by machine code that is really there."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from torch_images.arch import Capability, coverage, targets_in_listing, widespread
+
+LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+Observe = Callable[[str, object], None]
+
+
+@functools.cache
+def code(library: str, kind: str) -> Counter[str]:
+    """How often each target occurs in a library of torch; `kind` is "elf" or "ptx"."""
+    path = Path(torch.__file__).parent / "lib" / library
+    done = subprocess.run(
+        [TOOLS / "cuobjdump", f"--list-{kind}", path], capture_output=True, text=True, check=False
+    )
+    if "No PTX file found" in done.stderr:
+        return Counter()
+    assert done.returncode == 0, done.stderr
+    return targets_in_listing(done.stdout)
+
+
+def test_arch_flags_serve(arch: str, observe: Observe) -> None:
+    # Not torch.cuda.get_arch_list(): without a GPU that one is empty (pytorch/pytorch#169414).
+    flags = torch._C._cuda_getArchFlags().split()
+    how = coverage(Capability.parse(arch), flags, [f for f in flags if f.startswith("compute_")])
+    observe(f"arch {arch}", how)
+    assert how is not None, f"torch was compiled for {flags}, none of which runs on {arch}"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_machine_code_serves(arch: str, library: str, observe: Observe) -> None:
+    elf, ptx = code(library, "elf"), code(library, "ptx")
+    # A target that occurs in a few files only is a special kernel, not support for the chip.
+    how = coverage(Capability.parse(arch), widespread(elf), widespread(ptx, like=elf))
+    observe(f"arch {arch} in {library}", how)
+    assert how is not None, f"{library} holds {dict(elf)} and PTX {dict(ptx)}; none serves {arch}"
+
+
+def test_triton_compiles_to_machine_code(arch: str, tmp_path: Path) -> None:
+    capability = Capability.parse(arch)
+    target = GPUTarget("cuda", capability.major * 10 + capability.minor, 32)
+    source = ASTSource(
+        fn=_axpy,
+        signature={"x": "*fp32", "y": "*fp32", "a": "fp32", "n": "i32", "BLOCK": "constexpr"},
+        constexprs={"BLOCK": 128},
+    )
+    cubin = triton.compile(source, target=target).asm["cubin"]
+    path = tmp_path / "axpy.cubin"
+    path.write_bytes(cubin)
+    done = subprocess.run(
+        [TOOLS / "cuobjdump", "--dump-sass", path], capture_output=True, text=True, check=True
+    )
+    assert f"sm_{target.arch}" in done.stdout
+    assert "FFMA" in done.stdout  # the multiply-add of the kernel, as an instruction of the chip
+
+
+@triton.jit
+def _axpy(x, y, a, n, BLOCK: triton.language.constexpr) -> None:  # type: ignore[no-untyped-def]
+    i = triton.language.program_id(0) * BLOCK + triton.language.arange(0, BLOCK)
+    mask = i < n
+    value = a * triton.language.load(x + i, mask=mask) + triton.language.load(y + i, mask=mask)
+    triton.language.store(y + i, value, mask=mask)

@@ -1,0 +1,106 @@
+"""Scaled dot-product attention against a float64 reference written out here.
+
+Every backend that runs on a CPU, forward and gradients; the one that ran is the one asked for.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
+
+OPERATORS = {
+    SDPBackend.MATH: "aten::_scaled_dot_product_attention_math",
+    SDPBackend.FLASH_ATTENTION: "aten::_scaled_dot_product_flash_attention_for_cpu",
+}
+# Relative error of a dot product in that type: a few units in the last place times a small factor.
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+SHAPES = [  # batch, heads, queries, keys, head dimension
+    (1, 1, 1, 1, 8),
+    (2, 3, 17, 17, 16),
+    (1, 8, 128, 128, 64),
+    (2, 4, 65, 257, 80),
+    (1, 2, 512, 512, 128),
+]
+
+
+def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
+    """softmax(q k^T / sqrt(d)) v in float64; the causal mask is aligned to the top left."""
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    if causal:
+        keep = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~keep, -math.inf)
+    weights = (scores - scores.amax(-1, keepdim=True)).exp()
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def inputs(shape: tuple[int, int, int, int, int], dtype: torch.dtype) -> list[torch.Tensor]:
+    """Query, key and value with fixed random content, and a gradient for the output."""
+    batch, heads, queries, keys, dim = shape
+    generator = torch.Generator().manual_seed(queries * keys + dim)
+    lengths = (queries, keys, keys, queries)
+    return [
+        torch.randn(batch, heads, n, dim, generator=generator, dtype=torch.float64).to(dtype)
+        for n in lengths
+    ]
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> None:
+    """Compare by the largest error relative to the largest value, as errors of sums scale.
+
+    Inputs have size one; where the exact result vanishes (one key: no gradient), a tenth of that.
+    """
+    error = (found.double() - wanted).abs().max() / wanted.abs().max().clamp(min=0.1)
+    assert found.dtype == dtype
+    assert error <= TOLERANCE[dtype], f"relative error {error:.2e} over {TOLERANCE[dtype]:.0e}"
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=lambda d: str(d).removeprefix("torch."))
+@pytest.mark.parametrize("backend", list(OPERATORS), ids=lambda b: b.name.lower())
+def test_matches_reference(
+    backend: SDPBackend, dtype: torch.dtype, shape: tuple[int, int, int, int, int], causal: bool
+) -> None:
+    q, k, v, upstream = inputs(shape, dtype)
+    exact = [t.double().requires_grad_() for t in (q, k, v)]
+    wanted = reference(*exact, causal=causal)
+    wanted_gradients = torch.autograd.grad(wanted, exact, upstream.double())
+
+    tensors = [t.requires_grad_() for t in (q, k, v)]
+    with sdpa_kernel(backend):
+        found = F.scaled_dot_product_attention(*tensors, is_causal=causal)
+        gradients = torch.autograd.grad(found, tensors, upstream)
+
+    close(found, wanted, dtype)
+    for gradient, wanted_gradient in zip(gradients, wanted_gradients, strict=True):
+        close(gradient, wanted_gradient, dtype)
+
+
+@pytest.mark.parametrize("backend", list(OPERATORS), ids=lambda b: b.name.lower())
+def test_runs_the_backend_asked_for(backend: SDPBackend) -> None:
+    q, k, v, _ = inputs((1, 2, 64, 64, 32), torch.float32)
+    with sdpa_kernel(backend), profile(activities=[ProfilerActivity.CPU], acc_events=True) as trace:
+        F.scaled_dot_product_attention(q, k, v)
+    ran = {event.key for event in trace.key_averages()} & set(OPERATORS.values())
+    assert ran == {OPERATORS[backend]}
+
+
+def test_boolean_mask() -> None:
+    q, k, v, _ = inputs((2, 3, 17, 17, 16), torch.float32)
+    mask = torch.ones(17, 17, dtype=torch.bool).tril()
+    found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    close(found, reference(q.double(), k.double(), v.double(), causal=True), torch.float32)
+
+
+def test_grouped_queries() -> None:
+    q, _, _, _ = inputs((1, 8, 33, 33, 16), torch.float32)
+    _, k, v, _ = inputs((1, 2, 33, 33, 16), torch.float32)
+    found = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    repeated = [t.double().repeat_interleave(4, dim=1) for t in (k, v)]
+    close(found, reference(q.double(), *repeated, causal=False), torch.float32)

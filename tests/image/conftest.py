@@ -1,0 +1,63 @@
+"""Checks of a finished image from outside, with testinfra on a container that idles.
+
+TORCH_IMAGES_EXPECTED names a JSON file with what the image claims to be and, under "inspect", the
+configuration that the engine reports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testinfra.host import Host
+
+EXPECTED: dict[str, Any] = json.loads(Path(os.environ["TORCH_IMAGES_EXPECTED"]).read_text())
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of the image: `kind` is find's letter (f, d, l, ...), `time` its mtime in seconds."""
+
+    path: str
+    kind: str
+    mode: int
+    uid: int
+    gid: int
+    time: float
+
+
+@pytest.fixture(scope="session")
+def expected() -> dict[str, Any]:
+    """What the image claims to be."""
+    return EXPECTED
+
+
+@pytest.fixture(scope="session")
+def config() -> dict[str, Any]:
+    """The image's configuration, as the engine reports it."""
+    inspect: dict[str, Any] = EXPECTED["inspect"]
+    return inspect
+
+
+@pytest.fixture(scope="module")
+def tree(host: Host) -> tuple[Entry, ...]:
+    """Every file of the image, without what the engine mounts or makes in each container."""
+    listing = host.check_output(r"find / -xdev -printf '%y\t%m\t%U\t%G\t%T@\t%p\n'")
+    entries = []
+    for line in listing.splitlines():
+        kind, mode, uid, gid, time, path = line.split("\t", 5)
+        entries.append(Entry(path, kind, int(mode, 8), int(uid), int(gid), float(time)))
+    own = {"/.dockerenv", "/etc/hostname", "/etc/hosts", "/etc/mtab", "/etc/resolv.conf"}
+    return tuple(e for e in entries if e.path not in own)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One case per label and Debian package, so that a report names the one that is wrong."""
+    claims = {"label": sorted(EXPECTED["labels"]), "package": EXPECTED["debian_packages"]}
+    for argument, values in claims.items():
+        if argument in metafunc.fixturenames:
+            metafunc.parametrize(argument, values)

@@ -1,0 +1,146 @@
+"""Which files are there: all of them accounted for, none of them dangerous or left over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from conftest import Entry
+from testinfra.host import Host
+
+Tree = tuple[Entry, ...]
+
+# Files that no package lists, because package scripts, the bootstrap or our own steps make them.
+MADE = re.compile(
+    r"""
+    /etc/(?:.*-release|adjtime|apt/sources\.list|debian_version|environment|fstab|host\.conf)
+    | /etc/(?:group|gshadow|passwd|shadow|shells|subgid|subuid|\.pwd\.lock|machine-id)
+    | /etc/(?:ld\.so\.cache|localtime|timezone|nsswitch\.conf|profile|issue(?:\.net)?|motd)
+    | /etc/alternatives/.+
+    | /etc/apt/(?:trusted\.gpg\.d|sources\.list\.d)/.+
+    | /etc/(?:ca-certificates\.conf|default/.+|pam\.d/common-.+|security/opasswd|rc[0-6S]\.d/.+)
+    | /etc/ssl/certs/(?:ca-certificates\.crt|[0-9a-f]{8}\.[0-9]|.+\.pem)
+    | /etc/terminfo/README
+    | /etc/(?:systemd|init\.d)/.+
+    | /opt/venv/(?:pyvenv\.cfg|lib64|bin/(?:activate.*|deactivate\.bat|pydoc\.bat|python[0-9.]*))
+    | /opt/venv/lib/python3\.[0-9]+/site-packages/_virtualenv\.(?:pth|py)
+    | /root/\.(?:bashrc|profile)
+    | /etc/(?:dpkg/origins/default|inputrc|python3/debian_config)
+    | /usr/lib/ssl/cert\.pem
+    | /usr/local/bin/torch-(?:entrypoint|info)
+    | /usr/share/info/dir
+    | /var/(?:spool/mail|lib/python/python3\.[0-9]+_installed)
+    | /(?:bin|sbin|lib(?:32|64|x32)?)   # the links of a merged /usr
+    | /var/(?:lock|run)
+    | /var/cache/(?:debconf/.+|ldconfig/aux-cache)
+    | /var/lib/(?:apt/(?:extended_states|daily_lock|lists/lock)|pam/.+|shells\.state)
+    | /var/lib/(?:dpkg|systemd|ucf)/.+
+    | /var/log/(?:faillog|lastlog|btmp|wtmp)
+    """,
+    re.VERBOSE,
+)
+# Alternatives: links that update-alternatives makes (c++, cc, pager, rmt ...).
+LINKED = re.compile(r"/usr/(?:bin|sbin)/.+|/usr/lib/cpp|/usr/local/man")
+
+
+def merged(path: str) -> str:
+    """A path as it is on a system with merged /usr: dpkg still lists /bin/sh."""
+    return re.sub(r"^/(bin|sbin|lib|lib32|lib64|libx32)/", r"/usr/\1/", path)
+
+
+def recorded(host: Host, site: str) -> Iterator[str]:
+    """The files that the RECORDs of installed wheels name."""
+    for line in host.check_output("cat %s/*.dist-info/RECORD", site).splitlines():
+        path = line.rsplit(",", 2)[0].strip('"')
+        while path.startswith("../"):
+            path = path.removeprefix("../")
+        prefix = "/opt/venv" if line.lstrip('"').startswith("../") else site
+        yield f"{prefix}/{path}"
+
+
+def source_of(path: str) -> str:
+    """The Python file that a bytecode file was compiled from; any other path as it is."""
+    return re.sub(r"__pycache__/([^/]+)\.cpython-3[0-9]+\.pyc$", r"\1.py", path)
+
+
+def test_every_file_is_accounted_for(host: Host, tree: Tree, expected: dict[str, Any]) -> None:
+    known = set(map(merged, host.check_output("cat /var/lib/dpkg/info/*.list").splitlines()))
+    known |= set(recorded(host, expected["site_packages"]))
+    stray = [
+        entry.path
+        for entry in tree
+        if entry.kind != "d"
+        and not (entry.kind == "l" and LINKED.fullmatch(entry.path))
+        and entry.path not in known
+        and (source := source_of(entry.path)) not in known
+        and not MADE.fullmatch(source)
+    ]
+    assert not stray, f"{len(stray)} files belong to no package, the first: {stray[:10]}"
+
+
+def test_nothing_is_world_writable(tree: Tree) -> None:
+    sticky = 0o1000
+    found = [e.path for e in tree if e.kind != "l" and e.mode & 0o002 and not e.mode & sticky]
+    assert not found
+
+
+def test_everything_is_readable_by_all(tree: Tree) -> None:
+    """Under `--user` everything but root's own must work."""
+    found = [
+        e.path
+        for e in tree
+        if e.path.startswith(("/opt/", "/usr/"))
+        and e.kind in "fd"
+        and not e.mode & 0o004
+        and not e.mode & 0o6000
+    ]
+    # Debian ships these closed on purpose.
+    assert set(found) <= {"/usr/lib/ssl/private"}
+
+
+def test_owners_fit_user_namespaces(tree: Tree) -> None:
+    """Hosts that map 65536 ids refuse to unpack others ("ID 78971 cannot be mapped")."""
+    assert not [e.path for e in tree if e.uid >= 65536 or e.gid >= 65536]
+
+
+def test_environment_belongs_to_root(tree: Tree) -> None:
+    assert not [e.path for e in tree if e.path.startswith("/opt/") and (e.uid, e.gid) != (0, 0)]
+
+
+def test_no_caches_or_logs(tree: Tree) -> None:
+    places = ("/var/cache/apt/", "/var/lib/apt/lists/", "/var/log/", "/root/.", "/run/", "/tmp/")
+    kept = {"/root/.bashrc", "/root/.profile"}
+    found = [e.path for e in tree if e.kind == "f" and e.path.startswith(places)]
+    assert set(found) <= kept
+
+
+def test_no_documentation(tree: Tree) -> None:
+    docs = ("/usr/share/doc/", "/usr/share/info/", "/usr/share/locale/", "/usr/share/man/")
+    files = [e.path for e in tree if e.kind == "f" and e.path.startswith(docs)]
+    assert not [f for f in files if not f.endswith("/copyright") and f != "/usr/share/info/dir"]
+
+
+def test_file_times_are_fixed(tree: Tree) -> None:
+    """All content has the one time that makes layers equal; the engine itself makes the rest."""
+    engine = {"/", "/etc", "/proc", "/dev", "/sys"}
+    assert not [e.path for e in tree if e.time != expected_time() and e.path not in engine]
+
+
+def expected_time() -> float:
+    return 315532800.0  # 1980-01-01, see torch_images/oci.py
+
+
+def test_trusts_only_debians_certificates(host: Host) -> None:
+    """The host's CA bundle was lent to the build, not given to the image."""
+    shipped = host.check_output("cat $(find /usr/share/ca-certificates -name '*.crt')")
+    trusted = host.check_output("cat /etc/ssl/certs/ca-certificates.crt")
+    marker = "-----BEGIN CERTIFICATE-----"
+    assert shipped.count(marker) == trusted.count(marker) > 100
+    assert host.check_output("find /usr/local/share /run/secrets -type f 2>/dev/null || true") == ""
+
+
+def test_no_state_of_the_build_host(host: Host, tree: Tree) -> None:
+    paths = {e.path for e in tree}
+    assert not paths & {"/etc/passwd-", "/etc/shadow-", "/etc/group-", "/etc/gshadow-"}
+    assert host.check_output("cat /etc/machine-id 2>/dev/null || true") in ("", "uninitialized")

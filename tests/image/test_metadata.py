@@ -1,0 +1,52 @@
+"""What the image says of itself: labels, environment, how it starts."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+Facts = dict[str, Any]
+
+
+def test_label(label: str, expected: Facts, config: Facts) -> None:
+    assert config["Labels"].get(label) == expected["labels"][label]
+
+
+def test_no_other_label(expected: Facts, config: Facts) -> None:
+    also = {"org.opencontainers.image.base.digest", "org.opencontainers.image.revision"}
+    assert set(config["Labels"]) - also == set(expected["labels"])
+
+
+def test_base_digest_label(config: Facts) -> None:
+    digest = config["Labels"]["org.opencontainers.image.base.digest"]
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", digest)
+
+
+def test_revision_label(config: Facts) -> None:
+    revision = config["Labels"].get("org.opencontainers.image.revision", "")
+    assert re.fullmatch(r"(?:[0-9a-f]{40}(?:-dirty)?)?", revision)
+
+
+def test_environment(expected: Facts, config: Facts) -> None:
+    # Equality: nothing of the build (proxy, index, certificate) may have stayed.
+    assert dict(line.split("=", 1) for line in config["Env"]) == expected["environment"]
+
+
+def test_entrypoint(expected: Facts, config: Facts) -> None:
+    assert config["Entrypoint"] == expected["entrypoint"]
+
+
+def test_default_command(expected: Facts, config: Facts) -> None:
+    assert config["Cmd"] == expected["command"]
+
+
+def test_starts_as_root_without_volumes_or_ports(config: Facts) -> None:
+    assert not config.get("User")
+    assert not config.get("Volumes")
+    assert not config.get("ExposedPorts")
+
+
+def test_created_is_the_date_of_the_lock(expected: Facts) -> None:
+    assert (
+        expected["created"].removesuffix("Z").split(".")[0] == expected["lock_date"] + "T00:00:00"
+    )

@@ -1,0 +1,84 @@
+"""Packages, users and programs, and that containers start as users start them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from testinfra.host import Host
+
+Facts = dict[str, Any]
+
+
+def test_package_is_installed(package: str, host: Host) -> None:
+    assert host.package(package).is_installed
+
+
+def test_packages_are_configured(host: Host) -> None:
+    assert host.check_output("dpkg --audit") == ""
+
+
+def test_distribution(host: Host, expected: Facts) -> None:
+    assert f"{host.system_info.distribution} {host.system_info.codename}" == expected["system"]
+
+
+def test_no_other_login(host: Host) -> None:
+    """Nobody but root has a shell, and no account has a password."""
+    accounts = [line.split(":") for line in host.file("/etc/passwd").content_string.splitlines()]
+    shells = {
+        name for name, *_, shell in accounts if not shell.endswith(("nologin", "false", "sync"))
+    }
+    assert shells == {"root"}
+    passwords = [
+        line.split(":")[1] for line in host.file("/etc/shadow").content_string.splitlines()
+    ]
+    assert set(passwords) <= {"*", "!", "!*"}
+
+
+def test_only_root_has_uid_0(host: Host) -> None:
+    lines = host.file("/etc/passwd").content_string.splitlines()
+    assert [line.split(":")[0] for line in lines if line.split(":")[2] == "0"] == ["root"]
+
+
+def test_python_is_the_environments(host: Host, expected: Facts) -> None:
+    for name in ("python", "pip"):
+        assert host.check_output("command -v %s", name) == f"/opt/venv/bin/{name}"
+    assert host.check_output("python --version").startswith(f"Python {expected['python']}.")
+
+
+def test_compiler_works(host: Host) -> None:
+    """torch.compile and Triton compile at run time."""
+    source = "#include <Python.h>\nint main() { return PY_MAJOR_VERSION - 3; }"
+    include = host.check_output(
+        "python -c 'import sysconfig; print(sysconfig.get_path(\"include\"))'"
+    )
+    done = host.run(
+        "printf %s | g++ -I%s -x c++ - -o /tmp/a && /tmp/a && rm /tmp/a", source, include
+    )
+    assert done.rc == 0, done.stderr
+
+
+def test_entrypoint_runs_a_command(host: Host) -> None:
+    done = host.run("/usr/local/bin/torch-entrypoint sh -c 'exit 7'")
+    assert done.rc == 7
+
+
+def test_init_is_tini(host: Host) -> None:
+    """PID 1 reaps children and passes signals on."""
+    assert re.match(r"tini version", host.check_output("tini --version"))
+    assert host.file("/proc/1/comm").content_string.strip() == "tini"
+
+
+def test_summary(host: Host, expected: Facts) -> None:
+    text = host.check_output("torch-info")
+    assert f"PyTorch {expected['torch']}" in text
+    assert f"CUDA {expected['cuda']}" in text
+    assert "GPUs: " in text
+
+
+def test_torch_works_for_any_user(host: Host) -> None:
+    done = host.run(
+        "setpriv --reuid=12345 --regid=12345 --clear-groups --no-new-privs env HOME=/ "
+        "python -c 'import torch; print(torch.ones(2).sum().item())'"
+    )
+    assert (done.rc, done.stdout.strip()) == (0, "2.0"), done.stderr

@@ -1,0 +1,194 @@
+"""The only module that imports docker (docker-py): inspect, run, tag.
+
+Building goes through `docker buildx` instead, because docker-py cannot drive BuildKit
+(https://github.com/docker/docker-py/issues/2230).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import docker.errors
+import requests
+
+import docker
+from torch_images.errors import EngineError, UsageError
+
+if TYPE_CHECKING:
+    from docker.models.containers import Container
+
+MINIMUM = (25, 0)  # the first release in which the containerd image store is not experimental
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageInfo:
+    """What the engine knows of an image; `size` is the unpacked size in bytes."""
+
+    id: str
+    size: int
+    labels: Mapping[str, str]
+    config: Mapping[str, Any]
+    created: str
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """How a command in a container ended; both streams together."""
+
+    code: int
+    output: str
+
+
+class Engine:
+    """A Docker Engine that can do what torch-images needs."""
+
+    def __init__(self, client: docker.DockerClient) -> None:
+        self._client = client
+
+    def info(self) -> dict[str, Any]:
+        """The engine's answer to `docker info`."""
+        found: dict[str, Any] = self._client.info()
+        return found
+
+    def local_root(self) -> Path | None:
+        """Where the engine keeps its data, if that is on this machine."""
+        root = Path(self.info()["DockerRootDir"])
+        return (
+            root if self._client.api.base_url.startswith("http+docker") and root.is_dir() else None
+        )
+
+    def inspect(self, image: str) -> ImageInfo:
+        """Look an image up by tag or id. Raises UsageError when the engine does not have it."""
+        try:
+            attrs = self._client.images.get(image).attrs
+        except (docker.errors.ImageNotFound, docker.errors.NullResource):
+            raise UsageError(
+                f"the engine has no image '{image}'", "build it first: invoke build"
+            ) from None
+        return ImageInfo(
+            id=attrs["Id"],
+            size=attrs["Size"],
+            labels=attrs["Config"].get("Labels") or {},
+            config=attrs["Config"],
+            created=attrs["Created"],
+        )
+
+    def tag(self, image: str, repository: str, tag: str) -> None:
+        """Point `repository:tag` at an image."""
+        self._client.images.get(image).tag(repository, tag)
+
+    def untag(self, reference: str) -> None:
+        """Remove a tag if it exists; layers stay while another tag needs them."""
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            self._client.images.remove(reference, force=True)
+
+    def tags(self, prefix: str = "") -> tuple[str, ...]:
+        """Every tag in the engine that begins with `prefix`."""
+        found = {tag for image in self._client.images.list() for tag in image.tags}
+        return tuple(sorted(tag for tag in found if tag.startswith(prefix)))
+
+    def run(self, image: str, *command: str, **options: Any) -> ExecResult:
+        """`docker run --rm`: start, wait, and return exit code and output."""
+        container = self._client.containers.create(image, list(command), **options)
+        try:
+            container.start()
+            code = container.wait()["StatusCode"]
+            return ExecResult(code, container.logs().decode(errors="replace"))
+        finally:
+            container.remove(force=True)
+
+    @contextlib.contextmanager
+    def container(self, image: str, **options: Any) -> Iterator[RunningContainer]:
+        """A container that idles, to look into; removed at the end, whatever happens."""
+        created = self._client.containers.create(
+            image, ["sleep", "infinity"], labels={"torch-images": "verify"}, **options
+        )
+        try:
+            created.start()
+            yield RunningContainer(created)
+        finally:
+            created.remove(force=True)
+
+
+class RunningContainer:
+    """A started container."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+
+    @property
+    def id(self) -> str:
+        """The container's full id."""
+        return str(self._container.id)
+
+    def exec(self, *command: str, env: Mapping[str, str] | None = None) -> ExecResult:
+        """Run a command in it, as root, to its end."""
+        done = self._container.exec_run(list(command), environment=dict(env or {}), user="0")
+        return ExecResult(int(done.exit_code), done.output.decode(errors="replace"))
+
+    def put(self, folder: str, files: Mapping[str, bytes]) -> None:
+        """Write files below an existing folder, readable by all; also works on a remote engine."""
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w") as archive:
+            for name, data in files.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                member.mode = 0o644
+                archive.addfile(member, io.BytesIO(data))
+        self._container.put_archive(folder, stream.getvalue())
+
+    def read(self, path: str) -> bytes:
+        """The content of a file in it. Raises EngineError if there is none."""
+        try:
+            chunks, _ = self._container.get_archive(path)
+        except docker.errors.NotFound:
+            raise EngineError(f"the container has no file {path}") from None
+        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
+            found = archive.extractfile(archive.next())  # type: ignore[arg-type]
+            assert found is not None
+            return found.read()
+
+
+def connect() -> Engine:
+    """The engine that the docker CLI would use.
+
+    Raises EngineError when none answers, when it is too old, and when it lacks the containerd
+    image store, without which neither zstd layers nor image digests exist before a push.
+    """
+    host = os.environ.get("DOCKER_HOST") or _context_host()
+    try:
+        client = docker.DockerClient(base_url=host, timeout=600) if host else docker.from_env()
+        version = client.version()
+    except (docker.errors.DockerException, requests.RequestException) as error:
+        reason = "permission denied" if "Permission denied" in str(error) else "no answer"
+        raise EngineError(
+            f"no Docker Engine at {host or 'the default socket'}: {reason}",
+            "start it, or run this through ./inv, which sets one up",
+        ) from None
+    number = str(version["Version"])
+    if tuple(int(part) for part in number.split(".")[:2] if part.isdigit()) < MINIMUM:
+        raise EngineError(
+            f"Docker Engine {number} is too old", f"{MINIMUM[0]}.{MINIMUM[1]} or newer is needed"
+        )
+    engine = Engine(client)
+    if ["driver-type", "io.containerd.snapshotter.v1"] not in engine.info()["DriverStatus"]:
+        raise EngineError(
+            "the engine's containerd image store is off",
+            'add "features": {"containerd-snapshotter": true} to /etc/docker/daemon.json and '
+            "restart it",
+        )
+    return engine
+
+
+def _context_host() -> str | None:
+    """The address of the CLI's current context (`docker context use`)."""
+    context = docker.ContextAPI.get_current_context()
+    host = context.Host if context else None
+    return str(host) if host else None

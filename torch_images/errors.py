@@ -1,0 +1,87 @@
+"""Every error a user can meet, and the exit code each one ends with.
+
+An error is one line: what is wrong, then what to change. `tasks.py` is the only place that turns
+them into output; anything else that escapes is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TorchImagesError(Exception):
+    """A failure that the user can act on.
+
+    `message` says what is wrong, `hint` what to change; `str()` joins them on one line.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        self.message = " ".join(message.split())
+        self.hint = " ".join(hint.split())
+        super().__init__(f"{self.message}; {self.hint}" if self.hint else self.message)
+
+
+class UsageError(TorchImagesError):
+    """A request that no image of the matrix can meet."""
+
+    exit_code = 2
+
+
+class ConfigError(TorchImagesError):
+    """images.yaml, or a value from it, is not acceptable."""
+
+    exit_code = 2
+
+
+class LockError(TorchImagesError):
+    """A lock is missing or stale, or an input is not the one that was locked."""
+
+    exit_code = 3
+
+
+class EngineError(TorchImagesError):
+    """No usable Docker Engine or builder."""
+
+    exit_code = 4
+
+
+class DiskError(TorchImagesError):
+    """Not enough disk space."""
+
+    exit_code = 5
+
+
+class NetworkError(TorchImagesError):
+    """A package index or mirror could not be reached."""
+
+    exit_code = 6
+
+
+class BuildError(TorchImagesError):
+    """The build itself failed."""
+
+
+class VerifyError(TorchImagesError):
+    """The image is not what it claims to be."""
+
+
+class CommandError(TorchImagesError):
+    """A process failed; `command` can be pasted into a shell, `output` is its last lines."""
+
+    def __init__(self, command: str, code: int, output: str) -> None:
+        self.command = command
+        self.code = code
+        self.output = output
+        last = output.strip().splitlines()[-1] if output.strip() else "no output"
+        super().__init__(f"exit code {code} from: {command}", f"it said: {last}")
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """A hint for a word that is not one of `known`: the nearest ones, then all in their order."""
+    names = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    guess = f"did you mean '{near[0]}'? " if near else ""
+    return f"{guess}known: {', '.join(names) or 'none'}"

@@ -1,0 +1,65 @@
+"""What the host says about reaching the network: CA bundle, proxies, package index.
+
+Builds inherit these without a trace in the image: the bundle and the index as BuildKit secrets, the
+proxies as predefined build arguments, which are in no layer and no history. pip's own settings
+(`pip.conf`, PIP_FIND_LINKS, extra indexes) are not followed: they can shadow a published wheel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from torch_images.errors import ConfigError
+
+_BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
+_SYSTEM_BUNDLES = (
+    Path("/etc/ssl/certs/ca-certificates.crt"),  # Debian, Ubuntu, Alpine
+    Path("/etc/pki/tls/certs/ca-bundle.crt"),  # Fedora, RHEL
+)
+_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """How to reach package indexes; `index` is None for the client's own default."""
+
+    ca_bundle: Path | None = None
+    proxies: tuple[tuple[str, str], ...] = ()
+    index: str | None = None
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether a proxy or the index is on this host's loopback, out of a bridged build's reach."""
+        urls = [url for name, url in self.proxies if name != "NO_PROXY"]
+        hosts = {urlsplit(url).hostname for url in (*urls, self.index or "")}
+        return bool(hosts & {"localhost", "127.0.0.1", "::1"})
+
+    def for_uv(self) -> dict[str, str | None]:
+        """Environment changes under which uv on the host uses these settings and no others."""
+        return {
+            **dict.fromkeys(_INDEX_VARIABLES + ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")),
+            "UV_NO_CONFIG": "1",
+            "SSL_CERT_FILE": str(self.ca_bundle) if self.ca_bundle else None,
+            **({"UV_DEFAULT_INDEX": self.index} if self.index else {}),
+        }
+
+
+def detect(environ: Mapping[str, str]) -> Network:
+    """Read the environment. Raises ConfigError where it names a CA bundle that is not there."""
+    bundle = next((p for p in _SYSTEM_BUNDLES if p.is_file()), None)
+    for name in _BUNDLE_VARIABLES:
+        if environ.get(name):
+            bundle = Path(environ[name])
+            if not bundle.is_file():
+                raise ConfigError(f"{name}={bundle} is not a file", f"correct or unset {name}")
+            break
+    proxies = {n: environ.get(n) or environ.get(n.lower(), "") for n in _PROXY_VARIABLES}
+    return Network(
+        ca_bundle=bundle,
+        proxies=tuple((name, url) for name, url in proxies.items() if url),
+        index=next((environ[n] for n in _INDEX_VARIABLES if environ.get(n)), None),
+    )

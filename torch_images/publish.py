@@ -1,0 +1,108 @@
+"""Verified images -> tags; and the way back, from a tag to the image of the matrix.
+
+A tag says only what was proved: nothing here tags without a passing report of the same digest.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+
+from torch_images.build import CANDIDATE, Planned
+from torch_images.config import Config
+from torch_images.engine import Engine
+from torch_images.errors import UsageError, VerifyError
+from torch_images.matrix import ImageSpec, choose, matrix
+from torch_images.render import LABEL_PREFIX, version
+from torch_images.runner import Runner
+from torch_images.verify import VerifyReport, require
+from torch_images.workplace import Workplace
+
+
+def tags(config: Config, planned: Planned) -> tuple[str, ...]:
+    """The local tags of an image: the one that names its lock, then the short one to type.
+
+    Only the default source, base and variant have the short one, such as "torch-cu130:sm120".
+    """
+    spec, defaults = planned.spec, config.defaults
+    found = [f"{spec.repository}:{version(config, spec, planned.lock)}"]
+    chosen = (spec.source.name, spec.base.name, spec.variant.name)
+    if chosen == (defaults.source, defaults.base, defaults.variant):
+        found.append(f"{spec.repository}:{spec.arch_name}")
+    return tuple(found)
+
+
+def tag(config: Config, planned: Planned, report: VerifyReport, engine: Engine) -> tuple[str, ...]:
+    """Give an image its tags and drop its candidate tag.
+
+    Raises VerifyError, and tags nothing, unless the report is a pass of exactly this image.
+    """
+    require(report)
+    if engine.inspect(planned.candidate).id != report.digest:
+        raise VerifyError(f"the report is of {report.digest}, not of {planned.candidate}")
+    found = tags(config, planned)
+    for name in found:
+        repository, _, label = name.rpartition(":")
+        engine.tag(report.digest, repository, label)
+    engine.untag(planned.candidate)
+    return found
+
+
+def identify(config: Config, image: str, engine: Engine) -> tuple[str, ImageSpec]:
+    """A built image by tag, id or identifier of the matrix: its reference and what it should be.
+
+    Raises UsageError for an image that the engine does not have or that is not one of ours.
+    """
+    for spec in matrix(config):
+        if spec.id == image:
+            names = engine.tags(f"{CANDIDATE}:{spec.id}") or engine.tags(f"{spec.repository}:")
+            for name in names:
+                if engine.inspect(name).labels.get(f"{LABEL_PREFIX}.id") == image:
+                    return name, spec
+            raise UsageError(f"{image} is not built", "build it first: invoke build")
+    labels = engine.inspect(image).labels
+    if f"{LABEL_PREFIX}.id" not in labels:
+        raise UsageError(f"'{image}' was not built by torch-images", f"no label {LABEL_PREFIX}.id")
+    identifier = labels[f"{LABEL_PREFIX}.id"]
+    for spec in matrix(config):
+        if spec.id == identifier:
+            return image, spec
+    return image, _from_labels(config, labels)
+
+
+def clean(
+    config: Config, place: Workplace, engine: Engine, run: Runner, *, images: bool
+) -> tuple[str, ...]:
+    """Remove what builds leave: contexts, candidates, unused build cache; with `images`, the images.
+
+    The cached bases and tools stay, and so do reports. Returns a line for each thing removed.
+    """
+    lines = []
+    for folder in sorted(place.output.glob("cu*")):
+        shutil.rmtree(folder)
+        lines.append(f"removed {folder.relative_to(place.root)}")
+    prefixes = [f"{CANDIDATE}:"]
+    if images:
+        prefixes += sorted({f"{spec.repository}:" for spec in matrix(config)})
+    for prefix in prefixes:
+        for name in engine.tags(prefix):
+            engine.untag(name)
+            lines.append(f"removed image {name}")
+    pruned = run.run(["docker", "buildx", "prune", "--force", "--all"]).output.splitlines()
+    lines.append(f"build cache: {pruned[-1].lower() if pruned else 'nothing to remove'}")
+    return tuple(lines)
+
+
+def _from_labels(config: Config, labels: Mapping[str, str]) -> ImageSpec:
+    """The image that labels describe, for one that the matrix does not list (several arches)."""
+    found = {
+        axis: labels.get(f"{LABEL_PREFIX}.{axis}", "") for axis in ("cuda", "source", "variant")
+    }
+    arches = labels.get(f"{LABEL_PREFIX}.arches", "").replace(" ", ",")
+    for base in config.bases:
+        spec = choose(config, **found, arch=arches, base=base.name)
+        if spec.id == labels[f"{LABEL_PREFIX}.id"]:
+            return spec
+    raise UsageError(
+        f"image {labels[f'{LABEL_PREFIX}.id']} is not in images.yaml", "see `invoke matrix`"
+    )

@@ -1,0 +1,224 @@
+"""ImageSpec and lock -> build context. Pure: nothing is read but templates, nothing is written.
+
+A value that comes from images.yaml cannot leave its place in a Dockerfile: what is not plain text
+must pass a quoting filter, or rendering fails.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from torch_images.config import Config
+from torch_images.errors import ConfigError
+from torch_images.lock import LockedWheel, WheelLock
+from torch_images.matrix import ImageSpec
+from torch_images.oci import EPOCH
+
+LABEL_PREFIX = "io.github.torch-images"
+LICENSES = "BSD-3-Clause AND MIT AND LicenseRef-NVIDIA-Proprietary"
+
+_PLAIN = re.compile(r"[A-Za-z0-9._/:@+=,-]+(?: [A-Za-z0-9._/:@+=,-]+)*| \\\n +|")
+_GROUPS = (
+    ("cuda", "CUDA libraries"),
+    ("torch", "PyTorch"),
+    ("triton", "Triton"),
+    ("python", "Python packages"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextFile:
+    """One file of a build context, at a path relative to it."""
+
+    path: str
+    data: bytes
+    executable: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """All that BuildKit needs for an image, beside the named contexts `base` and `tools`."""
+
+    id: str
+    files: tuple[ContextFile, ...]
+
+    @property
+    def dockerfile(self) -> str:
+        """The rendered Dockerfile."""
+        return next(f.data.decode() for f in self.files if f.path == "Dockerfile")
+
+
+def render(config: Config, spec: ImageSpec, lock: WheelLock, root: Path) -> Context:
+    """The build context of an image; `root` is the project's folder, with docker/ and scripts/."""
+    groups = wheel_groups(lock)
+    dockerfile = (
+        _environment(root / "docker")
+        .get_template("Dockerfile.j2")
+        .render(
+            id=spec.id,
+            base={
+                "name": spec.base.name,
+                "description": spec.base.description,
+                "image": spec.base.image(spec.cuda.version),
+                "packages": spec.base.packages,
+                "python": spec.base.python,
+            },
+            groups=[
+                {
+                    "name": name,
+                    "title": title,
+                    "megabytes": round(sum(w.size for w in wheels) / 1e6),
+                }
+                for name, title, wheels in groups
+            ],
+            environment=tuple(environment().items()),
+            labels=tuple(sorted(labels(config, spec, lock).items())),
+        )
+    )
+    files = [ContextFile(path="Dockerfile", data=dockerfile.encode())]
+    for name, _, wheels in groups:
+        text = "".join(f"{wheel.line}\n" for wheel in wheels)
+        files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
+    for folder, target in (("build", "build"), ("files", "image")):
+        for path in sorted((root / "scripts" / "image" / folder).iterdir()):
+            files.append(
+                ContextFile(path=f"{target}/{path.name}", data=path.read_bytes(), executable=True)
+            )
+    return Context(id=spec.id, files=tuple(files))
+
+
+def wheel_groups(lock: WheelLock) -> tuple[tuple[str, str, tuple[LockedWheel, ...]], ...]:
+    """The wheels as layers: name, title and wheels of each, the ones that change least first."""
+    found: dict[str, list[LockedWheel]] = {name: [] for name, _ in _GROUPS}
+    for wheel in sorted(lock.wheels):
+        found[_group(wheel.name)].append(wheel)
+    return tuple((name, title, tuple(found[name])) for name, title in _GROUPS if found[name])
+
+
+def environment() -> dict[str, str]:
+    """The environment that every image sets."""
+    return {
+        "PATH": "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "VIRTUAL_ENV": "/opt/venv",
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+    }
+
+
+def version(config: Config, spec: ImageSpec, lock: WheelLock) -> str:
+    """The version of an image, also its immutable tag: "2.11.0-sm120-runtime-<lock>"."""
+    parts = [spec.torch, spec.arch_name]
+    if spec.source.name != config.defaults.source:
+        parts.append(spec.source.name)
+    parts.append(spec.variant.name)
+    if spec.base.name != config.defaults.base:
+        parts.append(spec.base.name)
+    return "-".join([*parts, lock.digest[:12]])
+
+
+def labels(config: Config, spec: ImageSpec, lock: WheelLock) -> dict[str, str]:
+    """The labels of an image that follow from the matrix and the lock.
+
+    Keys of the standard: https://github.com/opencontainers/image-spec/blob/v1.1.0/annotations.md
+    """
+    arches = ", ".join(f"{a.name} ({a.family}: {', '.join(a.gpus)})" for a in spec.architectures)
+    standard = {
+        "title": spec.repository,
+        "description": f"PyTorch {spec.torch} for CUDA {spec.cuda.version} on {arches}",
+        "version": version(config, spec, lock),
+        "source": config.homepage,
+        "url": config.homepage,
+        "licenses": LICENSES,
+        "base.name": spec.base.image(spec.cuda.version) or spec.base.name,
+    }
+    ours = {
+        "id": spec.id,
+        "cuda": spec.cuda.version,
+        "torch": spec.torch,
+        "triton": lock.versions()["triton"],
+        "python": spec.base.python,
+        "arches": " ".join(a.name for a in spec.architectures),
+        "source": spec.source.name,
+        "variant": spec.variant.name,
+        "lock": f"sha256:{lock.digest}",
+    }
+    return {
+        **{f"org.opencontainers.image.{key}": value for key, value in standard.items()},
+        **{f"{LABEL_PREFIX}.{key}": value for key, value in ours.items()},
+    }
+
+
+def write_context(context: Context, folder: Path) -> None:
+    """Write a context, replacing what is there; times and modes are fixed."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    for file in context.files:
+        path = partial / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.data)
+        path.chmod(0o755 if file.executable else 0o644)
+    for path in sorted(partial.rglob("*"), reverse=True):
+        if path.is_dir():
+            path.chmod(0o755)
+        os.utime(path, (EPOCH, EPOCH))
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def quoted(value: str) -> str:
+    """A Dockerfile word that means exactly `value`: in double quotes, nothing in it expanded."""
+    if not value.isprintable():
+        raise ConfigError(f"{value!r} cannot stand in a Dockerfile", "use one line of plain text")
+    return _Safe('"' + re.sub(r'([\\"$])', r"\\\1", value) + '"')
+
+
+def comment(value: str) -> str:
+    """Text for a comment line; a line that ends in a backslash would swallow the next one."""
+    if not value.isprintable():
+        raise ConfigError(f"{value!r} cannot stand in a Dockerfile", "use one line of plain text")
+    return _Safe(value.rstrip("\\ "))
+
+
+class _Safe(str):
+    """Text that a filter has already made fit for its place."""
+
+    __slots__ = ()
+
+
+def _group(name: str) -> str:
+    if name in ("torch", "triton"):
+        return name
+    return "cuda" if name.startswith(("nvidia-", "cuda-")) else "python"
+
+
+def _finalize(value: Any) -> Any:
+    """Let only plain text into a template where no filter has made it safe."""
+    if not isinstance(value, _Safe) and not _PLAIN.fullmatch(str(value)):
+        raise ConfigError(
+            f"{str(value)!r} cannot stand unquoted in a Dockerfile",
+            "use letters, digits and . _ / : @ + = , - only",
+        )
+    return value
+
+
+@cache
+def _environment(folder: Path) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=False,
+        autoescape=False,  # noqa: S701  a Dockerfile is not HTML; `finalize` guards it
+    )
+    environment.filters |= {"quoted": quoted, "comment": comment}
+    return environment

@@ -1,0 +1,251 @@
+"""A built image -> proof or refusal.
+
+Two suites look at it: tests/image from outside with testinfra, tests/container inside with pytest,
+which is copied into the container and never into the image. Both compare with one claim, derived
+from the matrix and the lock. The report is kept by digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from torch_images.build import Planned
+from torch_images.config import Config
+from torch_images.engine import Engine, ImageInfo, RunningContainer
+from torch_images.errors import TorchImagesError, VerifyError
+from torch_images.render import environment, labels
+from torch_images.runner import Runner
+from torch_images.tools import install_tools
+from torch_images.workplace import Workplace
+
+_INSIDE = "/verify"
+_SYSTEMS = {"bookworm": "debian bookworm", "ubuntu24.04": "ubuntu noble"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check: `outcome` is passed, failed or skipped; `message` says why it is not passed."""
+
+    name: str
+    outcome: str
+    seconds: float
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """What was found out about one image. `suite` identifies the checks and the claim they used."""
+
+    digest: str
+    id: str
+    suite: str
+    checks: tuple[Check, ...]
+    observed: Mapping[str, str]
+    seconds: float
+
+    @property
+    def failed(self) -> tuple[Check, ...]:
+        """The checks that failed."""
+        return tuple(check for check in self.checks if check.outcome == "failed")
+
+    @property
+    def passed(self) -> bool:
+        """Whether the image is what it claims to be."""
+        return bool(self.checks) and not self.failed
+
+    def count(self, outcome: str) -> int:
+        """How many checks ended so."""
+        return sum(check.outcome == outcome for check in self.checks)
+
+
+def claim(config: Config, planned: Planned) -> dict[str, Any]:
+    """What an image claims to be, as the suites read it."""
+    spec, lock = planned.spec, planned.lock
+    return {
+        "id": spec.id,
+        "cuda": spec.cuda.version,
+        "torch": spec.torch,
+        "triton": lock.versions()["triton"],
+        "python": spec.base.python,
+        "system": _SYSTEMS.get(spec.base.name, ""),
+        "arches": [a.name for a in spec.architectures],
+        "features": list(spec.cuda.wheel.features),
+        "packages": lock.versions(),
+        "debian_packages": list(spec.base.packages),
+        "site_packages": f"/opt/venv/lib/python{spec.base.python}/site-packages",
+        "labels": labels(config, spec, lock),
+        "environment": environment(),
+        "entrypoint": ["/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint"],
+        "command": ["torch-info"],
+        "lock_date": lock.date.isoformat(),
+    }
+
+
+def verify(
+    image: str,
+    config: Config,
+    planned: Planned,
+    place: Workplace,
+    *,
+    engine: Engine,
+    run: Runner,
+    reuse: bool = False,
+) -> VerifyReport:
+    """Check an image, by tag or id, against its claim; the report is also written to disk.
+
+    With `reuse`, a passing report of the same digest, checks and claim is taken instead.
+    """
+    started = time.monotonic()
+    info = engine.inspect(image)
+    wanted = claim(config, planned)
+    suite = suite_hash(place.root, wanted)
+    path = report_path(place, info.id)
+    if reuse and (kept := read_report(path)) and kept.passed and kept.suite == suite:
+        return kept
+    with engine.container(info.id, network_mode="none") as container:
+        outside = _outside(container, info, wanted, place, run)
+        inside = _inside(container, wanted, place, run)
+    report = VerifyReport(
+        digest=info.id,
+        id=planned.spec.id,
+        suite=suite,
+        checks=(*outside[0], *inside[0]),
+        observed={**outside[1], **inside[1]},
+        seconds=round(time.monotonic() - started, 1),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({**asdict(report), "passed": report.passed}, indent=2) + "\n")
+    os.replace(partial, path)
+    return report
+
+
+def require(report: VerifyReport) -> None:
+    """Raise VerifyError, naming the failed checks, unless the report is a pass."""
+    if report.passed:
+        return
+    names = [check.name for check in report.failed]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    first = report.failed[0].message if report.failed else "no check ran"
+    raise VerifyError(
+        f"{report.id} failed verification: {', '.join(names[:3])}{more}: {first[:300]}",
+        f"the whole report is build/reports/{report.digest.replace(':', '-')}.json",
+    )
+
+
+def report_path(place: Workplace, digest: str) -> Path:
+    """Where the report of an image is kept."""
+    return place.output / "reports" / f"{digest.replace(':', '-')}.json"
+
+
+def read_report(path: Path) -> VerifyReport | None:
+    """The report in a file; None where there is none that this version can read."""
+    try:
+        data = json.loads(path.read_text())
+        del data["passed"]
+        checks = tuple(Check(**check) for check in data.pop("checks"))
+        return VerifyReport(checks=checks, **data)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def suite_hash(root: Path, wanted: Mapping[str, Any]) -> str:
+    """Identifies the checks and the claim: a report is good for no others."""
+    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode())
+    for name, data in sorted({**_files(root, "tests/image"), **_suite_files(root)}.items()):
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()
+
+
+def parse_junit(text: str, prefix: str) -> tuple[tuple[Check, ...], dict[str, str]]:
+    """The checks and observed facts in a JUnit XML report of pytest."""
+    checks: list[Check] = []
+    observed: dict[str, str] = {}
+    for case in ET.fromstring(text).iter("testcase"):
+        module = case.get("classname", "").rpartition(".")[2]
+        case_name = re.sub(r"-?docker://[0-9a-f]+", "", case.get("name", "")).replace("[]", "")
+        name = f"{prefix}/{module}/{case_name}"
+        problem = next((e for tag in ("failure", "error") for e in case.iter(tag)), None)
+        skipped = case.find("skipped")
+        outcome = (
+            "failed" if problem is not None else "skipped" if skipped is not None else "passed"
+        )
+        note = problem if problem is not None else skipped
+        message = " ".join((note.get("message") or "").split()) if note is not None else ""
+        seconds = round(float(case.get("time", "0")), 3)
+        checks.append(Check(name=name, outcome=outcome, seconds=seconds, message=message))
+        for fact in case.iter("property"):
+            observed[fact.get("name", "")] = fact.get("value", "")
+    return tuple(checks), observed
+
+
+def _outside(
+    container: RunningContainer,
+    info: ImageInfo,
+    wanted: Mapping[str, Any],
+    place: Workplace,
+    run: Runner,
+) -> tuple[tuple[Check, ...], dict[str, str]]:
+    with tempfile.TemporaryDirectory() as scratch:
+        expected, report = Path(scratch, "expected.json"), Path(scratch, "report.xml")
+        facts = {**wanted, "inspect": dict(info.config), "created": info.created}
+        expected.write_text(json.dumps(facts))
+        command = [sys.executable, "-m", "pytest", str(place.root / "tests" / "image")]
+        command += [f"--hosts=docker://{container.id}", f"--junitxml={report}", "-q"]
+        command += ["-p", "no:cacheprovider", f"--rootdir={place.root}"]
+        command += ["-o", "junit_family=xunit1"]  # the one that can hold observed facts
+        env = {"TORCH_IMAGES_EXPECTED": str(expected), "PYTEST_ADDOPTS": None}
+        done = run.run(command, env=env, cwd=place.root, check=False)
+        if not report.exists() or done.code > 1:
+            raise TorchImagesError(f"the outside checks did not run: {done.output[-400:]}")
+        return parse_junit(report.read_text(), "image")
+
+
+def _inside(
+    container: RunningContainer, wanted: Mapping[str, Any], place: Workplace, run: Runner
+) -> tuple[tuple[Check, ...], dict[str, str]]:
+    site = install_tools("tools-verify", place, run)
+    container.exec("mkdir", "-p", _INSIDE)
+    files = {f"site/{name}": data for name, data in _files(site, ".").items()}
+    files |= {f"suite/{name}": data for name, data in _suite_files(place.root).items()}
+    files["expected.json"] = json.dumps(wanted).encode()
+    container.put(_INSIDE, files)
+    env = {
+        "PYTHONPATH": f"{_INSIDE}/site:{_INSIDE}/suite",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TORCH_IMAGES_EXPECTED": f"{_INSIDE}/expected.json",
+    }
+    report = f"{_INSIDE}/report.xml"
+    done = container.exec(
+        *("python", "-m", "pytest", f"{_INSIDE}/suite/tests/container", "-q", "-m", "not gpu"),
+        *("-o", "junit_family=xunit1", f"--junitxml={report}"),
+        env=env,
+    )
+    if done.code > 1:
+        raise TorchImagesError(f"the checks inside the image did not run: {done.output[-400:]}")
+    return parse_junit(container.read(report).decode(), "container")
+
+
+def _suite_files(root: Path) -> dict[str, bytes]:
+    """What goes into the container: the checks, and the module that judges architectures."""
+    files = _files(root, "tests/container")
+    for name in ("torch_images/__init__.py", "torch_images/arch.py"):
+        files[name] = (root / name).read_bytes()
+    return files
+
+
+def _files(root: Path, below: str) -> dict[str, bytes]:
+    """All files below a folder by path relative to `root`, without bytecode."""
+    paths = [p for p in (root / below).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(paths)}

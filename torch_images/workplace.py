@@ -1,0 +1,32 @@
+"""Where the pipeline works on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_images.network import Network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workplace:
+    """Where a build happens: the project's folder, this user's cache, and how to reach out."""
+
+    root: Path
+    cache: Path
+    network: Network
+
+    @property
+    def output(self) -> Path:
+        """The folder for all that is made and not kept in git."""
+        return self.root / "build"
+
+
+def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """This user's cache: TORCH_IMAGES_CACHE, else below the XDG cache folder."""
+    if environ.get("TORCH_IMAGES_CACHE"):
+        return Path(environ["TORCH_IMAGES_CACHE"]).absolute()
+    base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "torch-images")
