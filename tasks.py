@@ -14,7 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from invoke import Collection, Context, Exit, task
+from invoke.collection import Collection
+from invoke.context import Context
+from invoke.exceptions import Exit
+from invoke.tasks import task
 
 if TYPE_CHECKING:
     from torch_images.build import BuildOptions, BuildResult, Planned
@@ -310,7 +313,7 @@ def _outcome(result: BuildResult, report: VerifyReport, tags: tuple[str, ...]) -
 def _print_outcome(outcome: dict[str, Any]) -> None:
     print(f"\n{outcome['id']}")
     print(f"  digest    {outcome['digest']}")
-    print(f"  size      {outcome['size'] / 1e9:.2f} GB in the engine")
+    print(f"  size      {outcome['size'] / 1e9:.2f} GB unpacked")
     print("  time      {build} s to build, {verify} s to verify".format(**outcome["seconds"]))
     print(f"  verified  {outcome['checks']['passed']} checks passed")
     for name, value in outcome["observed"].items():

@@ -58,7 +58,7 @@ class Capability:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How an architecture is served: `kind` is native, same-major or ptx; `target` by which code."""
+    """How an architecture is served: `kind` (native, same-major, ptx), and by which target."""
 
     kind: str
     target: str

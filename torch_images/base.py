@@ -126,7 +126,7 @@ def _explain(base: Base, error: CommandError) -> Exception:
     if "No space left on device" in text:
         return DiskError(f"the disk filled up while base {base.name} was made", "free some space")
     if re.search(
-        r"Unable to fetch|Failed to fetch|Could not (?:connect|resolve)|does not have a Release file",
+        r"(?:Unable|Failed) to fetch|Could not (?:connect|resolve)|not have a Release file",
         text,
     ):
         return NetworkError(

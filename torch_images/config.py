@@ -77,7 +77,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """What images start from: a Debian `suite` to bootstrap, or pinned `images` per CUDA version."""
+    """What images start from: a Debian `suite` to bootstrap, or a pinned image per CUDA version."""
 
     name: str
     description: str

@@ -67,14 +67,16 @@ class Engine:
     def inspect(self, image: str) -> ImageInfo:
         """Look an image up by tag or id. Raises UsageError when the engine does not have it."""
         try:
-            attrs = self._client.images.get(image).attrs
+            found = self._client.images.get(image)
         except (docker.errors.ImageNotFound, docker.errors.NullResource):
             raise UsageError(
                 f"the engine has no image '{image}'", "build it first: invoke build"
             ) from None
+        attrs = found.attrs
         return ImageInfo(
             id=attrs["Id"],
-            size=attrs["Size"],
+            # Not attrs["Size"], which counts compressed layers and whatever happens to be unpacked.
+            size=sum(step["Size"] for step in found.history()),
             labels=attrs["Config"].get("Labels") or {},
             config=attrs["Config"],
             created=attrs["Created"],
@@ -131,7 +133,10 @@ class RunningContainer:
     def exec(self, *command: str, env: Mapping[str, str] | None = None) -> ExecResult:
         """Run a command in it, as root, to its end."""
         done = self._container.exec_run(list(command), environment=dict(env or {}), user="0")
-        return ExecResult(int(done.exit_code), done.output.decode(errors="replace"))
+        output = done.output
+        assert isinstance(output, bytes)
+        assert done.exit_code is not None
+        return ExecResult(done.exit_code, output.decode(errors="replace"))
 
     def put(self, folder: str, files: Mapping[str, bytes]) -> None:
         """Write files below an existing folder, readable by all; also works on a remote engine."""

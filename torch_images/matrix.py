@@ -25,7 +25,7 @@ class ImageSpec:
 
     @property
     def arch_name(self) -> str:
-        """ "all", "sm120", or several as "sm90_sm120"."""
+        """The part of the identifier: "all", "sm120", or several as "sm90_sm120"."""
         return "all" if self.every_arch else "_".join(a.capability.sm for a in self.architectures)
 
     @property

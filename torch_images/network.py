@@ -33,7 +33,7 @@ class Network:
 
     @property
     def on_loopback(self) -> bool:
-        """Whether a proxy or the index is on this host's loopback, out of a bridged build's reach."""
+        """Whether a proxy or the index is on loopback, which a bridged build cannot reach."""
         urls = [url for name, url in self.proxies if name != "NO_PROXY"]
         hosts = {urlsplit(url).hostname for url in (*urls, self.index or "")}
         return bool(hosts & {"localhost", "127.0.0.1", "::1"})

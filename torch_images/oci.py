@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +21,7 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 # The time of every file, in seconds since 1970: 1980-01-01, the first that a zip archive (a wheel)
-# can hold. One fixed time, not the lock's date: a new lock must not change layers that hold the same.
+# can hold. Not the lock's date: a new lock must not change layers whose content stays.
 EPOCH = 315532800
 
 
@@ -30,7 +30,8 @@ def normalise(
 ) -> None:
     """Rewrite a tar: members sorted by name, all times EPOCH, numeric owners, no extras.
 
-    `keep` gets each path without leading "./" and decides whether it stays. mmdebstrap's own tar names a process id in its headers, so equal trees differ.
+    `keep` gets each path without leading "./" and decides whether it stays. mmdebstrap's own tar
+    names a process id in its headers, so equal trees differ.
     """
     with (
         tarfile.open(source, "r:") as old,
@@ -99,7 +100,7 @@ def _path(member: tarfile.TarInfo) -> str:
     return member.name.removeprefix("./").rstrip("/") or "."
 
 
-def _capabilities(headers: dict[str, str]) -> dict[str, str]:
+def _capabilities(headers: Mapping[str, str]) -> dict[str, str]:
     """Of the extended headers, file capabilities alone belong to the content."""
     return {k: v for k, v in headers.items() if k == "SCHILY.xattr.security.capability"}
 

@@ -73,7 +73,7 @@ def identify(config: Config, image: str, engine: Engine) -> tuple[str, ImageSpec
 def clean(
     config: Config, place: Workplace, engine: Engine, run: Runner, *, images: bool
 ) -> tuple[str, ...]:
-    """Remove what builds leave: contexts, candidates, unused build cache; with `images`, the images.
+    """Remove what builds leave: contexts, candidates, build cache; with `images` the images too.
 
     The cached bases and tools stay, and so do reports. Returns a line for each thing removed.
     """

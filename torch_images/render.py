@@ -88,10 +88,10 @@ def render(config: Config, spec: ImageSpec, lock: WheelLock, root: Path) -> Cont
         text = "".join(f"{wheel.line}\n" for wheel in wheels)
         files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
     for folder, target in (("build", "build"), ("files", "image")):
-        for path in sorted((root / "scripts" / "image" / folder).iterdir()):
-            files.append(
-                ContextFile(path=f"{target}/{path.name}", data=path.read_bytes(), executable=True)
-            )
+        files += [
+            ContextFile(path=f"{target}/{path.name}", data=path.read_bytes(), executable=True)
+            for path in sorted((root / "scripts" / "image" / folder).iterdir())
+        ]
     return Context(id=spec.id, files=tuple(files))
 
 

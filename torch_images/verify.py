@@ -136,10 +136,11 @@ def require(report: VerifyReport) -> None:
     if report.passed:
         return
     names = [check.name for check in report.failed]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    shown = 5
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
     first = report.failed[0].message if report.failed else "no check ran"
     raise VerifyError(
-        f"{report.id} failed verification: {', '.join(names[:3])}{more}: {first[:300]}",
+        f"{report.id} failed verification: {', '.join(names[:shown])}{more}: {first[:300]}",
         f"the whole report is build/reports/{report.digest.replace(':', '-')}.json",
     )
 

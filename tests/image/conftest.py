@@ -20,7 +20,7 @@ EXPECTED: dict[str, Any] = json.loads(Path(os.environ["TORCH_IMAGES_EXPECTED"]).
 
 @dataclass(frozen=True)
 class Entry:
-    """One file of the image: `kind` is find's letter (f, d, l, ...), `time` its mtime in seconds."""
+    """One file: `kind` is find's letter (f, d, l, ...), `time` its mtime in seconds."""
 
     path: str
     kind: str
