@@ -227,10 +227,9 @@ def verify(c: Context, image: str, json: bool = False) -> None:
     help={
         "all": "also what is too slow for every change",
         "fast": "only lint, types and unit tests: no Docker",
-        "keep": "keep the images that the tests built",
     }
 )
-def test(c: Context, all: bool = False, fast: bool = False, keep: bool = False) -> None:
+def test(c: Context, all: bool = False, fast: bool = False) -> None:
     """Lint, check types, and run the tests; all but --fast build and verify real images."""
     tools = Path(sys.executable).parent
     with c.cd(str(ROOT)):
@@ -241,19 +240,24 @@ def test(c: Context, all: bool = False, fast: bool = False, keep: bool = False) 
         if fast:
             return
         _engine()
-        env = {"TORCH_IMAGES_KEEP": "1"} if keep else {}
         slow = "" if all else " -m 'not slow'"
-        c.run(f"{tools}/pytest tests/integration{slow}", echo=True, env=env)
+        c.run(f"{tools}/pytest tests/integration{slow}", echo=True)
 
 
-@verb(help={"images": "also remove the images that were built and tagged"})
-def clean(c: Context, images: bool = False) -> None:
-    """Remove build contexts, candidates and this project's build cache."""
+@verb(
+    help={
+        "images": "also the images that were built and tagged",
+        "cache": "also the builder's whole build cache, whoever filled it",
+    }
+)
+def clean(c: Context, images: bool = False, cache: bool = False) -> None:
+    """Remove build contexts and images that were never verified."""
     from torch_images import publish
     from torch_images.runner import Runner
 
     place = _place()
-    for line in publish.clean(_config(), place, _engine(), Runner(), images=images):
+    removed = publish.clean(_config(), place, _engine(), Runner(), images=images, cache=cache)
+    for line in removed:
         print(line)
 
 

@@ -71,9 +71,15 @@ def identify(config: Config, image: str, engine: Engine) -> tuple[str, ImageSpec
 
 
 def clean(
-    config: Config, place: Workplace, engine: Engine, run: Runner, *, images: bool
+    config: Config,
+    place: Workplace,
+    engine: Engine,
+    run: Runner,
+    *,
+    images: bool = False,
+    cache: bool = False,
 ) -> tuple[str, ...]:
-    """Remove what builds leave: contexts, candidates, build cache; with `images` the images too.
+    """Remove what builds leave: contexts and candidates, and on request images and build cache.
 
     The cached bases and tools stay, and so do reports. Returns a line for each thing removed.
     """
@@ -88,6 +94,8 @@ def clean(
         for name in engine.tags(prefix):
             engine.untag(name)
             lines.append(f"removed image {name}")
+    if not cache:
+        return tuple(lines)
     pruned = run.run(["docker", "buildx", "prune", "--force", "--all"]).output.splitlines()
     lines.append(f"build cache: {pruned[-1].lower() if pruned else 'nothing to remove'}")
     return tuple(lines)

@@ -8,26 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from testinfra.host import Host
 
+from tests.image.tree import Entry
+
 EXPECTED: dict[str, Any] = json.loads(Path(os.environ["TORCH_IMAGES_EXPECTED"]).read_text())
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One file: `kind` is find's letter (f, d, l, ...), `time` its mtime in seconds."""
-
-    path: str
-    kind: str
-    mode: int
-    uid: int
-    gid: int
-    time: float
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from conftest import Entry
 from testinfra.host import Host
+
+from tests.image.tree import Entry
 
 Tree = tuple[Entry, ...]
 

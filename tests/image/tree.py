@@ -1,0 +1,17 @@
+"""The files of an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file: `kind` is find's letter (f, d, l, ...), `time` its mtime in seconds."""
+
+    path: str
+    kind: str
+    mode: int
+    uid: int
+    gid: int
+    time: float

@@ -1,0 +1,75 @@
+"""Real images, built once per run by the command that users type."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.support import ROOT, SELECT, Built, invoke
+from torch_images.config import Config, load_config
+from torch_images.engine import Engine, connect
+from torch_images.network import detect
+from torch_images.runner import Runner
+from torch_images.workplace import Workplace, default_cache
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """The real engine; there is no test here without one."""
+    return connect()
+
+
+@pytest.fixture(scope="session")
+def config() -> Config:
+    """The project's own images.yaml."""
+    return load_config(ROOT / "images.yaml")
+
+
+@pytest.fixture(scope="session")
+def place() -> Workplace:
+    """The project's own folder and cache."""
+    return Workplace(root=ROOT, cache=default_cache(), network=detect(os.environ))
+
+
+@pytest.fixture(scope="session")
+def runner() -> Runner:
+    """Starts real processes."""
+    return Runner()
+
+
+@pytest.fixture(scope="session")
+def built() -> dict[str, Built]:
+    """Both CUDA versions by short name, built side by side, verified and tagged."""
+    done = invoke("build", "--select", SELECT, "--progress", "plain", "--json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [
+        Built(o["id"], o["digest"], tuple(o["tags"]), o["observed"], o["checks"])
+        for o in json.loads(done.stdout)
+    ]
+    return {image.id.partition("-")[0]: image for image in found}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Callable[..., Path]:
+    """A copy of the project with files changed: `project(("images.yaml", old, new), ...)`."""
+
+    def copy(*changes: tuple[str, str, str]) -> Path:
+        folder = tmp_path / "project"
+        for name in ("docker", "locks", "scripts", "tests", "torch_images"):
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+        for name in ("images.yaml", "pyproject.toml", "tasks.py"):
+            shutil.copy(ROOT / name, folder / name)
+        for name, old, new in changes:
+            path = folder / name
+            text = path.read_text()
+            assert old in text
+            path.write_text(text.replace(old, new, 1))
+        return folder
+
+    return copy

@@ -1,0 +1,75 @@
+"""The images that a build gives, used as users use them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.integration.support import ROOT, SELECT, Built, facts, invoke
+from torch_images import publish
+from torch_images.config import load_config
+from torch_images.engine import Engine
+
+VERSIONS = {"cu130": "2.11.0+cu130 13.0", "cu128": "2.10.0+cu128 12.8"}
+PRINT = "import torch; print(torch.__version__, torch.version.cuda)"
+
+
+@pytest.mark.parametrize("cuda", VERSIONS)
+def test_versions(built: dict[str, Built], engine: Engine, cuda: str) -> None:
+    done = engine.run(f"torch-{cuda}:sm120", "python", "-c", PRINT, **facts())
+    assert (done.code, done.output.strip()) == (0, VERSIONS[cuda])
+
+
+@pytest.mark.parametrize("cuda", VERSIONS)
+def test_tags_point_at_what_was_verified(
+    built: dict[str, Built], engine: Engine, cuda: str
+) -> None:
+    image = built[cuda]
+    assert f"torch-{cuda}:sm120" in image.tags
+    assert {engine.inspect(tag).id for tag in image.tags} == {image.digest}
+    assert image.observed["arch 12.0"] == "native sm_120"
+    assert image.checks["failed"] == 0
+    assert image.checks["passed"] > 150
+    assert not engine.tags(f"torch-images-candidate:{image.id}")
+
+
+def test_without_a_command_it_says_what_it_is(built: dict[str, Built], engine: Engine) -> None:
+    done = engine.run(built["cu130"].tags[0], **facts())
+    assert done.code == 0
+    assert done.output.splitlines() == [
+        "PyTorch 2.11.0+cu130  CUDA 13.0  Triton 3.6.0  cuDNN 91900  Python 3.11.2",
+        "architectures: sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
+        "GPUs: no GPU visible",
+    ]
+
+
+def test_summary_as_json(built: dict[str, Built], engine: Engine) -> None:
+    done = engine.run(built["cu130"].tags[0], "torch-info", "--json", **facts())
+    assert json.loads(done.output)["torch"] == "2.11.0+cu130"
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"user": "1000:1000"}, {"read_only": True}], ids=["root", "user", "read-only"]
+)
+def test_starts_and_passes_the_exit_code(
+    built: dict[str, Built], engine: Engine, options: dict[str, object]
+) -> None:
+    command = ("python", "-c", "import torch, sys; sys.exit(int(torch.arange(8).sum()) - 21)")
+    assert engine.run(built["cu130"].tags[0], *command, **facts(**options)).code == 7
+
+
+def test_building_again_changes_nothing(built: dict[str, Built]) -> None:
+    done = invoke("build", "--select", SELECT, "--json")
+    assert done.returncode == 0, done.stderr
+    assert {o["digest"] for o in json.loads(done.stdout)} == {i.digest for i in built.values()}
+
+
+@pytest.mark.parametrize("name", ["cu130-sm120-wheel-bookworm-runtime", "torch-cu130:sm120"])
+def test_verify_finds_an_image_by_any_name(
+    built: dict[str, Built], engine: Engine, name: str
+) -> None:
+    config = load_config(ROOT / "images.yaml")
+    reference, spec = publish.identify(config, name, engine)
+    assert spec.id == built["cu130"].id
+    assert engine.inspect(reference).id == built["cu130"].digest

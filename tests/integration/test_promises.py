@@ -1,0 +1,143 @@
+"""Breaking a promise on purpose makes verification fail by the name of that promise."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.support import Built, invoke
+from torch_images.arch import Capability
+from torch_images.build import Planned, plan
+from torch_images.config import Architecture, Config
+from torch_images.engine import Engine
+from torch_images.errors import VerifyError
+from torch_images.matrix import choose
+from torch_images.publish import tag
+from torch_images.runner import Runner
+from torch_images.verify import VerifyReport, read_report, report_path, verify
+from torch_images.workplace import Workplace
+
+BROKEN = "torch-images-test:broken"
+SITE = "/opt/venv/lib/python3.11/site-packages"
+
+# Each step breaks one promise; the check that must name it stands beside.
+BREAKAGES = {
+    f"RUN sed -i 's/^Version: .*/Version: 1.0/' {SITE}/sympy-*.dist-info/METADATA": (
+        "container/test_versions/test_packages_are_the_locked_ones"
+    ),
+    "RUN touch /usr/local/bin/stray": "image/test_files/test_every_file_is_accounted_for",
+    "RUN chmod 777 /workspace": "image/test_files/test_nothing_is_world_writable",
+    "RUN chown 70000 /usr/local/bin/torch-info": (
+        "image/test_files/test_owners_fit_user_namespaces"
+    ),
+    "RUN mkdir -p /root/.cache/pip && touch /root/.cache/pip/x": (
+        "image/test_files/test_no_caches_or_logs"
+    ),
+    "RUN cat /etc/ssl/certs/ca-certificates.crt >/tmp/c && cat /tmp/c >>/etc/ssl/certs/ca-certificates.crt": (
+        "image/test_files/test_trusts_only_debians_certificates"
+    ),
+    "RUN useradd --shell /bin/bash intruder": "image/test_system/test_no_other_login",
+    "RUN chmod -x /usr/bin/x86_64-linux-gnu-g++-12": "image/test_system/test_compiler_works",
+    "LABEL io.github.torch-images.cuda=12.8": (
+        "image/test_metadata/test_label[io.github.torch-images.cuda]"
+    ),
+    "LABEL extra=1": "image/test_metadata/test_no_other_label",
+    "ENV HTTPS_PROXY=http://proxy": "image/test_metadata/test_environment",
+    'ENTRYPOINT ["/usr/bin/tini", "--"]': "image/test_metadata/test_entrypoint",
+    "USER 1000": "image/test_metadata/test_starts_as_root_without_volumes_or_ports",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def planned(config: Config, place: Workplace) -> Planned:
+    [image] = plan([choose(config, cuda="13.0", arch="12.0")], place.root)
+    return image
+
+
+@pytest.fixture(scope="module")
+def broken(
+    built: dict[str, Built],
+    config: Config,
+    planned: Planned,
+    place: Workplace,
+    engine: Engine,
+    runner: Runner,
+) -> Iterator[VerifyReport]:
+    """The report of an image in which every promise of BREAKAGES is broken."""
+    recipe = "\n".join([f"FROM {built['cu130'].tags[0]}", *BREAKAGES])
+    command = ["docker", "buildx", "build", "--provenance=false", "--tag", BROKEN, "-"]
+    runner.run(command, stdin=recipe)
+    yield verify(BROKEN, config, planned, place, engine=engine, run=runner)
+    report_path(place, engine.inspect(BROKEN).id).unlink()
+    engine.untag(BROKEN)
+
+
+@pytest.mark.parametrize("check", BREAKAGES.values())
+def test_a_broken_promise_is_named(broken: VerifyReport, check: str) -> None:
+    assert check in {found.name for found in broken.failed}
+
+
+def test_what_was_not_broken_still_passes(broken: VerifyReport) -> None:
+    passed = {check.name for check in broken.checks if check.outcome == "passed"}
+    assert "container/test_versions/test_torch_version" in passed
+    assert "container/test_arch/test_machine_code_serves[12.0-libtorch_cuda.so]" in passed
+
+
+def test_a_failed_report_is_kept_but_never_reused(broken: VerifyReport, place: Workplace) -> None:
+    kept = read_report(report_path(place, broken.digest))
+    assert kept is not None
+    assert not kept.passed
+
+
+def test_nothing_is_tagged_after_a_failure(
+    broken: VerifyReport, config: Config, planned: Planned, engine: Engine
+) -> None:
+    before = engine.tags("torch-cu130:")
+    with pytest.raises(VerifyError, match="failed verification: image/"):
+        tag(config, planned, broken, engine)
+    assert engine.tags("torch-cu130:") == before
+
+
+def test_an_architecture_without_code_and_another_cuda_are_named(
+    built: dict[str, Built], config: Config, place: Workplace, engine: Engine, runner: Runner
+) -> None:
+    """The 12.8 image, taken for a 13.0 image that serves a chip it has no code for."""
+    thor = Architecture(capability=Capability(11, 0), family="Blackwell", gpus=("Jetson Thor",))
+    wider = dataclasses.replace(config, architectures=(*config.architectures, thor))
+    [wrong] = plan([choose(wider, cuda="13.0", arch="11.0")], place.root)
+    report = verify(built["cu128"].tags[0], config, wrong, place, engine=engine, run=runner)
+    failed = {check.name for check in report.failed}
+    assert failed >= {
+        "container/test_arch/test_arch_flags_serve[11.0]",
+        "container/test_arch/test_machine_code_serves[11.0-libtorch_cuda.so]",
+        "container/test_arch/test_machine_code_serves[11.0-libtorch_cuda_linalg.so]",
+        "container/test_versions/test_cuda_version",
+        "container/test_versions/test_torch_version",
+        "container/test_versions/test_packages_are_the_locked_ones",
+        "container/test_features/test_feature[mslk]",
+        "image/test_metadata/test_label[io.github.torch-images.arches]",
+    }
+    report_path(place, report.digest).unlink()
+
+
+def test_a_build_whose_image_fails_is_not_tagged(
+    built: dict[str, Built], engine: Engine, project: Callable[..., Path]
+) -> None:
+    before = engine.tags("torch-cu130:")
+    install = "scripts/image/build/install-files"
+    folder = project(
+        (install, "install -d /usr/local/bin", "touch /usr/local/stray\ninstall -d /usr/local/bin")
+    )
+    done = invoke("build", "--cuda", "13.0", "--arch", "12.0", cwd=folder)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith("error: cu130-sm120-wheel-bookworm-runtime failed verification: ")
+    assert "image/test_files/test_every_file_is_accounted_for" in last
+    assert engine.tags("torch-cu130:") == before
+    assert engine.inspect("torch-cu130:sm120").id == built["cu130"].digest
+    candidate = "torch-images-candidate:cu130-sm120-wheel-bookworm-runtime"
+    assert engine.tags(candidate)
+    engine.untag(candidate)

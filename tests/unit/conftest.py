@@ -1,0 +1,40 @@
+"""What unit tests share: the real images.yaml and locks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torch_images.config import Config, load_config
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The project's folder."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def config() -> Config:
+    """The project's own images.yaml."""
+    return load_config(ROOT / "images.yaml")
+
+
+@pytest.fixture
+def yaml_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write images.yaml with some text replaced, and return its path."""
+
+    def write(*replacements: tuple[str, str]) -> Path:
+        text = (ROOT / "images.yaml").read_text()
+        for old, new in replacements:
+            assert old in text
+            text = text.replace(old, new, 1)
+        path = tmp_path / "images.yaml"
+        path.write_text(text)
+        return path
+
+    return write

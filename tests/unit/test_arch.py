@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_images.arch import Capability, Coverage, coverage, targets_in_listing, widespread
+
+capabilities = st.builds(Capability, st.integers(1, 29), st.integers(0, 9))
+
+
+@given(capabilities)
+def test_capability_reads_what_it_prints(capability: Capability) -> None:
+    assert Capability.parse(str(capability)) == capability
+    assert Capability.of_target(f"sm_{capability.major}{capability.minor}") == capability
+
+
+@given(st.text())
+def test_other_text_is_no_capability(text: str) -> None:
+    try:
+        assert str(Capability.parse(text)) == text
+    except ValueError as error:
+        assert text in str(error)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "elf", "ptx", "found"),
+    [
+        ("12.0", ["sm_90", "sm_120"], [], Coverage("native", "sm_120")),
+        ("8.9", ["sm_80", "sm_86", "sm_90"], [], Coverage("same-major", "sm_86")),
+        ("12.1", ["sm_120"], [], Coverage("same-major", "sm_120")),
+        ("10.0", ["sm_90"], ["compute_90"], Coverage("ptx", "compute_90")),
+        ("10.0", ["sm_90", "sm_100a"], [], None),
+        ("9.0", ["sm_100"], ["compute_100"], None),
+        ("8.0", ["sm_86"], [], None),
+        ("12.0", [], [], None),
+    ],
+)
+def test_coverage(wanted: str, elf: list[str], ptx: list[str], found: Coverage | None) -> None:
+    assert coverage(Capability.parse(wanted), elf, ptx) == found
+
+
+@given(capabilities, st.lists(capabilities), st.lists(capabilities))
+def test_coverage_obeys_nvidias_rules(
+    wanted: Capability, elf: list[Capability], ptx: list[Capability]
+) -> None:
+    names = [f"sm_{c.major}{c.minor}" for c in elf]
+    virtual = [f"compute_{c.major}{c.minor}" for c in ptx]
+    found = coverage(wanted, names, virtual)
+    same_major = [c for c in elf if c.major == wanted.major and c.minor <= wanted.minor]
+    assert (found is not None) == bool(same_major or [c for c in ptx if c <= wanted])
+    if found and found.kind == "native":
+        assert wanted in elf
+    if found and found.kind == "ptx":
+        assert not same_major
+
+
+def test_listing_of_cuobjdump() -> None:
+    listing = (
+        "ELF file    1: libtorch_cuda.1.sm_75.cubin\nELF file    2: libtorch_cuda.2.sm_90a.cubin\n"
+        "PTX file    1: libtorch_cuda.1.sm_90.ptx\n"
+    )
+    assert targets_in_listing(listing) == {"sm_75": 1, "sm_90a": 1, "sm_90": 1}
+
+
+def test_a_few_kernels_are_not_support() -> None:
+    # Counted in libtorch_cuda.so of torch 2.11.0+cu130.
+    found = Counter(sm_75=444, sm_80=444, sm_86=444, sm_89=1, sm_90=448, sm_100=503, sm_103=59)
+    assert widespread(found) == {"sm_75", "sm_80", "sm_86", "sm_90", "sm_100"}
+    assert widespread(Counter()) == set()
+    assert widespread(Counter(sm_90=1), like=found) == set()

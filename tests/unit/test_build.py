@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.fakes import FakeRunner
+from torch_images.build import (
+    BuildOptions,
+    Planned,
+    bake_command,
+    bake_file,
+    check_buildx,
+    check_disk,
+    disk_needed,
+    driver,
+    explain,
+    plan,
+    revision,
+)
+from torch_images.config import Config
+from torch_images.errors import (
+    BuildError,
+    DiskError,
+    EngineError,
+    LockError,
+    NetworkError,
+    TorchImagesError,
+)
+from torch_images.matrix import choose, select
+from torch_images.network import Network
+from torch_images.workplace import Workplace, default_cache
+
+
+@pytest.fixture
+def planned(config: Config, root: Path) -> tuple[Planned, ...]:
+    return plan([choose(config, cuda=v, arch="12.0") for v in ("12.8", "13.0")], root)
+
+
+def bake(planned: tuple[Planned, ...], root: Path, network: Network) -> dict[str, Any]:
+    place = Workplace(root=root, cache=Path("/cache"), network=network)
+    contexts = {
+        p.target: {"base": "oci-layout:///b@sha256:" + "a" * 64, "tools": "/t"} for p in planned
+    }
+    return bake_file(planned, place, contexts, "c" * 40)
+
+
+def test_a_target_per_image(planned: tuple[Planned, ...], root: Path) -> None:
+    document = bake(planned, root, Network())
+    assert list(document["target"]) == document["group"]["default"]["targets"]
+    target = document["target"]["cu130-sm120-wheel-bookworm-runtime"]
+    assert target["labels"] == {
+        "org.opencontainers.image.base.digest": "sha256:" + "a" * 64,
+        "org.opencontainers.image.revision": "c" * 40,
+    }
+    assert target["args"] == {"SOURCE_DATE_EPOCH": str(planned[1].lock.epoch)}
+    assert "network" not in target
+    assert "variable" not in document
+    assert target["output"] == [
+        "type=image,name=torch-images-candidate:cu130-sm120-wheel-bookworm-runtime,unpack=true,"
+        "oci-mediatypes=true,compression=zstd,force-compression=true"
+    ]
+
+
+def test_target_names_are_what_bake_accepts(config: Config, root: Path) -> None:
+    for image in plan(select(config, "*"), root):
+        assert re.fullmatch(r"[a-zA-Z0-9_-]+", image.target)
+
+
+def test_nothing_secret_is_written(planned: tuple[Planned, ...], root: Path) -> None:
+    network = Network(
+        ca_bundle=Path("/etc/ca.pem"),
+        proxies=(("HTTPS_PROXY", "http://user:hunter2@proxy:1"),),
+        index="https://user:hunter2@index/simple",
+    )
+    document = bake(planned, root, network)
+    assert "hunter2" not in str(document)
+    [target, _] = document["target"].values()
+    assert target["args"]["HTTPS_PROXY"] == "${HTTPS_PROXY}"
+    assert target["secret"] == [
+        "type=env,id=index,env=TORCH_IMAGES_INDEX",
+        "type=file,id=ca,src=/etc/ca.pem",
+    ]
+
+
+def test_an_index_on_loopback_needs_the_hosts_network(
+    planned: tuple[Planned, ...], root: Path
+) -> None:
+    document = bake(planned, root, Network(index="http://127.0.0.1:3141/simple"))
+    assert {t["network"] for t in document["target"].values()} == {"host"}
+
+
+def test_the_command_follows_the_options() -> None:
+    options = BuildOptions(builder="remote", no_cache=True, progress="plain")
+    command = bake_command(Path("b.json"), options)
+    assert {"--builder=remote", "--no-cache", "--progress=plain", "--provenance=false"} < set(
+        command
+    )
+    assert "--no-cache" not in bake_command(Path("b.json"), BuildOptions())
+
+
+def test_a_lock_out_of_step_is_refused(config: Config, tmp_path: Path, root: Path) -> None:
+    shutil.copytree(root / "locks", tmp_path / "locks")
+    path = tmp_path / "locks" / "wheel-cu130-py311.txt"
+    path.write_text(path.read_text().replace("torch==2.11.0", "torch==2.11.1"))
+    with pytest.raises(LockError, match=r"has torch 2\.11\.1, images.yaml asks for 2\.11\.0; run"):
+        plan([choose(config)], tmp_path)
+
+
+def test_images_that_share_wheels_need_their_disk_once(config: Config, root: Path) -> None:
+    one = disk_needed(plan(select(config, "cu130-sm120-*-bookworm-*"), root))
+    both = disk_needed(plan(select(config, "cu130-sm?0-*-bookworm-*"), root))
+    assert one == both
+    assert 10e9 < one < 25e9
+
+
+def test_a_small_disk_is_refused(
+    planned: tuple[Planned, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=3_000_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(DiskError, match=r"needs about 4\d GB, .* has 3\.0 GB free; free some"):
+        check_disk(tmp_path, planned)
+    check_disk(None, planned)
+
+
+# The texts of buildx 0.13.1, BuildKit 0.13 and uv 0.13.
+FAILURES = [
+    ("write /x: no space left on device", DiskError, "the disk filled up"),
+    (
+        "#9 1.2   x Failed to download `a==1`\n#9 1.2   `-> Hash mismatch for `a==1`\n#9 1.2 \n"
+        f"#9 1.2       Expected:\n#9 1.2         sha256:{'1' * 64}\n#9 1.2 \n"
+        f"#9 1.2       Computed:\n#9 1.2         sha256:{'2' * 64}\n",
+        LockError,
+        f"a==1 is not the wheel that was locked: expected sha256:{'1' * 64}, found sha256:{'2' * 64}",
+    ),
+    (
+        "#9 error: Failed to fetch: `http://x/simple/a/`\n#9   Caused by: client error (Connect)",
+        NetworkError,
+        "could not be reached",
+    ),
+    ("unknown flag: --provenance", EngineError, "buildx is too old"),
+    ('ERROR: failed to solve: process "/run/x" did not complete', BuildError, "did not complete"),
+    ("", BuildError, "the build failed"),
+]
+
+
+@pytest.mark.parametrize(("output", "kind", "text"), FAILURES)
+def test_failures_are_explained(output: str, kind: type[TorchImagesError], text: str) -> None:
+    error = explain(output)
+    assert type(error) is kind
+    assert text in str(error)
+    assert "\n" not in str(error)
+
+
+def test_no_buildx() -> None:
+    runner = FakeRunner({"docker buildx version": (1, "'buildx' is not a docker command")})
+    with pytest.raises(EngineError, match="docker buildx is not installed; install docker-buildx"):
+        check_buildx(runner)
+
+
+def test_the_driver_is_read_from_buildx() -> None:
+    described = "Name:   b\nDriver: docker-container\n"
+    assert driver("b", FakeRunner({"docker buildx inspect": (0, described)})) == "docker-container"
+    with pytest.raises(EngineError, match="no builder 'b'; see `docker buildx ls`"):
+        driver("b", FakeRunner({"docker buildx inspect": (1, "")}))
+
+
+def test_revision_says_when_files_differ(tmp_path: Path) -> None:
+    assert revision(tmp_path, FakeRunner()) is None
+    (tmp_path / ".git").mkdir()
+    where = f"git -C {tmp_path}"
+    clean = {f"{where} rev-parse": (0, "c" * 40 + "\n"), f"{where} status": (0, "")}
+    assert revision(tmp_path, FakeRunner(clean)) == "c" * 40
+    dirty = {**clean, f"{where} status": (0, " M images.yaml\n")}
+    assert revision(tmp_path, FakeRunner(dirty)) == "c" * 40 + "-dirty"
+    assert revision(tmp_path, FakeRunner({f"{where} rev-parse": (128, "")})) is None
+
+
+def test_the_cache_follows_the_environment() -> None:
+    assert default_cache({"TORCH_IMAGES_CACHE": "/c"}) == Path("/c")
+    assert default_cache({"XDG_CACHE_HOME": "/x"}) == Path("/x/torch-images")

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torch_images.config import Config, load_config
+from torch_images.errors import ConfigError
+
+Write = Callable[..., Path]
+
+BOOKWORM_SUITE = "    suite: bookworm\n"
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_the_projects_own_file(config: Config) -> None:
+    assert config.names("cuda") == ("12.8", "13.0")
+    assert config.names("arch") == ("8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
+    assert [c.wheel.torch for c in config.cudas] == ["2.10.0", "2.11.0"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "registry:",
+            "registri:",
+            "images.yaml:4: unknown key 'registri'; did you mean 'registry'",
+        ),
+        (
+            "    family: Ampere",
+            "    famly: Ampere",
+            "unknown key 'architectures.8.0.famly'; did you",
+        ),
+        ("owner: torch-images\n", "", "the file lacks the key 'owner'"),
+        ("owner: torch-images", "owner: [a]", "'owner' must be a value, not a list"),
+        (
+            "owner: torch-images",
+            "owner: true",
+            "'owner' must be text, not 'true'; put it in quotes",
+        ),
+        ("owner: torch-images", "owner: Torch Images", "which is not a lower-case name"),
+        ("owner: torch-images", 'owner: "a\\nb"', "must be one line of printable text"),
+        ("torch: 2.11.0", "torch: '>=2.11'", "does not pin a version; give one exact version"),
+        ("torch: 2.11.0", "torch: 2.11.0+cu130", "names a local version; write 2.11.0"),
+        ("commit: a58677f", "commit: main #", "is not a full commit of 40 hexadecimal digits"),
+        ("@sha256:4b9", " #", "is not pinned; append @sha256:"),
+        ('cuda: "13.0"', 'cuda: "13.5"', "unknown cuda '13.5'; did you mean '13.0'?"),
+        ('  "8.0":', '  "8":', "'8' is not a compute capability like 9.0"),
+        (
+            '  "8.0":',
+            '  "7.0":',
+            "CUDA 13.0 cannot target 7.0 (its compiler goes from 7.5 to 12.1)",
+        ),
+        ('  "8.6":', '  "8.0":', "'architectures.8.0' is given twice; first at images.yaml:"),
+        ("[A100, A30]", "[A100, A100]", "'A100' is listed twice"),
+        ("  - source: fork", "  - sorce: fork", "unknown key 'exclude[0].sorce'; did you mean"),
+        ("  - source: fork", "  - source: frok", "unknown source 'frok'; did you mean 'fork'?"),
+        ("  - source: fork\n    reason", "  - reason", "an exclude must name at least one axis"),
+        (BOOKWORM_SUITE, "", "must have either a suite to bootstrap or images"),
+        ("g++, libpython3.11-dev", "g++, $(reboot)", "which is not the name of a Debian package"),
+        ("packages: [numpy,", "packages: [torch,", "torch is set per CUDA version"),
+        ("packages: [numpy,", "packages: ['a ==',", "is not a requirement"),
+        ("registry:", "registry: [", "not valid YAML"),
+    ],
+)
+def test_refused_with_line_and_advice(yaml_file: Write, old: str, new: str, expected: str) -> None:
+    text = complaint(yaml_file((old, new)))
+    assert text.startswith("images.yaml:")
+    assert expected in text
+
+
+def test_the_line_is_the_right_one(yaml_file: Write) -> None:
+    path = yaml_file(("homepage:", "homepag:"))
+    number = (
+        path.read_text().splitlines().index("homepag: https://github.com/torch-images/torch-images")
+    )
+    assert complaint(path).startswith(f"images.yaml:{number + 1}: ")
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    assert "No such file" in complaint(tmp_path / "images.yaml")
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "images.yaml"
+    path.write_text("# nothing\n")
+    assert complaint(path) == "images.yaml: the file is empty"
+
+
+def test_an_impossible_pair_may_be_excluded(yaml_file: Write) -> None:
+    rule = '  - cuda: "13.0"\n    arch: "7.0"\n    reason: dropped in CUDA 13\n'
+    path = yaml_file(('  "8.0":', '  "7.0":'), ("exclude:\n", "exclude:\n" + rule))
+    assert load_config(path).names("arch")[0] == "7.0"
+
+
+def test_versions_are_never_rounded(yaml_file: Write) -> None:
+    path = yaml_file(('  "10.0":\n    family', "  10.0:\n    family"))
+    assert "10.0" in load_config(path).names("arch")
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300))
+def test_no_file_makes_a_traceback(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "any.yaml"
+    path.write_bytes(data)
+    assert complaint(path).startswith("any.yaml")
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(min_value=0), st.sampled_from(["", ":", "- x", "\t", "'", "{}", "a: b"]))
+def test_no_damaged_line_makes_a_traceback(tmp_path: Path, place: int, line: str) -> None:
+    source = Path(__file__).resolve().parents[2] / "images.yaml"
+    lines = source.read_text().splitlines()
+    lines[place % len(lines)] = line
+    path = tmp_path / "images.yaml"
+    path.write_text("\n".join(lines))
+    try:
+        load_config(path)
+    except ConfigError as error:
+        assert str(error).startswith("images.yaml")

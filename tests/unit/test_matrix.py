@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_images.config import Config, load_config
+from torch_images.errors import UsageError
+from torch_images.matrix import choose, describe, find, matrix, select
+
+CONFIG = load_config(Path(__file__).resolve().parents[2] / "images.yaml")
+
+
+def complaint(config: Config, **axes: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        choose(config, **axes)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_identifiers_are_unique_and_stable(config: Config) -> None:
+    ids = [spec.id for spec in matrix(config)]
+    assert len(ids) == len(set(ids)) == 28
+    assert "cu130-sm120-wheel-bookworm-runtime" in ids
+    assert "cu128-all-wheel-ubuntu24.04-runtime" in ids
+
+
+def test_nothing_excluded_is_listed(config: Config) -> None:
+    assert {spec.source.name for spec in matrix(config)} == {"wheel"}
+    assert {spec.variant.name for spec in matrix(config)} == {"runtime"}
+
+
+@given(st.sampled_from(matrix(CONFIG)))
+def test_an_identifier_leads_back_to_its_image(spec: object) -> None:
+    assert find(CONFIG, spec.id) == spec  # type: ignore[attr-defined]
+
+
+@given(
+    st.sampled_from(CONFIG.names("cuda")),
+    st.sets(st.sampled_from(CONFIG.names("arch")), min_size=1),
+)
+def test_the_order_of_architectures_does_not_matter(cuda: str, arches: set[str]) -> None:
+    forth = choose(CONFIG, cuda=cuda, arch=",".join(sorted(arches)))
+    back = choose(CONFIG, cuda=cuda, arch=";".join(sorted(arches, reverse=True)))
+    assert forth == back
+    assert {a.name for a in forth.architectures} == arches
+
+
+@given(st.text(min_size=1), st.sampled_from(["cuda", "arch", "source", "base", "variant"]))
+def test_any_other_word_is_one_line(word: str, axis: str) -> None:
+    if word in {*CONFIG.names(axis), "all"}:
+        return
+    try:
+        choose(CONFIG, **{axis: word})
+    except UsageError as error:
+        assert "\n" not in str(error)
+    else:
+        assert axis == "arch"
+
+
+def test_defaults_give_all_architectures(config: Config) -> None:
+    spec = choose(config)
+    assert spec.id == "cu130-all-wheel-bookworm-runtime"
+    assert len(spec.architectures) == 6
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ({"cuda": "13.5"}, "unknown cuda '13.5'; did you mean '13.0'?"),
+        ({"arch": "9.9"}, "unknown arch '9.9'; did you mean '9.0'?"),
+        ({"arch": "7.0"}, "CUDA 13.0 cannot target 7.0: its compiler goes from 7.5 to 12.1"),
+        ({"arch": "7.0", "cuda": "12.8"}, "unknown arch '7.0'"),
+        ({"arch": "sm_120"}, "'sm_120' is not a compute capability like 9.0 or 12.0"),
+        ({"arch": ","}, "no architecture in ','"),
+        ({"variant": "runtme"}, "did you mean 'runtime'?"),
+        ({"base": "bokworm"}, "did you mean 'bookworm'?"),
+        ({"source": "fork"}, "is not built: building from source is not available yet"),
+        ({"variant": "pod"}, "is not built: the pod stage is not available yet"),
+    ],
+)
+def test_refused_with_advice(config: Config, axes: dict[str, str], expected: str) -> None:
+    assert expected in complaint(config, **axes)
+
+
+def test_select_is_a_glob(config: Config) -> None:
+    chosen = select(config, "cu1??-sm120-*-bookworm-runtime")
+    assert [s.cuda.version for s in chosen] == ["12.8", "13.0"]
+    with pytest.raises(UsageError, match="no image matches 'cu99"):
+        select(config, "cu99*")
+
+
+def test_an_excluded_architecture_is_left_out(yaml_file: Callable[..., Path]) -> None:
+    rule = '  - cuda: "13.0"\n    arch: "8.6"\n    reason: for the test\n'
+    config = load_config(yaml_file(("exclude:\n", "exclude:\n" + rule)))
+    assert "8.6" not in [a.name for a in choose(config).architectures]
+    assert "cu130-sm86-wheel-bookworm-runtime" not in [s.id for s in matrix(config)]
+    assert "is not built: for the test" in complaint(config, arch="8.6")
+
+
+def test_description_is_plain_data(config: Config) -> None:
+    assert describe(choose(config, arch="12.0"))["arch"] == ["12.0"]

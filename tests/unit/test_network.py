@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torch_images.errors import ConfigError
+from torch_images.network import Network, detect
+
+
+def test_a_bundle_that_the_environment_names(tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("x")
+    assert detect({"REQUESTS_CA_BUNDLE": str(bundle)}).ca_bundle == bundle
+
+
+def test_a_bundle_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match=r"SSL_CERT_FILE=/none is not a file; correct or unset"):
+        detect({"SSL_CERT_FILE": "/none"})
+
+
+def test_proxies_in_either_case() -> None:
+    found = dict(detect({"https_proxy": "http://p:1", "NO_PROXY": "x"}).proxies)
+    assert found == {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "x"}
+
+
+def test_settings_that_could_shadow_a_wheel_are_not_followed() -> None:
+    network = detect({"PIP_FIND_LINKS": "/wheels", "PIP_EXTRA_INDEX_URL": "http://x"})
+    assert network.index is None
+    assert network.for_uv()["UV_FIND_LINKS"] is None
+    assert network.for_uv()["UV_EXTRA_INDEX_URL"] is None
+
+
+def test_uv_gets_the_index() -> None:
+    assert detect({"PIP_INDEX_URL": "http://i"}).for_uv()["UV_DEFAULT_INDEX"] == "http://i"
+
+
+@pytest.mark.parametrize(
+    ("network", "there"),
+    [
+        (Network(index="http://localhost:8000/simple"), True),
+        (Network(proxies=(("HTTPS_PROXY", "http://127.0.0.1:3128"),)), True),
+        (Network(proxies=(("NO_PROXY", "localhost"),)), False),
+        (Network(index="https://index.example/simple"), False),
+    ],
+)
+def test_on_loopback(network: Network, there: bool) -> None:
+    assert network.on_loopback is there

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_images.config import Config, load_config
+from torch_images.errors import ConfigError
+from torch_images.lock import WheelLock, lock_path, read_lock
+from torch_images.matrix import ImageSpec, choose, matrix
+from torch_images.oci import EPOCH
+from torch_images.render import (
+    comment,
+    environment,
+    labels,
+    quoted,
+    render,
+    version,
+    wheel_groups,
+    write_context,
+)
+
+
+def lock_of(root: Path, spec: ImageSpec) -> WheelLock:
+    return read_lock(lock_path(root, spec.source.name, spec.cuda.short, spec.base.python))
+
+
+def dockerfile(config: Config, root: Path, **axes: str) -> str:
+    spec = choose(config, **axes)
+    return render(config, spec, lock_of(root, spec), root).dockerfile
+
+
+def instructions(text: str) -> list[str]:
+    """The Dockerfile as BuildKit sees it: comments gone, continued lines joined."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines()
+
+
+def unquote(word: str) -> str:
+    """What BuildKit makes of a double-quoted word: backslash escapes, no variable left to expand."""
+    assert word[0] == word[-1] == '"'
+    inner = re.sub(r"\\([\\\"$])", lambda m: {"\\": "\0", '"': "\1", "$": "\2"}[m[1]], word[1:-1])
+    assert not set(inner) & set('\\"$')
+    return inner.translate({0: "\\", 1: '"', 2: "$"})
+
+
+def test_every_image_renders(config: Config, root: Path) -> None:
+    for spec in matrix(config):
+        text = render(config, spec, lock_of(root, spec), root).dockerfile
+        assert text.startswith(f"# torch-images {spec.id}\n")
+        assert "{{" not in text
+        assert not [line for line in text.splitlines() if line != line.rstrip()]
+        assert "\n\n\n" not in text
+
+
+def test_the_default_base_is_a_named_context(config: Config, root: Path) -> None:
+    steps = instructions(dockerfile(config, root))
+    assert [s for s in steps if s.startswith("FROM ")] == [
+        "FROM base AS start",
+        "FROM start AS wheels",
+        "FROM wheels AS runtime",
+    ]
+
+
+def test_an_image_as_base_is_pinned_and_gets_its_packages(config: Config, root: Path) -> None:
+    steps = instructions(dockerfile(config, root, base="ubuntu24.04"))
+    assert re.match(
+        r"FROM nvidia/cuda:13\.0\.2-devel-ubuntu24\.04@sha256:5dc1[0-9a-f]{60} AS", steps[0]
+    )
+    assert "/run/build/install-packages ca-certificates g++ libpython3.12-dev" in steps[2]
+
+
+def test_layers_follow_the_rate_of_change(config: Config, root: Path) -> None:
+    steps = instructions(dockerfile(config, root))
+    order = [m[1] for s in steps if (m := re.search(r"source=wheels/(\w+)\.txt", s))]
+    assert order == ["cuda", "torch", "triton", "python"]
+
+
+def test_each_wheel_is_installed_once_with_its_hash(config: Config, root: Path) -> None:
+    spec = choose(config)
+    lock = lock_of(root, spec)
+    context = render(config, spec, lock, root)
+    lines = [
+        line
+        for file in context.files
+        if file.path.startswith("wheels/")
+        for line in file.data.decode().splitlines()
+    ]
+    assert sorted(lines) == sorted(wheel.line for wheel in lock.wheels)
+    assert all(wheels for _, _, wheels in wheel_groups(lock))
+
+
+def test_labels_and_environment_arrive_unchanged(config: Config, root: Path) -> None:
+    spec = choose(config, arch="12.0")
+    lock = lock_of(root, spec)
+    steps = instructions(dockerfile(config, root, arch="12.0"))
+    for keyword, wanted in (("LABEL", labels(config, spec, lock)), ("ENV", environment())):
+        [line] = [s for s in steps if s.startswith(f"{keyword} ")]
+        pairs = re.findall(r'(\S+?)=("(?:[^"\\]|\\.)*")', line.removeprefix(keyword))
+        assert {name: unquote(value) for name, value in pairs} == wanted
+
+
+def test_versions_tell_images_apart(config: Config, root: Path) -> None:
+    specs = matrix(config)
+    versions = {(s.repository, version(config, s, lock_of(root, s))) for s in specs}
+    assert len(versions) == len(specs)
+    assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", v) for _, v in versions)
+
+
+@given(st.text(st.characters(exclude_categories=["C"]), min_size=1))
+def test_quoting_keeps_every_printable_text(text: str) -> None:
+    try:
+        assert unquote(quoted(text)) == text
+        assert "\n" not in comment(text)
+        assert not comment(text).endswith("\\")
+    except ConfigError:
+        assert not text.isprintable()
+
+
+@pytest.mark.parametrize("text", ["a\nRUN reboot", "a\r", "\x1b[0m", "a\u2028b"])
+def test_control_characters_are_refused(text: str) -> None:
+    for function in (quoted, comment):
+        with pytest.raises(ConfigError, match="cannot stand in a Dockerfile"):
+            function(text)
+
+
+EVIL = ["$(reboot)", 'a" b="c', "`reboot`", "${PATH}", "a\\", "'; reboot; '", "a # b"]
+
+
+@pytest.mark.parametrize("text", EVIL)
+def test_values_of_the_file_stay_in_their_place(
+    yaml_file: Callable[..., Path], root: Path, text: str
+) -> None:
+    yaml = "'" + text.replace("'", "''") + "'"
+    config = load_config(
+        yaml_file(
+            ("[RTX 5090, ", f"[{yaml}, "),
+            ("Debian 12, bootstrapped from its packages; needs no image registry", yaml),
+        )
+    )
+    steps = instructions(dockerfile(config, root, arch="12.0"))
+    plain = instructions(dockerfile(load_config(root / "images.yaml"), root, arch="12.0"))
+    assert [s.split()[0] for s in steps] == [s.split()[0] for s in plain]
+    changed = [s for s, p in zip(steps, plain, strict=True) if s != p]
+    assert [s.split()[0] for s in changed] == ["LABEL"]
+    for word in shlex.split(changed[0].replace("$", "")) if text != "a\\" else []:
+        assert word == "LABEL" or "=" in word
+
+
+def test_unquoted_places_take_plain_text_only(root: Path, config: Config) -> None:
+    spec = choose(config, arch="12.0")
+    base = dataclasses.replace(spec.base, python="3.11; reboot")
+    with pytest.raises(ConfigError, match="cannot stand unquoted"):
+        render(config, dataclasses.replace(spec, base=base), lock_of(root, spec), root)
+
+
+def test_a_written_context_is_the_same_every_time(
+    config: Config, root: Path, tmp_path: Path
+) -> None:
+    spec = choose(config)
+    context = render(config, spec, lock_of(root, spec), root)
+    folder = tmp_path / "context"
+    folder.mkdir()
+    (folder / "stale").write_text("left by an earlier version")
+    write_context(context, folder)
+    found = {str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file()}
+    assert set(found) == {file.path for file in context.files}
+    assert all(p.stat().st_mtime == EPOCH for p in folder.rglob("*"))
+    assert found["build/install-wheels"].stat().st_mode & 0o777 == 0o755
+    assert found["Dockerfile"].stat().st_mode & 0o777 == 0o644
+    assert list(tmp_path.glob(".*")) == []

@@ -1,0 +1,77 @@
+"""The verbs as a user meets them: exit codes, one line, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "NO_COLOR": "1", **environment}
+    env.pop("TORCH_IMAGES_SETUP", None)
+    command = [sys.executable, "-m", "invoke", *words]
+    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ("build --cuda 13.5", 2, "error: unknown cuda '13.5'; did you mean '13.0'?"),
+        ("build --arch 9.9", 2, "error: unknown arch '9.9'; did you mean '9.0'?"),
+        ("build --cuda 13.0 --arch 7.0", 2, "error: CUDA 13.0 cannot target 7.0"),
+        ("build --source fork", 2, "building from source is not available yet"),
+        ("build --progress fancy", 2, "unknown progress 'fancy'; known: auto, plain, tty"),
+        ("build --select 'x*' --cuda 13.0", 2, "exclude each other"),
+        ("matrix --select nothing*", 2, "no image matches 'nothing*'"),
+        ("render cu130-sm12-wheel-bookworm-runtime", 2, "did you mean 'cu130-sm120-wheel-bookworm"),
+    ],
+)
+def test_user_errors_are_one_line(root: Path, words: str, code: int, text: str) -> None:
+    done = invoke(root, *words.replace("'", "").split())
+    assert done.returncode == code
+    assert text in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_no_engine(root: Path) -> None:
+    done = invoke(root, "build", DOCKER_HOST="unix:///nonexistent/docker.sock")
+    assert done.returncode == 4
+    assert done.stderr.strip() == (
+        "error: no Docker Engine at unix:///nonexistent/docker.sock: no answer; "
+        "start it, or run this through ./inv, which sets one up"
+    )
+
+
+def test_matrix_as_json(root: Path) -> None:
+    done = invoke(root, "matrix", "--json", "--select", "cu130-sm120-*")
+    images = json.loads(done.stdout)["image"]
+    assert [i["id"] for i in images] == [
+        "cu130-sm120-wheel-bookworm-runtime",
+        "cu130-sm120-wheel-ubuntu24.04-runtime",
+    ]
+
+
+def test_excluded_images_have_reasons(root: Path) -> None:
+    assert "source fork: building from source" in invoke(root, "matrix", "--excluded").stdout
+
+
+def test_render_prints_or_writes(root: Path, tmp_path: Path) -> None:
+    image = "cu130-sm120-wheel-bookworm-runtime"
+    printed = invoke(root, "render", image).stdout
+    invoke(root, "render", image, "--output", str(tmp_path / "context"))
+    assert printed == (tmp_path / "context" / "Dockerfile").read_text() + "\n"
+
+
+def test_dry_run_changes_nothing(root: Path, tmp_path: Path) -> None:
+    done = invoke(
+        root, "build", "--dry-run", DOCKER_HOST="unix:///none", TORCH_IMAGES_CACHE=str(tmp_path)
+    )
+    assert done.returncode == 0, done.stderr
+    assert "would build cu130-all-wheel-bookworm-runtime" in done.stdout
+    assert "docker buildx bake" in done.stdout
+    assert list(tmp_path.iterdir()) == []
