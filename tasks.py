@@ -236,6 +236,7 @@ def test(c: Context, all: bool = False, fast: bool = False) -> None:
         c.run(f"{tools}/ruff check .", echo=True)
         c.run(f"{tools}/ruff format --check .", echo=True)
         c.run(f"{tools}/mypy", echo=True)
+        c.run(f"{tools}/shellcheck inv .ci/run {_shell_scripts()}", echo=True)
         c.run(f"{tools}/pytest tests/unit", echo=True)
         if fast:
             return
@@ -259,6 +260,12 @@ def clean(c: Context, images: bool = False, cache: bool = False) -> None:
     removed = publish.clean(_config(), place, _engine(), Runner(), images=images, cache=cache)
     for line in removed:
         print(line)
+
+
+def _shell_scripts() -> str:
+    """The scripts below scripts/ that a shell runs."""
+    files = sorted(path for path in (ROOT / "scripts").rglob("*") if path.is_file())
+    return " ".join(str(p.relative_to(ROOT)) for p in files if "sh" in p.read_text().split("\n")[0])
 
 
 def _config() -> Config:

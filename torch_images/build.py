@@ -31,7 +31,7 @@ from torch_images.errors import (
 from torch_images.lock import WheelLock, lock_path, read_lock
 from torch_images.matrix import ImageSpec
 from torch_images.network import Network
-from torch_images.render import render, write_context
+from torch_images.render import LABEL_PREFIX, render, write_context
 from torch_images.runner import Runner
 from torch_images.tools import install_tools
 from torch_images.workplace import Workplace
@@ -119,7 +119,10 @@ def build(
     """
     check_buildx(run)
     if not options.skip_disk_check:
-        check_disk(engine.local_root(), planned)
+        held = engine.label_values(f"{LABEL_PREFIX}.lock")
+        check_disk(
+            engine.local_root(), [p for p in planned if f"sha256:{p.lock.digest}" not in held]
+        )
     started = time.monotonic()
     command = prepare(config, planned, place, options, run=run)
     load = driver(options.builder, run) != "docker"
@@ -272,8 +275,11 @@ def disk_needed(planned: Sequence[Planned]) -> int:
 
 
 def check_disk(data_root: Path | None, planned: Sequence[Planned]) -> None:
-    """Raise DiskError where the engine's disk cannot hold the build; silent for a remote engine."""
-    if data_root is None:
+    """Raise DiskError where the engine's disk cannot hold images that it has nothing of yet.
+
+    `data_root` is None for a remote engine, whose disk cannot be seen from here.
+    """
+    if data_root is None or not planned:
         return
     free, needed = shutil.disk_usage(data_root).free, disk_needed(planned)
     if free < needed:

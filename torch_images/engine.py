@@ -96,6 +96,11 @@ class Engine:
         found = {tag for image in self._client.images.list() for tag in image.tags}
         return tuple(sorted(tag for tag in found if tag.startswith(prefix)))
 
+    def label_values(self, label: str) -> frozenset[str]:
+        """The values that a label has on the images of the engine."""
+        images = self._client.images.list(filters={"label": label})
+        return frozenset(image.labels[label] for image in images)
+
     def run(self, image: str, *command: str, **options: Any) -> ExecResult:
         """`docker run --rm`: start, wait, and return exit code and output."""
         container = self._client.containers.create(image, list(command), **options)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from torch_images.errors import CommandError, TorchImagesError
+from torch_images.runner import Runner
+
+
+def test_a_failure_can_be_replayed() -> None:
+    with pytest.raises(CommandError) as caught:
+        Runner().run(["sh", "-c", "echo 'two words' >&2; exit 3"])
+    again = subprocess.run(caught.value.command, shell=True, capture_output=True, check=False)
+    assert again.returncode == caught.value.code == 3
+    assert caught.value.output == "two words\n"
+
+
+def test_output_input_and_environment() -> None:
+    command = ["sh", "-c", "cat; echo $A-${HOME-unset}"]
+    done = Runner().run(command, stdin="x\n", env={"A": "1", "HOME": None})
+    assert done.output == "x\n1-unset\n"
+
+
+def test_a_missing_program_is_one_line() -> None:
+    with pytest.raises(TorchImagesError, match="'no-such-program' is not installed; run through"):
+        Runner().run(["no-such-program"])
+    with pytest.raises(TorchImagesError, match="'no-such-program' is not installed; run through"):
+        Runner().stream(["no-such-program"])
+
+
+def test_stream_shows_and_keeps(capfd: pytest.CaptureFixture[str]) -> None:
+    done = Runner().stream(["sh", "-c", "echo out; echo err >&2; exit 4"])
+    assert (done.code, done.output) == (4, "out\nerr\n")
+    assert capfd.readouterr().err == "out\nerr\n"
+
+
+def test_stream_keeps_the_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    done = Runner().stream(["seq", "1000"])
+    assert done.output.endswith("999\n1000\n")
+    assert len(done.output.splitlines()) < 500
+    assert len(capfd.readouterr().err.splitlines()) == 1000
+
+
+def test_on_a_terminal_the_command_has_one_too() -> None:
+    code = (
+        "from torch_images.runner import Runner\n"
+        "done = Runner().stream(['sh', '-c', 'test -t 1 && test -t 2 && stty size <&1'])\n"
+        "raise SystemExit(done.output.strip() != '40 100')"
+    )
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 100))
+    child = subprocess.Popen([sys.executable, "-c", code], stderr=theirs, stdin=theirs)
+    os.close(theirs)
+    assert child.wait() == 0
+    os.close(ours)
