@@ -176,7 +176,15 @@ def prepare(
     bake = bake_file(planned, place, contexts, revision(place.root, run))
     file = place.output / "docker-bake.json"
     file.write_text(json.dumps(bake, indent=2) + "\n")
-    return bake_command(file, options)
+    command = bake_command(file, options)
+    if place.network.on_loopback:
+        host = place.output / "docker-network.yaml"
+        host.write_text(json.dumps(host_network(planned), indent=2) + "\n")
+        command += ["--file", str(host)]
+        # Since buildx 0.17 the host's network must be granted; older ones lack the word.
+        if "--allow" in run.run(["docker", "buildx", "bake", "--help"]).output:
+            command.append("--allow=network.host")
+    return command
 
 
 def bake_command(file: Path, options: BuildOptions) -> list[str]:
@@ -225,8 +233,6 @@ def bake_file(
             "secret": secrets,
             "output": [_output(image)],
         }
-        if network.on_loopback:
-            target["network"] = "host"
         targets[image.target] = target
     bake: dict[str, Any] = {
         "group": {"default": {"targets": [image.target for image in planned]}},
@@ -235,6 +241,15 @@ def bake_file(
     if network.proxies:
         bake["variable"] = {name: {"default": ""} for name, _ in network.proxies}
     return bake
+
+
+def host_network(planned: Sequence[Planned]) -> dict[str, Any]:
+    """A Compose file that gives every target the host's network.
+
+    Bake reads it beside its own file; before buildx 0.14 its own format has no word for this.
+    """
+    build = {"context": ".", "network": "host"}
+    return {"services": {image.target: {"build": build} for image in planned}}
 
 
 def revision(root: Path, run: Runner) -> str | None:

@@ -6,7 +6,6 @@ must pass a quoting filter, or rendering fails.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from torch_images.config import Config
 from torch_images.errors import ConfigError
 from torch_images.lock import LockedWheel, WheelLock
 from torch_images.matrix import ImageSpec
-from torch_images.oci import EPOCH
 
 LABEL_PREFIX = "io.github.torch-images"
 LICENSES = "BSD-3-Clause AND MIT AND LicenseRef-NVIDIA-Proprietary"
@@ -157,7 +155,11 @@ def labels(config: Config, spec: ImageSpec, lock: WheelLock) -> dict[str, str]:
 
 
 def write_context(context: Context, folder: Path) -> None:
-    """Write a context, replacing what is there; times and modes are fixed."""
+    """Write a context, replacing what is there; modes are fixed.
+
+    Times must not be: BuildKit takes a file of equal size and time for the one it has already, and
+    would build from an older lock. No time of a context reaches a layer, see settle-times.
+    """
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     for file in context.files:
@@ -168,7 +170,6 @@ def write_context(context: Context, folder: Path) -> None:
     for path in sorted(partial.rglob("*"), reverse=True):
         if path.is_dir():
             path.chmod(0o755)
-        os.utime(path, (EPOCH, EPOCH))
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 

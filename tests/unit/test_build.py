@@ -18,6 +18,7 @@ from torch_images.build import (
     disk_needed,
     driver,
     explain,
+    host_network,
     plan,
     revision,
 )
@@ -57,7 +58,6 @@ def test_a_target_per_image(planned: tuple[Planned, ...], root: Path) -> None:
         "org.opencontainers.image.revision": "c" * 40,
     }
     assert target["args"] == {"SOURCE_DATE_EPOCH": str(planned[1].lock.epoch)}
-    assert "network" not in target
     assert "variable" not in document
     assert target["output"] == [
         "type=image,name=torch-images-candidate:cu130-sm120-wheel-bookworm-runtime,unpack=true,"
@@ -89,8 +89,10 @@ def test_nothing_secret_is_written(planned: tuple[Planned, ...], root: Path) -> 
 def test_an_index_on_loopback_needs_the_hosts_network(
     planned: tuple[Planned, ...], root: Path
 ) -> None:
-    document = bake(planned, root, Network(index="http://127.0.0.1:3141/simple"))
-    assert {t["network"] for t in document["target"].values()} == {"host"}
+    assert Network(index="http://127.0.0.1:3141/simple").on_loopback
+    services = host_network(planned)["services"]
+    assert list(services) == list(bake(planned, root, Network())["target"])
+    assert {service["build"]["network"] for service in services.values()} == {"host"}
 
 
 def test_the_command_follows_the_options() -> None:
