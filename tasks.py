@@ -355,7 +355,7 @@ def _print_plan(
         )
         print(f"  tags: {', '.join(publish.tags(config, image))}")
     print(f"  disk: about {build.disk_needed(planned) / 1e9:.0f} GB from nothing")
-    print(f"  {shlex.join(build.bake_command(place.output / 'docker-bake.json', options))}")
+    print(f"  {shlex.join(build.bake_command((place.output / 'docker-bake.json',), options))}")
 
 
 def _json(document: Any) -> str:

@@ -176,25 +176,25 @@ def prepare(
     bake = bake_file(planned, place, contexts, revision(place.root, run))
     file = place.output / "docker-bake.json"
     file.write_text(json.dumps(bake, indent=2) + "\n")
-    command = bake_command(file, options)
-    if place.network.on_loopback:
-        host = place.output / "docker-network.yaml"
-        host.write_text(json.dumps(host_network(planned), indent=2) + "\n")
-        command += ["--file", str(host)]
+    if not place.network.on_loopback:
+        return bake_command((file,), options)
+    host = place.output / "docker-network.yaml"
+    host.write_text(json.dumps(host_network(planned), indent=2) + "\n")
+    command = bake_command((host, file), options)
+    if "--allow" in run.run(["docker", "buildx", "bake", "--help"]).output:
         # Since buildx 0.17 the host's network must be granted; older ones lack the word.
-        if "--allow" in run.run(["docker", "buildx", "bake", "--help"]).output:
-            command.append("--allow=network.host")
+        command.append("--allow=network.host")
     return command
 
 
-def bake_command(file: Path, options: BuildOptions) -> list[str]:
-    """The command that builds every target of a bake file.
+def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:
+    """The command that builds every target of bake files; the last one has the last word.
 
     Attestations are made beside the image after the build, so that its digest depends on content
     alone.
     """
-    command = ["docker", "buildx", "bake", "--file", str(file), "--provenance=false"]
-    command += ["--sbom=false", f"--progress={options.progress}"]
+    command = ["docker", "buildx", "bake", *(f"--file={file}" for file in files)]
+    command += ["--provenance=false", "--sbom=false", f"--progress={options.progress}"]
     if options.builder:
         command.append(f"--builder={options.builder}")
     if options.no_cache:
@@ -246,7 +246,7 @@ def bake_file(
 def host_network(planned: Sequence[Planned]) -> dict[str, Any]:
     """A Compose file that gives every target the host's network.
 
-    Bake reads it beside its own file; before buildx 0.14 its own format has no word for this.
+    Bake reads it before its own file, which keeps the word on contexts; before buildx 0.14 its own format has no word for this.
     """
     build = {"context": ".", "network": "host"}
     return {"services": {image.target: {"build": build} for image in planned}}

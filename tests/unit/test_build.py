@@ -97,11 +97,11 @@ def test_an_index_on_loopback_needs_the_hosts_network(
 
 def test_the_command_follows_the_options() -> None:
     options = BuildOptions(builder="remote", no_cache=True, progress="plain")
-    command = bake_command(Path("b.json"), options)
+    command = bake_command((Path("b.json"),), options)
     assert {"--builder=remote", "--no-cache", "--progress=plain", "--provenance=false"} < set(
         command
     )
-    assert "--no-cache" not in bake_command(Path("b.json"), BuildOptions())
+    assert "--no-cache" not in bake_command((Path("b.json"),), BuildOptions())
 
 
 def test_a_lock_out_of_step_is_refused(config: Config, tmp_path: Path, root: Path) -> None:
