@@ -246,7 +246,8 @@ def bake_file(
 def host_network(planned: Sequence[Planned]) -> dict[str, Any]:
     """A Compose file that gives every target the host's network.
 
-    Bake reads it before its own file, which keeps the word on contexts; before buildx 0.14 its own format has no word for this.
+    Bake reads it before its own file, which keeps the last word on contexts. The format of that
+    file has no word for this before buildx 0.14.
     """
     build = {"context": ".", "network": "host"}
     return {"services": {image.target: {"build": build} for image in planned}}
