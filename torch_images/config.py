@@ -77,11 +77,15 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """What images start from: a Debian `suite` to bootstrap, or a pinned image per CUDA version."""
+    """What images start from: a Debian `suite` to bootstrap, or a pinned image per CUDA version.
+
+    `system` is distribution and codename, as its os-release file says them.
+    """
 
     name: str
     description: str
     python: str
+    system: str
     packages: tuple[str, ...]
     suite: str = ""
     images: tuple[tuple[str, str], ...] = ()
@@ -267,7 +271,7 @@ def _requirement(value: Value) -> str:
 
 
 def _base(key: str, value: Value) -> Base:
-    fields = value.record(("description", "python", "packages"), ("suite", "images"))
+    fields = value.record(("description", "python", "system", "packages"), ("suite", "images"))
     if ("suite" in fields) == ("images" in fields):
         raise value.error(f"base '{key}' must have either a suite to bootstrap or images, not both")
     images = dict(fields["images"].entries()) if "images" in fields else {}
@@ -286,6 +290,7 @@ def _base(key: str, value: Value) -> Base:
             _matching(v, _DEBIAN_PACKAGE, "the name of a Debian package")
             for v in fields["packages"].items()
         ),
+        system=fields.text("system"),
         suite=fields.text("suite"),
         images=tuple((cuda, image.text()) for cuda, image in images.items()),
     )

@@ -6,8 +6,10 @@ must pass a quoting filter, or rendering fails.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,8 @@ from torch_images.lock import LockedWheel, WheelLock
 from torch_images.matrix import ImageSpec
 
 LABEL_PREFIX = "io.github.torch-images"
+ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
+COMMAND = ("torch-info",)
 LICENSES = "BSD-3-Clause AND MIT AND LicenseRef-NVIDIA-Proprietary"
 
 _PLAIN = re.compile(r"[A-Za-z0-9._/:@+=,-]+(?: [A-Za-z0-9._/:@+=,-]+)*| \\\n +|")
@@ -78,6 +82,8 @@ def render(config: Config, spec: ImageSpec, lock: WheelLock, root: Path) -> Cont
                 for name, title, wheels in groups
             ],
             environment=tuple(environment().items()),
+            entrypoint=ENTRYPOINT,
+            command=COMMAND,
             labels=tuple(sorted(labels(config, spec, lock).items())),
         )
     )
@@ -188,6 +194,11 @@ def comment(value: str) -> str:
     return _Safe(value.rstrip("\\ "))
 
 
+def exec_form(words: Sequence[str]) -> str:
+    """Words as the JSON list that ENTRYPOINT and CMD take, which no shell expands."""
+    return _Safe(json.dumps(list(words)))
+
+
 class _Safe(str):
     """Text that a filter has already made fit for its place."""
 
@@ -221,5 +232,5 @@ def _environment(folder: Path) -> jinja2.Environment:
         keep_trailing_newline=False,
         autoescape=False,  # noqa: S701  a Dockerfile is not HTML; `finalize` guards it
     )
-    environment.filters |= {"quoted": quoted, "comment": comment}
+    environment.filters |= {"comment": comment, "exec_form": exec_form, "quoted": quoted}
     return environment

@@ -24,13 +24,12 @@ from torch_images.build import Planned
 from torch_images.config import Config
 from torch_images.engine import Engine, ImageInfo, RunningContainer
 from torch_images.errors import TorchImagesError, VerifyError
-from torch_images.render import environment, labels
+from torch_images.render import COMMAND, ENTRYPOINT, environment, labels
 from torch_images.runner import Runner
 from torch_images.tools import install_tools
 from torch_images.workplace import Workplace
 
 _INSIDE = "/verify"
-_SYSTEMS = {"bookworm": "debian bookworm", "ubuntu24.04": "ubuntu noble"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +77,7 @@ def claim(config: Config, planned: Planned) -> dict[str, Any]:
         "torch": spec.torch,
         "triton": lock.versions()["triton"],
         "python": spec.base.python,
-        "system": _SYSTEMS.get(spec.base.name, ""),
+        "system": spec.base.system,
         "arches": [a.name for a in spec.architectures],
         "features": list(spec.cuda.wheel.features),
         "packages": lock.versions(),
@@ -86,8 +85,8 @@ def claim(config: Config, planned: Planned) -> dict[str, Any]:
         "site_packages": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "labels": labels(config, spec, lock),
         "environment": environment(),
-        "entrypoint": ["/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint"],
-        "command": ["torch-info"],
+        "entrypoint": list(ENTRYPOINT),
+        "command": list(COMMAND),
         "lock_date": lock.date.isoformat(),
     }
 

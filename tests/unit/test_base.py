@@ -16,7 +16,12 @@ from torch_images.network import Network
 from torch_images.oci import EPOCH, layout_digest, normalise, write_layout
 
 BASE = Base(
-    name="bookworm", description="d", python="3.11", packages=("tini", "g++"), suite="bookworm"
+    name="bookworm",
+    description="d",
+    python="3.11",
+    system="debian bookworm",
+    packages=("tini", "g++"),
+    suite="bookworm",
 )
 
 
