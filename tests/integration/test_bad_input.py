@@ -6,9 +6,12 @@ import base64
 import functools
 import hashlib
 import http.server
+import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -153,7 +156,10 @@ def make_wheel(folder: Path, name: str, version: str) -> LockedWheel:
     )
 
 
+@pytest.mark.parametrize("driver", ["docker", "remote"])
 def test_a_mirror_of_the_index_is_used(
+    driver: str,
+    monkeypatch: pytest.MonkeyPatch,
     engine: Engine,
     runner: Runner,
     place: Workplace,
@@ -163,7 +169,9 @@ def test_a_mirror_of_the_index_is_used(
     """Packages that only an index on loopback has are installed; its address stays out.
 
     The wheels are stand-ins made here: what is tested is the way to the index, not the content.
+    "remote" takes the way of builders outside the engine: an archive that is loaded afterwards.
     """
+    monkeypatch.setattr("torch_images.build.driver", lambda *_: driver)
     wanted = (("torch", "2.11.0"), ("triton", "3.6.0"), ("torch-images-probe", "1.0"))
     wheels = tuple(make_wheel(tmp_path, name, version) for name, version in wanted)
     folder = project()
@@ -189,3 +197,37 @@ def test_a_mirror_of_the_index_is_used(
     finally:
         engine.untag(image.candidate)
         shutil.rmtree(folder)
+
+
+def test_a_killed_build_is_safe_to_repeat(
+    built: dict[str, Built],
+    engine: Engine,
+    runner: Runner,
+    place: Workplace,
+    project: Callable[..., Path],
+) -> None:
+    """Killed while wheels are being installed: no tag moves, and the same build then succeeds."""
+    lock = read_lock(ROOT / LOCK)
+    wheel = next(w for w in lock.wheels if w.name == "networkx")
+    folder = project((LOCK, f"# {wheel.size} bytes, {wheel.filename}\n{wheel.line}\n", ""))
+    before = {tag: engine.inspect(tag).id for tag in engine.tags("torch-")}
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "invoke", *BUILD],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert killed.stderr is not None
+    assert any("Resolved" in line for line in killed.stderr)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.stderr.close()
+    assert killed.wait() == -signal.SIGKILL
+    assert {tag: engine.inspect(tag).id for tag in engine.tags("torch-")} == before
+
+    config = load_config(folder / "images.yaml")
+    [image] = plan([choose(config, arch="12.0")], folder)
+    copy = Workplace(root=folder, cache=place.cache, network=place.network)
+    [result] = build(config, [image], copy, BuildOptions(), engine=engine, run=runner)
+    assert engine.inspect(image.candidate).id == result.digest
+    engine.untag(image.candidate)
