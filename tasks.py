@@ -50,6 +50,9 @@ def verb(**options: Any) -> Callable[[Callable[..., None]], Any]:
                 function(*args, **kwargs)
             except TorchImagesError as error:
                 raise Exit(_red(f"error: {error}"), code=error.exit_code) from None
+            except BrokenPipeError:  # `invoke matrix | head`: the reader has what it wanted
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise Exit(code=0) from None
             except KeyboardInterrupt:
                 raise Exit("interrupted; nothing was tagged", code=130) from None
 
