@@ -194,7 +194,7 @@ def build(
     results = stage.build(config, planned, place, options, engine=engine, run=Runner())
     outcomes: list[dict[str, Any]] = []
     for result in results:
-        report = _verify(result.digest, config, result.planned, place, reuse=not no_cache)
+        report = _verify(result.digest, config, result.planned, place, engine, reuse=not no_cache)
         tags = publish.tag(config, result.planned, report, engine)
         outcomes.append(_outcome(result, report, tags))
     if json:
@@ -219,7 +219,7 @@ def verify(c: Context, image: str, json: bool = False) -> None:
     engine = _engine()
     reference, spec = publish.identify(config, image, engine)
     [planned] = build.plan([spec], ROOT)
-    report = _verify(reference, config, planned, _place(), reuse=False)
+    report = _verify(reference, config, planned, _place(), engine, reuse=False)
     if json:
         print(_json({**asdict(report), "passed": report.passed}))
     require(report)
@@ -310,13 +310,19 @@ def _engine(*, bootstraps: bool = False) -> Engine:
 
 
 def _verify(
-    image: str, config: Config, planned: Planned, place: Workplace, *, reuse: bool
+    image: str,
+    config: Config,
+    planned: Planned,
+    place: Workplace,
+    engine: Engine,
+    *,
+    reuse: bool,
 ) -> VerifyReport:
     from torch_images.runner import Runner
     from torch_images.verify import verify
 
     print(f"verifying {planned.spec.id}", file=sys.stderr)
-    return verify(image, config, planned, place, engine=_engine(), run=Runner(), reuse=reuse)
+    return verify(image, config, planned, place, engine=engine, run=Runner(), reuse=reuse)
 
 
 def _outcome(result: BuildResult, report: VerifyReport, tags: tuple[str, ...]) -> dict[str, Any]:
