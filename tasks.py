@@ -1,4 +1,4 @@
-"""The verbs, in the order of the flow: matrix, render, lock, build, verify; then test and clean.
+"""The verbs, in the order of the flow, from matrix to reproduce and sbom; then test and clean.
 
 Each one parses, calls, prints; the work is in torch_images/. Imports stay inside the verbs, so that
 `invoke --list` needs neither Docker nor YAML.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 import shutil
 import sys
@@ -21,13 +22,15 @@ from invoke.exceptions import Exit
 from invoke.tasks import task
 
 if TYPE_CHECKING:
-    from torch_images.build import BuildOptions, BuildResult, Planned
+    from torch_images.bake import Planned
     from torch_images.config import Config
     from torch_images.engine import Engine
     from torch_images.verify import VerifyReport
     from torch_images.workplace import Workplace
 
 ROOT = Path(__file__).resolve().parent
+logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+logging.addLevelName(logging.WARNING, "warning")
 
 _AXES_HELP = {
     "cuda": "CUDA version, such as 13.0",
@@ -36,6 +39,7 @@ _AXES_HELP = {
     "base": "what the image starts from: bookworm or ubuntu24.04",
     "variant": "what the image holds beside torch, such as runtime",
 }
+_MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeatable"
 
 
 def verb(**options: Any) -> Callable[[Callable[..., None]], Any]:
@@ -97,7 +101,7 @@ def render(c: Context, image: str, output: str = "") -> None:
     from torch_images import build, matrix, render
 
     config = _config()
-    [planned] = build.plan([matrix.find(config, image)], ROOT)
+    [planned] = build.plan(config, [matrix.find(config, image)], _place().locks)
     context = render.render(config, planned.spec, planned.lock, ROOT)
     if output:
         render.write_context(context, Path(output))
@@ -106,30 +110,60 @@ def render(c: Context, image: str, output: str = "") -> None:
         print(context.dockerfile)
 
 
-@verb()
-def lock(c: Context) -> None:
-    """Resolve the wheels of every CUDA version, and the tools, into locks/."""
-    import datetime as dt
+@verb(
+    iterable=["mirror"],
+    help={
+        "select": "only locks whose name matches this glob, such as 'base-*' (see locks/)",
+        "check": "change nothing; say what is newer, has vanished, or was altered",
+        "mirror": _MIRROR_HELP,
+        "json": "with --check: print every input as JSON",
+    },
+)
+def lock(
+    c: Context,
+    select: str = "*",
+    check: bool = False,
+    mirror: tuple[str, ...] = (),
+    json: bool = False,
+) -> None:
+    """Resolve every input - wheels, Debian packages, images, tools - into locks/."""
+    from dataclasses import asdict
 
-    from torch_images import lock, matrix
+    from torch_images import relock, report
+    from torch_images.errors import TorchImagesError
+    from torch_images.lock import inputs, update
+    from torch_images.resolver import Resolver
     from torch_images.runner import Runner
 
-    config, place, today = _config(), _place(), dt.datetime.now(dt.UTC).date()
-    wanted = {
-        lock.lock_path(ROOT, spec.source.name, spec.cuda.short, spec.base.python): (
-            (f"torch=={spec.torch}", *config.packages),
-            spec.base.python,
-        )
-        for spec in matrix.matrix(config)
-    }
-    wanted[ROOT / "locks" / "tools-build.txt"] = (("uv",), "3.11")
-    wanted[ROOT / "locks" / "tools-verify.txt"] = (("pytest",), "3.11")
-    for path, (requirements, python) in wanted.items():
-        found = lock.resolve(requirements, python, today, place.network, Runner())
-        changed = lock.write_lock(path, found)
-        size = f"{found.size / 1e9:.2f} GB"
-        state = "changed" if changed else "unchanged"
-        print(f"locks/{path.name}: {len(found.wheels)} wheels, {size}, {state}")
+    chosen, place = inputs(_config(), select), _place()
+    images = any(item.image for item in chosen)
+    if shutil.which("mmdebstrap") is None and any(i.base and i.base.suite for i in chosen):
+        _engine(bootstraps=True)
+    resolver = Resolver(
+        root=ROOT,
+        network=place.network,
+        run=Runner(),
+        engine=_engine() if images else None,
+        mirrors=_mirrors(mirror),
+    )
+    findings: list[relock.Finding] = []
+    problem: TorchImagesError | None = None
+    for item in chosen:
+        try:
+            if check:
+                findings += relock.check(item, place.locks, resolver)
+            else:
+                found = relock.resolve_input(item, resolver)
+                changed = update(item.path(place.locks), found)
+                print(report.locked(item.name, found, changed=changed))
+        except TorchImagesError as error:  # the other inputs are none the worse for it
+            print(_red(f"{item.name}: {error}"), file=sys.stderr)
+            problem = error
+    if check:
+        print(_json([asdict(f) for f in findings]) if json else report.findings(findings))
+        relock.require(findings)
+    if problem:
+        raise problem
 
 
 @verb(
@@ -140,7 +174,9 @@ def lock(c: Context) -> None:
         "builder": "buildx builder to use (see `docker buildx ls`)",
         "no-cache": "build from nothing, the base included",
         "progress": "how BuildKit shows progress: auto, plain or tty",
-        "mirror": "Debian mirror for a bootstrapped base: URL or sources.list line; repeatable",
+        "mirror": _MIRROR_HELP,
+        "locked": "stop where a locked package has vanished, instead of resolving it afresh",
+        "unverified": "stop before verification: the image keeps its candidate tag only",
         "dry-run": "say what would be built and run, change nothing",
         "json": "print the result as JSON",
         "skip-disk-check": "build even if the disk looks too small",
@@ -158,12 +194,16 @@ def build(
     no_cache: bool = False,
     progress: str = "auto",
     mirror: tuple[str, ...] = (),
+    locked: bool = False,
+    unverified: bool = False,
     dry_run: bool = False,
     json: bool = False,
     skip_disk_check: bool = False,
 ) -> None:
     """Build an image, verify it, and give it its tags."""
     from torch_images import build as stage
+    from torch_images import report
+    from torch_images.bake import BuildOptions
     from torch_images.errors import UsageError
     from torch_images.matrix import choose
     from torch_images.matrix import select as select_images
@@ -176,32 +216,34 @@ def build(
         raise UsageError(f"unknown progress '{progress}'", "known: auto, plain, tty")
     named = {axis: value for axis, value in axes.items() if value}
     specs = select_images(config, select) if select else (choose(config, **named),)
-    planned, place = stage.plan(specs, ROOT), _place()
-    options = stage.BuildOptions(
+    place = _place()
+    planned = stage.plan(config, specs, place.locks)
+    options = BuildOptions(
         builder=builder,
         no_cache=no_cache,
         progress=progress,
-        mirrors=tuple(mirror) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split()),
+        mirrors=_mirrors(mirror),
         skip_disk_check=skip_disk_check,
+        locked=locked,
     )
     if dry_run:
-        _print_plan(config, planned, options, place)
+        print(report.plan(config, planned, options, place))
         return
-    from torch_images import publish
+    from torch_images import publish, sbom
     from torch_images.runner import Runner
 
     engine = _engine(bootstraps=any(spec.base.suite for spec in specs))
     results = stage.build(config, planned, place, options, engine=engine, run=Runner())
     outcomes: list[dict[str, Any]] = []
     for result in results:
-        report = _verify(result.digest, config, result.planned, place, engine, reuse=not no_cache)
-        tags = publish.tag(config, result.planned, report, engine)
-        outcomes.append(_outcome(result, report, tags))
-    if json:
-        print(_json(outcomes))
-        return
-    for outcome in outcomes:
-        _print_outcome(outcome)
+        if unverified:
+            outcomes.append(report.outcome(result, None, (result.planned.candidate,)))
+            continue
+        proof = _verify(result.digest, config, result.planned, place, engine, reuse=not no_cache)
+        tags = publish.tag(config, result.planned, proof, engine)
+        sbom.save(result.digest, result.planned.spec.id, place, engine)
+        outcomes.append(report.outcome(result, proof, tags))
+    print(_json(outcomes) if json else "\n".join(report.built(outcome) for outcome in outcomes))
 
 
 @verb(
@@ -212,19 +254,53 @@ def verify(c: Context, image: str, json: bool = False) -> None:
     """Check a built image against images.yaml and its lock."""
     from dataclasses import asdict
 
-    from torch_images import build, publish
+    from torch_images import publish, report
     from torch_images.verify import require
 
-    config = _config()
-    engine = _engine()
-    reference, spec = publish.identify(config, image, engine)
-    [planned] = build.plan([spec], ROOT)
-    report = _verify(reference, config, planned, _place(), engine, reuse=False)
+    config, place, engine = _config(), _place(), _engine()
+    reference, planned = publish.identify(config, image, place, engine)
+    proof = _verify(reference, config, planned, place, engine, reuse=False)
     if json:
-        print(_json({**asdict(report), "passed": report.passed}))
-    require(report)
+        print(_json({**asdict(proof), "passed": proof.passed}))
+    require(proof)
     if not json:
-        _print_report(report)
+        print(report.verified(proof))
+
+
+@verb(
+    positional=["image"],
+    help={
+        "image": "tag, image id or registry reference",
+        "repository": "git repository that has the image's revision, if this one does not",
+        "json": "print the verdict as JSON",
+    },
+)
+def reproduce(c: Context, image: str, repository: str = "", json: bool = False) -> None:
+    """Build an image again from nothing, elsewhere, and compare the two."""
+    from dataclasses import asdict
+
+    from torch_images import report
+    from torch_images.errors import VerifyError
+    from torch_images.reproduce import reproduce as again
+    from torch_images.runner import Runner
+
+    config, engine = _config(), _engine(bootstraps=True)
+    verdict = again(config, image, _place(), engine=engine, run=Runner(), repository=repository)
+    print(_json(asdict(verdict)) if json else report.verdict(verdict))
+    if not verdict.reproducible:
+        count = len(verdict.differences)
+        raise VerifyError(f"{image} is not reproducible: {count} differences")
+
+
+@verb(positional=["image"], help={"image": "tag, image id or identifier"})
+def sbom(c: Context, image: str) -> None:
+    """Print the bill of materials of an image: CycloneDX, JSON."""
+    from torch_images import publish
+    from torch_images.sbom import read
+
+    config, place, engine = _config(), _place(), _engine()
+    reference, _ = publish.identify(config, image, place, engine)
+    print(read(reference, engine), end="")
 
 
 @verb(
@@ -280,9 +356,16 @@ def _config() -> Config:
 
 def _place() -> Workplace:
     from torch_images.network import detect
-    from torch_images.workplace import Workplace, default_cache
+    from torch_images.workplace import Workplace, default_cache, default_locks
 
-    return Workplace(root=ROOT, cache=default_cache(), network=detect(os.environ))
+    return Workplace(
+        root=ROOT, cache=default_cache(), network=detect(os.environ), locks=default_locks(ROOT)
+    )
+
+
+def _mirrors(named: tuple[str, ...]) -> tuple[str, ...]:
+    """The mirrors to use: those of the command line, else TORCH_IMAGES_MIRROR."""
+    return tuple(named) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
 
 
 def _engine(*, bootstraps: bool = False) -> Engine:
@@ -325,55 +408,6 @@ def _verify(
     return verify(image, config, planned, place, engine=engine, run=Runner(), reuse=reuse)
 
 
-def _outcome(result: BuildResult, report: VerifyReport, tags: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        "id": result.planned.spec.id,
-        "digest": result.digest,
-        "size": result.size,
-        "seconds": {"build": round(result.seconds, 1), "verify": report.seconds},
-        "tags": list(tags),
-        "observed": dict(report.observed),
-        "checks": {o: report.count(o) for o in ("passed", "failed", "skipped")},
-    }
-
-
-def _print_outcome(outcome: dict[str, Any]) -> None:
-    print(f"\n{outcome['id']}")
-    print(f"  digest    {outcome['digest']}")
-    print(f"  size      {outcome['size'] / 1e9:.2f} GB unpacked")
-    print("  time      {build} s to build, {verify} s to verify".format(**outcome["seconds"]))
-    print(f"  verified  {outcome['checks']['passed']} checks passed")
-    for name, value in outcome["observed"].items():
-        print(f"            {name}: {value}")
-    print("  tags      " + "\n            ".join(outcome["tags"]))
-    command = "import torch; print(torch.__version__, torch.version.cuda)"
-    print(f'  next      docker run --rm {outcome["tags"][-1]} python -c "{command}"')
-
-
-def _print_report(report: VerifyReport) -> None:
-    print(f"{report.id}: {report.count('passed')} checks passed in {report.seconds} s")
-    for name, value in report.observed.items():
-        print(f"  {name}: {value}")
-
-
-def _print_plan(
-    config: Config, planned: tuple[Planned, ...], options: BuildOptions, place: Workplace
-) -> None:
-    import shlex
-
-    from torch_images import build, publish
-
-    for image in planned:
-        spec = image.spec
-        print(f"would build {spec.id}")
-        print(
-            f"  torch {spec.torch}, {len(image.lock.wheels)} wheels, lock {image.lock.digest[:12]}"
-        )
-        print(f"  tags: {', '.join(publish.tags(config, image))}")
-    print(f"  disk: about {build.disk_needed(planned) / 1e9:.0f} GB from nothing")
-    print(f"  {shlex.join(build.bake_command((place.output / 'docker-bake.json',), options))}")
-
-
 def _json(document: Any) -> str:
     return json.dumps(document, indent=2)
 
@@ -385,4 +419,4 @@ def _red(text: str) -> str:
     return text
 
 
-namespace = Collection(matrix, render, lock, build, verify, test, clean)
+namespace = Collection(matrix, render, lock, build, verify, reproduce, sbom, test, clean)

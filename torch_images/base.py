@@ -1,29 +1,44 @@
-"""The bootstrapped base: Debian packages -> a cached OCI layout that builds take as context `base`.
+"""The base of an image: locked Debian packages -> an OCI layout, or packages to add to an image.
 
-Made on the host by mmdebstrap, so no image registry is needed. Rebuilt only when its recipe
-changes; the folder appears under its final name whole or not at all.
+A bootstrapped base is made on the host by mmdebstrap, so no image registry is needed. It sees no
+mirror: the locked packages are all that the archive it is given has, so the result depends on the
+lock alone. A layout appears under its final name whole or not at all.
 """
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
+import errno
 import fcntl
+import functools
 import hashlib
-import json
+import http.server
+import logging
 import os
 import re
 import shutil
+import tarfile
 import tempfile
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from debian.deb822 import Deb822
+from debian.debfile import DebFile
+
 from torch_images import oci
+from torch_images.archive import fetch
 from torch_images.config import Base
-from torch_images.errors import BuildError, CommandError, DiskError, NetworkError
-from torch_images.network import Network
+from torch_images.debs import DebLock, LockedDeb, changes
+from torch_images.errors import CommandError, DiskError, LockError
+from torch_images.resolver import Resolver, explain
 from torch_images.runner import Runner
+from torch_images.workplace import scratch_room
 
 # Raise when the steps below change what they produce, so that cached layouts are made anew.
-_RECIPE = 1
+_RECIPE = 2
 
 # What a container never reads: documentation, translations, menu entries.
 _EXCLUDED = ("/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/man/*")
@@ -42,54 +57,95 @@ _DROPPED = re.compile(
     re.VERBOSE,
 )
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True)
-class BaseLayout:
-    """A base that builds can use; `digest` is that of its manifest."""
+class ReadyBase:
+    """What a build needs of a base: named contexts, and the digest of the image it starts from.
 
-    folder: Path
+    `lock` is the one it was made from; a plain build may have had to resolve it afresh.
+    """
+
+    lock: DebLock
+    contexts: Mapping[str, str]
     digest: str
 
 
-def bootstrap(
+def prepare(
     base: Base,
+    lock: DebLock,
     *,
     cache: Path,
-    mirrors: tuple[str, ...] = (),
-    network: Network,
-    run: Runner,
+    resolver: Resolver,
+    locked: bool = False,
     fresh: bool = False,
-) -> BaseLayout:
-    """The layout of a base, from the cache unless `fresh`.
+) -> ReadyBase:
+    """Make a base from its lock, or take it from the cache unless `fresh`.
 
-    `mirrors` are URLs or sources.list lines that replace mmdebstrap's default Debian mirror.
-    Raises NetworkError, DiskError or BuildError.
+    Where a locked package has vanished from every source the lock is resolved afresh, with a
+    warning that lists what changed; with `locked` that is a LockError.
+    Raises also NetworkError, DiskError and BuildError.
     """
-    recipe = {
-        "recipe": _RECIPE,
-        "suite": base.suite,
-        "packages": sorted(base.packages),
-        "mirrors": mirrors,
-    }
-    key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
-    folder = cache / f"{base.name}-{key}"
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if fresh or not folder.exists():
-            _bootstrap(base, folder, mirrors, network, run)
-    return BaseLayout(folder=folder, digest=oci.layout_digest(folder))
+    if locked and lock.unlocked:
+        raise LockError(
+            f"locks/{lock.name}.txt is not one that `invoke lock` resolved",
+            f"run `invoke lock --select {lock.name}` and commit the result",
+        )
+    folder = _folder(base, lock, cache)
+    if fresh or not folder.exists():
+        debs = None
+        if lock.debs:
+            found = fetch(
+                lock,
+                cache / "debs",
+                mirrors=functools.partial(resolver.roots, base),
+                snapshot=base.snapshot,
+                network=resolver.network,
+            )
+            debs = found.files if not found.vanished else None
+            if found.vanished and (locked or lock.unlocked):
+                raise _stale(lock, found.vanished)
+        if debs is None:
+            lock = _relocked(base, lock, resolver)
+            return prepare(base, lock, cache=cache, resolver=resolver, fresh=fresh)
+        cache.joinpath("bases").mkdir(exist_ok=True)
+        with folder.with_suffix(".lock").open("w") as guard:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            if fresh or not folder.exists():
+                make = _bootstrap if base.suite else _collect
+                make(base, lock, debs, folder, resolver.run)
+    if not base.suite:
+        digest = lock.image.rpartition("@")[2]
+        return ReadyBase(lock=lock, contexts={"debs": str(folder)}, digest=digest)
+    digest = oci.layout_digest(folder)
+    context = f"oci-layout://{folder}@{digest}"
+    return ReadyBase(lock=lock, contexts={"base": context}, digest=digest)
 
 
-def command(base: Base, target: Path, mirrors: tuple[str, ...]) -> list[str]:
-    """The mmdebstrap command that writes `target`, a tar."""
-    words = ["mmdebstrap", "--variant=minbase", "--format=tar", "--architectures=amd64"]
-    words += [f"--include={','.join(sorted(base.packages))}"]
+def command(base: Base, lock: DebLock, target: Path, repository: str) -> list[str]:
+    """The mmdebstrap command that makes `target`, a tar, from the packages at a URL alone."""
+    words = ["mmdebstrap", "--quiet", "--variant=minbase", "--format=tar", "--architectures=amd64"]
+    # All by name: which ones the variant would add follows priorities that only a mirror knows.
+    words += [f"--include={','.join(deb.name for deb in lock.debs)}"]
     words += [f"--dpkgopt=path-exclude={pattern}" for pattern in _EXCLUDED]
     words += [f"--dpkgopt=path-include={pattern}" for pattern in _INCLUDED]
     # The options above would otherwise stay in the image and hide files of later packages.
     words += ['--customize-hook=rm -f "$1"/etc/dpkg/dpkg.cfg.d/99mmdebstrap']
-    return [*words, base.suite, str(target), *mirrors]
+    # The image keeps the sources that mmdebstrap knows for the suite; only the bootstrap is given
+    # ours, where the locked hashes stand in for a signature.
+    source = f"deb [trusted=yes] {repository} {base.suite} main"
+    swap = (
+        'mkdir "$1"/etc/apt/kept && mv "$1"/etc/apt/sources.list* "$1"/etc/apt/kept/',
+        'mkdir -p "$1"/etc/apt/sources.list.d',
+        f'echo "{source}" > "$1"/etc/apt/sources.list',
+    )
+    back = (
+        'rm -r "$1"/etc/apt/sources.list*',
+        'mv "$1"/etc/apt/kept/* "$1"/etc/apt/ && rmdir "$1"/etc/apt/kept',
+    )
+    words += [f"--setup-hook={' && '.join(swap)}", f"--customize-hook={' && '.join(back)}"]
+    return [*words, base.suite, str(target)]
 
 
 def kept(path: str) -> bool:
@@ -97,22 +153,96 @@ def kept(path: str) -> bool:
     return not _DROPPED.fullmatch(path)
 
 
-def _bootstrap(
-    base: Base, folder: Path, mirrors: tuple[str, ...], network: Network, run: Runner
+def repository(suite: str, debs: Mapping[LockedDeb, Path]) -> dict[str, bytes]:
+    """The index files of an apt repository that has these packages and no others, by path."""
+    stanzas = []
+    for deb, path in sorted(debs.items()):
+        with DebFile(path) as archive:
+            control = archive.debcontrol()
+        control["Filename"] = f"pool/{deb.sha256}.deb"
+        control["Size"] = str(path.stat().st_size)
+        control["SHA256"] = deb.sha256
+        stanzas.append(control.dump())
+    packages = "\n".join(stanzas).encode()
+    folder = "main/binary-amd64"
+    release = (
+        f"Suite: {suite}\nCodename: {suite}\nArchitectures: amd64\nComponents: main\nSHA256:\n"
+        f" {hashlib.sha256(packages).hexdigest()} {len(packages)} {folder}/Packages\n"
+    )
+    return {
+        f"dists/{suite}/Release": release.encode(),
+        f"dists/{suite}/{folder}/Packages": packages,
+    }
+
+
+def _folder(base: Base, lock: DebLock, cache: Path) -> Path:
+    key = hashlib.sha256(f"{_RECIPE} {lock.digest}".encode()).hexdigest()[:16]
+    return cache / "bases" / f"{base.name}-{key}"
+
+
+def _stale(lock: DebLock, vanished: tuple[LockedDeb, ...]) -> LockError:
+    names = ", ".join(f"{deb.name} {deb.version}" for deb in vanished)
+    return LockError(
+        f"locks/{lock.name}.txt: no mirror and no snapshot archive has {names}",
+        f"run `invoke lock --select {lock.name}`, or name a mirror that has them with --mirror",
+    )
+
+
+def _relocked(base: Base, lock: DebLock, resolver: Resolver) -> DebLock:
+    """The lock of a base as its sources are today, marked as unlocked."""
+    today = dt.datetime.now(dt.UTC).date()
+    found = replace(resolver.resolve(lock.name, base, lock.image, today), unlocked=True)
+    lines = changes(lock, found) if lock.debs else ("nothing was locked yet",)
+    _log.warning(
+        "base %s is resolved afresh, the image will be marked as unlocked: %s",
+        base.name,
+        "; ".join(lines),
+    )
+    return found
+
+
+def _collect(
+    _base: Base, _lock: DebLock, debs: Mapping[LockedDeb, Path], folder: Path, _run: Runner
 ) -> None:
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-") as scratch:
-        tar, layer, layout = (Path(scratch, name) for name in ("tree.tar", "layer.tar", "layout"))
-        env: dict[str, str | None] = {k.lower(): v for k, v in network.proxies}
-        env |= {"SOURCE_DATE_EPOCH": str(oci.EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": scratch}
+    """A folder with the packages to add to an image, under their own names."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+        made = Path(scratch, "debs")
+        made.mkdir()
+        for deb, path in debs.items():
+            shutil.copyfile(path, made / deb.filename)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(made, folder)
+
+
+def _bootstrap(
+    base: Base, lock: DebLock, debs: Mapping[LockedDeb, Path], folder: Path, run: Runner
+) -> None:
+    # Outside the home directory, which the namespace of a rootless bootstrap cannot enter.
+    with (
+        tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-") as temporary,
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch,
+        _served(repository(base.suite, debs), debs) as url,
+    ):
+        Path(temporary).chmod(0o755)
+        tar, layer, layout = Path(temporary, "tree.tar"), Path(scratch, "layer"), Path(scratch, "l")
+        env: dict[str, str | None] = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"))
+        env |= {"SOURCE_DATE_EPOCH": str(oci.EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": temporary}
         old_mask = os.umask(0o022)
         try:
-            run.run(command(base, tar, mirrors), env=env)
+            run.run(command(base, lock, tar, url), env=env)
+            _check_packages(base, lock, tar)
+            with layer.open("wb") as stream:
+                oci.normalise(tar, stream, keep=kept)
         except CommandError as error:
-            raise _explain(base, error) from None
+            raise explain(base, error) from None
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise DiskError(
+                f"the disk filled up while base {base.name} was made", "free some space"
+            ) from None
         finally:
             os.umask(old_mask)
-        with layer.open("wb") as stream:
-            oci.normalise(tar, stream, keep=kept)
         path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         history = f"mmdebstrap --variant=minbase {base.suite}"
         oci.write_layout(layout, layer, history=history, env=(path,))
@@ -120,26 +250,50 @@ def _bootstrap(
         os.replace(layout, folder)
 
 
-def _explain(base: Base, error: CommandError) -> Exception:
-    """The user's view of a failed bootstrap."""
-    text = error.output
-    if "No space left on device" in text:
-        return DiskError(f"the disk filled up while base {base.name} was made", "free some space")
-    if re.search(
-        r"(?:Unable|Failed) to fetch|Could not (?:connect|resolve)|not have a Release file",
-        text,
-    ):
-        return NetworkError(
-            f"base {base.name}: the Debian mirror could not be reached or lacks {base.suite}",
-            "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
-        )
-    missing = re.search(r"Unable to locate package (\S+)", text)
-    if missing:
-        return BuildError(
-            f"base {base.name}: the mirror has no package {missing[1]}",
-            "correct its packages in images.yaml",
-        )
-    lines = [line for line in text.splitlines() if line.startswith("E: ")] or [str(error)]
-    return BuildError(
-        f"base {base.name} could not be made: {lines[0]}", f"command: {error.command}"
-    )
+def _check_packages(base: Base, lock: DebLock, tar: Path) -> None:
+    """Raise LockError unless a tree has exactly the locked packages."""
+    with tarfile.open(tar) as tree:
+        status = tree.extractfile("./var/lib/dpkg/status")
+        assert status is not None
+        installed = {p["Package"]: p["Version"] for p in Deb822.iter_paragraphs(status)}
+    locked = lock.versions()
+    for name in sorted(installed.keys() | locked.keys()):
+        if installed.get(name) != locked.get(name):
+            raise LockError(
+                f"base {base.name}: {name} was locked as {locked.get(name, 'absent')}, installed "
+                f"is {installed.get(name, 'none')}",
+                f"run `invoke lock --select {lock.name}`",
+            )
+
+
+@contextlib.contextmanager
+def _served(indexes: Mapping[str, bytes], debs: Mapping[LockedDeb, Path]) -> Iterator[str]:
+    """Serve a repository on loopback; its URL.
+
+    Over HTTP, because a rootless bootstrap runs as another user, who cannot read our files.
+    """
+    files = {f"/pool/{deb.sha256}.deb": path for deb, path in debs.items()}
+    texts = {f"/{path}": data for path, data in indexes.items()}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            path = files.get(self.path)
+            data = path.read_bytes() if path else texts.get(self.path)
+            self.send_response(404 if data is None else 200)
+            self.send_header("Content-Length", str(len(data or b"")))
+            self.end_headers()
+            self.wfile.write(data or b"")
+
+        def log_message(self, *_: object) -> None:
+            """Keep apt's requests out of the output."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()

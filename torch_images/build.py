@@ -8,70 +8,35 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from torch_images.base import bootstrap
+from torch_images import bake
+from torch_images.bake import BuildOptions, Planned
+from torch_images.base import ReadyBase
+from torch_images.base import prepare as prepare_base
 from torch_images.config import Config
 from torch_images.engine import Engine
-from torch_images.errors import (
-    BuildError,
-    CommandError,
-    DiskError,
-    EngineError,
-    LockError,
-    NetworkError,
-    TorchImagesError,
-)
-from torch_images.lock import WheelLock, lock_path, read_lock
+from torch_images.errors import CommandError, DiskError, EngineError
+from torch_images.failures import explain
+from torch_images.lock import image_lock
 from torch_images.matrix import ImageSpec
-from torch_images.network import Network
 from torch_images.render import LABEL_PREFIX, render, write_context
+from torch_images.resolver import Resolver
 from torch_images.runner import Runner
 from torch_images.tools import install_tools
 from torch_images.workplace import Workplace
-
-CANDIDATE = "torch-images-candidate"
 
 # Unpacked wheels are about 2.4 times their download (measured: 6.3 GB of 2.7). While it builds, an
 # image exists as downloaded and unpacked wheels in uv's cache, as a snapshot and as compressed
 # layers; the base and BuildKit's own files add about 2 GB.
 _DISK_PER_WHEEL_BYTE = 2 * 2.4 + 1.1
 _DISK_FIXED = 2_000_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuildOptions:
-    """What a user can say about how to build."""
-
-    builder: str = ""
-    no_cache: bool = False
-    progress: str = "auto"
-    mirrors: tuple[str, ...] = ()
-    skip_disk_check: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """An image together with the lock that it is built from."""
-
-    spec: ImageSpec
-    lock: WheelLock
-
-    @property
-    def target(self) -> str:
-        """Its name in the bake file, where a dot would mean an attribute."""
-        return self.spec.id.replace(".", "_")
-
-    @property
-    def candidate(self) -> str:
-        """The tag it has until it is verified."""
-        return f"{CANDIDATE}:{self.spec.id}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,20 +52,9 @@ class BuildResult:
     seconds: float
 
 
-def plan(specs: Sequence[ImageSpec], root: Path) -> tuple[Planned, ...]:
+def plan(config: Config, specs: Sequence[ImageSpec], locks: Path) -> tuple[Planned, ...]:
     """Pair each image with its lock. Raises LockError for one that is missing or out of step."""
-    planned = []
-    for spec in specs:
-        path = lock_path(root, spec.source.name, spec.cuda.short, spec.base.python)
-        lock = read_lock(path)
-        locked = lock.versions().get("torch")
-        if locked != spec.torch:
-            raise LockError(
-                f"locks/{path.name} has torch {locked}, images.yaml asks for {spec.torch}",
-                "run `invoke lock`",
-            )
-        planned.append(Planned(spec=spec, lock=lock))
-    return tuple(planned)
+    return tuple(Planned(spec=s, lock=image_lock(config, s, locks)) for s in specs)
 
 
 def build(
@@ -124,133 +78,99 @@ def build(
             engine.local_root(), [p for p in planned if f"sha256:{p.lock.digest}" not in held]
         )
     started = time.monotonic()
-    command = prepare(config, planned, place, options, run=run)
+    # A build from nothing must not meet what earlier builds left in cache mounts.
+    namespace = f"torch-images-{secrets.token_hex(8)}" if options.no_cache else ""
+    settled, bases = settle(planned, place, options, engine=engine, run=run)
+    command = prepare(config, settled, bases, place, options, run=run, namespace=namespace)
     load = driver(options.builder, run) != "docker"
-    place.output.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.output, prefix=".bake-") as scratch:
         metadata = Path(scratch, "metadata.json")
         command += ["--metadata-file", str(metadata)]
-        for image in planned if load else ():
+        for image in settled if load else ():
             archive = Path(scratch, f"{image.target}.tar")
-            command += ["--set", f"{image.target}.output={_output(image, archive)}"]
-        done = run.stream(command, env=_build_environment(place.network))
+            command += ["--set", f"{image.target}.output={bake.output(image, archive)}"]
+        done = run.stream(command, env=bake.environment(place.network))
+        if namespace:
+            _drop_mounts(namespace, options, run)
         if done.code:
             raise explain(done.output)
         digests = json.loads(metadata.read_text())
-        for image in planned if load else ():
+        for image in settled if load else ():
             run.run(["docker", "load", "--input", str(Path(scratch, f"{image.target}.tar"))])
     seconds = time.monotonic() - started
     results = []
-    for image in planned:
+    for image in settled:
         digest = str(digests[image.target]["containerimage.digest"])
         info = engine.inspect(image.candidate)
         results.append(BuildResult(planned=image, digest=digest, size=info.size, seconds=seconds))
     return tuple(results)
 
 
-def prepare(
-    config: Config,
+def settle(
     planned: Sequence[Planned],
     place: Workplace,
     options: BuildOptions,
     *,
+    engine: Engine,
     run: Runner,
-) -> list[str]:
-    """Make all that the bake needs - bases, tools, contexts, bake file - and return its command."""
-    tools = install_tools("tools-build", place, run)
-    contexts: dict[str, dict[str, str]] = {}
+) -> tuple[tuple[Planned, ...], dict[str, ReadyBase]]:
+    """Make the bases, each once. The images with the locks that their bases really have.
+
+    Raises as `base.prepare` does.
+    """
+    resolver = Resolver(
+        root=place.root, network=place.network, run=run, engine=engine, mirrors=options.mirrors
+    )
+    made: dict[str, ReadyBase] = {}
+    settled, bases = [], {}
     for image in planned:
-        contexts[image.target] = {"tools": str(tools)}
-        if image.spec.base.suite:
-            layout = bootstrap(
+        key = image.lock.base.digest
+        if key not in made:
+            made[key] = prepare_base(
                 image.spec.base,
-                cache=place.cache / "bases",
-                mirrors=options.mirrors,
-                network=place.network,
-                run=run,
+                image.lock.base,
+                cache=place.cache,
+                resolver=resolver,
+                locked=options.locked,
                 fresh=options.no_cache,
             )
-            contexts[image.target]["base"] = f"oci-layout://{layout.folder}@{layout.digest}"
-        context = render(config, image.spec, image.lock, place.root)
-        write_context(context, place.output / image.spec.id)
-    bake = bake_file(planned, place, contexts, revision(place.root, run))
+        bases[image.target] = made[key]
+        settled.append(replace(image, lock=replace(image.lock, base=made[key].lock)))
+    return tuple(settled), bases
+
+
+def prepare(
+    config: Config,
+    planned: Sequence[Planned],
+    bases: Mapping[str, ReadyBase],
+    place: Workplace,
+    options: BuildOptions,
+    *,
+    run: Runner,
+    namespace: str = "",
+) -> list[str]:
+    """Write all that the bake reads - contexts and bake file - and return its command."""
+    tools = {
+        name: str(install_tools(f"tools-{lock}", place, run))
+        for name, lock in (("tools", "build"), ("sbom", "sbom"))
+    }
+    for image in planned:
+        write_context(
+            render(config, image.spec, image.lock, place.root), place.output / image.spec.id
+        )
+    commit = revision(place.root, run)
+    document = bake.bake_file(planned, place, bases, tools, commit, namespace=namespace)
     file = place.output / "docker-bake.json"
-    file.write_text(json.dumps(bake, indent=2) + "\n")
+    file.write_text(json.dumps(document, indent=2) + "\n")
     if not place.network.on_loopback:
-        return bake_command((file,), options)
+        return bake.bake_command((file,), options)
     host = place.output / "docker-network.yaml"
-    host.write_text(json.dumps(host_network(planned), indent=2) + "\n")
-    command = bake_command((host, file), options)
+    host.write_text(json.dumps(bake.host_network(planned), indent=2) + "\n")
+    command = bake.bake_command((host, file), options)
     if "--allow" in run.run(["docker", "buildx", "bake", "--help"]).output:
         # Since buildx 0.17 the host's network must be granted; older ones lack the word.
         command.append("--allow=network.host")
     return command
-
-
-def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:
-    """The command that builds every target of bake files; the last one has the last word.
-
-    Attestations are made beside the image after the build, so that its digest depends on content
-    alone.
-    """
-    command = ["docker", "buildx", "bake", *(f"--file={file}" for file in files)]
-    command += ["--provenance=false", "--sbom=false", f"--progress={options.progress}"]
-    if options.builder:
-        command.append(f"--builder={options.builder}")
-    if options.no_cache:
-        command.append("--no-cache")
-    return command
-
-
-def bake_file(
-    planned: Sequence[Planned],
-    place: Workplace,
-    contexts: Mapping[str, Mapping[str, str]],
-    commit: str | None,
-) -> dict[str, Any]:
-    """The bake definition: a target per image, with the named contexts given for each.
-
-    Proxies stand in it by name only; bake takes their values from the environment.
-    """
-    network = place.network
-    secrets = ["type=env,id=index,env=TORCH_IMAGES_INDEX"] if network.index else []
-    if network.ca_bundle:
-        secrets.append(f"type=file,id=ca,src={network.ca_bundle}")
-    targets = {}
-    for image in planned:
-        labels = {"org.opencontainers.image.revision": commit} if commit else {}
-        base = contexts[image.target].get("base", image.spec.base.image(image.spec.cuda.version))
-        labels["org.opencontainers.image.base.digest"] = base.rpartition("@")[2]
-        target: dict[str, Any] = {
-            "context": str(place.output / image.spec.id),
-            "contexts": dict(contexts[image.target]),
-            "platforms": ["linux/amd64"],
-            "args": {
-                "SOURCE_DATE_EPOCH": str(image.lock.epoch),
-                **{name: f"${{{name}}}" for name, _ in network.proxies},
-            },
-            "labels": labels,
-            "secret": secrets,
-            "output": [_output(image)],
-        }
-        targets[image.target] = target
-    bake: dict[str, Any] = {
-        "group": {"default": {"targets": [image.target for image in planned]}},
-        "target": targets,
-    }
-    if network.proxies:
-        bake["variable"] = {name: {"default": ""} for name, _ in network.proxies}
-    return bake
-
-
-def host_network(planned: Sequence[Planned]) -> dict[str, Any]:
-    """A Compose file that gives every target the host's network.
-
-    Bake reads it before its own file, which keeps the last word on contexts. The format of that
-    file has no word for this before buildx 0.14.
-    """
-    build = {"context": ".", "network": "host"}
-    return {"services": {image.target: {"build": build} for image in planned}}
 
 
 def revision(root: Path, run: Runner) -> str | None:
@@ -286,7 +206,7 @@ def driver(builder: str, run: Runner) -> str:
 
 def disk_needed(planned: Sequence[Planned]) -> int:
     """Bytes that building these images takes from nothing; wheels they share count once."""
-    wheels = {wheel for image in planned for wheel in image.lock.wheels}
+    wheels = {wheel for image in planned for wheel in image.lock.wheels.wheels}
     return int(sum(wheel.size for wheel in wheels) * _DISK_PER_WHEEL_BYTE) + _DISK_FIXED
 
 
@@ -306,76 +226,13 @@ def check_disk(data_root: Path | None, planned: Sequence[Planned]) -> None:
         )
 
 
-_FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
-    (
-        r"no space left on device|No space left on device|disk quota exceeded",
-        DiskError,
-        "the disk filled up during the build",
-        "free some space (`invoke clean`, `docker system prune`) and build again",
-    ),
-    (
-        (
-            r"Hash mismatch for `(?P<what>[^`]+)`.*?Expected:\s*(?P<want>sha256:\w+)"
-            r".*?Computed:\s*(?P<got>sha256:\w+)"
-        ),
-        LockError,
-        "{what} is not the wheel that was locked: expected {want}, found {got}",
-        "the index serves another file; if that is meant, run `invoke lock`",
-    ),
-    (
-        (
-            r"Because (?P<what>\S+) was not found in the (?:package registry|cache|provided)"
-            r"|(?P<what2>\S+) has no wheels? (?:with|that)"
-        ),
-        LockError,
-        "a locked wheel is not in the package index ({what})",
-        "run `invoke lock`, or name an index that has it in UV_DEFAULT_INDEX",
-    ),
-    (
-        (
-            r"error sending request|Could not connect|dns error|Failed to fetch|"
-            r"Temporary failure resolving|Connection refused|client error \(Connect\)|"
-            r"failed to do request|invalid peer certificate"
-        ),
-        NetworkError,
-        "a package index or registry could not be reached during the build",
-        (
-            "check network and proxy (HTTPS_PROXY), certificates (SSL_CERT_FILE) and mirror "
-            "(UV_DEFAULT_INDEX)"
-        ),
-    ),
-    (
-        r"buildkit.*not (?:enabled|supported)|unknown flag: --",
-        EngineError,
-        "this docker buildx is too old",
-        "0.13 or newer is needed",
-    ),
-)
-
-
-def explain(output: str) -> Exception:
-    """The user's view of a failed bake, from its last lines."""
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
-    joined = " ".join(re.sub(r"^#\d+ (?:\d+\.\d+ )?", "", line) for line in plain.splitlines())
-    for pattern, kind, message, hint in _FAILURES:
-        if match := re.search(pattern, joined, re.DOTALL):
-            words = match.groupdict("")
-            words["what"] = words.get("what") or words.get("what2") or ""
-            error: Exception = kind(message.format(**words), hint)
-            return error
-    lines = [line for line in plain.splitlines() if re.match(r"(?:ERROR|error)[: ]", line)]
-    return BuildError(f"the build failed: {lines[-1] if lines else plain.strip()[-200:]}")
-
-
-def _output(image: Planned, archive: Path | None = None) -> str:
-    """The exporter: into the engine, or as an archive to load where the builder is elsewhere."""
-    if archive:
-        where = f"type=docker,name={image.candidate},dest={archive}"
-    else:
-        where = f"type=image,name={image.candidate},unpack=true"
-    return f"{where},oci-mediatypes=true,compression=zstd,force-compression=true"
-
-
-def _build_environment(network: Network) -> dict[str, str | None]:
-    index = {"TORCH_IMAGES_INDEX": network.index} if network.index else {}
-    return {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1", **dict(network.proxies), **index}
+def _drop_mounts(namespace: str, options: BuildOptions, run: Runner) -> None:
+    """Remove the cache mounts of a build from nothing, which no later build would use."""
+    builder = [f"--builder={options.builder}"] if options.builder else []
+    records = run.run(["docker", "buildx", "du", "--verbose", *builder], check=False).output
+    for record in records.split("\n\n"):
+        # buildx knows filters for equality only, and the namespace is a part of the description.
+        found = re.search(r"^ID:\s+(\S+)", record, re.MULTILINE)
+        if found and namespace in record:
+            prune = ["docker", "buildx", "prune", "--force", "--all", f"--filter=id={found[1]}"]
+            run.run([*prune, *builder], check=False)

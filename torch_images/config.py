@@ -16,10 +16,11 @@ from torch_images.yamlnode import Record, Value, load
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _CUDA = re.compile(r"[1-9][0-9]\.[0-9]")
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
-_PINNED_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}")
+_TAGGED_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*:[A-Za-z0-9_][A-Za-z0-9._-]*")
 _DEBIAN_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _URL = re.compile(r"https://[A-Za-z0-9.-]+(?:/[A-Za-z0-9._~/-]*)?")
+_ARCHIVE = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~/-]*)?")
 _AXES = ("cuda", "arch", "source", "base", "variant")
 
 
@@ -77,9 +78,11 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """What images start from: a Debian `suite` to bootstrap, or a pinned image per CUDA version.
+    """What images start from: a Debian `suite` to bootstrap, or an image per CUDA version.
 
-    `system` is distribution and codename, as its os-release file says them.
+    `system` is distribution and codename, as its os-release file says them. `mirror` is the root of
+    the archive that has the packages to add to an image, `snapshot` that of one which keeps old
+    ones; "" where there is none.
     """
 
     name: str
@@ -89,9 +92,11 @@ class Base:
     packages: tuple[str, ...]
     suite: str = ""
     images: tuple[tuple[str, str], ...] = ()
+    mirror: str = ""
+    snapshot: str = ""
 
     def image(self, cuda: str) -> str:
-        """The pinned image for a CUDA version; "" for a base that is bootstrapped."""
+        """The image, by tag, for a CUDA version; "" for a base that is bootstrapped."""
         return dict(self.images).get(cuda, "")
 
 
@@ -271,17 +276,25 @@ def _requirement(value: Value) -> str:
 
 
 def _base(key: str, value: Value) -> Base:
-    fields = value.record(("description", "python", "system", "packages"), ("suite", "images"))
+    fields = value.record(
+        ("description", "python", "system", "packages"), ("suite", "images", "mirror", "snapshot")
+    )
     if ("suite" in fields) == ("images" in fields):
         raise value.error(f"base '{key}' must have either a suite to bootstrap or images, not both")
     images = dict(fields["images"].entries()) if "images" in fields else {}
     for image in images.values():
-        if not _PINNED_IMAGE.fullmatch(image.text()):
+        if not _TAGGED_IMAGE.fullmatch(image.text()):
             raise image.error(
-                f"'{image.text()}' is not pinned", "append @sha256: and the digest of the image"
+                f"'{image.text()}' is not an image with its tag",
+                "write it like repository:tag; `invoke lock` pins its digest",
             )
     if "suite" in fields:
         _matching(fields["suite"], _NAME, "a Debian suite")
+    elif "mirror" not in fields:
+        raise value.error(f"base '{key}' lacks the mirror that has its packages")
+    for name in ("mirror", "snapshot"):
+        if name in fields:
+            _matching(fields[name], _ARCHIVE, "an http or https URL")
     return Base(
         name=_name(key, value),
         description=fields.text("description"),
@@ -293,6 +306,8 @@ def _base(key: str, value: Value) -> Base:
         system=fields.text("system"),
         suite=fields.text("suite"),
         images=tuple((cuda, image.text()) for cuda, image in images.items()),
+        mirror=fields.text("mirror"),
+        snapshot=fields.text("snapshot"),
     )
 
 

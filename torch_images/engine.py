@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import docker.errors
 import requests
 
 import docker
-from torch_images.errors import EngineError, UsageError
+from torch_images.errors import EngineError, NetworkError, UsageError
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -96,6 +97,48 @@ class Engine:
         found = {tag for image in self._client.images.list() for tag in image.tags}
         return tuple(sorted(tag for tag in found if tag.startswith(prefix)))
 
+    def version(self) -> str:
+        """The engine's version, such as "26.1.5"."""
+        return str(self._client.version()["Version"])
+
+    def obtain(self, image: str) -> None:
+        """Make sure that the engine has an image: pull what names a registry and is not there.
+
+        Raises NetworkError or UsageError.
+        """
+        try:
+            self.inspect(image)
+        except UsageError:
+            if "/" not in image:
+                raise
+            self.pull(image)
+
+    def pull(self, image: str) -> None:
+        """Get an image from its registry. Raises NetworkError or UsageError."""
+        try:
+            self._client.images.pull(image)
+        except docker.errors.APIError as error:
+            raise _registry_error(image, error) from None
+
+    def registry_digest(self, image: str, *, missing_ok: bool = False) -> str:
+        """The digest that a registry has for an image; "" for none, where that is allowed.
+
+        Raises NetworkError or UsageError.
+        """
+        try:
+            return str(self._client.images.get_registry_data(image).id)
+        except docker.errors.APIError as error:
+            found = _registry_error(image, error)
+            if missing_ok and isinstance(found, UsageError):
+                return ""
+            raise found from None
+
+    def save(self, image: str, target: Path) -> None:
+        """Write an image as a tar that is also an OCI layout, its blobs as they are stored."""
+        with target.open("wb") as stream:
+            for chunk in self._client.api.get_image(image):
+                stream.write(chunk)
+
     def label_values(self, label: str) -> frozenset[str]:
         """The values that a label has on the images of the engine."""
         images = self._client.images.list(filters={"label": label})
@@ -108,6 +151,26 @@ class Engine:
             container.start()
             code = container.wait()["StatusCode"]
             return ExecResult(code, container.logs().decode(errors="replace"))
+        finally:
+            container.remove(force=True)
+
+    def read_files(self, image: str, folder: str) -> dict[str, str]:
+        """The text of every file directly in a folder of an image, by name.
+
+        Raises EngineError if there is no such folder.
+        """
+        container = self._client.containers.create(image, ["true"])
+        try:
+            chunks, _ = container.get_archive(folder)
+            with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
+                files = [(member, archive.extractfile(member)) for member in archive]
+                return {
+                    member.name.rpartition("/")[2]: file.read().decode()
+                    for member, file in files
+                    if file
+                }
+        except docker.errors.NotFound:
+            raise EngineError(f"{image} has no {folder}") from None
         finally:
             container.remove(force=True)
 
@@ -195,6 +258,18 @@ def connect() -> Engine:
             "restart it",
         )
     return engine
+
+
+def _registry_error(image: str, error: docker.errors.APIError) -> NetworkError | UsageError:
+    """The user's view of a registry that gives no image."""
+    text = " ".join(str(error.explanation or error).split())
+    if isinstance(error, docker.errors.NotFound) or re.search(
+        r"not found|manifest unknown|denied|no such", text
+    ):
+        return UsageError(f"no registry gives {image}: {text}", "check its name, or `docker login`")
+    return NetworkError(
+        f"the registry of {image} could not be asked: {text}", "check network, proxy and login"
+    )
 
 
 def _context_host() -> str | None:

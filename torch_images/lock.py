@@ -1,263 +1,198 @@
-"""Locks: the exact wheels that a build may use, one hash each.
+"""Locks: every input of an image, pinned. Which files there are, and what an image needs of them.
 
-A lock is a requirements file, so `uv pip install --require-hashes` reads it as it is. Each wheel's
-file name and size stand in the comment above it.
+One file per set of inputs: the wheels of a CUDA version, the packages of a base, the programs that
+build. `invoke lock` writes them; builds read them and nothing else.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import os
-import re
-import tempfile
-import tomllib
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
 
-from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from torch_images import lockfile
+from torch_images.config import Base, Config, Cuda
+from torch_images.debs import DebLock, format_debs, parse_debs, read_debs
+from torch_images.errors import LockError, UsageError, suggest
+from torch_images.matrix import ImageSpec, matrix
+from torch_images.wheels import WheelLock, format_lock, parse_lock, read_lock
 
-from torch_images.errors import CommandError, LockError, NetworkError
-from torch_images.network import Network
-from torch_images.runner import Runner
-
-# The oldest glibc of the bases is 2.36 (bookworm); every torch wheel asks for 2.28.
-GLIBC = (2, 28)
-UV_PLATFORM = f"x86_64-manylinux_{GLIBC[0]}_{GLIBC[1]}"
-
-_ABOUT = re.compile(r"# (?P<size>[0-9]+) bytes, (?P<filename>\S+\.whl)")
-_WHEEL = re.compile(
-    r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>\S+) --hash=sha256:(?P<sha256>[0-9a-f]{64})"
-)
-_HEADER = re.compile(r"# (?P<key>date|python): (?P<value>\S+)")
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class LockedWheel:
-    """One wheel; `name` is normalised as in PEP 503, `size` is in bytes."""
-
-    name: str
-    version: str
-    filename: str
-    size: int
-    sha256: str
-
-    @property
-    def line(self) -> str:
-        """The requirement, as `uv pip install --require-hashes` reads it."""
-        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+# Programs that builds and checks use: what is asked for, by the name of the lock. What the images
+# hold depends on the first two, so their locks count among an image's inputs.
+TOOLS = {
+    "tools-build": ("uv",),
+    "tools-sbom": ("cyclonedx-python-lib", "python-debian"),
+    "tools-verify": ("pytest",),
+}
+_TOOLS_PYTHON = "3.11"
 
 
 @dataclass(frozen=True, kw_only=True)
-class WheelLock:
-    """The content of a lock file. `date` is the day on which it was resolved (UTC)."""
+class ImageLock:
+    """All that an image is made from, by the role that each lock has in it."""
 
-    date: dt.date
-    python: str
-    wheels: tuple[LockedWheel, ...]
+    wheels: WheelLock
+    base: DebLock
+    build: WheelLock
+    sbom: WheelLock
+
+    @property
+    def date(self) -> dt.date:
+        """The newest date of its locks: when this image's inputs were all there."""
+        return max(self.wheels.date, self.base.date, self.build.date, self.sbom.date)
 
     @property
     def epoch(self) -> int:
         """The lock's date as SOURCE_DATE_EPOCH: seconds since 1970."""
-        midnight = dt.datetime.combine(self.date, dt.time(), dt.UTC)
-        return int(midnight.timestamp())
+        return int(dt.datetime.combine(self.date, dt.time(), dt.UTC).timestamp())
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the lock's text, in hexadecimal."""
-        return hashlib.sha256(format_lock(self).encode()).hexdigest()
+        """SHA-256 over the texts of its locks, in hexadecimal."""
+        return hashlib.sha256("".join(self.texts().values()).encode()).hexdigest()
 
     @property
-    def size(self) -> int:
-        """Bytes of all wheels together, as downloaded."""
-        return sum(wheel.size for wheel in self.wheels)
+    def unlocked(self) -> bool:
+        """Whether a build had to resolve a part of it for itself."""
+        return self.base.unlocked
 
-    def versions(self) -> dict[str, str]:
-        """Version by normalised name."""
-        return {wheel.name: wheel.version for wheel in self.wheels}
-
-
-def lock_path(root: Path, source: str, cuda: str, python: str) -> Path:
-    """Where the lock of these wheels lives; `cuda` like "cu130", `python` like "3.11"."""
-    return root / "locks" / f"{source}-{cuda}-py{python.replace('.', '')}.txt"
-
-
-def format_lock(lock: WheelLock) -> str:
-    """The text of the lock file: sorted, one line per wheel, the same for equal locks."""
-    lines = [
-        "# Written by `invoke lock`; do not edit.",
-        f"# date: {lock.date.isoformat()}",
-        f"# python: {lock.python}",
-    ]
-    for wheel in sorted(lock.wheels):
-        lines += [f"# {wheel.size} bytes, {wheel.filename}", wheel.line]
-    return "\n".join(lines) + "\n"
+    def texts(self) -> dict[str, str]:
+        """The text of each lock by the name of its file, in a fixed order."""
+        return {
+            f"{self.base.name}.txt": format_debs(self.base),
+            f"{self.build.name}.txt": format_lock(self.build),
+            f"{self.sbom.name}.txt": format_lock(self.sbom),
+            f"{self.wheels.name}.txt": format_lock(self.wheels),
+        }
 
 
-def parse_lock(text: str, name: str) -> WheelLock:
-    """Read a lock file's text. Raises LockError with `name` and line for anything unexpected."""
-    header: dict[str, str] = {}
-    wheels: list[LockedWheel] = []
-    about: re.Match[str] | None = None
-    for number, line in enumerate(text.splitlines(), 1):
-        if match := _HEADER.fullmatch(line):
-            header[match["key"]] = match["value"]
-        elif match := _ABOUT.fullmatch(line):
-            about = match
-        elif (match := _WHEEL.fullmatch(line)) and about:
-            wheels.append(
-                LockedWheel(
-                    name=match["name"],
-                    version=match["version"],
-                    filename=about["filename"],
-                    size=int(about["size"]),
-                    sha256=match["sha256"],
-                )
-            )
-            about = None
-        elif line and not line.startswith("# Written"):
-            raise LockError(f"{name}:{number}: not a locked wheel: {line}", "run `invoke lock`")
-    try:
-        date = dt.date.fromisoformat(header["date"])
-        return WheelLock(date=date, python=header["python"], wheels=tuple(sorted(wheels)))
-    except (KeyError, ValueError):
-        raise LockError(f"{name}: the header lacks date or python", "run `invoke lock`") from None
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """One lock file: its name, and what it is asked to hold.
 
-
-def read_lock(path: Path) -> WheelLock:
-    """Read a lock file. Raises LockError where it is missing or damaged."""
-    try:
-        return parse_lock(path.read_text(encoding="utf-8"), f"locks/{path.name}")
-    except FileNotFoundError:
-        raise LockError(f"locks/{path.name} does not exist", "run `invoke lock`") from None
-
-
-def resolve(
-    requirements: tuple[str, ...], python: str, date: dt.date, network: Network, run: Runner
-) -> WheelLock:
-    """Resolve requirements to one wheel each, for x86-64 Linux and this version of Python.
-
-    Raises NetworkError when the index cannot be reached and LockError when there is no solution.
+    `base` is set for the packages of a base, with `image` where they are added to one; otherwise it
+    holds wheels for `python`.
     """
-    import uv
 
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder, "pylock.toml")
-        command = [uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
-        command += ["--format", "pylock.toml", "--python-platform", UV_PLATFORM]
-        command += ["--python-version", python, "--only-binary", ":all:", "-o", str(target), "-"]
-        try:
-            run.run(command, env=network.for_uv(), stdin="\n".join(requirements))
-        except CommandError as error:
-            raise _resolve_error(error.output) from None
-        document = tomllib.loads(target.read_text(encoding="utf-8"))
-    chosen = [_pick(package, python) for package in document["packages"]]
-    with ThreadPoolExecutor(8) as pool:
-        sizes = pool.map(lambda wheel: wheel.get("size") or _size(wheel["url"], network), chosen)
-    wheels = [
-        LockedWheel(
-            name=canonicalize_name(package["name"]),
-            version=package["version"],
-            filename=_filename(wheel["url"]),
-            size=size,
-            sha256=wheel["hashes"]["sha256"],
+    name: str
+    request: tuple[str, ...]
+    python: str = ""
+    base: Base | None = None
+    image: str = ""
+
+    def path(self, folder: Path) -> Path:
+        """Where it lives below the folder of all locks."""
+        return folder / f"{self.name}.txt"
+
+
+def wheel_input(config: Config, spec: ImageSpec) -> Input:
+    """The lock of an image's wheels."""
+    python = spec.base.python
+    return Input(
+        name=f"{spec.source.name}-{spec.cuda.short}-py{python.replace('.', '')}",
+        request=_request((f"torch=={spec.torch}", *config.packages)),
+        python=python,
+    )
+
+
+def base_input(base: Base, cuda: Cuda) -> Input:
+    """The lock of an image's base."""
+    image = base.image(cuda.version)
+    name = f"base-{base.name}-{cuda.short}" if image else f"base-{base.name}"
+    return Input(name=name, request=_request(base.packages), base=base, image=image)
+
+
+def tool_input(name: str) -> Input:
+    """The lock of a set of tools."""
+    return Input(name=name, request=_request(TOOLS[name]), python=_TOOLS_PYTHON)
+
+
+def inputs(config: Config, pattern: str = "*") -> tuple[Input, ...]:
+    """Every lock file that the matrix needs whose name matches a glob.
+
+    Raises UsageError if none does.
+    """
+    found = {}
+    for spec in matrix(config):
+        for item in (wheel_input(config, spec), base_input(spec.base, spec.cuda)):
+            found[item.name] = item
+    found |= {name: tool_input(name) for name in TOOLS}
+    chosen = tuple(found[name] for name in sorted(found) if fnmatchcase(name, pattern))
+    if not chosen:
+        raise UsageError(f"no lock matches '{pattern}'", suggest(pattern, sorted(found)))
+    return chosen
+
+
+def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
+    """Read the locks of an image from a folder.
+
+    Raises LockError for one that is missing, damaged, or not of what images.yaml asks for.
+    """
+    base = base_input(spec.base, spec.cuda)
+    debs = read_debs(base.path(folder))
+    _check(base, debs.request)
+    if debs.image.rpartition("@")[0] != base.image:
+        raise LockError(
+            f"locks/{base.name}.txt is of image {debs.image or 'none'}, images.yaml names "
+            f"{base.image or 'none'}",
+            f"run `invoke lock --select {base.name}`",
         )
-        for package, wheel, size in zip(document["packages"], chosen, sizes, strict=True)
-    ]
-    return WheelLock(date=date, python=python, wheels=tuple(sorted(wheels)))
+    return ImageLock(
+        wheels=_read(wheel_input(config, spec), folder),
+        base=debs,
+        build=_read(tool_input("tools-build"), folder),
+        sbom=_read(tool_input("tools-sbom"), folder),
+    )
 
 
-def write_lock(path: Path, lock: WheelLock) -> bool:
-    """Write a lock file, whole or not at all; keeps the old date when nothing else changed.
+def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
+    """The locks of an image from what `ImageLock.texts` gave. Raises LockError if one is amiss."""
+    named = {file.removesuffix(".txt"): text for file, text in texts.items()}
+    base = [name for name in named if name.startswith("base-")]
+    wheels = [name for name in named if not name.startswith(("base-", "tools-"))]
+    if len(base) != 1 or len(wheels) != 1 or not {"tools-build", "tools-sbom"} <= named.keys():
+        raise LockError(f"not the locks of one image: {', '.join(sorted(texts)) or 'none'}")
+    return ImageLock(
+        wheels=parse_lock(named[wheels[0]], wheels[0]),
+        base=parse_debs(named[base[0]], base[0]),
+        build=parse_lock(named["tools-build"], "tools-build"),
+        sbom=parse_lock(named["tools-sbom"], "tools-sbom"),
+    )
+
+
+def update(path: Path, lock: WheelLock | DebLock) -> bool:
+    """Write a lock file; where nothing but the date differs the old one stays.
 
     Returns whether the file changed.
     """
     if path.exists():
-        old = read_lock(path)
-        if (old.python, old.wheels) == (lock.python, lock.wheels):
+        old: WheelLock | DebLock
+        old = read_debs(path) if isinstance(lock, DebLock) else read_lock(path)
+        if old == replace(lock, date=old.date):
             return False
-    path.parent.mkdir(exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(format_lock(lock), encoding="utf-8")
-    os.replace(partial, path)
+    lockfile.write(path, format_debs(lock) if isinstance(lock, DebLock) else format_lock(lock))
     return True
 
 
-def wheel_tags(python: str) -> list[Tag]:
-    """The tags of wheels that install on the bases, best first."""
-    version = tuple(int(part) for part in python.split("."))
-    glibcs = [f"manylinux_{GLIBC[0]}_{minor}_x86_64" for minor in range(GLIBC[1], 4, -1)]
-    legacy = {17: "manylinux2014_x86_64", 12: "manylinux2010_x86_64", 5: "manylinux1_x86_64"}
-    platforms = []
-    for minor, name in zip(range(GLIBC[1], 4, -1), glibcs, strict=True):
-        platforms += [name, legacy[minor]] if minor in legacy else [name]
-    platforms.append("linux_x86_64")
-    interpreter = f"cp{version[0]}{version[1]}"
-    return [
-        *cpython_tags(version, platforms=platforms),
-        *compatible_tags(version, interpreter=interpreter, platforms=platforms),
-    ]
+def _read(item: Input, folder: Path) -> WheelLock:
+    lock = read_lock(item.path(folder))
+    _check(item, lock.request)
+    return lock
 
 
-def best_wheel(filenames: tuple[str, ...], python: str) -> str | None:
-    """The file that an installer takes: best tag, then highest build number; None if none fits."""
-    rank = {tag: place for place, tag in enumerate(reversed(wheel_tags(python)))}
-    found = []
-    for filename in filenames:
-        try:
-            _, _, build, tags = parse_wheel_filename(filename)
-        except InvalidWheelFilename:
-            continue
-        places = [rank[tag] for tag in tags if tag in rank]
-        if places:
-            found.append((max(places), build, filename))
-    return max(found)[2] if found else None
+def _check(item: Input, locked: tuple[str, ...]) -> None:
+    """Raise LockError unless a lock is of what is asked for."""
+    if tuple(sorted(locked)) == item.request:
+        return
+    raise LockError(
+        f"locks/{item.name}.txt is out of step: it was resolved for {' '.join(sorted(locked))}, "
+        f"wanted is {' '.join(item.request)}",
+        f"run `invoke lock --select {item.name}`",
+    )
 
 
-def _filename(url: str) -> str:
-    return unquote(urlsplit(url).path).rpartition("/")[2]
-
-
-def _pick(package: dict[str, Any], python: str) -> dict[str, Any]:
-    """The wheel to install of one package of a pylock.toml (PEP 751)."""
-    wheels = {_filename(wheel["url"]): wheel for wheel in package.get("wheels", [])}
-    filename = best_wheel(tuple(wheels), python)
-    if filename is None:
-        raise LockError(
-            f"{package['name']} {package['version']} has no wheel for Python {python} on x86-64",
-            "choose another version in images.yaml",
-        )
-    found: dict[str, Any] = wheels[filename]
-    return found
-
-
-def _size(url: str, network: Network) -> int:
-    """Bytes of a file, asked of its server: indexes need not state sizes (PEP 700)."""
-    import requests
-
-    try:
-        answer = requests.head(
-            url,
-            allow_redirects=True,
-            timeout=60,
-            verify=str(network.ca_bundle) if network.ca_bundle else True,
-            headers={"Accept-Encoding": "identity"},
-        )
-        answer.raise_for_status()
-        return int(answer.headers["Content-Length"])
-    except (requests.RequestException, KeyError) as error:
-        raise NetworkError(f"the size of {_filename(url)} could not be read: {error}") from None
-
-
-def _resolve_error(output: str) -> Exception:
-    text = " ".join(output.replace("\u2570\u2500\u25b6", "").split())
-    if re.search(r"error sending request|Could not connect|Failed to fetch|dns error", text):
-        return NetworkError(
-            "the package index could not be reached",
-            "check network and proxy, or name a mirror in UV_DEFAULT_INDEX",
-        )
-    return LockError(f"no set of wheels meets the requirements: {text[:400]}")
+def _request(words: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted("".join(word.split()) for word in words))

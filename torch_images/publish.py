@@ -8,12 +8,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 
-from torch_images.build import CANDIDATE, Planned
+from torch_images.bake import CANDIDATE, Planned
+from torch_images.build import plan
 from torch_images.config import Config
 from torch_images.engine import Engine
-from torch_images.errors import UsageError, VerifyError
+from torch_images.errors import LockError, UsageError, VerifyError
+from torch_images.lock import ImageLock, parse_image_lock
 from torch_images.matrix import ImageSpec, choose, matrix
-from torch_images.render import LABEL_PREFIX, version
+from torch_images.render import FOLDER, LABEL_PREFIX, version
 from torch_images.runner import Runner
 from torch_images.verify import VerifyReport, require
 from torch_images.workplace import Workplace
@@ -48,26 +50,51 @@ def tag(config: Config, planned: Planned, report: VerifyReport, engine: Engine) 
     return found
 
 
-def identify(config: Config, image: str, engine: Engine) -> tuple[str, ImageSpec]:
+def identify(config: Config, image: str, place: Workplace, engine: Engine) -> tuple[str, Planned]:
     """A built image by tag, id or identifier of the matrix: its reference and what it should be.
 
+    An image that a build resolved a lock for is held to the lock that it carries, any other to the
+    one in locks/.
     Raises UsageError for an image that the engine does not have or that is not one of ours.
     """
-    for spec in matrix(config):
-        if spec.id == image:
-            names = engine.tags(f"{CANDIDATE}:{spec.id}") or engine.tags(f"{spec.repository}:")
-            for name in names:
-                if engine.inspect(name).labels.get(f"{LABEL_PREFIX}.id") == image:
-                    return name, spec
-            raise UsageError(f"{image} is not built", "build it first: invoke build")
-    labels = engine.inspect(image).labels
-    if f"{LABEL_PREFIX}.id" not in labels:
+    reference = _find(config, image, engine)
+    labels = engine.inspect(reference).labels
+    spec = spec_of(config, reference, labels)
+    if labels.get(f"{LABEL_PREFIX}.unlocked"):
+        return reference, Planned(spec=spec, lock=carried_lock(reference, engine))
+    [planned] = plan(config, [spec], place.locks)
+    return reference, planned
+
+
+def carried_lock(image: str, engine: Engine) -> ImageLock:
+    """The lock inside an image. Raises LockError unless it is the one that its label names."""
+    lock = parse_image_lock(engine.read_files(image, f"{FOLDER}/lock"))
+    named = engine.inspect(image).labels.get(f"{LABEL_PREFIX}.lock")
+    if named != f"sha256:{lock.digest}":
+        raise LockError(f"{image} carries lock sha256:{lock.digest}, its label names {named}")
+    return lock
+
+
+def spec_of(config: Config, image: str, labels: Mapping[str, str]) -> ImageSpec:
+    """The image that labels describe, also one that the matrix does not list (several arches).
+
+    Raises UsageError for an image that is not one of ours.
+    """
+    identifier = labels.get(f"{LABEL_PREFIX}.id")
+    if identifier is None:
         raise UsageError(f"'{image}' was not built by torch-images", f"no label {LABEL_PREFIX}.id")
-    identifier = labels[f"{LABEL_PREFIX}.id"]
     for spec in matrix(config):
         if spec.id == identifier:
-            return image, spec
-    return image, _from_labels(config, labels)
+            return spec
+    found = {
+        axis: labels.get(f"{LABEL_PREFIX}.{axis}", "") for axis in ("cuda", "source", "variant")
+    }
+    arches = labels.get(f"{LABEL_PREFIX}.arches", "").replace(" ", ",")
+    for base in config.bases:
+        spec = choose(config, **found, arch=arches, base=base.name)
+        if spec.id == identifier:
+            return spec
+    raise UsageError(f"image {identifier} is not in images.yaml", "see `invoke matrix`")
 
 
 def clean(
@@ -101,16 +128,13 @@ def clean(
     return tuple(lines)
 
 
-def _from_labels(config: Config, labels: Mapping[str, str]) -> ImageSpec:
-    """The image that labels describe, for one that the matrix does not list (several arches)."""
-    found = {
-        axis: labels.get(f"{LABEL_PREFIX}.{axis}", "") for axis in ("cuda", "source", "variant")
-    }
-    arches = labels.get(f"{LABEL_PREFIX}.arches", "").replace(" ", ",")
-    for base in config.bases:
-        spec = choose(config, **found, arch=arches, base=base.name)
-        if spec.id == labels[f"{LABEL_PREFIX}.id"]:
-            return spec
-    raise UsageError(
-        f"image {labels[f'{LABEL_PREFIX}.id']} is not in images.yaml", "see `invoke matrix`"
-    )
+def _find(config: Config, image: str, engine: Engine) -> str:
+    """A reference that the engine knows, for a tag, id or identifier of the matrix."""
+    for spec in matrix(config):
+        if spec.id == image:
+            names = engine.tags(f"{CANDIDATE}:{spec.id}") or engine.tags(f"{spec.repository}:")
+            for name in names:
+                if engine.inspect(name).labels.get(f"{LABEL_PREFIX}.id") == image:
+                    return name
+            raise UsageError(f"{image} is not built", "build it first: invoke build")
+    return image

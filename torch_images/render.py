@@ -19,12 +19,14 @@ import jinja2
 
 from torch_images.config import Config
 from torch_images.errors import ConfigError
-from torch_images.lock import LockedWheel, WheelLock
+from torch_images.lock import ImageLock
 from torch_images.matrix import ImageSpec
+from torch_images.wheels import LockedWheel, WheelLock
 
 LABEL_PREFIX = "io.github.torch-images"
 ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
 COMMAND = ("torch-info",)
+FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its bill of materials
 LICENSES = "BSD-3-Clause AND MIT AND LicenseRef-NVIDIA-Proprietary"
 
 _PLAIN = re.compile(r"[A-Za-z0-9._/:@+=,-]+(?: [A-Za-z0-9._/:@+=,-]+)*| \\\n +|")
@@ -47,7 +49,7 @@ class ContextFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """All that BuildKit needs for an image, beside the named contexts `base` and `tools`."""
+    """All that BuildKit needs for an image, beside its named contexts (see bake.py)."""
 
     id: str
     files: tuple[ContextFile, ...]
@@ -58,19 +60,21 @@ class Context:
         return next(f.data.decode() for f in self.files if f.path == "Dockerfile")
 
 
-def render(config: Config, spec: ImageSpec, lock: WheelLock, root: Path) -> Context:
+def render(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> Context:
     """The build context of an image; `root` is the project's folder, with docker/ and scripts/."""
-    groups = wheel_groups(lock)
+    groups = wheel_groups(lock.wheels)
     dockerfile = (
         _environment(root / "docker")
         .get_template("Dockerfile.j2")
         .render(
             id=spec.id,
+            repository=spec.repository,
+            version=version(config, spec, lock),
+            folder=FOLDER,
             base={
                 "name": spec.base.name,
                 "description": spec.base.description,
-                "image": spec.base.image(spec.cuda.version),
-                "packages": spec.base.packages,
+                "image": lock.base.image,
                 "python": spec.base.python,
             },
             groups=[
@@ -91,7 +95,9 @@ def render(config: Config, spec: ImageSpec, lock: WheelLock, root: Path) -> Cont
     for name, _, wheels in groups:
         text = "".join(f"{wheel.line}\n" for wheel in wheels)
         files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
-    for folder, target in (("build", "build"), ("files", "image")):
+    for name, text in lock.texts().items():
+        files.append(ContextFile(path=f"lock/{name}", data=text.encode()))
+    for folder, target in (("build", "build"), ("describe", "describe"), ("files", "image")):
         files += [
             ContextFile(path=f"{target}/{path.name}", data=path.read_bytes(), executable=True)
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
@@ -117,18 +123,22 @@ def environment() -> dict[str, str]:
     }
 
 
-def version(config: Config, spec: ImageSpec, lock: WheelLock) -> str:
-    """The version of an image, also its immutable tag: "2.11.0-sm120-runtime-<lock>"."""
+def version(config: Config, spec: ImageSpec, lock: ImageLock) -> str:
+    """The version of an image, also its immutable tag: "2.11.0-sm120-runtime-<lock>".
+
+    It ends in "-unlocked" where the build resolved a part of the lock for itself.
+    """
     parts = [spec.torch, spec.arch_name]
     if spec.source.name != config.defaults.source:
         parts.append(spec.source.name)
     parts.append(spec.variant.name)
     if spec.base.name != config.defaults.base:
         parts.append(spec.base.name)
-    return "-".join([*parts, lock.digest[:12]])
+    parts.append(lock.digest[:12])
+    return "-".join([*parts, "unlocked"] if lock.unlocked else parts)
 
 
-def labels(config: Config, spec: ImageSpec, lock: WheelLock) -> dict[str, str]:
+def labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
     """The labels of an image that follow from the matrix and the lock.
 
     Keys of the standard: https://github.com/opencontainers/image-spec/blob/v1.1.0/annotations.md
@@ -147,12 +157,13 @@ def labels(config: Config, spec: ImageSpec, lock: WheelLock) -> dict[str, str]:
         "id": spec.id,
         "cuda": spec.cuda.version,
         "torch": spec.torch,
-        "triton": lock.versions()["triton"],
+        "triton": lock.wheels.versions()["triton"],
         "python": spec.base.python,
         "arches": " ".join(a.name for a in spec.architectures),
         "source": spec.source.name,
         "variant": spec.variant.name,
         "lock": f"sha256:{lock.digest}",
+        **({"unlocked": "yes"} if lock.unlocked else {}),
     }
     return {
         **{f"org.opencontainers.image.{key}": value for key, value in standard.items()},

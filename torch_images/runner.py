@@ -42,10 +42,12 @@ class Runner:
         cwd: Path | None = None,
         stdin: str | None = None,
         check: bool = True,
+        show_errors: bool = False,
     ) -> Completed:
-        """Run to the end with its output captured.
+        """Run to the end with its output captured, or only stdout with `show_errors`.
 
-        Raises CommandError when `check` is set and the command fails; the error holds both streams.
+        Raises CommandError when `check` is set and the command fails; the error holds what was
+        captured.
         """
         with _starting(command):
             done = subprocess.run(
@@ -54,13 +56,16 @@ class Runner:
                 cwd=cwd,
                 input=stdin,
                 stdin=subprocess.DEVNULL if stdin is None else None,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=None if show_errors else subprocess.PIPE,
                 text=True,
                 errors="replace",
                 check=False,
             )
         if check and done.returncode:
-            raise CommandError(shlex.join(command), done.returncode, done.stdout + done.stderr)
+            raise CommandError(
+                shlex.join(command), done.returncode, done.stdout + (done.stderr or "")
+            )
         return Completed(done.returncode, done.stdout)
 
     def stream(

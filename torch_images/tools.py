@@ -1,4 +1,4 @@
-"""Programs that builds and tests use but images do not hold: uv, pytest.
+"""Programs that builds and tests use but images do not hold: uv, pytest, the SBOM library.
 
 Installed on the host from a lock, for the images' platform rather than the host's, so that a Mac
 with a remote builder hands over the same files as a Linux server.
@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 from torch_images.errors import CommandError, LockError
-from torch_images.lock import UV_PLATFORM, read_lock
 from torch_images.runner import Runner
+from torch_images.wheels import UV_PLATFORM, read_lock
 from torch_images.workplace import Workplace
 
 
@@ -21,7 +21,7 @@ def install_tools(name: str, place: Workplace, run: Runner) -> Path:
     """The folder with what locks/<name>.txt names, from the cache where it is there already."""
     import uv
 
-    path = place.root / "locks" / f"{name}.txt"
+    path = place.locks / f"{name}.txt"
     lock = read_lock(path)
     folder = place.cache / "tools" / f"{name}-{lock.digest[:16]}"
     if folder.exists():

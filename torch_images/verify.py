@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from torch_images.build import Planned
+from torch_images.bake import Planned
 from torch_images.config import Config
 from torch_images.engine import Engine, ImageInfo, RunningContainer
 from torch_images.errors import TorchImagesError, VerifyError
@@ -75,13 +75,16 @@ def claim(config: Config, planned: Planned) -> dict[str, Any]:
         "id": spec.id,
         "cuda": spec.cuda.version,
         "torch": spec.torch,
-        "triton": lock.versions()["triton"],
+        "triton": lock.wheels.versions()["triton"],
         "python": spec.base.python,
         "system": spec.base.system,
         "arches": [a.name for a in spec.architectures],
         "features": list(spec.cuda.wheel.features),
-        "packages": lock.versions(),
+        "packages": lock.wheels.versions(),
         "debian_packages": list(spec.base.packages),
+        "debs": lock.base.versions(),
+        "bootstrapped": not lock.base.image,
+        "locks": lock.texts(),
         "site_packages": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "labels": labels(config, spec, lock),
         "environment": environment(),

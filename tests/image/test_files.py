@@ -31,6 +31,7 @@ MADE = re.compile(
     | /usr/lib/ssl/cert\.pem
     | /usr/local/bin/torch-(?:entrypoint|info)
     | /usr/share/info/dir
+    | /usr/share/torch-images/(?:lock/[a-z0-9.-]+\.txt|sbom\.cdx\.json)
     | /var/(?:spool/mail|lib/python/python3\.[0-9]+_installed)
     | /(?:bin|sbin|lib(?:32|64|x32)?)   # the links of a merged /usr
     | /var/(?:lock|run)

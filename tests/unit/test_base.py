@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import hashlib
 import io
 import json
@@ -8,12 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.fakes import FakeRunner
-from torch_images.base import bootstrap, command, kept
+from tests.unit.fakes import FakeRunner, web_server
+from torch_images.base import command, kept, prepare
 from torch_images.config import Base
-from torch_images.errors import BuildError, DiskError, NetworkError, TorchImagesError
+from torch_images.debs import DebLock, LockedDeb
+from torch_images.errors import (
+    BuildError,
+    DiskError,
+    LockError,
+    NetworkError,
+    TorchImagesError,
+)
 from torch_images.network import Network
 from torch_images.oci import EPOCH, layout_digest, normalise, write_layout
+from torch_images.resolver import Resolver, sources
 
 BASE = Base(
     name="bookworm",
@@ -92,27 +102,176 @@ def test_content_is_kept(path: str) -> None:
     assert kept(path)
 
 
-def test_the_command_names_packages_and_mirrors() -> None:
-    words = command(BASE, Path("/t.tar"), ("http://mirror/debian",))
+class FakeResolver(Resolver):
+    """Answers with what `latest` says, and names a mirror."""
+
+    latest: tuple[LockedDeb, ...]
+    mirror: str
+
+    def resolve(self, name: str, base: Base, image: str, date: datetime.date) -> DebLock:
+        return DebLock(
+            name=name,
+            date=date,
+            system=base.system,
+            request=tuple(sorted(base.packages)),
+            debs=self.latest,
+            image=image,
+        )
+
+    def roots(self, base: Base) -> tuple[str, ...]:
+        return (self.mirror,)
+
+
+def resolver(
+    root: Path, mirror: str, *latest: LockedDeb, run: FakeRunner | None = None
+) -> FakeResolver:
+    made = FakeResolver(root=root, network=Network(), run=run or FakeRunner())
+    object.__setattr__(made, "latest", latest)
+    object.__setattr__(made, "mirror", mirror)
+    return made
+
+
+ADDED = dataclasses.replace(BASE, suite="", images=(("13.0", "i:1"),))
+IMAGE = "i:1@sha256:" + "1" * 64
+
+
+def deb(name: str, version: str) -> LockedDeb:
+    content = f"{name} {version}".encode()
+    return LockedDeb(
+        name=name,
+        version=version,
+        archive="debian",
+        path=f"pool/{name}_{version}_all.deb",
+        size=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+    )
+
+
+def lock(*debs: LockedDeb, unlocked: bool = False) -> DebLock:
+    return DebLock(
+        name="base-x",
+        date=datetime.date(2026, 1, 1),
+        system="debian bookworm",
+        request=("g++", "tini"),
+        debs=debs,
+        image=IMAGE,
+        unlocked=unlocked,
+    )
+
+
+def files(*debs: LockedDeb) -> dict[str, bytes]:
+    return {f"/{d.path}": f"{d.name} {d.version}".encode() for d in debs}
+
+
+OLD, NEW, TINI = deb("g++", "1"), deb("g++", "2"), deb("tini", "1")
+
+
+def test_a_lock_that_can_be_met_is_used_as_it_is(tmp_path: Path) -> None:
+    with web_server(files(OLD, NEW, TINI)) as (url, asked):
+        ready = prepare(
+            ADDED, lock(OLD, TINI), cache=tmp_path, resolver=resolver(tmp_path, url, NEW, TINI)
+        )
+        again = prepare(
+            ADDED, lock(OLD, TINI), cache=tmp_path, resolver=resolver(tmp_path, "http://nobody")
+        )
+    assert ready == again
+    assert ready.lock == lock(OLD, TINI)
+    assert ready.digest == "sha256:" + "1" * 64
+    folder = Path(ready.contexts["debs"])
+    assert {p.name for p in folder.iterdir()} == {"g++_1_all.deb", "tini_1_all.deb"}
+    assert len(asked) == 2
+
+
+def test_what_has_vanished_is_resolved_afresh_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with web_server(files(NEW, TINI)) as (url, _):
+        ready = prepare(
+            ADDED, lock(OLD, TINI), cache=tmp_path, resolver=resolver(tmp_path, url, NEW, TINI)
+        )
+    assert ready.lock.unlocked
+    assert ready.lock.debs == (NEW, TINI)
+    assert ready.lock.digest != lock(OLD, TINI).digest
+    [message] = caplog.messages
+    assert message.startswith("base bookworm is resolved afresh, the image will be marked as unlo")
+    assert message.endswith("g++ 1 -> 2")
+
+
+def test_a_locked_build_stops_and_names_what_has_vanished(tmp_path: Path) -> None:
+    with web_server(files(NEW, TINI)) as (url, _), pytest.raises(LockError) as caught:
+        prepare(
+            ADDED,
+            lock(OLD, TINI),
+            cache=tmp_path,
+            resolver=resolver(tmp_path, url, NEW, TINI),
+            locked=True,
+        )
+    assert str(caught.value) == (
+        "locks/base-x.txt: no mirror and no snapshot archive has g++ 1; run `invoke lock --select "
+        "base-x`, or name a mirror that has them with --mirror"
+    )
+    assert not (tmp_path / "bases").exists()
+
+
+def test_a_locked_build_takes_no_lock_of_a_build(tmp_path: Path) -> None:
+    with pytest.raises(LockError, match="base-x.txt is not one that `invoke lock` resolved; run"):
+        prepare(
+            ADDED,
+            lock(unlocked=True),
+            cache=tmp_path,
+            resolver=resolver(tmp_path, ""),
+            locked=True,
+        )
+
+
+def test_a_lock_that_was_never_resolved_is_resolved(tmp_path: Path) -> None:
+    with web_server(files(NEW)) as (url, _):
+        ready = prepare(
+            ADDED, lock(unlocked=True), cache=tmp_path, resolver=resolver(tmp_path, url, NEW)
+        )
+    assert (ready.lock.unlocked, ready.lock.debs) == (True, (NEW,))
+
+
+def test_a_lock_of_a_build_is_met_or_refused(tmp_path: Path) -> None:
+    """Building again from the lock that an image carries must not resolve anything else."""
+    with web_server(files(NEW)) as (url, _), pytest.raises(LockError, match=r"has g\+\+ 1;"):
+        prepare(
+            ADDED,
+            lock(OLD, unlocked=True),
+            cache=tmp_path,
+            resolver=resolver(tmp_path, url, NEW),
+        )
+
+
+def test_the_command_names_every_package_and_no_mirror() -> None:
+    words = command(BASE, lock(OLD, TINI), Path("/t.tar"), "http://127.0.0.1:1")
     assert "--include=g++,tini" in words
-    assert words[-3:] == ["bookworm", "/t.tar", "http://mirror/debian"]
+    assert words[-2:] == ["bookworm", "/t.tar"]
+    assert any('echo "deb [trusted=yes] http://127.0.0.1:1 bookworm main"' in w for w in words)
 
 
 @pytest.mark.parametrize(
     ("output", "kind", "text"),
     [
         ("E: Failed to fetch http://x  Could not connect", NetworkError, "TORCH_IMAGES_MIRROR"),
-        ("E: Unable to locate package tinii", BuildError, "has no package tinii"),
+        ("E: Unable to locate package tinii", LockError, "has no package tinii"),
         ("dpkg: error: No space left on device", DiskError, "the disk filled up"),
         ("E: cannot unshare", BuildError, "E: cannot unshare"),
     ],
 )
-def test_a_failed_bootstrap_leaves_nothing(
-    tmp_path: Path, output: str, kind: type[TorchImagesError], text: str
+def test_a_failed_resolution_is_explained(
+    root: Path, output: str, kind: type[TorchImagesError], text: str
 ) -> None:
+    run = FakeRunner({"mmdebstrap": (1, output)})
     with pytest.raises(kind) as caught:
-        bootstrap(
-            BASE, cache=tmp_path, network=Network(), run=FakeRunner({"mmdebstrap": (1, output)})
+        Resolver(root=root, network=Network(), run=run).resolve(
+            "base-x", BASE, "", datetime.date(2026, 1, 1)
         )
     assert text in str(caught.value)
-    assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == []
+
+
+def test_mirrors_replace_the_sources() -> None:
+    assert sources(("http://m/ubuntu", "deb http://n x y"), "noble") == (
+        "deb http://m/ubuntu noble main",
+        "deb http://n x y",
+    )

@@ -8,20 +8,9 @@ from typing import Any
 import pytest
 
 from tests.unit.fakes import FakeRunner
-from torch_images.build import (
-    BuildOptions,
-    Planned,
-    bake_command,
-    bake_file,
-    check_buildx,
-    check_disk,
-    disk_needed,
-    driver,
-    explain,
-    host_network,
-    plan,
-    revision,
-)
+from torch_images.bake import BuildOptions, Planned, bake_command, bake_file, host_network
+from torch_images.base import ReadyBase
+from torch_images.build import check_buildx, check_disk, disk_needed, driver, plan, revision
 from torch_images.config import Config
 from torch_images.errors import (
     BuildError,
@@ -31,6 +20,7 @@ from torch_images.errors import (
     NetworkError,
     TorchImagesError,
 )
+from torch_images.failures import explain
 from torch_images.matrix import choose, select
 from torch_images.network import Network
 from torch_images.workplace import Workplace, default_cache
@@ -38,15 +28,22 @@ from torch_images.workplace import Workplace, default_cache
 
 @pytest.fixture
 def planned(config: Config, root: Path) -> tuple[Planned, ...]:
-    return plan([choose(config, cuda=v, arch="12.0") for v in ("12.8", "13.0")], root)
+    specs = [choose(config, cuda=v, arch="12.0") for v in ("12.8", "13.0")]
+    return plan(config, specs, root / "locks")
 
 
-def bake(planned: tuple[Planned, ...], root: Path, network: Network) -> dict[str, Any]:
-    place = Workplace(root=root, cache=Path("/cache"), network=network)
-    contexts = {
-        p.target: {"base": "oci-layout:///b@sha256:" + "a" * 64, "tools": "/t"} for p in planned
+def bake(
+    planned: tuple[Planned, ...], root: Path, network: Network, namespace: str = ""
+) -> dict[str, Any]:
+    place = Workplace(root=root, cache=Path("/cache"), network=network, locks=root / "locks")
+    digest = "sha256:" + "a" * 64
+    bases = {
+        p.target: ReadyBase(
+            lock=p.lock.base, contexts={"base": f"oci-layout:///b@{digest}"}, digest=digest
+        )
+        for p in planned
     }
-    return bake_file(planned, place, contexts, "c" * 40)
+    return bake_file(planned, place, bases, {"tools": "/t"}, "c" * 40, namespace=namespace)
 
 
 def test_a_target_per_image(planned: tuple[Planned, ...], root: Path) -> None:
@@ -66,7 +63,7 @@ def test_a_target_per_image(planned: tuple[Planned, ...], root: Path) -> None:
 
 
 def test_target_names_are_what_bake_accepts(config: Config, root: Path) -> None:
-    for image in plan(select(config, "*"), root):
+    for image in plan(config, select(config, "*"), root / "locks"):
         assert re.fullmatch(r"[a-zA-Z0-9_-]+", image.target)
 
 
@@ -104,17 +101,48 @@ def test_the_command_follows_the_options() -> None:
     assert "--no-cache" not in bake_command((Path("b.json"),), BuildOptions())
 
 
-def test_a_lock_out_of_step_is_refused(config: Config, tmp_path: Path, root: Path) -> None:
+def test_a_build_from_nothing_keeps_its_cache_mounts_apart(
+    planned: tuple[Planned, ...], root: Path
+) -> None:
+    document = bake(planned, root, Network(), namespace="apart")
+    for target in document["target"].values():
+        assert target["args"]["BUILDKIT_CACHE_MOUNT_NS"] == "apart"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "problem"),
+    [
+        ("wheel-cu130-py311", "torch==2.11.0\n", "torch==2.11.1\n", "resolved for numpy pip setuptools torch==2.11.1, wanted is numpy pip setuptools torch==2.11.0"),
+        ("base-bookworm", " tini\n", "\n", "resolved for ca-certificates g++ libpython3.11-dev python3, wanted is ca-certificates g++ libpython3.11-dev python3 tini"),
+        ("tools-sbom", " python-debian\n", "\n", "resolved for cyclonedx-python-lib, wanted is cyclonedx-python-lib python-debian"),
+    ],
+)  # fmt: skip
+def test_a_lock_out_of_step_is_refused(
+    config: Config, tmp_path: Path, root: Path, name: str, old: str, new: str, problem: str
+) -> None:
     shutil.copytree(root / "locks", tmp_path / "locks")
-    path = tmp_path / "locks" / "wheel-cu130-py311.txt"
-    path.write_text(path.read_text().replace("torch==2.11.0", "torch==2.11.1"))
-    with pytest.raises(LockError, match=r"has torch 2\.11\.1, images.yaml asks for 2\.11\.0; run"):
-        plan([choose(config)], tmp_path)
+    path = tmp_path / "locks" / f"{name}.txt"
+    header = path.read_text().split("# request:")[1].split("\n")[0] + "\n"
+    path.write_text(path.read_text().replace(header, header.replace(old, new), 1))
+    with pytest.raises(LockError) as caught:
+        plan(config, [choose(config)], tmp_path / "locks")
+    assert f"locks/{name}.txt is out of step: it was {problem}" in str(caught.value)
+    assert str(caught.value).endswith(f"run `invoke lock --select {name}`")
+
+
+def test_a_lock_of_another_image_is_refused(config: Config, tmp_path: Path, root: Path) -> None:
+    shutil.copytree(root / "locks", tmp_path / "locks")
+    path = tmp_path / "locks" / "base-ubuntu24.04-cu130.txt"
+    path.write_text(path.read_text().replace("cuda:13.0.2-", "cuda:13.0.1-"))
+    with pytest.raises(
+        LockError, match=r"is of image nvidia/cuda:13\.0\.1-.*names nvidia/cuda:13\.0\.2-"
+    ):
+        plan(config, [choose(config, base="ubuntu24.04")], tmp_path / "locks")
 
 
 def test_images_that_share_wheels_need_their_disk_once(config: Config, root: Path) -> None:
-    one = disk_needed(plan(select(config, "cu130-sm120-*-bookworm-*"), root))
-    both = disk_needed(plan(select(config, "cu130-sm?0-*-bookworm-*"), root))
+    one = disk_needed(plan(config, select(config, "cu130-sm120-*-bookworm-*"), root / "locks"))
+    both = disk_needed(plan(config, select(config, "cu130-sm?0-*-bookworm-*"), root / "locks"))
     assert one == both
     assert 10e9 < one < 25e9
 

@@ -54,7 +54,9 @@ def test_the_projects_own_file(config: Config) -> None:
         ("torch: 2.11.0", "torch: '>=2.11'", "does not pin a version; give one exact version"),
         ("torch: 2.11.0", "torch: 2.11.0+cu130", "names a local version; write 2.11.0"),
         ("commit: a58677f", "commit: main #", "is not a full commit of 40 hexadecimal digits"),
-        ("@sha256:4b9", " #", "is not pinned; append @sha256:"),
+        ("nvidia/cuda:12.8.1-devel-ubuntu24.04", "nvidia/cuda", "is not an image with its tag"),
+        ("    mirror: http://archive.ubuntu.com/ubuntu\n", "", "'ubuntu24.04' lacks the mirror"),
+        ("snapshot: https://snapshot.ubuntu.com", "snapshot: /srv", "is not an http or https URL"),
         ('cuda: "13.0"', 'cuda: "13.5"', "unknown cuda '13.5'; did you mean '13.0'?"),
         ('  "8.0":', '  "8":', "'8' is not a compute capability like 9.0"),
         (

@@ -1,122 +1,77 @@
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from torch_images.errors import CommandError, LockError, NetworkError, TorchImagesError
-from torch_images.lock import (
-    LockedWheel,
-    WheelLock,
-    best_wheel,
-    format_lock,
-    parse_lock,
-    read_lock,
-    resolve,
-    write_lock,
-)
-from torch_images.network import Network
-from torch_images.runner import Runner
-
-names = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,8}){0,2}", fullmatch=True)
-wheels = st.builds(
-    LockedWheel,
-    name=names,
-    version=st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,3}", fullmatch=True),
-    filename=st.from_regex(r"[a-z0-9_.]{1,20}-py3-none-any\.whl", fullmatch=True),
-    size=st.integers(0, 10**10),
-    sha256=st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
-)
-locks = st.builds(
-    WheelLock,
-    date=st.dates(datetime.date(1980, 1, 1)),
-    python=st.sampled_from(["3.11", "3.12"]),
-    wheels=st.lists(wheels, unique_by=lambda w: w.name).map(sorted).map(tuple),
-)
+from torch_images.config import Config
+from torch_images.errors import LockError, UsageError
+from torch_images.lock import ImageLock, image_lock, inputs, parse_image_lock, update
+from torch_images.matrix import choose
+from torch_images.wheels import LockedWheel, WheelLock, read_lock
 
 
-@given(locks)
-def test_reads_what_it_writes(lock: WheelLock) -> None:
-    assert parse_lock(format_lock(lock), "x") == lock
+@pytest.fixture
+def lock(config: Config, root: Path) -> ImageLock:
+    return image_lock(config, choose(config), root / "locks")
 
 
-@given(locks, st.randoms())
-def test_the_order_of_wheels_does_not_matter(lock: WheelLock, random: object) -> None:
-    shuffled = list(lock.wheels)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    other = WheelLock(date=lock.date, python=lock.python, wheels=tuple(shuffled))
-    assert (format_lock(other), other.digest) == (format_lock(lock), lock.digest)
+def test_every_lock_that_the_matrix_needs_is_there(config: Config, root: Path) -> None:
+    names = {item.name for item in inputs(config)}
+    files = {path.stem for path in (root / "locks").glob("*.txt")} - {"host"}
+    assert names == files
+    assert {"base-bookworm", "base-ubuntu24.04-cu130", "wheel-cu128-py312", "tools-sbom"} < names
 
 
-@given(st.text())
-def test_other_text_is_one_line(text: str) -> None:
-    with pytest.raises(LockError) as caught:
-        parse_lock(text, "locks/x.txt")
-    assert str(caught.value).startswith("locks/x.txt")
-    assert "\n" not in str(caught.value)
+def test_locks_are_chosen_by_name(config: Config) -> None:
+    assert [i.name for i in inputs(config, "base-book*")] == ["base-bookworm"]
+    with pytest.raises(
+        UsageError, match="no lock matches 'base-bokworm'; did you mean 'base-bookw"
+    ):
+        inputs(config, "base-bokworm")
 
 
-@pytest.mark.parametrize("name", ["wheel-cu130-py311", "wheel-cu128-py312", "tools-build"])
-def test_the_projects_locks_pin_one_hash_each(root: Path, name: str) -> None:
-    lock = read_lock(root / "locks" / f"{name}.txt")
-    assert lock.wheels
-    assert len({w.name for w in lock.wheels}) == len(lock.wheels)
-    assert all(best_wheel((w.filename,), lock.python) == w.filename for w in lock.wheels)
+def test_an_image_carries_its_lock(lock: ImageLock) -> None:
+    assert parse_image_lock(lock.texts()) == lock
+    assert parse_image_lock(dict(reversed(lock.texts().items()))).digest == lock.digest
 
 
-def test_a_missing_lock(tmp_path: Path) -> None:
-    with pytest.raises(LockError, match="does not exist; run `invoke lock`"):
-        read_lock(tmp_path / "none.txt")
+@pytest.mark.parametrize("missing", ["base-bookworm", "tools-build", "wheel-cu130-py311"])
+def test_an_incomplete_lock_is_refused(lock: ImageLock, missing: str) -> None:
+    texts = {name: text for name, text in lock.texts().items() if name != f"{missing}.txt"}
+    with pytest.raises(LockError, match="not the locks of one image"):
+        parse_image_lock(texts)
 
 
-def test_writing_again_keeps_the_date(tmp_path: Path) -> None:
+def test_every_input_counts(lock: ImageLock) -> None:
+    later = datetime.date(2031, 1, 1)
+    others = [
+        dataclasses.replace(lock, wheels=dataclasses.replace(lock.wheels, date=later)),
+        dataclasses.replace(lock, base=dataclasses.replace(lock.base, debs=())),
+        dataclasses.replace(lock, build=dataclasses.replace(lock.build, wheels=())),
+        dataclasses.replace(lock, sbom=dataclasses.replace(lock.sbom, wheels=())),
+    ]
+    assert len({lock.digest, *(other.digest for other in others)}) == 5
+    assert others[0].date == later
+    assert others[0].epoch == 1924992000
+
+
+def test_the_same_inputs_keep_file_and_date(tmp_path: Path) -> None:
     path = tmp_path / "locks" / "a.txt"
     wheel = LockedWheel(
         name="a", version="1", filename="a-1-py3-none-any.whl", size=1, sha256="0" * 64
     )
-    first = WheelLock(date=datetime.date(2026, 1, 1), python="3.11", wheels=(wheel,))
-    later = WheelLock(date=datetime.date(2026, 2, 1), python="3.11", wheels=(wheel,))
-    assert write_lock(path, first)
-    assert not write_lock(path, later)
-    assert read_lock(path).date == first.date
+    first = WheelLock(
+        name="a",
+        date=datetime.date(2026, 1, 1),
+        python="3.11",
+        request=("a",),
+        wheels=(wheel,),
+    )
+    assert update(path, first)
+    assert not update(path, dataclasses.replace(first, date=datetime.date(2026, 2, 1)))
+    assert read_lock(path) == first
+    assert update(path, dataclasses.replace(first, request=("a", "b")))
     assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
-
-
-@pytest.mark.parametrize(
-    ("files", "best"),
-    [
-        (("a-1-py3-none-any.whl", "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"), 1),
-        (("a-1-cp311-cp311-manylinux_2_17_x86_64.whl", "a-1-cp311-cp311-win_amd64.whl"), 0),
-        (("a-1-cp311-cp311-manylinux_2_28_x86_64.whl", "a-1-3-cp311-cp311-manylinux_2_28_x86_64.whl"), 1),
-        (("a-1-cp39-abi3-manylinux2014_x86_64.whl", "a-1-cp312-cp312-manylinux_2_28_x86_64.whl"), 0),
-        (("a-1-cp311-cp311-manylinux_2_34_x86_64.whl", "a-1-cp311-cp311-musllinux_1_2_x86_64.whl"), None),
-        (("nonsense.whl", "a-1.tar.gz"), None),
-    ],
-)  # fmt: skip
-def test_best_wheel(files: tuple[str, ...], best: int | None) -> None:
-    assert best_wheel(files, "3.11") == (None if best is None else files[best])
-    assert best_wheel(files[::-1], "3.11") == (None if best is None else files[best])
-
-
-class Failing(Runner):
-    def __init__(self, output: str) -> None:
-        self.output = output
-
-    def run(self, command: object, **_: object) -> object:  # type: ignore[override]
-        raise CommandError(str(command), 2, self.output)
-
-
-@pytest.mark.parametrize(
-    ("output", "kind"),
-    [
-        ("error: Failed to fetch: `x`\n  Caused by: error sending request for url", NetworkError),
-        ("  x No solution found when resolving dependencies: a==9", LockError),
-    ],
-)
-def test_a_failed_resolution_is_one_line(output: str, kind: type[TorchImagesError]) -> None:
-    with pytest.raises(kind) as caught:
-        resolve(("a",), "3.11", datetime.date(2026, 1, 1), Network(), Failing(output))
-    assert "\n" not in str(caught.value)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torch_images.config import Config, load_config
 from torch_images.errors import ConfigError
-from torch_images.lock import WheelLock, lock_path, read_lock
+from torch_images.lock import ImageLock, image_lock
 from torch_images.matrix import ImageSpec, choose, matrix
 from torch_images.render import (
     comment,
@@ -26,13 +26,13 @@ from torch_images.render import (
 )
 
 
-def lock_of(root: Path, spec: ImageSpec) -> WheelLock:
-    return read_lock(lock_path(root, spec.source.name, spec.cuda.short, spec.base.python))
+def lock_of(config: Config, root: Path, spec: ImageSpec) -> ImageLock:
+    return image_lock(config, spec, root / "locks")
 
 
 def dockerfile(config: Config, root: Path, **axes: str) -> str:
     spec = choose(config, **axes)
-    return render(config, spec, lock_of(root, spec), root).dockerfile
+    return render(config, spec, lock_of(config, root, spec), root).dockerfile
 
 
 def instructions(text: str) -> list[str]:
@@ -51,7 +51,7 @@ def unquote(word: str) -> str:
 
 def test_every_image_renders(config: Config, root: Path) -> None:
     for spec in matrix(config):
-        text = render(config, spec, lock_of(root, spec), root).dockerfile
+        text = render(config, spec, lock_of(config, root, spec), root).dockerfile
         assert text.startswith(f"# torch-images {spec.id}\n")
         assert "{{" not in text
         assert not [line for line in text.splitlines() if line != line.rstrip()]
@@ -72,7 +72,8 @@ def test_an_image_as_base_is_pinned_and_gets_its_packages(config: Config, root: 
     assert re.match(
         r"FROM nvidia/cuda:13\.0\.2-devel-ubuntu24\.04@sha256:5dc1[0-9a-f]{60} AS", steps[0]
     )
-    assert "/run/build/install-packages ca-certificates g++ libpython3.12-dev" in steps[2]
+    assert "from=debs,target=/run/debs" in steps[1]
+    assert steps[1].endswith("/run/build/install-packages /run/debs")
 
 
 def test_layers_follow_the_rate_of_change(config: Config, root: Path) -> None:
@@ -83,7 +84,7 @@ def test_layers_follow_the_rate_of_change(config: Config, root: Path) -> None:
 
 def test_each_wheel_is_installed_once_with_its_hash(config: Config, root: Path) -> None:
     spec = choose(config)
-    lock = lock_of(root, spec)
+    lock = lock_of(config, root, spec)
     context = render(config, spec, lock, root)
     lines = [
         line
@@ -91,13 +92,13 @@ def test_each_wheel_is_installed_once_with_its_hash(config: Config, root: Path) 
         if file.path.startswith("wheels/")
         for line in file.data.decode().splitlines()
     ]
-    assert sorted(lines) == sorted(wheel.line for wheel in lock.wheels)
-    assert all(wheels for _, _, wheels in wheel_groups(lock))
+    assert sorted(lines) == sorted(wheel.line for wheel in lock.wheels.wheels)
+    assert all(wheels for _, _, wheels in wheel_groups(lock.wheels))
 
 
 def test_labels_and_environment_arrive_unchanged(config: Config, root: Path) -> None:
     spec = choose(config, arch="12.0")
-    lock = lock_of(root, spec)
+    lock = lock_of(config, root, spec)
     steps = instructions(dockerfile(config, root, arch="12.0"))
     for keyword, wanted in (("LABEL", labels(config, spec, lock)), ("ENV", environment())):
         [line] = [s for s in steps if s.startswith(f"{keyword} ")]
@@ -107,7 +108,7 @@ def test_labels_and_environment_arrive_unchanged(config: Config, root: Path) -> 
 
 def test_versions_tell_images_apart(config: Config, root: Path) -> None:
     specs = matrix(config)
-    versions = {(s.repository, version(config, s, lock_of(root, s))) for s in specs}
+    versions = {(s.repository, version(config, s, lock_of(config, root, s))) for s in specs}
     assert len(versions) == len(specs)
     assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", v) for _, v in versions)
 
@@ -156,12 +157,12 @@ def test_unquoted_places_take_plain_text_only(root: Path, config: Config) -> Non
     spec = choose(config, arch="12.0")
     base = dataclasses.replace(spec.base, python="3.11; reboot")
     with pytest.raises(ConfigError, match="cannot stand unquoted"):
-        render(config, dataclasses.replace(spec, base=base), lock_of(root, spec), root)
+        render(config, dataclasses.replace(spec, base=base), lock_of(config, root, spec), root)
 
 
 def test_a_written_context_is_all_there_is(config: Config, root: Path, tmp_path: Path) -> None:
     spec = choose(config)
-    context = render(config, spec, lock_of(root, spec), root)
+    context = render(config, spec, lock_of(config, root, spec), root)
     folder = tmp_path / "context"
     folder.mkdir()
     (folder / "stale").write_text("left by an earlier version")

@@ -26,6 +26,7 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("build --cuda 13.0 --arch 7.0", 2, "error: CUDA 13.0 cannot target 7.0"),
         ("build --source fork", 2, "building from source is not available yet"),
         ("build --progress fancy", 2, "unknown progress 'fancy'; known: auto, plain, tty"),
+        ("lock --select nothing", 2, "no lock matches 'nothing'; known: base-bookworm, "),
         ("build --select 'x*' --cuda 13.0", 2, "exclude each other"),
         ("matrix --select nothing*", 2, "no image matches 'nothing*'"),
         ("render cu130-sm12-wheel-bookworm-runtime", 2, "did you mean 'cu130-sm120-wheel-bookworm"),

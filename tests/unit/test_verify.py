@@ -63,7 +63,7 @@ def test_no_checks_are_no_pass() -> None:
 
 
 def test_a_report_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    place = Workplace(root=tmp_path, cache=tmp_path, network=Network())
+    place = Workplace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
     path = report_path(place, "sha256:d")
     assert read_report(path) is None
     path.parent.mkdir(parents=True)
@@ -74,6 +74,6 @@ def test_a_report_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 def test_the_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) -> None:
     hashes = {
         suite_hash(root, claim(config, image))
-        for image in plan([choose(config, arch=a) for a in ("9.0", "12.0")], root)
+        for image in plan(config, [choose(config, arch=a) for a in ("9.0", "12.0")], root / "locks")
     }
     assert len(hashes) == 2

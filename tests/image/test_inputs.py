@@ -1,0 +1,109 @@
+"""What the image is made from: its locks, what is installed, and its bill of materials."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from testinfra.host import Host
+
+Facts = dict[str, Any]
+
+FOLDER = "/usr/share/torch-images"
+LOCKED = re.compile(r"^([^\s=#]+)={1,2}(\S+) (?:--hash=)?sha256:(\w+)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def sbom(host: Host) -> dict[str, Any]:
+    """The bill of materials in the image."""
+    document: dict[str, Any] = json.loads(host.file(f"{FOLDER}/sbom.cdx.json").content_string)
+    return document
+
+
+@pytest.fixture(scope="module")
+def installed(host: Host) -> dict[str, str]:
+    """Version of each Debian package."""
+    lines = host.check_output(r"dpkg-query -W -f '${Package} ${Version}\n'").splitlines()
+    return dict(line.split(" ") for line in lines)
+
+
+@pytest.fixture(scope="module")
+def pinned(expected: Facts) -> dict[tuple[str, str], str]:
+    """SHA-256 by name and version of what the locks put into the image."""
+    texts = [text for name, text in expected["locks"].items() if not name.startswith("tools-")]
+    return {(n, v): digest for text in texts for n, v, digest in LOCKED.findall(text)}
+
+
+def test_carries_its_locks(host: Host, expected: Facts) -> None:
+    names = host.file(f"{FOLDER}/lock").listdir()
+    assert sorted(names) == sorted(expected["locks"])
+    for name, text in expected["locks"].items():
+        assert host.file(f"{FOLDER}/lock/{name}").content_string == text
+
+
+def test_has_the_locked_debian_packages(installed: dict[str, str], expected: Facts) -> None:
+    locked = expected["debs"]
+    found = {name: installed.get(name) for name in locked}
+    assert found == locked
+    if expected["bootstrapped"]:
+        assert installed.keys() == locked.keys()
+
+
+def test_bill_of_materials_is_valid(host: Host) -> None:
+    text = host.file(f"{FOLDER}/sbom.cdx.json").content_string
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+
+
+def test_bill_of_materials_lists_everything(
+    sbom: dict[str, Any], installed: dict[str, str], expected: Facts
+) -> None:
+    found: dict[str, set[tuple[str, str]]] = {"deb": set(), "pypi": set()}
+    for part in sbom["components"]:
+        found[part["purl"].split(":")[1].split("/")[0]].add((part["name"], part["version"]))
+    assert found["deb"] == set(installed.items())
+    assert found["pypi"] == set(expected["packages"].items())
+
+
+def test_bill_of_materials_has_the_locked_hashes(
+    sbom: dict[str, Any], pinned: dict[tuple[str, str], str]
+) -> None:
+    found = {
+        (part["name"], part["version"]): part["hashes"][0]["content"]
+        for part in sbom["components"]
+        if "hashes" in part
+    }
+    assert found == pinned
+
+
+def test_bill_of_materials_names_licences_and_urls(sbom: dict[str, Any]) -> None:
+    for part in sbom["components"]:
+        assert part["licenses"], part["name"]
+        name, _, version = part["purl"].split("?")[0].rpartition("/")[2].rpartition("@")
+        assert (unquote(name), unquote(version)) == (part["name"], part["version"])
+
+
+def test_bill_of_materials_names_known_licences(sbom: dict[str, Any]) -> None:
+    """A sample across the ways in which packages say it: wheel metadata, DEP 5, plain words."""
+    licences = {
+        part["name"]: str([licence.get("license", licence) for licence in part["licenses"]])
+        for part in sbom["components"]
+    }
+    for name, words in {
+        "torch": "BSD-3-Clause",
+        "sympy": "BSD-3-Clause",
+        "dash": "GPL-2.0-or-later",
+        "libstdc++6": "see /usr/share/doc/libstdc++6/copyright",
+        "libc6": "see /usr/share/doc/libc6/copyright",
+    }.items():
+        assert words in licences[name], name
+
+
+def test_bill_of_materials_is_dated_by_the_lock(sbom: dict[str, Any], expected: Facts) -> None:
+    assert sbom["metadata"]["timestamp"].startswith(expected["lock_date"])
+    component = sbom["metadata"]["component"]
+    assert component["version"] == expected["labels"]["org.opencontainers.image.version"]

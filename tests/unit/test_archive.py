@@ -1,0 +1,152 @@
+"""Fetching from stand-in mirrors and snapshot archives: web servers of this process."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.unit.fakes import closed_port, web_server
+from torch_images.archive import fetch, holder
+from torch_images.debs import DebLock, LockedDeb
+from torch_images.errors import LockError, NetworkError
+from torch_images.network import Network
+
+CONTENT = {name: f"content of {name}".encode() for name in ("a", "b")}
+LOCK = DebLock(
+    name="base-x",
+    date=datetime.date(2026, 2, 3),
+    system="debian bookworm",
+    request=("a", "b"),
+    debs=tuple(
+        LockedDeb(
+            name=name,
+            version="1+x",
+            archive="debian",
+            path=f"pool/main/{name}_1+x_all.deb",
+            size=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+        )
+        for name, data in CONTENT.items()
+    ),
+)
+POOL = {f"/debian/{deb.path}": CONTENT[deb.name] for deb in LOCK.debs}
+SNAPSHOT = {f"/archive/debian/20260203T235959Z/{d.path}": CONTENT[d.name] for d in LOCK.debs}
+
+
+class Site:
+    """A web server and what it was asked for."""
+
+    def __init__(self, url: str, asked: list[str]) -> None:
+        self.url, self.asked = url, asked
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Mapping[str, bytes]], Site]]:
+    servers = []
+
+    def start(files: Mapping[str, bytes]) -> Site:
+        server = web_server(files)
+        servers.append(server)
+        url, asked = server.__enter__()
+        return Site(url, asked)
+
+    yield start
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
+Serve = Callable[[Mapping[str, bytes]], Site]
+
+
+def get(folder: Path, *mirrors: str, snapshot: str = "", lock: DebLock = LOCK) -> dict[str, bytes]:
+    """Fetch; the content by name, "vanished" for what nobody has."""
+    found = fetch(lock, folder, mirrors=lambda: mirrors, snapshot=snapshot, network=Network())
+    return {
+        **{deb.name: path.read_bytes() for deb, path in found.files.items()},
+        **{deb.name: b"vanished" for deb in found.vanished},
+    }
+
+
+def test_comes_from_the_mirror_once(serve: Serve, tmp_path: Path) -> None:
+    site = serve(POOL)
+    assert get(tmp_path, f"{site.url}/debian/") == CONTENT
+    assert sorted(site.asked) == sorted(POOL)
+    assert get(tmp_path, "http://127.0.0.1:1/never-asked") == CONTENT
+    assert {p.name for p in tmp_path.iterdir()} == {f"{deb.sha256}.deb" for deb in LOCK.debs}
+
+
+def test_asks_the_archive_of_that_name_first(serve: Serve, tmp_path: Path) -> None:
+    site = serve(POOL)
+    get(tmp_path, f"{site.url}/debian-security", f"{site.url}/debian")
+    assert not [path for path in site.asked if path.startswith("/debian-security")]
+
+
+def test_what_a_mirror_dropped_comes_from_the_snapshot(serve: Serve, tmp_path: Path) -> None:
+    site = serve({**SNAPSHOT, **dict(list(POOL.items())[:1])})
+    got = get(tmp_path, f"{site.url}/debian", snapshot=f"{site.url}/archive")
+    assert got == CONTENT
+    assert len([path for path in site.asked if path.startswith("/archive")]) == 1
+
+
+def test_what_nobody_has_has_vanished(serve: Serve, tmp_path: Path) -> None:
+    site = serve(dict(list(POOL.items())[:1]))
+    silent = f"http://127.0.0.1:{closed_port()}/archive"
+    for snapshot in ("", silent, f"{site.url}/archive"):
+        got = get(tmp_path / "x", f"{site.url}/debian", snapshot=snapshot)
+        assert got == {"a": CONTENT["a"], "b": b"vanished"}
+
+
+def test_silence_is_not_absence(tmp_path: Path) -> None:
+    with pytest.raises(NetworkError, match="no Debian mirror could be reached.*--mirror"):
+        get(tmp_path, f"http://127.0.0.1:{closed_port()}/debian")
+    with pytest.raises(NetworkError, match="none is named"):
+        get(tmp_path)
+
+
+def test_another_file_of_that_name_is_refused(serve: Serve, tmp_path: Path) -> None:
+    other = dict.fromkeys(POOL, b"something else")
+    site = serve(other)
+    found = hashlib.sha256(b"something else").hexdigest()
+    with pytest.raises(LockError) as caught:
+        get(tmp_path, f"{site.url}/debian")
+    text = str(caught.value)
+    assert text.startswith("a 1+x is not the package that was locked: expected sha256:")
+    assert LOCK.debs[0].sha256 in text
+    assert f"found sha256:{found}" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_mirror_may_have_the_right_one(serve: Serve, tmp_path: Path) -> None:
+    wrong, right = serve(dict.fromkeys(POOL, b"something else")), serve(POOL)
+    assert get(tmp_path, f"{wrong.url}/debian", f"{right.url}/debian") == CONTENT
+
+
+def test_a_damaged_file_in_the_cache_is_fetched_again(serve: Serve, tmp_path: Path) -> None:
+    site = serve(POOL)
+    (tmp_path / f"{LOCK.debs[0].sha256}.deb").write_bytes(b"half of")
+    assert get(tmp_path, f"{site.url}/debian") == CONTENT
+    assert len(site.asked) == 2
+
+
+def test_says_who_has_a_package(serve: Serve) -> None:
+    site = serve({**SNAPSHOT, **dict(list(POOL.items())[:1])})
+    a, b = LOCK.debs
+
+    def who(deb: LockedDeb, snapshot: str) -> str:
+        return holder(
+            LOCK, deb, mirrors=(f"{site.url}/debian",), snapshot=snapshot, network=Network()
+        )
+
+    assert who(a, "") == "mirror"
+    assert who(b, f"{site.url}/archive") == "snapshot"
+    assert who(b, "") == ""
+    assert who(dataclasses.replace(b, path="pool/none.deb"), f"{site.url}/archive") == ""
+    with pytest.raises(NetworkError):
+        holder(
+            LOCK, a, mirrors=(f"http://127.0.0.1:{closed_port()}",), snapshot="", network=Network()
+        )

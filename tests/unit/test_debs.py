@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_images.debs import (
+    DebLock,
+    LockedDeb,
+    changes,
+    format_debs,
+    parse_debs,
+    parse_packages,
+)
+from torch_images.errors import LockError
+
+names = st.from_regex(r"[a-z0-9][a-z0-9+.-]{1,12}", fullmatch=True)
+debs = st.builds(
+    LockedDeb,
+    name=names,
+    version=st.from_regex(r"([0-9]:)?[0-9][A-Za-z0-9.+~-]{0,12}", fullmatch=True),
+    archive=st.sampled_from(["debian", "debian-security", "ubuntu"]),
+    path=st.from_regex(r"pool/[a-z0-9+~._-]{1,12}/[a-z0-9+~._-]{1,12}\.deb", fullmatch=True),
+    size=st.integers(0, 10**10),
+    sha256=st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
+)
+locks = st.builds(
+    DebLock,
+    name=st.just("base-x"),
+    date=st.dates(datetime.date(1980, 1, 1)),
+    system=st.sampled_from(["debian bookworm", "ubuntu noble"]),
+    request=st.lists(names, unique=True).map(sorted).map(tuple),
+    debs=st.lists(debs, unique_by=lambda d: d.name).map(sorted).map(tuple),
+    image=st.sampled_from(["", "a/b:1@sha256:" + "0" * 64]),
+    unlocked=st.booleans(),
+)
+
+
+def deb(name: str, version: str = "1", **changed: str) -> LockedDeb:
+    found = LockedDeb(
+        name=name,
+        version=version,
+        archive="debian",
+        path=f"pool/{name}_{version}_all.deb",
+        size=1,
+        sha256="0" * 64,
+    )
+    return dataclasses.replace(found, **changed)  # type: ignore[arg-type]
+
+
+def lock(*found: LockedDeb) -> DebLock:
+    return DebLock(
+        name="base-x",
+        date=datetime.date(2026, 2, 3),
+        system="debian bookworm",
+        request=("a",),
+        debs=found,
+    )
+
+
+@given(locks)
+def test_reads_what_it_writes(wanted: DebLock) -> None:
+    assert parse_debs(format_debs(wanted), "base-x") == wanted
+
+
+@given(locks, st.randoms())
+def test_the_order_of_packages_does_not_matter(wanted: DebLock, random: object) -> None:
+    shuffled = list(wanted.debs)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert dataclasses.replace(wanted, debs=tuple(shuffled)).digest == wanted.digest
+
+
+@given(st.text())
+def test_other_text_is_one_line(text: str) -> None:
+    with pytest.raises(LockError) as caught:
+        parse_debs(text, "base-x")
+    assert str(caught.value).startswith("locks/base-x.txt")
+    assert "\n" not in str(caught.value)
+
+
+def test_each_package_is_one_change_in_a_diff() -> None:
+    before = format_debs(lock(deb("a"), deb("b"))).splitlines()
+    after = format_debs(lock(deb("a"), deb("b", "2"))).splitlines()
+    assert len(set(after) - set(before)) == 2
+
+
+def test_the_snapshot_is_the_end_of_the_locks_day() -> None:
+    assert lock().snapshot == "20260203T235959Z"
+
+
+def test_changes_are_listed_by_package() -> None:
+    old = lock(deb("a"), deb("b"), deb("c"), deb("d"))
+    new = lock(deb("a"), deb("b", "2", sha256="1" * 64), deb("d", sha256="2" * 64), deb("e"))
+    assert changes(old, new) == ("c 1 removed", "e 1 added", "b 1 -> 2", "d 1 -> 1")
+    assert changes(old, old) == ()
+
+
+# As apt 2.6 prints it.
+PRINTED = f"""\
+index http://mirror/debian/ Debian
+index http://mirror/debian-security/ Debian-Security
+Reading package lists...
+The following NEW packages will be installed:
+  tini zlib1g-dev
+'http://mirror/debian/pool/main/z/zlib/zlib1g-dev_1.2.13.dfsg-1_amd64.deb' zlib1g-dev_1%3a1.2.13.dfsg-1_amd64.deb 916272 SHA256:{"a" * 64}
+'http://mirror/debian-security/pool/updates/main/t/tini/tini_0.19.0-1%2bb3_amd64.deb' tini_0.19.0-1+b3_amd64.deb 267204 SHA256:{"b" * 64}
+"""
+
+
+def test_reads_what_apt_prints() -> None:
+    assert parse_packages(PRINTED) == (
+        LockedDeb(
+            name="tini",
+            version="0.19.0-1+b3",
+            archive="debian-security",
+            path="pool/updates/main/t/tini/tini_0.19.0-1+b3_amd64.deb",
+            size=267204,
+            sha256="b" * 64,
+        ),
+        LockedDeb(
+            name="zlib1g-dev",
+            version="1:1.2.13.dfsg-1",
+            archive="debian",
+            path="pool/main/z/zlib/zlib1g-dev_1.2.13.dfsg-1_amd64.deb",
+            size=916272,
+            sha256="a" * 64,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("SHA256:a", "MD5Sum:a"), ("'http://mirror/debian/", "'http://elsewhere/debian/")],
+)
+def test_a_package_without_hash_or_index_is_refused(old: str, new: str) -> None:
+    with pytest.raises(LockError, match="apt offers a package without index or SHA-256"):
+        parse_packages(PRINTED.replace(old, new))
+
+
+@given(st.text())
+def test_any_output_of_apt_is_packages_or_one_line(text: str) -> None:
+    try:
+        assert isinstance(parse_packages(text), tuple)
+    except LockError as error:
+        assert "\n" not in str(error)

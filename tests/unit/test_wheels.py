@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_images.errors import CommandError, LockError, NetworkError, TorchImagesError
+from torch_images.network import Network
+from torch_images.runner import Runner
+from torch_images.wheels import (
+    LockedWheel,
+    WheelLock,
+    best_wheel,
+    format_lock,
+    parse_lock,
+    read_lock,
+    resolve,
+)
+
+names = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,8}){0,2}", fullmatch=True)
+wheels = st.builds(
+    LockedWheel,
+    name=names,
+    version=st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,3}", fullmatch=True),
+    filename=st.from_regex(r"[a-z0-9_.]{1,20}-py3-none-any\.whl", fullmatch=True),
+    size=st.integers(0, 10**10),
+    sha256=st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
+)
+locks = st.builds(
+    WheelLock,
+    name=st.just("x"),
+    request=st.lists(names, unique=True).map(sorted).map(tuple),
+    date=st.dates(datetime.date(1980, 1, 1)),
+    python=st.sampled_from(["3.11", "3.12"]),
+    wheels=st.lists(wheels, unique_by=lambda w: w.name).map(sorted).map(tuple),
+)
+
+
+@given(locks)
+def test_reads_what_it_writes(lock: WheelLock) -> None:
+    assert parse_lock(format_lock(lock), "x") == lock
+
+
+@given(locks, st.randoms())
+def test_the_order_of_wheels_does_not_matter(lock: WheelLock, random: object) -> None:
+    shuffled = list(lock.wheels)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    other = dataclasses.replace(lock, wheels=tuple(shuffled))
+    assert (format_lock(other), other.digest) == (format_lock(lock), lock.digest)
+
+
+@given(st.text())
+def test_other_text_is_one_line(text: str) -> None:
+    with pytest.raises(LockError) as caught:
+        parse_lock(text, "x")
+    assert str(caught.value).startswith("locks/x.txt")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["wheel-cu130-py311", "wheel-cu128-py312", "tools-build"])
+def test_the_projects_locks_pin_one_hash_each(root: Path, name: str) -> None:
+    lock = read_lock(root / "locks" / f"{name}.txt")
+    assert lock.wheels
+    assert len({w.name for w in lock.wheels}) == len(lock.wheels)
+    assert all(best_wheel((w.filename,), lock.python) == w.filename for w in lock.wheels)
+
+
+def test_a_missing_lock(tmp_path: Path) -> None:
+    with pytest.raises(LockError, match="does not exist; run `invoke lock --select none`"):
+        read_lock(tmp_path / "none.txt")
+
+
+@pytest.mark.parametrize(
+    ("files", "best"),
+    [
+        (("a-1-py3-none-any.whl", "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"), 1),
+        (("a-1-cp311-cp311-manylinux_2_17_x86_64.whl", "a-1-cp311-cp311-win_amd64.whl"), 0),
+        (("a-1-cp311-cp311-manylinux_2_28_x86_64.whl", "a-1-3-cp311-cp311-manylinux_2_28_x86_64.whl"), 1),
+        (("a-1-cp39-abi3-manylinux2014_x86_64.whl", "a-1-cp312-cp312-manylinux_2_28_x86_64.whl"), 0),
+        (("a-1-cp311-cp311-manylinux_2_34_x86_64.whl", "a-1-cp311-cp311-musllinux_1_2_x86_64.whl"), None),
+        (("nonsense.whl", "a-1.tar.gz"), None),
+    ],
+)  # fmt: skip
+def test_best_wheel(files: tuple[str, ...], best: int | None) -> None:
+    assert best_wheel(files, "3.11") == (None if best is None else files[best])
+    assert best_wheel(files[::-1], "3.11") == (None if best is None else files[best])
+
+
+class Failing(Runner):
+    def __init__(self, output: str) -> None:
+        self.output = output
+
+    def run(self, command: object, **_: object) -> object:  # type: ignore[override]
+        raise CommandError(str(command), 2, self.output)
+
+
+@pytest.mark.parametrize(
+    ("output", "kind"),
+    [
+        ("error: Failed to fetch: `x`\n  Caused by: error sending request for url", NetworkError),
+        ("  x No solution found when resolving dependencies: a==9", LockError),
+    ],
+)
+def test_a_failed_resolution_is_one_line(output: str, kind: type[TorchImagesError]) -> None:
+    with pytest.raises(kind) as caught:
+        resolve(
+            "x",
+            ("a",),
+            python="3.11",
+            date=datetime.date(2026, 1, 1),
+            network=Network(),
+            run=Failing(output),
+        )
+    assert "\n" not in str(caught.value)

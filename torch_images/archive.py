@@ -1,0 +1,196 @@
+"""Locked Debian packages -> files: from the cache, a mirror, or the snapshot archive.
+
+Mirrors drop a package soon after a newer one appears; a snapshot archive keeps it for good
+(https://snapshot.debian.org). Whoever serves it, a package must have the hash in the lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from torch_images.debs import DebLock, LockedDeb
+from torch_images.errors import DiskError, LockError, NetworkError
+from torch_images.network import Network
+
+_GONE = (404, 410)
+_CONNECTIONS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """The files of locked packages, and those packages that no source has any more."""
+
+    files: Mapping[LockedDeb, Path]
+    vanished: tuple[LockedDeb, ...]
+
+
+def fetch(
+    lock: DebLock,
+    folder: Path,
+    *,
+    mirrors: Callable[[], Sequence[str]],
+    snapshot: str,
+    network: Network,
+) -> Fetched:
+    """Get every package of a lock into `folder`, where a file is named by its hash.
+
+    `mirrors` gives the roots of archives to ask, and is called only when a file is missing.
+    `snapshot` is the root of a snapshot archive, or "".
+    Raises LockError where a source has another file under a package's name, NetworkError where
+    none can be asked, DiskError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {deb: folder / f"{deb.sha256}.deb" for deb in lock.debs}
+    missing = [deb for deb, path in files.items() if not _is(deb, path)]
+    if not missing:
+        return Fetched(files=files, vanished=())
+    source = _Source(tuple(m.rstrip("/") for m in mirrors()), snapshot.rstrip("/"), lock, network)
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        try:
+            got = list(pool.map(partial(_get, source, folder), missing))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    vanished = tuple(deb for deb, found in zip(missing, got, strict=True) if not found)
+    return Fetched(files={d: p for d, p in files.items() if d not in vanished}, vanished=vanished)
+
+
+def holder(
+    lock: DebLock, deb: LockedDeb, *, mirrors: Sequence[str], snapshot: str, network: Network
+) -> str:
+    """Who still has a package's file: "mirror", "snapshot", or "" for nobody.
+
+    Raises NetworkError where no mirror can be asked.
+    """
+    roots = tuple(m.rstrip("/") for m in mirrors)
+    source = _Source(roots, snapshot.rstrip("/"), lock, network)
+    answers = [source.status(url) for url in source.urls(deb)]
+    at_mirrors, at_snapshot = answers[: len(roots)], answers[len(roots) :]
+    if not any(at_mirrors):
+        raise _unreachable(source)
+    if requests.codes.ok in at_mirrors:
+        return "mirror"
+    return "snapshot" if requests.codes.ok in at_snapshot else ""
+
+
+class _Source:
+    """Where packages can be asked for; a host that does not answer is asked once."""
+
+    def __init__(
+        self, mirrors: Sequence[str], snapshot: str, lock: DebLock, network: Network
+    ) -> None:
+        self.mirrors = mirrors
+        self.problem = ""
+        self._snapshot = f"{snapshot}/{{archive}}/{lock.snapshot}" if snapshot else ""
+        self._silent: set[str] = set()
+        self.session = requests.Session()
+        self.session.verify = str(network.ca_bundle) if network.ca_bundle else True
+        retry = Retry(3, connect=1, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504))
+        adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=retry)
+        for scheme in ("http://", "https://"):
+            self.session.mount(scheme, adapter)
+
+    def urls(self, deb: LockedDeb) -> list[str]:
+        """The addresses that may have a package, the likeliest first, the snapshot last."""
+        likely = sorted(self.mirrors, key=lambda m: m.rpartition("/")[2] != deb.archive)
+        roots = [*likely, self._snapshot.format(archive=deb.archive)]
+        return [f"{root}/{quote(deb.path, safe='/+~')}" for root in roots if root]
+
+    def get(self, url: str) -> requests.Response | None:
+        """The answer of a source, its body still to be read; None where it cannot be asked."""
+        host = urlsplit(url).netloc
+        if host in self._silent:
+            return None
+        try:
+            answer = self.session.get(url, stream=True, timeout=(15, 60))
+            if answer.status_code not in (requests.codes.ok, *_GONE):
+                answer.raise_for_status()
+        except requests.RequestException as error:
+            self._silent.add(host)
+            self.problem = " ".join(str(error).split())[:200]
+            return None
+        return answer
+
+    def status(self, url: str) -> int | None:
+        """The status of an address, without reading what is there."""
+        answer = self.get(url)
+        if answer is None:
+            return None
+        answer.close()
+        return answer.status_code
+
+
+def _get(source: _Source, folder: Path, deb: LockedDeb) -> bool:
+    """Put one package into the folder; whether any source has it."""
+    other = ""
+    asked = False
+    for url in source.urls(deb):
+        answer = source.get(url)
+        if answer is None:
+            continue
+        asked = True
+        if answer.status_code != requests.codes.ok:
+            answer.close()
+            continue
+        other = _store(answer, folder, deb)
+        if not other:
+            return True
+    if other:
+        raise LockError(
+            f"{deb.name} {deb.version} is not the package that was locked: expected "
+            f"sha256:{deb.sha256}, found sha256:{other}",
+            "the mirror serves another file; if that is meant, run `invoke lock`",
+        )
+    if not asked:
+        raise _unreachable(source)
+    return False
+
+
+def _store(answer: requests.Response, folder: Path, deb: LockedDeb) -> str:
+    """Save a body under its final name if it has the right hash; else say which it has."""
+    digest = hashlib.sha256()
+    handle, partial_name = tempfile.mkstemp(dir=folder, prefix=".partial-")
+    try:
+        with os.fdopen(handle, "wb") as stream, answer:
+            for chunk in answer.iter_content(1 << 18):
+                digest.update(chunk)
+                stream.write(chunk)
+        if digest.hexdigest() != deb.sha256:
+            return digest.hexdigest()
+        Path(partial_name).chmod(0o644)
+        os.replace(partial_name, folder / f"{deb.sha256}.deb")
+    except requests.RequestException as error:
+        raise NetworkError(f"the download of {deb.filename} broke off: {error}") from None
+    except OSError as error:
+        raise DiskError(f"{deb.filename} could not be saved: {error.strerror}") from None
+    finally:
+        Path(partial_name).unlink(missing_ok=True)
+    return ""
+
+
+def _is(deb: LockedDeb, path: Path) -> bool:
+    """Whether a file is there and is the package."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest() == deb.sha256
+    except FileNotFoundError:
+        return False
+
+
+def _unreachable(source: _Source) -> NetworkError:
+    return NetworkError(
+        f"no Debian mirror could be reached: {source.problem or 'none is named'}",
+        "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
+    )

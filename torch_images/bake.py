@@ -1,0 +1,135 @@
+"""Planned images -> the bake definition and the command that builds it. Pure.
+
+Format: https://docs.docker.com/build/bake/reference/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch_images.base import ReadyBase
+from torch_images.lock import ImageLock
+from torch_images.matrix import ImageSpec
+from torch_images.network import Network
+from torch_images.workplace import Workplace
+
+CANDIDATE = "torch-images-candidate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """What a user can say about how to build."""
+
+    builder: str = ""
+    no_cache: bool = False
+    progress: str = "auto"
+    mirrors: tuple[str, ...] = ()
+    skip_disk_check: bool = False
+    locked: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """An image together with the lock that it is built from."""
+
+    spec: ImageSpec
+    lock: ImageLock
+
+    @property
+    def target(self) -> str:
+        """Its name in the bake file, where a dot would mean an attribute."""
+        return self.spec.id.replace(".", "_")
+
+    @property
+    def candidate(self) -> str:
+        """The tag it has until it is verified."""
+        return f"{CANDIDATE}:{self.spec.id}"
+
+
+def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:
+    """The command that builds every target of bake files; the last one has the last word.
+
+    Attestations are made beside the image after the build, so that its digest depends on content
+    alone.
+    """
+    command = ["docker", "buildx", "bake", *(f"--file={file}" for file in files)]
+    command += ["--provenance=false", "--sbom=false", f"--progress={options.progress}"]
+    if options.builder:
+        command.append(f"--builder={options.builder}")
+    if options.no_cache:
+        command.append("--no-cache")
+    return command
+
+
+def bake_file(
+    planned: Sequence[Planned],
+    place: Workplace,
+    bases: Mapping[str, ReadyBase],
+    tools: Mapping[str, str],
+    commit: str | None,
+    *,
+    namespace: str = "",
+) -> dict[str, Any]:
+    """The bake definition: a target per image; `bases` are by target, `tools` named contexts.
+
+    Proxies stand in it by name only; bake takes their values from the environment. `namespace`
+    keeps the build's cache mounts apart from those of other builds.
+    """
+    network = place.network
+    secrets = ["type=env,id=index,env=TORCH_IMAGES_INDEX"] if network.index else []
+    if network.ca_bundle:
+        secrets.append(f"type=file,id=ca,src={network.ca_bundle}")
+    targets = {}
+    for image in planned:
+        labels = {"org.opencontainers.image.revision": commit} if commit else {}
+        base = bases[image.target]
+        labels["org.opencontainers.image.base.digest"] = base.digest
+        target: dict[str, Any] = {
+            "context": str(place.output / image.spec.id),
+            "contexts": {**tools, **base.contexts},
+            "platforms": ["linux/amd64"],
+            "args": {
+                "SOURCE_DATE_EPOCH": str(image.lock.epoch),
+                **({"BUILDKIT_CACHE_MOUNT_NS": namespace} if namespace else {}),
+                **{name: f"${{{name}}}" for name, _ in network.proxies},
+            },
+            "labels": labels,
+            "secret": secrets,
+            "output": [output(image)],
+        }
+        targets[image.target] = target
+    bake: dict[str, Any] = {
+        "group": {"default": {"targets": [image.target for image in planned]}},
+        "target": targets,
+    }
+    if network.proxies:
+        bake["variable"] = {name: {"default": ""} for name, _ in network.proxies}
+    return bake
+
+
+def host_network(planned: Sequence[Planned]) -> dict[str, Any]:
+    """A Compose file that gives every target the host's network.
+
+    Bake reads it before its own file, which keeps the last word on contexts. The format of that
+    file has no word for this before buildx 0.14.
+    """
+    build = {"context": ".", "network": "host"}
+    return {"services": {image.target: {"build": build} for image in planned}}
+
+
+def output(image: Planned, archive: Path | None = None) -> str:
+    """The exporter: into the engine, or as an archive to load where the builder is elsewhere."""
+    if archive:
+        where = f"type=docker,name={image.candidate},dest={archive}"
+    else:
+        where = f"type=image,name={image.candidate},unpack=true"
+    return f"{where},oci-mediatypes=true,compression=zstd,force-compression=true"
+
+
+def environment(network: Network) -> dict[str, str | None]:
+    """The environment of the command: values that the definition names only."""
+    index = {"TORCH_IMAGES_INDEX": network.index} if network.index else {}
+    return {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1", **dict(network.proxies), **index}

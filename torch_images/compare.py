@@ -1,0 +1,233 @@
+"""Two images, layer by layer and file by file: what differs, and how.
+
+Reads what `docker save` writes: a tar that is an OCI layout. Only layers whose uncompressed content
+differs are unpacked, as a stream.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self, cast
+
+import zstandard
+
+from torch_images.errors import EngineError
+
+_TYPES = {
+    tarfile.REGTYPE: "file",
+    tarfile.DIRTYPE: "directory",
+    tarfile.SYMTYPE: "symbolic link",
+    tarfile.LNKTYPE: "hard link",
+    tarfile.CHRTYPE: "device",
+    tarfile.BLKTYPE: "device",
+    tarfile.FIFOTYPE: "fifo",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One difference: `layer` counts from 1, and is 0 for the image's configuration.
+
+    `kind` is one of: content, type, mode, owner, time, link, attributes, missing, added, order,
+    encoding (equal files, another tar), compression (equal tar), configuration.
+    """
+
+    layer: int
+    path: str
+    kind: str
+    first: str = ""
+    second: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two images side by side; digests are of manifest and configuration.
+
+    The configuration names the uncompressed layers: where its digests are equal so is all that a
+    container sees.
+    """
+
+    manifests: tuple[str, str]
+    configs: tuple[str, str]
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A member of a layer, all that a digest depends on but its place in the order."""
+
+    kind: str
+    mode: int
+    owner: tuple[int, int]
+    time: float
+    link: str
+    attributes: tuple[tuple[str, str], ...]
+    size: int
+    sha256: str
+
+
+class Archive:
+    """An image in a tar that `docker save` wrote."""
+
+    def __init__(self, path: Path) -> None:
+        self._tar = tarfile.open(path)
+        index = self._json("index.json")
+        self.manifest_digest = str(index["manifests"][0]["digest"])
+        self.manifest = self._json(_blob(self.manifest_digest))
+        if "manifests" in self.manifest:
+            raise EngineError("the image is an index of several platforms, not one image")
+        self.config_digest = str(self.manifest["config"]["digest"])
+        self.config = self._json(_blob(self.config_digest))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tar.close()
+
+    def layers(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Digest of the uncompressed layer, and descriptor of the blob, of each layer."""
+        return list(zip(self.config["rootfs"]["diff_ids"], self.manifest["layers"], strict=True))
+
+    def entries(self, descriptor: Mapping[str, Any]) -> Iterator[tuple[str, _Entry]]:
+        """The members of a layer in their order."""
+        blob = self._open(_blob(descriptor["digest"]))
+        media_type = str(descriptor["mediaType"])
+        stream: IO[bytes] = blob
+        if media_type.endswith("zstd"):
+            stream = cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(blob))
+        elif media_type.endswith("gzip"):
+            stream = cast("IO[bytes]", gzip.open(blob))
+        with tarfile.open(fileobj=stream, mode="r|") as layer:
+            for member in layer:
+                yield member.name.removeprefix("./").rstrip("/") or ".", _entry(layer, member)
+
+    def _open(self, name: str) -> IO[bytes]:
+        found = self._tar.extractfile(name)
+        assert found is not None
+        return found
+
+    def _json(self, name: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.load(self._open(name))
+        return document
+
+
+def compare(first: Path, second: Path) -> Comparison:
+    """Compare two images in the files that `docker save` wrote."""
+    with Archive(first) as one, Archive(second) as two:
+        return Comparison(
+            manifests=(one.manifest_digest, two.manifest_digest),
+            configs=(one.config_digest, two.config_digest),
+            differences=(*_configs(one.config, two.config), *_layers(one, two)),
+        )
+
+
+def _configs(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:
+    """Differences of the configuration beyond the layers, which are compared by themselves."""
+    flat = [dict(_flat({k: v for k, v in c.items() if k != "rootfs"})) for c in (one, two)]
+    for path in sorted(flat[0].keys() | flat[1].keys()):
+        values = [side.get(path, "") for side in flat]
+        if values[0] != values[1]:
+            yield Difference(
+                layer=0, path=path, kind="configuration", first=values[0], second=values[1]
+            )
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """The leaves of a JSON document with their paths."""
+    if isinstance(value, dict):
+        for key in value:
+            yield from _flat(value[key], f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _flat(item, f"{path}[{number}]")
+    else:
+        yield path, str(value)
+
+
+def _layers(one: Archive, two: Archive) -> Iterator[Difference]:
+    ours, theirs = one.layers(), two.layers()
+    for number in range(1, max(len(ours), len(theirs)) + 1):
+        if number > min(len(ours), len(theirs)):
+            kind = "missing" if number > len(theirs) else "added"
+            yield Difference(layer=number, path="(the whole layer)", kind=kind)
+            continue
+        (diff_a, blob_a), (diff_b, blob_b) = ours[number - 1], theirs[number - 1]
+        if diff_a == diff_b:
+            if blob_a["digest"] != blob_b["digest"]:
+                yield Difference(
+                    layer=number,
+                    path="(the whole layer)",
+                    kind="compression",
+                    first=f"{blob_a['mediaType']}, {blob_a['size']} bytes",
+                    second=f"{blob_b['mediaType']}, {blob_b['size']} bytes",
+                )
+            continue
+        found = list(_entries(number, dict(one.entries(blob_a)), dict(two.entries(blob_b))))
+        yield from found or [Difference(layer=number, path="(the whole layer)", kind="encoding")]
+
+
+def _entries(
+    layer: int, one: Mapping[str, _Entry], two: Mapping[str, _Entry]
+) -> Iterator[Difference]:
+    """Differences between the members of a layer, by path; then the first one out of order."""
+    for path in sorted(one.keys() | two.keys()):
+        if path not in two:
+            yield Difference(layer=layer, path=path, kind="missing", first=one[path].kind)
+        elif path not in one:
+            yield Difference(layer=layer, path=path, kind="added", second=two[path].kind)
+        else:
+            for kind, first, second in _aspects(one[path], two[path]):
+                yield Difference(layer=layer, path=path, kind=kind, first=first, second=second)
+    shared = [[path for path in side if path in other] for side, other in ((one, two), (two, one))]
+    for first, second in zip(*shared, strict=True):
+        if first != second:
+            yield Difference(layer=layer, path=first, kind="order", first=first, second=second)
+            return
+
+
+def _aspects(one: _Entry, two: _Entry) -> Iterator[tuple[str, str, str]]:
+    """What differs between two members of one path: kind, and both values."""
+    pairs = (
+        ("type", one.kind, two.kind),
+        ("content", f"{one.size} bytes {one.sha256}", f"{two.size} bytes {two.sha256}"),
+        ("mode", f"{one.mode:04o}", f"{two.mode:04o}"),
+        ("owner", "{}:{}".format(*one.owner), "{}:{}".format(*two.owner)),
+        ("time", _time(one.time), _time(two.time)),
+        ("link", one.link, two.link),
+        ("attributes", str(dict(one.attributes)), str(dict(two.attributes))),
+    )
+    return ((kind, first, second) for kind, first, second in pairs if first != second)
+
+
+def _time(seconds: float) -> str:
+    """Seconds since 1970, whole ones without a fraction."""
+    return str(int(seconds)) if seconds == int(seconds) else f"{seconds:.9f}"
+
+
+def _entry(layer: tarfile.TarFile, member: tarfile.TarInfo) -> _Entry:
+    digest = hashlib.sha256()
+    content = layer.extractfile(member) if member.isreg() else None
+    while content and (chunk := content.read(1 << 20)):
+        digest.update(chunk)
+    attributes = {k: v for k, v in member.pax_headers.items() if k.startswith("SCHILY.xattr.")}
+    return _Entry(
+        kind=_TYPES.get(member.type, "other"),
+        mode=member.mode,
+        owner=(member.uid, member.gid),
+        time=float(member.mtime),
+        link=member.linkname,
+        attributes=tuple(sorted(attributes.items())),
+        size=member.size,
+        sha256=digest.hexdigest() if content else "",
+    )
+
+
+def _blob(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"

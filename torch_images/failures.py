@@ -1,0 +1,74 @@
+"""The user's view of a failed bake: which of the known causes its last lines show."""
+
+from __future__ import annotations
+
+import re
+
+from torch_images.errors import (
+    BuildError,
+    DiskError,
+    EngineError,
+    LockError,
+    NetworkError,
+    TorchImagesError,
+)
+
+_FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
+    (
+        r"no space left on device|No space left on device|disk quota exceeded",
+        DiskError,
+        "the disk filled up during the build",
+        "free some space (`invoke clean`, `docker system prune`) and build again",
+    ),
+    (
+        (
+            r"Hash mismatch for `(?P<what>[^`]+)`.*?Expected:\s*(?P<want>sha256:\w+)"
+            r".*?Computed:\s*(?P<got>sha256:\w+)"
+        ),
+        LockError,
+        "{what} is not the wheel that was locked: expected {want}, found {got}",
+        "the index serves another file; if that is meant, run `invoke lock`",
+    ),
+    (
+        (
+            r"Because (?P<what>\S+) was not found in the (?:package registry|cache|provided)"
+            r"|(?P<what2>\S+) has no wheels? (?:with|that)"
+        ),
+        LockError,
+        "a locked wheel is not in the package index ({what})",
+        "run `invoke lock`, or name an index that has it in UV_DEFAULT_INDEX",
+    ),
+    (
+        (
+            r"error sending request|Could not connect|dns error|Failed to fetch|"
+            r"Temporary failure resolving|Connection refused|client error \(Connect\)|"
+            r"failed to do request|invalid peer certificate"
+        ),
+        NetworkError,
+        "a package index or registry could not be reached during the build",
+        (
+            "check network and proxy (HTTPS_PROXY), certificates (SSL_CERT_FILE) and mirror "
+            "(UV_DEFAULT_INDEX)"
+        ),
+    ),
+    (
+        r"buildkit.*not (?:enabled|supported)|unknown flag: --",
+        EngineError,
+        "this docker buildx is too old",
+        "0.13 or newer is needed",
+    ),
+)
+
+
+def explain(output: str) -> Exception:
+    """The user's view of a failed bake, from its last lines."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
+    joined = " ".join(re.sub(r"^#\d+ (?:\d+\.\d+ )?", "", line) for line in plain.splitlines())
+    for pattern, kind, message, hint in _FAILURES:
+        if match := re.search(pattern, joined, re.DOTALL):
+            words = match.groupdict("")
+            words["what"] = words.get("what") or words.get("what2") or ""
+            error: Exception = kind(message.format(**words), hint)
+            return error
+    lines = [line for line in plain.splitlines() if re.match(r"(?:ERROR|error)[: ]", line)]
+    return BuildError(f"the build failed: {lines[-1] if lines else plain.strip()[-200:]}")

@@ -1,0 +1,150 @@
+"""Locks against the world: resolve an input afresh, and say what became of what was locked."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+from pypi_simple import PYPI_SIMPLE_ENDPOINT, DistributionPackage, NoSuchProjectError, PyPISimple
+
+from torch_images.archive import holder
+from torch_images.debs import DebLock, read_debs
+from torch_images.errors import LockError, NetworkError
+from torch_images.lock import Input
+from torch_images.network import Network
+from torch_images.resolver import Resolver
+from torch_images.wheels import LockedWheel, WheelLock, read_lock, resolve
+
+UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What became of one locked input; `detail` says what replaces it or what is found instead."""
+
+    lock: str
+    name: str
+    version: str
+    state: str
+    detail: str = ""
+
+
+def resolve_input(item: Input, resolver: Resolver) -> WheelLock | DebLock:
+    """The lock of an input as its sources are today.
+
+    Raises NetworkError, LockError, BuildError, or EngineError where an image must be looked into.
+    """
+    today = dt.datetime.now(dt.UTC).date()
+    if item.base is None:
+        return resolve(
+            item.name,
+            item.request,
+            python=item.python,
+            date=today,
+            network=resolver.network,
+            run=resolver.run,
+        )
+    image = f"{item.image}@{resolver.digest(item.image)}" if item.image else ""
+    return resolver.resolve(item.name, item.base, image, today)
+
+
+def check(item: Input, folder: Path, resolver: Resolver) -> tuple[Finding, ...]:
+    """What became of every input in a lock file. Raises like `resolve_input`."""
+    if item.base is None:
+        wheels = read_lock(item.path(folder))
+        try:
+            fresh = resolve_input(item, resolver)
+        except LockError:  # what is asked for cannot be had any more; the index says what is gone
+            fresh = wheels
+        assert isinstance(fresh, WheelLock)
+        return tuple(_wheels(item.name, wheels, fresh, resolver.network))
+    debs = read_debs(item.path(folder))
+    latest = resolve_input(item, resolver)
+    assert isinstance(latest, DebLock)
+    return (*_image(item, debs, latest, resolver), *_debs(item, debs, latest, resolver))
+
+
+def require(findings: Iterable[Finding]) -> None:
+    """Raise LockError, naming them, where inputs have vanished or were altered."""
+    bad = [f for f in findings if f.state in (VANISHED, ALTERED)]
+    if bad:
+        names = ", ".join(f"{f.name} {f.version} {f.state} ({f.lock})" for f in bad[:5])
+        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""  # noqa: PLR2004
+        raise LockError(f"locked inputs cannot be had any more: {names}{more}", "run `invoke lock`")
+
+
+def _wheels(name: str, lock: WheelLock, fresh: WheelLock, network: Network) -> Iterable[Finding]:
+    latest = fresh.versions()
+    session = requests.Session()
+    session.verify = str(network.ca_bundle) if network.ca_bundle else True
+    with PyPISimple(network.index or PYPI_SIMPLE_ENDPOINT, session=session) as index:
+        with ThreadPoolExecutor(8) as pool:
+            files = pool.map(lambda wheel: _file(index, wheel), lock.wheels)
+        for wheel, file in zip(lock.wheels, files, strict=True):
+            found = file.digests.get("sha256", wheel.sha256) if file else ""
+            state, detail = UNCHANGED, ""
+            if not file:
+                state, detail = VANISHED, f"the index has no {wheel.filename}"
+            elif found != wheel.sha256:
+                state, detail = ALTERED, f"expected sha256:{wheel.sha256}, found sha256:{found}"
+            elif wheel.name not in latest:
+                state, detail = NEWER, "not needed any more"
+            elif latest[wheel.name] != wheel.version:
+                state, detail = NEWER, f"-> {latest[wheel.name]}"
+            elif file.is_yanked:
+                detail = f"yanked: {file.yanked_reason or 'no reason given'}"
+            yield _finding(name, wheel.name, wheel.version, state, detail)
+
+
+def _file(index: PyPISimple, wheel: LockedWheel) -> DistributionPackage | None:
+    """The file of a locked wheel in the index, if it is there."""
+    try:
+        page = index.get_project_page(wheel.name)
+    except NoSuchProjectError:
+        return None
+    except requests.RequestException as error:
+        raise NetworkError(f"the package index could not be asked: {error}") from None
+    return next((f for f in page.packages if f.filename == wheel.filename), None)
+
+
+def _image(item: Input, lock: DebLock, latest: DebLock, resolver: Resolver) -> Iterable[Finding]:
+    if not item.image:
+        return
+    digest = lock.image.rpartition("@")[2]
+    state, detail = UNCHANGED, ""
+    if latest.image != lock.image:
+        state, detail = NEWER, f"-> {latest.image.rpartition('@')[2]}"
+        if not resolver.digest(f"{item.image.rpartition(':')[0]}@{digest}", missing_ok=True):
+            state = VANISHED
+    yield _finding(item.name, item.image, digest, state, detail)
+
+
+def _debs(item: Input, lock: DebLock, latest: DebLock, resolver: Resolver) -> Iterable[Finding]:
+    assert item.base is not None
+    offered = {deb.name: deb for deb in latest.debs}
+    roots: tuple[str, ...] = ()
+    for deb in lock.debs:
+        other = offered.get(deb.name)
+        state, detail = UNCHANGED, ""
+        if other and other.version == deb.version:
+            if other.sha256 != deb.sha256:
+                state = ALTERED
+                detail = f"expected sha256:{deb.sha256}, found sha256:{other.sha256}"
+        else:
+            roots = roots or resolver.roots(item.base)
+            where = holder(
+                lock, deb, mirrors=roots, snapshot=item.base.snapshot, network=resolver.network
+            )
+            state = NEWER if where else VANISHED
+            detail = f"-> {other.version}" if other else "not needed any more"
+            if where == "snapshot":
+                detail += ", the locked one is in the snapshot archive only"
+        yield _finding(item.name, deb.name, deb.version, state, detail)
+
+
+def _finding(lock: str, name: str, version: str, state: str, detail: str) -> Finding:
+    return Finding(lock=lock, name=name, version=version, state=state, detail=detail)

@@ -1,0 +1,143 @@
+"""What the verbs print: plain lines for people, plain data for `--json`."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from torch_images import bake, publish
+from torch_images.bake import BuildOptions, Planned
+from torch_images.build import BuildResult, disk_needed
+from torch_images.compare import Difference
+from torch_images.config import Config
+from torch_images.debs import DebLock
+from torch_images.relock import UNCHANGED, Finding
+from torch_images.reproduce import IDENTICAL, SAME_CONTENT, Verdict
+from torch_images.verify import VerifyReport
+from torch_images.wheels import WheelLock
+from torch_images.workplace import Workplace
+
+
+def plan(
+    config: Config, planned: Sequence[Planned], options: BuildOptions, place: Workplace
+) -> str:
+    """What a build would do."""
+    lines = []
+    for image in planned:
+        wheels, debs = len(image.lock.wheels.wheels), len(image.lock.base.debs)
+        holds = f"torch {image.spec.torch}, {wheels} wheels, {debs} Debian packages"
+        lines += [
+            f"would build {image.spec.id}",
+            f"  {holds}, lock {image.lock.digest[:12]}",
+            f"  tags: {', '.join(publish.tags(config, image))}",
+        ]
+    command = bake.bake_command((place.output / "docker-bake.json",), options)
+    lines.append(f"  disk: about {disk_needed(planned) / 1e9:.0f} GB from nothing")
+    return "\n".join([*lines, f"  {shlex.join(command)}"])
+
+
+def outcome(
+    result: BuildResult, proof: VerifyReport | None, tags: tuple[str, ...]
+) -> dict[str, Any]:
+    """A finished build as plain data; `proof` is None for one that was not verified."""
+    found: dict[str, Any] = {}
+    if proof:
+        counts = {o: proof.count(o) for o in ("passed", "failed", "skipped")}
+        found = {"observed": dict(proof.observed), "checks": counts}
+    return {
+        "id": result.planned.spec.id,
+        "digest": result.digest,
+        "lock": f"sha256:{result.planned.lock.digest}",
+        "unlocked": result.planned.lock.unlocked,
+        "size": result.size,
+        "seconds": {"build": round(result.seconds, 1), "verify": proof.seconds if proof else None},
+        "tags": list(tags),
+        **found,
+    }
+
+
+def built(done: dict[str, Any]) -> str:
+    """A finished build, from `outcome`."""
+    seconds = done["seconds"]
+    lines = [
+        f"\n{done['id']}",
+        f"  digest    {done['digest']}",
+        f"  lock      {done['lock']}" + (" (unlocked)" if done["unlocked"] else ""),
+        f"  size      {done['size'] / 1e9:.2f} GB unpacked",
+    ]
+    if "checks" not in done:
+        return "\n".join([*lines, f"  time      {seconds['build']} s to build; not verified"])
+    lines += [
+        f"  time      {seconds['build']} s to build, {seconds['verify']} s to verify",
+        f"  verified  {done['checks']['passed']} checks passed",
+        *(f"            {name}: {value}" for name, value in done["observed"].items()),
+        "  tags      " + "\n            ".join(done["tags"]),
+    ]
+    command = "import torch; print(torch.__version__, torch.version.cuda)"
+    lines.append(f'  next      docker run --rm {done["tags"][-1]} python -c "{command}"')
+    return "\n".join(lines)
+
+
+def verified(proof: VerifyReport) -> str:
+    """A passing verification."""
+    lines = [f"{proof.id}: {proof.count('passed')} checks passed in {proof.seconds} s"]
+    return "\n".join([*lines, *(f"  {name}: {value}" for name, value in proof.observed.items())])
+
+
+def locked(name: str, lock: WheelLock | DebLock, *, changed: bool) -> str:
+    """A lock that was resolved."""
+    state = "changed" if changed else "unchanged"
+    if isinstance(lock, DebLock):
+        size = sum(deb.size for deb in lock.debs)
+        return f"{name}: {len(lock.debs)} packages, {size / 1e6:.0f} MB, {state}"
+    return f"{name}: {len(lock.wheels)} wheels, {lock.size / 1e6:.0f} MB, {state}"
+
+
+def findings(found: Sequence[Finding]) -> str:
+    """What became of locked inputs: a count for each lock, a line for each that changed."""
+    lines = []
+    for lock in dict.fromkeys(finding.lock for finding in found):
+        ours = [finding for finding in found if finding.lock == lock]
+        counts = Counter(finding.state for finding in ours)
+        lines.append(f"{lock}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
+        lines += [
+            f"  {f.state:<9} {f.name} {f.version} {f.detail}".rstrip()
+            for f in ours
+            if f.state != UNCHANGED or f.detail
+        ]
+    return "\n".join(lines)
+
+
+def verdict(found: Verdict) -> str:
+    """The outcome of a rebuild, fit for a release note."""
+    words = {
+        IDENTICAL: "is reproducible: a rebuild from nothing has the same digest",
+        SAME_CONTENT: "is reproducible: a rebuild from nothing has the same content, compressed "
+        "otherwise",
+    }
+    lock = "in its revision" if found.committed else "resolved by a build, carried in the image"
+    lines = [
+        f"{found.image} {words.get(found.outcome, 'is NOT reproducible: a rebuild differs')}",
+        f"  image     {found.manifests[0]}",
+        f"  rebuilt   {found.manifests[1]} in {found.seconds} s",
+        f"  revision  {found.revision or 'none'}",
+        f"  lock      {found.lock} of {found.lock_date}, {lock}",
+        f"  builder   {found.builder}",
+    ]
+    return "\n".join([*lines, *(differences(found.differences) if found.differences else ())])
+
+
+def differences(found: Sequence[Difference], limit: int = 40) -> list[str]:
+    """A table of differences: layer, kind, path, both values."""
+    lines = [f"  {'layer':<6} {'kind':<14} path"]
+    for one in found[:limit]:
+        where = str(one.layer) if one.layer else "-"
+        lines.append(f"  {where:<6} {one.kind:<14} {one.path}")
+        if one.first or one.second:
+            values = f"{one.first or 'nothing'} -> {one.second or 'nothing'}"
+            lines.append(f"  {'':<21} {values[:160]}")
+    if len(found) > limit:
+        lines.append(f"  and {len(found) - limit} more; --json lists them all")
+    return lines

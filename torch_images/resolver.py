@@ -1,0 +1,158 @@
+"""What apt would install today: the packages of a base, resolved at a mirror or in its image.
+
+apt itself decides, in both cases; scripts/print-packages asks it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_images.config import Base
+from torch_images.debs import DebLock, parse_packages
+from torch_images.engine import Engine
+from torch_images.errors import (
+    BuildError,
+    CommandError,
+    DiskError,
+    EngineError,
+    LockError,
+    NetworkError,
+    TorchImagesError,
+)
+from torch_images.network import Network
+from torch_images.runner import Runner
+
+# What mmdebstrap's variant "minbase" installs beside the packages it is asked for.
+_MINIMUM = ("?essential", "?priority(required)", "apt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolver:
+    """Asks apt. `mirrors` are URLs or sources.list lines that replace the default ones."""
+
+    root: Path
+    network: Network
+    run: Runner
+    engine: Engine | None = None
+    mirrors: tuple[str, ...] = ()
+
+    def resolve(self, name: str, base: Base, image: str, date: dt.date) -> DebLock:
+        """The lock with this name of a base's packages, as they are at its mirror now.
+
+        `image` is the pinned image to add them to, "" for a base that is bootstrapped.
+        Raises NetworkError, BuildError or LockError.
+        """
+        script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
+        text = self._in_image(base, image, script) if image else self._at_mirror(base, script)
+        return DebLock(
+            name=name,
+            date=date,
+            system=base.system,
+            request=tuple(sorted(base.packages)),
+            debs=parse_packages(text),
+            image=image,
+        )
+
+    def roots(self, base: Base) -> tuple[str, ...]:
+        """The roots of the archives that have a base's packages, such as ".../debian"."""
+        if not base.suite:
+            named = [_address(mirror) for mirror in self.mirrors]
+            return tuple(dict.fromkeys(named or [base.mirror]))
+        listing = 'cat "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* 2>/dev/null || true'
+        text = self._mmdebstrap(base, listing, "--skip=update")
+        found = re.findall(r"^(?:deb|URIs:)\s+(?:\[[^]]*\]\s+)?(\S+)", text, re.MULTILINE)
+        return tuple(dict.fromkeys(uri.rstrip("/") for uri in found))
+
+    def digest(self, image: str, *, missing_ok: bool = False) -> str:
+        """The digest that a registry has for an image; "" where it has none and that is allowed.
+
+        Raises UsageError, NetworkError or EngineError.
+        """
+        if self.engine is None:
+            raise EngineError(f"image {image} can be looked up with a Docker Engine only")
+        return self.engine.registry_digest(image, missing_ok=missing_ok)
+
+    def _at_mirror(self, base: Base, script: str) -> str:
+        """What apt would install into an empty root file system."""
+        packages = shlex.join((*_MINIMUM, *base.packages))
+        return self._mmdebstrap(
+            base, f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {packages}\n{script}'
+        )
+
+    def _mmdebstrap(self, base: Base, script: str, *options: str) -> str:
+        """What a script prints in an empty root file system ("$1") with the sources of a suite."""
+        command = ["mmdebstrap", "--quiet", "--variant=custom", "--format=null", *options]
+        command.append(f'--customize-hook=exec >"$1"/printed\n{script}')
+        env: dict[str, str | None] = {k.lower(): v for k, v in self.network.proxies}
+        with tempfile.TemporaryDirectory() as folder:
+            printed = Path(folder, "printed")
+            # mmdebstrap shows what hooks print as its own messages.
+            command.append(f"--customize-hook=download /printed {shlex.quote(str(printed))}")
+            command += ["--architectures=amd64", base.suite, "/dev/null", *self.mirrors]
+            try:
+                self.run.run(command, env={**env, "LC_ALL": "C.UTF-8"})
+            except CommandError as error:
+                raise explain(base, error) from None
+            return printed.read_text(encoding="utf-8")
+
+    def _in_image(self, base: Base, image: str, script: str) -> str:
+        """What apt would install into an image."""
+        prepare = "apt-get -qq update >&2"
+        if self.mirrors:
+            lines = "\n".join(sources(self.mirrors, base.system.split()[-1]))
+            prepare = (
+                f"rm -rf /etc/apt/sources.list.d/*; printf '%s\\n' {shlex.quote(lines)} "
+                f">/etc/apt/sources.list; {prepare}"
+            )
+        words = ["sh", "-c", f"{prepare}\n{script}", "print-packages", *base.packages]
+        network = "host" if any("//127.0.0.1" in mirror for mirror in self.mirrors) else "bridge"
+        if self.engine is None:
+            raise EngineError(f"the packages of {image} can be read with a Docker Engine only")
+        self.engine.pull(image)
+        done = self.engine.run(image, *words, entrypoint=[""], user="0", network_mode=network)
+        if done.code:
+            raise explain(base, CommandError(shlex.join(words[:2]), done.code, done.output))
+        return done.output
+
+
+def sources(mirrors: Sequence[str], codename: str) -> tuple[str, ...]:
+    """Mirrors as sources.list lines; a bare URL stands for the main component of a release."""
+    return tuple(m if m.startswith("deb ") else f"deb {m} {codename} main" for m in mirrors)
+
+
+def explain(base: Base, error: CommandError) -> TorchImagesError:
+    """The user's view of an apt or mmdebstrap that failed."""
+    text = error.output
+    if "No space left on device" in text:
+        return DiskError(f"the disk filled up while base {base.name} was made", "free some space")
+    if re.search(
+        r"(?:Unable|Failed) to fetch|Could not (?:connect|resolve)|not have a Release file",
+        text,
+    ):
+        return NetworkError(
+            f"base {base.name}: the Debian mirror could not be reached or lacks "
+            f"{base.suite or base.system}",
+            "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
+        )
+    missing = re.search(r"Unable to locate package (\S+)", text)
+    if missing:
+        return LockError(
+            f"base {base.name}: the mirror has no package {missing[1]}",
+            "correct its packages in images.yaml",
+        )
+    lines = [line for line in text.splitlines() if line.startswith("E: ")] or [str(error)]
+    return BuildError(
+        f"base {base.name} could not be made: {lines[0]}", f"command: {error.command[:200]}"
+    )
+
+
+def _address(mirror: str) -> str:
+    """The URL in a mirror that may be a sources.list line."""
+    found = re.search(r"[a-z]+://\S+", mirror)
+    return (found[0] if found else mirror).rstrip("/")

@@ -1,0 +1,41 @@
+"""The bill of materials of an image: written into it by its build, read and checked from here.
+
+CycloneDX 1.6, JSON: https://cyclonedx.org/docs/1.6/json/
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from torch_images.engine import Engine
+from torch_images.errors import VerifyError
+from torch_images.render import FOLDER
+from torch_images.workplace import Workplace
+
+PATH = f"{FOLDER}/sbom.cdx.json"
+
+
+def read(image: str, engine: Engine) -> str:
+    """The bill of materials in an image.
+
+    Raises EngineError where there is none, VerifyError where it is not valid CycloneDX 1.6.
+    """
+    text = engine.read_files(image, PATH)[PATH.rpartition("/")[2]]
+    problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+    if problem:
+        raise VerifyError(f"{image}: {PATH} is not valid CycloneDX: {str(problem)[:300]}")
+    return text
+
+
+def save(image: str, identifier: str, place: Workplace, engine: Engine) -> Path:
+    """Put the bill of materials of a built image beside the build, and say where.
+
+    Raises as `read` does.
+    """
+    path = place.output / "sbom" / f"{identifier}.cdx.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(read(image, engine), encoding="utf-8")
+    return path
