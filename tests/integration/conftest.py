@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration.standins import copy_project, replace
 from tests.integration.support import ROOT, SELECT, Built, invoke
 from torch_images.config import Config, load_config
 from torch_images.engine import Engine, connect
@@ -30,10 +31,25 @@ def config() -> Config:
     return load_config(ROOT / "images.yaml")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The locks that all of this builds from: Debian's made now, so that no update of it matters.
+
+    Every process that tests start reads them, too.
+    """
+    folder = tmp_path_factory.mktemp("inputs") / "locks"
+    shutil.copytree(ROOT / "locks", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_IMAGES_LOCKS", str(folder))
+        done = invoke("lock", "--select", "base-bookworm")
+        assert done.returncode == 0, done.stderr
+        yield folder
+
+
 @pytest.fixture(scope="session")
-def place() -> Workplace:
+def place(locks: Path) -> Workplace:
     """The project's own folder and cache."""
-    return Workplace(root=ROOT, cache=default_cache(), network=detect(os.environ))
+    return Workplace(root=ROOT, cache=default_cache(), network=detect(os.environ), locks=locks)
 
 
 @pytest.fixture(scope="session")
@@ -55,21 +71,14 @@ def built() -> dict[str, Built]:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Callable[..., Path]:
+def project(tmp_path: Path, locks: Path) -> Callable[..., Path]:
     """A copy of the project with files changed: `project(("images.yaml", old, new), ...)`."""
 
     def copy(*changes: tuple[str, str, str]) -> Path:
         folder = tmp_path / "project"
-        for name in ("docker", "locks", "scripts", "tests", "torch_images"):
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / name, folder / name, ignore=ignore)
-        for name in ("images.yaml", "pyproject.toml", "tasks.py"):
-            shutil.copy(ROOT / name, folder / name)
+        copy_project(folder, locks)
         for name, old, new in changes:
-            path = folder / name
-            text = path.read_text()
-            assert old in text
-            path.write_text(text.replace(old, new, 1))
+            replace(folder, name, old, new)
         return folder
 
     return copy

@@ -27,11 +27,15 @@ class Built:
 def invoke(
     *words: str, cwd: Path = ROOT, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a verb as a user does, with its output captured."""
+    """Run a verb as a user does, with its output captured.
+
+    In a copy of the project it reads the locks of the copy, unless `env` says otherwise.
+    """
+    own = {"TORCH_IMAGES_LOCKS": str(cwd / "locks")} if cwd != ROOT else {}
     return subprocess.run(
         [sys.executable, "-m", "invoke", *words],
         cwd=cwd,
-        env={**os.environ, "NO_COLOR": "1", **(env or {})},
+        env={**os.environ, "NO_COLOR": "1", **own, **(env or {})},
         capture_output=True,
         text=True,
         check=False,

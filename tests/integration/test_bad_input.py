@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
-import http.server
+import dataclasses
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration.standins import WHEEL_LOCK as LOCK
+from tests.integration.standins import small_project
 from tests.integration.support import ROOT, Built, invoke
-from torch_images.base import bootstrap
-from torch_images.build import BuildOptions, build, check_disk, plan
+from tests.servers import closed_port, web_server
+from torch_images.bake import BuildOptions
+from torch_images.base import prepare
+from torch_images.build import build, check_disk, plan
 from torch_images.config import Config, load_config
+from torch_images.debs import read_debs
 from torch_images.engine import Engine
 from torch_images.errors import DiskError, NetworkError
-from torch_images.lock import LockedWheel, WheelLock, format_lock, read_lock
 from torch_images.matrix import choose
 from torch_images.network import Network
+from torch_images.resolver import Resolver
 from torch_images.runner import Runner
+from torch_images.wheels import read_lock
 from torch_images.workplace import Workplace
 
-LOCK = "locks/wheel-cu130-py311.txt"
 BUILD = ("build", "--cuda", "13.0", "--arch", "12.0", "--progress", "plain")
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr.strip().splitlines()[-1]
-
-
-def closed_port() -> int:
-    """A port of the loopback interface on which nobody listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @pytest.fixture
@@ -88,24 +79,52 @@ def test_an_unreachable_index(
     assert engine.tags("torch-") == before
 
 
-def test_an_unreachable_debian_mirror(config: Config, tmp_path: Path, runner: Runner) -> None:
+def test_an_unreachable_debian_mirror(
+    config: Config, place: Workplace, runner: Runner, tmp_path: Path
+) -> None:
     mirror = f"http://127.0.0.1:{closed_port()}/debian"
-    with pytest.raises(NetworkError, match="the Debian mirror could not be reached"):
-        bootstrap(config.bases[0], cache=tmp_path, mirrors=(mirror,), network=Network(), run=runner)
-    assert [p for p in tmp_path.iterdir() if p.is_dir()] == []
+    resolver = Resolver(root=ROOT, network=Network(), run=runner, mirrors=(mirror,))
+    base = dataclasses.replace(config.bases[0], snapshot="")
+    lock = read_debs(place.locks / "base-bookworm.txt")
+    with pytest.raises(NetworkError, match="no Debian mirror could be reached"):
+        prepare(base, lock, cache=tmp_path, resolver=resolver)
+    with pytest.raises(NetworkError, match="the Debian mirror could not be reached or lacks bookw"):
+        resolver.resolve("base-bookworm", base, "", lock.date)
+    assert list(tmp_path.iterdir()) == [tmp_path / "debs"]
+
+
+def test_a_disk_that_fills_up_while_packages_are_fetched(
+    config: Config, small_disk: Path, place: Workplace, runner: Runner
+) -> None:
+    resolver = Resolver(root=ROOT, network=place.network, run=runner)
+    lock = read_debs(place.locks / "base-bookworm.txt")
+    with pytest.raises(DiskError, match=r"\.deb could not be saved: No space left on device"):
+        prepare(config.bases[0], lock, cache=small_disk, resolver=resolver)
+    assert not list(small_disk.rglob(".partial-*"))
 
 
 def test_a_disk_that_fills_up_while_the_base_is_made(
-    config: Config, small_disk: Path, place: Workplace, runner: Runner
+    built: dict[str, Built],
+    config: Config,
+    small_disk: Path,
+    place: Workplace,
+    runner: Runner,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("TMPDIR", str(small_disk))
+    (tmp_path / "debs").symlink_to(place.cache / "debs")
+    resolver = Resolver(root=ROOT, network=place.network, run=runner)
+    lock = read_debs(place.locks / "base-bookworm.txt")
     with pytest.raises(DiskError, match="the disk filled up while base bookworm was made"):
-        bootstrap(config.bases[0], cache=small_disk, network=place.network, run=runner)
-    assert [p for p in small_disk.iterdir() if p.is_dir()] == []
+        prepare(config.bases[0], lock, cache=tmp_path, resolver=resolver)
+    assert [p for p in (tmp_path / "bases").iterdir() if p.is_dir()] == []
+    assert list(small_disk.iterdir()) == []
 
 
 def test_a_disk_that_is_too_small(config: Config, small_disk: Path, place: Workplace) -> None:
     with pytest.raises(DiskError, match=r"needs about \d+ GB, .* has 0\.1 GB free"):
-        check_disk(small_disk, plan([choose(config)], place.root))
+        check_disk(small_disk, plan(config, [choose(config)], place.locks))
 
 
 def test_a_builder_that_does_not_exist() -> None:
@@ -126,36 +145,6 @@ def test_an_engine_without_buildx(tmp_path: Path) -> None:
     )
 
 
-def make_wheel(folder: Path, name: str, version: str) -> LockedWheel:
-    """A wheel with one module, on a page of the simple index (PEP 503) in `folder`."""
-    module = name.replace("-", "_")
-    filename, info = f"{module}-{version}-py3-none-any.whl", f"{module}-{version}.dist-info"
-    files = {
-        f"{module}.py": b"ANSWER = 42\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    lines = []
-    for path, data in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        lines.append(f"{path},sha256={digest},{len(data)}\n")
-    files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
-    index = folder / "simple" / name
-    index.mkdir(parents=True)
-    with zipfile.ZipFile(index / filename, "w") as archive:
-        for path, data in files.items():
-            archive.writestr(zipfile.ZipInfo(path), data)
-    data = (index / filename).read_bytes()
-    (index / "index.html").write_text(f'<a href="{filename}">{filename}</a>')
-    return LockedWheel(
-        name=name,
-        version=version,
-        filename=filename,
-        size=len(data),
-        sha256=hashlib.sha256(data).hexdigest(),
-    )
-
-
 @pytest.mark.parametrize("driver", ["docker", "remote"])
 def test_a_mirror_of_the_index_is_used(
     driver: str,
@@ -163,31 +152,28 @@ def test_a_mirror_of_the_index_is_used(
     engine: Engine,
     runner: Runner,
     place: Workplace,
-    project: Callable[..., Path],
     tmp_path: Path,
 ) -> None:
     """Packages that only an index on loopback has are installed; its address stays out.
 
-    The wheels are stand-ins made here: what is tested is the way to the index, not the content.
+    The wheels are stand-ins: what is tested is the way to the index, not the content.
     "remote" takes the way of builders outside the engine: an archive that is loaded afterwards.
     """
     monkeypatch.setattr("torch_images.build.driver", lambda *_: driver)
-    wanted = (("torch", "2.11.0"), ("triton", "3.6.0"), ("torch-images-probe", "1.0"))
-    wheels = tuple(make_wheel(tmp_path, name, version) for name, version in wanted)
-    folder = project()
-    date = read_lock(folder / LOCK).date
-    (folder / LOCK).write_text(format_lock(WheelLock(date=date, python="3.11", wheels=wheels)))
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    handler.log_message = lambda *_: None  # type: ignore[attr-defined]
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        index = f"http://127.0.0.1:{server.server_port}/simple"
+    folder = tmp_path / "small"
+    pages = small_project(folder, place.locks, tmp_path / "wheels")
+    config = load_config(folder / "images.yaml")
+    with web_server(pages) as (url, _):
+        index = f"{url}/simple"
         network = Network(ca_bundle=place.network.ca_bundle, index=index)
-        [image] = plan([choose(load_config(folder / "images.yaml"), arch="12.0")], folder)
-        copy = Workplace(root=folder, cache=place.cache, network=network)
-        config = load_config(folder / "images.yaml")
-        build(config, [image], copy, BuildOptions(progress="plain"), engine=engine, run=runner)
-        server.shutdown()
+        copy = dataclasses.replace(place, root=folder, network=network, locks=folder / "locks")
+        invoke("lock", "--select", "base-bookworm", cwd=folder)
+        planned = plan(config, [choose(config, arch="12.0")], copy.locks)
+        options = BuildOptions(progress="plain")
+        [image] = [
+            result.planned
+            for result in build(config, planned, copy, options, engine=engine, run=runner)
+        ]
     try:
         command = ("python", "-c", "import torch_images_probe as p; print(p.ANSWER)")
         assert engine.run(image.candidate, *command).output.strip() == "42"
@@ -226,8 +212,8 @@ def test_a_killed_build_is_safe_to_repeat(
     assert {tag: engine.inspect(tag).id for tag in engine.tags("torch-")} == before
 
     config = load_config(folder / "images.yaml")
-    [image] = plan([choose(config, arch="12.0")], folder)
-    copy = Workplace(root=folder, cache=place.cache, network=place.network)
+    copy = dataclasses.replace(place, root=folder, locks=folder / "locks")
+    [image] = plan(config, [choose(config, arch="12.0")], copy.locks)
     [result] = build(config, [image], copy, BuildOptions(), engine=engine, run=runner)
     assert engine.inspect(image.candidate).id == result.digest
     engine.untag(image.candidate)

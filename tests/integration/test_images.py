@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from tests.integration.support import ROOT, SELECT, Built, facts, invoke
+from tests.integration.support import SELECT, Built, facts, invoke
 from torch_images import publish
-from torch_images.config import load_config
+from torch_images.config import Config
 from torch_images.engine import Engine
+from torch_images.workplace import Workplace
 
 VERSIONS = {"cu130": "2.11.0+cu130 13.0", "cu128": "2.10.0+cu128 12.8"}
 PRINT = "import torch; print(torch.__version__, torch.version.cuda)"
@@ -67,9 +68,8 @@ def test_building_again_changes_nothing(built: dict[str, Built]) -> None:
 
 @pytest.mark.parametrize("name", ["cu130-sm120-wheel-bookworm-runtime", "torch-cu130:sm120"])
 def test_verify_finds_an_image_by_any_name(
-    built: dict[str, Built], engine: Engine, name: str
+    built: dict[str, Built], config: Config, place: Workplace, engine: Engine, name: str
 ) -> None:
-    config = load_config(ROOT / "images.yaml")
-    reference, spec = publish.identify(config, name, engine)
-    assert spec.id == built["cu130"].id
+    reference, planned = publish.identify(config, name, place, engine)
+    assert planned.spec.id == built["cu130"].id
     assert engine.inspect(reference).id == built["cu130"].digest

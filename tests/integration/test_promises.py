@@ -10,7 +10,8 @@ import pytest
 
 from tests.integration.support import Built, invoke
 from torch_images.arch import Capability
-from torch_images.build import Planned, plan
+from torch_images.bake import Planned
+from torch_images.build import plan
 from torch_images.config import Architecture, Config
 from torch_images.engine import Engine
 from torch_images.errors import VerifyError
@@ -53,7 +54,7 @@ BREAKAGES = {
 
 @pytest.fixture(scope="module")
 def planned(config: Config, place: Workplace) -> Planned:
-    [image] = plan([choose(config, cuda="13.0", arch="12.0")], place.root)
+    [image] = plan(config, [choose(config, cuda="13.0", arch="12.0")], place.locks)
     return image
 
 
@@ -107,7 +108,7 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
     """The 12.8 image, taken for a 13.0 image that serves a chip it has no code for."""
     thor = Architecture(capability=Capability(11, 0), family="Blackwell", gpus=("Jetson Thor",))
     wider = dataclasses.replace(config, architectures=(*config.architectures, thor))
-    [wrong] = plan([choose(wider, cuda="13.0", arch="11.0")], place.root)
+    [wrong] = plan(wider, [choose(wider, cuda="13.0", arch="11.0")], place.locks)
     report = verify(built["cu128"].tags[0], config, wrong, place, engine=engine, run=runner)
     failed = {check.name for check in report.failed}
     assert failed >= {

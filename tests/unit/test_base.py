@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.fakes import FakeRunner, web_server
+from tests.servers import web_server
+from tests.unit.fakes import FakeRunner
 from torch_images.base import command, kept, prepare
 from torch_images.config import Base
 from torch_images.debs import DebLock, LockedDeb
@@ -214,7 +215,7 @@ def test_a_locked_build_stops_and_names_what_has_vanished(tmp_path: Path) -> Non
 
 
 def test_a_locked_build_takes_no_lock_of_a_build(tmp_path: Path) -> None:
-    with pytest.raises(LockError, match="base-x.txt is not one that `invoke lock` resolved; run"):
+    with pytest.raises(LockError, match=r"base-x\.txt is not one that `invoke lock` resolved; run"):
         prepare(
             ADDED,
             lock(unlocked=True),

@@ -40,7 +40,9 @@ def layer(change: Change = lambda _: None, form: int = tarfile.PAX_FORMAT) -> by
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:", format=form) as archive:
         for member in found:
-            data = member.pax_headers.pop("content", member.name).encode()
+            headers = dict(member.pax_headers)
+            data = headers.pop("content", member.name).encode()
+            member.pax_headers = headers
             member.size = len(data) if member.isreg() else 0
             archive.addfile(member, io.BytesIO(data))
     return out.getvalue()

@@ -1,0 +1,137 @@
+"""Locks against the real sources: what a fresh one says, and what becomes of a stale one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.support import Built, invoke
+from torch_images.debs import format_debs, read_debs
+from torch_images.engine import Engine
+from torch_images.lockfile import write
+from torch_images.wheels import read_lock
+
+LOCK = "locks/base-bookworm.txt"
+LABEL = "io.github.torch-images.lock"
+BUILD = ("build", "--cuda", "13.0", "--arch", "12.0", "--progress", "plain")
+
+
+def last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def stale(project: Callable[..., Path], tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A project whose lock names a version of tini that no archive has, and an empty cache."""
+    folder = project()
+    lock = read_debs(folder / LOCK)
+    debs = [
+        dataclasses.replace(d, version="0.0", path=f"{d.path}.0.deb", sha256="0" * 64)
+        if d.name == "tini"
+        else d
+        for d in lock.debs
+    ]
+    write(folder / LOCK, format_debs(dataclasses.replace(lock, debs=tuple(debs))))
+    return folder, {"TORCH_IMAGES_CACHE": str(tmp_path / "cache")}
+
+
+def test_locking_again_changes_nothing(locks: Path) -> None:
+    before = {path.name: path.read_text() for path in locks.iterdir()}
+    done = invoke("lock", "--select", "base-bookworm")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("base-bookworm: 160 packages, ")
+    assert done.stdout.endswith(" unchanged\n")
+    assert {path.name: path.read_text() for path in locks.iterdir()} == before
+
+
+def test_a_fresh_lock_is_unchanged_at_its_source(locks: Path) -> None:
+    done = invoke("lock", "--check", "--select", "base-bookworm", "--json")
+    assert done.returncode == 0, done.stderr
+    findings = json.loads(done.stdout)
+    assert len(findings) == 160
+    assert {finding["state"] for finding in findings} == {"unchanged"}
+
+
+def test_wheels_are_checked_at_the_index() -> None:
+    """What the index has today is not known here, but every input must be found there."""
+    done = invoke("lock", "--check", "--select", "wheel-cu130-py311", "--json")
+    assert done.returncode == 0, done.stderr
+    states = {f["name"]: f["state"] for f in json.loads(done.stdout)}
+    assert states["torch"] == "unchanged"
+    assert set(states.values()) <= {"unchanged", "newer"}
+
+
+def test_an_altered_wheel_is_found(project: Callable[..., Path], locks: Path) -> None:
+    wheel = next(w for w in read_lock(locks / "tools-build.txt").wheels if w.name == "uv")
+    folder = project(("locks/tools-build.txt", wheel.sha256, "0" * 64))
+    done = invoke("lock", "--check", "--select", "tools-build", cwd=folder)
+    assert done.returncode == 3
+    assert f"  altered   uv {wheel.version} expected sha256:{'0' * 64}, found " in done.stdout
+
+
+def test_a_package_whose_hash_differs_is_refused_by_name(
+    project: Callable[..., Path], tmp_path: Path, locks: Path
+) -> None:
+    tini = next(deb for deb in read_debs(locks / "base-bookworm.txt").debs if deb.name == "tini")
+    folder = project((LOCK, tini.sha256, "0" * 64))
+    done = invoke(*BUILD, cwd=folder)
+    assert done.returncode == 3
+    assert last_line(done.stderr) == (
+        f"error: tini {tini.version} is not the package that was locked: expected sha256:{'0' * 64}"
+        f", found sha256:{tini.sha256}; the mirror serves another file; if that is meant, run "
+        "`invoke lock`"
+    )
+    check = invoke("lock", "--check", "--select", "base-bookworm", cwd=folder)
+    assert check.returncode == 3
+    assert "  altered   tini " in check.stdout
+    assert f"tini {tini.version} altered (base-bookworm)" in last_line(check.stderr)
+
+
+def test_a_stale_lock_is_refused_where_it_must_be_met(
+    stale: tuple[Path, dict[str, str]], engine: Engine
+) -> None:
+    folder, env = stale
+    before = engine.tags("torch-")
+    done = invoke(*BUILD, "--locked", cwd=folder, env=env)
+    assert done.returncode == 3
+    assert last_line(done.stderr) == (
+        "error: locks/base-bookworm.txt: no mirror and no snapshot archive has tini 0.0; run "
+        "`invoke lock --select base-bookworm`, or name a mirror that has them with --mirror"
+    )
+    check = invoke("lock", "--check", "--select", "base-bookworm", cwd=folder)
+    assert check.returncode == 3
+    assert "  vanished  tini 0.0 -> 0.19.0" in check.stdout
+    assert engine.tags("torch-") == before
+
+
+def test_a_stale_lock_is_replaced_where_it_need_not(
+    built: dict[str, Built], stale: tuple[Path, dict[str, str]], engine: Engine, locks: Path
+) -> None:
+    """The image is built, verified, and says everywhere that it is not of the project's lock."""
+    folder, env = stale
+    committed = (folder / LOCK).read_text()
+    done = invoke(*BUILD, "--json", cwd=folder, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    warning = next(line for line in done.stderr.splitlines() if line.startswith("warning: "))
+    assert "base bookworm is resolved afresh" in warning
+    assert "tini 0.0 -> 0.19.0" in warning
+    [image] = json.loads(done.stdout)
+    try:
+        assert image["unlocked"]
+        assert image["lock"] not in {engine.inspect(b.digest).labels[LABEL] for b in built.values()}
+        assert image["tags"][0].endswith(f"-{image['lock'].partition(':')[2][:12]}-unlocked")
+        assert engine.inspect(image["digest"]).labels["io.github.torch-images.unlocked"] == "yes"
+        assert (folder / LOCK).read_text() == committed
+        carried = engine.read_files(image["tags"][0], "/usr/share/torch-images/lock")
+        fresh = read_debs(locks / "base-bookworm.txt")
+        assert "# unlocked: yes\n" in carried["base-bookworm.txt"]
+        assert all(deb.line in carried["base-bookworm.txt"] for deb in fresh.debs)
+        again = invoke("verify", image["tags"][0], cwd=folder, env=env)
+        assert again.returncode == 0, again.stderr
+    finally:
+        engine.tag(built["cu130"].digest, "torch-cu130", "sm120")
+        engine.untag(image["tags"][0])

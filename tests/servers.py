@@ -1,0 +1,50 @@
+"""Web servers of the test's own process, on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+
+
+def closed_port() -> int:
+    """A port of the loopback interface on which nobody listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def web_server(files: Mapping[str, bytes], elsewhere: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Serve files by path on loopback; the URL, and the list that requests are added to.
+
+    What is not there is looked for below `elsewhere`, if that is given.
+    """
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            data = files.get(self.path)
+            missing = 302 if elsewhere else 404
+            self.send_response(missing if data is None else 200)
+            if data is None and elsewhere:
+                self.send_header("Location", elsewhere + self.path)
+            self.send_header("Content-Length", str(len(data or b"")))
+            self.end_headers()
+            self.wfile.write(data or b"")
+
+        def log_message(self, *_: object) -> None:
+            """Keep requests out of the output of tests."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
