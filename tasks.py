@@ -10,7 +10,6 @@ import functools
 import json
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +28,10 @@ if TYPE_CHECKING:
     from torch_images.workplace import Workplace
 
 ROOT = Path(__file__).resolve().parent
-logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-logging.addLevelName(logging.WARNING, "warning")
+_warnings = logging.StreamHandler()  # the project's own; libraries' stay as Python has them
+_warnings.setFormatter(logging.Formatter("warning: %(message)s"))
+logging.getLogger("torch_images").addHandler(_warnings)
+logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news
 
 _AXES_HELP = {
     "cuda": "CUDA version, such as 13.0",
@@ -134,10 +135,11 @@ def lock(
     from torch_images.lock import inputs, update
     from torch_images.resolver import Resolver
     from torch_images.runner import Runner
+    from torch_images.setup import can_bootstrap
 
     chosen, place = inputs(_config(), select), _place()
     images = any(item.image for item in chosen)
-    if shutil.which("mmdebstrap") is None and any(i.base and i.base.suite for i in chosen):
+    if not can_bootstrap() and any(item.base and item.base.suite for item in chosen):
         _engine(bootstraps=True)
     resolver = Resolver(
         root=ROOT,
@@ -369,27 +371,12 @@ def _mirrors(named: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _engine(*, bootstraps: bool = False) -> Engine:
-    """The engine; ./inv allows setting one up where none answers, plain `invoke` does not.
+    """The engine; set up where none answers and ./inv allows it."""
+    from torch_images.runner import Runner
+    from torch_images.setup import ready_engine
 
-    With `bootstraps`, the tool that makes bookworm bases counts as part of it.
-    """
-    from torch_images.engine import connect
-    from torch_images.errors import EngineError
-
-    allowed = os.environ.get("TORCH_IMAGES_SETUP")
-    try:
-        engine = connect()
-        if not (allowed and bootstraps and shutil.which("mmdebstrap") is None):
-            return engine
-    except EngineError:
-        if allowed is None:
-            raise
-    import subprocess
-
-    yes = ["--yes"] if allowed == "yes" else []
-    if subprocess.run([ROOT / "scripts" / "setup-engine", *yes], check=False).returncode:
-        raise EngineError("no Docker Engine was set up", "the lines above say why") from None
-    return connect()
+    allowed = os.environ.get("TORCH_IMAGES_SETUP", "")
+    return ready_engine(ROOT, Runner(), allowed=allowed, bootstraps=bootstraps)
 
 
 def _verify(

@@ -125,7 +125,7 @@ def prepare(
 
 def command(base: Base, lock: DebLock, target: Path, repository: str) -> list[str]:
     """The mmdebstrap command that makes `target`, a tar, from the packages at a URL alone."""
-    words = ["mmdebstrap", "--quiet", "--variant=minbase", "--format=tar", "--architectures=amd64"]
+    words = ["mmdebstrap", "--variant=minbase", "--format=tar", "--architectures=amd64"]
     # All by name: which ones the variant would add follows priorities that only a mirror knows.
     words += [f"--include={','.join(deb.name for deb in lock.debs)}"]
     words += [f"--dpkgopt=path-exclude={pattern}" for pattern in _EXCLUDED]

@@ -155,9 +155,9 @@ class Engine:
             container.remove(force=True)
 
     def read_files(self, image: str, folder: str) -> dict[str, str]:
-        """The text of every file directly in a folder of an image, by name.
+        """The text of every file at or below a path of an image, by the file's own name.
 
-        Raises EngineError if there is no such folder.
+        Raises EngineError if there is no such path.
         """
         container = self._client.containers.create(image, ["true"])
         try:

@@ -87,7 +87,7 @@ class Resolver:
 
     def _mmdebstrap(self, base: Base, script: str, *options: str) -> str:
         """What a script prints in an empty root file system ("$1") with the sources of a suite."""
-        command = ["mmdebstrap", "--quiet", "--variant=custom", "--format=null", *options]
+        command = ["mmdebstrap", "--variant=custom", "--format=null", *options]
         command.append(f'--customize-hook=exec >"$1"/printed\n{script}')
         env: dict[str, str | None] = {k.lower(): v for k, v in self.network.proxies}
         with tempfile.TemporaryDirectory() as folder:
@@ -139,6 +139,11 @@ def explain(base: Base, error: CommandError) -> TorchImagesError:
             f"base {base.name}: the Debian mirror could not be reached or lacks "
             f"{base.suite or base.system}",
             "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
+        )
+    if "unable to pick chroot mode" in text:
+        return BuildError(
+            f"base {base.name}: mmdebstrap cannot work for a user who is not root",
+            "install uidmap, which has newuidmap, and see that /etc/subuid names this user",
         )
     missing = re.search(r"Unable to locate package (\S+)", text)
     if missing:

@@ -68,6 +68,11 @@ class Runner:
             )
         return Completed(done.returncode, done.stdout)
 
+    def interact(self, command: Sequence[str]) -> int:
+        """Run on the user's own terminal, so that it can ask; its exit code."""
+        with _starting(command):
+            return subprocess.run(command, check=False).returncode
+
     def stream(
         self,
         command: Sequence[str],

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.servers import closed_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SELECT = "cu*-sm120-wheel-bookworm-runtime"
@@ -45,3 +52,34 @@ def invoke(
 def facts(**values: Any) -> dict[str, Any]:
     """Options for a container without network, as most of these tests want it."""
     return {"network_mode": "none", **values}
+
+
+@contextlib.contextmanager
+def registry(folder: Path) -> Iterator[str]:
+    """A real registry on loopback, Debian's docker-registry; its address."""
+    folder.mkdir()
+    program = shutil.which("docker-registry")
+    if program is None:  # unpacked, not installed: it needs nothing else
+        download = ["apt-get", "-qq", "download", "docker-registry"]
+        subprocess.run(download, cwd=folder, check=True, capture_output=True)
+        [package] = folder.glob("*.deb")
+        subprocess.run(["dpkg-deb", "--extract", package, folder / "program"], check=True)
+        program = str(folder / "program" / "usr" / "bin" / "docker-registry")
+    host = f"127.0.0.1:{closed_port()}"
+    settings = {
+        "version": "0.1",
+        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
+        "http": {"addr": host},
+    }
+    (folder / "config.yml").write_text(json.dumps(settings))
+    with subprocess.Popen(
+        [program, "serve", folder / "config.yml"], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            assert any("listening on" in line for line in process.stderr)
+            drain = threading.Thread(target=process.stderr.read, daemon=True)
+            drain.start()
+            yield host
+        finally:
+            process.terminate()

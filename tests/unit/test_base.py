@@ -257,6 +257,7 @@ def test_the_command_names_every_package_and_no_mirror() -> None:
         ("E: Failed to fetch http://x  Could not connect", NetworkError, "TORCH_IMAGES_MIRROR"),
         ("E: Unable to locate package tinii", LockError, "has no package tinii"),
         ("dpkg: error: No space left on device", DiskError, "the disk filled up"),
+        ("E: unable to pick chroot mode automatically", BuildError, "install uidmap"),
         ("E: cannot unshare", BuildError, "E: cannot unshare"),
     ],
 )

@@ -1,0 +1,137 @@
+"""A base that is an image: digest and added packages locked, and the same digest twice.
+
+The image is a stand-in for NVIDIA's: the bootstrapped Debian base, in a real registry on loopback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
+
+from tests.integration.standins import replace, small_project
+from tests.integration.support import Built, invoke, registry
+from tests.servers import web_server
+from torch_images.base import prepare
+from torch_images.config import Config
+from torch_images.debs import read_debs
+from torch_images.engine import Engine
+from torch_images.oci import layout_digest
+from torch_images.resolver import Resolver
+from torch_images.runner import Runner
+from torch_images.workplace import Workplace
+
+CANDIDATE = "torch-images-candidate:cu130-sm120-wheel-ubuntu24.04-runtime"
+LOCK = "base-ubuntu24.04-cu130"
+BUILD = (
+    *("build", "--cuda", "13.0", "--arch", "12.0", "--base", "ubuntu24.04", "--progress", "plain"),
+    *("--no-cache", "--unverified", "--json"),
+)
+
+
+@dataclass(frozen=True)
+class OnImage:
+    """A project with a base that is an image in a registry."""
+
+    folder: Path
+    env: dict[str, str]
+    image: str
+
+
+@pytest.fixture(scope="module")
+def project_on_image(
+    built: dict[str, Built],
+    config: Config,
+    place: Workplace,
+    engine: Engine,
+    runner: Runner,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[OnImage]:
+    scratch = tmp_path_factory.mktemp("image")
+    resolver = Resolver(root=place.root, network=place.network, run=runner)
+    base = config.bases[0]
+    ready = prepare(
+        base, read_debs(place.locks / "base-bookworm.txt"), cache=place.cache, resolver=resolver
+    )
+    layout = Path(ready.contexts["base"].removeprefix("oci-layout://").partition("@")[0])
+    assert layout_digest(layout) == ready.digest
+    layer = max((layout / "blobs" / "sha256").iterdir(), key=lambda path: path.stat().st_size)
+    folder = scratch / "project"
+    pages = small_project(folder, place.locks, scratch / "wheels")
+    real = os.environ.get("UV_DEFAULT_INDEX", PYPI_SIMPLE_ENDPOINT).rstrip("/")
+    with (
+        registry(scratch / "registry") as host,
+        web_server(pages, real.removesuffix("/simple")) as (url, _),
+    ):
+        image = f"{host}/standin/cuda:13.0.2"
+        path = "ENV PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+        runner.run(["docker", "import", "--change", path, str(layer), image])
+        runner.run(["docker", "push", image])
+        engine.untag(image)
+        changes = {
+            "nvidia/cuda:13.0.2-devel-ubuntu24.04": image,
+            'python: "3.12"\n    system: ubuntu noble': 'python: "3.11"\n    system: debian bookworm',
+            "http://archive.ubuntu.com/ubuntu": resolver.roots(base)[0],
+            "packages: [ca-certificates, g++, libpython3.12-dev, python3, tini]": (
+                "packages: [jq, python3]"
+            ),
+        }
+        for old, new in changes.items():
+            replace(folder, "images.yaml", old, new)
+        env = {"UV_DEFAULT_INDEX": f"{url}/simple", "TORCH_IMAGES_CACHE": str(scratch / "cache")}
+        yield OnImage(folder, env, image)
+
+
+def test_digest_and_packages_are_locked(project_on_image: OnImage, engine: Engine) -> None:
+    made = project_on_image
+    done = invoke("lock", "--select", LOCK, cwd=made.folder)
+    assert done.returncode == 0, done.stderr
+    lock = read_debs(made.folder / "locks" / f"{LOCK}.txt")
+    assert lock.image == f"{made.image}@{engine.registry_digest(made.image)}"
+    assert lock.versions().keys() == {"jq", "libjq1", "libonig5"}
+    assert not lock.unlocked
+    check = invoke("lock", "--check", "--select", LOCK, cwd=made.folder)
+    assert (check.returncode, check.stdout) == (0, f"{LOCK}: 4 unchanged\n")
+
+
+def test_two_builds_are_equal(project_on_image: OnImage, engine: Engine) -> None:
+    made = project_on_image
+    digests = []
+    try:
+        for _ in range(2):
+            done = invoke(*BUILD, "--locked", cwd=made.folder, env=made.env)
+            assert done.returncode == 0, done.stderr[-3000:]
+            digests.append(json.loads(done.stdout)[0]["digest"])
+        assert digests[0] == digests[1]
+        assert engine.run(CANDIDATE, "jq", "-n", "6*7", entrypoint=[""]).output.strip() == "42"
+        assert (
+            "libonig5" in engine.read_files(CANDIDATE, "/usr/share/torch-images")["sbom.cdx.json"]
+        )
+    finally:
+        engine.untag(CANDIDATE)
+
+
+def test_an_image_that_moved_on_is_newer(project_on_image: OnImage, runner: Runner) -> None:
+    """The tag names another image now; the locked one is still there, by its digest."""
+    made = project_on_image
+    recipe = f"FROM {made.image}\nLABEL newer=1"
+    command = [
+        "docker",
+        "buildx",
+        "build",
+        "--provenance=false",
+        "--tag",
+        made.image,
+        "--push",
+        "-",
+    ]
+    runner.run(command, stdin=recipe)
+    check = invoke("lock", "--check", "--select", LOCK, cwd=made.folder)
+    assert check.returncode == 0, check.stderr
+    assert f"  newer     {made.image} sha256:" in check.stdout
+    assert f"{LOCK}: 1 newer, 3 unchanged\n" in check.stdout

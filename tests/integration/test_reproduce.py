@@ -1,0 +1,196 @@
+"""The same digest from every independent build, and the difference named where there is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
+
+from tests.integration.standins import commit, replace, small_project
+from tests.integration.support import Built, invoke, registry
+from tests.servers import web_server
+from torch_images.engine import Engine
+from torch_images.runner import Runner
+
+CANDIDATE = "torch-images-candidate:cu130-sm120-wheel-bookworm-runtime"
+BUILD = (
+    *("build", "--cuda", "13.0", "--arch", "12.0", "--progress", "plain"),
+    *("--no-cache", "--unverified", "--locked", "--json"),
+)
+
+
+@dataclass(frozen=True)
+class Small:
+    """A committed project whose image is quick to build, and what its builds need."""
+
+    folder: Path
+    env: dict[str, str]
+
+    def build(self, env: dict[str, str] | None = None) -> str:
+        """Build from nothing; the digest."""
+        done = invoke(*BUILD, cwd=self.folder, env={**self.env, **(env or {})})
+        assert done.returncode == 0, done.stderr[-3000:]
+        return str(json.loads(done.stdout)[0]["digest"])
+
+
+@pytest.fixture(scope="module")
+def small(locks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
+    """The small project; its index has stand-in wheels, and sends elsewhere for real ones."""
+    scratch = tmp_path_factory.mktemp("small")
+    folder = scratch / "project"
+    pages = small_project(folder, locks, scratch / "wheels")
+    real = os.environ.get("UV_DEFAULT_INDEX", PYPI_SIMPLE_ENDPOINT).rstrip("/")
+    with web_server(pages, real.removesuffix("/simple")) as (url, _):
+        env = {"UV_DEFAULT_INDEX": f"{url}/simple"}
+        done = invoke("lock", "--select", "base-bookworm", cwd=folder, env=env)
+        assert done.returncode == 0, done.stderr
+        commit(folder)
+        yield Small(folder, {**env, "TORCH_IMAGES_CACHE": str(scratch / "cache")})
+
+
+@pytest.fixture
+def original(small: Small, engine: Engine) -> Iterator[str]:
+    """The digest of a first build of the small project."""
+    yield small.build()
+    engine.untag(CANDIDATE)
+
+
+def clone(small: Small, folder: Path) -> Small:
+    """Another checkout, its files made in the opposite order and closed to others."""
+    tracked = subprocess.run(
+        ["git", "-C", small.folder, "ls-files"], capture_output=True, text=True, check=True
+    ).stdout.split("\n")
+    old_mask = os.umask(0o077)
+    try:
+        shutil.copytree(small.folder / ".git", folder / ".git")
+        for name in sorted(filter(None, tracked), reverse=True):
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes((small.folder / name).read_bytes())
+            target.chmod(0o700 if os.access(small.folder / name, os.X_OK) else 0o600)
+    finally:
+        os.umask(old_mask)
+    return Small(folder, small.env)
+
+
+def test_nothing_but_the_inputs_matters(small: Small, original: str, tmp_path: Path) -> None:
+    """Another folder, deeper, with spaces, through a link; another environment, host name and CPU
+    count; no cache of any kind: the digest is the same.
+    """
+    deep = tmp_path / "a much longer" / "path with spaces" / "and one more folder" / "p"
+    other = clone(small, deep)
+    link = tmp_path / "link"
+    link.symlink_to(deep)
+    env = {
+        **os.environ,
+        **other.env,
+        "TORCH_IMAGES_CACHE": str(tmp_path / "cache, also with spaces"),
+        "TORCH_IMAGES_LOCKS": str(link / "locks"),
+        "HOME": str(tmp_path),
+        "TZ": "Pacific/Kiritimati",
+        "LC_ALL": "tr_TR.UTF-8",
+        "LANGUAGE": "tr",
+        "PYTHONHASHSEED": "4711",
+        "SOURCE_DATE_EPOCH": "1",
+        "TMPDIR": str(tmp_path),
+        "USER": "somebody",
+    }
+    script = 'umask 077; hostname perturbed; cd -- "$0"; exec "$@"'
+    words = [sys.executable, "-m", "invoke", *BUILD]
+    done = subprocess.run(
+        ["unshare", "--uts", "taskset", "-c", "0", "sh", "-c", script, link, *words],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)[0]["digest"] == original
+
+
+def test_a_build_from_nothing_leaves_no_cache_of_its_own(original: str, runner: Runner) -> None:
+    records = runner.run(["docker", "buildx", "du", "--verbose"]).output
+    assert 'id "torch-images-' not in records
+
+
+def test_a_registry_reference_is_reproduced(
+    small: Small, original: str, engine: Engine, runner: Runner, tmp_path: Path
+) -> None:
+    """From the labels alone: revision, lock and repository; the image comes from the registry."""
+    with registry(tmp_path / "registry") as host:
+        name = f"{host}/torch-images/torch-cu130"
+        runner.run(["docker", "tag", original, f"{name}:test"])
+        runner.run(["docker", "push", f"{name}:test"])
+        engine.untag(f"{name}:test")
+        engine.untag(CANDIDATE)
+        reference = f"{name}@{original}"
+        done = invoke("reproduce", reference, "--json", cwd=small.folder, env=small.env)
+        engine.untag(reference)
+    assert done.returncode == 0, done.stderr[-3000:]
+    verdict = json.loads(done.stdout)
+    assert verdict["outcome"] == "identical"
+    assert verdict["manifests"] == [original, original]
+    assert verdict["committed"]
+    head = runner.run(["git", "-C", str(small.folder), "rev-parse", "HEAD"]).output.strip()
+    assert verdict["revision"] == head
+
+
+def test_a_date_in_a_layer_is_found_and_named(small: Small, engine: Engine, tmp_path: Path) -> None:
+    planted = clone(small, tmp_path / "planted")
+    replace(
+        planted.folder,
+        "scripts/image/build/install-files",
+        "install -d /usr/local/bin /workspace\n",
+        "install -d /usr/local/bin /workspace\ndate +%s%N > /usr/local/planted\n",
+    )
+    digest = planted.build()
+    try:
+        done = invoke("reproduce", CANDIDATE, "--json", cwd=planted.folder, env=planted.env)
+        assert done.returncode == 1, done.stderr[-3000:]
+        assert done.stderr.strip().endswith(f"{CANDIDATE} is not reproducible: 1 differences")
+        verdict = json.loads(done.stdout)
+        assert verdict["outcome"] == "different"
+        assert verdict["revision"].endswith("-dirty")
+        [found] = [d for d in verdict["differences"] if d["layer"]]
+        assert (found["path"], found["kind"]) == ("usr/local/planted", "content")
+        assert verdict["manifests"][0] == digest == engine.inspect(CANDIDATE).id
+    finally:
+        engine.untag(CANDIDATE)
+
+
+def test_an_image_of_nobodys_files_is_refused(small: Small, original: str, tmp_path: Path) -> None:
+    """Built from uncommitted files that have changed since: there is nothing to build again."""
+    planted = clone(small, tmp_path / "planted")
+    (planted.folder / "README.md").write_text("not committed")
+    planted.build()
+    done = invoke("reproduce", CANDIDATE, cwd=small.folder, env=small.env)
+    assert done.returncode == 2
+    assert "built from files that no commit has (revision '" in done.stderr
+    assert "commit, build again, and reproduce that" in done.stderr
+
+
+TORCH = [
+    pytest.param("cu130", id="cu130"),
+    pytest.param("cu128", id="cu128", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("cuda", TORCH)
+def test_the_torch_image_is_reproducible(
+    built: dict[str, Built], runner: Runner, cuda: str
+) -> None:
+    """The whole image, gigabytes of wheels and all, from nothing."""
+    runner.run(["docker", "buildx", "prune", "--force", "--all"])  # room on the disk
+    done = invoke("reproduce", f"torch-{cuda}:sm120", "--json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    verdict = json.loads(done.stdout)
+    assert verdict["outcome"] == "identical"
+    assert verdict["manifests"] == [built[cuda].digest, built[cuda].digest]

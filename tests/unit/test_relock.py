@@ -1,0 +1,203 @@
+"""What became of locked inputs, at stand-in indexes and mirrors of this process."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import web_server
+from tests.unit.fakes import FakeRunner
+from torch_images import relock
+from torch_images.config import Base
+from torch_images.debs import DebLock, LockedDeb, format_debs
+from torch_images.errors import LockError
+from torch_images.lock import Input
+from torch_images.network import Network
+from torch_images.relock import Finding, check, require
+from torch_images.resolver import Resolver
+from torch_images.wheels import LockedWheel, WheelLock, format_lock
+
+TODAY = datetime.date(2026, 1, 1)
+BASE = Base(
+    name="x",
+    description="d",
+    python="3.11",
+    system="debian bookworm",
+    packages=("a",),
+    images=(("13.0", "host/i:1"),),
+)
+DIGEST, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+
+
+class Sources(Resolver):
+    """Sources of which this test says what they have."""
+
+    latest: DebLock
+    mirror: str = ""
+    digests: dict[str, str]
+
+    def resolve(self, name: str, base: Base, image: str, date: datetime.date) -> DebLock:
+        return dataclasses.replace(self.latest, image=image)
+
+    def roots(self, base: Base) -> tuple[str, ...]:
+        return (self.mirror,)
+
+    def digest(self, image: str, *, missing_ok: bool = False) -> str:
+        return self.digests.get(image, "")
+
+
+def sources(network: Network | None = None, **facts: Any) -> Sources:
+    made = Sources(root=Path(), network=network or Network(), run=FakeRunner())
+    for name, value in facts.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def wheel(name: str, version: str = "1", sha256: str = "0" * 64) -> LockedWheel:
+    filename = f"{name}-{version}-py3-none-any.whl"
+    return LockedWheel(name=name, version=version, filename=filename, size=1, sha256=sha256)
+
+
+def page(*wheels: LockedWheel, extra: str = "") -> bytes:
+    lines = [f'<a href="{w.filename}#sha256={w.sha256}"{extra}>{w.filename}</a>' for w in wheels]
+    return "".join(lines).encode()
+
+
+def states(findings: tuple[Finding, ...]) -> dict[str, tuple[str, str]]:
+    return {f.name: (f.state, f.detail) for f in findings}
+
+
+def test_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("altered", "gone", "newer", "same", "unneeded", "yanked")
+    lock = WheelLock(
+        name="w",
+        date=TODAY,
+        python="3.11",
+        request=("same",),
+        wheels=tuple(wheel(name) for name in names),
+    )
+    (tmp_path / "w.txt").write_text(format_lock(lock))
+    fresh = dataclasses.replace(
+        lock,
+        wheels=tuple(
+            wheel(name, "2" if name == "newer" else "1") for name in names if name != "unneeded"
+        ),
+    )
+    monkeypatch.setattr(relock, "resolve", lambda *_, **__: fresh)
+    pages = {f"/simple/{name}/": page(wheel(name)) for name in names}
+    pages["/simple/altered/"] = page(wheel("altered", sha256="f" * 64))
+    pages["/simple/gone/"] = page(wheel("gone", "3"))
+    pages["/simple/yanked/"] = page(wheel("yanked"), extra=' data-yanked="broken"')
+    with web_server(pages) as (url, _):
+        network = Network(index=f"{url}/simple")
+        item = Input(name="w", request=("same",), python="3.11")
+        findings = check(item, tmp_path, sources(network))
+    assert states(findings) == {
+        "altered": ("altered", f"expected sha256:{'0' * 64}, found sha256:{'f' * 64}"),
+        "gone": ("vanished", "the index has no gone-1-py3-none-any.whl"),
+        "newer": ("newer", "-> 2"),
+        "same": ("unchanged", ""),
+        "unneeded": ("newer", "not needed any more"),
+        "yanked": ("unchanged", "yanked: broken"),
+    }
+
+
+def test_what_cannot_be_resolved_any_more_is_still_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise LockError("no set of wheels meets the requirements")
+
+    lock = WheelLock(
+        name="w", date=TODAY, python="3.11", request=("a",), wheels=(wheel("a"), wheel("b"))
+    )
+    (tmp_path / "w.txt").write_text(format_lock(lock))
+    monkeypatch.setattr(relock, "resolve", fail)
+    with web_server({"/simple/b/": page(wheel("b"))}) as (url, _):
+        item = Input(name="w", request=("a",), python="3.11")
+        findings = check(item, tmp_path, sources(Network(index=f"{url}/simple")))
+    assert [f.state for f in findings] == ["vanished", "unchanged"]
+
+
+def deb(name: str, version: str = "1", sha256: str = "0" * 64) -> LockedDeb:
+    return LockedDeb(
+        name=name,
+        version=version,
+        archive="debian",
+        path=f"pool/{name}_{version}_all.deb",
+        size=1,
+        sha256=sha256,
+    )
+
+
+def debs(*found: LockedDeb, image: str = "") -> DebLock:
+    return DebLock(
+        name="base-x",
+        date=TODAY,
+        system="debian bookworm",
+        request=("a",),
+        debs=found,
+        image=image,
+    )
+
+
+def test_packages(tmp_path: Path) -> None:
+    locked = ("altered", "dropped", "kept", "newer", "same", "unneeded")
+    lock = debs(*(deb(name) for name in locked))
+    (tmp_path / "base-x.txt").write_text(format_debs(lock))
+    latest = debs(
+        deb("altered", sha256="f" * 64),
+        deb("dropped", "2"),
+        deb("kept", "2"),
+        deb("newer", "2"),
+        deb("same"),
+    )
+    files = {f"/debian/pool/{name}_1_all.deb": b"" for name in ("newer", "unneeded")}
+    files["/snapshots/debian/20260101T235959Z/pool/kept_1_all.deb"] = b""
+    with web_server(files) as (url, _):
+        base = dataclasses.replace(BASE, images=(), snapshot=f"{url}/snapshots")
+        item = Input(name="base-x", request=("a",), base=base)
+        facts = sources(latest=latest, mirror=f"{url}/debian")
+        findings = check(item, tmp_path, facts)
+    assert states(findings) == {
+        "altered": ("altered", f"expected sha256:{'0' * 64}, found sha256:{'f' * 64}"),
+        "dropped": ("vanished", "-> 2"),
+        "kept": ("newer", "-> 2, the locked one is in the snapshot archive only"),
+        "newer": ("newer", "-> 2"),
+        "same": ("unchanged", ""),
+        "unneeded": ("newer", "not needed any more"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("digests", "state", "detail"),
+    [
+        ({"host/i:1": DIGEST}, "unchanged", ""),
+        ({"host/i:1": OTHER, f"host/i@{DIGEST}": DIGEST}, "newer", f"-> {OTHER}"),
+        ({"host/i:1": OTHER}, "vanished", f"-> {OTHER}"),
+    ],
+)
+def test_a_base_image(tmp_path: Path, digests: dict[str, str], state: str, detail: str) -> None:
+    lock = debs(deb("aa"), image=f"host/i:1@{DIGEST}")
+    (tmp_path / "base-x.txt").write_text(format_debs(lock))
+    item = Input(name="base-x", request=("a",), base=BASE, image="host/i:1")
+    image, package = check(item, tmp_path, sources(latest=debs(deb("aa")), digests=digests))
+    assert (image.name, image.version) == ("host/i:1", DIGEST)
+    assert (image.state, image.detail) == (state, detail)
+    assert package.state == "unchanged"
+
+
+def finding(state: str) -> Finding:
+    return Finding(lock="w", name="a", version="1", state=state)
+
+
+def test_only_what_cannot_be_had_is_an_error() -> None:
+    require([finding("unchanged"), finding("newer")])
+    with pytest.raises(LockError, match=r"any more: a 1 vanished \(w\); run `invoke lock`"):
+        require([finding("unchanged"), finding("vanished")])
+    with pytest.raises(LockError, match=r"a 1 altered \(w\).* and 2 more; run"):
+        require([finding("altered")] * 7)
