@@ -20,6 +20,8 @@ from torch_images.runner import Runner
 from torch_images.verify import VerifyReport, require
 from torch_images.workplace import Workplace
 
+ORIGINAL = "torch-images-original"  # keeps an image while it is built again, see reproduce.py
+
 
 def tags(config: Config, planned: Planned) -> tuple[str, ...]:
     """The local tags of an image: the one that names its lock, then the short one to type.
@@ -114,7 +116,7 @@ def clean(
     for folder in sorted(place.output.glob("cu*")):
         shutil.rmtree(folder)
         lines.append(f"removed {folder.relative_to(place.root)}")
-    prefixes = [f"{CANDIDATE}:"]
+    prefixes = [f"{CANDIDATE}:", f"{ORIGINAL}:"]
     if images:
         prefixes += sorted({f"{spec.repository}:" for spec in matrix(config)})
     for prefix in prefixes:

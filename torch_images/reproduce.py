@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import tempfile
 import time
@@ -24,7 +25,7 @@ from torch_images.config import Config
 from torch_images.engine import Engine
 from torch_images.errors import BuildError, CommandError, LockError, UsageError
 from torch_images.lock import image_lock
-from torch_images.publish import carried_lock, spec_of
+from torch_images.publish import ORIGINAL, carried_lock, spec_of
 from torch_images.runner import Runner
 from torch_images.workplace import Workplace, scratch_room
 
@@ -187,17 +188,18 @@ def _kept(digest: str, planned: Planned, engine: Engine) -> Iterator[None]:
     was_candidate = planned.candidate in engine.tags(planned.candidate) and (
         engine.inspect(planned.candidate).id == digest
     )
-    engine.tag(digest, "torch-images-original", label)
+    engine.tag(digest, ORIGINAL, label)
     try:
         yield
     finally:
         engine.untag(planned.candidate)
         if was_candidate:
             engine.tag(digest, name, tag)
-        engine.untag(f"torch-images-original:{label}")
+        engine.untag(f"{ORIGINAL}:{label}")
 
 
 def _builder(engine: Engine, run: Runner) -> str:
     """The versions that equal manifests depend on."""
-    buildx = run.run(["docker", "buildx", "version"]).output.split()
-    return f"Docker {engine.version()}, buildx {buildx[1] if len(buildx) > 1 else 'unknown'}"
+    described = run.run(["docker", "buildx", "inspect"]).output
+    found = re.search(r"^Build[Kk]it(?: version)?:\s*v(?!0\.0\.0)(\S+)", described, re.MULTILINE)
+    return f"Docker {engine.version()}" + (f", BuildKit {found[1]}" if found else "")

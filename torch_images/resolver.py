@@ -111,11 +111,18 @@ class Resolver:
                 f">/etc/apt/sources.list; {prepare}"
             )
         words = ["sh", "-c", f"{prepare}\n{script}", "print-packages", *base.packages]
-        network = "host" if any("//127.0.0.1" in mirror for mirror in self.mirrors) else "bridge"
+        near = self.network.on_loopback or any("//127.0.0.1" in m for m in self.mirrors)
         if self.engine is None:
             raise EngineError(f"the packages of {image} can be read with a Docker Engine only")
         self.engine.pull(image)
-        done = self.engine.run(image, *words, entrypoint=[""], user="0", network_mode=network)
+        done = self.engine.run(
+            image,
+            *words,
+            entrypoint=[""],
+            user="0",
+            network_mode="host" if near else "bridge",
+            environment={name.lower(): url for name, url in self.network.proxies},
+        )
         if done.code:
             raise explain(base, CommandError(shlex.join(words[:2]), done.code, done.output))
         return done.output
