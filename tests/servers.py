@@ -33,6 +33,8 @@ def web_server(files: Mapping[str, bytes], elsewhere: str = "") -> Iterator[tupl
             self.send_response(missing if data is None else 200)
             if data is None and elsewhere:
                 self.send_header("Location", elsewhere + self.path)
+            page = self.path.endswith("/")
+            self.send_header("Content-Type", "text/html" if page else "application/octet-stream")
             self.send_header("Content-Length", str(len(data or b"")))
             self.end_headers()
             self.wfile.write(data or b"")

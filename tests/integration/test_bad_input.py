@@ -200,6 +200,7 @@ def test_a_killed_build_is_safe_to_repeat(
     killed = subprocess.Popen(
         [sys.executable, "-m", "invoke", *BUILD],
         cwd=folder,
+        env={**os.environ, "TORCH_IMAGES_LOCKS": str(folder / "locks")},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,

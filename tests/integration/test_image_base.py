@@ -83,7 +83,11 @@ def project_on_image(
         }
         for old, new in changes.items():
             replace(folder, "images.yaml", old, new)
-        env = {"UV_DEFAULT_INDEX": f"{url}/simple", "TORCH_IMAGES_CACHE": str(scratch / "cache")}
+        env = {
+            "UV_DEFAULT_INDEX": f"{url}/simple",
+            "TORCH_IMAGES_CACHE": str(scratch / "cache"),
+            "TORCH_IMAGES_MIRROR": " ".join(resolver.roots(base)),  # the security archive, too
+        }
         yield OnImage(folder, env, image)
 
 
