@@ -176,9 +176,9 @@ def test_a_mirror_of_the_index_is_used(
         ]
     try:
         command = ("python", "-c", "import torch_images_probe as p; print(p.ANSWER)")
-        assert engine.run(image.candidate, *command).output.strip() == "42"
+        assert engine.run(image.candidate, *command, entrypoint=[""]).output.strip() == "42"
         search = ("grep", "-rlF", index, "/opt/venv/pyvenv.cfg", "/etc", "/root", "/var", "/run")
-        assert engine.run(image.candidate, *search).output.strip() == ""
+        assert engine.run(image.candidate, *search, entrypoint=[""]).output.strip() == ""
         assert index not in str(engine.inspect(image.candidate))
     finally:
         engine.untag(image.candidate)

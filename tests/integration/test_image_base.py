@@ -15,7 +15,7 @@ import pytest
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from tests.integration.standins import replace, small_project
-from tests.integration.support import Built, invoke, registry
+from tests.integration.support import invoke, registry
 from tests.servers import web_server
 from torch_images.base import prepare
 from torch_images.config import Config
@@ -45,7 +45,6 @@ class OnImage:
 
 @pytest.fixture(scope="module")
 def project_on_image(
-    built: dict[str, Built],
     config: Config,
     place: Workplace,
     engine: Engine,
@@ -89,6 +88,7 @@ def project_on_image(
             "TORCH_IMAGES_MIRROR": " ".join(resolver.roots(base)),  # the security archive, too
         }
         yield OnImage(folder, env, image)
+        engine.untag(image)
 
 
 def test_digest_and_packages_are_locked(project_on_image: OnImage, engine: Engine) -> None:
