@@ -264,7 +264,7 @@ def _registry_error(image: str, error: docker.errors.APIError) -> NetworkError |
     """The user's view of a registry that gives no image."""
     text = " ".join(str(error.explanation or error).split())
     if isinstance(error, docker.errors.NotFound) or re.search(
-        r"not found|manifest unknown|denied|no such", text
+        r"not found|manifest unknown|denied|no such (?!host)", text
     ):
         return UsageError(f"no registry gives {image}: {text}", "check its name, or `docker login`")
     return NetworkError(

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import docker.errors
+import pytest
+
+from torch_images.engine import _registry_error
+from torch_images.errors import NetworkError, TorchImagesError, UsageError
+
+
+# The words of moby 26.1 for each case.
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("manifest for a:1 not found: manifest unknown: manifest unknown", UsageError),
+        ("pull access denied for a, repository does not exist or may require login", UsageError),
+        ('Get "https://r/v2/": dial tcp: lookup r on 10.0.0.1:53: no such host', NetworkError),
+        ('Get "https://r/v2/": dial tcp 127.0.0.1:5000: connect: connection refused', NetworkError),
+        ("toomanyrequests: You have reached your pull rate limit", NetworkError),
+    ],
+)
+def test_what_a_registry_answers(words: str, kind: type[TorchImagesError]) -> None:
+    error = _registry_error("r/a:1", docker.errors.APIError("x", explanation=words))
+    assert type(error) is kind
+    assert "r/a:1" in str(error)
+    assert words.split(":")[-1].strip() in str(error)
