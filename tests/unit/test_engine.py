@@ -22,4 +22,4 @@ def test_what_a_registry_answers(words: str, kind: type[TorchImagesError]) -> No
     error = _registry_error("r/a:1", docker.errors.APIError("x", explanation=words))
     assert type(error) is kind
     assert "r/a:1" in str(error)
-    assert words.split(":")[-1].strip() in str(error)
+    assert words.rsplit(":", maxsplit=1)[-1].strip() in str(error)
