@@ -73,7 +73,9 @@ def reproduce(
 ) -> Verdict:
     """Rebuild an image of the engine, or of a registry, and compare.
 
-    `repository` is where to find its revision, if not here and not at the URL in its label.
+    `repository` is where to find its revision, if neither here nor at the project's homepage. What
+    its labels say of that is not followed: a checkout is run, so it must be one that the user
+    trusts.
     Raises UsageError for an image that cannot be rebuilt, LockError where its lock is not what its
     label says, BuildError where the rebuild fails.
     """
@@ -82,7 +84,7 @@ def reproduce(
     spec = spec_of(config, image, info.labels)
     lock = carried_lock(image, engine)
     named = info.labels.get("org.opencontainers.image.revision", "")
-    source = repository or info.labels.get("org.opencontainers.image.source", "")
+    source = repository or config.homepage
     planned = Planned(spec=spec, lock=lock)
     with (
         tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-again-") as scratch,

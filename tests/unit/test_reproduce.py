@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.fakes import FakeRunner
+from torch_images.compare import Difference
+from torch_images.errors import UsageError
+from torch_images.network import Network
+from torch_images.report import differences, verdict
+from torch_images.reproduce import DIFFERENT, IDENTICAL, SAME_CONTENT, Verdict, _check_out
+from torch_images.workplace import Workplace
+
+COMMIT, HOME = "c" * 40, "https://example.org/project"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    root = tmp_path / "project"
+    (root / ".git").mkdir(parents=True)
+    (root / "build").mkdir()
+    (root / "scripts" / "build").mkdir(parents=True)
+    return Workplace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+
+
+def runner(place: Workplace, *, here: bool = True, dirty: bool = False) -> FakeRunner:
+    git = f"git -C {place.root}"
+    return FakeRunner(
+        {
+            f"{git} rev-parse": (0, COMMIT),
+            f"{git} status": (0, " M x" if dirty else ""),
+            f"{git} cat-file": (0 if here else 1, ""),
+        }
+    )
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_revision_comes_from_here_or_a_trusted_place(
+    place: Workplace, tmp_path: Path, here: bool
+) -> None:
+    run = runner(place, here=here)
+    _check_out(COMMIT, tmp_path / "copy", place, HOME, run)
+    [clone] = [command for command in run.commands if "clone" in command]
+    assert clone[-2:] == [str(place.root) if here else HOME, str(tmp_path / "copy")]
+    assert run.commands[-1][-2:] == ["--detach", COMMIT]
+
+
+def test_uncommitted_files_are_copied_while_they_are_here(place: Workplace, tmp_path: Path) -> None:
+    run = runner(place, dirty=True)
+    _check_out(f"{COMMIT}-dirty", tmp_path / "copy", place, HOME, run)
+    assert not [command for command in run.commands if "clone" in command]
+    assert (tmp_path / "copy" / "scripts" / "build").is_dir()
+    assert not (tmp_path / "copy" / "build").exists()
+
+
+@pytest.mark.parametrize("named", ["", f"{COMMIT}-dirty"])
+def test_files_that_are_gone_are_refused(place: Workplace, tmp_path: Path, named: str) -> None:
+    with pytest.raises(UsageError, match=r"from files that no commit has.*commit, build again"):
+        _check_out(named, tmp_path / "copy", place, HOME, runner(place))
+
+
+def test_a_revision_that_nobody_has(place: Workplace, tmp_path: Path) -> None:
+    run = runner(place, here=False)
+    run.answers["git clone"] = (128, "fatal: repository not found")
+    with pytest.raises(
+        UsageError, match=r"could not be had from https.*not found; name a repository"
+    ):
+        _check_out(COMMIT, tmp_path / "copy", place, HOME, run)
+
+
+def made(outcome: str, *found: Difference) -> Verdict:
+    return Verdict(
+        image="i",
+        outcome=outcome,
+        manifests=("sha256:a", "sha256:b"),
+        configs=None,
+        revision=COMMIT,
+        lock="sha256:l",
+        lock_date="2026-01-01",
+        committed=True,
+        builder="Docker 26.1.5",
+        seconds=1.5,
+        differences=found,
+    )
+
+
+def test_the_verdict_is_fit_for_a_release_note() -> None:
+    text = verdict(made(IDENTICAL))
+    assert text.startswith("i is reproducible: a rebuild from nothing has the same digest\n")
+    for fact in (
+        "sha256:a",
+        "sha256:b in 1.5 s",
+        COMMIT,
+        "sha256:l of 2026-01-01",
+        "Docker 26.1.5",
+    ):
+        assert fact in text
+    assert "the same content, compressed otherwise" in verdict(made(SAME_CONTENT))
+    assert made(SAME_CONTENT).reproducible
+
+
+def test_differences_are_a_table() -> None:
+    found = Difference(layer=2, path="opt/x", kind="mode", first="0644", second="0600")
+    text = verdict(made(DIFFERENT, found))
+    assert not made(DIFFERENT, found).reproducible
+    assert text.startswith("i is NOT reproducible: a rebuild differs\n")
+    assert [line.split() for line in text.splitlines()[-3:]] == [
+        ["layer", "kind", "path"],
+        ["2", "mode", "opt/x"],
+        ["0644", "->", "0600"],
+    ]
+    assert differences([found] * 50)[-1].strip() == "and 10 more; --json lists them all"
