@@ -24,7 +24,9 @@ from torch_images.debs import DebLock, LockedDeb
 from torch_images.errors import DiskError, LockError, NetworkError
 from torch_images.network import Network
 
-_GONE = (404, 410)
+# Some stores answer 403 for what they do not have; so do proxies that let nobody through, and apt
+# says so when it is asked next.
+_GONE = (403, 404, 410)
 _CONNECTIONS = 16
 
 

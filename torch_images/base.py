@@ -29,7 +29,7 @@ from debian.deb822 import Deb822
 from debian.debfile import DebFile
 
 from torch_images import oci
-from torch_images.archive import fetch
+from torch_images.archive import Fetched, fetch
 from torch_images.config import Base
 from torch_images.debs import DebLock, LockedDeb, changes
 from torch_images.errors import CommandError, DiskError, LockError
@@ -94,27 +94,22 @@ def prepare(
         )
     folder = _folder(base, lock, cache)
     if fresh or not folder.exists():
-        debs = None
-        if lock.debs:
-            found = fetch(
-                lock,
-                cache / "debs",
-                mirrors=functools.partial(resolver.roots, base),
-                snapshot=base.snapshot,
-                network=resolver.network,
-            )
-            debs = found.files if not found.vanished else None
-            if found.vanished and (locked or lock.unlocked):
-                raise _stale(lock, found.vanished)
-        if debs is None:
+        resolved = lock.debs or not lock.unlocked
+        found = _fetch(base, lock, cache, resolver) if resolved else None
+        if found and found.vanished and (locked or lock.unlocked):
+            raise _stale(lock, found.vanished)
+        if not found or found.vanished:
             lock = _relocked(base, lock, resolver)
-            return prepare(base, lock, cache=cache, resolver=resolver, fresh=fresh)
-        cache.joinpath("bases").mkdir(exist_ok=True)
-        with folder.with_suffix(".lock").open("w") as guard:
+            folder = _folder(base, lock, cache)
+            found = _fetch(base, lock, cache, resolver)
+            if found.vanished:
+                raise _stale(lock, found.vanished)
+        folder.parent.mkdir(exist_ok=True)
+        with folder.with_name(f"{folder.name}.lock").open("w") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)
             if fresh or not folder.exists():
                 make = _bootstrap if base.suite else _collect
-                make(base, lock, debs, folder, resolver.run)
+                make(base, lock, found.files, folder, resolver.run)
     if not base.suite:
         digest = lock.image.rpartition("@")[2]
         return ReadyBase(lock=lock, contexts={"debs": str(folder)}, digest=digest)
@@ -173,6 +168,16 @@ def repository(suite: str, debs: Mapping[LockedDeb, Path]) -> dict[str, bytes]:
         f"dists/{suite}/Release": release.encode(),
         f"dists/{suite}/{folder}/Packages": packages,
     }
+
+
+def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetched:
+    return fetch(
+        lock,
+        cache / "debs",
+        mirrors=functools.partial(resolver.roots, base),
+        snapshot=base.snapshot,
+        network=resolver.network,
+    )
 
 
 def _folder(base: Base, lock: DebLock, cache: Path) -> Path:

@@ -6,6 +6,7 @@ build. `invoke lock` writes them; builds read them and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 from collections.abc import Mapping
@@ -169,10 +170,11 @@ def update(path: Path, lock: WheelLock | DebLock) -> bool:
     Returns whether the file changed.
     """
     if path.exists():
-        old: WheelLock | DebLock
-        old = read_debs(path) if isinstance(lock, DebLock) else read_lock(path)
-        if old == replace(lock, date=old.date):
-            return False
+        with contextlib.suppress(LockError):  # a damaged file is one to replace
+            old: WheelLock | DebLock
+            old = read_debs(path) if isinstance(lock, DebLock) else read_lock(path)
+            if old == replace(lock, date=old.date):
+                return False
     lockfile.write(path, format_debs(lock) if isinstance(lock, DebLock) else format_lock(lock))
     return True
 

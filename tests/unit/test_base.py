@@ -233,6 +233,16 @@ def test_a_lock_that_was_never_resolved_is_resolved(tmp_path: Path) -> None:
     assert (ready.lock.unlocked, ready.lock.debs) == (True, (NEW,))
 
 
+@pytest.mark.parametrize("unlocked", [False, True])
+def test_an_image_may_have_all_that_is_asked_for(tmp_path: Path, unlocked: bool) -> None:
+    """A resolved lock without packages is a lock like any other."""
+    ready = prepare(
+        ADDED, lock(unlocked=unlocked), cache=tmp_path, resolver=resolver(tmp_path, "http://none")
+    )
+    assert (ready.lock.debs, ready.lock.unlocked) == ((), unlocked)
+    assert list(Path(ready.contexts["debs"]).iterdir()) == []
+
+
 def test_a_lock_of_a_build_is_met_or_refused(tmp_path: Path) -> None:
     """Building again from the lock that an image carries must not resolve anything else."""
     with web_server(files(NEW)) as (url, _), pytest.raises(LockError, match=r"has g\+\+ 1;"):

@@ -75,3 +75,6 @@ def test_the_same_inputs_keep_file_and_date(tmp_path: Path) -> None:
     assert read_lock(path) == first
     assert update(path, dataclasses.replace(first, request=("a", "b")))
     assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
+    path.write_text("damaged")
+    assert update(path, first)
+    assert read_lock(path) == first
