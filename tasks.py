@@ -117,6 +117,7 @@ def render(c: Context, image: str, output: str = "") -> None:
         "select": "only locks whose name matches this glob, such as 'base-*' (see locks/)",
         "check": "change nothing; say what is newer, has vanished, or was altered",
         "mirror": _MIRROR_HELP,
+        "verbose": "with --check: name the inputs that are unchanged, too",
         "json": "with --check: print every input as JSON",
     },
 )
@@ -125,6 +126,7 @@ def lock(
     select: str = "*",
     check: bool = False,
     mirror: tuple[str, ...] = (),
+    verbose: bool = False,
     json: bool = False,
 ) -> None:
     """Resolve every input - wheels, Debian packages, images, tools - into locks/."""
@@ -162,7 +164,8 @@ def lock(
             print(_red(f"{item.name}: {error}"), file=sys.stderr)
             problem = error
     if check:
-        print(_json([asdict(f) for f in findings]) if json else report.findings(findings))
+        text = report.findings(findings, every=verbose)
+        print(_json([asdict(finding) for finding in findings]) if json else text)
         relock.require(findings)
     if problem:
         raise problem

@@ -95,8 +95,11 @@ def locked(name: str, lock: WheelLock | DebLock, *, changed: bool) -> str:
     return f"{name}: {len(lock.wheels)} wheels, {lock.size / 1e6:.0f} MB, {state}"
 
 
-def findings(found: Sequence[Finding]) -> str:
-    """What became of locked inputs: a count for each lock, a line for each that changed."""
+def findings(found: Sequence[Finding], *, every: bool = False) -> str:
+    """What became of locked inputs: a count for each lock, a line for each, if not unchanged.
+
+    With `every`, a line for the unchanged ones, too.
+    """
     lines = []
     for lock in dict.fromkeys(finding.lock for finding in found):
         ours = [finding for finding in found if finding.lock == lock]
@@ -105,7 +108,7 @@ def findings(found: Sequence[Finding]) -> str:
         lines += [
             f"  {f.state:<9} {f.name} {f.version} {f.detail}".rstrip()
             for f in ours
-            if f.state != UNCHANGED or f.detail
+            if every or f.state != UNCHANGED or f.detail
         ]
     return "\n".join(lines)
 

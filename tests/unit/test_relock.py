@@ -11,7 +11,7 @@ import pytest
 
 from tests.servers import web_server
 from tests.unit.fakes import FakeRunner
-from torch_images import relock
+from torch_images import relock, report
 from torch_images.config import Base
 from torch_images.debs import DebLock, LockedDeb, format_debs
 from torch_images.errors import LockError
@@ -201,3 +201,12 @@ def test_only_what_cannot_be_had_is_an_error() -> None:
         require([finding("unchanged"), finding("vanished")])
     with pytest.raises(LockError, match=r"a 1 altered \(w\).* and 2 more; run"):
         require([finding("altered")] * 7)
+
+
+def test_findings_are_counted_and_the_changed_ones_named() -> None:
+    found = [finding("unchanged"), finding("newer")]
+    assert report.findings(found) == "w: 1 unchanged, 1 newer\n  newer     a 1"
+    assert report.findings(found, every=True).splitlines()[1:] == [
+        "  unchanged a 1",
+        "  newer     a 1",
+    ]
