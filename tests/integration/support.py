@@ -61,7 +61,9 @@ def registry(folder: Path) -> Iterator[str]:
     program = shutil.which("docker-registry")
     if program is None:  # unpacked, not installed: it needs nothing else
         download = ["apt-get", "-qq", "download", "docker-registry"]
-        subprocess.run(download, cwd=folder, check=True, capture_output=True)
+        if subprocess.run(download, cwd=folder, check=False, capture_output=True).returncode:
+            subprocess.run(["apt-get", "-qq", "update"], check=True, capture_output=True)
+            subprocess.run(download, cwd=folder, check=True, capture_output=True)
         [package] = folder.glob("*.deb")
         subprocess.run(["dpkg-deb", "--extract", package, folder / "program"], check=True)
         program = str(folder / "program" / "usr" / "bin" / "docker-registry")
