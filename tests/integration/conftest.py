@@ -59,13 +59,10 @@ def runner() -> Runner:
 
 
 @pytest.fixture(scope="session")
-def built(runner: Runner) -> dict[str, Built]:
+def built() -> dict[str, Built]:
     """Both CUDA versions by short name, built side by side, verified and tagged."""
     done = invoke("build", "--select", SELECT, "--progress", "plain", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
-    # Unpacked wheels, the largest part of what a build takes, are not needed again.
-    mounts = "--filter=type=exec.cachemount"
-    runner.run(["docker", "buildx", "prune", "--force", "--all", mounts])
     found = [
         Built(o["id"], o["digest"], tuple(o["tags"]), o["observed"], o["checks"])
         for o in json.loads(done.stdout)

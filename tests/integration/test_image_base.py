@@ -88,7 +88,8 @@ def project_on_image(
             "TORCH_IMAGES_MIRROR": " ".join(resolver.roots(base)),  # the security archive, too
         }
         yield OnImage(folder, env, image)
-        engine.untag(image)
+        for name in engine.tags(f"{host}/"):
+            engine.untag(name)
 
 
 def test_digest_and_packages_are_locked(project_on_image: OnImage, engine: Engine) -> None:
