@@ -88,8 +88,9 @@ def project_on_image(
             "TORCH_IMAGES_MIRROR": " ".join(resolver.roots(base)),  # the security archive, too
         }
         yield OnImage(folder, env, image)
-        for name in engine.tags(f"{host}/"):
-            engine.untag(name)
+        pulled = read_debs(folder / "locks" / f"{LOCK}.txt").image.partition("@")[2]
+        for reference in (image, f"{host}/standin/cuda@{pulled}"):
+            engine.untag(reference)
 
 
 def test_digest_and_packages_are_locked(project_on_image: OnImage, engine: Engine) -> None:
