@@ -6,6 +6,7 @@ Each one parses, calls, prints; the work is in torch_images/. Imports stay insid
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import logging
@@ -49,7 +50,7 @@ def verb(**options: Any) -> Callable[[Callable[..., None]], Any]:
     def decorate(function: Callable[..., None]) -> Any:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> None:
-            from torch_images.errors import TorchImagesError
+            from torch_images.errors import DiskError, TorchImagesError
 
             try:
                 function(*args, **kwargs)
@@ -58,6 +59,12 @@ def verb(**options: Any) -> Callable[[Callable[..., None]], Any]:
             except BrokenPipeError:  # `invoke matrix | head`: the reader has what it wanted
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise Exit(code=0) from None
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                where = f" ({error.filename})" if error.filename else ""
+                full = DiskError(f"the disk is full{where}", "free some space and try again")
+                raise Exit(_red(f"error: {full}"), code=full.exit_code) from None
             except KeyboardInterrupt:
                 raise Exit("interrupted; nothing was tagged", code=130) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -9,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from invoke.exceptions import Exit
+
+import tasks
 
 
 def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -45,6 +49,18 @@ def test_no_engine(root: Path) -> None:
     assert done.stderr.strip() == (
         "error: no Docker Engine at unix:///nonexistent/docker.sock: no answer; "
         "start it, or run this through ./inv, which sets one up"
+    )
+
+
+def test_a_full_disk_is_one_line() -> None:
+    def fill_up(c: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/somewhere/file")
+
+    with pytest.raises(Exit) as caught:
+        tasks.verb()(fill_up).body(None)
+    assert caught.value.code == 5
+    assert caught.value.message == (
+        "error: the disk is full (/somewhere/file); free some space and try again"
     )
 
 
