@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.server
 import socket
-import threading
 from collections.abc import Iterator, Mapping
+
+from torch_images.loopback import serving
 
 
 def closed_port() -> int:
@@ -42,11 +43,5 @@ def web_server(files: Mapping[str, bytes], elsewhere: str = "") -> Iterator[tupl
         def log_message(self, *_: object) -> None:
             """Keep requests out of the output of tests."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Handler) as url:
+        yield url, asked

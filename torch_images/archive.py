@@ -69,22 +69,28 @@ def fetch(
     return Fetched(files={d: p for d, p in files.items() if d not in vanished}, vanished=vanished)
 
 
-def holder(
-    lock: DebLock, deb: LockedDeb, *, mirrors: Sequence[str], snapshot: str, network: Network
-) -> str:
-    """Who still has a package's file: "mirror", "snapshot", or "" for nobody.
+def holders(
+    lock: DebLock,
+    debs: Sequence[LockedDeb],
+    *,
+    mirrors: Sequence[str],
+    snapshot: str,
+    network: Network,
+) -> dict[LockedDeb, str]:
+    """Who still has the file of each package: "mirror", "snapshot", or "" for nobody.
 
     Raises NetworkError where no mirror can be asked.
     """
-    roots = tuple(m.rstrip("/") for m in mirrors)
-    source = _Source(roots, snapshot.rstrip("/"), lock, network)
-    answers = [source.status(url) for url in source.urls(deb)]
-    at_mirrors, at_snapshot = answers[: len(roots)], answers[len(roots) :]
-    if not any(at_mirrors):
-        raise _unreachable(source)
-    if requests.codes.ok in at_mirrors:
-        return "mirror"
-    return "snapshot" if requests.codes.ok in at_snapshot else ""
+    source = _Source(tuple(m.rstrip("/") for m in mirrors), snapshot.rstrip("/"), lock, network)
+    found = {}
+    for deb in debs:
+        answers = [source.status(url) for url in source.urls(deb)]
+        at_mirrors, at_snapshot = answers[: len(mirrors)], answers[len(mirrors) :]
+        if not any(at_mirrors):
+            raise _unreachable(source)
+        at = "snapshot" if requests.codes.ok in at_snapshot else ""
+        found[deb] = "mirror" if requests.codes.ok in at_mirrors else at
+    return found
 
 
 class _Source:
@@ -98,7 +104,7 @@ class _Source:
         self._snapshot = f"{snapshot}/{{archive}}/{lock.snapshot}" if snapshot else ""
         self._silent: set[str] = set()
         self.session = requests.Session()
-        self.session.verify = str(network.ca_bundle) if network.ca_bundle else True
+        self.session.verify = network.verify
         retry = Retry(3, connect=1, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504))
         adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=retry)
         for scheme in ("http://", "https://"):

@@ -20,7 +20,6 @@ import re
 import shutil
 import tarfile
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from torch_images.archive import Fetched, fetch
 from torch_images.config import Base
 from torch_images.debs import DebLock, LockedDeb, changes
 from torch_images.errors import CommandError, DiskError, LockError
+from torch_images.loopback import serving
 from torch_images.resolver import Resolver, explain
 from torch_images.runner import Runner
 from torch_images.workplace import scratch_room
@@ -108,8 +108,10 @@ def prepare(
         with folder.with_name(f"{folder.name}.lock").open("w") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)
             if fresh or not folder.exists():
-                make = _bootstrap if base.suite else _collect
-                make(base, lock, found.files, folder, resolver.run)
+                if base.suite:
+                    _bootstrap(base, lock, found.files, folder, resolver.run)
+                else:
+                    _collect(found.files, folder)
     if not base.suite:
         digest = lock.image.rpartition("@")[2]
         return ReadyBase(lock=lock, contexts={"debs": str(folder)}, digest=digest)
@@ -206,9 +208,7 @@ def _relocked(base: Base, lock: DebLock, resolver: Resolver) -> DebLock:
     return found
 
 
-def _collect(
-    _base: Base, _lock: DebLock, debs: Mapping[LockedDeb, Path], folder: Path, _run: Runner
-) -> None:
+def _collect(debs: Mapping[LockedDeb, Path], folder: Path) -> None:
     """A folder with the packages to add to an image, under their own names."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
         made = Path(scratch, "debs")
@@ -294,11 +294,5 @@ def _served(indexes: Mapping[str, bytes], debs: Mapping[LockedDeb, Path]) -> Ite
         def log_message(self, *_: object) -> None:
             """Keep apt's requests out of the output."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Handler) as url:
+        yield url

@@ -38,6 +38,11 @@ class Network:
         hosts = {urlsplit(url).hostname for url in (*urls, self.index or "")}
         return bool(hosts & {"localhost", "127.0.0.1", "::1"})
 
+    @property
+    def verify(self) -> str | bool:
+        """What `requests` checks certificates against."""
+        return str(self.ca_bundle) if self.ca_bundle else True
+
     def for_uv(self) -> dict[str, str | None]:
         """Environment changes under which uv on the host uses these settings and no others."""
         return {

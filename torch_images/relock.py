@@ -11,8 +11,8 @@ from pathlib import Path
 import requests
 from pypi_simple import PYPI_SIMPLE_ENDPOINT, DistributionPackage, NoSuchProjectError, PyPISimple
 
-from torch_images.archive import holder
-from torch_images.debs import DebLock, read_debs
+from torch_images.archive import holders
+from torch_images.debs import DebLock, LockedDeb, read_debs
 from torch_images.errors import LockError, NetworkError
 from torch_images.lock import Input
 from torch_images.network import Network
@@ -22,7 +22,7 @@ from torch_images.wheels import LockedWheel, WheelLock, read_lock, resolve
 UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """What became of one locked input; `detail` says what replaces it or what is found instead."""
 
@@ -80,7 +80,7 @@ def require(findings: Iterable[Finding]) -> None:
 def _wheels(name: str, lock: WheelLock, fresh: WheelLock, network: Network) -> Iterable[Finding]:
     latest = fresh.versions()
     session = requests.Session()
-    session.verify = str(network.ca_bundle) if network.ca_bundle else True
+    session.verify = network.verify
     with PyPISimple(network.index or PYPI_SIMPLE_ENDPOINT, session=session) as index:
         with ThreadPoolExecutor(8) as pool:
             files = pool.map(lambda wheel: _file(index, wheel), lock.wheels)
@@ -97,7 +97,7 @@ def _wheels(name: str, lock: WheelLock, fresh: WheelLock, network: Network) -> I
                 state, detail = NEWER, f"-> {latest[wheel.name]}"
             elif file.is_yanked:
                 detail = f"yanked: {file.yanked_reason or 'no reason given'}"
-            yield _finding(name, wheel.name, wheel.version, state, detail)
+            yield Finding(name, wheel.name, wheel.version, state, detail)
 
 
 def _file(index: PyPISimple, wheel: LockedWheel) -> DistributionPackage | None:
@@ -120,31 +120,33 @@ def _image(item: Input, lock: DebLock, latest: DebLock, resolver: Resolver) -> I
         state, detail = NEWER, f"-> {latest.image.rpartition('@')[2]}"
         if not resolver.digest(f"{item.image.rpartition(':')[0]}@{digest}", missing_ok=True):
             state = VANISHED
-    yield _finding(item.name, item.image, digest, state, detail)
+    yield Finding(item.name, item.image, digest, state, detail)
 
 
 def _debs(item: Input, lock: DebLock, latest: DebLock, resolver: Resolver) -> Iterable[Finding]:
     assert item.base is not None
     offered = {deb.name: deb for deb in latest.debs}
-    roots: tuple[str, ...] = ()
+    listed = {(deb.name, deb.version) for deb in latest.debs}
+    superseded = [deb for deb in lock.debs if (deb.name, deb.version) not in listed]
+    held: dict[LockedDeb, str] = {}
+    if superseded:
+        held = holders(
+            lock,
+            superseded,
+            mirrors=resolver.roots(item.base),
+            snapshot=item.base.snapshot,
+            network=resolver.network,
+        )
     for deb in lock.debs:
         other = offered.get(deb.name)
         state, detail = UNCHANGED, ""
-        if other and other.version == deb.version:
-            if other.sha256 != deb.sha256:
+        if deb not in held:
+            if other and other.sha256 != deb.sha256:
                 state = ALTERED
                 detail = f"expected sha256:{deb.sha256}, found sha256:{other.sha256}"
         else:
-            roots = roots or resolver.roots(item.base)
-            where = holder(
-                lock, deb, mirrors=roots, snapshot=item.base.snapshot, network=resolver.network
-            )
-            state = NEWER if where else VANISHED
+            state = NEWER if held[deb] else VANISHED
             detail = f"-> {other.version}" if other else "not needed any more"
-            if where == "snapshot":
+            if held[deb] == "snapshot":
                 detail += ", the locked one is in the snapshot archive only"
-        yield _finding(item.name, deb.name, deb.version, state, detail)
-
-
-def _finding(lock: str, name: str, version: str, state: str, detail: str) -> Finding:
-    return Finding(lock=lock, name=name, version=version, state=state, detail=detail)
+        yield Finding(item.name, deb.name, deb.version, state, detail)

@@ -228,7 +228,7 @@ def _size(url: str, network: Network) -> int:
             url,
             allow_redirects=True,
             timeout=60,
-            verify=str(network.ca_bundle) if network.ca_bundle else True,
+            verify=network.verify,
             headers={"Accept-Encoding": "identity"},
         )
         answer.raise_for_status()

@@ -7,16 +7,21 @@ several times in one test. What is tested with them is the pipeline, never the c
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import hashlib
+import os
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
+
 from tests.integration.support import ROOT
+from tests.servers import web_server
 from torch_images.wheels import LockedWheel, format_lock, read_lock
 
 WHEEL_LOCK = "locks/wheel-cu130-py311.txt"
@@ -70,6 +75,14 @@ def index(wheels: Sequence[StandIn]) -> dict[str, bytes]:
         files[f"/simple/{wheel.locked.name}/"] = page.encode()
         files[f"/simple/{wheel.locked.name}/{name}"] = wheel.data
     return files
+
+
+@contextlib.contextmanager
+def served(pages: Mapping[str, bytes]) -> Iterator[str]:
+    """Serve an index of stand-ins, which sends elsewhere for what is real; its URL."""
+    real = os.environ.get("UV_DEFAULT_INDEX", PYPI_SIMPLE_ENDPOINT).rstrip("/")
+    with web_server(pages, real.removesuffix("/simple")) as (url, _):
+        yield f"{url}/simple"
 
 
 def small_project(folder: Path, locks: Path, scratch: Path) -> dict[str, bytes]:

@@ -6,17 +6,14 @@ The image is a stand-in for NVIDIA's: the bootstrapped Debian base, in a real re
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
-from tests.integration.standins import replace, small_project
+from tests.integration.standins import replace, served, small_project
 from tests.integration.support import invoke, registry
-from tests.servers import web_server
 from torch_images.base import prepare
 from torch_images.config import Config
 from torch_images.debs import read_debs
@@ -62,11 +59,7 @@ def project_on_image(
     layer = max((layout / "blobs" / "sha256").iterdir(), key=lambda path: path.stat().st_size)
     folder = scratch / "project"
     pages = small_project(folder, place.locks, scratch / "wheels")
-    real = os.environ.get("UV_DEFAULT_INDEX", PYPI_SIMPLE_ENDPOINT).rstrip("/")
-    with (
-        registry(scratch / "registry") as host,
-        web_server(pages, real.removesuffix("/simple")) as (url, _),
-    ):
+    with registry(scratch / "registry") as host, served(pages) as index:
         image = f"{host}/standin/cuda:13.0.2"
         path = "ENV PATH=/usr/sbin:/usr/bin:/sbin:/bin"
         runner.run(["docker", "import", "--change", path, str(layer), image])
@@ -83,7 +76,7 @@ def project_on_image(
         for old, new in changes.items():
             replace(folder, "images.yaml", old, new)
         env = {
-            "UV_DEFAULT_INDEX": f"{url}/simple",
+            "UV_DEFAULT_INDEX": index,
             "TORCH_IMAGES_CACHE": str(scratch / "cache"),
             "TORCH_IMAGES_MIRROR": " ".join(resolver.roots(base)),  # the security archive, too
         }

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
-from tests.integration.standins import commit, replace, small_project
+from tests.integration.standins import commit, replace, served, small_project
 from tests.integration.support import Built, invoke, registry
-from tests.servers import web_server
 from torch_images.engine import Engine
 from torch_images.runner import Runner
 
@@ -48,9 +46,8 @@ def small(locks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sma
     scratch = tmp_path_factory.mktemp("small")
     folder = scratch / "project"
     pages = small_project(folder, locks, scratch / "wheels")
-    real = os.environ.get("UV_DEFAULT_INDEX", PYPI_SIMPLE_ENDPOINT).rstrip("/")
-    with web_server(pages, real.removesuffix("/simple")) as (url, _):
-        env = {"UV_DEFAULT_INDEX": f"{url}/simple"}
+    with served(pages) as index:
+        env = {"UV_DEFAULT_INDEX": index}
         done = invoke("lock", "--select", "base-bookworm", cwd=folder, env=env)
         assert done.returncode == 0, done.stderr
         commit(folder)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import closed_port, web_server
-from torch_images.archive import fetch, holder
+from torch_images.archive import fetch, holders
 from torch_images.debs import DebLock, LockedDeb
 from torch_images.errors import LockError, NetworkError
 from torch_images.network import Network
@@ -138,15 +138,13 @@ def test_says_who_has_a_package(serve: Serve) -> None:
     a, b = LOCK.debs
 
     def who(deb: LockedDeb, snapshot: str) -> str:
-        return holder(
-            LOCK, deb, mirrors=(f"{site.url}/debian",), snapshot=snapshot, network=Network()
-        )
+        roots = (f"{site.url}/debian",)
+        return holders(LOCK, [deb], mirrors=roots, snapshot=snapshot, network=Network())[deb]
 
     assert who(a, "") == "mirror"
     assert who(b, f"{site.url}/archive") == "snapshot"
     assert who(b, "") == ""
     assert who(dataclasses.replace(b, path="pool/none.deb"), f"{site.url}/archive") == ""
+    nobody = (f"http://127.0.0.1:{closed_port()}",)
     with pytest.raises(NetworkError):
-        holder(
-            LOCK, a, mirrors=(f"http://127.0.0.1:{closed_port()}",), snapshot="", network=Network()
-        )
+        holders(LOCK, [a], mirrors=nobody, snapshot="", network=Network())
