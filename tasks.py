@@ -187,6 +187,7 @@ def lock(
         "no-cache": "build from nothing, the base included",
         "progress": "how BuildKit shows progress: auto, plain or tty",
         "mirror": _MIRROR_HELP,
+        "compat": "NVIDIA's newer driver libraries: auto (if they can be had), required or off",
         "locked": "stop where a locked package has vanished, instead of resolving it afresh",
         "unverified": "stop before verification: the image keeps its candidate tag only",
         "dry-run": "say what would be built and run, change nothing",
@@ -206,6 +207,7 @@ def build(
     no_cache: bool = False,
     progress: str = "auto",
     mirror: tuple[str, ...] = (),
+    compat: str = "",
     locked: bool = False,
     unverified: bool = False,
     dry_run: bool = False,
@@ -216,7 +218,8 @@ def build(
     from torch_images import build as stage
     from torch_images import report
     from torch_images.bake import BuildOptions
-    from torch_images.errors import UsageError
+    from torch_images.config import COMPAT_MODES
+    from torch_images.errors import UsageError, suggest
     from torch_images.matrix import choose
     from torch_images.matrix import select as select_images
 
@@ -226,6 +229,9 @@ def build(
         raise UsageError("--select and single axes exclude each other", "give one or the other")
     if progress not in ("auto", "plain", "tty"):
         raise UsageError(f"unknown progress '{progress}'", "known: auto, plain, tty")
+    compat = compat or config.compat.mode
+    if compat not in COMPAT_MODES:
+        raise UsageError(f"unknown compat mode '{compat}'", suggest(compat, COMPAT_MODES))
     named = {axis: value for axis, value in axes.items() if value}
     specs = select_images(config, select) if select else (choose(config, **named),)
     place = _place()
@@ -237,6 +243,7 @@ def build(
         mirrors=_mirrors(mirror),
         skip_disk_check=skip_disk_check,
         locked=locked,
+        compat=compat,
     )
     if dry_run:
         print(report.plan(config, planned, options, place))

@@ -199,6 +199,6 @@ def _is(deb: LockedDeb, path: Path) -> bool:
 
 def _unreachable(source: _Source) -> NetworkError:
     return NetworkError(
-        f"no Debian mirror could be reached: {source.problem or 'none is named'}",
+        f"no mirror could be reached: {source.problem or 'none is named'}",
         "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
     )

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.base import ReadyBase
+from torch_images.compat import ReadyCompat, require_cuda
 from torch_images.lock import ImageLock
 from torch_images.matrix import ImageSpec
 from torch_images.network import Network
+from torch_images.render import NOTE_LABEL
 from torch_images.workplace import Workplace
 
 CANDIDATE = "torch-images-candidate"
@@ -29,6 +31,7 @@ class BuildOptions:
     mirrors: tuple[str, ...] = ()
     skip_disk_check: bool = False
     locked: bool = False
+    compat: str = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,14 @@ class Planned:
         return f"{CANDIDATE}:{self.spec.id}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What was made ready for an image before its build."""
+
+    base: ReadyBase
+    compat: ReadyCompat | None
+
+
 def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:
     """The command that builds every target of bake files; the last one has the last word.
 
@@ -67,13 +78,13 @@ def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:
 def bake_file(
     planned: Sequence[Planned],
     place: Workplace,
-    bases: Mapping[str, ReadyBase],
+    parts: Mapping[str, Parts],
     tools: Mapping[str, str],
     commit: str | None,
     *,
     namespace: str = "",
 ) -> dict[str, Any]:
-    """The bake definition: a target per image; `bases` are by target, `tools` named contexts.
+    """The bake definition: a target per image; `parts` are by target, `tools` named contexts.
 
     Proxies stand in it by name only; bake takes their values from the environment. `namespace`
     keeps the build's cache mounts apart from those of other builds.
@@ -85,14 +96,21 @@ def bake_file(
     targets = {}
     for image in planned:
         labels = {"org.opencontainers.image.revision": commit} if commit else {}
-        base = bases[image.target]
+        base, compat = parts[image.target].base, parts[image.target].compat
         labels["org.opencontainers.image.base.digest"] = base.digest
+        note = compat.note if compat else ""
+        labels[NOTE_LABEL] = note or "none"
         target: dict[str, Any] = {
             "context": str(place.output / image.spec.id),
-            "contexts": {**tools, **base.contexts},
+            "contexts": {
+                **tools,
+                **base.contexts,
+                **({"compat": str(compat.folder)} if compat else {}),
+            },
             "platforms": ["linux/amd64"],
             "args": {
                 "SOURCE_DATE_EPOCH": str(image.lock.epoch),
+                "NVIDIA_REQUIRE_CUDA": require_cuda(image.spec.cuda, note),
                 **({"BUILDKIT_CACHE_MOUNT_NS": namespace} if namespace else {}),
                 **{name: f"${{{name}}}" for name, _ in network.proxies},
             },

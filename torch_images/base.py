@@ -239,7 +239,7 @@ def _bootstrap(
             with layer.open("wb") as stream:
                 oci.normalise(tar, stream, keep=kept)
         except CommandError as error:
-            raise explain(base, error) from None
+            raise explain(f"base {base.name}", base.suite, error) from None
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise

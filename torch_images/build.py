@@ -17,9 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images import bake
-from torch_images.bake import BuildOptions, Planned
+from torch_images.bake import BuildOptions, Parts, Planned
 from torch_images.base import ReadyBase
 from torch_images.base import prepare as prepare_base
+from torch_images.compat import ReadyCompat
+from torch_images.compat import prepare as prepare_compat
 from torch_images.config import Config
 from torch_images.engine import Engine
 from torch_images.errors import CommandError, DiskError, EngineError
@@ -74,14 +76,15 @@ def build(
     check_buildx(run)
     if not options.skip_disk_check:
         held = engine.label_values(f"{LABEL_PREFIX}.lock")
-        check_disk(
-            engine.local_root(), [p for p in planned if f"sha256:{p.lock.digest}" not in held]
-        )
+        # A build may go without the compat package that is locked.
+        locks = {p.target: (p.lock, replace(p.lock, compat=None)) for p in planned}
+        made = [t for t, both in locks.items() if held & {f"sha256:{x.digest}" for x in both}]
+        check_disk(engine.local_root(), [p for p in planned if p.target not in made])
     started = time.monotonic()
     # A build from nothing must not meet what earlier builds left in cache mounts.
     namespace = f"torch-images-{secrets.token_hex(8)}" if options.no_cache else ""
-    settled, bases = settle(planned, place, options, engine=engine, run=run)
-    command = prepare(config, settled, bases, place, options, run=run, namespace=namespace)
+    settled, parts = settle(config, planned, place, options, engine=engine, run=run)
+    command = prepare(config, settled, parts, place, options, run=run, namespace=namespace)
     load = driver(options.builder, run) != "docker"
     with tempfile.TemporaryDirectory(dir=place.output, prefix=".bake-") as scratch:
         metadata = Path(scratch, "metadata.json")
@@ -107,26 +110,33 @@ def build(
 
 
 def settle(
+    config: Config,
     planned: Sequence[Planned],
     place: Workplace,
     options: BuildOptions,
     *,
     engine: Engine,
     run: Runner,
-) -> tuple[tuple[Planned, ...], dict[str, ReadyBase]]:
-    """Make the bases, each once. The images with the locks that their bases really have.
+) -> tuple[tuple[Planned, ...], dict[str, Parts]]:
+    """Make bases and compat packages ready, each once. The images with the locks of what they get.
 
-    Raises as `base.prepare` does.
+    Raises as `base.prepare` and `compat.prepare` do.
     """
     resolver = Resolver(
         root=place.root, network=place.network, run=run, engine=engine, mirrors=options.mirrors
     )
-    made: dict[str, ReadyBase] = {}
-    settled, bases = [], {}
+    bases: dict[str, ReadyBase] = {}
+    compats: dict[str, ReadyCompat | None] = {}
+    settled, parts = [], {}
     for image in planned:
+        wanted = image.lock.compat
+        if wanted and wanted.name not in compats:
+            compats[wanted.name] = prepare_compat(
+                config.compat, wanted, options.compat, cache=place.cache, network=place.network
+            )
         key = image.lock.base.digest
-        if key not in made:
-            made[key] = prepare_base(
+        if key not in bases:
+            bases[key] = prepare_base(
                 image.spec.base,
                 image.lock.base,
                 cache=place.cache,
@@ -134,15 +144,17 @@ def settle(
                 locked=options.locked,
                 fresh=options.no_cache,
             )
-        bases[image.target] = made[key]
-        settled.append(replace(image, lock=replace(image.lock, base=made[key].lock)))
-    return tuple(settled), bases
+        base, compat = bases[key], compats[wanted.name] if wanted else None
+        parts[image.target] = Parts(base=base, compat=compat)
+        lock = replace(image.lock, base=base.lock, compat=wanted if compat else None)
+        settled.append(replace(image, lock=lock))
+    return tuple(settled), parts
 
 
 def prepare(
     config: Config,
     planned: Sequence[Planned],
-    bases: Mapping[str, ReadyBase],
+    parts: Mapping[str, Parts],
     place: Workplace,
     options: BuildOptions,
     *,
@@ -159,7 +171,7 @@ def prepare(
             render(config, image.spec, image.lock, place.root), place.output / image.spec.id
         )
     commit = revision(place.root, run)
-    document = bake.bake_file(planned, place, bases, tools, commit, namespace=namespace)
+    document = bake.bake_file(planned, place, parts, tools, commit, namespace=namespace)
     file = place.output / "docker-bake.json"
     file.write_text(json.dumps(document, indent=2) + "\n")
     if not place.network.on_loopback:

@@ -19,9 +19,11 @@ _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
 _TAGGED_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*:[A-Za-z0-9_][A-Za-z0-9._-]*")
 _DEBIAN_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_FINGERPRINT = re.compile(r"[0-9A-F]{40}")
 _URL = re.compile(r"https://[A-Za-z0-9.-]+(?:/[A-Za-z0-9._~/-]*)?")
 _ARCHIVE = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~/-]*)?")
 _AXES = ("cuda", "arch", "source", "base", "variant")
+COMPAT_MODES = ("auto", "required", "off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +50,14 @@ class Wheel:
 
 @dataclass(frozen=True, kw_only=True)
 class Cuda:
-    """A CUDA version; `targets` is what its compiler can produce code for."""
+    """A CUDA version; `targets` is what its compiler can produce code for.
+
+    From driver branch `floor` on it runs by minor version compatibility, from `driver` on natively.
+    """
 
     version: str
     driver: str
+    floor: str
     targets: tuple[Capability, ...]
     wheel: Wheel
 
@@ -64,6 +70,18 @@ class Cuda:
     def short(self) -> str:
         """The name without dot that tags use, such as "cu130"."""
         return "cu" + self.version.replace(".", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compat:
+    """Where NVIDIA's compat packages come from: a flat apt repository and the key that signs it.
+
+    `mode` is one of COMPAT_MODES, for builds that are not told otherwise.
+    """
+
+    mode: str
+    repository: str
+    key: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +163,7 @@ class Config:
     defaults: Defaults
     architectures: tuple[Architecture, ...]
     cudas: tuple[Cuda, ...]
+    compat: Compat
     sources: tuple[Source, ...]
     packages: tuple[str, ...]
     bases: tuple[Base, ...]
@@ -171,7 +190,7 @@ def load_config(path: Path) -> Config:
     root = load(path)
     top = root.record(
         ("registry", "owner", "homepage", "defaults", "architectures", "cuda")
-        + ("sources", "packages", "bases", "variants"),
+        + ("compat", "sources", "packages", "bases", "variants"),
         ("exclude",),
     )
     architectures = tuple(_architecture(k, v) for k, v in top["architectures"].entries())
@@ -183,6 +202,7 @@ def load_config(path: Path) -> Config:
         defaults=_defaults(top["defaults"]),
         architectures=architectures,
         cudas=cudas,
+        compat=_compat(top["compat"]),
         sources=tuple(_source(k, v) for k, v in top["sources"].entries()),
         packages=tuple(_requirement(v) for v in top["packages"].items()),
         bases=tuple(_base(k, v) for k, v in top["bases"].entries()),
@@ -224,10 +244,11 @@ def _architecture(key: str, value: Value) -> Architecture:
 def _cuda(key: str, value: Value) -> Cuda:
     if not _CUDA.fullmatch(key):
         raise value.error(f"'{key}' is not a CUDA version like 12.8 or 13.0")
-    fields = value.record(("driver", "targets", "wheel"))
+    fields = value.record(("driver", "floor", "targets", "wheel"))
     return Cuda(
         version=key,
         driver=_matching(fields["driver"], _DRIVER, "a Linux driver version like 580.65.06"),
+        floor=_matching(fields["floor"], re.compile(r"[0-9]{3}"), "a driver branch like 580"),
         targets=tuple(_capability(v, v.text()) for v in fields["targets"].items()),
         wheel=_wheel(fields["wheel"].record(("torch", "features"))),
     )
@@ -245,6 +266,18 @@ def _wheel(fields: Record) -> Wheel:
     if version.local:
         raise value.error(f"'{value.path}' names a local version", f"write {version.public}")
     return Wheel(torch=str(version), features=fields.texts("features"))
+
+
+def _compat(value: Value) -> Compat:
+    fields = value.record(("mode", "repository", "key"))
+    mode = fields.text("mode")
+    if mode not in COMPAT_MODES:
+        raise fields["mode"].error(f"unknown compat mode '{mode}'", suggest(mode, COMPAT_MODES))
+    return Compat(
+        mode=mode,
+        repository=_matching(fields["repository"], _ARCHIVE, "an http or https URL").rstrip("/"),
+        key=_matching(fields["key"], _FINGERPRINT, "a full fingerprint of 40 hexadecimal digits"),
+    )
 
 
 def _source(key: str, value: Value) -> Source:

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from torch_images import lockfile
-from torch_images.config import Base, Config, Cuda
+from torch_images.config import Base, Compat, Config, Cuda
 from torch_images.debs import DebLock, format_debs, parse_debs, read_debs
 from torch_images.errors import LockError, UsageError, suggest
 from torch_images.matrix import ImageSpec, matrix
@@ -33,17 +33,22 @@ _TOOLS_PYTHON = "3.11"
 
 @dataclass(frozen=True, kw_only=True)
 class ImageLock:
-    """All that an image is made from, by the role that each lock has in it."""
+    """All that an image is made from, by the role that each lock has in it.
+
+    `compat` is None for an image that goes without NVIDIA's compat libraries.
+    """
 
     wheels: WheelLock
     base: DebLock
     build: WheelLock
     sbom: WheelLock
+    compat: DebLock | None = None
 
     @property
     def date(self) -> dt.date:
         """The newest date of its locks: when this image's inputs were all there."""
-        return max(self.wheels.date, self.base.date, self.build.date, self.sbom.date)
+        held = (self.wheels, self.base, self.build, self.sbom, self.compat)
+        return max(lock.date for lock in held if lock)
 
     @property
     def epoch(self) -> int:
@@ -60,11 +65,17 @@ class ImageLock:
         """Whether a build had to resolve a part of it for itself."""
         return self.base.unlocked
 
+    @property
+    def compat_version(self) -> str:
+        """The version of NVIDIA's compat package in the image, or "none"."""
+        return self.compat.debs[0].version if self.compat else "none"
+
     def texts(self) -> dict[str, str]:
         """The text of each lock by the name of its file, in a fixed order."""
         return {
             f"{self.base.name}.txt": format_debs(self.base),
             f"{self.build.name}.txt": format_lock(self.build),
+            **({f"{self.compat.name}.txt": format_debs(self.compat)} if self.compat else {}),
             f"{self.sbom.name}.txt": format_lock(self.sbom),
             f"{self.wheels.name}.txt": format_lock(self.wheels),
         }
@@ -74,8 +85,8 @@ class ImageLock:
 class Input:
     """One lock file: its name, and what it is asked to hold.
 
-    `base` is set for the packages of a base, with `image` where they are added to one; otherwise it
-    holds wheels for `python`.
+    `base` is set for the packages of a base, with `image` where they are added to one; `compat` for
+    one of NVIDIA's compat packages; otherwise it holds wheels for `python`.
     """
 
     name: str
@@ -83,6 +94,7 @@ class Input:
     python: str = ""
     base: Base | None = None
     image: str = ""
+    compat: Compat | None = None
 
     def path(self, folder: Path) -> Path:
         """Where it lives below the folder of all locks."""
@@ -106,6 +118,12 @@ def base_input(base: Base, cuda: Cuda) -> Input:
     return Input(name=name, request=_request(base.packages), base=base, image=image)
 
 
+def compat_input(config: Config, cuda: Cuda) -> Input:
+    """The lock of a CUDA version's compat package."""
+    package = f"cuda-compat-{cuda.version.replace('.', '-')}"
+    return Input(name=f"compat-{cuda.short}", request=(package,), compat=config.compat)
+
+
 def tool_input(name: str) -> Input:
     """The lock of a set of tools."""
     return Input(name=name, request=_request(TOOLS[name]), python=_TOOLS_PYTHON)
@@ -118,7 +136,11 @@ def inputs(config: Config, pattern: str = "*") -> tuple[Input, ...]:
     """
     found = {}
     for spec in matrix(config):
-        for item in (wheel_input(config, spec), base_input(spec.base, spec.cuda)):
+        for item in (
+            wheel_input(config, spec),
+            base_input(spec.base, spec.cuda),
+            compat_input(config, spec.cuda),
+        ):
             found[item.name] = item
     found |= {name: tool_input(name) for name in TOOLS}
     chosen = tuple(found[name] for name in sorted(found) if fnmatchcase(name, pattern))
@@ -133,8 +155,10 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     Raises LockError for one that is missing, damaged, or not of what images.yaml asks for.
     """
     base = base_input(spec.base, spec.cuda)
-    debs = read_debs(base.path(folder))
-    _check(base, debs.request)
+    debs = _read_debs(base, folder)
+    compat = _read_debs(compat_input(config, spec.cuda), folder)
+    if len(compat.debs) != 1:
+        raise lockfile.damaged(compat.name, "it must pin one package")
     if debs.image.rpartition("@")[0] != base.image:
         raise LockError(
             f"locks/{base.name}.txt is of image {debs.image or 'none'}, images.yaml names "
@@ -146,6 +170,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         base=debs,
         build=_read(tool_input("tools-build"), folder),
         sbom=_read(tool_input("tools-sbom"), folder),
+        compat=compat,
     )
 
 
@@ -153,7 +178,8 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
     """The locks of an image from what `ImageLock.texts` gave. Raises LockError if one is amiss."""
     named = {file.removesuffix(".txt"): text for file, text in texts.items()}
     base = [name for name in named if name.startswith("base-")]
-    wheels = [name for name in named if not name.startswith(("base-", "tools-"))]
+    compat = next((name for name in named if name.startswith("compat-")), None)
+    wheels = [name for name in named if not name.startswith(("base-", "compat-", "tools-"))]
     if len(base) != 1 or len(wheels) != 1 or not {"tools-build", "tools-sbom"} <= named.keys():
         raise LockError(f"not the locks of one image: {', '.join(sorted(texts)) or 'none'}")
     return ImageLock(
@@ -161,6 +187,7 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
         base=parse_debs(named[base[0]], base[0]),
         build=parse_lock(named["tools-build"], "tools-build"),
         sbom=parse_lock(named["tools-sbom"], "tools-sbom"),
+        compat=parse_debs(named[compat], compat) if compat else None,
     )
 
 
@@ -181,6 +208,12 @@ def update(path: Path, lock: WheelLock | DebLock) -> bool:
 
 def _read(item: Input, folder: Path) -> WheelLock:
     lock = read_lock(item.path(folder))
+    _check(item, lock.request)
+    return lock
+
+
+def _read_debs(item: Input, folder: Path) -> DebLock:
+    lock = read_debs(item.path(folder))
     _check(item, lock.request)
     return lock
 

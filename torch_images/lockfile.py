@@ -19,12 +19,12 @@ from torch_images.errors import LockError
 
 _WRITTEN = "# Written by `invoke lock`; do not edit."
 _HEADER = re.compile(r"# (?P<key>[a-z]+): (?P<value>\S+(?: \S+)*)")
-_ABOUT = re.compile(r"# (?P<size>[0-9]+) bytes, (?P<where>\S+)")
+_ABOUT = re.compile(r"# (?P<size>[0-9]+|\?) bytes, (?P<where>\S+)")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One input: its size in bytes, the file it is, and the line that pins it."""
+    """One input: its size in bytes (0 for unknown), the file it is, and the line that pins it."""
 
     size: int
     where: str
@@ -35,7 +35,7 @@ def compose(header: Mapping[str, str], entries: Iterable[Entry]) -> str:
     """The text of a lock file; headers without a value are left out."""
     lines = [_WRITTEN, *(f"# {key}: {value}" for key, value in header.items() if value)]
     for entry in entries:
-        lines += [f"# {entry.size} bytes, {entry.where}", entry.line]
+        lines += [f"# {entry.size or '?'} bytes, {entry.where}", entry.line]
     return "\n".join(lines) + "\n"
 
 
@@ -54,7 +54,8 @@ def parse(text: str, name: str) -> tuple[dict[str, str], list[Entry]]:
         elif match := _ABOUT.fullmatch(line):
             about = match
         elif about and line and not line.startswith("#"):
-            entries.append(Entry(int(about["size"]), about["where"], line))
+            size = 0 if about["size"] == "?" else int(about["size"])
+            entries.append(Entry(size, about["where"], line))
             about = None
         elif line and line != _WRITTEN:
             raise unreadable(name, line, number)

@@ -25,11 +25,15 @@ _INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """How to reach package indexes; `index` is None for the client's own default."""
+    """How to reach package indexes; `index` is None for the client's own default.
+
+    `compat_mirror` has NVIDIA's compat packages, in place of the repository in images.yaml.
+    """
 
     ca_bundle: Path | None = None
     proxies: tuple[tuple[str, str], ...] = ()
     index: str | None = None
+    compat_mirror: str | None = None
 
     @property
     def on_loopback(self) -> bool:
@@ -67,4 +71,5 @@ def detect(environ: Mapping[str, str]) -> Network:
         ca_bundle=bundle,
         proxies=tuple((name, url) for name, url in proxies.items() if url),
         index=next((environ[n] for n in _INDEX_VARIABLES if environ.get(n)), None),
+        compat_mirror=environ.get("TORCH_IMAGES_COMPAT_MIRROR", "").rstrip("/") or None,
     )

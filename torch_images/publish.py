@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch_images.bake import CANDIDATE, Planned
 from torch_images.build import plan
@@ -65,6 +66,8 @@ def identify(config: Config, image: str, place: Workplace, engine: Engine) -> tu
     if labels.get(f"{LABEL_PREFIX}.unlocked"):
         return reference, Planned(spec=spec, lock=carried_lock(reference, engine))
     [planned] = plan(config, [spec], place.locks)
+    if labels.get(f"{LABEL_PREFIX}.compat") == "none":
+        planned = replace(planned, lock=replace(planned.lock, compat=None))
     return reference, planned
 
 

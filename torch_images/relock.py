@@ -39,6 +39,8 @@ def resolve_input(item: Input, resolver: Resolver) -> WheelLock | DebLock:
     Raises NetworkError, LockError, BuildError, or EngineError where an image must be looked into.
     """
     today = dt.datetime.now(dt.UTC).date()
+    if item.compat:
+        return resolver.resolve_compat(item.name, item.request[0], item.compat, today)
     if item.base is None:
         return resolve(
             item.name,
@@ -54,7 +56,7 @@ def resolve_input(item: Input, resolver: Resolver) -> WheelLock | DebLock:
 
 def check(item: Input, folder: Path, resolver: Resolver) -> tuple[Finding, ...]:
     """What became of every input in a lock file. Raises like `resolve_input`."""
-    if item.base is None:
+    if item.base is None and item.compat is None:
         wheels = read_lock(item.path(folder))
         try:
             fresh = resolve_input(item, resolver)
@@ -124,7 +126,6 @@ def _image(item: Input, lock: DebLock, latest: DebLock, resolver: Resolver) -> I
 
 
 def _debs(item: Input, lock: DebLock, latest: DebLock, resolver: Resolver) -> Iterable[Finding]:
-    assert item.base is not None
     offered = {deb.name: deb for deb in latest.debs}
     listed = {(deb.name, deb.version) for deb in latest.debs}
     superseded = [deb for deb in lock.debs if (deb.name, deb.version) not in listed]
@@ -133,8 +134,8 @@ def _debs(item: Input, lock: DebLock, latest: DebLock, resolver: Resolver) -> It
         held = holders(
             lock,
             superseded,
-            mirrors=resolver.roots(item.base),
-            snapshot=item.base.snapshot,
+            mirrors=_roots(item, resolver),
+            snapshot=item.base.snapshot if item.base else "",
             network=resolver.network,
         )
     for deb in lock.debs:
@@ -150,3 +151,10 @@ def _debs(item: Input, lock: DebLock, latest: DebLock, resolver: Resolver) -> It
             if held[deb] == "snapshot":
                 detail += ", the locked one is in the snapshot archive only"
         yield Finding(item.name, deb.name, deb.version, state, detail)
+
+
+def _roots(item: Input, resolver: Resolver) -> tuple[str, ...]:
+    """The archives that have the packages of an input now."""
+    if item.base:
+        return resolver.roots(item.base)
+    return resolver.compat_roots(item.compat) if item.compat else ()

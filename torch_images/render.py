@@ -17,16 +17,21 @@ from typing import Any
 
 import jinja2
 
-from torch_images.config import Config
+from torch_images.compat import FOLDER as COMPAT_FOLDER
+from torch_images.compat import require_cuda
+from torch_images.config import Config, Cuda
 from torch_images.errors import ConfigError
 from torch_images.lock import ImageLock
 from torch_images.matrix import ImageSpec
 from torch_images.wheels import LockedWheel, WheelLock
 
 LABEL_PREFIX = "io.github.torch-images"
+# Given by the bake, because only the package itself tells: the compat library's ELF note.
+NOTE_LABEL = f"{LABEL_PREFIX}.compat.note"
 ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
 COMMAND = ("torch-info",)
 FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its bill of materials
+RUNTIME = "/usr/local/lib/torch-images"  # and what runs at every start
 LICENSES = "BSD-3-Clause AND MIT AND LicenseRef-NVIDIA-Proprietary"
 
 _PLAIN = re.compile(r"[A-Za-z0-9._/:@+=,-]+(?: [A-Za-z0-9._/:@+=,-]+)*| \\\n +|")
@@ -85,6 +90,12 @@ def render(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> Cont
                 }
                 for name, title, wheels in groups
             ],
+            compat={
+                "version": lock.compat_version,
+                "folder": f"{COMPAT_FOLDER}/{spec.cuda.version}",
+            }
+            if lock.compat
+            else None,
             environment=tuple(environment().items()),
             entrypoint=ENTRYPOINT,
             command=COMMAND,
@@ -97,11 +108,14 @@ def render(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> Cont
         files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
     for name, text in lock.texts().items():
         files.append(ContextFile(path=f"lock/{name}", data=text.encode()))
-    for folder, target in (("build", "build"), ("describe", "describe"), ("files", "image")):
+    for folder in ("build", "finish", "commands", "runtime"):
         files += [
-            ContextFile(path=f"{target}/{path.name}", data=path.read_bytes(), executable=True)
+            ContextFile(path=f"{folder}/{path.name}", data=path.read_bytes(), executable=True)
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
+            if path.is_file()
         ]
+    facts = json.dumps(image_facts(config, spec.cuda.version), indent=1) + "\n"
+    files.append(ContextFile(path="runtime/image.json", data=facts.encode()))
     return Context(id=spec.id, files=tuple(files))
 
 
@@ -113,9 +127,27 @@ def wheel_groups(lock: WheelLock) -> tuple[tuple[str, str, tuple[LockedWheel, ..
     return tuple((name, title, tuple(found[name])) for name, title in _GROUPS if found[name])
 
 
+def image_facts(config: Config, cuda: str) -> dict[str, Any]:
+    """What the start of a container needs to know of its image: see scripts/image/runtime."""
+    releases = [
+        {"cuda": c.version, "driver": c.driver, "floor": c.floor, "repository": f"torch-{c.short}"}
+        for c in config.cudas
+    ]
+    return {"cuda": cuda, "releases": releases}
+
+
+def whole_environment(cuda: Cuda, note: str) -> dict[str, str]:
+    """All of an image's environment; `note` is that of its compat library, "" for none."""
+    return {**environment(), "NVIDIA_REQUIRE_CUDA": require_cuda(cuda, note)}
+
+
 def environment() -> dict[str, str]:
     """The environment that every image sets."""
     return {
+        # Shells that the entrypoint did not start: bash for scripts, sh and bash on a terminal.
+        "BASH_ENV": f"{RUNTIME}/shell.sh",
+        "ENV": f"{RUNTIME}/shell.sh",
+        "PROMPT_COMMAND": f". {RUNTIME}/shell.sh",
         "PATH": "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "VIRTUAL_ENV": "/opt/venv",
         "NVIDIA_VISIBLE_DEVICES": "all",
@@ -126,7 +158,8 @@ def environment() -> dict[str, str]:
 def version(config: Config, spec: ImageSpec, lock: ImageLock) -> str:
     """The version of an image, also its immutable tag: "2.11.0-sm120-runtime-<lock>".
 
-    It ends in "-unlocked" where the build resolved a part of the lock for itself.
+    It ends in "-nocompat" for an image without NVIDIA's compat libraries, and in "-unlocked" where
+    the build resolved a part of the lock for itself.
     """
     parts = [spec.torch, spec.arch_name]
     if spec.source.name != config.defaults.source:
@@ -135,7 +168,9 @@ def version(config: Config, spec: ImageSpec, lock: ImageLock) -> str:
     if spec.base.name != config.defaults.base:
         parts.append(spec.base.name)
     parts.append(lock.digest[:12])
-    return "-".join([*parts, "unlocked"] if lock.unlocked else parts)
+    parts += [] if lock.compat else ["nocompat"]
+    parts += ["unlocked"] if lock.unlocked else []
+    return "-".join(parts)
 
 
 def labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
@@ -162,6 +197,7 @@ def labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
         "arches": " ".join(a.name for a in spec.architectures),
         "source": spec.source.name,
         "variant": spec.variant.name,
+        "compat": lock.compat_version,
         "lock": f"sha256:{lock.digest}",
         **({"unlocked": "yes"} if lock.unlocked else {}),
     }

@@ -28,9 +28,11 @@ def plan(
     for image in planned:
         wheels, debs = len(image.lock.wheels.wheels), len(image.lock.base.debs)
         holds = f"torch {image.spec.torch}, {wheels} wheels, {debs} Debian packages"
+        compat = "none" if options.compat == "off" else image.lock.compat_version
         lines += [
             f"would build {image.spec.id}",
             f"  {holds}, lock {image.lock.digest[:12]}",
+            f"  compat {compat} ({options.compat})",
             f"  tags: {', '.join(publish.tags(config, image))}",
         ]
     command = bake.bake_command((place.output / "docker-bake.json",), options)
@@ -51,6 +53,7 @@ def outcome(
         "digest": result.digest,
         "lock": f"sha256:{result.planned.lock.digest}",
         "unlocked": result.planned.lock.unlocked,
+        "compat": result.planned.lock.compat_version,
         "size": result.size,
         "seconds": {"build": round(result.seconds, 1), "verify": proof.seconds if proof else None},
         "tags": list(tags),
@@ -65,6 +68,7 @@ def built(done: dict[str, Any]) -> str:
         f"\n{done['id']}",
         f"  digest    {done['digest']}",
         f"  lock      {done['lock']}" + (" (unlocked)" if done["unlocked"] else ""),
+        f"  compat    {done['compat']}",
         f"  size      {done['size'] / 1e9:.2f} GB unpacked",
     ]
     if "checks" not in done:

@@ -13,8 +13,8 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images import lockfile
@@ -26,6 +26,7 @@ from torch_images.engine import Engine
 from torch_images.errors import BuildError, CommandError, LockError, UsageError
 from torch_images.lock import image_lock
 from torch_images.publish import ORIGINAL, carried_lock, spec_of
+from torch_images.render import LABEL_PREFIX
 from torch_images.runner import Runner
 from torch_images.workplace import Workplace, scratch_room
 
@@ -93,8 +94,11 @@ def reproduce(
         root = Path(scratch, "checkout")
         _check_out(named, root, place, source, run)
         committed = _is_committed(config, planned, root)
+        options = [] if planned.lock.unlocked else ["--locked"]
+        if f"{LABEL_PREFIX}.compat" in info.labels:  # older revisions know no such option
+            options.append(f"--compat={'required' if planned.lock.compat else 'off'}")
         started = time.monotonic()
-        rebuilt = _rebuild(planned, root, Path(scratch), committed=committed, run=run)
+        rebuilt = _rebuild(planned, root, Path(scratch), options, committed=committed, run=run)
         seconds = round(time.monotonic() - started, 1)
         configs: tuple[str, str] | None = None
         differences: tuple[Difference, ...] = ()
@@ -152,19 +156,29 @@ def _check_out(named: str, root: Path, place: Workplace, source: str, run: Runne
 def _is_committed(config: Config, planned: Planned, root: Path) -> bool:
     """Whether the lock of an image is the one in a checkout."""
     try:
-        return image_lock(config, planned.spec, root / "locks").digest == planned.lock.digest
+        found = image_lock(config, planned.spec, root / "locks")
     except LockError:
         return False
+    held = found if planned.lock.compat else replace(found, compat=None)
+    return held.digest == planned.lock.digest
 
 
-def _rebuild(planned: Planned, root: Path, scratch: Path, *, committed: bool, run: Runner) -> str:
+def _rebuild(
+    planned: Planned,
+    root: Path,
+    scratch: Path,
+    options: Sequence[str],
+    *,
+    committed: bool,
+    run: Runner,
+) -> str:
     """Build in a checkout, with nothing from here but the locks; the digest."""
     spec = planned.spec
     command = [str(root / "inv"), "build", "--no-cache", "--unverified", "--json"]
     command += ["--cuda", spec.cuda.version, "--source", spec.source.name]
     command += ["--base", spec.base.name, "--variant", spec.variant.name, "--arch"]
     command.append("all" if spec.every_arch else ",".join(a.name for a in spec.architectures))
-    command += [] if planned.lock.unlocked else ["--locked"]
+    command += options
     env: dict[str, str | None] = {
         "TORCH_IMAGES_CACHE": str(scratch / "cache"),
         "TORCH_IMAGES_LOCKS": None,
@@ -173,6 +187,7 @@ def _rebuild(planned: Planned, root: Path, scratch: Path, *, committed: bool, ru
     }
     if not committed:
         env["TORCH_IMAGES_LOCKS"] = str(scratch / "locks")
+        shutil.copytree(root / "locks", scratch / "locks")
         for name, text in planned.lock.texts().items():
             lockfile.write(scratch / "locks" / name, text)
     try:

@@ -10,10 +10,12 @@ import re
 import shlex
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images.config import Base
+import requests
+
+from torch_images.config import Base, Compat
 from torch_images.debs import DebLock, parse_packages
 from torch_images.engine import Engine
 from torch_images.errors import (
@@ -29,6 +31,7 @@ from torch_images.network import Network
 from torch_images.runner import Runner
 
 # What mmdebstrap's variant "minbase" installs beside the packages it is asked for.
+_WAYS = "check network and proxy, or name a mirror, see README.md"
 _MINIMUM = ("?essential", "?priority(required)", "apt")
 
 
@@ -59,13 +62,41 @@ class Resolver:
             image=image,
         )
 
+    def resolve_compat(self, name: str, package: str, compat: Compat, date: dt.date) -> DebLock:
+        """The lock with this name of NVIDIA's compat package, as it is in the repository now.
+
+        Raises NetworkError, or LockError where the repository is not signed by the pinned key.
+        """
+        [root] = self.compat_roots(compat)
+        script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as keys:
+            Path(keys).chmod(0o755)
+            # apt checks that the index is signed by exactly this key, so it may come from anywhere.
+            key = self._download(f"{root}/{compat.key[-8:].lower()}.pub")
+            Path(keys, "nvidia.asc").write_bytes(key)
+            text = self._mmdebstrap(
+                package,
+                f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {package}\n{script}',
+                "compat",
+                (f"deb [signed-by={compat.key}] {root} /",),
+                f"--keyring={keys}",
+            )
+        debs = [replace(d, path=d.path.removeprefix("./")) for d in parse_packages(text)]
+        system = "/".join(compat.repository.split("/")[-2:])
+        return DebLock(name=name, date=date, system=system, request=(package,), debs=tuple(debs))
+
+    def compat_roots(self, compat: Compat) -> tuple[str, ...]:
+        """The root of the repository that has NVIDIA's compat packages."""
+        return (self.network.compat_mirror or compat.repository,)
+
     def roots(self, base: Base) -> tuple[str, ...]:
         """The roots of the archives that have a base's packages, such as ".../debian"."""
         if not base.suite:
             named = [_address(mirror) for mirror in self.mirrors]
             return tuple(dict.fromkeys(named or [base.mirror]))
         listing = 'cat "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* 2>/dev/null || true'
-        text = self._mmdebstrap(base, listing, "--skip=update")
+        what = f"base {base.name}"
+        text = self._mmdebstrap(what, listing, base.suite, self.mirrors, "--skip=update")
         found = re.findall(r"^(?:deb|URIs:)\s+(?:\[[^]]*\]\s+)?(\S+)", text, re.MULTILINE)
         return tuple(dict.fromkeys(uri.rstrip("/") for uri in found))
 
@@ -81,11 +112,12 @@ class Resolver:
     def _at_mirror(self, base: Base, script: str) -> str:
         """What apt would install into an empty root file system."""
         packages = shlex.join((*_MINIMUM, *base.packages))
-        return self._mmdebstrap(
-            base, f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {packages}\n{script}'
-        )
+        asked = f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {packages}\n{script}'
+        return self._mmdebstrap(f"base {base.name}", asked, base.suite, self.mirrors)
 
-    def _mmdebstrap(self, base: Base, script: str, *options: str) -> str:
+    def _mmdebstrap(
+        self, what: str, script: str, suite: str, archives: Sequence[str], *options: str
+    ) -> str:
         """What a script prints in an empty root file system ("$1") with the sources of a suite."""
         command = ["mmdebstrap", "--variant=custom", "--format=null", *options]
         command.append(f'--customize-hook=exec >"$1"/printed\n{script}')
@@ -94,11 +126,11 @@ class Resolver:
             printed = Path(folder, "printed")
             # mmdebstrap shows what hooks print as its own messages.
             command.append(f"--customize-hook=download /printed {shlex.quote(str(printed))}")
-            command += ["--architectures=amd64", base.suite, "/dev/null", *self.mirrors]
+            command += ["--architectures=amd64", suite, "/dev/null", *archives]
             try:
                 self.run.run(command, env={**env, "LC_ALL": "C.UTF-8"})
             except CommandError as error:
-                raise explain(base, error) from None
+                raise explain(what, suite, error) from None
             return printed.read_text(encoding="utf-8")
 
     def _in_image(self, base: Base, image: str, script: str) -> str:
@@ -124,8 +156,19 @@ class Resolver:
             environment={name.lower(): url for name, url in self.network.proxies},
         )
         if done.code:
-            raise explain(base, CommandError(shlex.join(words[:2]), done.code, done.output))
+            failed = CommandError(shlex.join(words[:2]), done.code, done.output)
+            raise explain(f"base {base.name}", base.system, failed)
         return done.output
+
+    def _download(self, url: str) -> bytes:
+        """A small file. Raises NetworkError."""
+        try:
+            answer = requests.get(url, timeout=(15, 60), verify=self.network.verify)
+            answer.raise_for_status()
+        except requests.RequestException as error:
+            reason = " ".join(str(error).split())[:200]
+            raise NetworkError(f"{url} could not be had: {reason}", _WAYS) from None
+        return answer.content
 
 
 def sources(mirrors: Sequence[str], codename: str) -> tuple[str, ...]:
@@ -133,35 +176,37 @@ def sources(mirrors: Sequence[str], codename: str) -> tuple[str, ...]:
     return tuple(m if m.startswith("deb ") else f"deb {m} {codename} main" for m in mirrors)
 
 
-def explain(base: Base, error: CommandError) -> TorchImagesError:
-    """The user's view of an apt or mmdebstrap that failed."""
+def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:
+    """The user's view of an apt or mmdebstrap that failed for "base bookworm" or the like."""
     text = error.output
     if "No space left on device" in text:
-        return DiskError(f"the disk filled up while base {base.name} was made", "free some space")
+        return DiskError(f"the disk filled up while {what} was made", "free some space")
+    if re.search(r"NO_PUBKEY|not signed|signatures? (?:were|was|couldn't|could not)", text):
+        return LockError(
+            f"{what}: the archive is not signed by the key that is pinned for it",
+            "correct the mirror, or the key in images.yaml",
+        )
     if re.search(
         r"(?:Unable|Failed) to fetch|Could not (?:connect|resolve)|not have a Release file",
         text,
     ):
         return NetworkError(
-            f"base {base.name}: the Debian mirror could not be reached or lacks "
-            f"{base.suite or base.system}",
+            f"{what}: the mirror could not be reached or lacks {suite}",
             "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
         )
     if "unable to pick chroot mode" in text:
         return BuildError(
-            f"base {base.name}: mmdebstrap cannot work for a user who is not root",
+            f"{what}: mmdebstrap cannot work for a user who is not root",
             "install uidmap, which has newuidmap, and see that /etc/subuid names this user",
         )
     missing = re.search(r"Unable to locate package (\S+)", text)
     if missing:
         return LockError(
-            f"base {base.name}: the mirror has no package {missing[1]}",
+            f"{what}: the mirror has no package {missing[1]}",
             "correct its packages in images.yaml",
         )
     lines = [line for line in text.splitlines() if line.startswith("E: ")] or [str(error)]
-    return BuildError(
-        f"base {base.name} could not be made: {lines[0]}", f"command: {error.command[:200]}"
-    )
+    return BuildError(f"{what} could not be made: {lines[0]}", f"command: {error.command[:200]}")
 
 
 def _address(mirror: str) -> str:

@@ -21,10 +21,11 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from torch_images.bake import Planned
+from torch_images.compat import FOLDER as COMPAT_FOLDER
 from torch_images.config import Config
 from torch_images.engine import Engine, ImageInfo, RunningContainer
 from torch_images.errors import TorchImagesError, VerifyError
-from torch_images.render import COMMAND, ENTRYPOINT, environment, labels
+from torch_images.render import COMMAND, ENTRYPOINT, NOTE_LABEL, labels, whole_environment
 from torch_images.runner import Runner
 from torch_images.tools import install_tools
 from torch_images.workplace import Workplace
@@ -68,8 +69,12 @@ class VerifyReport:
         return sum(check.outcome == outcome for check in self.checks)
 
 
-def claim(config: Config, planned: Planned) -> dict[str, Any]:
-    """What an image claims to be, as the suites read it."""
+def claim(config: Config, planned: Planned, note: str) -> dict[str, Any]:
+    """What an image claims to be, as the suites read it.
+
+    `note` is what its label says of its compat library, "" for none: a check holds that against the
+    library itself.
+    """
     spec, lock = planned.spec, planned.lock
     return {
         "id": spec.id,
@@ -87,7 +92,9 @@ def claim(config: Config, planned: Planned) -> dict[str, Any]:
         "locks": lock.texts(),
         "site_packages": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "labels": labels(config, spec, lock),
-        "environment": environment(),
+        "environment": whole_environment(spec.cuda, note),
+        "compat": f"{COMPAT_FOLDER}/{spec.cuda.version}" if lock.compat else "",
+        "compat_note": note,
         "entrypoint": list(ENTRYPOINT),
         "command": list(COMMAND),
         "lock_date": lock.date.isoformat(),
@@ -110,7 +117,8 @@ def verify(
     """
     started = time.monotonic()
     info = engine.inspect(image)
-    wanted = claim(config, planned)
+    note = info.labels.get(NOTE_LABEL, "none")
+    wanted = claim(config, planned, "" if note == "none" else note)
     suite = suite_hash(place.root, wanted)
     path = report_path(place, info.id)
     if reuse and (kept := read_report(path)) and kept.passed and kept.suite == suite:

@@ -29,7 +29,11 @@ MADE = re.compile(
     | /root/\.(?:bashrc|profile)
     | /etc/(?:dpkg/origins/default|inputrc|python3/debian_config)
     | /usr/lib/ssl/cert\.pem
-    | /usr/local/bin/torch-(?:entrypoint|info)
+    | /etc/profile\.d/torch-images\.sh
+    | /opt/cuda-compat/1[0-9]\.[0-9]/lib[A-Za-z0-9_.-]+\.so[0-9.]*
+    | /usr/local/bin/(?:cuda-doctor|torch-(?:entrypoint|info))
+    | /usr/local/lib/torch-images/[a-z_]+\.(?:json|py|sh)
+    | /usr/share/doc/cuda-compat-1[0-9]-[0-9]/copyright
     | /usr/share/info/dir
     | /usr/share/torch-images/(?:lock/[a-z0-9.-]+\.txt|sbom\.cdx\.json)
     | /var/(?:spool/mail|lib/python/python3\.[0-9]+_installed)

@@ -60,12 +60,17 @@ def test_bill_of_materials_is_valid(host: Host) -> None:
 
 
 def test_bill_of_materials_lists_everything(
-    sbom: dict[str, Any], installed: dict[str, str], expected: Facts
+    sbom: dict[str, Any],
+    installed: dict[str, str],
+    pinned: dict[tuple[str, str], str],
+    expected: Facts,
 ) -> None:
     found: dict[str, set[tuple[str, str]]] = {"deb": set(), "pypi": set()}
     for part in sbom["components"]:
         found[part["purl"].split(":")[1].split("/")[0]].add((part["name"], part["version"]))
-    assert found["deb"] == set(installed.items())
+    assert found["deb"] == set(installed.items()) | {
+        (name, version) for name, version in pinned if name.startswith("cuda-compat-")
+    }
     assert found["pypi"] == set(expected["packages"].items())
 
 

@@ -13,7 +13,11 @@ def test_label(label: str, expected: Facts, config: Facts) -> None:
 
 
 def test_no_other_label(expected: Facts, config: Facts) -> None:
-    also = {"org.opencontainers.image.base.digest", "org.opencontainers.image.revision"}
+    also = {
+        "io.github.torch-images.compat.note",
+        "org.opencontainers.image.base.digest",
+        "org.opencontainers.image.revision",
+    }
     assert set(config["Labels"]) - also == set(expected["labels"])
 
 

@@ -128,7 +128,7 @@ def test_a_build_whose_image_fails_is_not_tagged(
     built: dict[str, Built], engine: Engine, project: Callable[..., Path]
 ) -> None:
     before = engine.tags("torch-cu130:")
-    install = "scripts/image/build/install-files"
+    install = "scripts/image/finish/install-files"
     folder = project(
         (install, "install -d /usr/local/bin", "touch /usr/local/stray\ninstall -d /usr/local/bin")
     )

@@ -173,7 +173,7 @@ def test_a_date_in_a_layer_is_found_and_named(small: Small, engine: Engine, tmp_
     planted = clone(small, tmp_path / "planted")
     replace(
         planted.folder,
-        "scripts/image/build/install-files",
+        "scripts/image/finish/install-files",
         "install -d /usr/local/bin /workspace\n",
         "install -d /usr/local/bin /workspace\ndate +%s%N > /usr/local/planted\n",
     )

@@ -7,10 +7,19 @@ from typing import Any
 
 import pytest
 
+from tests.decisions import NOTES
 from tests.unit.fakes import FakeRunner
-from torch_images.bake import BuildOptions, Planned, bake_command, bake_file, host_network
+from torch_images.bake import (
+    BuildOptions,
+    Parts,
+    Planned,
+    bake_command,
+    bake_file,
+    host_network,
+)
 from torch_images.base import ReadyBase
 from torch_images.build import check_buildx, check_disk, disk_needed, driver, plan, revision
+from torch_images.compat import ReadyCompat
 from torch_images.config import Config
 from torch_images.errors import (
     BuildError,
@@ -37,13 +46,17 @@ def bake(
 ) -> dict[str, Any]:
     place = Workplace(root=root, cache=Path("/cache"), network=network, locks=root / "locks")
     digest = "sha256:" + "a" * 64
-    bases = {
-        p.target: ReadyBase(
-            lock=p.lock.base, contexts={"base": f"oci-layout:///b@{digest}"}, digest=digest
+    compat = ReadyCompat(folder=Path("/compat"), note=NOTES["13.0"])
+    parts = {
+        p.target: Parts(
+            base=ReadyBase(
+                lock=p.lock.base, contexts={"base": f"oci-layout:///b@{digest}"}, digest=digest
+            ),
+            compat=compat if p.spec.cuda.version == "13.0" else None,
         )
         for p in planned
     }
-    return bake_file(planned, place, bases, {"tools": "/t"}, "c" * 40, namespace=namespace)
+    return bake_file(planned, place, parts, {"tools": "/t"}, "c" * 40, namespace=namespace)
 
 
 def test_a_target_per_image(planned: tuple[Planned, ...], root: Path) -> None:
@@ -51,10 +64,17 @@ def test_a_target_per_image(planned: tuple[Planned, ...], root: Path) -> None:
     assert list(document["target"]) == document["group"]["default"]["targets"]
     target = document["target"]["cu130-sm120-wheel-bookworm-runtime"]
     assert target["labels"] == {
+        "io.github.torch-images.compat.note": NOTES["13.0"],
         "org.opencontainers.image.base.digest": "sha256:" + "a" * 64,
         "org.opencontainers.image.revision": "c" * 40,
     }
+    hosts = target["args"].pop("NVIDIA_REQUIRE_CUDA")
+    assert hosts.startswith("cuda>=13.0 brand=unknown,driver>=535,driver<536 ")
     assert target["args"] == {"SOURCE_DATE_EPOCH": str(planned[1].lock.epoch)}
+    assert target["contexts"]["compat"] == "/compat"
+    without = document["target"]["cu128-sm120-wheel-bookworm-runtime"]
+    assert "compat" not in without["contexts"]
+    assert without["labels"]["io.github.torch-images.compat.note"] == "none"
     assert "variable" not in document
     assert target["output"] == [
         "type=image,name=torch-images-candidate:cu130-sm120-wheel-bookworm-runtime,unpack=true,"

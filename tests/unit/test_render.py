@@ -101,9 +101,31 @@ def test_labels_and_environment_arrive_unchanged(config: Config, root: Path) -> 
     lock = lock_of(config, root, spec)
     steps = instructions(dockerfile(config, root, arch="12.0"))
     for keyword, wanted in (("LABEL", labels(config, spec, lock)), ("ENV", environment())):
-        [line] = [s for s in steps if s.startswith(f"{keyword} ")]
+        line = next(s for s in steps if s.startswith(f"{keyword} "))
         pairs = re.findall(r'(\S+?)=("(?:[^"\\]|\\.)*")', line.removeprefix(keyword))
         assert {name: unquote(value) for name, value in pairs} == wanted
+
+
+def test_the_hosts_asked_for_come_from_the_bake(config: Config, root: Path) -> None:
+    steps = instructions(dockerfile(config, root))
+    place = steps.index("ARG NVIDIA_REQUIRE_CUDA")
+    assert steps[place + 1] == "ENV NVIDIA_REQUIRE_CUDA=$NVIDIA_REQUIRE_CUDA"
+    assert not [step for step in steps[place:] if step.startswith("RUN")]  # no layer depends on it
+
+
+def test_an_image_without_compat_says_so(config: Config, root: Path) -> None:
+    spec = choose(config, arch="12.0")
+    lock = lock_of(config, root, spec)
+    without = dataclasses.replace(lock, compat=None)
+    assert "from=compat" in render(config, spec, lock, root).dockerfile
+    assert "from=compat" not in render(config, spec, without, root).dockerfile
+    assert labels(config, spec, without)["io.github.torch-images.compat"] == "none"
+    assert labels(config, spec, lock)["io.github.torch-images.compat"] == "580.178.04-1ubuntu1"
+    assert version(config, spec, without) == (
+        f"2.11.0-sm120-runtime-{without.digest[:12]}-nocompat"
+    )
+    assert "nocompat" not in version(config, spec, lock)
+    assert without.digest != lock.digest
 
 
 def test_versions_tell_images_apart(config: Config, root: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.decisions import NOTES
 from torch_images.build import plan
 from torch_images.config import Config
 from torch_images.errors import VerifyError
@@ -73,7 +74,8 @@ def test_a_report_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 
 def test_the_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) -> None:
     hashes = {
-        suite_hash(root, claim(config, image))
+        suite_hash(root, claim(config, image, note))
         for image in plan(config, [choose(config, arch=a) for a in ("9.0", "12.0")], root / "locks")
+        for note in ("", NOTES["13.0"])
     }
-    assert len(hashes) == 2
+    assert len(hashes) == 4

@@ -1,0 +1,119 @@
+"""Choose this container's libcuda, and make the choice hold: `cuda_runtime.py [--say]`.
+
+Prints lines for the shell that starts the container's command to evaluate and, with --say and
+without TORCH_IMAGE_QUIET, one line on standard error that says what was chosen and why. Runs at
+every start, so it is done in half a second, and whatever goes wrong, the command starts.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import decision
+import effect
+import facts
+from decision import Choice, Host, Library, Probe, Release
+
+HERE = Path(__file__).resolve().parent
+COMPAT_ROOT = "/opt/cuda-compat"  # not where NVIDIA's container toolkit would act on it by itself
+BUDGET = 0.45  # seconds for facts and probe; Python's start and the loader's cache take the rest
+
+
+@dataclass(frozen=True)
+class Image:
+    """What this image is: its release, the others of the project, and its compat library."""
+
+    release: Release
+    others: tuple[Release, ...]
+    compat: Library | None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A choice with all that it follows from; `probe` is None where none was needed."""
+
+    image: Image
+    host: Host
+    mode: str
+    choice: Choice
+    probe: Probe | None
+
+    @property
+    def line(self) -> str:
+        """The choice in one line."""
+        return decision.sentence(self.choice, self.host, self.image.release, self.image.compat)
+
+
+def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
+    """What the build has written down of this image."""
+    told = json.loads(path.read_text())
+    releases = [Release(**release) for release in told["releases"]]
+    [own] = [release for release in releases if release.cuda == told["cuda"]]
+    compat = facts.find_library(root / COMPAT_ROOT[1:] / own.cuda)
+    return Image(own, tuple(r for r in releases if r is not own), compat)
+
+
+def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
+    """The mode that CUDA_COMPAT asks for, and a complaint where it asks for none."""
+    asked = environ.get("CUDA_COMPAT", "") or decision.AUTO
+    if asked.lower() in decision.MODES:
+        return asked.lower(), ""
+    return decision.AUTO, f"CUDA_COMPAT={asked} is not auto, on or off, and taken as auto"
+
+
+def decide(root: Path, mode: str, seconds: float) -> Decision:
+    """The choice for this container, proved by a probe where it is not the host's own library."""
+    deadline = time.monotonic() + seconds
+    image = read_image(root)
+    # A driver that suffices on a machine that shows its GPUs needs no more questions, which can
+    # take seconds where no process keeps the driver awake.
+    native = decision.newer_or_equal(facts.kernel_driver(root), image.release.driver)
+    ask = not (native and facts.has_nodes(root)) or mode == decision.ON
+    host = facts.gather(root, deadline, devices=ask)
+    choice = decision.choose(host, image.release, image.compat, image.others, mode)
+    if not choice.tentative:
+        return Decision(image, host, mode, choice, None)
+    found = probe(choice.folder, deadline - time.monotonic())
+    confirmed = decision.confirm(choice, found, host, image.release, image.others)
+    return Decision(image, host, mode, confirmed, found)
+
+
+def probe(folder: str, seconds: float) -> Probe:
+    """Try the libcuda of a folder in a child process, for so many seconds at most."""
+    path = [folder] if folder else []
+    path += [p for p in [os.environ.get("LD_LIBRARY_PATH", "")] if p]
+    environ = {**os.environ, "LD_LIBRARY_PATH": ":".join(path)}
+    command = [sys.executable, "-sES", str(HERE / "probe.py"), folder]
+    child = subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        text, _ = child.communicate(timeout=max(seconds, 0.0))
+        code, step, detail = json.loads(text)
+        return Probe(code, step, detail)
+    except subprocess.TimeoutExpired:
+        child.kill()  # and left to PID 1: in an uninterruptible call it does not end at once
+        return Probe(None)
+    except ValueError:
+        return Probe(decision.BROKEN, "", f"the trial ended with status {child.returncode}")
+
+
+def start(*, say: bool) -> None:
+    """Choose, make it effective, and say so."""
+    root = Path("/")
+    mode, complaint = read_mode(os.environ)
+    made = decide(root, mode, BUDGET)
+    _, environment = effect.apply(made.choice, made.host, root, os.environ, COMPAT_ROOT)
+    print(effect.exports(environment), end="")
+    for line in (complaint, made.line) if say else ():
+        if line:
+            print(f"torch-images: {line}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    start(say="--say" in sys.argv[1:] and not os.environ.get("TORCH_IMAGE_QUIET"))

@@ -1,0 +1,311 @@
+"""Which libcuda a container uses: the host's, or the image's newer one. Facts in, choice out.
+
+The host's own is right wherever it suffices: a compat library that is older than the kernel driver
+fails with 803, and one on a GPU that it is not made for with 804 (measured on an H200, driver
+580.159.04; https://docs.nvidia.com/deploy/cuda-compatibility/).
+"""
+
+from dataclasses import dataclass, replace
+
+# What a process gets: the host's libcuda, the image's compat library, the one that NVIDIA's
+# container toolkit has put before both, or none at all.
+HOST, COMPAT, TOOLKIT, NONE = "host", "compat", "toolkit", "none"
+AUTO, ON, OFF = "auto", "on", "off"
+MODES = (AUTO, ON, OFF)
+
+# nvmlBrandType_t, nvml.h. A compat library's own list of devices has the same numbers.
+BRANDS = {
+    0: "unknown brand",
+    1: "Quadro",
+    2: "Tesla",
+    3: "NVS",
+    4: "GRID",
+    5: "GeForce",
+    6: "Titan",
+    7: "vApps",
+    8: "vPC",
+    9: "vCS",
+    10: "vWS",
+    11: "cloud gaming",
+    12: "Quadro RTX",
+    13: "NVIDIA RTX",
+    14: "NVIDIA",
+    15: "GeForce RTX",
+    16: "Titan RTX",
+}
+
+NO_DEVICE, TOO_OLD, MISMATCH, NOT_ON_DEVICE = 100, 35, 803, 804
+BROKEN = -1  # the library cannot even be loaded
+
+# CUresult, cuda.h, in the words of those who meet them.
+ERRORS = {
+    BROKEN: "the library cannot be loaded",
+    2: "the GPU's memory is full",
+    3: "CUDA could not be initialised",
+    TOO_OLD: "the driver is too old for this CUDA",
+    46: "the GPU is busy or in exclusive use",
+    NO_DEVICE: "no GPU is visible",
+    101: "the GPU is not usable",
+    802: "the system is not ready; on NVSwitch machines the host's fabric manager must run",
+    MISMATCH: "the kernel driver is newer than this libcuda, or of a branch it does not support",
+    NOT_ON_DEVICE: "compat libraries are for data-centre and professional GPUs only",
+    999: "an unknown error of the driver; `dmesg` of the host may say more",
+}
+# These say that a GPU is occupied, not that the library is wrong.
+_OCCUPIED = (2, 46)
+
+
+@dataclass(frozen=True)
+class Release:
+    """One CUDA version of the project: the oldest driver that runs it natively.
+
+    From `floor` on a driver runs it by minor version compatibility: not PTX that is compiled at
+    run time.
+    """
+
+    cuda: str
+    driver: str
+    floor: str
+    repository: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a compat library says of itself: driver branches and brands that it is made for."""
+
+    branches: tuple[int, ...]
+    brands: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A libcuda that is not the host's: its folder, version ("" if unreadable) and note."""
+
+    folder: str
+    version: str
+    note: Note | None
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU as NVML names it."""
+
+    name: str
+    brand: int
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a container can see of the machine below it.
+
+    `driver` is the kernel driver's version, "" if none could be read; `library` the path of the
+    host's libcuda, "" if none was mounted; `nodes` whether there are GPU device files; `devices`
+    what NVML counts, None where it was not asked or does not answer.
+    """
+
+    driver: str = ""
+    library: str = ""
+    nodes: bool = False
+    devices: tuple[Device, ...] | None = None
+    wsl: bool = False
+    toolkit: Library | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The libcuda to use, whether CUDA will work with it, and why, in one line.
+
+    `folder` is where the loader must look first, "" where nothing needs to change. `tentative` asks
+    for a probe before it is made effective. `code` is the CUDA error that stands for the cause;
+    `driver` and `image` are what would do instead.
+    """
+
+    library: str
+    works: bool
+    reason: str
+    folder: str = ""
+    tentative: bool = False
+    code: int = 0
+    driver: str = ""
+    image: str = ""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How a trial of a library ended: a CUDA error at a step; 0 for none, None for no answer."""
+
+    code: int | None
+    step: str = ""
+    detail: str = ""
+
+
+def number(version: str) -> tuple[int, ...]:
+    """A driver version as numbers, to compare; () for "" or what is not one."""
+    parts = version.split(".")
+    return tuple(int(part) for part in parts) if all(p.isdigit() for p in parts) else ()
+
+
+def newer_or_equal(version: str, least: str) -> bool:
+    """Whether a driver version is at least another."""
+    return number(version) >= number(least)
+
+
+def choose(
+    host: Host,
+    image: Release,
+    compat: Library | None,
+    others: tuple[Release, ...] = (),
+    mode: str = AUTO,
+) -> Choice:
+    """The libcuda for a container; `others` are the releases to name where this one cannot run."""
+    given = _absent(host) or _sufficient(host, image)
+    if mode == ON and not host.wsl and (given is None or given.library == HOST):
+        if compat:
+            return _tentative(compat, "CUDA_COMPAT=on asks for it")
+        plain = given or choose(host, image, None, others)
+        return replace(plain, reason=f"this image has no compat library; {plain.reason}")
+    if given:
+        return given
+    if mode == OFF:
+        return _old_driver(host, image, others, (0, "CUDA_COMPAT=off"))
+    return _newer_library(host, image, compat, others)
+
+
+def confirm(
+    choice: Choice, probe: Probe, host: Host, image: Release, others: tuple[Release, ...] = ()
+) -> Choice:
+    """What becomes of a tentative choice after its trial; where that failed, the host's library."""
+    sure = replace(choice, tentative=False)
+    if probe.code == 0:
+        return sure
+    if probe.code is None and (host.devices or not newer_or_equal(host.driver, image.floor)):
+        return replace(sure, reason=f"{choice.reason}; not proved, the trial took too long")
+    if probe.code is None:  # on GPUs of unknown kind the host's library, which works, is safer
+        return _old_driver(host, image, others, (0, "no trial of the compat library ended in time"))
+    if probe.code in _OCCUPIED:
+        return replace(sure, reason=f"{choice.reason}; not proved, {ERRORS[probe.code]}")
+    failure = f"the compat library fails: {describe(probe)}"
+    plain = _sufficient(host, image)
+    if plain:
+        return replace(plain, reason=f"{failure}; {plain.reason}", code=probe.code)
+    return _old_driver(host, image, others, (probe.code, failure))
+
+
+def describe(probe: Probe) -> str:
+    """A failed trial in words."""
+    words = ERRORS.get(probe.code or 0, "an error of the driver")
+    number_of_it = f"{probe.code} at {probe.step}, " if (probe.code or 0) > 0 else ""
+    return f"{number_of_it}{words}" + (f" ({probe.detail})" if probe.detail else "")
+
+
+def sentence(choice: Choice, host: Host, image: Release, compat: Library | None) -> str:
+    """The one line that says what was chosen, why, and what to do where CUDA cannot work."""
+    names = {
+        HOST: f"the host's driver{f' {host.driver}' if host.driver else ''}",
+        COMPAT: f"the compat library{f' {compat.version}' if compat and compat.version else ''}",
+        TOOLKIT: "the compat library that NVIDIA's toolkit mounted",
+    }
+    if choice.works:
+        return f"CUDA {image.cuda} uses {names[choice.library]}: {choice.reason}"
+    remedies = []
+    if choice.driver:
+        remedies.append(f"driver {choice.driver} or newer would do")
+    if choice.image:
+        remedies.append(f"so would image {choice.image}" if remedies else f"use {choice.image}")
+    return "; ".join([f"CUDA {image.cuda} cannot work: {choice.reason}", *remedies])
+
+
+def _absent(host: Host) -> Choice | None:
+    """The choice where no GPU can be used at all, whatever the driver."""
+    present = host.nodes or host.library or host.devices or host.wsl
+    problem = ""
+    if not present:
+        there = f"the host has driver {host.driver}, but " if host.driver else ""
+        problem = f"{there}this container has no GPU; start it with --gpus all"
+    elif host.devices == ():
+        problem = "no GPU is visible; see NVIDIA_VISIBLE_DEVICES and --gpus"
+    elif not host.library:
+        problem = "the host's libcuda was not mounted; NVIDIA_DRIVER_CAPABILITIES must have compute"
+    return Choice(NONE, works=False, reason=problem, code=NO_DEVICE) if problem else None
+
+
+def _sufficient(host: Host, image: Release) -> Choice | None:
+    """The host's library, where there is no reason to look for another."""
+    if host.wsl:
+        return _host(host, "WSL2 brings the driver of Windows, used as it is")
+    if not number(host.driver):
+        return _host(host, "its version cannot be read, so it is left alone")
+    if newer_or_equal(host.driver, image.driver):
+        return _host(host, f"it runs CUDA {image.cuda} natively")
+    return None
+
+
+def _host(host: Host, reason: str) -> Choice:
+    """The host's own library; where the toolkit has put another before it, that is undone."""
+    folder = host.library.rpartition("/")[0] if host.toolkit else ""
+    return Choice(HOST, works=True, reason=reason, folder=folder)
+
+
+def _newer_library(
+    host: Host, image: Release, compat: Library | None, others: tuple[Release, ...]
+) -> Choice:
+    """A compat library where the host's driver is too old; the host's where none can work."""
+    obstacle = _obstacle(host, compat)
+    if compat and not obstacle:
+        reason = f"driver {host.driver} is older than CUDA {image.cuda}'s {image.driver}"
+        return _tentative(compat, reason)
+    if host.toolkit and not compat and not _obstacle(host, host.toolkit):
+        reason = "NVIDIA's container toolkit chose it on the host"
+        return Choice(TOOLKIT, works=True, reason=reason)
+    return _old_driver(host, image, others, obstacle)
+
+
+def _tentative(compat: Library, reason: str) -> Choice:
+    """The compat library, if a trial of it passes."""
+    return Choice(COMPAT, works=True, reason=reason, folder=compat.folder, tentative=True)
+
+
+def _old_driver(
+    host: Host, image: Release, others: tuple[Release, ...], obstacle: tuple[int, str] | None
+) -> Choice:
+    """The host's library although it is older than the CUDA version, and what that means."""
+    code, why = obstacle or (TOO_OLD, "this image has no compat library")
+    if newer_or_equal(host.driver, image.floor):
+        limits = "by minor version compatibility: PTX is not compiled at run time"
+        plain = _host(host, f"{why}; it runs CUDA {image.cuda} {limits}")
+        return replace(plain, code=code if code != TOO_OLD else 0)
+    fitting = [other for other in others if newer_or_equal(host.driver, other.floor)]
+    best = max(fitting, key=lambda other: number(other.driver), default=None)
+    return Choice(
+        HOST,
+        works=False,
+        reason=f"driver {host.driver} is too old, and {why}",
+        code=code or TOO_OLD,
+        driver=image.driver,
+        image=best.repository if best else "",
+    )
+
+
+def _obstacle(host: Host, library: Library | None) -> tuple[int, str] | None:
+    """Why a compat library cannot work here, as error and words; None where nothing is known."""
+    if library is None:
+        return (TOO_OLD, "this image has no compat library")
+    if number(library.version) and not newer_or_equal(library.version, host.driver):
+        return (MISMATCH, f"the compat library {library.version} is older still (error 803)")
+    if library.note is None:
+        return None  # the trial decides
+    branch = number(host.driver)[0]
+    if branch not in library.note.branches:
+        known = ", ".join(map(str, library.note.branches))
+        return (
+            MISMATCH,
+            f"the compat library is for branches {known}, not {branch} (error 803)",
+        )
+    for device in host.devices or ():
+        if device.brand and device.brand not in library.note.brands:
+            brand = BRANDS.get(device.brand, f"brand {device.brand}")
+            words = f"compat libraries do not run on {device.name} ({brand}, error 804)"
+            if any(other.brand in library.note.brands for other in host.devices or ()):
+                words += "; without it, see NVIDIA_VISIBLE_DEVICES, they run on the others"
+            return (NOT_ON_DEVICE, words)
+    return None

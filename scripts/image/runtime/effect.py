@@ -1,0 +1,104 @@
+"""Make the choice of a libcuda hold for every process of the container, and undo an earlier one.
+
+Root writes the loader's cache, which reaches all processes, those of `docker exec` and sshd too.
+Other users, and read-only root file systems, get it through the environment.
+"""
+
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from decision import Choice, Host
+
+# Sorts before the toolkit's 00-compat-*.conf: the first folder that has a library wins.
+CONF = "etc/ld.so.conf.d/0-torch-images.conf"
+CACHE, ENVIRONMENT, NOTHING = "loader cache", "environment", "nothing to change"
+
+
+def run_ldconfig() -> bool:
+    """Write the loader's cache anew; whether that went well."""
+    done = subprocess.run(
+        ["/sbin/ldconfig"], env={"LC_ALL": "C"}, capture_output=True, check=False, timeout=10
+    )
+    return done.returncode == 0
+
+
+def apply(
+    choice: Choice,
+    host: Host,
+    root: Path,
+    environ: Mapping[str, str],
+    compat_root: str,
+    *,
+    ldconfig: Callable[[], bool] = run_ldconfig,
+) -> tuple[str, dict[str, str]]:
+    """Make a choice effective. How that was done, and what the environment must have for it.
+
+    `compat_root` is the folder below which all compat libraries of images are: what earlier starts
+    left of it in the environment is taken out.
+    """
+    folder, conf = choice.folder, root / CONF
+    cleaned = _clean(environ, compat_root)
+    if folder:
+        if _write(conf, folder, ldconfig) or _read(conf) == folder:
+            return CACHE, cleaned
+    else:
+        if _read(conf) is None or _remove(conf, ldconfig):
+            return NOTHING, cleaned
+        folder = host.library.rpartition("/")[0]  # an earlier choice that only root can undo
+    path = {**environ, **cleaned}.get("LD_LIBRARY_PATH", "")
+    joined = f"{folder}:{path}" if path else folder
+    return ENVIRONMENT, {"LD_LIBRARY_PATH": joined, "TRITON_LIBCUDA_PATH": folder}
+
+
+def exports(environment: Mapping[str, str]) -> str:
+    """The environment as lines for a shell."""
+    return "".join(f"export {name}={shlex.quote(v)}\n" for name, v in environment.items())
+
+
+def _clean(environ: Mapping[str, str], compat_root: str) -> dict[str, str]:
+    """The changes to an environment that take an earlier choice out of it."""
+    changes = {}
+    for name in ("LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH"):
+        parts = environ.get(name, "").split(":")
+        kept = [part for part in parts if not f"{part}/".startswith(f"{compat_root}/")]
+        if kept != parts:
+            changes[name] = ":".join(kept)
+    return changes
+
+
+def _write(conf: Path, folder: str, ldconfig: Callable[[], bool]) -> bool:
+    """Put a folder first in the loader's cache; whether that was possible."""
+    try:
+        conf.write_text(f"{folder}\n")
+    except OSError:
+        return False
+    if _cached(ldconfig):
+        return True
+    conf.unlink()
+    return False
+
+
+def _remove(conf: Path, ldconfig: Callable[[], bool]) -> bool:
+    """Take an earlier choice out of the loader's cache; whether that was possible."""
+    try:
+        conf.unlink()
+    except OSError:
+        return False
+    return _cached(ldconfig)
+
+
+def _cached(ldconfig: Callable[[], bool]) -> bool:
+    try:
+        return ldconfig()
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def _read(conf: Path) -> str | None:
+    """The folder that an earlier start chose; None where none did."""
+    try:
+        return conf.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,50 @@
+"""A trial of one libcuda, in a process of its own: initialise, take a context, copy some memory.
+
+    probe.py FOLDER    ("" for the libcuda that the loader finds)
+
+Prints the CUDA error and the step that it came from as JSON. More than cuInit is needed: it can
+pass where the first context fails with 999.
+"""
+
+import ctypes
+import json
+import sys
+
+_BYTES = 4096
+
+
+def trial(folder: str) -> tuple[int, str, str]:
+    """The CUDA error, the step that it came from, and a detail; 0 if all went well."""
+    try:
+        cuda = ctypes.CDLL(f"{folder}/libcuda.so.1" if folder else "libcuda.so.1")
+    except OSError as error:
+        return (-1, "load", str(error))
+    device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+    sent = ctypes.create_string_buffer(bytes(range(256)) * (_BYTES // 256), _BYTES)
+    got = ctypes.create_string_buffer(_BYTES)
+    steps = (
+        ("cuInit", lambda: cuda.cuInit(0)),
+        ("cuDeviceGet", lambda: cuda.cuDeviceGet(ctypes.byref(device), 0)),
+        (
+            "cuDevicePrimaryCtxRetain",
+            lambda: cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
+        ),
+        ("cuCtxSetCurrent", lambda: cuda.cuCtxSetCurrent(context)),
+        ("cuMemAlloc", lambda: cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(_BYTES))),
+        ("cuMemcpyHtoD", lambda: cuda.cuMemcpyHtoD_v2(memory, sent, ctypes.c_size_t(_BYTES))),
+        ("cuMemcpyDtoH", lambda: cuda.cuMemcpyDtoH_v2(got, memory, ctypes.c_size_t(_BYTES))),
+    )
+    for name, step in steps:
+        try:
+            code = step()
+        except AttributeError as error:
+            return (-1, name, str(error))
+        if code:
+            return (code, name, "")
+    if got.raw != sent.raw:
+        return (-1, "compare", "memory came back changed")
+    return (0, "", "")
+
+
+if __name__ == "__main__":
+    print(json.dumps(trial(sys.argv[1])))

@@ -1,0 +1,164 @@
+"""NVIDIA's compat package from stand-in mirrors: web servers of this process."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+from pathlib import Path
+
+import facts
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.decisions import NOTES
+from tests.packages import compat_deb, compat_lock, elf, make_deb
+from tests.servers import closed_port, web_server
+from torch_images.compat import prepare, read_note, require_cuda
+from torch_images.config import Config
+from torch_images.debs import DebLock
+from torch_images.errors import LockError, NetworkError
+from torch_images.network import Network
+
+DEB = compat_deb("13.0", "580.95.05", elf(NOTES["13.0"]))
+
+
+def lock_of(data: bytes) -> DebLock:
+    return compat_lock("13.0", "580.95.05", data, hashlib.sha256(data).hexdigest())
+
+
+LOCK = lock_of(DEB)
+FILES = {f"/{LOCK.debs[0].path}": DEB}
+
+
+def test_it_is_fetched_once_with_its_note(config: Config, tmp_path: Path) -> None:
+    with web_server(FILES) as (url, asked):
+        network = Network(compat_mirror=url)
+        for mode in ("auto", "required"):
+            ready = prepare(config.compat, LOCK, mode, cache=tmp_path, network=network)
+            assert ready is not None
+            assert json.loads(ready.note)["driver"] == [535, 550, 565, 570, 575, 580]
+            assert [p.read_bytes() for p in ready.folder.iterdir()] == [DEB]
+        assert asked == list(FILES)
+        assert prepare(config.compat, LOCK, "off", cache=tmp_path, network=network) is None
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_where_it_cannot_be_had(
+    config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture, reachable: bool
+) -> None:
+    """Auto goes without and says both ways out; required stops with the same advice."""
+    with web_server({}) as (url, _):
+        mirror = url if reachable else f"http://127.0.0.1:{closed_port()}"
+        network = Network(compat_mirror=mirror)
+        with caplog.at_level(logging.WARNING):
+            assert prepare(config.compat, LOCK, "auto", cache=tmp_path, network=network) is None
+        [line] = caplog.messages
+        assert line.startswith("BUILDING WITHOUT FORWARD COMPATIBILITY: cuda-compat-13-0 580.95.05")
+        assert line.endswith(
+            "name a mirror with TORCH_IMAGES_COMPAT_MIRROR, or build without it: --compat off"
+        )
+        error = LockError if reachable else NetworkError
+        with pytest.raises(
+            error, match=r"cuda-compat-13-0 580\.95\.05-1 cannot be had: .*; name a"
+        ):
+            prepare(config.compat, LOCK, "required", cache=tmp_path, network=network)
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_another_file_is_refused_in_any_mode(config: Config, tmp_path: Path, mode: str) -> None:
+    with web_server(dict.fromkeys(FILES, b"other")) as (url, _):
+        network = Network(compat_mirror=url)
+        with pytest.raises(LockError, match="is not the package that was locked"):
+            prepare(config.compat, LOCK, mode, cache=tmp_path, network=network)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"no package", "is not a Debian package"),
+        (make_deb("cuda-compat-13-0", "1", {"usr/share/x": b""}), "has no libcuda"),
+    ],
+)
+def test_a_package_without_libcuda_is_refused(
+    config: Config, tmp_path: Path, data: bytes, problem: str
+) -> None:
+    lock = lock_of(data)
+    with web_server({f"/{lock.debs[0].path}": data}) as (url, _):
+        network = Network(compat_mirror=url)
+        with pytest.raises(LockError, match=problem):
+            prepare(config.compat, lock, "auto", cache=tmp_path, network=network)
+    assert not (tmp_path / "compat").exists() or not list((tmp_path / "compat").iterdir())
+
+
+@pytest.mark.parametrize("note", [*NOTES.values(), None, "", "{", '{"driver":["x"],"device":[]}'])
+def test_host_and_image_read_the_same_note(tmp_path: Path, note: str | None) -> None:
+    path = tmp_path / "libcuda.so.1"
+    path.write_bytes(elf(note))
+    in_image = facts.read_note(path)
+    told = json.loads(read_note(path) or "null")
+    assert told == (
+        {"driver": list(in_image.branches), "device": list(in_image.brands)} if in_image else None
+    )
+
+
+@given(st.binary(max_size=300))
+def test_no_file_gives_more_than_an_empty_note(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("elf") / "libcuda.so.1"
+    path.write_bytes(b"\x7fELF\x02\x01" + data)
+    assert read_note(path) == ""
+
+
+def test_hosts_asked_for_are_those_of_nvidias_own_image(config: Config) -> None:
+    """The value in nvidia/cuda:13.0.2, in the same syntax and order of brands."""
+    cuda = next(c for c in config.cudas if c.version == "13.0")
+    branches = [535, 550, 565, 570, 575]
+    brands = [
+        "unknown",
+        "grid",
+        "tesla",
+        "nvidia",
+        "quadro",
+        "quadrortx",
+        "nvidiartx",
+        "vapps",
+        "vpc",
+        "vcs",
+        "vws",
+        "cloudgaming",
+    ]
+    official = ["cuda>=13.0"]
+    official += [f"brand={b},driver>={d},driver<{d + 1}" for d in branches for b in brands]
+    note = json.dumps({"driver": [*branches, 580], "device": [1, 2]})
+    assert require_cuda(cuda, note) == " ".join(official)
+    assert require_cuda(cuda, "") == "cuda>=13.0"
+
+
+def test_hosts_of_minor_version_compatibility_are_let_in(config: Config) -> None:
+    cuda = next(c for c in config.cudas if c.version == "12.8")
+    assert require_cuda(cuda, "") == "cuda>=12.8 driver>=525,driver<570"
+    found = require_cuda(cuda, NOTES["12.8"]).split(" ")
+    assert found[:3] == [
+        "cuda>=12.8",
+        "driver>=525,driver<570",
+        "brand=unknown,driver>=470,driver<471",
+    ]
+    assert not [host for host in found if "geforce" in host or "driver>=535" in host]
+
+
+def test_a_lock_that_pins_nothing_is_refused(config: Config, root: Path, tmp_path: Path) -> None:
+    from torch_images.debs import format_debs
+    from torch_images.lock import image_lock
+    from torch_images.matrix import choose
+
+    for path in (root / "locks").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    request = ("cuda-compat-13-0",)
+    empty = dataclasses.replace(LOCK, debs=(), request=request)
+    (tmp_path / "compat-cu130.txt").write_text(format_debs(empty))
+    with pytest.raises(LockError, match=r"locks/compat-cu130.txt: it must pin one package"):
+        image_lock(config, choose(config), tmp_path)

@@ -1,0 +1,223 @@
+"""The start of a container: every row of the table, on a host laid out as files."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cuda_runtime
+import decision
+import effect
+import facts
+import pytest
+from decision import Note, Probe, Release
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.decisions import NOTES, ROOT, TABLE, VERSIONS, Row
+from tests.packages import elf
+from torch_images.config import Config
+from torch_images.render import image_facts
+
+OPEN = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder)\nGCC"
+)
+PROPRIETARY = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu Jan  9 20:50:00 UTC 2025\nGCC"
+)
+
+
+def place(root: Path, path: str, data: bytes | str = b"") -> Path:
+    target = root / path.lstrip("/")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data.encode() if isinstance(data, str) else data)
+    return target
+
+
+def put_library(folder: Path, version: str, data: bytes) -> None:
+    place(folder, f"libcuda.so.{version}", data)
+    (folder / "libcuda.so.1").symlink_to(f"libcuda.so.{version}")
+
+
+@pytest.fixture
+def image_json(config: Config, tmp_path: Path) -> Callable[[str], Path]:
+    def write(cuda: str) -> Path:
+        return place(tmp_path, "image.json", json.dumps(image_facts(config, cuda)))
+
+    return write
+
+
+def lay_out(row: Row, root: Path) -> None:
+    """Make a host of a row."""
+    (root / "etc/ld.so.conf.d").mkdir(parents=True)
+    forms = {"open": OPEN, "proprietary": PROPRIETARY}
+    if row.source in forms:
+        place(root, "proc/driver/nvidia/version", forms[row.source].format(row.driver))
+    if row.source == "sys":
+        place(root, "sys/module/nvidia/version", f"{row.driver}\n")
+    if row.library:
+        put_library(root / "usr/lib/x86_64-linux-gnu", row.driver or "999.0", b"")
+    if row.node:
+        place(root, "dev/nvidia0")
+    if row.wsl:
+        place(root, "dev/dxg")
+    if row.compat:
+        folder = root / f"opt/cuda-compat/{row.cuda}"
+        put_library(folder, VERSIONS[row.cuda], elf(row.compat_note or None))
+    if row.toolkit:
+        folder = root / f"usr/local/cuda-{row.cuda}/compat"
+        put_library(folder, VERSIONS[row.cuda], elf(row.compat_note))
+        place(root, "etc/ld.so.conf.d/00-compat-1f2e.conf", f"/usr/local/cuda-{row.cuda}/compat\n")
+    if row.stale == "cache":
+        place(root, effect.CONF, f"{root}/opt/cuda-compat/{row.cuda}\n")
+
+
+def answers(row: Row) -> Callable[..., Probe]:
+    """What a trial of the compat library finds."""
+    if row.answer in {"hang", "broken"}:
+        return lambda *_: Probe(None if row.answer == "hang" else decision.BROKEN)
+    codes = dict(
+        zip(
+            ("cuInit", "cuDevicePrimaryCtxRetain", "cuMemAlloc"),
+            map(int, row.answer.split()),
+            strict=True,
+        )
+    )
+    step, code = next(((s, c) for s, c in codes.items() if c), ("", 0))
+    late = row.gpus == "hang"
+    return lambda *_: Probe(None) if late else Probe(code, step)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.id)
+def test_table(
+    row: Row,
+    tmp_path: Path,
+    image_json: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = tmp_path / "root"
+    lay_out(row, root)
+    told = {
+        "driver": row.driver,
+        "devices": [(f"GPU {i}", brand) for i, brand in enumerate(row.gpus)],
+    }
+    monkeypatch.setattr(facts, "in_child", lambda *_: None if row.gpus == "hang" else told)
+    monkeypatch.setattr(cuda_runtime, "probe", answers(row))
+    image = cuda_runtime.read_image(root, image_json(row.cuda))
+    monkeypatch.setattr(cuda_runtime, "read_image", lambda _: image)
+    mode, complaint = cuda_runtime.read_mode({"CUDA_COMPAT": row.mode})
+    made = cuda_runtime.decide(root, mode, 0.45)
+    said = f"{complaint}\n{made.line}"
+    assert (made.choice.library, made.choice.works) == (row.chosen, row.works), said
+    assert [part for part in row.says if part not in said] == [], said
+    assert "\n" not in made.line
+
+    if row.runs_as != ROOT:
+        monkeypatch.setattr(effect, "_write", lambda *_: False)
+        monkeypatch.setattr(effect, "_remove", lambda *_: False)
+    stale = {"LD_LIBRARY_PATH": f"/mine:{root}/opt/cuda-compat/13.0", "TRITON_LIBCUDA_PATH": "/t"}
+    environ = stale if row.stale == "environment" else {}
+    how, changes = effect.apply(
+        made.choice, made.host, root, environ, f"{root}/opt/cuda-compat", ldconfig=lambda: True
+    )
+    assert how == (effect.CACHE if row.stale and made.choice.folder else row.how)
+    folder = str(root / f"opt/cuda-compat/{row.cuda}")
+    conf = root / effect.CONF
+    if how == effect.ENVIRONMENT:
+        expected = folder if row.chosen == "compat" else str(root / "usr/lib/x86_64-linux-gnu")
+        assert changes == {"LD_LIBRARY_PATH": expected, "TRITON_LIBCUDA_PATH": expected}
+    elif how == effect.CACHE:
+        assert conf.read_text().strip() == (
+            folder if row.chosen == "compat" else str(root / "usr/lib/x86_64-linux-gnu")
+        )
+    else:
+        assert not conf.exists()
+        assert changes == ({"LD_LIBRARY_PATH": "/mine"} if row.stale == "environment" else {})
+
+
+def test_the_table_is_whole() -> None:
+    assert len(TABLE) >= 40
+    assert len({row.id for row in TABLE}) == len(TABLE)
+    assert {row.chosen for row in TABLE} == {"host", "compat", "toolkit", "none"}
+
+
+@pytest.mark.parametrize("note", NOTES.values())
+def test_notes_are_read_from_the_library_itself(tmp_path: Path, note: str) -> None:
+    told = json.loads(note)
+    found = facts.read_note(place(tmp_path, "libcuda.so.1", elf(note)))
+    assert found == Note(tuple(told["driver"]), tuple(told["device"]))
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_no_file_can_stop_a_start(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, elf_: bool
+) -> None:
+    path = tmp_path_factory.mktemp("elf") / "libcuda.so.1"
+    path.write_bytes((b"\x7fELF\x02\x01" if elf_ else b"") + data)
+    assert facts.read_note(path) is None
+
+
+@given(st.text(max_size=80))
+def test_no_text_of_the_kernel_can_stop_a_start(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    root = tmp_path_factory.mktemp("root")
+    place(root, "proc/driver/nvidia/version", text.encode("utf-8", "surrogatepass"))
+    assert facts.kernel_driver(root) == "" or "NVRM version" in text
+
+
+VERSION = st.builds(
+    lambda major, minor, patch: f"{major}.{minor:02}" + (f".{patch:02}" if patch else ""),
+    st.integers(400, 700),
+    st.integers(0, 230),
+    st.integers(0, 20),
+)
+BRANDS = st.lists(st.sampled_from(sorted(decision.BRANDS)), min_size=1, max_size=4)
+
+
+@given(VERSION, BRANDS, st.booleans(), st.sampled_from(decision.MODES))
+def test_a_choice_is_safe_on_any_host(
+    version: str, brands: list[int], has_compat: bool, mode: str
+) -> None:
+    """The host's library wherever it suffices, compat nowhere that it is known to fail."""
+    image = Release("13.0", "580.65.06", "580", "torch-cu130")
+    other = Release("12.8", "570.26", "525", "torch-cu128")
+    note = Note((535, 550, 565, 570, 575, 580), (1, 2, *range(7, 15)))
+    compat = decision.Library("/c", "580.95.05", note) if has_compat else None
+    devices = tuple(decision.Device("GPU", brand) for brand in brands)
+    host = decision.Host(version, "/usr/lib/libcuda.so.1", nodes=True, devices=devices)
+    made = decision.choose(host, image, compat, (other,), mode)
+    assert made.tentative == (made.library == decision.COMPAT)
+    if mode == decision.AUTO and made.library == decision.COMPAT:
+        assert decision.number(version) < (580, 65, 6)
+        assert decision.number(version)[0] in note.branches
+        assert all(brand in (0, *note.brands) for brand in brands)
+    for code in (0, 803, 999, None):
+        final = decision.confirm(made, Probe(code, "cuInit"), host, image, (other,))
+        if made.tentative:
+            assert not final.tentative
+            assert (final.library == decision.COMPAT) == (code in (0, None))
+    if not made.works:
+        line = decision.sentence(made, host, image, compat)
+        assert "driver 580.65.06 or newer would do" in line
+        assert ("torch-cu128" in line) == (decision.number(version) >= (525,))
+
+
+def test_a_child_that_hangs_is_given_up() -> None:
+    started = time.monotonic()
+    assert facts.in_child(lambda: time.sleep(60) or {}, started + 0.05) is None  # type: ignore[func-returns-value]
+    assert facts.in_child(lambda: {"driver": "1"}, time.monotonic() + 60) == {"driver": "1"}
+
+
+def test_a_child_that_fails_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail() -> dict[str, object]:
+        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+
+    assert facts.in_child(fail, time.monotonic() + 60) is None
+    assert capfd.readouterr() == ("", "")
+
+
+def test_exports_survive_the_shell() -> None:
+    assert effect.exports({"A": "/x y'z"}) == "export A='/x y'\"'\"'z'\n"
