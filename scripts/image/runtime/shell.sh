@@ -6,5 +6,6 @@ if [ -z "${TORCH_IMAGE_STARTED-}" ]; then
         *:/opt/venv/bin:*) ;;
         *) export PATH="/opt/venv/bin:$PATH" VIRTUAL_ENV=/opt/venv ;;
     esac
+    # shellcheck source=/dev/null
     . /usr/local/lib/torch-images/start.sh
 fi
