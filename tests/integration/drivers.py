@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.integration.support import debian_program
+from pysequoia import SignatureMode, Tsk, sign
+
 from tests.packages import compat_deb
 from tests.servers import web_server
 from torch_images.engine import Engine
@@ -54,21 +53,14 @@ def compile_stubs(
 
 
 @contextlib.contextmanager
-def repository(libcuda: bytes, folder: Path) -> Iterator[tuple[str, str]]:
+def repository(libcuda: bytes) -> Iterator[tuple[str, str]]:
     """NVIDIA's apt repository in small: flat, signed, with one package; its URL and key.
 
     On loopback, with a key of its own, whose armoured form is where NVIDIA's has it.
     """
-    folder.mkdir()
-    gpg = [debian_program("gpg", "gpg", folder), "--homedir", str(folder / "gpg"), "--batch"]
-    (folder / "gpg").mkdir(mode=0o700)
-
-    def run(*words: str, stdin: bytes = b"") -> bytes:
-        return subprocess.run([*gpg, *words], input=stdin, capture_output=True, check=True).stdout
-
-    run("--passphrase", "", "--quick-gen-key", "standin@localhost", "rsa2048", "sign", "never")
-    listing = run("--with-colons", "--list-keys").decode()
-    key = next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr:"))
+    secret = Tsk.generate("stand-in <standin@localhost>")
+    certificate = secret.extract_certificate()
+    key = str(certificate.fingerprint).upper()
     deb = compat_deb("13.0", DRIVER, libcuda)
     name = f"cuda-compat-13-0_{DRIVER}-1_amd64.deb"
     packages = (
@@ -76,25 +68,20 @@ def repository(libcuda: bytes, folder: Path) -> Iterator[tuple[str, str]]:
         f"Filename: ./{name}\nSize: {len(deb)}\nSHA256: {hashlib.sha256(deb).hexdigest()}\n"
         "Description: stand-in\n"
     ).encode()
-    indexes = {"Packages": packages, "Packages.gz": gzip.compress(packages, mtime=0)}
-    release = "Origin: NVIDIA\nLabel: NVIDIA CUDA\nArchitectures: amd64\nSHA256:\n" + "".join(
-        f" {hashlib.sha256(data).hexdigest()} {len(data)} {path}\n"
-        for path, data in indexes.items()
-    )
-    signed = run("--clearsign", stdin=release.encode())
+    release = (
+        "Origin: NVIDIA\nLabel: NVIDIA CUDA\nArchitectures: amd64\nSHA256:\n"
+        f" {hashlib.sha256(packages).hexdigest()} {len(packages)} Packages\n"
+    ).encode()
     files = {
-        "Release": release.encode(),
-        "InRelease": signed,
+        "Packages": packages,
+        "Release": release,
+        "InRelease": sign(secret.signer(), release, mode=SignatureMode.CLEAR),
         name: deb,
-        f"{key[-8:].lower()}.pub": run("--armor", "--export", key),
-        **indexes,
+        f"{key[-8:].lower()}.pub": str(certificate).encode(),
     }
     below = "/compute/cuda/repos/standin/x86_64"
     with web_server({f"{below}/{path}": data for path, data in files.items()}) as (url, _):
-        try:
-            yield f"{url}{below}", key
-        finally:
-            subprocess.run(["gpgconf", "--homedir", str(folder / "gpg"), "--kill", "all"], check=False)
+        yield f"{url}{below}", key
 
 
 def _escaped(note: str) -> str:

@@ -54,27 +54,19 @@ def facts(**values: Any) -> dict[str, Any]:
     return {"network_mode": "none", **values}
 
 
-def debian_program(name: str, package: str, folder: Path) -> str:
-    """A program of a Debian package: the installed one, else unpacked below `folder`.
-
-    For packages that need no other but what every Debian has.
-    """
-    if found := shutil.which(name):
-        return found
-    download = ["apt-get", "-qq", "download", package]
-    if subprocess.run(download, cwd=folder, check=False, capture_output=True).returncode:
-        subprocess.run(["apt-get", "-qq", "update"], check=True, capture_output=True)
-        subprocess.run(download, cwd=folder, check=True, capture_output=True)
-    [file] = folder.glob(f"{package}_*.deb")
-    subprocess.run(["dpkg-deb", "--extract", file, folder / package], check=True)
-    return str(folder / package / "usr" / "bin" / name)
-
-
 @contextlib.contextmanager
 def registry(folder: Path) -> Iterator[str]:
     """A real registry on loopback, Debian's docker-registry; its address."""
     folder.mkdir()
-    program = debian_program("docker-registry", "docker-registry", folder)
+    program = shutil.which("docker-registry")
+    if program is None:  # unpacked, not installed: it needs nothing else
+        download = ["apt-get", "-qq", "download", "docker-registry"]
+        if subprocess.run(download, cwd=folder, check=False, capture_output=True).returncode:
+            subprocess.run(["apt-get", "-qq", "update"], check=True, capture_output=True)
+            subprocess.run(download, cwd=folder, check=True, capture_output=True)
+        [package] = folder.glob("*.deb")
+        subprocess.run(["dpkg-deb", "--extract", package, folder / "program"], check=True)
+        program = str(folder / "program" / "usr" / "bin" / "docker-registry")
     host = f"127.0.0.1:{closed_port()}"
     settings = {
         "version": "0.1",

@@ -1,0 +1,281 @@
+"""The start of containers, with stand-ins for NVIDIA's libraries and for what the kernel says.
+
+The image has a compat package of a stand-in repository, locked and built as NVIDIA's would be.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.decisions import NOTES, READ_ONLY, TABLE, USER, USER_READ_ONLY, VERSIONS, Row
+from tests.integration.drivers import DRIVER, compile_stubs, repository
+from tests.integration.standins import copy_project, replace
+from tests.integration.support import Built, facts, invoke
+from torch_images import publish
+from torch_images.config import Config, load_config
+from torch_images.debs import read_debs
+from torch_images.engine import Engine
+from torch_images.render import image_facts
+from torch_images.runner import Runner
+from torch_images.verify import report_path, verify
+from torch_images.workplace import Workplace
+
+CANDIDATE = "torch-images-candidate:cu130-sm120-wheel-bookworm-runtime"
+BUILD = ("build", "--cuda", "13.0", "--arch", "12.0", "--progress", "plain", "--unverified")
+REFERENCE = "torch-images-test:compat"
+LABEL = "io.github.torch-images.compat"
+NVRM = {
+    "open": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (t)",
+    "proprietary": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu Jan 9 20:50:00 UTC 2025",
+}
+# What a process of the container finds: the libcuda that the loader gives it, and its environment.
+LOOK = """
+import ctypes, json, os
+try:
+    ctypes.CDLL("libcuda.so.1")
+    maps = [line.split()[-1] for line in open("/proc/self/maps") if "libcuda" in line]
+except OSError:
+    maps = ["none"]
+names = ("LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH")
+conf = "/etc/ld.so.conf.d/0-torch-images.conf"
+print("LOOK", json.dumps({"libcuda": maps[0], "conf": os.path.exists(conf),
+                          "env": {n: os.environ.get(n, "") for n in names}}))
+"""
+
+
+@dataclass(frozen=True)
+class Stubs:
+    """A folder with compiled stubs, and the image to start."""
+
+    folder: Path
+    image: str
+
+
+@pytest.fixture(scope="module")
+def stubs(
+    built: dict[str, Built],
+    config: Config,
+    engine: Engine,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    folder = tmp_path_factory.mktemp("stubs")
+    notes = {_name(note): note for row in TABLE for note in [row.compat_note]}
+    compile_stubs(engine, built["cu130"].digest, folder, notes)
+    for cuda in VERSIONS:
+        (folder / f"image-{cuda}.json").write_text(json.dumps(image_facts(config, cuda)))
+    (folder / "broken.so").write_text("this is no library")
+    (folder / "look.py").write_text(LOOK)
+    for version, names in dict.fromkeys(VERSIONS.values(), (*notes, "broken")).items():
+        for name in names:
+            made = folder / f"{name}-{version}"
+            made.mkdir()
+            (made / f"libcuda.so.{version}").write_bytes((folder / f"{name}.so").read_bytes())
+            (made / "libcuda.so.1").symlink_to(f"libcuda.so.{version}")
+    (folder / "empty").mkdir()
+    return folder
+
+
+@dataclass(frozen=True)
+class Made:
+    """The project whose compat packages come from the stand-in repository."""
+
+    folder: Path
+    config: Config
+    digest: str
+
+
+@pytest.fixture(scope="module")
+def with_compat(
+    stubs: Path, locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Made]:
+    """The real image with the stand-in package: locked, built, under a name of its own."""
+    folder = tmp_path_factory.mktemp("compat") / "project"
+    copy_project(folder, locks)
+    with repository((stubs / f"{_name(NOTES['13.0'])}.so").read_bytes()) as (url, key):
+        config = load_config(folder / "images.yaml")
+        replace(folder, "images.yaml", config.compat.repository, url)
+        replace(folder, "images.yaml", config.compat.key, key)
+        done = invoke("lock", "--select", "compat-cu130", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        done = invoke(*BUILD, "--compat", "required", "--json", cwd=folder)
+        assert done.returncode == 0, done.stderr[-3000:]
+        digest = json.loads(done.stdout)[0]["digest"]
+        engine.tag(digest, *REFERENCE.split(":"))
+        engine.untag(CANDIDATE)
+        yield Made(folder, load_config(folder / "images.yaml"), digest)
+    engine.untag(REFERENCE)
+
+
+def test_the_package_is_locked_as_apt_finds_it(with_compat: Made) -> None:
+    lock = read_debs(with_compat.folder / "locks" / "compat-cu130.txt")
+    [deb] = lock.debs
+    assert (deb.name, deb.version, deb.archive) == (
+        "cuda-compat-13-0",
+        f"{DRIVER}-1",
+        "nvidia-cuda",
+    )
+    assert deb.path == f"cuda-compat-13-0_{DRIVER}-1_amd64.deb"
+    check = invoke("lock", "--check", "--select", "compat-cu130", cwd=with_compat.folder)
+    assert (check.returncode, check.stdout) == (0, "compat-cu130: 1 unchanged\n"), check.stderr
+
+
+def test_a_repository_signed_by_another_key_is_refused(with_compat: Made) -> None:
+    """Whoever answers, and whatever key is served beside it: the pinned fingerprint decides."""
+    key = with_compat.config.compat.key
+    replace(with_compat.folder, "images.yaml", key, "0" * 32 + key[-8:])
+    try:
+        done = invoke("lock", "--select", "compat-cu130", cwd=with_compat.folder)
+    finally:
+        replace(with_compat.folder, "images.yaml", "0" * 32 + key[-8:], key)
+    assert done.returncode == 3, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert "cuda-compat-13-0: the archive is not signed by the key that is pinned" in last
+
+
+def test_the_image_says_what_it_has_and_passes(
+    with_compat: Made, engine: Engine, runner: Runner, place: Workplace
+) -> None:
+    labels = engine.inspect(with_compat.digest).labels
+    assert labels[LABEL] == f"{DRIVER}-1"
+    note = json.loads(labels[f"{LABEL}.note"])
+    assert note["driver"] == json.loads(NOTES["13.0"])["driver"]
+    own = Workplace(
+        root=place.root,
+        cache=place.cache,
+        network=place.network,
+        locks=with_compat.folder / "locks",
+    )
+    reference, planned = publish.identify(with_compat.config, REFERENCE, own, engine)
+    assert not [tag for tag in publish.tags(with_compat.config, planned) if "nocompat" in tag]
+    report = verify(reference, with_compat.config, planned, own, engine=engine, run=runner)
+    report_path(own, report.digest).unlink()
+    assert [check for check in report.checks if check.outcome == "failed"] == []
+    passed = {check.name for check in report.checks if check.outcome == "passed"}
+    assert passed >= {
+        "image/test_compat/test_libraries_are_whole",
+        "image/test_compat/test_note_is_the_librarys_own",
+        "image/test_metadata/test_environment",
+    }
+
+
+def test_without_a_mirror_it_stops_or_goes_without(
+    built: dict[str, Built], with_compat: Made, tmp_path: Path
+) -> None:
+    """Both ways out of a package that cannot be had are in the line."""
+    env = {"TORCH_IMAGES_COMPAT_MIRROR": "http://127.0.0.1:9", "TORCH_IMAGES_CACHE": str(tmp_path)}
+    required = invoke(*BUILD, "--compat", "required", cwd=with_compat.folder, env=env)
+    last = required.stderr.strip().splitlines()[-1]
+    assert required.returncode == 6
+    assert last.startswith(f"error: cuda-compat-13-0 {DRIVER}-1 cannot be had: ")
+    assert "TORCH_IMAGES_COMPAT_MIRROR" in last
+    assert "--compat off" in last
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.id)
+def test_table(row: Row, with_compat: Made, stubs: Path, engine: Engine) -> None:
+    done = engine.run(REFERENCE, "-c", script(row), **container(row, stubs))
+    assert done.code == 0, done.output
+    *said, found = done.output.strip().splitlines()
+    look = json.loads(found.removeprefix("LOOK "))
+    text = "\n".join(said)
+    assert [part for part in row.says if part not in text] == [], text
+    assert ("cannot work" in text) == (not row.works), text
+    own = f"/opt/cuda-compat/{row.cuda}"
+    host = "/usr/lib/x86_64-linux-gnu"
+    place = {"compat": own, "host": host, "none": "none"}.get(
+        row.chosen, f"/usr/local/cuda-{row.cuda}/compat"
+    )
+    if row.chosen == "host" and row.toolkit and not row.works:
+        place = f"/usr/local/cuda-{row.cuda}/compat"  # nothing works, so nothing is changed
+    if row.wsl:
+        place = host
+    assert look["libcuda"].startswith(place), text
+    how = row.how
+    if row.stale == "cache" and row.chosen == "compat":
+        how = "loader cache"
+    assert look["conf"] == (how == "loader cache" or (bool(row.stale) and USER in row.runs_as))
+    path = look["env"]["LD_LIBRARY_PATH"]
+    if how == "environment":
+        assert path == place
+        assert look["env"]["TRITON_LIBCUDA_PATH"] == place
+    else:
+        assert path == ("/mine" if row.stale == "environment" else "")
+
+
+def _name(note: str) -> str:
+    """The stub that has a note."""
+    known = {NOTES["13.0"]: "cu130", NOTES["12.8"]: "cu128", "": "silent"}
+    return known.get(note, "garbled")
+
+
+def container(row: Row, stubs: Path) -> dict[str, Any]:
+    """How to start the container of a row."""
+    volumes = {
+        stubs / "look.py": "/look.py",
+        stubs / f"image-{row.cuda}.json": "/usr/local/lib/torch-images/image.json",
+    }
+    libraries = "/usr/lib/x86_64-linux-gnu"
+    if row.library:
+        volumes[stubs / "host.so"] = f"{libraries}/libcuda.so.1"
+    if row.library or row.node:
+        volumes[stubs / "libnvidia-ml.so.1"] = f"{libraries}/libnvidia-ml.so.1"
+    name = "broken" if row.answer == "broken" else _name(row.compat_note)
+    library = stubs / f"{name}-{VERSIONS[row.cuda]}"
+    if not row.compat:
+        volumes[stubs / "empty"] = "/opt/cuda-compat"
+    elif name != "cu130":  # else it is the package in the image
+        volumes[library] = f"/opt/cuda-compat/{row.cuda}"
+    if row.toolkit:
+        volumes[library] = f"/usr/local/cuda-{row.cuda}/compat"
+    devices = [*(["/dev/nvidia0"] if row.node else []), *(["/dev/dxg"] if row.wsl else [])]
+    hangs = row.gpus == "hang"
+    return facts(
+        entrypoint=["/bin/sh"],
+        cap_add=["SYS_ADMIN"],  # to lay over /proc what the kernel module would say
+        security_opt=["apparmor=unconfined"],
+        volumes=[f"{source}:{target}:ro" for source, target in volumes.items()],
+        devices=[f"/dev/null:{device}:rw" for device in devices],
+        read_only=row.runs_as in {READ_ONLY, USER_READ_ONLY} and not row.stale,
+        environment={
+            "STUB_DRIVER": row.driver,
+            "STUB_GPUS": "hang" if hangs else ",".join(map(str, row.gpus)),
+            "COMPAT_ANSWER": "" if row.answer == "broken" else row.answer,
+            "CUDA_COMPAT": row.mode,
+        },
+    )
+
+
+def script(row: Row) -> str:
+    """What a container does as root before its entrypoint: lay out the host, drop privileges."""
+    lines = ["set -e"]
+    if row.source in NVRM:
+        text = shlex.quote(NVRM[row.source].format(row.driver))
+        lines += [
+            "mount -t tmpfs tmpfs /proc/driver",
+            f"mkdir /proc/driver/nvidia; echo {text} >/proc/driver/nvidia/version",
+        ]
+    if row.source == "sys":
+        lines += [
+            "mount -t tmpfs tmpfs /sys/module",
+            f"mkdir /sys/module/nvidia; echo {row.driver} >/sys/module/nvidia/version",
+        ]
+    if row.toolkit:
+        folder = f"/usr/local/cuda-{row.cuda}/compat"
+        lines.append(f"echo {folder} >/etc/ld.so.conf.d/00-compat-1f2e.conf; ldconfig")
+    own = f"/opt/cuda-compat/{row.cuda}"
+    if row.stale == "cache":
+        lines.append(f"echo {own} >/etc/ld.so.conf.d/0-torch-images.conf; ldconfig")
+    if row.stale == "environment":
+        lines.append(f"export LD_LIBRARY_PATH=/mine:{own} TRITON_LIBCUDA_PATH={own}")
+    drop = ""
+    if USER in row.runs_as:
+        drop = "setpriv --reuid=1000 --regid=1000 --clear-groups --bounding-set=-all -- "
+    start = "/usr/bin/tini -g -- torch-entrypoint /usr/bin/python3 /look.py"
+    return "\n".join([*lines, f"exec {drop}{start}"])
