@@ -27,6 +27,28 @@ def test_the_table_of_images_is_the_matrix(config: Config) -> None:
     assert rows == wanted
 
 
+def test_the_table_of_drivers_is_images_yaml(config: Config) -> None:
+    rows = re.findall(r"^\| `torch-(cu\d+)` \| ([^|]+) \|", README.read_text(), re.MULTILINE)
+    wanted = []
+    for cuda in config.cudas:
+        branch = cuda.driver.partition(".")[0]
+        older = f"; from {cuda.floor} on without PTX that is compiled at run time"
+        wanted.append((cuda.short, cuda.driver + (older if cuda.floor != branch else "")))
+    assert rows == wanted
+
+
+def test_every_setting_of_the_profile_is_documented(root: Path) -> None:
+    profile = (root / "scripts" / "image" / "runtime" / "profile.sh").read_text()
+    text = (root / "docs" / "runtime.md").read_text()
+    table = {
+        row.group(1): row.group(2)
+        for row in re.finditer(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", text, re.MULTILINE)
+    }
+    for name, value in re.findall(r"export (\w+)=\"?(?:\$\{\w+-)?([^}\"\n]+)", profile):
+        assert table[name].startswith(f"`{value}`")
+    assert table["CUDA_MODULE_LOADING"] == "not set"
+
+
 COMMANDS = re.findall(r"^\./inv (.*)$", README.read_text(), re.MULTILINE)
 
 

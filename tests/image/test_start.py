@@ -1,0 +1,37 @@
+"""What the entrypoint gives a command: its settings, which PyTorch then really uses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from testinfra.host import Host
+
+# Without a GPU, too, torch reads its allocator's settings and the precision of matrix products.
+LOOK = (
+    "import json, torch; settings = torch.cuda.memory._snapshot()['allocator_settings']; "
+    "print(json.dumps([torch.get_float32_matmul_precision(), settings['expandable_segments']]))"
+)
+
+
+@pytest.mark.parametrize(
+    ("profile", "found"), [("on", ["high", True]), ("off", ["highest", False])]
+)
+def test_profile_is_in_force(host: Host, profile: str, found: list[Any]) -> None:
+    settings = f"TORCH_IMAGE_QUIET=1 TORCH_IMAGE_PROFILE={profile}"
+    said = host.check_output(f'env -i {settings} torch-entrypoint /opt/venv/bin/python -c "{LOOK}"')
+    assert json.loads(said) == found
+
+
+def test_start_says_what_it_chose(host: Host) -> None:
+    done = host.run("torch-entrypoint true")
+    assert done.rc == 0
+    assert done.stdout == ""
+    assert done.stderr.startswith("torch-images: CUDA ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_doctor_agrees_with_the_start(host: Host) -> None:
+    line = host.run("torch-entrypoint true").stderr.removeprefix("torch-images: ").strip()
+    assert json.loads(host.run("cuda-doctor --json").stdout)["summary"] == line

@@ -1,0 +1,190 @@
+"""How containers start: the command becomes the process, shells get what it gets, users decide."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.support import Built, facts
+from torch_images.engine import Engine
+
+# The environment of whatever runs it, as one line.
+SHOW = "python -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+ON = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+
+
+@pytest.fixture(scope="module")
+def image(built: dict[str, Built]) -> str:
+    return built["cu130"].digest
+
+
+@contextlib.contextmanager
+def running(image: str, *words: str, options: tuple[str, ...] = ()) -> Iterator[str]:
+    """A container that has printed "ready"; its id."""
+    command = ["docker", "run", "--detach", "--network=none", *options, image, *words]
+    started = subprocess.run(command, capture_output=True, text=True, check=True)
+    name = started.stdout.strip()
+    try:
+        with subprocess.Popen(
+            ["docker", "logs", "--follow", name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as log:
+            assert log.stdout is not None
+            assert any(line == "ready\n" for line in log.stdout)
+            log.kill()
+        yield name
+    finally:
+        subprocess.run(["docker", "rm", "--force", name], check=True, capture_output=True)
+
+
+def shown(engine: Engine, image: str, *, env: dict[str, str] | None = None) -> dict[str, str]:
+    """The environment of a container's command."""
+    done = engine.run(image, "sh", "-c", SHOW, environment=env or {}, **facts())
+    assert done.code == 0, done.output
+    found: dict[str, str] = json.loads(done.output.splitlines()[-1])
+    return found
+
+
+def kept(environment: dict[str, str]) -> dict[str, str]:
+    return {name: environment[name] for name in ON if name in environment}
+
+
+WAITS = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(42))
+print("ready", flush=True)
+while True: signal.pause()
+"""
+
+
+def test_a_signal_reaches_the_command_and_its_code_comes_back(image: str) -> None:
+    with running(image, "python", "-c", WAITS) as name:
+        subprocess.run(["docker", "kill", "--signal=TERM", name], check=True, capture_output=True)
+        done = subprocess.run(["docker", "wait", name], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "42"
+
+
+def test_the_command_replaces_the_entrypoint(image: str, engine: Engine) -> None:
+    """Nothing stays between PID 1 and the command, and nothing else runs."""
+    code = (
+        "import os; print(os.getppid(), sorted(int(p) for p in os.listdir('/proc') if p.isdigit()) "
+        "== [1, os.getpid()], open('/proc/1/comm').read().strip())"
+    )
+    done = engine.run(image, "python", "-c", code, **facts())
+    assert done.output.splitlines()[-1] == "1 True tini"
+
+
+REAPS = """
+import os, time
+read, write = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:  # an orphan as soon as its parent ends
+        os.write(write, str(os.getpid()).encode())
+    os._exit(0)
+os.wait()
+orphan = os.read(read, 20).decode()
+deadline = time.monotonic() + 60
+while os.path.exists(f"/proc/{orphan}") and time.monotonic() < deadline:
+    os.sched_yield()
+print(os.path.exists(f"/proc/{orphan}"))
+"""
+
+
+def test_orphans_are_reaped(image: str, engine: Engine) -> None:
+    assert engine.run(image, "python", "-c", REAPS, **facts()).output.splitlines()[-1] == "False"
+
+
+def test_a_missing_command_ends_as_shells_end_it(image: str, engine: Engine) -> None:
+    assert engine.run(image, "no-such-command", **facts()).code == 127
+
+
+@pytest.mark.parametrize("entrypoint", ["python", "/usr/bin/python3"])
+def test_a_replaced_entrypoint_breaks_nothing(image: str, engine: Engine, entrypoint: str) -> None:
+    done = engine.run(image, "-c", "print(6 * 7)", entrypoint=[entrypoint], **facts())
+    assert (done.code, done.output) == (0, "42\n")
+
+
+def test_it_says_one_line_unless_told_not_to(image: str, engine: Engine) -> None:
+    line = (
+        "torch-images: CUDA 13.0 cannot work: this container has no GPU; start it with --gpus all"
+    )
+    assert engine.run(image, "true", **facts()).output == f"{line}\n"
+    assert engine.run(image, "true", environment={"TORCH_IMAGE_QUIET": "1"}, **facts()).output == ""
+
+
+def test_doctor_ends_with_1_where_cuda_does_not_work(image: str, engine: Engine) -> None:
+    done = engine.run(
+        image, "cuda-doctor", "--json", environment={"TORCH_IMAGE_QUIET": "1"}, **facts()
+    )
+    found = json.loads(done.output)
+    assert done.code == 1
+    assert found["works"] is False
+    assert found["choice"]["library"] == "none"
+    assert found["summary"].endswith("this container has no GPU; start it with --gpus all")
+
+
+def test_the_profile_is_on_and_can_be_left_out(image: str, engine: Engine) -> None:
+    assert kept(shown(engine, image)) == ON
+    assert kept(shown(engine, image, env={"TORCH_IMAGE_PROFILE": "off"})) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (
+            {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0"},
+            {**ON, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0"},
+        ),
+        ({"PYTORCH_ALLOC_CONF": ""}, {**ON, "PYTORCH_ALLOC_CONF": ""}),
+        (
+            {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+            {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"},
+        ),
+    ],
+)
+def test_what_the_user_sets_stays(
+    image: str, engine: Engine, given: dict[str, str], found: dict[str, str]
+) -> None:
+    assert kept(shown(engine, image, env=given)) == found
+
+
+SHELLS = {
+    "bash script": ("bash", "-c", SHOW),
+    "bash login": ("bash", "-lc", SHOW),
+    "sh login": ("sh", "-lc", SHOW),
+    "login without any environment": ("env", "-i", "bash", "-lc", SHOW),
+}
+
+
+@pytest.mark.parametrize("user", ["0", "1000:1000"])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shells_get_what_the_command_gets(resting: str, shell: str, user: str) -> None:
+    command = ["docker", "exec", "--user", user, resting, *SHELLS[shell]]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    environment = json.loads(done.stdout)
+    assert kept(environment) == ON
+    assert environment["PATH"].split(":")[0] == "/opt/venv/bin"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_shells_on_a_terminal_too(resting: str, shell: str) -> None:
+    command = ["docker", "exec", "--interactive", resting, shell, "-i"]
+    done = subprocess.run(
+        command, input=f"{SHOW}\nexit\n", capture_output=True, text=True, check=True
+    )
+    line = next(line for line in done.stdout.splitlines() if line.startswith("{"))
+    assert kept(json.loads(line)) == ON
+
+
+@pytest.fixture(scope="module")
+def resting(image: str) -> Iterator[str]:
+    """A container that does nothing."""
+    with running(image, "sh", "-c", "echo ready; exec sleep infinity") as name:
+        yield name
