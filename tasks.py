@@ -148,7 +148,7 @@ def lock(
 
     chosen, place = inputs(_config(), select), _place()
     images = any(item.image for item in chosen)
-    if not can_bootstrap() and any(item.base and item.base.suite for item in chosen):
+    if not can_bootstrap() and any(item.by_apt for item in chosen):
         _engine(bootstraps=True)
     resolver = Resolver(
         root=ROOT,

@@ -96,6 +96,11 @@ class Input:
     image: str = ""
     compat: Compat | None = None
 
+    @property
+    def by_apt(self) -> bool:
+        """Whether mmdebstrap's apt resolves it, which an empty root file system is made for."""
+        return bool(self.compat or (self.base and self.base.suite))
+
     def path(self, folder: Path) -> Path:
         """Where it lives below the folder of all locks."""
         return folder / f"{self.name}.txt"

@@ -16,7 +16,9 @@ LOOK = (
 
 
 @pytest.mark.parametrize(
-    ("profile", "found"), [("on", ["high", True]), ("off", ["highest", False])]
+    ("profile", "found"),
+    [("on", ["high", True]), ("off", ["highest", False])],
+    ids=["on", "off"],
 )
 def test_profile_is_in_force(host: Host, profile: str, found: list[Any]) -> None:
     settings = f"TORCH_IMAGE_QUIET=1 TORCH_IMAGE_PROFILE={profile}"

@@ -54,6 +54,11 @@ def facts(**values: Any) -> dict[str, Any]:
     return {"network_mode": "none", **values}
 
 
+def quiet(**values: Any) -> dict[str, Any]:
+    """The same, without the line that says which libcuda was chosen."""
+    return facts(environment={"TORCH_IMAGE_QUIET": "1"}, **values)
+
+
 @contextlib.contextmanager
 def registry(folder: Path) -> Iterator[str]:
     """A real registry on loopback, Debian's docker-registry; its address."""

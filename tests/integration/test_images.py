@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.integration.support import SELECT, Built, facts, invoke
+from tests.integration.support import SELECT, Built, invoke, quiet
 from torch_images import publish
 from torch_images.config import Config
 from torch_images.engine import Engine
@@ -18,7 +18,7 @@ PRINT = "import torch; print(torch.__version__, torch.version.cuda)"
 
 @pytest.mark.parametrize("cuda", VERSIONS)
 def test_versions(built: dict[str, Built], engine: Engine, cuda: str) -> None:
-    done = engine.run(f"torch-{cuda}:sm120", "python", "-c", PRINT, **facts())
+    done = engine.run(f"torch-{cuda}:sm120", "python", "-c", PRINT, **quiet())
     assert (done.code, done.output.strip()) == (0, VERSIONS[cuda])
 
 
@@ -36,7 +36,7 @@ def test_tags_point_at_what_was_verified(
 
 
 def test_without_a_command_it_says_what_it_is(built: dict[str, Built], engine: Engine) -> None:
-    done = engine.run(built["cu130"].tags[0], **facts())
+    done = engine.run(built["cu130"].tags[0], **quiet())
     assert done.code == 0
     assert done.output.splitlines() == [
         "PyTorch 2.11.0+cu130  CUDA 13.0  Triton 3.6.0  cuDNN 91900  Python 3.11.2",
@@ -46,7 +46,7 @@ def test_without_a_command_it_says_what_it_is(built: dict[str, Built], engine: E
 
 
 def test_summary_as_json(built: dict[str, Built], engine: Engine) -> None:
-    done = engine.run(built["cu130"].tags[0], "torch-info", "--json", **facts())
+    done = engine.run(built["cu130"].tags[0], "torch-info", "--json", **quiet())
     assert json.loads(done.output)["torch"] == "2.11.0+cu130"
 
 
@@ -57,7 +57,7 @@ def test_starts_and_passes_the_exit_code(
     built: dict[str, Built], engine: Engine, options: dict[str, object]
 ) -> None:
     command = ("python", "-c", "import torch, sys; sys.exit(int(torch.arange(8).sum()) - 21)")
-    assert engine.run(built["cu130"].tags[0], *command, **facts(**options)).code == 7
+    assert engine.run(built["cu130"].tags[0], *command, **quiet(**options)).code == 7
 
 
 def test_building_again_changes_nothing(built: dict[str, Built]) -> None:

@@ -29,6 +29,36 @@ BREAKAGES = {
     f"RUN sed -i 's/^Version: .*/Version: 1.0/' {SITE}/sympy-*.dist-info/METADATA": (
         "container/test_versions/test_packages_are_the_locked_ones"
     ),
+    "RUN echo >>/usr/share/torch-images/lock/tools-build.txt": (
+        "image/test_inputs/test_carries_its_locks"
+    ),
+    "RUN sed -i '/^Package: tini$/,/^$/s/^Version: .*/Version: 9/' /var/lib/dpkg/status": (
+        "image/test_inputs/test_has_the_locked_debian_packages"
+    ),
+    "RUN sed -i 's/\"specVersion\": \"1.6\"/\"specVersion\": 9/' /usr/share/torch-images/sbom.cdx.json": (
+        "image/test_inputs/test_bill_of_materials_is_valid"
+    ),
+    "RUN sed -i 's/\"name\": \"sympy\"/\"name\": \"sympa\"/' /usr/share/torch-images/sbom.cdx.json": (
+        "image/test_inputs/test_bill_of_materials_lists_everything"
+    ),
+    "RUN mkdir -p /opt/cuda-compat/99.0": (
+        "image/test_compat/test_nothing_is_there_without_the_claim"
+    ),
+    "RUN mkdir /usr/local/cuda": (
+        "image/test_compat/test_nothing_is_where_the_container_toolkit_acts"
+    ),
+    "RUN echo /opt/cuda-compat/13.0 >/etc/ld.so.conf.d/compat.conf": (
+        "image/test_compat/test_no_loader_path_is_baked_in"
+    ),
+    "RUN rm -r /usr/local/lib/torch-images/__pycache__": (
+        "image/test_compat/test_start_has_bytecode"
+    ),
+    "RUN sed -i 's/OVERRIDE-1/OVERRIDE-0/' /usr/local/lib/torch-images/profile.sh": (
+        "image/test_start/test_profile_is_in_force[on]"
+    ),
+    "RUN echo 'raise SystemExit(3)' >>/usr/local/lib/torch-images/effect.py": (
+        "image/test_start/test_start_says_what_it_chose"
+    ),
     "RUN touch /usr/local/bin/stray": "image/test_files/test_every_file_is_accounted_for",
     "RUN chmod 777 /workspace": "image/test_files/test_nothing_is_world_writable",
     "RUN chown 70000 /usr/local/bin/torch-info": (

@@ -189,13 +189,9 @@ def test_table(row: Row, with_compat: Made, stubs: Path, engine: Engine) -> None
     assert ("cannot work" in text) == (not row.works), text
     own = f"/opt/cuda-compat/{row.cuda}"
     host = "/usr/lib/x86_64-linux-gnu"
-    place = {"compat": own, "host": host, "none": "none"}.get(
-        row.chosen, f"/usr/local/cuda-{row.cuda}/compat"
-    )
-    if row.chosen == "host" and row.toolkit and not row.works:
-        place = f"/usr/local/cuda-{row.cuda}/compat"  # nothing works, so nothing is changed
-    if row.wsl:
-        place = host
+    toolkits = f"/usr/local/cuda-{row.cuda}/compat"
+    untouched = toolkits if row.toolkit else host if row.library else "none"
+    place = {"compat": own, "host": host}.get(row.chosen, untouched) if row.works else untouched
     assert look["libcuda"].startswith(place), text
     how = row.how
     if row.stale == "cache" and row.chosen == "compat":
@@ -218,29 +214,29 @@ def _name(note: str) -> str:
 def container(row: Row, stubs: Path) -> dict[str, Any]:
     """How to start the container of a row."""
     volumes = {
-        stubs / "look.py": "/look.py",
-        stubs / f"image-{row.cuda}.json": "/usr/local/lib/torch-images/image.json",
+        "/look.py": stubs / "look.py",
+        "/usr/local/lib/torch-images/image.json": stubs / f"image-{row.cuda}.json",
     }
     libraries = "/usr/lib/x86_64-linux-gnu"
     if row.library:
-        volumes[stubs / "host.so"] = f"{libraries}/libcuda.so.1"
+        volumes[f"{libraries}/libcuda.so.1"] = stubs / "host.so"
     if row.library or row.node:
-        volumes[stubs / "libnvidia-ml.so.1"] = f"{libraries}/libnvidia-ml.so.1"
+        volumes[f"{libraries}/libnvidia-ml.so.1"] = stubs / "libnvidia-ml.so.1"
     name = "broken" if row.answer == "broken" else _name(row.compat_note)
     library = stubs / f"{name}-{VERSIONS[row.cuda]}"
     if not row.compat:
-        volumes[stubs / "empty"] = "/opt/cuda-compat"
+        volumes["/opt/cuda-compat"] = stubs / "empty"
     elif name != "cu130":  # else it is the package in the image
-        volumes[library] = f"/opt/cuda-compat/{row.cuda}"
+        volumes[f"/opt/cuda-compat/{row.cuda}"] = library
     if row.toolkit:
-        volumes[library] = f"/usr/local/cuda-{row.cuda}/compat"
+        volumes[f"/usr/local/cuda-{row.cuda}/compat"] = library
     devices = [*(["/dev/nvidia0"] if row.node else []), *(["/dev/dxg"] if row.wsl else [])]
     hangs = row.gpus == "hang"
     return facts(
         entrypoint=["/bin/sh"],
         cap_add=["SYS_ADMIN"],  # to lay over /proc what the kernel module would say
         security_opt=["apparmor=unconfined"],
-        volumes=[f"{source}:{target}:ro" for source, target in volumes.items()],
+        volumes=[f"{source}:{target}:ro" for target, source in volumes.items()],
         devices=[f"/dev/null:{device}:rw" for device in devices],
         read_only=row.runs_as in {READ_ONLY, USER_READ_ONLY} and not row.stale,
         environment={

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.support import Built, facts
+from tests.integration.support import Built, facts, quiet
 from torch_images.engine import Engine
 
 # The environment of whatever runs it, as one line.
@@ -115,13 +115,11 @@ def test_it_says_one_line_unless_told_not_to(image: str, engine: Engine) -> None
         "torch-images: CUDA 13.0 cannot work: this container has no GPU; start it with --gpus all"
     )
     assert engine.run(image, "true", **facts()).output == f"{line}\n"
-    assert engine.run(image, "true", environment={"TORCH_IMAGE_QUIET": "1"}, **facts()).output == ""
+    assert engine.run(image, "true", **quiet()).output == ""
 
 
 def test_doctor_ends_with_1_where_cuda_does_not_work(image: str, engine: Engine) -> None:
-    done = engine.run(
-        image, "cuda-doctor", "--json", environment={"TORCH_IMAGE_QUIET": "1"}, **facts()
-    )
+    done = engine.run(image, "cuda-doctor", "--json", **quiet())
     found = json.loads(done.output)
     assert done.code == 1
     assert found["works"] is False
