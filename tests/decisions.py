@@ -26,7 +26,8 @@ class Row:
     `source` is where the driver's version can be read. `init`, `context` and `memory` are what the
     compat library answers; "hang" is no answer, "broken" a file that is no library. `note` "" is a
     library without one. `says` are parts of the line on standard error, `how` how the choice is
-    made effective.
+    made effective. `library` is whether the host's libcuda is mounted; a folder is one that
+    LD_LIBRARY_PATH names.
     """
 
     id: str
@@ -34,7 +35,7 @@ class Row:
     driver: str = ""
     source: str = "open"
     gpus: tuple[int, ...] | str = (TESLA,)
-    library: bool = True
+    library: bool | str = True
     node: bool = False
     wsl: bool = False
     compat: bool = True
@@ -48,6 +49,11 @@ class Row:
     works: bool = True
     says: tuple[str, ...] = ()
     how: str = "nothing to change"
+
+    @property
+    def folder(self) -> str:
+        """Where the host's libraries are mounted."""
+        return self.library if isinstance(self.library, str) else "/usr/lib/x86_64-linux-gnu"
 
     @property
     def compat_note(self) -> str:
@@ -188,6 +194,16 @@ TABLE = (
     compat("570, not root", "570.86.15", runs_as=USER, how="environment"),
     compat("570, not root, read-only", "570.86.15", runs_as=USER_READ_ONLY, how="environment"),
     compat("570, root, read-only", "570.86.15", runs_as=READ_ONLY, how="environment"),
+    compat(
+        "570, host's libraries through LD_LIBRARY_PATH",
+        "570.86.15",
+        library="/usr/local/nvidia/lib64",
+    ),
+    host(
+        "580, host's libraries through LD_LIBRARY_PATH",
+        "580.95.05",
+        library="/usr/local/nvidia/lib64",
+    ),
     # Other systems.
     Row(
         id="WSL2",

@@ -185,7 +185,8 @@ def parse_junit(text: str, prefix: str) -> tuple[tuple[Check, ...], dict[str, st
     observed: dict[str, str] = {}
     for case in ET.fromstring(text).iter("testcase"):
         module = case.get("classname", "").rpartition(".")[2]
-        case_name = re.sub(r"-?docker://[0-9a-f]+", "", case.get("name", "")).replace("[]", "")
+        host = r"docker://[0-9a-f]+-|-?docker://[0-9a-f]+"
+        case_name = re.sub(host, "", case.get("name", "")).replace("[]", "")
         name = f"{prefix}/{module}/{case_name}"
         problem = next((e for tag in ("failure", "error") for e in case.iter(tag)), None)
         skipped = case.find("skipped")

@@ -22,7 +22,8 @@ LOOK = (
 )
 def test_profile_is_in_force(host: Host, profile: str, found: list[Any]) -> None:
     settings = f"TORCH_IMAGE_QUIET=1 TORCH_IMAGE_PROFILE={profile}"
-    said = host.check_output(f'env -i {settings} torch-entrypoint /opt/venv/bin/python -c "{LOOK}"')
+    command = "/usr/local/bin/torch-entrypoint /opt/venv/bin/python -c"
+    said = host.check_output(f'env -i {settings} {command} "{LOOK}"')
     assert json.loads(said) == found
 
 

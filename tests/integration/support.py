@@ -60,6 +60,27 @@ def quiet(**values: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
+def running(image: str, *words: str, options: tuple[str, ...] = ()) -> Iterator[str]:
+    """A container that has printed "ready"; its id."""
+    command = ["docker", "run", "--detach", "--network=none", *options, image, *words]
+    started = subprocess.run(command, capture_output=True, text=True, check=True)
+    name = started.stdout.strip()
+    try:
+        with subprocess.Popen(
+            ["docker", "logs", "--follow", name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as log:
+            assert log.stdout is not None
+            assert any(line == "ready\n" for line in log.stdout)
+            log.kill()
+        yield name
+    finally:
+        subprocess.run(["docker", "rm", "--force", name], check=True, capture_output=True)
+
+
+@contextlib.contextmanager
 def registry(folder: Path) -> Iterator[str]:
     """A real registry on loopback, Debian's docker-registry; its address."""
     folder.mkdir()

@@ -5,9 +5,12 @@ The image has a compat package of a stand-in repository, locked and built as NVI
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import shlex
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ import pytest
 from tests.decisions import NOTES, READ_ONLY, TABLE, USER, USER_READ_ONLY, VERSIONS, Row
 from tests.integration.drivers import DRIVER, compile_stubs, repository
 from tests.integration.standins import copy_project, replace
-from tests.integration.support import Built, facts, invoke
+from tests.integration.support import Built, facts, invoke, running
 from torch_images import publish
 from torch_images.config import Config, load_config
 from torch_images.debs import read_debs
@@ -188,7 +191,7 @@ def test_table(row: Row, with_compat: Made, stubs: Path, engine: Engine) -> None
     assert [part for part in row.says if part not in text] == [], text
     assert ("cannot work" in text) == (not row.works), text
     own = f"/opt/cuda-compat/{row.cuda}"
-    host = "/usr/lib/x86_64-linux-gnu"
+    host = row.folder
     toolkits = f"/usr/local/cuda-{row.cuda}/compat"
     untouched = toolkits if row.toolkit else host if row.library else "none"
     place = {"compat": own, "host": host}.get(row.chosen, untouched) if row.works else untouched
@@ -201,8 +204,78 @@ def test_table(row: Row, with_compat: Made, stubs: Path, engine: Engine) -> None
     if how == "environment":
         assert path == place
         assert look["env"]["TRITON_LIBCUDA_PATH"] == place
+    elif isinstance(row.library, str):
+        assert path == (f"{own}:{host}" if row.chosen == "compat" else host)
     else:
         assert path == ("/mine" if row.stale == "environment" else "")
+
+
+COMPAT_ON_570 = next(row for row in TABLE if row.id == "570 data centre")
+LOOKS = ("/usr/bin/python3", "/look.py")
+SHELLS = {
+    "bash script": ("bash", "-c", shlex.join(LOOKS)),
+    "bash login": ("bash", "-lc", shlex.join(LOOKS)),
+    "sh login": ("sh", "-lc", shlex.join(LOOKS)),
+    "through the entrypoint": ("torch-entrypoint", *LOOKS),
+}
+
+
+@contextlib.contextmanager
+def resting(row: Row, stubs: Path, *command: str) -> Iterator[str]:
+    """A container of a row that stays."""
+    made = container(row, stubs)
+    options = ["--entrypoint=/bin/sh", "--cap-add=SYS_ADMIN", "--security-opt=apparmor=unconfined"]
+    options += [f"--volume={volume}" for volume in made["volumes"]]
+    options += [f"--env={name}={value}" for name, value in made["environment"].items()]
+    options += ["--read-only"] if made["read_only"] else []
+    with running(REFERENCE, "-c", script(row, command), options=tuple(options)) as name:
+        yield name
+
+
+def looked(name: str, *command: str, user: str = "0") -> str:
+    """Which libcuda a command in a running container gets."""
+    done = subprocess.run(
+        ["docker", "exec", "--user", user, name, *command],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return str(json.loads(done.stdout.removeprefix("LOOK "))["libcuda"])
+
+
+STAYS = ("sh", "-c", "echo ready; exec sleep infinity")
+
+
+def test_roots_choice_reaches_every_process(with_compat: Made, stubs: Path) -> None:
+    """Without any shell, and other users, too: it is in the loader's cache."""
+    with resting(COMPAT_ON_570, stubs, *STAYS) as name:
+        for user in ("0", "1000:1000"):
+            for command in (LOOKS, *SHELLS.values(), ("env", "-i", *LOOKS)):
+                found = looked(name, *command, user=user)
+                assert found == f"/opt/cuda-compat/13.0/libcuda.so.{DRIVER}"
+
+
+@pytest.mark.parametrize("runs_as", [USER, USER_READ_ONLY])
+def test_a_users_choice_reaches_every_shell(with_compat: Made, stubs: Path, runs_as: str) -> None:
+    row = dataclasses.replace(COMPAT_ON_570, runs_as=runs_as)
+    with resting(row, stubs, *STAYS) as name:
+        for command in SHELLS.values():
+            found = looked(name, *command, user="1000:1000")
+            assert found == f"/opt/cuda-compat/13.0/libcuda.so.{DRIVER}"
+
+
+def test_a_shell_chooses_where_the_entrypoint_was_replaced(
+    with_compat: Made, stubs: Path, engine: Engine
+) -> None:
+    """The host's own libcuda until then, and nothing broken."""
+    row = COMPAT_ON_570
+    lay_out = script(row, STAYS).partition("exec ")[0]
+    options = {**container(row, stubs), "environment": {"STUB_GPUS": "2"}}
+    both = f"{lay_out}\n{shlex.join(LOOKS)}\nbash -lc {shlex.quote(shlex.join(LOOKS))}"
+    done = engine.run(REFERENCE, "-c", both, **options)
+    first, second = (json.loads(s.removeprefix("LOOK ")) for s in done.output.splitlines())
+    assert first["libcuda"] == "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
+    assert second["libcuda"] == f"/opt/cuda-compat/13.0/libcuda.so.{DRIVER}"
 
 
 def _name(note: str) -> str:
@@ -217,11 +290,10 @@ def container(row: Row, stubs: Path) -> dict[str, Any]:
         "/look.py": stubs / "look.py",
         "/usr/local/lib/torch-images/image.json": stubs / f"image-{row.cuda}.json",
     }
-    libraries = "/usr/lib/x86_64-linux-gnu"
     if row.library:
-        volumes[f"{libraries}/libcuda.so.1"] = stubs / "host.so"
+        volumes[f"{row.folder}/libcuda.so.1"] = stubs / "host.so"
     if row.library or row.node:
-        volumes[f"{libraries}/libnvidia-ml.so.1"] = stubs / "libnvidia-ml.so.1"
+        volumes[f"{row.folder}/libnvidia-ml.so.1"] = stubs / "libnvidia-ml.so.1"
     name = "broken" if row.answer == "broken" else _name(row.compat_note)
     library = stubs / f"{name}-{VERSIONS[row.cuda]}"
     if not row.compat:
@@ -244,11 +316,12 @@ def container(row: Row, stubs: Path) -> dict[str, Any]:
             "STUB_GPUS": "hang" if hangs else ",".join(map(str, row.gpus)),
             "COMPAT_ANSWER": "" if row.answer == "broken" else row.answer,
             "CUDA_COMPAT": row.mode,
+            **({"LD_LIBRARY_PATH": row.library} if isinstance(row.library, str) else {}),
         },
     )
 
 
-def script(row: Row) -> str:
+def script(row: Row, command: Sequence[str] = LOOKS) -> str:
     """What a container does as root before its entrypoint: lay out the host, drop privileges."""
     lines = ["set -e"]
     if row.source in NVRM:
@@ -273,5 +346,5 @@ def script(row: Row) -> str:
     drop = ""
     if USER in row.runs_as:
         drop = "setpriv --reuid=1000 --regid=1000 --clear-groups --bounding-set=-all -- "
-    start = "/usr/bin/tini -g -- torch-entrypoint /usr/bin/python3 /look.py"
+    start = f"/usr/bin/tini -g -- torch-entrypoint {shlex.join(command)}"
     return "\n".join([*lines, f"exec {drop}{start}"])

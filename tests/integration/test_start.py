@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.support import Built, facts, quiet
+from tests.integration.support import Built, facts, quiet, running
 from torch_images.engine import Engine
 
 # The environment of whatever runs it, as one line.
@@ -20,27 +19,6 @@ ON = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "PYTORCH_ALLOC_CONF": "expandable
 @pytest.fixture(scope="module")
 def image(built: dict[str, Built]) -> str:
     return built["cu130"].digest
-
-
-@contextlib.contextmanager
-def running(image: str, *words: str, options: tuple[str, ...] = ()) -> Iterator[str]:
-    """A container that has printed "ready"; its id."""
-    command = ["docker", "run", "--detach", "--network=none", *options, image, *words]
-    started = subprocess.run(command, capture_output=True, text=True, check=True)
-    name = started.stdout.strip()
-    try:
-        with subprocess.Popen(
-            ["docker", "logs", "--follow", name],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as log:
-            assert log.stdout is not None
-            assert any(line == "ready\n" for line in log.stdout)
-            log.kill()
-        yield name
-    finally:
-        subprocess.run(["docker", "rm", "--force", name], check=True, capture_output=True)
 
 
 def shown(engine: Engine, image: str, *, env: dict[str, str] | None = None) -> dict[str, str]:

@@ -58,7 +58,7 @@ def lay_out(row: Row, root: Path) -> None:
     if row.source == "sys":
         place(root, "sys/module/nvidia/version", f"{row.driver}\n")
     if row.library:
-        put_library(root / "usr/lib/x86_64-linux-gnu", row.driver or "999.0", b"")
+        put_library(root / row.folder[1:], row.driver or "999.0", b"")
     if row.node:
         place(root, "dev/nvidia0")
     if row.wsl:
@@ -119,19 +119,21 @@ def test_table(
         monkeypatch.setattr(effect, "_remove", lambda *_: False)
     stale = {"LD_LIBRARY_PATH": f"/mine:{root}/opt/cuda-compat/13.0", "TRITON_LIBCUDA_PATH": "/t"}
     environ = stale if row.stale == "environment" else {}
+    if isinstance(row.library, str):
+        environ = {"LD_LIBRARY_PATH": f"{root}{row.folder}"}
     how, changes = effect.apply(
         made.choice, made.host, root, environ, f"{root}/opt/cuda-compat", ldconfig=lambda: True
     )
     assert how == (effect.CACHE if row.stale and made.choice.folder else row.how)
-    folder = str(root / f"opt/cuda-compat/{row.cuda}")
+    own, hosts = str(root / f"opt/cuda-compat/{row.cuda}"), f"{root}{row.folder}"
+    place = own if row.chosen == "compat" else hosts
     conf = root / effect.CONF
     if how == effect.ENVIRONMENT:
-        expected = folder if row.chosen == "compat" else str(root / "usr/lib/x86_64-linux-gnu")
-        assert changes == {"LD_LIBRARY_PATH": expected, "TRITON_LIBCUDA_PATH": expected}
+        assert changes == {"LD_LIBRARY_PATH": place, "TRITON_LIBCUDA_PATH": place}
     elif how == effect.CACHE:
-        assert conf.read_text().strip() == (
-            folder if row.chosen == "compat" else str(root / "usr/lib/x86_64-linux-gnu")
-        )
+        assert conf.read_text().strip() == place
+        shadowed = {"LD_LIBRARY_PATH": f"{own}:{hosts}"}
+        assert changes == (shadowed if isinstance(row.library, str) else {})
     else:
         assert not conf.exists()
         assert changes == ({"LD_LIBRARY_PATH": "/mine"} if row.stale == "environment" else {})

@@ -40,14 +40,14 @@ def apply(
     """
     folder, conf = choice.folder, root / CONF
     cleaned = _clean(environ, compat_root)
+    path = {**environ, **cleaned}.get("LD_LIBRARY_PATH", "")
     if folder:
         if _write(conf, folder, ldconfig) or _read(conf) == folder:
-            return CACHE, cleaned
+            return CACHE, {**cleaned, **_before(folder, path)}
     else:
         if _read(conf) is None or _remove(conf, ldconfig):
             return NOTHING, cleaned
         folder = host.library.rpartition("/")[0]  # an earlier choice that only root can undo
-    path = {**environ, **cleaned}.get("LD_LIBRARY_PATH", "")
     joined = f"{folder}:{path}" if path else folder
     return ENVIRONMENT, {"LD_LIBRARY_PATH": joined, "TRITON_LIBCUDA_PATH": folder}
 
@@ -55,6 +55,15 @@ def apply(
 def exports(environment: Mapping[str, str]) -> str:
     """The environment as lines for a shell."""
     return "".join(f"export {name}={shlex.quote(v)}\n" for name, v in environment.items())
+
+
+def _before(folder: str, path: str) -> dict[str, str]:
+    """The change to LD_LIBRARY_PATH that keeps a folder first where it holds another libcuda.
+
+    Some Kubernetes hosts mount theirs at a place of their own and name it there.
+    """
+    others = [part for part in path.split(":") if part and Path(part, "libcuda.so.1").exists()]
+    return {"LD_LIBRARY_PATH": f"{folder}:{path}"} if others else {}
 
 
 def _clean(environ: Mapping[str, str], compat_root: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 # For shells of `docker exec`, ssh and replaced entrypoints, through BASH_ENV, ENV, PROMPT_COMMAND
 # and /etc/profile.d: gives them what the entrypoint gives the container's command, once.
 if [ -z "${TORCH_IMAGE_STARTED-}" ]; then
-    case ":$PATH:" in # /etc/profile and sshd set their own
+    case ":${PATH-}:" in # /etc/profile and sshd set their own
         *:/opt/venv/bin:*) ;;
         *) export PATH="/opt/venv/bin:$PATH" VIRTUAL_ENV=/opt/venv ;;
     esac
