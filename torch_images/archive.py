@@ -22,7 +22,7 @@ from urllib3.util import Retry
 
 from torch_images.debs import DebLock, LockedDeb
 from torch_images.errors import DiskError, LockError, NetworkError
-from torch_images.network import Network
+from torch_images.network import Network, cause
 
 # Some stores answer 403 for what they do not have; so do proxies that let nobody through, and apt
 # says so when it is asked next.
@@ -127,7 +127,7 @@ class _Source:
                 answer.raise_for_status()
         except requests.RequestException as error:
             self._silent.add(host)
-            self.problem = " ".join(str(error).split())[:200]
+            self.problem = cause(error)
             return None
         return answer
 

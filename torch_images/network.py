@@ -7,10 +7,13 @@ proxies as predefined build arguments, which are in no layer and no history. pip
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import requests
 
 from torch_images.errors import ConfigError
 
@@ -73,3 +76,9 @@ def detect(environ: Mapping[str, str]) -> Network:
         index=next((environ[n] for n in _INDEX_VARIABLES if environ.get(n)), None),
         compat_mirror=environ.get("TORCH_IMAGES_COMPAT_MIRROR", "").rstrip("/") or None,
     )
+
+
+def cause(error: requests.RequestException) -> str:
+    """Why a request failed, on one line: the innermost reason, without the library's own names."""
+    inner = getattr(error.args[0], "reason", None) if error.args else None
+    return re.sub(r"<[^<>]+>: ", "", " ".join(str(inner or error).split()))[:200]

@@ -27,7 +27,7 @@ from torch_images.errors import (
     NetworkError,
     TorchImagesError,
 )
-from torch_images.network import Network
+from torch_images.network import Network, cause
 from torch_images.runner import Runner
 
 # What mmdebstrap's variant "minbase" installs beside the packages it is asked for.
@@ -166,8 +166,7 @@ class Resolver:
             answer = requests.get(url, timeout=(15, 60), verify=self.network.verify)
             answer.raise_for_status()
         except requests.RequestException as error:
-            reason = " ".join(str(error).split())[:200]
-            raise NetworkError(f"{url} could not be had: {reason}", _WAYS) from None
+            raise NetworkError(f"{url} could not be had: {cause(error)}", _WAYS) from None
         return answer.content
 
 

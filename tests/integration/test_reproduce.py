@@ -14,8 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.decisions import NOTES
+from tests.integration.drivers import repository
 from tests.integration.standins import commit, replace, served, small_project
 from tests.integration.support import Built, invoke, registry
+from tests.packages import elf
+from torch_images.config import load_config
 from torch_images.engine import Engine
 from torch_images.runner import Runner
 
@@ -46,10 +50,15 @@ def small(locks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sma
     scratch = tmp_path_factory.mktemp("small")
     folder = scratch / "project"
     pages = small_project(folder, locks, scratch / "wheels")
-    with served(pages) as index:
+    compat = load_config(folder / "images.yaml").compat
+    with served(pages) as index, repository(elf(NOTES["13.0"])) as (url, key):
+        replace(folder, "images.yaml", compat.repository, url)
+        replace(folder, "images.yaml", compat.key, key)
+        replace(folder, "images.yaml", 'mode: "off"', "mode: required")
         env = {"UV_DEFAULT_INDEX": index}
-        done = invoke("lock", "--select", "base-bookworm", cwd=folder, env=env)
-        assert done.returncode == 0, done.stderr
+        for name in ("base-bookworm", "compat-cu130"):
+            done = invoke("lock", "--select", name, cwd=folder, env=env)
+            assert done.returncode == 0, done.stderr
         commit(folder)
         yield Small(folder, {**env, "TORCH_IMAGES_CACHE": str(scratch / "cache")})
 
