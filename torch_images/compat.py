@@ -98,7 +98,7 @@ def require_cuda(cuda: Cuda, note: str) -> str:
     hosts = [f"cuda>={cuda.version}"]
     if floor < branch:
         hosts.append(f"driver>={floor},driver<{branch}")
-    for number in sorted(json.loads(note)["driver"]) if note else ():
+    for number in _branches(note):
         if number < floor:
             hosts += [f"brand={b},driver>={number},driver<{number + 1}" for b in _BRANDS]
     return " ".join(hosts)
@@ -115,6 +115,14 @@ def read_note(libcuda: Path) -> str:
     except (ELFError, ValueError, KeyError, TypeError):
         return ""
     return json.dumps(kept, separators=(",", ":"))
+
+
+def _branches(note: str) -> list[int]:
+    """The driver branches in a note; none in one that cannot be understood."""
+    try:
+        return sorted(json.loads(note)["driver"])
+    except (ValueError, KeyError, TypeError):
+        return []
 
 
 def _ready(lock: DebLock, deb: Path, cache: Path) -> ReadyCompat:

@@ -71,6 +71,11 @@ class Cuda:
         """The name without dot that tags use, such as "cu130"."""
         return "cu" + self.version.replace(".", "")
 
+    @property
+    def repository(self) -> str:
+        """The name of its images without registry and tag, such as "torch-cu130"."""
+        return f"torch-{self.short}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Compat:

@@ -37,7 +37,7 @@ class ImageSpec:
     @property
     def repository(self) -> str:
         """The name of the image without registry and tag, such as "torch-cu130"."""
-        return f"torch-{self.cuda.short}"
+        return self.cuda.repository
 
     @property
     def torch(self) -> str:

@@ -130,7 +130,7 @@ def wheel_groups(lock: WheelLock) -> tuple[tuple[str, str, tuple[LockedWheel, ..
 def image_facts(config: Config, cuda: str) -> dict[str, Any]:
     """What the start of a container needs to know of its image: see scripts/image/runtime."""
     releases = [
-        {"cuda": c.version, "driver": c.driver, "floor": c.floor, "repository": f"torch-{c.short}"}
+        {"cuda": c.version, "driver": c.driver, "floor": c.floor, "repository": c.repository}
         for c in config.cudas
     ]
     return {"cuda": cuda, "releases": releases}

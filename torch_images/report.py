@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch_images import bake, publish
@@ -25,14 +26,15 @@ def plan(
 ) -> str:
     """What a build would do."""
     lines = []
+    if options.compat == "off":
+        planned = [replace(p, lock=replace(p.lock, compat=None)) for p in planned]
     for image in planned:
         wheels, debs = len(image.lock.wheels.wheels), len(image.lock.base.debs)
         holds = f"torch {image.spec.torch}, {wheels} wheels, {debs} Debian packages"
-        compat = "none" if options.compat == "off" else image.lock.compat_version
         lines += [
             f"would build {image.spec.id}",
             f"  {holds}, lock {image.lock.digest[:12]}",
-            f"  compat {compat} ({options.compat})",
+            f"  compat {image.lock.compat_version} ({options.compat})",
             f"  tags: {', '.join(publish.tags(config, image))}",
         ]
     command = bake.bake_command((place.output / "docker-bake.json",), options)

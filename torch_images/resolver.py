@@ -30,8 +30,8 @@ from torch_images.errors import (
 from torch_images.network import Network, cause
 from torch_images.runner import Runner
 
-# What mmdebstrap's variant "minbase" installs beside the packages it is asked for.
 _WAYS = "check network and proxy, or name a mirror, see README.md"
+# What mmdebstrap's variant "minbase" installs beside the packages it is asked for.
 _MINIMUM = ("?essential", "?priority(required)", "apt")
 
 
@@ -74,12 +74,15 @@ class Resolver:
             # apt checks that the index is signed by exactly this key, so it may come from anywhere.
             key = self._download(f"{root}/{compat.key[-8:].lower()}.pub")
             Path(keys, "nvidia.asc").write_bytes(key)
+            options = [f"--keyring={keys}"]
+            if self.network.ca_bundle:
+                options.append(f'--aptopt=Acquire::https::CAInfo "{self.network.ca_bundle}"')
             text = self._mmdebstrap(
                 package,
                 f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {package}\n{script}',
                 "compat",
                 (f"deb [signed-by={compat.key}] {root} /",),
-                f"--keyring={keys}",
+                *options,
             )
         debs = [replace(d, path=d.path.removeprefix("./")) for d in parse_packages(text)]
         system = "/".join(compat.repository.split("/")[-2:])

@@ -94,8 +94,7 @@ def probe(folder: str, seconds: float) -> Probe:
     )
     try:
         text, _ = child.communicate(timeout=max(seconds, 0.0))
-        code, step, detail = json.loads(text)
-        return Probe(code, step, detail)
+        return Probe(*json.loads(text))
     except subprocess.TimeoutExpired:
         child.kill()  # and left to PID 1: in an uninterruptible call it does not end at once
         return Probe(None)

@@ -132,11 +132,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Probe:
-    """How a trial of a library ended: a CUDA error at a step; 0 for none, None for no answer."""
+    """How a trial of a library ended: a CUDA error at a step; 0 for none, None for no answer.
+
+    `loaded` is the file that was tried.
+    """
 
     code: int | None
     step: str = ""
     detail: str = ""
+    loaded: str = ""
 
 
 def number(version: str) -> tuple[int, ...]:

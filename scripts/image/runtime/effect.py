@@ -48,6 +48,8 @@ def apply(
         if _read(conf) is None or _remove(conf, ldconfig):
             return NOTHING, cleaned
         folder = host.library.rpartition("/")[0]  # an earlier choice that only root can undo
+    if not folder:
+        return NOTHING, cleaned
     joined = f"{folder}:{path}" if path else folder
     return ENVIRONMENT, {"LD_LIBRARY_PATH": joined, "TRITON_LIBCUDA_PATH": folder}
 

@@ -2,13 +2,14 @@
 
     probe.py FOLDER    ("" for the libcuda that the loader finds)
 
-Prints the CUDA error and the step that it came from as JSON. More than cuInit is needed: it can
-pass where the first context fails with 999.
+Prints the CUDA error, its step, a detail and the file of that libcuda as JSON. More than cuInit is
+needed: it can pass where the first context fails with 999.
 """
 
 import ctypes
 import json
 import sys
+from pathlib import Path
 
 _BYTES = 4096
 
@@ -46,5 +47,12 @@ def trial(folder: str) -> tuple[int, str, str]:
     return (0, "", "")
 
 
+def loaded() -> str:
+    """The file of the libcuda in this process; "" for none."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    found = (line.split(maxsplit=5)[-1].strip() for line in maps)
+    return next((path for path in found if "/libcuda.so" in path), "")
+
+
 if __name__ == "__main__":
-    print(json.dumps(trial(sys.argv[1])))
+    print(json.dumps([*trial(sys.argv[1]), loaded()]))
