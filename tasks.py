@@ -368,7 +368,7 @@ def _shell_scripts() -> str:
 
 
 def _config() -> Config:
-    from torch_images.config import load_config
+    from torch_images.load import load_config
 
     return load_config(ROOT / "images.yaml")
 

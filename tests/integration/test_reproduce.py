@@ -19,8 +19,8 @@ from tests.integration.drivers import repository
 from tests.integration.standins import commit, replace, served, small_project
 from tests.integration.support import Built, invoke, registry
 from tests.packages import elf
-from torch_images.config import load_config
 from torch_images.engine import Engine
+from torch_images.load import load_config
 from torch_images.runner import Runner
 
 CANDIDATE = "torch-images-candidate:cu130-sm120-wheel-bookworm-runtime"

@@ -22,9 +22,10 @@ from tests.integration.drivers import DRIVER, compile_stubs, repository
 from tests.integration.standins import copy_project, replace
 from tests.integration.support import Built, facts, invoke, running
 from torch_images import publish
-from torch_images.config import Config, load_config
+from torch_images.config import Config
 from torch_images.debs import read_debs
 from torch_images.engine import Engine
+from torch_images.load import load_config
 from torch_images.render import image_facts
 from torch_images.runner import Runner
 from torch_images.verify import report_path, verify

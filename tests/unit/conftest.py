@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torch_images.config import Config, load_config
+from torch_images.config import Config
+from torch_images.load import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 

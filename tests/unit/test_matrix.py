@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.config import Config, load_config
+from torch_images.config import Config
 from torch_images.errors import UsageError
+from torch_images.load import load_config
 from torch_images.matrix import choose, describe, find, matrix, select
 
 CONFIG = load_config(Path(__file__).resolve().parents[2] / "images.yaml")

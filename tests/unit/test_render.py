@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.config import Config, load_config
+from torch_images.config import Config
 from torch_images.errors import ConfigError
+from torch_images.load import load_config
 from torch_images.lock import ImageLock, image_lock
 from torch_images.matrix import ImageSpec, choose, matrix
 from torch_images.render import (
