@@ -58,6 +58,7 @@ class Parts:
 
     base: ReadyBase
     compat: ReadyCompat | None
+    added: ReadyBase | None = None
 
 
 def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:
@@ -96,7 +97,8 @@ def bake_file(
     targets = {}
     for image in planned:
         labels = {"org.opencontainers.image.revision": commit} if commit else {}
-        base, compat = parts[image.target].base, parts[image.target].compat
+        part = parts[image.target]
+        base, compat, added = part.base, part.compat, part.added
         labels["org.opencontainers.image.base.digest"] = base.digest
         note = compat.note if compat else ""
         labels[NOTE_LABEL] = note or "none"
@@ -106,6 +108,7 @@ def bake_file(
                 **tools,
                 **base.contexts,
                 **({"compat": str(compat.folder)} if compat else {}),
+                **({"added": added.contexts["debs"]} if added else {}),
             },
             "platforms": ["linux/amd64"],
             "args": {

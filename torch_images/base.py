@@ -80,10 +80,12 @@ def prepare(
     resolver: Resolver,
     locked: bool = False,
     fresh: bool = False,
+    present: frozenset[str] | None = None,
 ) -> ReadyBase:
     """Make a base from its lock, or take it from the cache unless `fresh`.
 
-    Where a locked package has vanished from every source the lock is resolved afresh, with a
+    With `present`, the names of packages that are there already, the lock is of packages to add to
+    them. Where a locked package has vanished from every source the lock is resolved afresh, with a
     warning that lists what changed; with `locked` that is a LockError.
     Raises also NetworkError, DiskError and BuildError.
     """
@@ -92,6 +94,7 @@ def prepare(
             f"locks/{lock.name}.txt is not one that `invoke lock` resolved",
             f"run `invoke lock --select {lock.name}` and commit the result",
         )
+    bootstraps = bool(base.suite) and present is None
     folder = _folder(base, lock, cache)
     if fresh or not folder.exists():
         resolved = lock.debs or not lock.unlocked
@@ -99,7 +102,7 @@ def prepare(
         if found and found.vanished and (locked or lock.unlocked):
             raise _stale(lock, found.vanished)
         if not found or found.vanished:
-            lock = _relocked(base, lock, resolver)
+            lock = _relocked(base, lock, resolver, present or frozenset())
             folder = _folder(base, lock, cache)
             found = _fetch(base, lock, cache, resolver)
             if found.vanished:
@@ -108,11 +111,11 @@ def prepare(
         with folder.with_name(f"{folder.name}.lock").open("w") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)
             if fresh or not folder.exists():
-                if base.suite:
+                if bootstraps:
                     _bootstrap(base, lock, found.files, folder, resolver.run)
                 else:
                     _collect(found.files, folder)
-    if not base.suite:
+    if not bootstraps:
         digest = lock.image.rpartition("@")[2]
         return ReadyBase(lock=lock, contexts={"debs": str(folder)}, digest=digest)
     digest = oci.layout_digest(folder)
@@ -195,10 +198,12 @@ def _stale(lock: DebLock, vanished: tuple[LockedDeb, ...]) -> LockError:
     )
 
 
-def _relocked(base: Base, lock: DebLock, resolver: Resolver) -> DebLock:
+def _relocked(base: Base, lock: DebLock, resolver: Resolver, present: frozenset[str]) -> DebLock:
     """The lock of a base as its sources are today, marked as unlocked."""
     today = dt.datetime.now(dt.UTC).date()
-    found = replace(resolver.resolve(lock.name, base, lock.image, today), unlocked=True)
+    found = resolver.resolve(lock.name, base, lock.image, today)
+    debs = tuple(deb for deb in found.debs if deb.name not in present)
+    found = replace(found, debs=debs, unlocked=True)
     lines = changes(lock, found) if lock.debs else ("nothing was locked yet",)
     _log.warning(
         "base %s is resolved afresh, the image will be marked as unlocked: %s",

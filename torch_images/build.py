@@ -26,7 +26,7 @@ from torch_images.config import Config
 from torch_images.engine import Engine
 from torch_images.errors import CommandError, DiskError, EngineError
 from torch_images.failures import explain
-from torch_images.lock import image_lock
+from torch_images.lock import image_lock, variant_inputs
 from torch_images.matrix import ImageSpec
 from torch_images.render import LABEL_PREFIX, render, write_context
 from torch_images.resolver import Resolver
@@ -145,8 +145,24 @@ def settle(
                 fresh=options.no_cache,
             )
         base, compat = bases[key], compats[wanted.name] if wanted else None
-        parts[image.target] = Parts(base=base, compat=compat)
-        lock = replace(image.lock, base=base.lock, compat=wanted if compat else None)
+        added: ReadyBase | None = None
+        if image.lock.extra_debs:
+            added = prepare_base(
+                variant_inputs(config, image.spec)[1].base or image.spec.base,
+                image.lock.extra_debs,
+                cache=place.cache,
+                resolver=resolver,
+                locked=options.locked,
+                fresh=options.no_cache,
+                present=frozenset(base.lock.versions()),
+            )
+        parts[image.target] = Parts(base=base, compat=compat, added=added)
+        lock = replace(
+            image.lock,
+            base=base.lock,
+            compat=wanted if compat else None,
+            extra_debs=added.lock if added else None,
+        )
         settled.append(replace(image, lock=lock))
     return tuple(settled), parts
 
@@ -218,7 +234,7 @@ def driver(builder: str, run: Runner) -> str:
 
 def disk_needed(planned: Sequence[Planned]) -> int:
     """Bytes that building these images takes from nothing; wheels they share count once."""
-    wheels = {wheel for image in planned for wheel in image.lock.wheels.wheels}
+    wheels = {wheel for image in planned for wheel in image.lock.all_wheels}
     return int(sum(wheel.size for wheel in wheels) * _DISK_PER_WHEEL_BYTE) + _DISK_FIXED
 
 

@@ -37,6 +37,7 @@ class Cuda:
     """A CUDA version; `targets` is what its compiler can produce code for.
 
     From driver branch `floor` on it runs by minor version compatibility, from `driver` on natively.
+    `toolkit` is what its compiler comes from, as requirements; () where no wheels have it.
     """
 
     version: str
@@ -44,6 +45,7 @@ class Cuda:
     floor: str
     targets: tuple[Capability, ...]
     wheel: Wheel
+    toolkit: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -109,10 +111,21 @@ class Base:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """What an image holds beside torch."""
+    """What an image holds beside torch: Debian packages, and wheels as requirements.
+
+    `cuda_home` is where it has CUDA's toolkit; "" for one without.
+    """
 
     name: str
     description: str
+    packages: tuple[str, ...] = ()
+    wheels: tuple[str, ...] = ()
+    cuda_home: str = ""
+
+    @property
+    def adds(self) -> bool:
+        """Whether it has anything that the plain image has not."""
+        return bool(self.packages or self.wheels or self.cuda_home)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,6 +64,7 @@ def load_config(path: Path) -> Config:
     )
     _check_references(config, top)
     _check_pairs(config, top)
+    _check_toolkits(config, top)
     return config
 
 
@@ -97,13 +98,14 @@ def _architecture(key: str, value: Value) -> Architecture:
 def _cuda(key: str, value: Value) -> Cuda:
     if not _CUDA.fullmatch(key):
         raise value.error(f"'{key}' is not a CUDA version like 12.8 or 13.0")
-    fields = value.record(("driver", "floor", "targets", "wheel"))
+    fields = value.record(("driver", "floor", "targets", "wheel"), ("toolkit",))
     return Cuda(
         version=key,
         driver=_matching(fields["driver"], _DRIVER, "a Linux driver version like 580.65.06"),
         floor=_matching(fields["floor"], re.compile(r"[0-9]{3}"), "a driver branch like 580"),
         targets=tuple(_capability(v, v.text()) for v in fields["targets"].items()),
         wheel=_wheel(fields["wheel"].record(("torch", "features"))),
+        toolkit=_requirements(fields, "toolkit"),
     )
 
 
@@ -197,9 +199,24 @@ def _base(key: str, value: Value) -> Base:
     )
 
 
+def _requirements(fields: Record, key: str) -> tuple[str, ...]:
+    return tuple(_requirement(v) for v in fields[key].items()) if key in fields else ()
+
+
 def _variant(key: str, value: Value) -> Variant:
-    fields = value.record(("description",))
-    return Variant(name=_name(key, value), description=fields.text("description"))
+    fields = value.record(("description",), ("cuda-home", "packages", "wheels"))
+    packages = fields["packages"].items() if "packages" in fields else ()
+    if "cuda-home" in fields:
+        _matching(fields["cuda-home"], re.compile(r"(?:/[a-z0-9.-]+)+"), "an absolute path")
+    return Variant(
+        name=_name(key, value),
+        description=fields.text("description"),
+        packages=tuple(
+            _matching(v, _DEBIAN_PACKAGE, "the name of a Debian package") for v in packages
+        ),
+        wheels=_requirements(fields, "wheels"),
+        cuda_home=fields.text("cuda-home"),
+    )
 
 
 def _exclude(value: Value) -> Exclude:
@@ -245,4 +262,23 @@ def _check_pairs(config: Config, top: Record) -> None:
                 raise lines[arch.name].error(
                     f"CUDA {cuda.version} cannot target {arch.name} ({target_range(cuda)})",
                     f"add an exclude with cuda: '{cuda.version}', arch: '{arch.name}' and a reason",
+                )
+
+
+def _check_toolkits(config: Config, top: Record) -> None:
+    """Every variant with a compiler that is not excluded has one for the CUDA version."""
+    lines = dict(top["variants"].entries())
+    for variant in config.variants:
+        for cuda in config.cudas:
+            excluded = any(
+                x.variant == variant.name
+                and x.cuda in (None, cuda.version)
+                and (x.arch, x.source, x.base) == (None, None, None)
+                for x in config.excludes
+            )
+            if variant.cuda_home and not cuda.toolkit and not excluded:
+                raise lines[variant.name].error(
+                    f"variant {variant.name} has a compiler, CUDA {cuda.version} names none",
+                    f"add an exclude with cuda: '{cuda.version}', variant: '{variant.name}' and a "
+                    "reason, or a toolkit to the CUDA version",
                 )

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from torch_images import lockfile
 from torch_images.config import Base, Compat, Config, Cuda
-from torch_images.debs import DebLock, format_debs, parse_debs, read_debs
+from torch_images.debs import DebLock, LockedDeb, format_debs, parse_debs, read_debs
 from torch_images.errors import LockError, UsageError, suggest
 from torch_images.matrix import ImageSpec, matrix
-from torch_images.wheels import WheelLock, format_lock, parse_lock, read_lock
+from torch_images.wheels import LockedWheel, WheelLock, format_lock, parse_lock, read_lock
 
 # Programs that builds and checks use: what is asked for, by the name of the lock. What the images
 # hold depends on the first two, so their locks count among an image's inputs.
@@ -35,7 +35,8 @@ _TOOLS_PYTHON = "3.11"
 class ImageLock:
     """All that an image is made from, by the role that each lock has in it.
 
-    `compat` is None for an image that goes without NVIDIA's compat libraries.
+    `compat` is None for an image that goes without NVIDIA's compat libraries; `extra_wheels` and
+    `extra_debs` are what a variant adds to the plain image, None where it adds nothing.
     """
 
     wheels: WheelLock
@@ -43,12 +44,14 @@ class ImageLock:
     build: WheelLock
     sbom: WheelLock
     compat: DebLock | None = None
+    extra_wheels: WheelLock | None = None
+    extra_debs: DebLock | None = None
 
     @property
     def date(self) -> dt.date:
         """The newest date of its locks: when this image's inputs were all there."""
         held = (self.wheels, self.base, self.build, self.sbom, self.compat)
-        return max(lock.date for lock in held if lock)
+        return max(lock.date for lock in (*held, self.extra_wheels, self.extra_debs) if lock)
 
     @property
     def epoch(self) -> int:
@@ -63,22 +66,30 @@ class ImageLock:
     @property
     def unlocked(self) -> bool:
         """Whether a build had to resolve a part of it for itself."""
-        return self.base.unlocked
+        return self.base.unlocked or bool(self.extra_debs and self.extra_debs.unlocked)
 
     @property
     def compat_version(self) -> str:
         """The version of NVIDIA's compat package in the image, or "none"."""
         return self.compat.debs[0].version if self.compat else "none"
 
+    @property
+    def all_wheels(self) -> tuple[LockedWheel, ...]:
+        """Every wheel in the image, the plain ones first."""
+        return self.wheels.wheels + (self.extra_wheels.wheels if self.extra_wheels else ())
+
+    @property
+    def all_debs(self) -> tuple[LockedDeb, ...]:
+        """Every Debian package in the image that is locked."""
+        return self.base.debs + (self.extra_debs.debs if self.extra_debs else ())
+
     def texts(self) -> dict[str, str]:
         """The text of each lock by the name of its file, in a fixed order."""
-        return {
-            f"{self.base.name}.txt": format_debs(self.base),
-            f"{self.build.name}.txt": format_lock(self.build),
-            **({f"{self.compat.name}.txt": format_debs(self.compat)} if self.compat else {}),
-            f"{self.sbom.name}.txt": format_lock(self.sbom),
-            f"{self.wheels.name}.txt": format_lock(self.wheels),
-        }
+        debs = [lock for lock in (self.base, self.compat, self.extra_debs) if lock]
+        wheels = [x for x in (self.build, self.sbom, self.wheels, self.extra_wheels) if x]
+        texts = {f"{lock.name}.txt": format_debs(lock) for lock in debs}
+        texts |= {f"{lock.name}.txt": format_lock(lock) for lock in wheels}
+        return dict(sorted(texts.items()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +134,33 @@ def base_input(base: Base, cuda: Cuda) -> Input:
     return Input(name=name, request=_request(base.packages), base=base, image=image)
 
 
+def variant_inputs(config: Config, spec: ImageSpec) -> tuple[Input, ...]:
+    """The locks of what a variant adds: wheels, then packages; () where it adds nothing.
+
+    Each holds all that the plain image has, too, so that the whole is resolved together; what the
+    plain image's own locks have is left out where it is used.
+    """
+    variant, base = spec.variant, spec.base
+    if not variant.adds:
+        return ()
+    plain, debs = wheel_input(config, spec), base_input(base, spec.cuda)
+    toolkit = spec.cuda.toolkit if variant.cuda_home else ()
+    wider = replace(base, packages=(*base.packages, *variant.packages))
+    return (
+        replace(
+            plain,
+            name=f"{plain.name}-{variant.name}",
+            request=_request((*plain.request, *variant.wheels, *toolkit)),
+        ),
+        replace(
+            debs,
+            name=f"{debs.name}-{variant.name}",
+            request=_request(wider.packages),
+            base=wider,
+        ),
+    )
+
+
 def compat_input(config: Config, cuda: Cuda) -> Input:
     """The lock of a CUDA version's compat package."""
     package = f"cuda-compat-{cuda.version.replace('.', '-')}"
@@ -145,6 +183,7 @@ def inputs(config: Config, pattern: str = "*") -> tuple[Input, ...]:
             wheel_input(config, spec),
             base_input(spec.base, spec.cuda),
             compat_input(config, spec.cuda),
+            *variant_inputs(config, spec),
         ):
             found[item.name] = item
     found |= {name: tool_input(name) for name in TOOLS}
@@ -170,22 +209,38 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
             f"{base.image or 'none'}",
             f"run `invoke lock --select {base.name}`",
         )
+    wheels = _read(wheel_input(config, spec), folder)
+    extra_wheels: WheelLock | None = None
+    extra_debs: DebLock | None = None
+    if wider := variant_inputs(config, spec):
+        extra_wheels, extra_debs = _read(wider[0], folder), _read_debs(wider[1], folder)
+        kept = tuple(w for w in extra_wheels.wheels if w.name not in wheels.versions())
+        added = tuple(d for d in extra_debs.debs if d.name not in debs.versions())
+        extra_wheels = replace(extra_wheels, wheels=kept)
+        extra_debs = replace(extra_debs, debs=added)
     return ImageLock(
-        wheels=_read(wheel_input(config, spec), folder),
+        wheels=wheels,
         base=debs,
         build=_read(tool_input("tools-build"), folder),
         sbom=_read(tool_input("tools-sbom"), folder),
         compat=compat,
+        extra_wheels=extra_wheels,
+        extra_debs=extra_debs,
     )
 
 
 def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
     """The locks of an image from what `ImageLock.texts` gave. Raises LockError if one is amiss."""
     named = {file.removesuffix(".txt"): text for file, text in texts.items()}
-    base = [name for name in named if name.startswith("base-")]
+    # The lock of what a variant adds is named after the plain image's, and so comes second.
+    base = sorted(name for name in named if name.startswith("base-"))
     compat = next((name for name in named if name.startswith("compat-")), None)
-    wheels = [name for name in named if not name.startswith(("base-", "compat-", "tools-"))]
-    if len(base) != 1 or len(wheels) != 1 or not {"tools-build", "tools-sbom"} <= named.keys():
+    wheels = sorted(name for name in named if not name.startswith(("base-", "compat-", "tools-")))
+    most = 2
+    if (
+        not 1 <= len(base) == len(wheels) <= most
+        or not {"tools-build", "tools-sbom"} <= named.keys()
+    ):
         raise LockError(f"not the locks of one image: {', '.join(sorted(texts)) or 'none'}")
     return ImageLock(
         wheels=parse_lock(named[wheels[0]], wheels[0]),
@@ -193,6 +248,8 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
         build=parse_lock(named["tools-build"], "tools-build"),
         sbom=parse_lock(named["tools-sbom"], "tools-sbom"),
         compat=parse_debs(named[compat], compat) if compat else None,
+        extra_wheels=parse_lock(named[wheels[1]], wheels[1]) if wheels[1:] else None,
+        extra_debs=parse_debs(named[base[1]], base[1]) if base[1:] else None,
     )
 
 

@@ -19,7 +19,7 @@ import jinja2
 
 from torch_images.compat import FOLDER as COMPAT_FOLDER
 from torch_images.compat import require_cuda
-from torch_images.config import Config, Cuda
+from torch_images.config import Config, Variant
 from torch_images.errors import ConfigError
 from torch_images.lock import ImageLock
 from torch_images.matrix import ImageSpec
@@ -96,7 +96,10 @@ def render(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> Cont
             }
             if lock.compat
             else None,
-            environment=tuple(environment().items()),
+            variant=_variant(spec, lock),
+            site=f"/opt/venv/lib/python{spec.base.python}/site-packages",
+            cuda=spec.cuda.version,
+            environment=tuple(environment(spec.variant).items()),
             entrypoint=ENTRYPOINT,
             command=COMMAND,
             labels=tuple(sorted(labels(config, spec, lock).items())),
@@ -106,9 +109,14 @@ def render(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> Cont
     for name, _, wheels in groups:
         text = "".join(f"{wheel.line}\n" for wheel in wheels)
         files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
+    if lock.extra_wheels:
+        text = "".join(f"{wheel.line}\n" for wheel in lock.extra_wheels.wheels)
+        files.append(ContextFile(path="wheels/variant.txt", data=text.encode()))
     for name, text in lock.texts().items():
         files.append(ContextFile(path=f"lock/{name}", data=text.encode()))
-    for folder in ("build", "finish", "commands", "runtime"):
+    folders = ["build", "finish", "commands", "runtime"]
+    folders += ["devel"] if spec.variant.cuda_home else []
+    for folder in folders:
         files += [
             ContextFile(path=f"{folder}/{path.name}", data=path.read_bytes(), executable=True)
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
@@ -127,6 +135,20 @@ def wheel_groups(lock: WheelLock) -> tuple[tuple[str, str, tuple[LockedWheel, ..
     return tuple((name, title, tuple(found[name])) for name, title in _GROUPS if found[name])
 
 
+def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
+    """What a variant adds, as its template reads it; None for one that adds nothing."""
+    if not spec.variant.adds:
+        return None
+    wheels = lock.extra_wheels.wheels if lock.extra_wheels else ()
+    return {
+        "description": spec.variant.description,
+        "packages": bool(lock.extra_debs and lock.extra_debs.debs),
+        "wheels": bool(wheels),
+        "megabytes": round(sum(w.size for w in wheels) / 1e6),
+        "cuda_home": spec.variant.cuda_home,
+    }
+
+
 def image_facts(config: Config, cuda: str) -> dict[str, Any]:
     """What the start of a container needs to know of its image: see scripts/image/runtime."""
     releases = [
@@ -136,19 +158,23 @@ def image_facts(config: Config, cuda: str) -> dict[str, Any]:
     return {"cuda": cuda, "releases": releases}
 
 
-def whole_environment(cuda: Cuda, note: str) -> dict[str, str]:
+def whole_environment(spec: ImageSpec, note: str) -> dict[str, str]:
     """All of an image's environment; `note` is that of its compat library, "" for none."""
-    return {**environment(), "NVIDIA_REQUIRE_CUDA": require_cuda(cuda, note)}
+    return {**environment(spec.variant), "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, note)}
 
 
-def environment() -> dict[str, str]:
-    """The environment that every image sets."""
+def environment(variant: Variant) -> dict[str, str]:
+    """The environment that every image of a variant sets."""
+    folders = ["/opt/venv/bin"]
+    folders += [f"{variant.cuda_home}/bin"] if variant.cuda_home else []
+    folders += ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     return {
         # Shells that the entrypoint did not start: bash for scripts, sh and bash on a terminal.
         "BASH_ENV": f"{RUNTIME}/shell.sh",
         "ENV": f"{RUNTIME}/shell.sh",
         "PROMPT_COMMAND": f". {RUNTIME}/shell.sh",
-        "PATH": "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        **({"CUDA_HOME": variant.cuda_home} if variant.cuda_home else {}),
+        "PATH": ":".join(folders),
         "VIRTUAL_ENV": "/opt/venv",
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",

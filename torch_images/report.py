@@ -29,7 +29,7 @@ def plan(
     if options.compat == "off":
         planned = [replace(p, lock=replace(p.lock, compat=None)) for p in planned]
     for image in planned:
-        wheels, debs = len(image.lock.wheels.wheels), len(image.lock.base.debs)
+        wheels, debs = len(image.lock.all_wheels), len(image.lock.all_debs)
         holds = f"torch {image.spec.torch}, {wheels} wheels, {debs} Debian packages"
         lines += [
             f"would build {image.spec.id}",

@@ -31,7 +31,7 @@ def test_nothing_is_where_the_container_toolkit_acts(host: Host, expected: Facts
     """It would switch compat on whatever the GPU. An image as base brings its own."""
     if not expected["bootstrapped"]:
         pytest.skip("the base is an image")
-    assert not host.file("/usr/local/cuda").exists
+    assert not host.file("/usr/local/cuda/compat").exists
 
 
 def test_no_loader_path_is_baked_in(host: Host, expected: Facts, config: Facts) -> None:

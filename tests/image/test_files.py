@@ -31,6 +31,7 @@ MADE = re.compile(
     | /usr/lib/ssl/cert\.pem
     | /etc/profile\.d/torch-images\.sh
     | /opt/cuda-compat/1[0-9]\.[0-9]/lib[A-Za-z0-9_.-]+\.so[0-9.]*
+    | /usr/local/cuda(?:-1[0-9]\.[0-9]/.+)?   # links to what the wheels have
     | /usr/local/bin/(?:cuda-doctor|torch-(?:entrypoint|info))
     | /usr/local/lib/torch-images/[a-z_]+\.(?:json|py|sh)
     | /usr/share/doc/cuda-compat-1[0-9]-[0-9]/copyright

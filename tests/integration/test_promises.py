@@ -44,7 +44,7 @@ BREAKAGES = {
     "RUN mkdir -p /opt/cuda-compat/99.0": (
         "image/test_compat/test_nothing_is_there_without_the_claim"
     ),
-    "RUN mkdir /usr/local/cuda": (
+    "RUN mkdir -p /usr/local/cuda/compat": (
         "image/test_compat/test_nothing_is_where_the_container_toolkit_acts"
     ),
     "RUN echo /opt/cuda-compat/13.0 >/etc/ld.so.conf.d/compat.conf": (

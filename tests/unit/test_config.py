@@ -70,6 +70,12 @@ def test_the_projects_own_file(config: Config) -> None:
         ("  - source: fork", "  - sorce: fork", "unknown key 'exclude[0].sorce'; did you mean"),
         ("  - source: fork", "  - source: frok", "unknown source 'frok'; did you mean 'fork'?"),
         ("  - source: fork\n    reason", "  - reason", "an exclude must name at least one axis"),
+        (
+            '  - variant: devel\n    cuda: "12.8"',
+            "  - variant: pod\n    cuda: '12.8'",
+            "variant devel has a compiler, CUDA 12.8 names none; add an exclude with cuda: '12.8'",
+        ),
+        ("cuda-home: /usr/local/cuda", "cuda-home: cuda", "which is not an absolute path"),
         ("mode: auto", "mode: requird", "unknown compat mode 'requird'; did you mean 'required'?"),
         (
             "key: EB693B30",

@@ -21,10 +21,17 @@ def test_the_table_of_images_is_the_matrix(config: Config) -> None:
         f"| {spec.cuda.version} | {spec.torch} | {spec.base.python} | "
         f"{' '.join(a.name for a in spec.architectures)} |"
         for spec in matrix(config)
-        if spec.every_arch and spec.base.name == config.defaults.base
+        if spec.every_arch
+        and (spec.base.name, spec.variant.name) == (config.defaults.base, config.defaults.variant)
     ]
     rows = [row for row in README.read_text().splitlines() if re.match(r"\| 1[0-9]\.", row)]
     assert rows == wanted
+
+
+def test_the_table_of_variants_is_images_yaml(config: Config) -> None:
+    built = {spec.variant for spec in matrix(config)}
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| .+ \|$", README.read_text(), re.MULTILINE)
+    assert {(v.name, v.description) for v in built} <= set(rows)
 
 
 def test_the_table_of_drivers_is_images_yaml(config: Config) -> None:

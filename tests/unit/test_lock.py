@@ -26,11 +26,29 @@ def test_every_lock_that_the_matrix_needs_is_there(config: Config, root: Path) -
 
 
 def test_locks_are_chosen_by_name(config: Config) -> None:
-    assert [i.name for i in inputs(config, "base-book*")] == ["base-bookworm"]
+    assert [i.name for i in inputs(config, "base-book*")] == [
+        "base-bookworm",
+        "base-bookworm-devel",
+    ]
     with pytest.raises(
         UsageError, match="no lock matches 'base-bokworm'; did you mean 'base-bookw"
     ):
         inputs(config, "base-bokworm")
+
+
+def test_a_variant_adds_what_the_plain_image_lacks(config: Config, root: Path) -> None:
+    """So that both share all layers of the plain one."""
+    plain = image_lock(config, choose(config), root / "locks")
+    devel = image_lock(config, choose(config, variant="devel"), root / "locks")
+    assert (devel.wheels, devel.base) == (plain.wheels, plain.base)
+    assert devel.extra_wheels is not None
+    assert devel.extra_debs is not None
+    assert {"cmake", "nvidia-cuda-nvcc", "nvidia-nvvm"} <= devel.extra_wheels.versions().keys()
+    assert not devel.extra_wheels.versions().keys() & plain.wheels.versions().keys()
+    assert {"git", "make"} <= devel.extra_debs.versions().keys()
+    assert not devel.extra_debs.versions().keys() & plain.base.versions().keys()
+    assert len({lock.digest for lock in (plain, devel)}) == 2
+    assert parse_image_lock(devel.texts()) == devel
 
 
 def test_an_image_carries_its_lock(lock: ImageLock) -> None:

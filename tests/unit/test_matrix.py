@@ -24,14 +24,16 @@ def complaint(config: Config, **axes: str) -> str:
 
 def test_identifiers_are_unique_and_stable(config: Config) -> None:
     ids = [spec.id for spec in matrix(config)]
-    assert len(ids) == len(set(ids)) == 28
+    assert len(ids) == len(set(ids)) == 35
     assert "cu130-sm120-wheel-bookworm-runtime" in ids
     assert "cu128-all-wheel-ubuntu24.04-runtime" in ids
 
 
 def test_nothing_excluded_is_listed(config: Config) -> None:
     assert {spec.source.name for spec in matrix(config)} == {"wheel"}
-    assert {spec.variant.name for spec in matrix(config)} == {"runtime"}
+    assert {spec.variant.name for spec in matrix(config)} == {"runtime", "devel"}
+    devel = {(s.cuda.version, s.base.name) for s in matrix(config) if s.variant.name == "devel"}
+    assert devel == {("13.0", "bookworm")}
 
 
 @given(st.sampled_from(matrix(CONFIG)))

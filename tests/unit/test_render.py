@@ -101,7 +101,10 @@ def test_labels_and_environment_arrive_unchanged(config: Config, root: Path) -> 
     spec = choose(config, arch="12.0")
     lock = lock_of(config, root, spec)
     steps = instructions(dockerfile(config, root, arch="12.0"))
-    for keyword, wanted in (("LABEL", labels(config, spec, lock)), ("ENV", environment())):
+    for keyword, wanted in (
+        ("LABEL", labels(config, spec, lock)),
+        ("ENV", environment(spec.variant)),
+    ):
         line = next(s for s in steps if s.startswith(f"{keyword} "))
         pairs = re.findall(r'(\S+?)=("(?:[^"\\]|\\.)*")', line.removeprefix(keyword))
         assert {name: unquote(value) for name, value in pairs} == wanted

@@ -69,6 +69,7 @@ def test_matrix_as_json(root: Path) -> None:
     images = json.loads(done.stdout)["image"]
     assert [i["id"] for i in images] == [
         "cu130-sm120-wheel-bookworm-runtime",
+        "cu130-sm120-wheel-bookworm-devel",
         "cu130-sm120-wheel-ubuntu24.04-runtime",
     ]
 

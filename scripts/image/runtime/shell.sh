@@ -4,7 +4,12 @@
 if [ -z "${TORCH_IMAGE_STARTED-}" ]; then
     case ":${PATH-}:" in # /etc/profile and sshd set their own
         *:/opt/venv/bin:*) ;;
-        *) export PATH="/opt/venv/bin:$PATH" VIRTUAL_ENV=/opt/venv ;;
+        *)
+            if [ -d /usr/local/cuda/bin ]; then
+                export PATH="/usr/local/cuda/bin:$PATH" CUDA_HOME=/usr/local/cuda
+            fi
+            export PATH="/opt/venv/bin:$PATH" VIRTUAL_ENV=/opt/venv
+            ;;
     esac
     # shellcheck source=/dev/null
     . /usr/local/lib/torch-images/start.sh

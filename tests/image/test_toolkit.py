@@ -1,0 +1,55 @@
+"""CUDA's toolkit, in variants that have one: links alone, and none that lead nowhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from testinfra.host import Host
+
+Facts = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def home(expected: Facts) -> str:
+    """Where the image claims to have its toolkit."""
+    if not expected["cuda_home"]:
+        pytest.skip("the image claims to have no toolkit")
+    return str(expected["cuda_home"])
+
+
+def test_toolkit_is_there_only_with_the_claim(host: Host, expected: Facts) -> None:
+    if not expected["bootstrapped"]:
+        pytest.skip("the base is an image, which may have its own")
+    assert host.file("/usr/local/cuda/bin/nvcc").exists == bool(expected["cuda_home"])
+
+
+def test_links_lead_somewhere(host: Host, home: str) -> None:
+    assert host.check_output(f"find {home}/ -xtype l") == ""
+    assert host.check_output(f"find {home}/ -type f") == ""
+
+
+@pytest.mark.parametrize("name", ["bin", "include", "lib64", "nvvm", "targets/x86_64-linux/lib"])
+def test_folders_are_where_builds_look(host: Host, home: str, name: str) -> None:
+    assert host.file(f"{home}/{name}").exists
+
+
+@pytest.mark.parametrize(
+    "header", ["cuda_runtime", "cublas_v2", "cudnn", "nccl", "nvtx3/nvToolsExt", "cusparseLt"]
+)
+def test_headers_are_there(host: Host, home: str, header: str) -> None:
+    assert host.file(f"{home}/include/{header}.h").exists
+
+
+@pytest.mark.parametrize(
+    "library",
+    ["cudart", "cublas", "cublasLt", "cudnn", "cufft", "cufile", "cupti", "curand", "cusolver"]
+    + ["cusparse", "cusparseLt", "nccl", "nvJitLink", "nvrtc", "nvshmem_host"],
+)
+def test_linkers_find_libraries(host: Host, home: str, library: str) -> None:
+    assert host.file(f"{home}/lib64/lib{library}.so").exists
+
+
+@pytest.mark.parametrize("program", ["cmake", "git", "make", "ninja", "nvcc", "ptxas"])
+def test_programs_run(host: Host, home: str, program: str) -> None:
+    assert host.run(f"{program} --version").rc == 0
