@@ -30,13 +30,17 @@ MINIMUM = (25, 0)  # the first release in which the containerd image store is no
 
 @dataclass(frozen=True, kw_only=True)
 class ImageInfo:
-    """What the engine knows of an image; `size` is the unpacked size in bytes."""
+    """What the engine knows of an image; `size` is the unpacked size in bytes.
+
+    `layers` are the digests of the unpacked layers, the lowest first.
+    """
 
     id: str
     size: int
     labels: Mapping[str, str]
     config: Mapping[str, Any]
     created: str
+    layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ class Engine:
             labels=attrs["Config"].get("Labels") or {},
             config=attrs["Config"],
             created=attrs["Created"],
+            layers=tuple(attrs["RootFS"].get("Layers") or ()),
         )
 
     def tag(self, image: str, repository: str, tag: str) -> None:
@@ -96,6 +101,11 @@ class Engine:
         """Every tag in the engine that begins with `prefix`."""
         found = {tag for image in self._client.images.list() for tag in image.tags}
         return tuple(sorted(tag for tag in found if tag.startswith(prefix)))
+
+    def untagged(self, label: str) -> tuple[str, ...]:
+        """The ids of images with a label that have lost all their tags to newer builds."""
+        found = self._client.images.list(filters={"dangling": True, "label": label})
+        return tuple(sorted(str(image.id) for image in found))
 
     def version(self) -> str:
         """The engine's version, such as "26.1.5"."""

@@ -126,6 +126,9 @@ def clean(
         for name in engine.tags(prefix):
             engine.untag(name)
             lines.append(f"removed image {name}")
+    for name in engine.untagged(f"{LABEL_PREFIX}.id") if images else ():
+        engine.untag(name)
+        lines.append(f"removed image {name}, which had no tag any more")
     if not cache:
         return tuple(lines)
     pruned = run.run(["docker", "buildx", "prune", "--force", "--all"]).output.splitlines()

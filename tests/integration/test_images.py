@@ -10,6 +10,7 @@ from tests.integration.support import SELECT, Built, invoke, quiet
 from torch_images import publish
 from torch_images.config import Config
 from torch_images.engine import Engine
+from torch_images.runner import Runner
 from torch_images.workplace import Workplace
 
 VERSIONS = {"cu130": "2.11.0+cu130 13.0", "cu128": "2.10.0+cu128 12.8"}
@@ -64,6 +65,24 @@ def test_building_again_changes_nothing(built: dict[str, Built]) -> None:
     done = invoke("build", "--select", SELECT, "--json")
     assert done.returncode == 0, done.stderr
     assert {o["digest"] for o in json.loads(done.stdout)} == {i.digest for i in built.values()}
+
+
+def test_an_image_that_lost_its_tag_is_found(engine: Engine, runner: Runner) -> None:
+    """`invoke clean --images` removes what newer builds have left without a name."""
+    label, name = "io.github.torch-images.id", "torch-images-test:moved"
+    before = set(engine.untagged(label))
+    digests = []
+    for number in ("1", "2"):
+        recipe = f"FROM scratch\nLABEL {label}=test number={number}\nCOPY <<x /x\nx"
+        command = ["docker", "buildx", "build", "--provenance=false", "--tag", name, "-"]
+        runner.run(command, stdin=recipe)
+        digests.append(engine.inspect(name).id)
+    try:
+        assert set(engine.untagged(label)) - before == {digests[0]}
+    finally:
+        for digest in digests:
+            engine.untag(digest)
+    assert set(engine.untagged(label)) == before
 
 
 @pytest.mark.parametrize("name", ["cu130-sm120-wheel-bookworm-runtime", "torch-cu130:sm120"])

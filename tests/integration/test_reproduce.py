@@ -183,8 +183,8 @@ def test_a_date_in_a_layer_is_found_and_named(small: Small, engine: Engine, tmp_
     replace(
         planted.folder,
         "scripts/image/finish/install-files",
-        "install -d /usr/local/bin /workspace\n",
-        "install -d /usr/local/bin /workspace\ndate +%s%N > /usr/local/planted\n",
+        "install -m 755 ",
+        "date +%s%N > /usr/local/planted\ninstall -m 755 ",
     )
     digest = planted.build()
     try:
