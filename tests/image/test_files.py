@@ -122,6 +122,14 @@ def test_no_caches_or_logs(tree: Tree) -> None:
     assert set(found) <= kept
 
 
+def test_standard_library_has_bytecode(host: Host, expected: dict[str, Any]) -> None:
+    """Without, every start would compile it again, where it cannot be kept."""
+    folder = f"/usr/lib/python{expected['python']}"
+    sources = host.check_output(f"cd {folder} && ls *.py").split()
+    cached = host.check_output(f"cd {folder}/__pycache__ && ls *.pyc").split()
+    assert {n.removesuffix(".py") for n in sources} == {n.partition(".")[0] for n in cached}
+
+
 def test_no_documentation(tree: Tree) -> None:
     docs = ("/usr/share/doc/", "/usr/share/info/", "/usr/share/locale/", "/usr/share/man/")
     files = [e.path for e in tree if e.kind == "f" and e.path.startswith(docs)]
