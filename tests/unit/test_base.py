@@ -233,6 +233,33 @@ def test_a_lock_that_was_never_resolved_is_resolved(tmp_path: Path) -> None:
     assert (ready.lock.unlocked, ready.lock.debs) == (True, (NEW,))
 
 
+def test_packages_to_add_are_collected_even_for_a_suite(tmp_path: Path) -> None:
+    """A variant's packages are added to a bootstrapped base; they are no base of their own."""
+    with web_server(files(TINI)) as (url, _):
+        ready = prepare(
+            BASE,
+            lock(TINI),
+            cache=tmp_path,
+            resolver=resolver(tmp_path, url),
+            present=frozenset({"g++"}),
+        )
+    assert [p.name for p in Path(ready.contexts["debs"]).iterdir()] == ["tini_1_all.deb"]
+
+
+def test_packages_that_are_there_are_not_added_again(tmp_path: Path) -> None:
+    """What is resolved afresh is all of it; only what is missing is added."""
+    with web_server(files(NEW, TINI)) as (url, _):
+        ready = prepare(
+            BASE,
+            lock(deb("tini", "0")),
+            cache=tmp_path,
+            resolver=resolver(tmp_path, url, NEW, TINI),
+            present=frozenset({"g++"}),
+        )
+    assert (ready.lock.unlocked, ready.lock.debs) == (True, (TINI,))
+    assert [p.name for p in Path(ready.contexts["debs"]).iterdir()] == ["tini_1_all.deb"]
+
+
 @pytest.mark.parametrize("unlocked", [False, True])
 def test_an_image_may_have_all_that_is_asked_for(tmp_path: Path, unlocked: bool) -> None:
     """A resolved lock without packages is a lock like any other."""
