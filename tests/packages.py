@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import lzma
 import struct
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
+
+import zstandard
 
 from torch_images.debs import DebLock, LockedDeb
 
+PACK: dict[str, Callable[[bytes], bytes]] = {"xz": lzma.compress, "zst": zstandard.compress}
 SECTION = ".note.cuda.fwd_compatibility"
 
 
@@ -34,16 +38,21 @@ def elf(note: str | None) -> bytes:
     return header + names + content + sections
 
 
-def make_deb(name: str, version: str, files: Mapping[str, bytes | str]) -> bytes:
-    """A binary package with files by path; a text is what a symbolic link points to."""
+def make_deb(
+    name: str, version: str, files: Mapping[str, bytes | str], compression: str = "xz"
+) -> bytes:
+    """A binary package with files by path; a text is what a symbolic link points to.
+
+    `compression` of the files is xz, as Debian has it, or zst, as Ubuntu has it.
+    """
     control = (
         f"Package: {name}\nVersion: {version}\nArchitecture: amd64\nMaintainer: t <t@localhost>\n"
     )
     control += "Description: stand-in\n"
     members = {
         "debian-binary": b"2.0\n",
-        "control.tar.xz": _tar({"control": control.encode()}),
-        "data.tar.xz": _tar(files),
+        "control.tar.xz": lzma.compress(_tar({"control": control.encode()})),
+        f"data.tar.{compression}": PACK[compression](_tar(files)),
     }
     archive = b"!<arch>\n"
     for member, data in members.items():
@@ -52,7 +61,7 @@ def make_deb(name: str, version: str, files: Mapping[str, bytes | str]) -> bytes
     return archive
 
 
-def compat_deb(cuda: str, driver: str, libcuda: bytes, other: bytes = b"other") -> bytes:
+def compat_deb(cuda: str, driver: str, libcuda: bytes, compression: str = "xz") -> bytes:
     """A stand-in for cuda-compat-X-Y: the same file names, with other content."""
     folder = f"usr/local/cuda-{cuda}/compat"
     package = f"cuda-compat-{cuda.replace('.', '-')}"
@@ -66,11 +75,11 @@ def compat_deb(cuda: str, driver: str, libcuda: bytes, other: bytes = b"other") 
         "libnvidia-pkcs11-openssl3": (),
         "libnvidia-ptxjitcompiler": ("1",),
     }.items():
-        files[f"{folder}/{library}.so.{driver}"] = other
+        files[f"{folder}/{library}.so.{driver}"] = b"other"
         for link in links:
             files[f"{folder}/{library}.so.{link}"] = f"{library}.so.{driver}"
     files[f"usr/share/doc/{package}/copyright"] = b"A stand-in for NVIDIA's licence.\n"
-    return make_deb(package, f"{driver}-1", files)
+    return make_deb(package, f"{driver}-1", files, compression)
 
 
 def compat_lock(cuda: str, driver: str, data: bytes, sha256: str) -> DebLock:
@@ -95,7 +104,7 @@ def compat_lock(cuda: str, driver: str, data: bytes, sha256: str) -> DebLock:
 
 def _tar(files: Mapping[str, bytes | str]) -> bytes:
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:xz") as archive:
+    with tarfile.open(fileobj=stream, mode="w:") as archive:
         for path, content in files.items():
             member = tarfile.TarInfo(f"./{path}")
             member.mode = 0o644

@@ -11,10 +11,13 @@ import logging
 import os
 import re
 import shutil
+import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, cast
 
+import zstandard
 from debian.arfile import ArError
 from debian.debfile import DebError, DebFile
 from elftools.common.exceptions import ELFError
@@ -135,14 +138,18 @@ def _ready(lock: DebLock, deb: Path, cache: Path) -> ReadyCompat:
             (made / "deb").mkdir(parents=True)
             shutil.copyfile(deb, made / "deb" / f"{lock.name}.deb")
             (made / "note.json").write_text(_note_of(lock, deb, Path(scratch)))
-            os.replace(made, folder)
+            try:
+                os.replace(made, folder)
+            except OSError:
+                if not folder.exists():  # else another build was faster, with the same content
+                    raise
     return ReadyCompat(folder=folder / "deb", note=(folder / "note.json").read_text())
 
 
 def _note_of(lock: DebLock, deb: Path, scratch: Path) -> str:
     """The note of the libcuda in a package. Raises LockError where it has no libcuda."""
     try:
-        with DebFile(deb) as package, package.data.tgz() as files:
+        with DebFile(deb) as package, _content(package) as files:
             for member in files:
                 if member.isfile() and re.search(r"/compat/libcuda\.so\.[0-9.]+$", member.name):
                     library = files.extractfile(member)
@@ -151,6 +158,18 @@ def _note_of(lock: DebLock, deb: Path, scratch: Path) -> str:
                     with copy.open("wb") as stream:
                         shutil.copyfileobj(library, stream)
                     return read_note(copy)
-    except (ArError, DebError) as error:
+    except (ArError, DebError, tarfile.TarError, zstandard.ZstdError) as error:
         raise LockError(f"{lock.debs[0].filename} is not a Debian package: {error}") from None
     raise LockError(f"{lock.debs[0].filename} has no libcuda", f"see locks/{lock.name}.txt")
+
+
+def _content(package: DebFile) -> tarfile.TarFile:
+    """What a package installs, to be read from front to end."""
+    name = next((n for n in package.getnames() if n.startswith("data.tar")), "")
+    if not name:
+        raise DebError("it has no content")
+    member = cast("IO[bytes]", package.getmember(name))
+    if name.endswith(".zst"):  # Ubuntu's way, which python-debian leaves to a program
+        unpacked = zstandard.ZstdDecompressor().stream_reader(member)
+        return tarfile.open(fileobj=cast("IO[bytes]", unpacked), mode="r|")
+    return tarfile.open(fileobj=member, mode="r|*")

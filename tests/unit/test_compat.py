@@ -45,6 +45,19 @@ def test_it_is_fetched_once_with_its_note(config: Config, tmp_path: Path) -> Non
         assert prepare(config.compat, LOCK, "off", cache=tmp_path, network=network) is None
 
 
+@pytest.mark.parametrize("compression", ["xz", "zst"])
+def test_the_note_is_found_however_the_package_is_packed(
+    config: Config, tmp_path: Path, compression: str
+) -> None:
+    data = compat_deb("13.0", "580.95.05", elf(NOTES["13.0"]), compression)
+    lock = lock_of(data)
+    with web_server({f"/{lock.debs[0].path}": data}) as (url, _):
+        network = Network(compat_mirror=url)
+        ready = prepare(config.compat, lock, "required", cache=tmp_path, network=network)
+    assert ready is not None
+    assert json.loads(ready.note)["driver"][0] == 535
+
+
 @pytest.mark.parametrize("reachable", [True, False])
 def test_where_it_cannot_be_had(
     config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture, reachable: bool
@@ -55,7 +68,7 @@ def test_where_it_cannot_be_had(
         network = Network(compat_mirror=mirror)
         with caplog.at_level(logging.WARNING):
             assert prepare(config.compat, LOCK, "auto", cache=tmp_path, network=network) is None
-        [line] = caplog.messages
+        [line] = [r.message for r in caplog.records if r.name == "torch_images.compat"]
         assert line.startswith("BUILDING WITHOUT FORWARD COMPATIBILITY: cuda-compat-13-0 580.95.05")
         assert line.endswith(
             "name a mirror with TORCH_IMAGES_COMPAT_MIRROR, or build without it: --compat off"
