@@ -363,7 +363,8 @@ def clean(c: Context, images: bool = False, cache: bool = False) -> None:
 
 def _shell_scripts() -> str:
     """The scripts below scripts/ that a shell runs."""
-    files = sorted(path for path in (ROOT / "scripts").rglob("*") if path.is_file())
+    found = (path for path in (ROOT / "scripts").rglob("*") if path.is_file())
+    files = sorted(path for path in found if path.suffix != ".pyc")
     return " ".join(str(p.relative_to(ROOT)) for p in files if "sh" in p.read_text().split("\n")[0])
 
 
