@@ -30,6 +30,8 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("build --cuda 13.0 --arch 7.0", 2, "error: CUDA 13.0 cannot target 7.0"),
         ("build --source fork", 2, "building from source is not available yet"),
         ("build --progress fancy", 2, "unknown progress 'fancy'; known: auto, plain, tty"),
+        ("build --compat requird", 2, "unknown compat mode 'requird'; did you mean 'required'?"),
+        ("build --cuda 12.8 --variant devel", 2, "no CUDA 12.8 compiler as wheels; use CUDA 13.0"),
         ("lock --select nothing", 2, "no lock matches 'nothing'; known: base-bookworm, "),
         ("build --select 'x*' --cuda 13.0", 2, "exclude each other"),
         ("matrix --select nothing*", 2, "no image matches 'nothing*'"),
@@ -93,3 +95,12 @@ def test_dry_run_changes_nothing(root: Path, tmp_path: Path) -> None:
     assert "would build cu130-all-wheel-bookworm-runtime" in done.stdout
     assert "docker buildx bake" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("mode", "tag"), [("required", ""), ("off", "-nocompat")])
+def test_dry_run_names_the_tag_that_compat_gives(root: Path, mode: str, tag: str) -> None:
+    done = invoke(root, "build", "--arch", "12.0", "--dry-run", "--compat", mode)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("  tags: "))
+    immutable, short = line.removeprefix("  tags: ").split(", ")
+    assert immutable.rpartition("-runtime-")[2][12:] == tag
+    assert short == "torch-cu130:sm120"

@@ -21,7 +21,9 @@ from decision import Choice, Host, Library, Probe, Release
 
 HERE = Path(__file__).resolve().parent
 COMPAT_ROOT = "/opt/cuda-compat"  # not where NVIDIA's container toolkit would act on it by itself
-BUDGET = 0.38  # seconds for facts and probe; Python's start and the loader's cache take the rest of 0.5
+BUDGET = (
+    0.38  # seconds for facts and probe; Python's start and the loader's cache take the rest of 0.5
+)
 
 
 @dataclass(frozen=True)
