@@ -69,19 +69,19 @@ def test_building_again_changes_nothing(built: dict[str, Built]) -> None:
 
 def test_an_image_that_lost_its_tag_is_found(engine: Engine, runner: Runner) -> None:
     """`invoke clean --images` removes what newer builds have left without a name."""
-    label, name = "io.github.torch-images.id", "torch-images-test:moved"
+    label, names = "io.github.torch-images.id", ("torch-images-test:old", "torch-images-test:new")
     before = set(engine.untagged(label))
-    digests = []
-    for number in ("1", "2"):
-        recipe = f"FROM scratch\nLABEL {label}=test number={number}\nCOPY <<x /x\nx"
+    for name in names:
+        recipe = f"FROM scratch\nLABEL {label}=test name={name}\nCOPY <<x /x\nx"
         command = ["docker", "buildx", "build", "--provenance=false", "--tag", name, "-"]
         runner.run(command, stdin=recipe)
-        digests.append(engine.inspect(name).id)
+    old, new = (engine.inspect(name).id for name in names)
     try:
-        assert set(engine.untagged(label)) - before == {digests[0]}
+        engine.tag(new, *names[0].split(":"))
+        assert set(engine.untagged(label)) - before == {old}
     finally:
-        for digest in digests:
-            engine.untag(digest)
+        for reference in (old, *names):
+            engine.untag(reference)
     assert set(engine.untagged(label)) == before
 
 
