@@ -22,7 +22,8 @@ from torch_images.base import ReadyBase
 from torch_images.base import prepare as prepare_base
 from torch_images.compat import ReadyCompat
 from torch_images.compat import prepare as prepare_compat
-from torch_images.config import Config
+from torch_images.config import Base, Config
+from torch_images.debs import DebLock
 from torch_images.engine import Engine
 from torch_images.errors import CommandError, DiskError, EngineError
 from torch_images.failures import explain
@@ -127,35 +128,32 @@ def settle(
     )
     bases: dict[str, ReadyBase] = {}
     compats: dict[str, ReadyCompat | None] = {}
+
+    def ready(base: Base, lock: DebLock, present: frozenset[str] | None = None) -> ReadyBase:
+        if lock.digest not in bases:
+            bases[lock.digest] = prepare_base(
+                base,
+                lock,
+                cache=place.cache,
+                resolver=resolver,
+                locked=options.locked,
+                fresh=options.no_cache,
+                present=present,
+            )
+        return bases[lock.digest]
+
     settled, parts = [], {}
     for image in planned:
-        wanted = image.lock.compat
+        spec, wanted, extra = image.spec, image.lock.compat, image.lock.extra_debs
         if wanted and wanted.name not in compats:
             compats[wanted.name] = prepare_compat(
                 config.compat, wanted, options.compat, cache=place.cache, network=place.network
             )
-        key = image.lock.base.digest
-        if key not in bases:
-            bases[key] = prepare_base(
-                image.spec.base,
-                image.lock.base,
-                cache=place.cache,
-                resolver=resolver,
-                locked=options.locked,
-                fresh=options.no_cache,
-            )
-        base, compat = bases[key], compats[wanted.name] if wanted else None
+        base, compat = ready(spec.base, image.lock.base), compats[wanted.name] if wanted else None
         added: ReadyBase | None = None
-        if image.lock.extra_debs:
-            added = prepare_base(
-                variant_inputs(config, image.spec)[1].base or image.spec.base,
-                image.lock.extra_debs,
-                cache=place.cache,
-                resolver=resolver,
-                locked=options.locked,
-                fresh=options.no_cache,
-                present=frozenset(base.lock.versions()),
-            )
+        if extra:
+            wider = variant_inputs(config, spec)[1].base or spec.base
+            added = ready(wider, extra, frozenset(base.lock.versions()))
         parts[image.target] = Parts(base=base, compat=compat, added=added)
         lock = replace(
             image.lock,

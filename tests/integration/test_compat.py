@@ -54,14 +54,6 @@ print("LOOK", json.dumps({"libcuda": maps[0], "conf": os.path.exists(conf),
 """
 
 
-@dataclass(frozen=True)
-class Stubs:
-    """A folder with compiled stubs, and the image to start."""
-
-    folder: Path
-    image: str
-
-
 @pytest.fixture(scope="module")
 def stubs(
     built: dict[str, Built],

@@ -9,6 +9,7 @@ import pytest
 
 from tests.decisions import NOTES
 from tests.unit.fakes import FakeRunner
+from torch_images import build
 from torch_images.bake import (
     BuildOptions,
     Parts,
@@ -21,6 +22,8 @@ from torch_images.base import ReadyBase
 from torch_images.build import check_buildx, check_disk, disk_needed, driver, plan, revision
 from torch_images.compat import ReadyCompat
 from torch_images.config import Config
+from torch_images.debs import DebLock
+from torch_images.engine import Engine
 from torch_images.errors import (
     BuildError,
     DiskError,
@@ -233,3 +236,32 @@ def test_revision_says_when_files_differ(tmp_path: Path) -> None:
 def test_the_cache_follows_the_environment() -> None:
     assert default_cache({"TORCH_IMAGES_CACHE": "/c"}) == Path("/c")
     assert default_cache({"XDG_CACHE_HOME": "/x"}) == Path("/x/torch-images")
+
+
+def test_what_images_share_is_made_ready_once(
+    config: Config, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Base, compat package and a variant's packages, for any number of images."""
+    asked: list[str] = []
+
+    def base(_: object, lock: DebLock, **options: object) -> ReadyBase:
+        asked.append(lock.name)
+        return ReadyBase(lock=lock, contexts={"debs": "/d"}, digest="sha256:0")
+
+    def compat(_: object, lock: DebLock, mode: str, **options: object) -> None:
+        asked.append(f"{lock.name} {mode}")
+
+    monkeypatch.setattr(build, "prepare_base", base)
+    monkeypatch.setattr(build, "prepare_compat", compat)
+    images = plan(config, select(config, "cu130-sm*0-wheel-bookworm-*"), root / "locks")
+    place = Workplace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
+    nobody = Engine(None)  # type: ignore[arg-type]
+    settled, parts = build.settle(
+        config, images, place, BuildOptions(), engine=nobody, run=FakeRunner()
+    )
+    assert len(settled) > 4
+    assert sorted(asked) == ["base-bookworm", "base-bookworm-devel", "compat-cu130 auto"]
+    for image in settled:
+        devel = image.spec.variant.name == "devel"
+        assert (parts[image.target].added is not None) == devel == bool(image.lock.extra_debs)
+        assert image.lock.compat is None
