@@ -41,6 +41,10 @@ _AXES_HELP = {
     "base": "what the image starts from: bookworm or ubuntu24.04",
     "variant": "what the image holds beside torch, such as runtime",
 }
+_COMPILING_HELP = {
+    "torch-source": "compile torch from PATH, PATH@COMMIT or URL@COMMIT instead",
+    "jobs": "compilers to run at once, else what the builder has memory for",
+}
 _MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeatable"
 
 
@@ -141,7 +145,8 @@ def lock(
 
     from torch_images import relock, report
     from torch_images.errors import TorchImagesError
-    from torch_images.lock import inputs, update
+    from torch_images.inputs import inputs
+    from torch_images.lock import update
     from torch_images.resolver import Resolver
     from torch_images.runner import Runner
     from torch_images.setup import can_bootstrap
@@ -162,9 +167,9 @@ def lock(
     for item in chosen:
         try:
             if check:
-                findings += relock.check(item, place.locks, resolver)
+                findings += relock.check(item, place.locks, resolver, place.cache)
             else:
-                found = relock.resolve_input(item, resolver)
+                found = relock.resolve_input(item, resolver, place.cache)
                 changed = update(item.path(place.locks), found)
                 print(report.locked(item.name, found, changed=changed))
         except TorchImagesError as error:  # the other inputs are none the worse for it
@@ -188,6 +193,7 @@ def lock(
         "progress": "how BuildKit shows progress: auto, plain or tty",
         "mirror": _MIRROR_HELP,
         "compat": "NVIDIA's newer driver libraries: auto (if they can be had), required or off",
+        **_COMPILING_HELP,
         "locked": "stop where a locked package has vanished, instead of resolving it afresh",
         "unverified": "stop before verification: the image keeps its candidate tag only",
         "dry-run": "say what would be built and run, change nothing",
@@ -208,6 +214,8 @@ def build(
     progress: str = "auto",
     mirror: tuple[str, ...] = (),
     compat: str = "",
+    torch_source: str = "",
+    jobs: int = 0,
     locked: bool = False,
     unverified: bool = False,
     dry_run: bool = False,
@@ -216,12 +224,14 @@ def build(
 ) -> None:
     """Build an image, verify it, and give it its tags."""
     from torch_images import build as stage
+    from torch_images import jobs as planning
     from torch_images import report
     from torch_images.bake import BuildOptions
     from torch_images.config import COMPAT_MODES
     from torch_images.errors import UsageError, suggest
     from torch_images.matrix import choose
     from torch_images.matrix import select as select_images
+    from torch_images.runner import Runner
 
     config = _config()
     axes = {"cuda": cuda, "arch": arch, "source": source, "base": base, "variant": variant}
@@ -236,6 +246,8 @@ def build(
     specs = select_images(config, select) if select else (choose(config, **named),)
     place = _place()
     planned = stage.plan(config, specs, place.locks)
+    if torch_source:
+        planned = tuple(stage.with_torch(p, torch_source, place, Runner()) for p in planned)
     options = BuildOptions(
         builder=builder,
         no_cache=no_cache,
@@ -244,12 +256,12 @@ def build(
         skip_disk_check=skip_disk_check,
         locked=locked,
         compat=compat,
+        jobs=_jobs(jobs),
     )
     if dry_run:
-        print(report.plan(config, planned, options, place))
+        print(report.plan(config, planned, options, place, planning.measure()))
         return
     from torch_images import publish, sbom
-    from torch_images.runner import Runner
 
     engine = _engine(bootstraps=any(spec.base.suite for spec in specs))
     results = stage.build(config, planned, place, options, engine=engine, run=Runner())
@@ -263,6 +275,65 @@ def build(
         sbom.save(result.digest, result.planned.spec.id, place, engine)
         outcomes.append(report.outcome(result, proof, tags))
     print(_json(outcomes) if json else "\n".join(report.built(outcome) for outcome in outcomes))
+
+
+@verb(
+    help={
+        **{axis: text for axis, text in _AXES_HELP.items() if axis != "variant"},
+        **_COMPILING_HELP,
+        "output": "folder for the wheels, else dist/IMAGE",
+        "builder": "buildx builder to use (see `docker buildx ls`)",
+        "progress": "how BuildKit shows progress: auto, plain or tty",
+        "mirror": _MIRROR_HELP,
+        "no-cache": "compile from nothing",
+        "locked": "stop where a locked input has vanished, instead of resolving it afresh",
+        "skip-disk-check": "build even if the disk looks too small",
+    },
+    iterable=["mirror"],
+)
+def wheels(
+    c: Context,
+    cuda: str = "",
+    arch: str = "",
+    source: str = "",
+    base: str = "",
+    torch_source: str = "",
+    jobs: int = 0,
+    output: str = "",
+    builder: str = "",
+    progress: str = "auto",
+    mirror: tuple[str, ...] = (),
+    no_cache: bool = False,
+    locked: bool = False,
+    skip_disk_check: bool = False,
+) -> None:
+    """Compile torch and Triton, and export their wheels without an image."""
+    from torch_images import build as stage
+    from torch_images import report
+    from torch_images.bake import BuildOptions
+    from torch_images.matrix import choose
+    from torch_images.runner import Runner
+
+    config, place, run = _config(), _place(), Runner()
+    named = {"cuda": cuda, "arch": arch, "source": source or "fork", "base": base}
+    spec = choose(config, **{axis: value for axis, value in named.items() if value})
+    [planned] = stage.plan(config, [spec], place.locks)
+    if torch_source:
+        planned = stage.with_torch(planned, torch_source, place, run)
+    options = BuildOptions(
+        builder=builder,
+        no_cache=no_cache,
+        progress=progress,
+        mirrors=_mirrors(mirror),
+        skip_disk_check=skip_disk_check,
+        locked=locked,
+        compat="off",
+        jobs=_jobs(jobs),
+    )
+    engine = _engine(bootstraps=bool(spec.base.suite))
+    folder = Path(output) if output else ROOT / "dist" / spec.id
+    files = stage.export(config, planned, place, options, folder, engine=engine, run=run)
+    print(report.exported(folder, files))
 
 
 @verb(
@@ -388,6 +459,16 @@ def _mirrors(named: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(named) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
 
 
+def _jobs(wanted: int) -> int:
+    from torch_images.errors import UsageError
+
+    if wanted < 0:
+        raise UsageError(
+            f"--jobs {wanted} makes no sense", "give a number from 1 on, or leave it out"
+        )
+    return wanted
+
+
 def _engine(*, bootstraps: bool = False) -> Engine:
     """The engine; set up where none answers and ./inv allows it."""
     from torch_images.runner import Runner
@@ -424,4 +505,4 @@ def _red(text: str) -> str:
     return text
 
 
-namespace = Collection(matrix, render, lock, build, verify, reproduce, sbom, test, clean)
+namespace = Collection(matrix, render, lock, build, wheels, verify, reproduce, sbom, test, clean)

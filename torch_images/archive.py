@@ -1,7 +1,7 @@
-"""Locked Debian packages -> files: from the cache, a mirror, or the snapshot archive.
+"""Locked Debian packages and archives -> files: from the cache, a mirror, or a snapshot archive.
 
 Mirrors drop a package soon after a newer one appears; a snapshot archive keeps it for good
-(https://snapshot.debian.org). Whoever serves it, a package must have the hash in the lock.
+(https://snapshot.debian.org). Whoever serves it, a file must have the hash in the lock.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 import requests
@@ -23,11 +23,36 @@ from urllib3.util import Retry
 from torch_images.debs import DebLock, LockedDeb
 from torch_images.errors import DiskError, LockError, NetworkError
 from torch_images.network import Network, cause
+from torch_images.sources import LockedArchive
 
 # Some stores answer 403 for what they do not have; so do proxies that let nobody through, and apt
 # says so when it is asked next.
 _GONE = (403, 404, 410)
 _CONNECTIONS = 16
+
+
+class Pinned(Protocol):
+    """A file that is locked."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Its version."""
+        ...
+
+    @property
+    def filename(self) -> str:
+        """The last part of its address."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """Its hash, in hexadecimal."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,18 +80,54 @@ def fetch(
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {deb: folder / f"{deb.sha256}.deb" for deb in lock.debs}
-    missing = [deb for deb, path in files.items() if not _is(deb, path)]
+    missing = [deb for deb, path in files.items() if not is_file(deb, path)]
     if not missing:
         return Fetched(files=files, vanished=())
-    source = _Source(tuple(m.rstrip("/") for m in mirrors()), snapshot.rstrip("/"), lock, network)
+    source = _Source(tuple(mirrors()), snapshot, lock.snapshot, network)
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         try:
-            got = list(pool.map(partial(_get, source, folder), missing))
+            got = list(pool.map(lambda d: _get(source, source.urls(d), files[d], d), missing))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     vanished = tuple(deb for deb, found in zip(missing, got, strict=True) if not found)
     return Fetched(files={d: p for d, p in files.items() if d not in vanished}, vanished=vanished)
+
+
+def fetch_archives(
+    archives: Sequence[LockedArchive], folder: Path, network: Network
+) -> dict[LockedArchive, Path]:
+    """Get every archive into `folder`, where a file is named by its hash.
+
+    Raises LockError where one is gone or another file, NetworkError, DiskError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {archive: folder / archive.sha256 for archive in archives}
+    source = _Source((), "", "", network)
+    for archive, path in files.items():
+        url = network.mirrored(archive.url)
+        if not is_file(archive, path) and not _get(source, [url], path, archive):
+            raise LockError(
+                f"{archive.name} {archive.version} is gone from {url}",
+                "name a mirror that has it in TORCH_IMAGES_SOURCE_MIRROR",
+            )
+    return files
+
+
+def read(url: str, network: Network) -> bytes:
+    """What is at a URL. Raises NetworkError."""
+    source = _Source((), "", "", network)
+    answer = source.get(network.mirrored(url))
+    if answer is None or answer.status_code != requests.codes.ok:
+        problem = f"status {answer.status_code}" if answer is not None else source.problem
+        raise NetworkError(
+            f"{url} could not be read: {problem}",
+            "check network and proxy, or name a mirror in TORCH_IMAGES_SOURCE_MIRROR",
+        )
+    try:
+        return answer.content
+    except requests.RequestException as error:
+        raise NetworkError(f"the download of {url} broke off: {cause(error)}") from None
 
 
 def holders(
@@ -81,7 +142,7 @@ def holders(
 
     Raises NetworkError where no mirror can be asked.
     """
-    source = _Source(tuple(m.rstrip("/") for m in mirrors), snapshot.rstrip("/"), lock, network)
+    source = _Source(tuple(mirrors), snapshot, lock.snapshot, network)
     found = {}
     for deb in debs:
         answers = [source.status(url) for url in source.urls(deb)]
@@ -97,11 +158,11 @@ class _Source:
     """Where packages can be asked for; a host that does not answer is asked once."""
 
     def __init__(
-        self, mirrors: Sequence[str], snapshot: str, lock: DebLock, network: Network
+        self, mirrors: Sequence[str], snapshot: str, moment: str, network: Network
     ) -> None:
-        self.mirrors = mirrors
+        self.mirrors = [mirror.rstrip("/") for mirror in mirrors]
         self.problem = ""
-        self._snapshot = f"{snapshot}/{{archive}}/{lock.snapshot}" if snapshot else ""
+        self._snapshot = f"{snapshot.rstrip('/')}/{{archive}}/{moment}" if snapshot else ""
         self._silent: set[str] = set()
         self.session = requests.Session()
         self.session.verify = network.verify
@@ -140,11 +201,11 @@ class _Source:
         return answer.status_code
 
 
-def _get(source: _Source, folder: Path, deb: LockedDeb) -> bool:
-    """Put one package into the folder; whether any source has it."""
+def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bool:
+    """Put one file where it belongs; whether any source has it."""
     other = ""
     asked = False
-    for url in source.urls(deb):
+    for url in urls:
         answer = source.get(url)
         if answer is None:
             continue
@@ -152,13 +213,13 @@ def _get(source: _Source, folder: Path, deb: LockedDeb) -> bool:
         if answer.status_code != requests.codes.ok:
             answer.close()
             continue
-        other = _store(answer, folder, deb)
+        other = _store(answer, path, pinned)
         if not other:
             return True
     if other:
         raise LockError(
-            f"{deb.name} {deb.version} is not the package that was locked: expected "
-            f"sha256:{deb.sha256}, found sha256:{other}",
+            f"{pinned.name} {pinned.version} is not the package that was locked: expected "
+            f"sha256:{pinned.sha256}, found sha256:{other}",
             "the mirror serves another file; if that is meant, run `invoke lock`",
         )
     if not asked:
@@ -166,33 +227,33 @@ def _get(source: _Source, folder: Path, deb: LockedDeb) -> bool:
     return False
 
 
-def _store(answer: requests.Response, folder: Path, deb: LockedDeb) -> str:
+def _store(answer: requests.Response, path: Path, pinned: Pinned) -> str:
     """Save a body under its final name if it has the right hash; else say which it has."""
     digest = hashlib.sha256()
-    handle, partial_name = tempfile.mkstemp(dir=folder, prefix=".partial-")
+    handle, partial_name = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
     try:
         with os.fdopen(handle, "wb") as stream, answer:
             for chunk in answer.iter_content(1 << 18):
                 digest.update(chunk)
                 stream.write(chunk)
-        if digest.hexdigest() != deb.sha256:
+        if digest.hexdigest() != pinned.sha256:
             return digest.hexdigest()
         Path(partial_name).chmod(0o644)
-        os.replace(partial_name, folder / f"{deb.sha256}.deb")
+        os.replace(partial_name, path)
     except requests.RequestException as error:
-        raise NetworkError(f"the download of {deb.filename} broke off: {error}") from None
+        raise NetworkError(f"the download of {pinned.filename} broke off: {error}") from None
     except OSError as error:
-        raise DiskError(f"{deb.filename} could not be saved: {error.strerror}") from None
+        raise DiskError(f"{pinned.filename} could not be saved: {error.strerror}") from None
     finally:
         Path(partial_name).unlink(missing_ok=True)
     return ""
 
 
-def _is(deb: LockedDeb, path: Path) -> bool:
-    """Whether a file is there and is the package."""
+def is_file(pinned: Pinned, path: Path) -> bool:
+    """Whether a file is there and is the locked one."""
     try:
         with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest() == deb.sha256
+            return hashlib.file_digest(stream, "sha256").hexdigest() == pinned.sha256
     except FileNotFoundError:
         return False
 

@@ -5,6 +5,7 @@ Format: https://docs.docker.com/build/bake/reference/
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,11 @@ from torch_images.lock import ImageLock
 from torch_images.matrix import ImageSpec
 from torch_images.network import Network
 from torch_images.render import NOTE_LABEL
+from torch_images.toolchain import ReadySources
 from torch_images.workplace import Workplace
 
 CANDIDATE = "torch-images-candidate"
+_COMPILE = ("type=env,id=compile,env=TORCH_IMAGES_COMPILE",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,7 @@ class BuildOptions:
     skip_disk_check: bool = False
     locked: bool = False
     compat: str = "auto"
+    jobs: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +58,30 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What was made ready for an image before its build."""
+    """What was made ready for an image before its build: for itself, and for what compiles it."""
 
     base: ReadyBase
     compat: ReadyCompat | None
     added: ReadyBase | None = None
+    sources: ReadySources | None = None
+    tools: ReadyBase | None = None
+    toolkit: Path | None = None
+
+    def contexts(self) -> dict[str, str]:
+        """Named contexts: what they hold by name."""
+        found = dict(self.base.contexts)
+        if self.compat:
+            found["compat"] = str(self.compat.folder)
+        if self.added:
+            found["added"] = self.added.contexts["debs"]
+        if self.tools:
+            found["tool-debs"] = self.tools.contexts["debs"]
+        if self.toolkit:
+            found["toolkit"] = str(self.toolkit)
+        if self.sources:
+            found |= {f"{name}-tree": str(path) for name, path in self.sources.trees.items()}
+            found["archives"] = str(self.sources.archives)
+        return found
 
 
 def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:
@@ -98,18 +121,12 @@ def bake_file(
     for image in planned:
         labels = {"org.opencontainers.image.revision": commit} if commit else {}
         part = parts[image.target]
-        base, compat, added = part.base, part.compat, part.added
-        labels["org.opencontainers.image.base.digest"] = base.digest
-        note = compat.note if compat else ""
+        labels["org.opencontainers.image.base.digest"] = part.base.digest
+        note = part.compat.note if part.compat else ""
         labels[NOTE_LABEL] = note or "none"
         target: dict[str, Any] = {
             "context": str(place.output / image.spec.id),
-            "contexts": {
-                **tools,
-                **base.contexts,
-                **({"compat": str(compat.folder)} if compat else {}),
-                **({"added": added.contexts["debs"]} if added else {}),
-            },
+            "contexts": {**tools, **part.contexts()},
             "platforms": ["linux/amd64"],
             "args": {
                 "SOURCE_DATE_EPOCH": str(image.lock.epoch),
@@ -118,7 +135,7 @@ def bake_file(
                 **{name: f"${{{name}}}" for name, _ in network.proxies},
             },
             "labels": labels,
-            "secret": secrets,
+            "secret": [*secrets, *(_COMPILE if part.sources else ())],
             "output": [output(image)],
         }
         targets[image.target] = target
@@ -150,7 +167,14 @@ def output(image: Planned, archive: Path | None = None) -> str:
     return f"{where},oci-mediatypes=true,compression=zstd,force-compression=true"
 
 
-def environment(network: Network) -> dict[str, str | None]:
+def environment(network: Network, options: BuildOptions) -> dict[str, str | None]:
     """The environment of the command: values that the definition names only."""
     index = {"TORCH_IMAGES_INDEX": network.index} if network.index else {}
-    return {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1", **dict(network.proxies), **index}
+    # A secret: how many jobs there are, and where a cache is, must not change the result.
+    told = {"jobs": options.jobs, "environment": dict(network.compile_cache)}
+    return {
+        "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
+        "TORCH_IMAGES_COMPILE": json.dumps(told),
+        **dict(network.proxies),
+        **index,
+    }

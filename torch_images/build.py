@@ -7,6 +7,7 @@ leaves BuildKit's cache and at most a candidate, so it is safe to repeat.
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shutil
@@ -20,18 +21,23 @@ from torch_images import bake
 from torch_images.bake import BuildOptions, Parts, Planned
 from torch_images.base import ReadyBase
 from torch_images.base import prepare as prepare_base
+from torch_images.checkout import with_tree
 from torch_images.compat import ReadyCompat
 from torch_images.compat import prepare as prepare_compat
 from torch_images.config import Base, Config
 from torch_images.debs import DebLock
 from torch_images.engine import Engine
-from torch_images.errors import CommandError, DiskError, EngineError
+from torch_images.errors import CommandError, DiskError, EngineError, UsageError
 from torch_images.failures import explain
-from torch_images.lock import image_lock, variant_inputs
+from torch_images.inputs import tools_inputs, variant_inputs
+from torch_images.lock import image_lock, settled
 from torch_images.matrix import ImageSpec
 from torch_images.render import LABEL_PREFIX, render, write_context
 from torch_images.resolver import Resolver
 from torch_images.runner import Runner
+from torch_images.sources import LockedTree
+from torch_images.toolchain import ReadySources, prepare_toolkit
+from torch_images.toolchain import prepare as prepare_sources
 from torch_images.tools import install_tools
 from torch_images.workplace import Workplace
 
@@ -40,6 +46,9 @@ from torch_images.workplace import Workplace
 # layers; the base and BuildKit's own files add about 2 GB.
 _DISK_PER_WHEEL_BYTE = 2 * 2.4 + 1.1
 _DISK_FIXED = 2_000_000_000
+# Compiling torch and Triton: trees, objects, wheels and the compile cache. PyTorch's build folder
+# takes some 20 GB for one architecture and 5 for each further one.
+_DISK_COMPILING, _DISK_PER_ARCH = 45_000_000_000, 5_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +66,29 @@ class BuildResult:
 
 def plan(config: Config, specs: Sequence[ImageSpec], locks: Path) -> tuple[Planned, ...]:
     """Pair each image with its lock. Raises LockError for one that is missing or out of step."""
-    return tuple(Planned(spec=s, lock=image_lock(config, s, locks)) for s in specs)
+    found = [(spec, image_lock(config, spec, locks)) for spec in specs]
+    return tuple(Planned(spec=settled(spec, lock), lock=lock) for spec, lock in found)
+
+
+def with_torch(planned: Planned, named: str, place: Workplace, run: Runner) -> Planned:
+    """The image with torch compiled from the tree that a user names instead.
+
+    Raises UsageError for an image that compiles nothing, and as `checkout.with_tree` does.
+    """
+    spec, sources = planned.spec, planned.lock.sources
+    if not spec.source.torch or not sources:
+        raise UsageError(
+            f"source {spec.source.name} compiles no torch", "add --source fork to --torch-source"
+        )
+    tree = with_tree(spec.source.torch, named, cache=place.cache, network=place.network, run=run)
+    if tree == spec.source.torch:
+        return planned
+    ours = LockedTree(
+        name="torch", version=tree.version, repository=tree.repository, commit=tree.commit
+    )
+    trees = tuple(sorted((ours, sources.tree("triton"))))
+    lock = replace(planned.lock, sources=replace(sources, trees=trees, unlocked=True))
+    return Planned(spec=settled(spec, lock), lock=lock)
 
 
 def build(
@@ -84,30 +115,71 @@ def build(
     started = time.monotonic()
     # A build from nothing must not meet what earlier builds left in cache mounts.
     namespace = f"torch-images-{secrets.token_hex(8)}" if options.no_cache else ""
-    settled, parts = settle(config, planned, place, options, engine=engine, run=run)
-    command = prepare(config, settled, parts, place, options, run=run, namespace=namespace)
+    ready, parts = settle(config, planned, place, options, engine=engine, run=run)
+    command = prepare(config, ready, parts, place, options, run=run, namespace=namespace)
     load = driver(options.builder, run) != "docker"
     with tempfile.TemporaryDirectory(dir=place.output, prefix=".bake-") as scratch:
         metadata = Path(scratch, "metadata.json")
         command += ["--metadata-file", str(metadata)]
-        for image in settled if load else ():
+        for image in ready if load else ():
             archive = Path(scratch, f"{image.target}.tar")
             command += ["--set", f"{image.target}.output={bake.output(image, archive)}"]
-        done = run.stream(command, env=bake.environment(place.network))
+        done = run.stream(command, env=bake.environment(place.network, options))
         if namespace:
             _drop_mounts(namespace, options, run)
         if done.code:
             raise explain(done.output)
         digests = json.loads(metadata.read_text())
-        for image in settled if load else ():
+        for image in ready if load else ():
             run.run(["docker", "load", "--input", str(Path(scratch, f"{image.target}.tar"))])
     seconds = time.monotonic() - started
     results = []
-    for image in settled:
+    for image in ready:
         digest = str(digests[image.target]["containerimage.digest"])
         info = engine.inspect(image.candidate)
         results.append(BuildResult(planned=image, digest=digest, size=info.size, seconds=seconds))
     return tuple(results)
+
+
+def export(
+    config: Config,
+    planned: Planned,
+    place: Workplace,
+    options: BuildOptions,
+    folder: Path,
+    *,
+    engine: Engine,
+    run: Runner,
+) -> tuple[Path, ...]:
+    """Compile the wheels of an image and put them into a folder. Raises as `build` does.
+
+    Raises UsageError for an image that compiles nothing.
+    """
+    if not planned.lock.sources:
+        raise UsageError(
+            f"source {planned.spec.source.name} compiles nothing", "its wheels are published"
+        )
+    check_buildx(run)
+    if not options.skip_disk_check:
+        check_disk(engine.local_root(), [planned])
+    namespace = f"torch-images-{secrets.token_hex(8)}" if options.no_cache else ""
+    ready, parts = settle(config, [planned], place, options, engine=engine, run=run)
+    command = prepare(config, ready, parts, place, options, run=run, namespace=namespace)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+        made = Path(scratch, "wheels")
+        target = ready[0].target
+        command += ["--set", f"{target}.target=compiled"]
+        command += ["--set", f"{target}.output=type=local,dest={made}"]
+        done = run.stream(command, env=bake.environment(place.network, options))
+        if namespace:
+            _drop_mounts(namespace, options, run)
+        if done.code:
+            raise explain(done.output)
+        folder.mkdir(exist_ok=True)
+        for wheel in made.glob("*.whl"):
+            os.replace(wheel, folder / wheel.name)
+    return tuple(sorted(folder.glob("*.whl")))
 
 
 def settle(
@@ -128,6 +200,7 @@ def settle(
     )
     bases: dict[str, ReadyBase] = {}
     compats: dict[str, ReadyCompat | None] = {}
+    cache, network = place.cache, place.network
 
     def ready(base: Base, lock: DebLock, present: frozenset[str] | None = None) -> ReadyBase:
         if lock.digest not in bases:
@@ -142,7 +215,7 @@ def settle(
             )
         return bases[lock.digest]
 
-    settled, parts = [], {}
+    found, parts = [], {}
     for image in planned:
         spec, wanted, extra = image.spec, image.lock.compat, image.lock.extra_debs
         if wanted and wanted.name not in compats:
@@ -154,15 +227,31 @@ def settle(
         if extra:
             wider = variant_inputs(config, spec)[1].base or spec.base
             added = ready(wider, extra, frozenset(base.lock.versions()))
-        parts[image.target] = Parts(base=base, compat=compat, added=added)
+        tools: ReadyBase | None = None
+        if image.lock.tool_debs:
+            wider = tools_inputs(config, spec)[1].base or spec.base
+            tools = ready(wider, image.lock.tool_debs, frozenset(base.lock.versions()))
+        sources: ReadySources | None = None
+        if image.lock.sources:
+            sources = prepare_sources(
+                image.lock.sources, cache=cache, network=network, run=run, locked=options.locked
+            )
+        toolkit: Path | None = None
+        if image.lock.toolkit:
+            toolkit = prepare_toolkit(image.lock.toolkit, cache=cache, network=network)
+        parts[image.target] = Parts(
+            base=base, compat=compat, added=added, sources=sources, tools=tools, toolkit=toolkit
+        )
         lock = replace(
             image.lock,
             base=base.lock,
             compat=wanted if compat else None,
             extra_debs=added.lock if added else None,
+            tool_debs=tools.lock if tools else None,
+            sources=sources.lock if sources else None,
         )
-        settled.append(replace(image, lock=lock))
-    return tuple(settled), parts
+        found.append(Planned(spec=settled(spec, lock), lock=lock))
+    return tuple(found), parts
 
 
 def prepare(
@@ -181,9 +270,9 @@ def prepare(
         for name, lock in (("tools", "build"), ("sbom", "sbom"))
     }
     for image in planned:
-        write_context(
-            render(config, image.spec, image.lock, place.root), place.output / image.spec.id
-        )
+        shared = bool(place.network.compile_cache)
+        context = render(config, image.spec, image.lock, place.root, shared_cache=shared)
+        write_context(context, place.output / image.spec.id)
     commit = revision(place.root, run)
     document = bake.bake_file(planned, place, parts, tools, commit, namespace=namespace)
     file = place.output / "docker-bake.json"
@@ -233,7 +322,14 @@ def driver(builder: str, run: Runner) -> str:
 def disk_needed(planned: Sequence[Planned]) -> int:
     """Bytes that building these images takes from nothing; wheels they share count once."""
     wheels = {wheel for image in planned for wheel in image.lock.all_wheels}
-    return int(sum(wheel.size for wheel in wheels) * _DISK_PER_WHEEL_BYTE) + _DISK_FIXED
+    tools = {w for image in planned if image.lock.tools for w in image.lock.tools.wheels}
+    archives = {archive for image in planned for archive in image.lock.all_archives}
+    size = sum(wheel.size for wheel in wheels | tools) * _DISK_PER_WHEEL_BYTE
+    size += sum(archive.size for archive in archives) * _DISK_PER_WHEEL_BYTE
+    for image in planned:
+        if image.lock.sources:
+            size += _DISK_COMPILING + _DISK_PER_ARCH * (len(image.spec.architectures) - 1)
+    return int(size) + _DISK_FIXED
 
 
 def check_disk(data_root: Path | None, planned: Sequence[Planned]) -> None:

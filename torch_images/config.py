@@ -37,7 +37,8 @@ class Cuda:
     """A CUDA version; `targets` is what its compiler can produce code for.
 
     From driver branch `floor` on it runs by minor version compatibility, from `driver` on natively.
-    `toolkit` is what its compiler comes from, as requirements; () where no wheels have it.
+    Its compiler comes from wheels, `toolkit` as requirements, or from the `archives` of a `release`
+    of NVIDIA's, where no wheels have it.
     """
 
     version: str
@@ -46,6 +47,8 @@ class Cuda:
     targets: tuple[Capability, ...]
     wheel: Wheel
     toolkit: tuple[str, ...] = ()
+    release: str = ""
+    archives: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -76,13 +79,51 @@ class Compat:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tree:
+    """A source tree at one commit, and the version that its files say."""
+
+    repository: str
+    commit: str
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """A part of torch: `option` of its build switches it, "" where none does.
+
+    One with `arch` is there only in builds for that architecture.
+    """
+
+    name: str
+    option: str = ""
+    arch: Capability | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where torch comes from; `repository` and `commit` are set for one that is compiled."""
+    """Where torch and Triton come from; `torch` and `triton` are set for one that is compiled.
+
+    `packages` and `wheels` are what compiling needs beside the image's own, `options` what its
+    build is told, `features` what it must have, and `without` what it must not. `root` is the
+    source whose locks it shares: its own name, or that of the one it is like.
+    """
 
     name: str
     description: str
-    repository: str = ""
-    commit: str = ""
+    torch: Tree | None = None
+    triton: Tree | None = None
+    packages: tuple[str, ...] = ()
+    wheels: tuple[str, ...] = ()
+    torch_options: tuple[tuple[str, str], ...] = ()
+    triton_options: tuple[tuple[str, str], ...] = ()
+    features: tuple[Feature, ...] = ()
+    without: tuple[Feature, ...] = ()
+    root: str = ""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether torch is compiled rather than taken as published."""
+        return self.torch is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +198,7 @@ class Defaults:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """All of images.yaml."""
+    """All of images.yaml; `archives` is the root of NVIDIA's archives of CUDA."""
 
     registry: str
     owner: str
@@ -165,6 +206,7 @@ class Config:
     defaults: Defaults
     architectures: tuple[Architecture, ...]
     cudas: tuple[Cuda, ...]
+    archives: str
     compat: Compat
     sources: tuple[Source, ...]
     packages: tuple[str, ...]

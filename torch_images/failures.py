@@ -60,11 +60,17 @@ _FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
 )
 
 
+_COMPILING = "what is compiled is kept; a builder with more memory goes on from there"
+
+
 def explain(output: str) -> Exception:
     """The user's view of a failed bake, from its last lines."""
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
     joined = " ".join(re.sub(r"^#\d+ (?:\d+\.\d+ )?", "", line) for line in plain.splitlines())
-    for pattern, kind, message, hint in _FAILURES:
+    stage = re.search(r"^(?:#\d+ )?(?:\d+\.\d+ )?build-wheel: (.+)$", plain, re.MULTILINE)
+    for number, (pattern, kind, message, hint) in enumerate(_FAILURES):
+        if stage and number:  # all but a full disk is for the compiling step to say
+            return BuildError(stage[1], _COMPILING if "out of memory" in stage[1] else "")
         if match := re.search(pattern, joined, re.DOTALL):
             words = match.groupdict("")
             words["what"] = words.get("what") or words.get("what2") or ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -19,12 +21,15 @@ from torch_images.config import (
     Cuda,
     Defaults,
     Exclude,
+    Feature,
     Source,
+    Tree,
     Variant,
     Wheel,
     target_range,
 )
 from torch_images.errors import suggest
+from torch_images.options import known_options
 from torch_images.yamlnode import Record, Value, load
 
 _TAGGED_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*:[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -32,7 +37,7 @@ _DEBIAN_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _CUDA = re.compile(r"[1-9][0-9]\.[0-9]")
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}")
 _URL = re.compile(r"https://[A-Za-z0-9.-]+(?:/[A-Za-z0-9._~/-]*)?")
 _ARCHIVE = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~/-]*)?")
@@ -42,12 +47,13 @@ def load_config(path: Path) -> Config:
     """Read images.yaml. Raises ConfigError with file, line and what to change."""
     root = load(path)
     top = root.record(
-        ("registry", "owner", "homepage", "defaults", "architectures", "cuda")
-        + ("compat", "sources", "packages", "bases", "variants"),
+        ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "archives")
+        + ("compat", "features", "sources", "packages", "bases", "variants"),
         ("exclude",),
     )
     architectures = tuple(_architecture(k, v) for k, v in top["architectures"].entries())
-    cudas = tuple(_cuda(k, v) for k, v in top["cuda"].entries())
+    features = _features(top["features"])
+    cudas = tuple(_cuda(k, v, features) for k, v in top["cuda"].entries())
     config = Config(
         registry=_matching(top["registry"], re.compile(r"[a-z0-9.-]+(?::[0-9]+)?"), "a registry"),
         owner=_matching(top["owner"], _NAME, "a lower-case name"),
@@ -55,8 +61,9 @@ def load_config(path: Path) -> Config:
         defaults=_defaults(top["defaults"]),
         architectures=architectures,
         cudas=cudas,
+        archives=_matching(top["archives"], _ARCHIVE, "an http or https URL").rstrip("/"),
         compat=_compat(top["compat"]),
-        sources=tuple(_source(k, v) for k, v in top["sources"].entries()),
+        sources=_sources(top["sources"], features),
         packages=tuple(_requirement(v) for v in top["packages"].items()),
         bases=tuple(_base(k, v) for k, v in top["bases"].entries()),
         variants=tuple(_variant(k, v) for k, v in top["variants"].entries()),
@@ -95,21 +102,30 @@ def _architecture(key: str, value: Value) -> Architecture:
     )
 
 
-def _cuda(key: str, value: Value) -> Cuda:
+def _cuda(key: str, value: Value, features: tuple[Feature, ...]) -> Cuda:
     if not _CUDA.fullmatch(key):
         raise value.error(f"'{key}' is not a CUDA version like 12.8 or 13.0")
-    fields = value.record(("driver", "floor", "targets", "wheel"), ("toolkit",))
+    fields = value.record(
+        ("driver", "floor", "targets", "wheel"), ("toolkit", "release", "archives")
+    )
+    if ("release" in fields) != ("archives" in fields):
+        raise value.error(f"CUDA {key} must give both release and archives, or neither")
     return Cuda(
         version=key,
         driver=_matching(fields["driver"], _DRIVER, "a Linux driver version like 580.65.06"),
         floor=_matching(fields["floor"], re.compile(r"[0-9]{3}"), "a driver branch like 580"),
         targets=tuple(_capability(v, v.text()) for v in fields["targets"].items()),
-        wheel=_wheel(fields["wheel"].record(("torch", "features"))),
+        wheel=_wheel(fields["wheel"].record(("torch", "features")), features),
         toolkit=_requirements(fields, "toolkit"),
+        release=fields.text("release"),
+        archives=tuple(
+            _matching(v, re.compile(r"[a-z][a-z0-9_]+"), "the name of an archive of CUDA's")
+            for v in (fields["archives"].items() if "archives" in fields else ())
+        ),
     )
 
 
-def _wheel(fields: Record) -> Wheel:
+def _wheel(fields: Record, features: tuple[Feature, ...]) -> Wheel:
     value = fields["torch"]
     try:
         version = Version(value.text())
@@ -120,7 +136,8 @@ def _wheel(fields: Record) -> Wheel:
         ) from None
     if version.local:
         raise value.error(f"'{value.path}' names a local version", f"write {version.public}")
-    return Wheel(torch=str(version), features=fields.texts("features"))
+    names = tuple(f.name for f in _named_features(fields, "features", features))
+    return Wheel(torch=str(version), features=names)
 
 
 def _compat(value: Value) -> Compat:
@@ -135,19 +152,112 @@ def _compat(value: Value) -> Compat:
     )
 
 
-def _source(key: str, value: Value) -> Source:
-    fields = value.record(("description",), ("repository", "commit"))
-    if ("repository" in fields) != ("commit" in fields):
-        raise value.error(f"source '{key}' must give both repository and commit, or neither")
-    if "commit" in fields:
-        _matching(fields["repository"], _URL, "an https URL")
-        _matching(fields["commit"], _COMMIT, "a full commit of 40 hexadecimal digits")
-    return Source(
-        name=_name(key, value),
-        description=fields.text("description"),
-        repository=fields.text("repository"),
-        commit=fields.text("commit"),
+def _features(value: Value) -> tuple[Feature, ...]:
+    """What can be in a torch or not."""
+    found = []
+    for name, member in value.entries():
+        fields = member.record((), ("option", "arch"))
+        if "option" in fields:
+            _check_option("torch", fields.text("option"), fields["option"])
+        arch = _capability(fields["arch"], fields.text("arch")) if "arch" in fields else None
+        found.append(Feature(name=name, option=fields.text("option"), arch=arch))
+    return tuple(found)
+
+
+def _sources(value: Value, features: tuple[Feature, ...]) -> tuple[Source, ...]:
+    found: dict[str, Source] = {}
+    for key, member in value.entries():
+        found[_name(key, member)] = _source(key, member, features, found)
+    return tuple(found.values())
+
+
+def _source(
+    key: str, value: Value, features: tuple[Feature, ...], others: Mapping[str, Source]
+) -> Source:
+    fields = value.record(
+        ("description",), ("like", "torch", "triton", "packages", "wheels", "features", "without")
     )
+    origin = _origin(fields, key, value, others)
+    if "packages" in fields:
+        origin = replace(origin, packages=_packages(fields))
+    if "wheels" in fields:
+        origin = replace(origin, wheels=_requirements(fields, "wheels"))
+    if not origin.compiled:
+        extra = next((k for k in ("packages", "wheels", "features", "without") if k in fields), "")
+        if extra:
+            raise fields[extra].error(f"source '{key}' compiles nothing that has {extra}")
+        return origin
+    wanted = _named_features(fields, "features", features) or origin.features
+    without = (*origin.without, *_named_features(fields, "without", features))
+    kept = tuple(feature for feature in wanted if feature not in without)
+    return replace(origin, features=kept, without=without)
+
+
+def _named_features(fields: Record, key: str, known: tuple[Feature, ...]) -> tuple[Feature, ...]:
+    by_name = {feature.name: feature for feature in known}
+    found = []
+    fields.texts(key)  # none of them twice
+    for item in fields[key].items() if key in fields else ():
+        if item.text() not in by_name:
+            raise item.error(f"unknown feature '{item.text()}'", suggest(item.text(), by_name))
+        found.append(by_name[item.text()])
+        if key == "without" and not found[-1].option:
+            raise item.error(f"feature '{item.text()}' cannot be left out: no option does it")
+    return tuple(found)
+
+
+def _origin(fields: Record, key: str, value: Value, others: Mapping[str, Source]) -> Source:
+    """What a source takes over from the one that it is like, or its own trees."""
+    plain = Source(name=key, root=key, description=fields.text("description"))
+    if "like" in fields:
+        other = fields.text("like")
+        if other not in others or not others[other].compiled:
+            known = [name for name, source in others.items() if source.compiled]
+            raise fields["like"].error(f"no source '{other}' above", suggest(other, known))
+        plain = replace(others[other], name=key, description=plain.description)
+    if ("torch" in fields) != ("triton" in fields):
+        raise value.error(f"source '{key}' must give both torch and triton, or neither")
+    if "torch" not in fields:
+        return plain
+    return replace(
+        plain,
+        root=key,
+        torch=_tree(fields["torch"]),
+        triton=_tree(fields["triton"]),
+        torch_options=_options("torch", fields["torch"]),
+        triton_options=_options("triton", fields["triton"]),
+    )
+
+
+def _tree(value: Value) -> Tree:
+    fields = value.record(("repository", "commit", "version"), ("options",))
+    version = fields["version"]
+    try:
+        Version(version.text())
+    except InvalidVersion:
+        problem = f"'{version.path}' is '{version.text()}', which is not a version"
+        raise version.error(problem) from None
+    return Tree(
+        repository=_matching(fields["repository"], _URL, "an https URL"),
+        commit=_matching(fields["commit"], COMMIT, "a full commit of 40 hexadecimal digits"),
+        version=version.text(),
+    )
+
+
+def _options(name: str, value: Value) -> tuple[tuple[str, str], ...]:
+    fields = value.record(("repository", "commit", "version"), ("options",))
+    found = fields["options"].entries() if "options" in fields else ()
+    for key, member in found:
+        _check_option(name, key, member)
+    return tuple((key, member.text()) for key, member in found)
+
+
+def _check_option(name: str, option: str, value: Value) -> None:
+    """Raise ConfigError for an option that nothing in the source reads: it would do nothing."""
+    known = known_options(name)
+    if option not in known:
+        near = suggest(option, known).partition("known:")[0].strip()
+        raise value.error(f"{name} has no option '{option}', it would be ignored", near)
 
 
 def _requirement(value: Value) -> str:
@@ -187,10 +297,7 @@ def _base(key: str, value: Value) -> Base:
         name=_name(key, value),
         description=fields.text("description"),
         python=_matching(fields["python"], re.compile(r"3\.[0-9]{2}"), "a version like 3.11"),
-        packages=tuple(
-            _matching(v, _DEBIAN_PACKAGE, "the name of a Debian package")
-            for v in fields["packages"].items()
-        ),
+        packages=_packages(fields),
         system=fields.text("system"),
         suite=fields.text("suite"),
         images=tuple((cuda, image.text()) for cuda, image in images.items()),
@@ -203,17 +310,20 @@ def _requirements(fields: Record, key: str) -> tuple[str, ...]:
     return tuple(_requirement(v) for v in fields[key].items()) if key in fields else ()
 
 
+def _packages(fields: Record) -> tuple[str, ...]:
+    """The names of Debian packages."""
+    values = fields["packages"].items() if "packages" in fields else ()
+    return tuple(_matching(v, _DEBIAN_PACKAGE, "the name of a Debian package") for v in values)
+
+
 def _variant(key: str, value: Value) -> Variant:
     fields = value.record(("description",), ("cuda-home", "packages", "wheels"))
-    packages = fields["packages"].items() if "packages" in fields else ()
     if "cuda-home" in fields:
         _matching(fields["cuda-home"], re.compile(r"(?:/[a-z0-9.-]+)+"), "an absolute path")
     return Variant(
         name=_name(key, value),
         description=fields.text("description"),
-        packages=tuple(
-            _matching(v, _DEBIAN_PACKAGE, "the name of a Debian package") for v in packages
-        ),
+        packages=_packages(fields),
         wheels=_requirements(fields, "wheels"),
         cuda_home=fields.text("cuda-home"),
     )
@@ -266,19 +376,21 @@ def _check_pairs(config: Config, top: Record) -> None:
 
 
 def _check_toolkits(config: Config, top: Record) -> None:
-    """Every variant with a compiler that is not excluded has one for the CUDA version."""
-    lines = dict(top["variants"].entries())
-    for variant in config.variants:
+    """Every image with, or made by, a compiler that is not excluded has one for its CUDA."""
+    lines = dict(top["variants"].entries()) | dict(top["sources"].entries())
+    needing = [("variant", v.name) for v in config.variants if v.cuda_home]
+    needing += [("source", s.name) for s in config.sources if s.compiled]
+    for axis, name in needing:
         for cuda in config.cudas:
             excluded = any(
-                x.variant == variant.name
+                getattr(x, axis) == name
                 and x.cuda in (None, cuda.version)
-                and (x.arch, x.source, x.base) == (None, None, None)
+                and all(getattr(x, other) is None for other in AXES if other not in (axis, "cuda"))
                 for x in config.excludes
             )
-            if variant.cuda_home and not cuda.toolkit and not excluded:
-                raise lines[variant.name].error(
-                    f"variant {variant.name} has a compiler, CUDA {cuda.version} names none",
-                    f"add an exclude with cuda: '{cuda.version}', variant: '{variant.name}' and a "
+            if not cuda.toolkit and not cuda.archives and not excluded:
+                raise lines[name].error(
+                    f"{axis} {name} has a compiler, CUDA {cuda.version} names none",
+                    f"add an exclude with cuda: '{cuda.version}', {axis}: '{name}' and a "
                     "reason, or a toolkit to the CUDA version",
                 )

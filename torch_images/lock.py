@@ -1,8 +1,4 @@
-"""Locks: every input of an image, pinned. Which files there are, and what an image needs of them.
-
-One file per set of inputs: the wheels of a CUDA version, the packages of a base, the programs that
-build. `invoke lock` writes them; builds read them and nothing else.
-"""
+"""The locks of an image: every input of it, pinned. `inputs.py` says which files there are."""
 
 from __future__ import annotations
 
@@ -11,24 +7,34 @@ import datetime as dt
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from torch_images import lockfile
-from torch_images.config import Base, Compat, Config, Cuda
+from torch_images.config import Config, Tree
 from torch_images.debs import DebLock, LockedDeb, format_debs, parse_debs, read_debs
-from torch_images.errors import LockError, UsageError, suggest
-from torch_images.matrix import ImageSpec, matrix
+from torch_images.errors import LockError
+from torch_images.inputs import (
+    Input,
+    base_input,
+    compat_input,
+    source_input,
+    tool_input,
+    toolkit_input,
+    tools_inputs,
+    variant_inputs,
+    wheel_input,
+)
+from torch_images.matrix import ImageSpec
+from torch_images.sources import (
+    LockedArchive,
+    SourceLock,
+    format_sources,
+    parse_sources,
+    read_sources,
+)
 from torch_images.wheels import LockedWheel, WheelLock, format_lock, parse_lock, read_lock
 
-# Programs that builds and checks use: what is asked for, by the name of the lock. What the images
-# hold depends on the first two, so their locks count among an image's inputs.
-TOOLS = {
-    "tools-build": ("uv",),
-    "tools-sbom": ("cyclonedx-python-lib", "python-debian"),
-    "tools-verify": ("pytest",),
-}
-_TOOLS_PYTHON = "3.11"
+AnyLock = WheelLock | DebLock | SourceLock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +42,10 @@ class ImageLock:
     """All that an image is made from, by the role that each lock has in it.
 
     `compat` is None for an image that goes without NVIDIA's compat libraries; `extra_wheels` and
-    `extra_debs` are what a variant adds to the plain image, None where it adds nothing.
+    `extra_debs` are what a variant adds to the plain image, None where it adds nothing. `sources`
+    is set where torch and Triton are compiled, and missing in `wheels` then; `tools` and
+    `tool_debs` are what compiles them and does not stay. `toolkit` is NVIDIA's compiler, where it
+    does not come as wheels.
     """
 
     wheels: WheelLock
@@ -46,12 +55,18 @@ class ImageLock:
     compat: DebLock | None = None
     extra_wheels: WheelLock | None = None
     extra_debs: DebLock | None = None
+    sources: SourceLock | None = None
+    tools: WheelLock | None = None
+    tool_debs: DebLock | None = None
+    toolkit: SourceLock | None = None
 
     @property
     def date(self) -> dt.date:
         """The newest date of its locks: when this image's inputs were all there."""
         held = (self.wheels, self.base, self.build, self.sbom, self.compat)
-        return max(lock.date for lock in (*held, self.extra_wheels, self.extra_debs) if lock)
+        more = (self.extra_wheels, self.extra_debs)
+        made = (self.sources, self.tools, self.tool_debs, self.toolkit)
+        return max(lock.date for lock in (*held, *more, *made) if lock)
 
     @property
     def epoch(self) -> int:
@@ -66,7 +81,8 @@ class ImageLock:
     @property
     def unlocked(self) -> bool:
         """Whether a build had to resolve a part of it for itself."""
-        return self.base.unlocked or bool(self.extra_debs and self.extra_debs.unlocked)
+        others = (self.extra_debs, self.tool_debs, self.sources)
+        return self.base.unlocked or any(lock.unlocked for lock in others if lock)
 
     @property
     def compat_version(self) -> str:
@@ -83,114 +99,39 @@ class ImageLock:
         """Every Debian package in the image that is locked."""
         return self.base.debs + (self.extra_debs.debs if self.extra_debs else ())
 
-    def texts(self) -> dict[str, str]:
-        """The text of each lock by the name of its file, in a fixed order."""
-        debs = [lock for lock in (self.base, self.compat, self.extra_debs) if lock]
-        wheels = [x for x in (self.build, self.sbom, self.wheels, self.extra_wheels) if x]
-        texts = {f"{lock.name}.txt": format_debs(lock) for lock in debs}
-        texts |= {f"{lock.name}.txt": format_lock(lock) for lock in wheels}
-        return dict(sorted(texts.items()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Input:
-    """One lock file: its name, and what it is asked to hold.
-
-    `base` is set for the packages of a base, with `image` where they are added to one; `compat` for
-    one of NVIDIA's compat packages; otherwise it holds wheels for `python`.
-    """
-
-    name: str
-    request: tuple[str, ...]
-    python: str = ""
-    base: Base | None = None
-    image: str = ""
-    compat: Compat | None = None
+    @property
+    def all_archives(self) -> tuple[LockedArchive, ...]:
+        """Every archive that a build unpacks."""
+        return tuple(a for lock in (self.sources, self.toolkit) if lock for a in lock.archives)
 
     @property
-    def by_apt(self) -> bool:
-        """Whether mmdebstrap's apt resolves it, which an empty root file system is made for."""
-        return bool(self.compat or (self.base and self.base.suite))
+    def compiled(self) -> dict[str, str]:
+        """Version by name of the wheels that the build compiles."""
+        if not self.sources:
+            return {}
+        digits = self.wheels.name.partition("-cu")[2].partition("-")[0]
+        return {
+            tree.name: f"{tree.version}+git{tree.commit[:7]}"
+            + (f".cu{digits}" if tree.name == "torch" else "")
+            for tree in self.sources.trees
+        }
 
-    def path(self, folder: Path) -> Path:
-        """Where it lives below the folder of all locks."""
-        return folder / f"{self.name}.txt"
+    @property
+    def triton(self) -> str:
+        """The version of Triton, as it calls itself."""
+        if self.sources:
+            return self.sources.tree("triton").version
+        return self.wheels.versions()["triton"]
 
-
-def wheel_input(config: Config, spec: ImageSpec) -> Input:
-    """The lock of an image's wheels."""
-    python = spec.base.python
-    return Input(
-        name=f"{spec.source.name}-{spec.cuda.short}-py{python.replace('.', '')}",
-        request=_request((f"torch=={spec.torch}", *config.packages)),
-        python=python,
-    )
-
-
-def base_input(base: Base, cuda: Cuda) -> Input:
-    """The lock of an image's base."""
-    image = base.image(cuda.version)
-    name = f"base-{base.name}-{cuda.short}" if image else f"base-{base.name}"
-    return Input(name=name, request=_request(base.packages), base=base, image=image)
-
-
-def variant_inputs(config: Config, spec: ImageSpec) -> tuple[Input, ...]:
-    """The locks of what a variant adds: wheels, then packages; () where it adds nothing.
-
-    Each holds all that the plain image has, too, so that the whole is resolved together; what the
-    plain image's own locks have is left out where it is used.
-    """
-    variant, base = spec.variant, spec.base
-    if not variant.adds:
-        return ()
-    plain, debs = wheel_input(config, spec), base_input(base, spec.cuda)
-    toolkit = spec.cuda.toolkit if variant.cuda_home else ()
-    wider = replace(base, packages=(*base.packages, *variant.packages))
-    return (
-        replace(
-            plain,
-            name=f"{plain.name}-{variant.name}",
-            request=_request((*plain.request, *variant.wheels, *toolkit)),
-        ),
-        replace(
-            debs,
-            name=f"{debs.name}-{variant.name}",
-            request=_request(wider.packages),
-            base=wider,
-        ),
-    )
-
-
-def compat_input(config: Config, cuda: Cuda) -> Input:
-    """The lock of a CUDA version's compat package."""
-    package = f"cuda-compat-{cuda.version.replace('.', '-')}"
-    return Input(name=f"compat-{cuda.short}", request=(package,), compat=config.compat)
-
-
-def tool_input(name: str) -> Input:
-    """The lock of a set of tools."""
-    return Input(name=name, request=_request(TOOLS[name]), python=_TOOLS_PYTHON)
-
-
-def inputs(config: Config, pattern: str = "*") -> tuple[Input, ...]:
-    """Every lock file that the matrix needs whose name matches a glob.
-
-    Raises UsageError if none does.
-    """
-    found = {}
-    for spec in matrix(config):
-        for item in (
-            wheel_input(config, spec),
-            base_input(spec.base, spec.cuda),
-            compat_input(config, spec.cuda),
-            *variant_inputs(config, spec),
-        ):
-            found[item.name] = item
-    found |= {name: tool_input(name) for name in TOOLS}
-    chosen = tuple(found[name] for name in sorted(found) if fnmatchcase(name, pattern))
-    if not chosen:
-        raise UsageError(f"no lock matches '{pattern}'", suggest(pattern, sorted(found)))
-    return chosen
+    def texts(self) -> dict[str, str]:
+        """The text of each lock by the name of its file, in a fixed order."""
+        debs = (self.base, self.compat, self.extra_debs, self.tool_debs)
+        wheels = (self.build, self.sbom, self.wheels, self.extra_wheels, self.tools)
+        texts = {f"{lock.name}.txt": format_debs(lock) for lock in debs if lock}
+        texts |= {f"{lock.name}.txt": format_lock(lock) for lock in wheels if lock}
+        sources = (self.sources, self.toolkit)
+        texts |= {f"{lock.name}.txt": format_sources(lock) for lock in sources if lock}
+        return dict(sorted(texts.items()))
 
 
 def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
@@ -210,23 +151,49 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
             f"run `invoke lock --select {base.name}`",
         )
     wheels = _read(wheel_input(config, spec), folder)
-    extra_wheels: WheelLock | None = None
-    extra_debs: DebLock | None = None
-    if wider := variant_inputs(config, spec):
-        extra_wheels, extra_debs = _read(wider[0], folder), _read_debs(wider[1], folder)
-        kept = tuple(w for w in extra_wheels.wheels if w.name not in wheels.versions())
-        added = tuple(d for d in extra_debs.debs if d.name not in debs.versions())
-        extra_wheels = replace(extra_wheels, wheels=kept)
-        extra_debs = replace(extra_debs, debs=added)
+    kept = wheels
+    extra_wheels, extra_debs = _beyond(variant_inputs(config, spec), folder, wheels, debs)
+    tools, tool_debs = _beyond(tools_inputs(config, spec), folder, wheels, debs)
+    sources: SourceLock | None = None
+    if item := source_input(spec):
+        sources = _read_sources(item, folder)
+        ours = tuple(w for w in wheels.wheels if w.name not in ("torch", "triton"))
+        kept = replace(wheels, wheels=ours)
+        assert tools
+        # What compiles is installed beside CUDA's libraries. NVIDIA's tools are in Triton's wheel.
+        beside = tuple(w for w in wheels.wheels if w.name != "torch" and w not in cuda_part(kept))
+        tools = replace(tools, wheels=tuple(sorted((*tools.wheels, *beside))))
+    item = toolkit_input(config, spec)
+    toolkit = _read_sources(item, folder) if item else None
     return ImageLock(
-        wheels=wheels,
+        wheels=kept,
         base=debs,
         build=_read(tool_input("tools-build"), folder),
         sbom=_read(tool_input("tools-sbom"), folder),
         compat=compat,
         extra_wheels=extra_wheels,
         extra_debs=extra_debs,
+        sources=sources,
+        tools=tools,
+        tool_debs=tool_debs,
+        toolkit=toolkit,
     )
+
+
+def settled(spec: ImageSpec, lock: ImageLock) -> ImageSpec:
+    """An image whose trees are those of its lock, which may have a user's own in it."""
+    if not lock.sources:
+        return spec
+    torch, triton = (
+        Tree(repository=tree.repository, commit=tree.commit, version=tree.version)
+        for tree in (lock.sources.tree("torch"), lock.sources.tree("triton"))
+    )
+    return replace(spec, source=replace(spec.source, torch=torch, triton=triton))
+
+
+def cuda_part(lock: WheelLock) -> tuple[LockedWheel, ...]:
+    """NVIDIA's libraries among the wheels of a lock."""
+    return tuple(w for w in lock.wheels if w.name.startswith(("nvidia-", "cuda-")))
 
 
 def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
@@ -234,14 +201,21 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
     named = {file.removesuffix(".txt"): text for file, text in texts.items()}
     # The lock of what a variant adds is named after the plain image's, and so comes second.
     base = sorted(name for name in named if name.startswith("base-"))
-    compat = next((name for name in named if name.startswith("compat-")), None)
-    wheels = sorted(name for name in named if not name.startswith(("base-", "compat-", "tools-")))
+    compat, source, toolkit = (
+        next((name for name in named if name.startswith(prefix)), None)
+        for prefix in ("compat-", "source-", "toolkit-")
+    )
+    tools = sorted(name for name in named if name.startswith("build-"))
+    wheels = sorted(name for name in named if name.startswith("wheel-"))
     most = 2
     if (
         not 1 <= len(base) == len(wheels) <= most
+        or len(tools) != (most if source else 0)
         or not {"tools-build", "tools-sbom"} <= named.keys()
     ):
         raise LockError(f"not the locks of one image: {', '.join(sorted(texts)) or 'none'}")
+    tool_wheels = next((name for name in tools if "-py" in name), None)
+    tool_debs = next((name for name in tools if "-py" not in name), None)
     return ImageLock(
         wheels=parse_lock(named[wheels[0]], wheels[0]),
         base=parse_debs(named[base[0]], base[0]),
@@ -250,22 +224,50 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
         compat=parse_debs(named[compat], compat) if compat else None,
         extra_wheels=parse_lock(named[wheels[1]], wheels[1]) if wheels[1:] else None,
         extra_debs=parse_debs(named[base[1]], base[1]) if base[1:] else None,
+        sources=parse_sources(named[source], source) if source else None,
+        tools=parse_lock(named[tool_wheels], tool_wheels) if tool_wheels else None,
+        tool_debs=parse_debs(named[tool_debs], tool_debs) if tool_debs else None,
+        toolkit=parse_sources(named[toolkit], toolkit) if toolkit else None,
     )
 
 
-def update(path: Path, lock: WheelLock | DebLock) -> bool:
+def update(path: Path, lock: AnyLock) -> bool:
     """Write a lock file; where nothing but the date differs the old one stays.
 
     Returns whether the file changed.
     """
     if path.exists():
         with contextlib.suppress(LockError):  # a damaged file is one to replace
-            old: WheelLock | DebLock
-            old = read_debs(path) if isinstance(lock, DebLock) else read_lock(path)
-            if old == replace(lock, date=old.date):
+            if _format(lock, read_date(path)) == lockfile.read(path):
                 return False
-    lockfile.write(path, format_debs(lock) if isinstance(lock, DebLock) else format_lock(lock))
+    lockfile.write(path, _format(lock, lock.date))
     return True
+
+
+def read_date(path: Path) -> dt.date:
+    """The date of any lock file. Raises LockError where it is missing or damaged."""
+    return dt.date.fromisoformat(lockfile.parse(lockfile.read(path), path.stem)[0]["date"])
+
+
+def _format(lock: AnyLock, date: dt.date) -> str:
+    """The text of any lock, as of a date."""
+    if isinstance(lock, DebLock):
+        return format_debs(replace(lock, date=date))
+    if isinstance(lock, SourceLock):
+        return format_sources(replace(lock, date=date))
+    return format_lock(replace(lock, date=date))
+
+
+def _beyond(
+    wider: tuple[Input, ...], folder: Path, wheels: WheelLock, debs: DebLock
+) -> tuple[WheelLock | None, DebLock | None]:
+    """What two locks, of wheels and packages, have beyond the plain image's; None for no locks."""
+    if not wider:
+        return None, None
+    more_wheels, more_debs = _read(wider[0], folder), _read_debs(wider[1], folder)
+    kept = tuple(w for w in more_wheels.wheels if w.name not in wheels.versions())
+    added = tuple(d for d in more_debs.debs if d.name not in debs.versions())
+    return replace(more_wheels, wheels=kept), replace(more_debs, debs=added)
 
 
 def _read(item: Input, folder: Path) -> WheelLock:
@@ -280,6 +282,12 @@ def _read_debs(item: Input, folder: Path) -> DebLock:
     return lock
 
 
+def _read_sources(item: Input, folder: Path) -> SourceLock:
+    lock = read_sources(item.path(folder))
+    _check(item, lock.request)
+    return lock
+
+
 def _check(item: Input, locked: tuple[str, ...]) -> None:
     """Raise LockError unless a lock is of what is asked for."""
     if tuple(sorted(locked)) == item.request:
@@ -289,7 +297,3 @@ def _check(item: Input, locked: tuple[str, ...]) -> None:
         f"wanted is {' '.join(item.request)}",
         f"run `invoke lock --select {item.name}`",
     )
-
-
-def _request(words: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted("".join(word.split()) for word in words))

@@ -14,7 +14,10 @@ from torch_images.errors import UsageError, suggest
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSpec:
-    """One image: what it is built from and the architectures it is proved to run on."""
+    """One image: what it is built from and the architectures it is proved to run on.
+
+    With `ptx`, it also has PTX for the newest of them, which later ones run.
+    """
 
     cuda: Cuda
     architectures: tuple[Architecture, ...]
@@ -22,11 +25,19 @@ class ImageSpec:
     source: Source
     base: Base
     variant: Variant
+    ptx: bool = False
 
     @property
     def arch_name(self) -> str:
         """The part of the identifier: "all", "sm120", or several as "sm90_sm120"."""
-        return "all" if self.every_arch else "_".join(a.capability.sm for a in self.architectures)
+        names = "all" if self.every_arch else "_".join(a.capability.sm for a in self.architectures)
+        return f"{names}_ptx" if self.ptx else names
+
+    @property
+    def arches(self) -> tuple[str, ...]:
+        """The architectures as TORCH_CUDA_ARCH_LIST has them: "9.0", "12.0+PTX"."""
+        names = [a.name for a in self.architectures]
+        return (*names[:-1], f"{names[-1]}+PTX") if self.ptx else tuple(names)
 
     @property
     def id(self) -> str:
@@ -42,7 +53,15 @@ class ImageSpec:
     @property
     def torch(self) -> str:
         """The public version of torch."""
-        return self.cuda.wheel.torch
+        return self.source.torch.version if self.source.torch else self.cuda.wheel.torch
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What torch must have been built with, by name."""
+        if not self.source.compiled:
+            return self.cuda.wheel.features
+        served = {a.capability for a in self.architectures}
+        return tuple(f.name for f in self.source.features if f.arch is None or f.arch in served)
 
 
 def matrix(config: Config) -> tuple[ImageSpec, ...]:
@@ -83,6 +102,7 @@ def choose(
 ) -> ImageSpec:
     """The image with these values, defaults for the rest; `arch` may list several ("9.0,12.0").
 
+    "+PTX" at its end asks for PTX for the newest, too, which only a compiled source can have.
     Raises UsageError for a value that is unknown, a pair that is impossible and an image that is
     excluded, with the reason.
     """
@@ -91,7 +111,15 @@ def choose(
     source_ = _named("source", config.sources, source or defaults.source)
     base_ = _named("base", config.bases, base or defaults.base)
     variant_ = _named("variant", config.variants, variant or defaults.variant)
-    wanted = arch or defaults.arch
+    wanted, plus, suffix = (arch or defaults.arch).partition("+")
+    if suffix not in ("", "PTX") or (plus and not suffix):
+        raise UsageError(f"'+{suffix}' is no part of an architecture", "+PTX may end the last one")
+    if plus and not source_.compiled:
+        named = [s.name for s in config.sources if s.compiled]
+        raise UsageError(
+            f"source {source_.name} has no PTX: it is published without",
+            f"leave +PTX out, or compile with --source {' or '.join(named)}",
+        )
     every = wanted == "all"
     if every:
         found = tuple(a for a in config.architectures if a.capability in cuda_.targets)
@@ -116,6 +144,7 @@ def choose(
         source=source_,
         base=base_,
         variant=variant_,
+        ptx=bool(plus),
     )
 
 

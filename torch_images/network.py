@@ -24,6 +24,16 @@ _SYSTEM_BUNDLES = (
 )
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+# What makes sccache share its cache, and what each of these ways needs beside SCCACHE_*:
+# https://github.com/mozilla/sccache/tree/main/docs
+_CACHE_VARIABLES = {
+    "SCCACHE_BUCKET": "AWS_",
+    "SCCACHE_GHA_ENABLED": "ACTIONS_",
+    "SCCACHE_MEMCACHED_ENDPOINT": "",
+    "SCCACHE_REDIS": "",
+    "SCCACHE_REDIS_ENDPOINT": "",
+    "SCCACHE_WEBDAV_ENDPOINT": "",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +41,16 @@ class Network:
     """How to reach package indexes; `index` is None for the client's own default.
 
     `compat_mirror` has NVIDIA's compat packages, in place of the repository in images.yaml.
+    `source_mirror` has git repositories and archives, each below the name of its host.
+    `compile_cache` is sccache's environment for one that is shared; () for none.
     """
 
     ca_bundle: Path | None = None
     proxies: tuple[tuple[str, str], ...] = ()
     index: str | None = None
     compat_mirror: str | None = None
+    source_mirror: str | None = None
+    compile_cache: tuple[tuple[str, str], ...] = ()
 
     @property
     def on_loopback(self) -> bool:
@@ -49,6 +63,12 @@ class Network:
     def verify(self) -> str | bool:
         """What `requests` checks certificates against."""
         return str(self.ca_bundle) if self.ca_bundle else True
+
+    def mirrored(self, url: str) -> str:
+        """Where to ask for what is at a URL."""
+        if not self.source_mirror:
+            return url
+        return f"{self.source_mirror.rstrip('/')}/{url.partition('://')[2]}"
 
     def for_uv(self) -> dict[str, str | None]:
         """Environment changes under which uv on the host uses these settings and no others."""
@@ -75,7 +95,19 @@ def detect(environ: Mapping[str, str]) -> Network:
         proxies=tuple((name, url) for name, url in proxies.items() if url),
         index=next((environ[n] for n in _INDEX_VARIABLES if environ.get(n)), None),
         compat_mirror=environ.get("TORCH_IMAGES_COMPAT_MIRROR", "").rstrip("/") or None,
+        source_mirror=environ.get("TORCH_IMAGES_SOURCE_MIRROR", "").rstrip("/") or None,
+        compile_cache=_compile_cache(environ),
     )
+
+
+def _compile_cache(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """What sccache needs of the environment to reach a shared cache."""
+    ways = [prefix for name, prefix in _CACHE_VARIABLES.items() if environ.get(name)]
+    if not ways:
+        return ()
+    prefixes = ("SCCACHE_", *(prefix for prefix in ways if prefix))
+    kept = {n: v for n, v in environ.items() if n.startswith(prefixes) and n != "SCCACHE_DIR"}
+    return tuple(sorted(kept.items()))
 
 
 def cause(error: requests.RequestException) -> str:

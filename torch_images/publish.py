@@ -14,7 +14,7 @@ from torch_images.build import plan
 from torch_images.config import Config
 from torch_images.engine import Engine
 from torch_images.errors import LockError, UsageError, VerifyError
-from torch_images.lock import ImageLock, parse_image_lock
+from torch_images.lock import ImageLock, parse_image_lock, settled
 from torch_images.matrix import ImageSpec, choose, matrix
 from torch_images.render import FOLDER, LABEL_PREFIX, version
 from torch_images.runner import Runner
@@ -64,7 +64,8 @@ def identify(config: Config, image: str, place: Workplace, engine: Engine) -> tu
     labels = engine.inspect(reference).labels
     spec = spec_of(config, reference, labels)
     if labels.get(f"{LABEL_PREFIX}.unlocked"):
-        return reference, Planned(spec=spec, lock=carried_lock(reference, engine))
+        lock = carried_lock(reference, engine)
+        return reference, Planned(spec=settled(spec, lock), lock=lock)
     [planned] = plan(config, [spec], place.locks)
     if labels.get(f"{LABEL_PREFIX}.compat") == "none":
         planned = replace(planned, lock=replace(planned.lock, compat=None))

@@ -14,9 +14,12 @@ from pypi_simple import PYPI_SIMPLE_ENDPOINT, DistributionPackage, NoSuchProject
 from torch_images.archive import holders
 from torch_images.debs import DebLock, LockedDeb, read_debs
 from torch_images.errors import LockError, NetworkError
-from torch_images.lock import Input
+from torch_images.inputs import Input, locked_trees
+from torch_images.lock import AnyLock
 from torch_images.network import Network
 from torch_images.resolver import Resolver
+from torch_images.sources import SourceLock, read_sources
+from torch_images.toolchain import resolve_sources, resolve_toolkit
 from torch_images.wheels import LockedWheel, WheelLock, read_lock, resolve
 
 UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
@@ -33,7 +36,7 @@ class Finding:
     detail: str = ""
 
 
-def resolve_input(item: Input, resolver: Resolver) -> WheelLock | DebLock:
+def resolve_input(item: Input, resolver: Resolver, cache: Path) -> AnyLock:
     """The lock of an input as its sources are today.
 
     Raises NetworkError, LockError, BuildError, or EngineError where an image must be looked into.
@@ -41,6 +44,25 @@ def resolve_input(item: Input, resolver: Resolver) -> WheelLock | DebLock:
     today = dt.datetime.now(dt.UTC).date()
     if item.compat:
         return resolver.resolve_compat(item.name, item.request[0], item.compat, today)
+    if item.source:
+        return resolve_sources(
+            item.name,
+            item.request,
+            locked_trees(item.source),
+            cache=cache,
+            network=resolver.network,
+            run=resolver.run,
+            date=today,
+        )
+    if item.cuda:
+        return resolve_toolkit(
+            item.name,
+            item.request,
+            item.cuda,
+            root=item.archives,
+            network=resolver.network,
+            date=today,
+        )
     if item.base is None:
         return resolve(
             item.name,
@@ -54,18 +76,23 @@ def resolve_input(item: Input, resolver: Resolver) -> WheelLock | DebLock:
     return resolver.resolve(item.name, item.base, image, today)
 
 
-def check(item: Input, folder: Path, resolver: Resolver) -> tuple[Finding, ...]:
+def check(item: Input, folder: Path, resolver: Resolver, cache: Path) -> tuple[Finding, ...]:
     """What became of every input in a lock file. Raises like `resolve_input`."""
+    if item.source or item.cuda:
+        held = read_sources(item.path(folder))
+        now = resolve_input(item, resolver, cache)
+        assert isinstance(now, SourceLock)
+        return tuple(_archives(item.name, held, now))
     if item.base is None and item.compat is None:
         wheels = read_lock(item.path(folder))
         try:
-            fresh = resolve_input(item, resolver)
+            fresh = resolve_input(item, resolver, cache)
         except LockError:  # what is asked for cannot be had any more; the index says what is gone
             fresh = wheels
         assert isinstance(fresh, WheelLock)
         return tuple(_wheels(item.name, wheels, fresh, resolver.network))
     debs = read_debs(item.path(folder))
-    latest = resolve_input(item, resolver)
+    latest = resolve_input(item, resolver, cache)
     assert isinstance(latest, DebLock)
     return (*_image(item, debs, latest, resolver), *_debs(item, debs, latest, resolver))
 
@@ -100,6 +127,24 @@ def _wheels(name: str, lock: WheelLock, fresh: WheelLock, network: Network) -> I
             elif file.is_yanked:
                 detail = f"yanked: {file.yanked_reason or 'no reason given'}"
             yield Finding(name, wheel.name, wheel.version, state, detail)
+
+
+def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]:
+    """What became of archives; trees cannot change, they are their own hashes."""
+    offered = {archive.name: archive for archive in now.archives}
+    locked = {archive.name: archive for archive in held.archives}
+    for archive in (*held.archives, *(a for a in now.archives if a.name not in locked)):
+        other, state, detail = offered.get(archive.name), UNCHANGED, ""
+        if other is None or archive.name not in locked:
+            state, detail = NEWER, "not needed any more" if other is None else "not locked"
+        elif other.version != archive.version:
+            state, detail = NEWER, f"-> {other.version}"
+        elif other.sha256 != archive.sha256:
+            state = ALTERED
+            detail = f"expected sha256:{archive.sha256}, found sha256:{other.sha256}"
+        yield Finding(name, archive.name, archive.version, state, detail)
+    for tree in held.trees:
+        yield Finding(name, tree.name, f"{tree.version} {tree.commit}", UNCHANGED)
 
 
 def _file(index: PyPISimple, wheel: LockedWheel) -> DistributionPackage | None:

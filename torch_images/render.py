@@ -23,7 +23,8 @@ from torch_images.config import Config, Variant
 from torch_images.errors import ConfigError
 from torch_images.lock import ImageLock
 from torch_images.matrix import ImageSpec
-from torch_images.wheels import LockedWheel, WheelLock
+from torch_images.recipe import CUDA_HOME, recipes
+from torch_images.wheels import LockedWheel
 
 LABEL_PREFIX = "io.github.torch-images"
 # Given by the bake, because only the package itself tells: the compat library's ELF note.
@@ -65,9 +66,15 @@ class Context:
         return next(f.data.decode() for f in self.files if f.path == "Dockerfile")
 
 
-def render(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> Context:
-    """The build context of an image; `root` is the project's folder, with docker/ and scripts/."""
-    groups = wheel_groups(lock.wheels)
+def render(
+    config: Config, spec: ImageSpec, lock: ImageLock, root: Path, *, shared_cache: bool = False
+) -> Context:
+    """The build context of an image; `root` is the project's folder, with docker/ and scripts/.
+
+    Compiling needs the network only for a compile cache that is `shared_cache`, with others.
+    """
+    groups = wheel_groups(lock)
+    made = recipes(spec, lock)
     dockerfile = (
         _environment(root / "docker")
         .get_template("Dockerfile.j2")
@@ -83,13 +90,20 @@ def render(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> Cont
                 "python": spec.base.python,
             },
             groups=[
-                {
-                    "name": name,
-                    "title": title,
-                    "megabytes": round(sum(w.size for w in wheels) / 1e6),
-                }
+                {**_group_facts(name, title, wheels), "compiled": name in made}
                 for name, title, wheels in groups
             ],
+            source={
+                "description": spec.source.description,
+                "libraries": _group_facts(*groups[0]),
+                "tools": _group_facts("source", "What compiles", lock.tools.wheels),
+                "cuda_home": CUDA_HOME,
+                "compiled": tuple(sorted(made)),
+                "network": "default" if shared_cache else "none",
+            }
+            if lock.tools
+            else None,
+            toolkit=bool(lock.toolkit),
             compat={
                 "version": lock.compat_version,
                 "folder": f"{COMPAT_FOLDER}/{spec.cuda.version}",
@@ -107,15 +121,19 @@ def render(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> Cont
     )
     files = [ContextFile(path="Dockerfile", data=dockerfile.encode())]
     for name, _, wheels in groups:
+        if name in made:
+            continue
         text = "".join(f"{wheel.line}\n" for wheel in wheels)
         files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
-    if lock.extra_wheels:
-        text = "".join(f"{wheel.line}\n" for wheel in lock.extra_wheels.wheels)
-        files.append(ContextFile(path="wheels/variant.txt", data=text.encode()))
+    for name, more in (("variant", lock.extra_wheels), ("source", lock.tools)):
+        if more:
+            text = "".join(f"{wheel.line}\n" for wheel in more.wheels)
+            files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
     for name, text in lock.texts().items():
         files.append(ContextFile(path=f"lock/{name}", data=text.encode()))
     folders = ["build", "finish", "commands", "runtime"]
-    folders += ["devel"] if spec.variant.cuda_home else []
+    folders += ["devel"] if spec.variant.cuda_home or made else []
+    folders += ["source"] if made else []
     for folder in folders:
         files += [
             ContextFile(path=f"{folder}/{path.name}", data=path.read_bytes(), executable=True)
@@ -124,15 +142,30 @@ def render(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> Cont
         ]
     facts = json.dumps(image_facts(config, spec.cuda.version), indent=1) + "\n"
     files.append(ContextFile(path="runtime/image.json", data=facts.encode()))
+    for name, recipe in made.items():
+        text = json.dumps(recipe, indent=1) + "\n"
+        files.append(ContextFile(path=f"source/{name}.json", data=text.encode()))
+    for module in ("__init__", "arch", "jobs") if made else ():  # the build step's part of it
+        data = (root / "torch_images" / f"{module}.py").read_bytes()
+        files.append(ContextFile(path=f"source/torch_images/{module}.py", data=data))
     return Context(id=spec.id, files=tuple(files))
 
 
-def wheel_groups(lock: WheelLock) -> tuple[tuple[str, str, tuple[LockedWheel, ...]], ...]:
-    """The wheels as layers: name, title and wheels of each, the ones that change least first."""
+def wheel_groups(lock: ImageLock) -> tuple[tuple[str, str, tuple[LockedWheel, ...]], ...]:
+    """The wheels as layers: name, title and wheels of each, the ones that change least first.
+
+    Those that the build compiles are groups without wheels.
+    """
     found: dict[str, list[LockedWheel]] = {name: [] for name, _ in _GROUPS}
-    for wheel in sorted(lock.wheels):
+    for wheel in sorted(lock.wheels.wheels):
         found[_group(wheel.name)].append(wheel)
-    return tuple((name, title, tuple(found[name])) for name, title in _GROUPS if found[name])
+    kept = [(name, title) for name, title in _GROUPS if found[name] or name in lock.compiled]
+    return tuple((name, title, tuple(found[name])) for name, title in kept)
+
+
+def _group_facts(name: str, title: str, wheels: Sequence[LockedWheel]) -> dict[str, Any]:
+    """What the template of a layer of wheels reads."""
+    return {"name": name, "title": title, "megabytes": round(sum(w.size for w in wheels) / 1e6)}
 
 
 def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
@@ -143,8 +176,7 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
     return {
         "description": spec.variant.description,
         "packages": bool(lock.extra_debs and lock.extra_debs.debs),
-        "wheels": bool(wheels),
-        "megabytes": round(sum(w.size for w in wheels) / 1e6),
+        "wheels": _group_facts("variant", spec.variant.name, wheels) if wheels else None,
         "cuda_home": spec.variant.cuda_home,
     }
 
@@ -218,9 +250,14 @@ def labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
         "id": spec.id,
         "cuda": spec.cuda.version,
         "torch": spec.torch,
-        "triton": lock.wheels.versions()["triton"],
+        "triton": lock.triton,
         "python": spec.base.python,
-        "arches": " ".join(a.name for a in spec.architectures),
+        "arches": " ".join(spec.arches),
+        **(
+            {f"{tree.name}.commit": tree.commit for tree in lock.sources.trees}
+            if lock.sources
+            else {}
+        ),
         "source": spec.source.name,
         "variant": spec.variant.name,
         "compat": lock.compat_version,

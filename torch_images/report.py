@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch_images import bake, publish
@@ -14,17 +15,23 @@ from torch_images.build import BuildResult, disk_needed
 from torch_images.compare import Difference
 from torch_images.config import Config
 from torch_images.debs import DebLock
+from torch_images.jobs import Builder, choose, hours
+from torch_images.lock import AnyLock
 from torch_images.relock import UNCHANGED, Finding
 from torch_images.reproduce import IDENTICAL, SAME_CONTENT, Verdict
+from torch_images.sources import SourceLock
 from torch_images.verify import VerifyReport
-from torch_images.wheels import WheelLock
 from torch_images.workplace import Workplace
 
 
 def plan(
-    config: Config, planned: Sequence[Planned], options: BuildOptions, place: Workplace
+    config: Config,
+    planned: Sequence[Planned],
+    options: BuildOptions,
+    place: Workplace,
+    builder: Builder,
 ) -> str:
-    """What a build would do."""
+    """What a build would do; `builder` is the machine that it is planned for."""
     lines = []
     if options.compat == "off":
         planned = [replace(p, lock=replace(p.lock, compat=None)) for p in planned]
@@ -36,10 +43,46 @@ def plan(
             f"  {holds}, lock {image.lock.digest[:12]}",
             f"  compat {image.lock.compat_version} ({options.compat})",
             f"  tags: {', '.join(publish.tags(config, image))}",
+            *(f"  {line}" for line in compiling(image, options, builder)),
         ]
     command = bake.bake_command((place.output / "docker-bake.json",), options)
     lines.append(f"  disk: about {disk_needed(planned) / 1e9:.0f} GB from nothing")
     return "\n".join([*lines, f"  {shlex.join(command)}"])
+
+
+def compiling(image: Planned, options: BuildOptions, builder: Builder) -> list[str]:
+    """What compiling an image takes: nothing, for published wheels."""
+    lock, spec = image.lock, image.spec
+    if not lock.sources:
+        return []
+    count = len(spec.arches)
+    jobs = choose(builder, count, jobs=options.jobs)
+    soonest, latest = hours(jobs, count)
+    tools = lock.tools.wheels if lock.tools else ()
+    size = sum(wheel.size for wheel in tools) + sum(a.size for a in lock.all_archives)
+    return [
+        *(
+            f"compiles {tree.name} {lock.compiled[tree.name]} from {tree.repository} at "
+            f"{tree.commit}"
+            for tree in reversed(lock.sources.trees)
+        ),
+        f"for {';'.join(spec.arches)}, with {' '.join(spec.features)}",
+        (
+            f"stages: start, toolchain ({len(tools)} wheels, {len(lock.all_archives)} archives, "
+            f"{size / 1e6:.0f} MB to download), triton, torch, wheels, {spec.variant.name}"
+        ),
+        (
+            f"jobs: {jobs.jobs}, {jobs.heavy} heavy ones of {jobs.threads} threads (for "
+            f"{builder.cores} processors and {builder.memory / 1e9:.0f} GB; --jobs says otherwise)"
+        ),
+        f"time: {soonest:.1f} to {latest:.1f} hours, from what others measured",
+    ]
+
+
+def exported(folder: Path, files: Sequence[Path]) -> str:
+    """The wheels that were compiled."""
+    lines = [f"{file.name}  {file.stat().st_size / 1e6:.1f} MB" for file in files]
+    return "\n".join([*lines, f"in {folder}"])
 
 
 def outcome(
@@ -92,9 +135,13 @@ def verified(proof: VerifyReport) -> str:
     return "\n".join([*lines, *(f"  {name}: {value}" for name, value in proof.observed.items())])
 
 
-def locked(name: str, lock: WheelLock | DebLock, *, changed: bool) -> str:
+def locked(name: str, lock: AnyLock, *, changed: bool) -> str:
     """A lock that was resolved."""
     state = "changed" if changed else "unchanged"
+    if isinstance(lock, SourceLock):
+        size = sum(archive.size for archive in lock.archives)
+        count = f"{len(lock.archives)} archives, {size / 1e6:.0f} MB"
+        return f"{name}: {len(lock.trees)} trees, {count}, {state}"
     if isinstance(lock, DebLock):
         size = sum(deb.size for deb in lock.debs)
         return f"{name}: {len(lock.debs)} packages, {size / 1e6:.0f} MB, {state}"

@@ -24,7 +24,7 @@ from torch_images.compare import Difference, compare
 from torch_images.config import Config
 from torch_images.engine import Engine
 from torch_images.errors import BuildError, CommandError, LockError, UsageError
-from torch_images.lock import image_lock
+from torch_images.lock import image_lock, settled
 from torch_images.publish import ORIGINAL, carried_lock, spec_of
 from torch_images.render import LABEL_PREFIX
 from torch_images.runner import Runner
@@ -86,7 +86,7 @@ def reproduce(
     lock = carried_lock(image, engine)
     named = info.labels.get("org.opencontainers.image.revision", "")
     source = repository or config.homepage
-    planned = Planned(spec=spec, lock=lock)
+    planned = Planned(spec=settled(spec, lock), lock=lock)
     with (
         tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-again-") as scratch,
         _kept(info.id, planned, engine),
@@ -177,7 +177,8 @@ def _rebuild(
     command = [str(root / "inv"), "build", "--no-cache", "--unverified", "--json"]
     command += ["--cuda", spec.cuda.version, "--source", spec.source.name]
     command += ["--base", spec.base.name, "--variant", spec.variant.name, "--arch"]
-    command.append("all" if spec.every_arch else ",".join(a.name for a in spec.architectures))
+    arches = "all" if spec.every_arch else ",".join(a.name for a in spec.architectures)
+    command.append(f"{arches}+PTX" if spec.ptx else arches)
     command += options
     env: dict[str, str | None] = {
         "TORCH_IMAGES_CACHE": str(scratch / "cache"),

@@ -36,8 +36,10 @@ class StandIn:
     data: bytes
 
 
-def make_wheel(folder: Path, name: str, version: str) -> StandIn:
-    """A wheel with one module."""
+def make_wheel(
+    folder: Path, name: str, version: str, more: Mapping[str, bytes] | None = None
+) -> StandIn:
+    """A wheel with one module, and with more files that are programs."""
     module = name.replace("-", "_")
     filename, info = f"{module}-{version}-py3-none-any.whl", f"{module}-{version}.dist-info"
     files = {
@@ -47,6 +49,7 @@ def make_wheel(folder: Path, name: str, version: str) -> StandIn:
             b"Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         ),
     }
+    files |= more or {}
     lines = []
     for path, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
@@ -54,7 +57,9 @@ def make_wheel(folder: Path, name: str, version: str) -> StandIn:
     files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
     with zipfile.ZipFile(folder / filename, "w") as archive:
         for path, data in files.items():
-            archive.writestr(zipfile.ZipInfo(path), data)
+            member = zipfile.ZipInfo(path)
+            member.external_attr = (0o100755 if path in (more or {}) else 0o100644) << 16
+            archive.writestr(member, data)
     data = (folder / filename).read_bytes()
     locked = LockedWheel(
         name=name,

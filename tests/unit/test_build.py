@@ -164,8 +164,8 @@ def test_a_lock_of_another_image_is_refused(config: Config, tmp_path: Path, root
 
 
 def test_images_that_share_wheels_need_their_disk_once(config: Config, root: Path) -> None:
-    one = disk_needed(plan(config, select(config, "cu130-sm120-*-bookworm-*"), root / "locks"))
-    both = disk_needed(plan(config, select(config, "cu130-sm?0-*-bookworm-*"), root / "locks"))
+    one = disk_needed(plan(config, select(config, "cu130-sm120-wheel-bookworm-*"), root / "locks"))
+    both = disk_needed(plan(config, select(config, "cu130-sm?0-wheel-bookworm-*"), root / "locks"))
     assert one == both
     assert 10e9 < one < 25e9
 

@@ -22,7 +22,8 @@ def test_the_table_of_images_is_the_matrix(config: Config) -> None:
         f"{' '.join(a.name for a in spec.architectures)} |"
         for spec in matrix(config)
         if spec.every_arch
-        and (spec.base.name, spec.variant.name) == (config.defaults.base, config.defaults.variant)
+        and (spec.source.name, spec.base.name, spec.variant.name)
+        == (config.defaults.source, config.defaults.base, config.defaults.variant)
     ]
     rows = [row for row in README.read_text().splitlines() if re.match(r"\| 1[0-9]\.", row)]
     assert rows == wanted

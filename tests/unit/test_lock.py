@@ -8,7 +8,8 @@ import pytest
 
 from torch_images.config import Config
 from torch_images.errors import LockError, UsageError
-from torch_images.lock import ImageLock, image_lock, inputs, parse_image_lock, update
+from torch_images.inputs import inputs
+from torch_images.lock import ImageLock, image_lock, parse_image_lock, update
 from torch_images.matrix import choose
 from torch_images.wheels import LockedWheel, WheelLock, read_lock
 

@@ -24,16 +24,17 @@ def complaint(config: Config, **axes: str) -> str:
 
 def test_identifiers_are_unique_and_stable(config: Config) -> None:
     ids = [spec.id for spec in matrix(config)]
-    assert len(ids) == len(set(ids)) == 35
+    assert len(ids) == len(set(ids)) == 98
     assert "cu130-sm120-wheel-bookworm-runtime" in ids
     assert "cu128-all-wheel-ubuntu24.04-runtime" in ids
 
 
 def test_nothing_excluded_is_listed(config: Config) -> None:
-    assert {spec.source.name for spec in matrix(config)} == {"wheel"}
+    fork = {s.base.name for s in matrix(config) if s.source.name.startswith("fork")}
+    assert fork == {"bookworm"}
     assert {spec.variant.name for spec in matrix(config)} == {"runtime", "devel"}
     devel = {(s.cuda.version, s.base.name) for s in matrix(config) if s.variant.name == "devel"}
-    assert devel == {("13.0", "bookworm")}
+    assert devel == {("12.8", "bookworm"), ("13.0", "bookworm")}
 
 
 @given(st.sampled_from(matrix(CONFIG)))
@@ -81,7 +82,10 @@ def test_defaults_give_all_architectures(config: Config) -> None:
         ({"arch": ","}, "no architecture in ','"),
         ({"variant": "runtme"}, "did you mean 'runtime'?"),
         ({"base": "bokworm"}, "did you mean 'bookworm'?"),
-        ({"source": "fork"}, "is not built: building from source is not available yet"),
+        ({"source": "fork", "base": "ubuntu24.04"}, "is not built: sources are compiled on bookw"),
+        ({"arch": "12.0+PTX"}, "source wheel has no PTX: it is published without; leave +PTX out"),
+        ({"arch": "12.0+FTX"}, "'+FTX' is no part of an architecture; +PTX may end the last one"),
+        ({"arch": "12.0+"}, "'+' is no part of an architecture"),
         ({"variant": "pod"}, "is not built: the pod stage is not available yet"),
     ],
 )
@@ -90,7 +94,7 @@ def test_refused_with_advice(config: Config, axes: dict[str, str], expected: str
 
 
 def test_select_is_a_glob(config: Config) -> None:
-    chosen = select(config, "cu1??-sm120-*-bookworm-runtime")
+    chosen = select(config, "cu1??-sm120-wheel-bookworm-runtime")
     assert [s.cuda.version for s in chosen] == ["12.8", "13.0"]
     with pytest.raises(UsageError, match="no image matches 'cu99"):
         select(config, "cu99*")

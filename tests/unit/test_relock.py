@@ -15,7 +15,7 @@ from torch_images import relock, report
 from torch_images.config import Base
 from torch_images.debs import DebLock, LockedDeb, format_debs
 from torch_images.errors import LockError
-from torch_images.lock import Input
+from torch_images.inputs import Input
 from torch_images.network import Network
 from torch_images.relock import Finding, check, require
 from torch_images.resolver import Resolver
@@ -95,7 +95,7 @@ def test_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with web_server(pages) as (url, _):
         network = Network(index=f"{url}/simple")
         item = Input(name="w", request=("same",), python="3.11")
-        findings = check(item, tmp_path, sources(network))
+        findings = check(item, tmp_path, sources(network), tmp_path)
     assert states(findings) == {
         "altered": ("altered", f"expected sha256:{'0' * 64}, found sha256:{'f' * 64}"),
         "gone": ("vanished", "the index has no gone-1-py3-none-any.whl"),
@@ -119,7 +119,7 @@ def test_what_cannot_be_resolved_any_more_is_still_looked_up(
     monkeypatch.setattr(relock, "resolve", fail)
     with web_server({"/simple/b/": page(wheel("b"))}) as (url, _):
         item = Input(name="w", request=("a",), python="3.11")
-        findings = check(item, tmp_path, sources(Network(index=f"{url}/simple")))
+        findings = check(item, tmp_path, sources(Network(index=f"{url}/simple")), tmp_path)
     assert [f.state for f in findings] == ["vanished", "unchanged"]
 
 
@@ -162,7 +162,7 @@ def test_packages(tmp_path: Path) -> None:
         base = dataclasses.replace(BASE, images=(), snapshot=f"{url}/snapshots")
         item = Input(name="base-x", request=("a",), base=base)
         facts = sources(latest=latest, mirror=f"{url}/debian")
-        findings = check(item, tmp_path, facts)
+        findings = check(item, tmp_path, facts, tmp_path)
     assert states(findings) == {
         "altered": ("altered", f"expected sha256:{'0' * 64}, found sha256:{'f' * 64}"),
         "dropped": ("vanished", "-> 2"),
@@ -185,7 +185,9 @@ def test_a_base_image(tmp_path: Path, digests: dict[str, str], state: str, detai
     lock = debs(deb("aa"), image=f"host/i:1@{DIGEST}")
     (tmp_path / "base-x.txt").write_text(format_debs(lock))
     item = Input(name="base-x", request=("a",), base=BASE, image="host/i:1")
-    image, package = check(item, tmp_path, sources(latest=debs(deb("aa")), digests=digests))
+    image, package = check(
+        item, tmp_path, sources(latest=debs(deb("aa")), digests=digests), tmp_path
+    )
     assert (image.name, image.version) == ("host/i:1", DIGEST)
     assert (image.state, image.detail) == (state, detail)
     assert package.state == "unchanged"

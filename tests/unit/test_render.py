@@ -94,7 +94,7 @@ def test_each_wheel_is_installed_once_with_its_hash(config: Config, root: Path) 
         for line in file.data.decode().splitlines()
     ]
     assert sorted(lines) == sorted(wheel.line for wheel in lock.wheels.wheels)
-    assert all(wheels for _, _, wheels in wheel_groups(lock.wheels))
+    assert all(wheels for _, _, wheels in wheel_groups(lock))
 
 
 def test_labels_and_environment_arrive_unchanged(config: Config, root: Path) -> None:

@@ -28,10 +28,12 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("build --cuda 13.5", 2, "error: unknown cuda '13.5'; did you mean '13.0'?"),
         ("build --arch 9.9", 2, "error: unknown arch '9.9'; did you mean '9.0'?"),
         ("build --cuda 13.0 --arch 7.0", 2, "error: CUDA 13.0 cannot target 7.0"),
-        ("build --source fork", 2, "building from source is not available yet"),
+        ("build --source fork --base ubuntu24.04", 2, "use base bookworm"),
+        ("build --torch-source .", 2, "source wheel compiles no torch; add --source fork"),
+        ("wheels --source wheel", 2, "source wheel compiles nothing; its wheels are published"),
+        ("build --source fork --jobs=-1", 2, "--jobs -1 makes no sense"),
         ("build --progress fancy", 2, "unknown progress 'fancy'; known: auto, plain, tty"),
         ("build --compat requird", 2, "unknown compat mode 'requird'; did you mean 'required'?"),
-        ("build --cuda 12.8 --variant devel", 2, "no CUDA 12.8 compiler as wheels; use CUDA 13.0"),
         ("lock --select nothing", 2, "no lock matches 'nothing'; known: base-bookworm, "),
         ("build --select 'x*' --cuda 13.0", 2, "exclude each other"),
         ("matrix --select nothing*", 2, "no image matches 'nothing*'"),
@@ -73,11 +75,15 @@ def test_matrix_as_json(root: Path) -> None:
         "cu130-sm120-wheel-bookworm-runtime",
         "cu130-sm120-wheel-bookworm-devel",
         "cu130-sm120-wheel-ubuntu24.04-runtime",
+        "cu130-sm120-fork-bookworm-runtime",
+        "cu130-sm120-fork-bookworm-devel",
+        "cu130-sm120-fork-slim-bookworm-runtime",
+        "cu130-sm120-fork-slim-bookworm-devel",
     ]
 
 
 def test_excluded_images_have_reasons(root: Path) -> None:
-    assert "source fork: building from source" in invoke(root, "matrix", "--excluded").stdout
+    assert "variant pod: the pod stage is not" in invoke(root, "matrix", "--excluded").stdout
 
 
 def test_render_prints_or_writes(root: Path, tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""Is a compiled wheel what was asked for? Its features, machine code, commit and CUDA version.
+
+A missing library makes CMake switch a feature off with no more than a line in its log, so the files
+themselves are looked at. What shows a feature in them is in features.json.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch_images.arch import Capability, targets_in_listing, widespread
+
+_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
+_OFF = re.compile(r"\boff\b|not found|could not|disabl|cannot|without|unable", re.IGNORECASE)
+
+
+def problems(recipe: Mapping[str, Any], files: Path, log: str, tools: Path) -> Iterator[str]:
+    """Everything in which an unpacked wheel of torch is not what its recipe says.
+
+    `log` is what its build printed, `tools` the folder with NVIDIA's cuobjdump.
+    """
+    evidence = json.loads(Path(__file__).with_name("features.json").read_text())
+    for feature in recipe["features"]:
+        if not shows(files / "torch" / "lib", evidence[feature]):
+            line = switched_off(feature, evidence[feature]["option"], log)
+            yield f"feature {feature} is not in the wheel" + (
+                f'; CMake said: "{line}"' if line else ""
+            )
+    yield from _versions(recipe, files / "torch" / "version.py")
+    for name in _LIBRARIES:
+        library = files / "torch" / "lib" / name
+        if library.exists():
+            yield from _code(recipe["arches"].split(";"), library, tools)
+
+
+def shows(folder: Path, feature: Mapping[str, str]) -> bool:
+    """Whether a library has the text that shows a feature."""
+    path = folder / feature["library"]
+    if not path.is_file():
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data.find(feature["text"].encode()) >= 0
+
+
+def switched_off(feature: str, option: str, log: str) -> str:
+    """The line of a build's log that switched a feature off; "" if none is found."""
+    words = {feature.replace("-", ""), option.removeprefix("USE_").replace("_", "").lower()}
+    for line in log.splitlines():
+        plain = re.sub(r"[-_ ]", "", line).lower()
+        if _OFF.search(line) and any(word and word in plain for word in words):
+            return line.strip().removeprefix("-- ")
+    return ""
+
+
+def _versions(recipe: Mapping[str, Any], path: Path) -> Iterator[str]:
+    text = path.read_text() if path.exists() else ""
+    found = dict(re.findall(r"^(\w+)(?:: [^=]+)? = ['\"]([^'\"]*)['\"]", text, re.MULTILINE))
+    wanted = {
+        "__version__": recipe["version"],
+        "git_version": recipe["commit"],
+        "cuda": recipe["cuda"],
+    }
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            yield f"torch.version.{name.strip('_')} is {found.get(name)}, asked for was {value}"
+
+
+def _code(arches: list[str], library: Path, tools: Path) -> Iterator[str]:
+    """What is wrong with the machine code of a library."""
+    wanted = {Capability.parse(arch.removesuffix("+PTX")) for arch in arches}
+    virtual = {Capability.parse(arch[:-4]) for arch in arches if arch.endswith("+PTX")}
+    for kind, expected in (("elf", wanted), ("ptx", virtual)):
+        done = subprocess.run(
+            [tools / "cuobjdump", f"--list-{kind}", library],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        listed = targets_in_listing(done.stdout)
+        everywhere = _capabilities(widespread(listed))
+        what = "machine code" if kind == "elf" else "PTX"
+        for missing in sorted(expected - everywhere):
+            yield f"{library.name} has no {what} for {missing}"
+        for extra in sorted(_capabilities(listed) - expected):
+            yield f"{library.name} has {what} for {extra}, which was not asked for"
+
+
+def _capabilities(targets: Iterable[str]) -> set[Capability]:
+    """What targets are for; those of single kernels, such as sm_90a, count as 9.0."""
+    found = (Capability.of_target(target.rstrip("af")) for target in targets)
+    return {capability for capability in found if capability}

@@ -1,0 +1,50 @@
+"""Which names a source tree reads as options of its build.
+
+PyTorch hands every variable that looks like an option to CMake, whether anything reads it or not,
+so a misspelt one changes nothing and says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_CMAKE = re.compile(
+    r"\b(?:option|cmake_dependent_option)\s*\(\s*(\w+)"
+    r"|\bENV\{(\w+)\}"
+    r"|\bset\s*\(\s*(\w+)[^()#]*?\bCACHE\b"
+    r"|\bDEFINED\s+(?:ENV\{)?(\w+)"
+)
+_PYTHON = re.compile(r"""["']([A-Z][A-Z0-9_]{2,})["']""")
+# What CMake itself, or every compiler, reads.
+_CONVENTIONS = re.compile(r"CMAKE_\w+|CC|CXX|C(?:XX)?FLAGS|LDFLAGS|CUDAHOSTCXX|\w+_(?:ROOT|DIR)")
+
+
+def read_by(tree: Path) -> frozenset[str]:
+    """The names that the build of a tree reads: its own files, not those of its submodules."""
+    found: set[str] = set()
+    for path in _build_files(tree):
+        text = path.read_text(errors="replace")
+        if path.suffix == ".py":
+            found.update(_PYTHON.findall(text))
+        else:
+            text = re.sub(r"#.*", "", text)
+            found.update(name for groups in _CMAKE.findall(text) for name in groups if name)
+    return frozenset(found)
+
+
+def unread(names: Iterable[str], tree: Path) -> list[str]:
+    """Those of `names` that nothing in a tree reads."""
+    known = read_by(tree)
+    return [n for n in names if n not in known and not _CONVENTIONS.fullmatch(n)]
+
+
+def _build_files(tree: Path) -> Iterator[Path]:
+    for pattern in ("CMakeLists.txt", "setup.py", "pyproject.toml"):
+        yield from tree.glob(pattern)
+    for folder in ("aten", "c10", "caffe2", "torch"):
+        yield from (tree / folder).glob("**/CMakeLists.txt")
+    for folder in ("cmake", "tools", "build_tools", "python"):
+        yield from (tree / folder).glob("**/*.cmake")
+        yield from (tree / folder).glob("**/*.py")

@@ -1,0 +1,81 @@
+"""A wheel as its build left it -> one that finds NVIDIA's libraries, with the same bytes each time.
+
+Libraries look for what they need where the packages of the image have it; the wheel is packed in a
+fixed order, with fixed times and modes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# The driver has it; at run time the container toolkit, or the image's start, says where.
+_FROM_THE_HOST = ("libcuda.so.1", "libnvidia-ml.so.1")
+
+
+def unpack(wheel: Path, folder: Path) -> Path:
+    """Unpack a wheel below a folder; the folder that has its files."""
+    folder.mkdir(parents=True)
+    _python("-m", "wheel", "unpack", "--dest", str(folder), str(wheel))
+    [files] = folder.iterdir()
+    return files
+
+
+def pack(files: Path, folder: Path) -> Path:
+    """Pack what `unpack` gave; the wheel. Its times are SOURCE_DATE_EPOCH."""
+    for path in files.rglob("*"):
+        if not path.is_symlink():
+            executable = path.is_dir() or path.stat().st_mode & 0o100
+            path.chmod(0o755 if executable else 0o644)
+    folder.mkdir(parents=True, exist_ok=True)
+    _python("-m", "wheel", "pack", "--dest-dir", str(folder), str(files))
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def set_search_paths(files: Path, site: Path) -> list[str]:
+    """Let every library find what it needs, in the wheel itself or in NVIDIA's packages.
+
+    `site` is where all packages will be installed. Returns a line for each need that nothing meets.
+    """
+    provided = {path.name: path.parent for path in sorted(files.rglob("*.so*"))}
+    nvidia = {p.name: p.parent for p in sorted((site / "nvidia").glob("*/lib/*.so*"))}
+    system = _system_libraries()
+    problems = []
+    for path in _libraries(files):
+        folders = []
+        for need in _patchelf("--print-needed", str(path)).split():
+            if need in provided:
+                folders.append(provided[need])
+            elif need in nvidia:
+                folders.append(files / nvidia[need].relative_to(site))
+            elif need not in system and need not in _FROM_THE_HOST:
+                problems.append(f"{path.relative_to(files)} needs {need}, which nothing has")
+        # NVIDIA's libraries open others of theirs by name, such as the engines of cuDNN.
+        folders += [files / f.relative_to(site) for f in sorted(set(nvidia.values()))]
+        steps = [os.path.relpath(folder, path.parent) for folder in dict.fromkeys(folders)]
+        origin = [f"$ORIGIN/{step}" if step != "." else "$ORIGIN" for step in steps]
+        _patchelf("--set-rpath", ":".join(origin), str(path))
+    return problems
+
+
+def _libraries(files: Path) -> Iterator[Path]:
+    for path in sorted(files.rglob("*.so*")):
+        if path.is_file() and not path.is_symlink() and path.read_bytes()[:4] == b"\x7fELF":
+            yield path
+
+
+def _system_libraries() -> frozenset[str]:
+    listing = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
+    return frozenset(line.split()[0] for line in listing.stdout.splitlines()[1:] if "=>" in line)
+
+
+def _patchelf(*words: str) -> str:
+    return subprocess.run(["patchelf", *words], capture_output=True, text=True, check=True).stdout
+
+
+def _python(*words: str) -> None:
+    subprocess.run([sys.executable, *words], check=True, stdout=sys.stderr)

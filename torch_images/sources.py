@@ -1,0 +1,117 @@
+"""Source trees and archives: the exact ones that a build compiles, or compiles with.
+
+A tree is pinned by its commit, which covers its submodules; an archive by its SHA-256.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_images import lockfile
+
+_TREE = re.compile(r"(?P<name>[a-z0-9]+)==(?P<version>\S+) git:(?P<commit>[0-9a-f]{40})")
+_ARCHIVE = re.compile(
+    r"(?P<name>[a-z][a-z0-9_]*)==(?P<version>\S+) sha256:(?P<sha256>[0-9a-f]{64})"
+)
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class LockedTree:
+    """A tree of a repository; `version` is the one that its files say."""
+
+    name: str
+    version: str
+    repository: str
+    commit: str
+
+    @property
+    def line(self) -> str:
+        """The line of the lock that pins it."""
+        return f"{self.name}=={self.version} git:{self.commit}"
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class LockedArchive:
+    """A file at a URL; `size` is in bytes."""
+
+    name: str
+    version: str
+    url: str
+    size: int
+    sha256: str
+
+    @property
+    def line(self) -> str:
+        """The line of the lock that pins it."""
+        return f"{self.name}=={self.version} sha256:{self.sha256}"
+
+    @property
+    def filename(self) -> str:
+        """The last part of its URL."""
+        return self.url.rpartition("/")[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceLock:
+    """The content of a lock file; `name` is the file's, without suffix.
+
+    `unlocked` marks one that a build resolved for itself, or that a user's own tree is part of.
+    """
+
+    name: str
+    date: dt.date
+    request: tuple[str, ...]
+    trees: tuple[LockedTree, ...] = ()
+    archives: tuple[LockedArchive, ...] = ()
+    unlocked: bool = False
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the lock's text, in hexadecimal."""
+        return hashlib.sha256(format_sources(self).encode()).hexdigest()
+
+    def tree(self, name: str) -> LockedTree:
+        """The tree with a name."""
+        return next(tree for tree in self.trees if tree.name == name)
+
+
+def format_sources(lock: SourceLock) -> str:
+    """The text of the lock file: sorted, the same for equal locks."""
+    header = {
+        "date": lock.date.isoformat(),
+        "request": " ".join(sorted(lock.request)),
+        "unlocked": "yes" if lock.unlocked else "",
+    }
+    entries = [lockfile.Entry(0, tree.repository, tree.line) for tree in sorted(lock.trees)]
+    entries += [lockfile.Entry(a.size, a.url, a.line) for a in sorted(lock.archives)]
+    return lockfile.compose(header, entries)
+
+
+def parse_sources(text: str, name: str) -> SourceLock:
+    """Read the text of a lock with a name. Raises LockError for anything unexpected."""
+    header, entries = lockfile.parse(text, name)
+    trees, archives = [], []
+    for entry in entries:
+        if match := _TREE.fullmatch(entry.line):
+            trees.append(LockedTree(repository=entry.where, **match.groupdict()))
+        elif match := _ARCHIVE.fullmatch(entry.line):
+            archives.append(LockedArchive(url=entry.where, size=entry.size, **match.groupdict()))
+        else:
+            raise lockfile.unreadable(name, entry.line)
+    return SourceLock(
+        name=name,
+        date=dt.date.fromisoformat(header["date"]),
+        request=tuple(header.get("request", "").split()),
+        trees=tuple(sorted(trees)),
+        archives=tuple(sorted(archives)),
+        unlocked=header.get("unlocked") == "yes",
+    )
+
+
+def read_sources(path: Path) -> SourceLock:
+    """Read a lock file. Raises LockError where it is missing or damaged."""
+    return parse_sources(lockfile.read(path), path.stem)
