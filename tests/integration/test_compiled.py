@@ -1,0 +1,476 @@
+"""Torch and Triton compiled from trees: stand-ins for both, everything around them real."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import uv
+
+from tests.integration.standins import replace, served
+from tests.integration.support import ROOT, Built, invoke, quiet
+from tests.integration.trees import (
+    FORK,
+    LLVM,
+    Repositories,
+    archives,
+    compiling_project,
+    make_repositories,
+    mirror,
+)
+from torch_images.arch import targets_in_listing
+from torch_images.bake import BuildOptions, environment
+from torch_images.build import plan, prepare, settle
+from torch_images.config import Config
+from torch_images.engine import Engine
+from torch_images.load import load_config
+from torch_images.matrix import choose
+from torch_images.network import detect
+from torch_images.runner import Runner
+from torch_images.wheels import format_lock, read_lock
+from torch_images.workplace import Workplace, default_cache
+
+WHEELS = (
+    *("wheels", "--cuda", "13.0", "--progress", "plain", "--skip-disk-check"),
+    *("--source", "fork"),
+)
+SITE = "/opt/venv/lib/python3.11/site-packages"
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """A project that compiles stand-ins, and what its builds need."""
+
+    folder: Path
+    env: dict[str, str]
+    repositories: Repositories
+    files: dict[str, bytes]
+    tools: Path
+
+    def invoke(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return invoke(*words, cwd=self.folder, env=self.env)
+
+    def wheels(self, *words: str, output: Path) -> str:
+        """Compile into a folder; what was said on the way."""
+        done = self.invoke(*WHEELS, *words, "--output", str(output))
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stderr
+
+    def commit(self) -> None:
+        """Commit what was changed in the fork's checkout, and build from that."""
+        text = (self.folder / "images.yaml").read_text()
+        found = re.search(r"pytorch\n      commit: (\w+)", text)
+        assert found
+        commit = self.repositories.commit(FORK)
+        replace(self.folder, "images.yaml", found[1], commit)
+        lock = self.folder / "locks" / "source-fork.txt"
+        lock.write_text(lock.read_text().replace(found[1], commit))
+
+    def code(self, wheel: Path, kind: str, scratch: Path) -> dict[str, int]:
+        """How often each target occurs in the machine code, or PTX, of libtorch_cuda.so."""
+        library = scratch / "libtorch_cuda.so"
+        with zipfile.ZipFile(wheel) as zipped:
+            library.write_bytes(zipped.read("torch/lib/libtorch_cuda.so"))
+        command = [self.tools / "cuobjdump", f"--list-{kind}", library]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        return dict(targets_in_listing(listed))
+
+
+@pytest.fixture(scope="module")
+def compiling(
+    built: dict[str, Built], locks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Compiling]:
+    """The project, a mirror of its sources, and an index with stand-ins."""
+    scratch = tmp_path_factory.mktemp("compiling")
+    tools = scratch / "tools"
+    tools.mkdir()
+    names = ("cuobjdump", "nvdisasm")
+    with container(built["cu130"].digest) as name:
+        for tool in names:
+            path = f"{name}:{SITE}/triton/backends/nvidia/bin/{tool}"
+            subprocess.run(["docker", "cp", path, tools / tool], check=True, capture_output=True)
+    repositories = make_repositories(scratch / "repositories")
+    folder = scratch / "project"
+    data = {tool: (tools / tool).read_bytes() for tool in names}
+    pages = compiling_project(folder, locks, scratch / "wheels", repositories, data)
+    files = archives()
+    with served(pages) as index, mirror(repositories, files) as url:
+        env = {
+            "UV_DEFAULT_INDEX": index,
+            "TORCH_IMAGES_SOURCE_MIRROR": url,
+            "TORCH_IMAGES_LOCKS": str(folder / "locks"),
+        }
+        yield Compiling(folder, env, repositories, files, tools)
+
+
+@contextlib.contextmanager
+def container(image: str) -> Iterator[str]:
+    """A container that is not started."""
+    created = subprocess.run(
+        ["docker", "create", image], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    try:
+        yield created
+    finally:
+        subprocess.run(["docker", "rm", created], check=True, capture_output=True)
+
+
+def hits(said: str, wheel: str) -> dict[str, tuple[int, int]]:
+    """Of each kind of file: how many were in the compile cache, of how many."""
+    lines = re.findall(rf"{wheel}: compile cache hits: (.*)", said)
+    found = re.findall(r"([^,]+?) (\d+) of (\d+)", lines[-1])
+    return {kind.strip(): (int(hit), int(all_)) for kind, hit, all_ in found}
+
+
+def tables(compiling: Compiling, size: int, start: int) -> None:
+    """Give the fork four files whose compilation takes memory, 0.16 KB for each element."""
+    folder = compiling.repositories.work(FORK) / "aten" / "tables"
+    folder.mkdir(exist_ok=True)
+    for number in range(4):
+        values = ",".join(str((start + number + i) % 97) for i in range(size))
+        text = f"extern const int table_{number}[];\nconst int table_{number}[] = {{{values}}};\n"
+        (folder / f"table_{number}.cpp").write_text(text)
+    compiling.commit()
+
+
+def test_wheels_have_what_was_asked_for(compiling: Compiling, tmp_path: Path) -> None:
+    said = compiling.wheels("--arch", "8.0,9.0,12.0", output=tmp_path / "dist")
+    assert "llvm f6ded0be-ubuntu-x64, json v3.11.3 was not locked" in said
+    torch, triton = sorted((tmp_path / "dist").iterdir())
+    commit = (compiling.repositories.work(FORK) / ".git/refs/heads/main").read_text().strip()
+    assert torch.name == f"torch-2.12.0a0+git{commit[:7]}.cu130-cp311-cp311-linux_x86_64.whl"
+    assert re.fullmatch(r"triton-3\.7\.1\+git\w{7}-cp311-cp311-linux_x86_64\.whl", triton.name)
+    assert compiling.code(torch, "elf", tmp_path).keys() == {"sm_80", "sm_90", "sm_120"}
+    assert not compiling.code(torch, "ptx", tmp_path)
+    with zipfile.ZipFile(torch) as zipped:
+        assert f"git_version = '{commit}'" in zipped.read("torch/version.py").decode()
+        assert {member.date_time for member in zipped.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+    with zipfile.ZipFile(triton) as zipped:
+        names = set(zipped.namelist())
+    assert {f"triton/backends/nvidia/bin/{n}" for n in ("ptxas", "ptxas-blackwell")} <= names
+
+
+def test_ptx_when_asked_for(compiling: Compiling, tmp_path: Path) -> None:
+    compiling.wheels("--arch", "12.0+PTX", output=tmp_path / "dist")
+    [torch] = (tmp_path / "dist").glob("torch-*")
+    assert compiling.code(torch, "elf", tmp_path).keys() == {"sm_120"}
+    assert compiling.code(torch, "ptx", tmp_path).keys() == {"sm_120"}
+
+
+def test_the_next_commit_finds_what_was_compiled(compiling: Compiling, tmp_path: Path) -> None:
+    with (compiling.repositories.work(FORK) / "torch" / "__init__.py").open("a") as file:
+        file.write("\nNEXT = True\n")
+    compiling.commit()
+    found = hits(compiling.wheels("--arch", "8.0,9.0,12.0", output=tmp_path / "dist"), "torch")
+    for kind in ("CUDA", "CUBIN", "PTX"):
+        assert found[kind][0] == found[kind][1] > 0
+    assert found["C/C++"][0] >= 3
+
+
+def test_an_image_of_it(compiling: Compiling, built: dict[str, Built], engine: Engine) -> None:
+    words = ("build", "--cuda", "13.0", "--arch", "12.0", "--source", "fork", "--unverified")
+    done = compiling.invoke(*words, "--progress", "plain", "--skip-disk-check", "--json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    [image] = json.loads(done.stdout)
+    assert image["unlocked"] is True
+    [tag] = image["tags"]
+    code = (
+        "import ctypes, pathlib, torch, triton; print(torch.answer(), triton.__version__);"
+        "ctypes.CDLL(str(pathlib.Path(torch.__file__).parent / 'lib/libtorch_cuda.so'))"
+    )
+    try:
+        ran = engine.run(tag, "python", "-c", code, **quiet())
+        assert (ran.code, ran.output) == (0, "50 3.7.1\n")
+        labels = engine.inspect(tag).labels
+        assert labels["io.github.torch-images.torch.commit"] == (
+            (compiling.repositories.work(FORK) / ".git/refs/heads/main").read_text().strip()
+        )
+        ptxas = f"{SITE}/triton/backends/nvidia/bin/ptxas-blackwell"
+        assert "release 13.0" in engine.run(tag, ptxas, "--version", **quiet()).output
+        assert engine.run(tag, "sh", "-c", "command -v nvcc sccache cmake", **quiet()).code == 127
+        ours, plain = (engine.inspect(x).layers for x in (tag, built["cu130"].digest))
+        assert ours[:2] == plain[:2]  # the base, and the virtual environment
+    finally:
+        engine.untag(tag)
+
+
+@contextlib.contextmanager
+def changed(compiling: Compiling, *changes: tuple[str, str]) -> Iterator[None]:
+    """The project with images.yaml changed for a while."""
+    path = compiling.folder / "images.yaml"
+    before = path.read_text()
+    for old, new in changes:
+        replace(compiling.folder, "images.yaml", old, new)
+    try:
+        yield
+    finally:
+        path.write_text(before)
+
+
+def refused(compiling: Compiling, *words: str, code: int = 1) -> str:
+    """The one line that a build ends with that must fail, leaving nothing behind."""
+    output = compiling.folder / "refused"
+    done = compiling.invoke(*WHEELS, "--arch", "12.0", *words, "--output", str(output))
+    assert done.returncode == code, done.stderr[-3000:]
+    assert not output.exists()
+    assert "Traceback" not in done.stderr.splitlines()[-1]
+    return done.stderr.strip().splitlines()[-1]
+
+
+def head(compiling: Compiling) -> str:
+    """The beginning of the fork's commit."""
+    path = compiling.repositories.work(FORK) / ".git/refs/heads/main"
+    return path.read_text()[:7]
+
+
+def test_a_feature_that_was_switched_off_is_named(compiling: Compiling) -> None:
+    with changed(
+        compiling,
+        ("mkldnn]\n    # No", "mkldnn, cusparselt]\n    # No"),
+        ("without: [cusparselt]", "without: []"),
+    ):
+        assert refused(compiling) == (
+            'error: feature cusparselt is not in the wheel; CMake said: "Cannot find cuSPARSELt '
+            'library. Turning the option off"'
+        )
+
+
+def test_an_option_that_the_tree_does_not_read(compiling: Compiling) -> None:
+    with changed(compiling, ('BUILD_TEST: "0"', 'BUILD_TEST: "0", USE_NCCL: "1"')):
+        assert refused(compiling) == f"error: torch {head(compiling)} has no option USE_NCCL"
+
+
+def test_what_does_not_compile(compiling: Compiling) -> None:
+    source = compiling.repositories.work(FORK) / "aten" / "c10.cpp"
+    before = source.read_text()
+    source.write_text("this is no C++\n")
+    compiling.commit()
+    try:
+        assert refused(compiling) == "error: torch did not compile, see above"
+    finally:
+        source.write_text(before)
+        compiling.commit()
+
+
+def test_a_commit_that_is_not_there(compiling: Compiling) -> None:
+    wanted = f"https://github.com/{FORK}@{'a' * 40}"
+    assert refused(compiling, "--torch-source", wanted, code=3) == (
+        f"error: https://github.com/{FORK} has no commit {'a' * 40}; correct it in images.yaml"
+    )
+
+
+def test_a_tree_of_ones_own(compiling: Compiling, tmp_path: Path) -> None:
+    """With a submodule that is checked out there, and can be had nowhere else."""
+    tree = tmp_path / "my tree"
+    bare = compiling.repositories.folder / "bare"
+    git = ["git", "-c", "protocol.file.allow=always", "-c", "user.name=t", "-c", "user.email=t@t"]
+    git += ["-c", f"url.{bare}/.insteadOf=https://github.com/"]
+    subprocess.run([*git, "clone", "--quiet", bare / f"{FORK}.git", tree], check=True)
+    update = ["submodule", "--quiet", "update", "--init"]
+    subprocess.run([*git, "-C", tree, *update], check=True)
+    inside = tree / "third_party" / "fbgemm"
+    (inside / "src" / "fbgemm.cpp").write_text("int fbgemm_answer() { return 9; }\n")
+    subprocess.run([*git, "-C", inside, "commit", "--quiet", "--all", "-m", "x"], check=True)
+    line = refused(compiling, "--torch-source", str(tree), code=2)
+    assert line.startswith(f"error: {tree} has changes that no commit has; commit them, or name")
+    (tree / "version.txt").write_text("2.12.1\n")
+    subprocess.run([*git, "-C", tree, "commit", "--quiet", "--all", "-m", "x"], check=True)
+    compiling.wheels("--arch", "12.0", "--torch-source", str(tree), output=tmp_path / "dist")
+    [torch] = (tmp_path / "dist").glob("torch-2.12.1+git*.whl")
+    with zipfile.ZipFile(torch) as zipped:
+        zipped.extractall(tmp_path / "torch")
+    code = "import torch; print(torch.answer())"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "torch")}
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert ran.stdout == "51\n"
+    line = refused(compiling, "--torch-source", str(tree), "--locked", code=3)
+    assert "source-fork.txt is not one that `invoke lock` resolved" in line
+
+
+def test_what_triton_asks_for_is_locked(compiling: Compiling, tmp_path: Path) -> None:
+    assert "locks/source-fork.txt lacks llvm" in refused(compiling, "--locked", code=3)
+    done = compiling.invoke("lock", "--select", "source-fork")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "source-fork: 2 trees, 2 archives, 0 MB, changed\n",
+    )
+    said = compiling.wheels("--arch", "12.0", "--locked", output=tmp_path / "dist")
+    assert "was not locked" not in said
+    original = compiling.files[LLVM]
+    compiling.files[LLVM] = original + b"x"
+    try:
+        done = compiling.invoke("lock", "--check", "--select", "source-fork")
+        assert done.returncode == 0, done.stderr  # what is locked is not asked for again
+        cache = {**compiling.env, "TORCH_IMAGES_CACHE": str(tmp_path / "cache")}
+        other = dataclasses.replace(compiling, env=cache)
+        line = refused(other, "--locked", code=3)
+        assert "llvm f6ded0be-ubuntu-x64 is not the package that was locked" in line
+    finally:
+        compiling.files[LLVM] = original
+
+
+def test_a_killed_build_goes_on_from_the_cache(compiling: Compiling, tmp_path: Path) -> None:
+    tables(compiling, 1_000_000, os.getpid())
+    words = [*WHEELS, "--arch", "12.0", "--output", str(tmp_path / "dist")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "invoke", *words],
+        cwd=compiling.folder,
+        env={**os.environ, **compiling.env},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        done = sum(1 for _ in iter_until(process.stderr, r"Building CXX .*table_", 3))
+        assert done == 3
+        os.killpg(process.pid, signal.SIGKILL)
+    assert not (tmp_path / "dist").exists()
+    found = hits(compiling.wheels("--arch", "12.0", output=tmp_path / "dist"), "torch")
+    assert found["C/C++"][0] >= 5  # three of the plain ones, and what the killed build finished
+    assert len(list((tmp_path / "dist").iterdir())) == 2
+
+
+def iter_until(lines: Iterator[str], pattern: str, count: int) -> Iterator[str]:
+    """The first `count` lines that a pattern is found in."""
+    for line in lines:
+        if re.search(pattern, line):
+            yield line
+            count -= 1
+        if not count:
+            return
+
+
+@contextlib.contextmanager
+def control_group(limit: int) -> Iterator[str]:
+    """A control group with so many bytes of memory, of whichever version this machine has."""
+    top = Path("/sys/fs/cgroup")
+    first = (top / "cgroup.controllers").exists()
+    folder = (top if first else top / "memory") / f"torch-images-{os.getpid()}"
+    folder.mkdir()
+    try:
+        name = "memory.max" if first else "memory.limit_in_bytes"
+        (folder / name).write_text(str(limit))
+        yield f"/{folder.name}"
+    finally:
+        for inner in sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True):
+            inner.rmdir()
+        folder.rmdir()
+
+
+def test_out_of_memory_it_goes_on_with_fewer_jobs(
+    compiling: Compiling, engine: Engine, runner: Runner
+) -> None:
+    """In a real control group that holds one of the large compilations, and not two.
+
+    Bake cannot name a control group, `docker buildx build` can: the same step, from the same files.
+    """
+    tables(compiling, 4_000_000, os.getpid() + 1)
+    network = dataclasses.replace(
+        detect(os.environ),
+        index=compiling.env["UV_DEFAULT_INDEX"],
+        source_mirror=compiling.env["TORCH_IMAGES_SOURCE_MIRROR"],
+    )
+    folder = compiling.folder
+    place = Workplace(root=folder, cache=default_cache(), network=network, locks=folder / "locks")
+    config, options = load_config(folder / "images.yaml"), BuildOptions(compat="off", jobs=2)
+    [planned] = plan(config, [choose(config, arch="12.0", source="fork")], place.locks)
+    ready, parts = settle(config, [planned], place, options, engine=engine, run=runner)
+    prepare(config, ready, parts, place, options, run=runner)
+    target = json.loads((folder / "build/docker-bake.json").read_text())["target"][planned.target]
+    with control_group(900_000_000) as group:
+        command = ["docker", "buildx", "build", "--progress=plain", "--target=torch"]
+        command += [f"--cgroup-parent={group}", "--network=host", "--output=type=cacheonly"]
+        command += [f"--build-context={name}={path}" for name, path in target["contexts"].items()]
+        command += [f"--build-arg={name}={value}" for name, value in target["args"].items()]
+        command += [f"--secret={secret}" for secret in target["secret"]]
+        done = runner.stream([*command, target["context"]], env=environment(network, options))
+    assert not done.code, done.output
+    assert "torch: 2 processors" in done.output or " 2 jobs" in done.output
+    assert "torch: out of memory, going on with 1 jobs" in done.output
+    assert "torch: compiled in" in done.output
+
+
+@pytest.mark.parametrize("cuda", ["cu128", "cu130"])
+def test_what_shows_a_feature_is_in_the_published_torch(
+    built: dict[str, Built], config: Config, engine: Engine, cuda: str
+) -> None:
+    """The evidence that compiled wheels are held to, looked for in the real ones."""
+    features = next(c.wheel.features for c in config.cudas if c.short == cuda)
+    code = (
+        "import json, pathlib, sys; sys.path[:0] = ['/run/source', '/run/package']; import gate\n"
+        "known = json.loads(pathlib.Path('/run/source/features.json').read_text())\n"
+        f"lib = pathlib.Path('{SITE}/torch/lib')\n"
+        f"print([f for f in {features!r} if not gate.shows(lib, known[f])])\n"
+        "print(sorted(f for f in known if gate.shows(lib, known[f])))"
+    )
+    volumes = {
+        str(ROOT / "scripts/image/source"): {"bind": "/run/source", "mode": "ro"},
+        str(ROOT / "torch_images"): {"bind": "/run/package/torch_images", "mode": "ro"},
+    }
+    done = engine.run(built[cuda].digest, "python", "-B", "-c", code, **quiet(volumes=volumes))
+    assert done.output == f"[]\n{sorted(features)}\n"
+
+
+def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
+    """As for CUDA 12.8, with the archives that hold its nvcc made of the wheels of 13.0's."""
+    lock = compiling.folder / "locks" / "build-fork-cu130-py311.txt"
+    before = lock.read_text()
+    parts = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
+    wheels = [w for w in read_lock(lock).wheels if w.name in parts]
+    words = [f"{wheel.name}=={wheel.version}" for wheel in wheels]
+    site = tmp_path / "site"
+    install = [uv.find_uv_bin(), "pip", "install", "--quiet", "--no-config", "--no-deps"]
+    env = {k: v for k, v in os.environ.items() if k not in ("PIP_FIND_LINKS", "UV_FIND_LINKS")}
+    network = detect(os.environ).for_uv()
+    env |= {k: v for k, v in network.items() if v is not None}
+    subprocess.run([*install, "--target", site, *words], env=env, check=True)
+    root = "/developer.download.nvidia.com/compute/cuda/redist"
+    data, place = io.BytesIO(), "cuda_nvcc/linux-x86_64/cuda_nvcc-linux-x86_64-13.0.88-archive"
+    with tarfile.open(fileobj=data, mode="w:xz", preset=0) as tar:
+        tar.add(site / "nvidia" / "cu13", arcname=place.rpartition("/")[2])
+    compiling.files[f"{root}/{place}.tar.xz"] = data.getvalue()
+    file = {
+        "relative_path": f"{place}.tar.xz",
+        "sha256": hashlib.sha256(data.getvalue()).hexdigest(),
+        "size": str(len(data.getvalue())),
+    }
+    listed = {"cuda_nvcc": {"version": "13.0.88", "linux-x86_64": file}}
+    compiling.files[f"{root}/redistrib_13.0.2.json"] = json.dumps(listed).encode()
+    toolkit = '    toolkit: ["cuda-toolkit[cccl,crt,nvcc,nvvm]==13.0.2"]\n'
+    try:
+        with changed(compiling, (toolkit, "    release: 13.0.2\n    archives: [cuda_nvcc]\n")):
+            without = dataclasses.replace(
+                read_lock(lock),
+                request=tuple(w for w in read_lock(lock).request if "cuda-toolkit" not in w),
+                wheels=tuple(w for w in read_lock(lock).wheels if w.name not in parts),
+            )
+            lock.write_text(format_lock(without))
+            assert "locks/toolkit-cu130.txt does not exist" in refused(compiling, code=3)
+            done = compiling.invoke("lock", "--select", "toolkit-cu130")
+            assert done.returncode == 0, done.stderr
+            said = compiling.wheels("--arch", "12.0", output=tmp_path / "dist")
+            assert "torch: compiled in" in said
+            [torch] = (tmp_path / "dist").glob("torch-*")
+            assert compiling.code(torch, "elf", tmp_path).keys() == {"sm_120"}
+            compiling.files[f"{root}/{place}.tar.xz"] += b"x"
+            done = compiling.invoke("lock", "--check", "--select", "toolkit-cu130")
+            assert done.returncode == 0, done.stderr  # the list of the release says the same
+    finally:
+        lock.write_text(before)
+        (compiling.folder / "locks" / "toolkit-cu130.txt").unlink(missing_ok=True)
