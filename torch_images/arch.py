@@ -102,3 +102,20 @@ def widespread(found: Counter[str], *, like: Counter[str] | None = None) -> set[
     """
     most = max((found if like is None else found + like).values(), default=0)
     return {name for name, count in found.items() if 2 * count >= most}
+
+
+def unasked(wanted: Iterable[Capability], found: Counter[str]) -> list[Capability]:
+    """What a library has code for that nobody asked for, the oldest first.
+
+    Targets with a suffix count as the plain ones. Single kernels for another minor version are no
+    mistake: torch's build adds them, such as FP8 products for 8.9 where 8.6 was asked for.
+    """
+    asked = set(wanted)
+    common = {_plain(name) for name in widespread(found)}
+    extra = {_plain(name) for name in found} - asked
+    majors = {capability.major for capability in asked}
+    return sorted(c for c in extra if c and (c in common or c.major not in majors))
+
+
+def _plain(target: str) -> Capability | None:
+    return Capability.of_target(target.rstrip("af"))

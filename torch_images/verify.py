@@ -90,6 +90,9 @@ def claim(config: Config, planned: Planned, note: str) -> dict[str, Any]:
         "debian_packages": [*spec.base.packages, *spec.variant.packages],
         "debs": {deb.name: deb.version for deb in lock.all_debs},
         "cuda_home": spec.variant.cuda_home,
+        "toolkit": [a.name for a in lock.toolkit.archives]
+        if lock.toolkit and spec.variant.cuda_home
+        else [],
         "bootstrapped": not lock.base.image,
         "locks": lock.texts(),
         "site_packages": f"/opt/venv/lib/python{spec.base.python}/site-packages",

@@ -7,6 +7,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from torch_images.arch import Capability, coverage, targets_in_listing, widespread
+from torch_images.arch import Capability, coverage, targets_in_listing, unasked, widespread
 
 LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -50,6 +51,16 @@ def test_machine_code_serves(arch: str, library: str, observe: Observe) -> None:
     how = coverage(Capability.parse(arch), widespread(elf), widespread(ptx, like=elf))
     observe(f"arch {arch} in {library}", how)
     assert how is not None, f"{library} holds {dict(elf)} and PTX {dict(ptx)}; none serves {arch}"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_machine_code_is_exactly_what_was_asked_for(expected: dict[str, Any], library: str) -> None:
+    if not expected["exact"]:
+        pytest.skip("published wheels have what they have")
+    asked = {Capability.parse(arch.removesuffix("+PTX")) for arch in expected["exact"]}
+    virtual = {Capability.parse(a[:-4]) for a in expected["exact"] if a.endswith("+PTX")}
+    assert not unasked(asked, code(library, "elf"))
+    assert not unasked(virtual, code(library, "ptx"))
 
 
 def test_triton_compiles_to_machine_code(arch: str, tmp_path: Path) -> None:

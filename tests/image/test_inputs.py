@@ -35,7 +35,8 @@ def installed(host: Host) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def pinned(expected: Facts) -> dict[tuple[str, str], str]:
     """SHA-256 by name and version of what the locks put into the image."""
-    texts = [text for name, text in expected["locks"].items() if not name.startswith("tools-")]
+    making = ("tools-", "build-", "source-", *(() if expected["cuda_home"] else ("toolkit-",)))
+    texts = [text for name, text in expected["locks"].items() if not name.startswith(making)]
     return {(n, v): digest for text in texts for n, v, digest in LOCKED.findall(text)}
 
 
@@ -65,13 +66,14 @@ def test_bill_of_materials_lists_everything(
     pinned: dict[tuple[str, str], str],
     expected: Facts,
 ) -> None:
-    found: dict[str, set[tuple[str, str]]] = {"deb": set(), "pypi": set()}
+    found: dict[str, set[tuple[str, str]]] = {"deb": set(), "pypi": set(), "generic": set()}
     for part in sbom["components"]:
         found[part["purl"].split(":")[1].split("/")[0]].add((part["name"], part["version"]))
     assert found["deb"] == set(installed.items()) | {
         (name, version) for name, version in pinned if name.startswith("cuda-compat-")
     }
     assert found["pypi"] == set(expected["packages"].items())
+    assert {name for name, _ in found["generic"]} == set(expected["toolkit"])
 
 
 def test_bill_of_materials_has_the_locked_hashes(
@@ -106,6 +108,17 @@ def test_bill_of_materials_names_known_licences(sbom: dict[str, Any]) -> None:
         "libc6": "see /usr/share/doc/libc6/copyright",
     }.items():
         assert words in licences[name], name
+
+
+def test_bill_of_materials_names_what_was_compiled(sbom: dict[str, Any], expected: Facts) -> None:
+    found = {
+        part["name"]: part["externalReferences"][0]["url"].rpartition("@")[2]
+        for part in sbom["components"]
+        if "externalReferences" in part
+    }
+    label = "io.github.torch-images.{}.commit"
+    names = [name for name in ("torch", "triton") if label.format(name) in expected["labels"]]
+    assert found == {name: expected["labels"][label.format(name)] for name in names}
 
 
 def test_bill_of_materials_is_dated_by_the_lock(sbom: dict[str, Any], expected: Facts) -> None:

@@ -10,11 +10,11 @@ import json
 import mmap
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch_images.arch import Capability, targets_in_listing, widespread
+from torch_images.arch import Capability, targets_in_listing, unasked, widespread
 
 _LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 _OFF = re.compile(r"\boff\b|not found|could not|disabl|cannot|without|unable", re.IGNORECASE)
@@ -83,15 +83,9 @@ def _code(arches: list[str], library: Path, tools: Path) -> Iterator[str]:
             check=False,
         )
         listed = targets_in_listing(done.stdout)
-        everywhere = _capabilities(widespread(listed))
+        everywhere = {Capability.of_target(name) for name in widespread(listed)}
         what = "machine code" if kind == "elf" else "PTX"
         for missing in sorted(expected - everywhere):
             yield f"{library.name} has no {what} for {missing}"
-        for extra in sorted(_capabilities(listed) - expected):
+        for extra in unasked(expected, listed):
             yield f"{library.name} has {what} for {extra}, which was not asked for"
-
-
-def _capabilities(targets: Iterable[str]) -> set[Capability]:
-    """What targets are for; those of single kernels, such as sm_90a, count as 9.0."""
-    found = (Capability.of_target(target.rstrip("af")) for target in targets)
-    return {capability for capability in found if capability}

