@@ -22,13 +22,15 @@ CMAKE = """
 cmake_minimum_required(VERSION 3.27)
 project(look LANGUAGES CXX CUDA)
 find_package(CUDAToolkit REQUIRED)
-foreach(name cublas cublasLt cudart cudart_static cufft cuFile cupti curand cusolver cusparse nvJitLink nvrtc nvtx3)
+foreach(name cublas cublasLt cuda_driver cudart cudart_static cufft cuFile cupti curand cusolver cusparse nvJitLink nvrtc nvtx3)
   if(NOT TARGET CUDA::${name})
     message(FATAL_ERROR "no target CUDA::${name}")
   endif()
 endforeach()
 add_executable(look look.cu)
 target_link_libraries(look CUDA::cublas CUDA::nvrtc CUDA::nvJitLink)
+add_library(driver SHARED driver.cpp)
+target_link_libraries(driver CUDA::cuda_driver)
 """
 
 EXTENSION = """
@@ -98,6 +100,8 @@ def test_nvcc_compiles_links_and_runs(home: str, expected: dict[str, Any], tmp_p
 def test_cmake_finds_every_part(home: str, expected: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text(CMAKE)
     (tmp_path / "look.cu").write_text("int main() { return 0; }")
+    code = "#include <cuda.h>\n#include <nvml.h>\nint init() { return cuInit(0) + cuCtxSynchronize(); }"
+    (tmp_path / "driver.cpp").write_text(code)
     arch = expected["arches"][0].replace(".", "")
     run("cmake", "-G", "Ninja", "-B", "b", f"-DCMAKE_CUDA_ARCHITECTURES={arch}", cwd=tmp_path)
     run("cmake", "--build", "b", cwd=tmp_path)

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,7 +41,7 @@ from torch_images.engine import Engine
 from torch_images.load import load_config
 from torch_images.matrix import choose
 from torch_images.network import detect
-from torch_images.runner import Runner
+from torch_images.runner import Completed, Runner
 from torch_images.wheels import format_lock, read_lock
 from torch_images.workplace import Workplace, default_cache
 
@@ -373,37 +374,71 @@ def control_group(limit: int) -> Iterator[str]:
         folder.rmdir()
 
 
-def test_out_of_memory_it_goes_on_with_fewer_jobs(
-    compiling: Compiling, engine: Engine, runner: Runner
-) -> None:
-    """In a real control group that holds one of the large compilations, and not two.
-
-    Bake cannot name a control group, `docker buildx build` can: the same step, from the same files.
-    """
-    tables(compiling, 4_000_000, os.getpid() + 1)
+def step(
+    compiling: Compiling, engine: Engine, folder: Path, *options: str, cache: Path
+) -> Completed:
+    """Build of what a project's bake would, with options that bake does not have."""
     network = dataclasses.replace(
         detect(os.environ),
         index=compiling.env["UV_DEFAULT_INDEX"],
         source_mirror=compiling.env["TORCH_IMAGES_SOURCE_MIRROR"],
     )
-    folder = compiling.folder
-    place = Workplace(root=folder, cache=default_cache(), network=network, locks=folder / "locks")
-    config, options = load_config(folder / "images.yaml"), BuildOptions(compat="off", jobs=2)
+    place = Workplace(root=folder, cache=cache, network=network, locks=folder / "locks")
+    config, wanted = load_config(folder / "images.yaml"), BuildOptions(compat="off", jobs=2)
     [planned] = plan(config, [choose(config, arch="12.0", source="fork")], place.locks)
-    ready, parts = settle(config, [planned], place, options, engine=engine, run=runner)
-    prepare(config, ready, parts, place, options, run=runner)
+    run = Runner()
+    ready, parts = settle(config, [planned], place, wanted, engine=engine, run=run)
+    prepare(config, ready, parts, place, wanted, run=run)
     target = json.loads((folder / "build/docker-bake.json").read_text())["target"][planned.target]
+    command = ["docker", "buildx", "build", "--progress=plain", "--network=host", *options]
+    command += [f"--build-context={name}={path}" for name, path in target["contexts"].items()]
+    command += [f"--build-arg={name}={value}" for name, value in target["args"].items()]
+    command += [f"--secret={secret}" for secret in target["secret"]]
+    return run.stream([*command, target["context"]], env=environment(network, wanted))
+
+
+def test_out_of_memory_it_goes_on_with_fewer_jobs(compiling: Compiling, engine: Engine) -> None:
+    """In a real control group that holds one of the large compilations, and not two."""
+    tables(compiling, 4_000_000, os.getpid() + 1)
     with control_group(900_000_000) as group:
-        command = ["docker", "buildx", "build", "--progress=plain", "--target=torch"]
-        command += [f"--cgroup-parent={group}", "--network=host", "--output=type=cacheonly"]
-        command += [f"--build-context={name}={path}" for name, path in target["contexts"].items()]
-        command += [f"--build-arg={name}={value}" for name, value in target["args"].items()]
-        command += [f"--secret={secret}" for secret in target["secret"]]
-        done = runner.stream([*command, target["context"]], env=environment(network, options))
+        options = ("--target=torch", f"--cgroup-parent={group}", "--output=type=cacheonly")
+        done = step(compiling, engine, compiling.folder, *options, cache=default_cache())
     assert not done.code, done.output
-    assert "torch: 2 processors" in done.output or " 2 jobs" in done.output
+    assert re.search(r"torch: \d+ processors, .* 2 jobs", done.output)
     assert "torch: out of memory, going on with 1 jobs" in done.output
     assert "torch: compiled in" in done.output
+
+
+def test_equal_wheels_from_two_directories(
+    compiling: Compiling, engine: Engine, tmp_path: Path
+) -> None:
+    """Compiled twice, with nothing in the compile cache: other folders, modes and dates."""
+    shutil.rmtree(compiling.repositories.work(FORK) / "aten" / "tables", ignore_errors=True)
+    compiling.commit()
+    wheels = []
+    for number, mask in ((1, 0o022), (2, 0o077)):
+        old_mask = os.umask(mask)
+        try:
+            folder = tmp_path / f"project {number}"
+            shutil.copytree(compiling.folder, folder, ignore=shutil.ignore_patterns("build"))
+            output = tmp_path / f"dist-{number}"
+            done = step(
+                compiling,
+                engine,
+                folder,
+                *("--target=compiled", "--no-cache-filter=torch,triton"),
+                f"--build-arg=BUILDKIT_CACHE_MOUNT_NS={folder}",
+                f"--output=type=local,dest={output}",
+                cache=tmp_path / f"cache-{number}",
+            )
+        finally:
+            os.umask(old_mask)
+        assert not done.code, done.output
+        assert hits(done.output, "torch")["CUDA"][0] == 0
+        wheels.append({path.name: path.read_bytes() for path in sorted(output.iterdir())})
+    assert wheels[0].keys() == wheels[1].keys()
+    assert len(wheels[0]) == 2
+    assert wheels[0] == wheels[1]
 
 
 @pytest.mark.parametrize("cuda", ["cu128", "cu130"])
@@ -452,7 +487,7 @@ def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
     }
     listed = {"cuda_nvcc": {"version": "13.0.88", "linux-x86_64": file}}
     compiling.files[f"{root}/redistrib_13.0.2.json"] = json.dumps(listed).encode()
-    toolkit = '    toolkit: ["cuda-toolkit[cccl,crt,nvcc,nvvm]==13.0.2"]\n'
+    toolkit = '    toolkit: ["cuda-toolkit[cccl,crt,nvcc,nvml,nvvm,profiler]==13.0.2"]\n'
     try:
         with changed(compiling, (toolkit, "    release: 13.0.2\n    archives: [cuda_nvcc]\n")):
             without = dataclasses.replace(

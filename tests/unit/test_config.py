@@ -71,7 +71,7 @@ def test_the_projects_own_file(config: Config) -> None:
         ("  - source: fork\n", "  - source: frok\n", "unknown source 'frok'; did you mean 'fork'?"),
         ("  - variant: pod\n    reason", "  - reason", "an exclude must name at least one axis"),
         (
-            "    release: 12.8.1\n    archives: [cuda_cccl, cuda_nvcc]\n",
+            "    release: 12.8.1\n    archives: [cuda_cccl, cuda_cudart, cuda_nvcc, cuda_nvml_dev, cuda_profiler_api]\n",
             "",
             "variant devel has a compiler, CUDA 12.8 names none; add an exclude with cuda: '12.8'",
         ),

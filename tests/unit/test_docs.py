@@ -11,6 +11,7 @@ from invoke.parser import Parser
 
 import tasks
 from torch_images.config import Config
+from torch_images.jobs import GB, Builder, choose, hours
 from torch_images.matrix import matrix
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -35,6 +36,27 @@ def test_the_table_of_variants_is_images_yaml(config: Config) -> None:
     assert {(v.name, v.description) for v in built} <= set(rows)
 
 
+def test_the_table_of_sources_is_images_yaml(config: Config) -> None:
+    text = README.read_text()
+    for source in config.sources:
+        assert f"| `{source.name}` | {source.description} |" in text
+
+
+def test_the_times_of_compiling_follow_the_formula() -> None:
+    text = (README.parent / "docs" / "compile.md").read_text()
+    row = re.compile(
+        r"^\| (\d+) cores, (\d+) GB \| ([^|]+) hours \| ([^|]+) hours \|$", re.MULTILINE
+    )
+    rows = row.findall(text)
+    assert len(rows) == 3
+    for cores, memory, *cells in rows:
+        builder = Builder(cores=int(cores), memory=int(memory) * GB)
+        for cell, arches in zip(cells, (1, 6), strict=True):
+            found = hours(choose(builder, arches), arches)
+            said = [float(word) for word in cell.split(" to ")]
+            assert said == pytest.approx(list(found), rel=0.05, abs=0.06)
+
+
 def test_the_table_of_drivers_is_images_yaml(config: Config) -> None:
     rows = re.findall(r"^\| `torch-(cu\d+)` \| ([^|]+) \|", README.read_text(), re.MULTILINE)
     wanted = []
@@ -57,7 +79,10 @@ def test_every_setting_of_the_profile_is_documented(root: Path) -> None:
     assert table["CUDA_MODULE_LOADING"] == "not set"
 
 
-COMMANDS = re.findall(r"^\./inv (.*)$", README.read_text(), re.MULTILINE)
+TEXTS = [README, *sorted((README.parent / "docs").glob("*.md"))]
+COMMANDS = [
+    line for text in TEXTS for line in re.findall(r"^\./inv (.*)$", text.read_text(), re.MULTILINE)
+]
 
 
 @pytest.mark.parametrize("line", COMMANDS)

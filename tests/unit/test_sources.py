@@ -237,9 +237,11 @@ def test_the_compiler_of_a_release(config: Config, tmp_path: Path) -> None:
             )
 
         found = resolve()
-        assert [a.name for a in found.archives] == ["cuda_cccl", "cuda_nvcc"]
+        assert [a.name for a in found.archives] == sorted(cuda.archives)
         assert found.archives[0].url == f"{root}/a/b.tar.xz"
-        with pytest.raises(LockError, match=r"CUDA release 12.8.1 has no cuda_nvc for linux-x86_64"):
+        with pytest.raises(
+            LockError, match=r"CUDA release 12.8.1 has no cuda_nvc for linux-x86_64"
+        ):
             resolve(archives=("cuda_nvc",))
         with pytest.raises(
             NetworkError, match=r"redistrib_12.8.2.json could not be read: status 404"
