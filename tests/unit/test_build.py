@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch_images.bake import (
     Planned,
     bake_command,
     bake_file,
+    environment,
     host_network,
 )
 from torch_images.base import ReadyBase
@@ -35,6 +37,8 @@ from torch_images.errors import (
 from torch_images.failures import explain
 from torch_images.matrix import choose, select
 from torch_images.network import Network
+from torch_images.render import render
+from torch_images.toolchain import ReadySources
 from torch_images.workplace import Workplace, default_cache
 
 
@@ -265,3 +269,79 @@ def test_what_images_share_is_made_ready_once(
         devel = image.spec.variant.name == "devel"
         assert (parts[image.target].added is not None) == devel == bool(image.lock.extra_debs)
         assert image.lock.compat is None
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("torch did not compile, see above", "torch did not compile, see above"),
+        (
+            "torch: out of memory with one job; the builder needs more memory",
+            "torch: out of memory with one job; the builder needs more memory; what is compiled is "
+            "kept; a builder with more memory goes on from there",
+        ),
+        (
+            'feature nccl is not in the wheel; CMake said: "Could not connect"',
+            'feature nccl is not in the wheel; CMake said: "Could not connect"',
+        ),
+    ],
+)
+def test_what_the_compiling_step_says_is_the_error(line: str, text: str) -> None:
+    error = explain(
+        f"#23 12.1 Failed to fetch x\n#23 14.97 build-wheel: {line}\n#23 ERROR: exit 1\n"
+    )
+    assert isinstance(error, BuildError)
+    assert str(error) == text
+
+
+def test_a_full_disk_while_compiling_is_a_full_disk() -> None:
+    error = explain("#23 1.0 ar: No space left on device\n#23 2.0 build-wheel: torch did not\n")
+    assert isinstance(error, DiskError)
+
+
+def test_compiling_needs_its_disk(config: Config, root: Path) -> None:
+    def needed(arch: str, source: str) -> float:
+        spec = choose(config, arch=arch, source=source)
+        return disk_needed(plan(config, [spec], root / "locks")) / 1e9
+
+    assert needed("12.0", "fork") > needed("12.0", "wheel") + 40
+    assert needed("9.0,12.0", "fork") == needed("12.0", "fork") + 5
+
+
+def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) -> None:
+    [planned] = plan(config, [choose(config, arch="12.0", source="fork")], root / "locks")
+    sources = planned.lock.sources
+    assert sources
+    digest = "sha256:" + "a" * 64
+    part = Parts(
+        base=ReadyBase(lock=planned.lock.base, contexts={"base": "b"}, digest=digest),
+        compat=None,
+        sources=ReadySources(
+            lock=sources, trees={"torch": Path("/t"), "triton": Path("/u")}, archives=Path("/a")
+        ),
+        tools=ReadyBase(lock=planned.lock.base, contexts={"debs": "/d"}, digest=""),
+    )
+    place = Workplace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
+    document = bake_file([planned], place, {planned.target: part}, {}, None)
+    target = document["target"][planned.target]
+    assert target["contexts"] == {
+        "base": "b",
+        "tool-debs": "/d",
+        "torch-tree": "/t",
+        "triton-tree": "/u",
+        "archives": "/a",
+    }
+    assert target["secret"] == ["type=env,id=compile,env=TORCH_IMAGES_COMPILE"]
+    network = Network(compile_cache=(("SCCACHE_REDIS_ENDPOINT", "tcp://x"),))
+    told = environment(network, BuildOptions(jobs=3))["TORCH_IMAGES_COMPILE"]
+    assert json.loads(told or "") == {
+        "jobs": 3,
+        "environment": {"SCCACHE_REDIS_ENDPOINT": "tcp://x"},
+    }
+
+
+def test_only_a_shared_cache_opens_the_network(config: Config, root: Path) -> None:
+    [planned] = plan(config, [choose(config, arch="12.0", source="fork")], root / "locks")
+    for shared, network in ((False, "none"), (True, "default")):
+        text = render(config, planned.spec, planned.lock, root, shared_cache=shared).dockerfile
+        assert text.count(f"RUN --network={network} ") == 2

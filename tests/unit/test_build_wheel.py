@@ -1,0 +1,98 @@
+"""The compiling step's own parts; the whole of it runs in integration tests."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture
+def step(root: Path) -> ModuleType:
+    """scripts/image/source/build-wheel as a module."""
+    path = str(root / "scripts" / "image" / "source" / "build-wheel")
+    loader = importlib.machinery.SourceFileLoader("build_wheel", path)
+    spec = importlib.util.spec_from_loader("build_wheel", loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    before = sys.dont_write_bytecode, list(sys.path)
+    loader.exec_module(module)
+    sys.dont_write_bytecode, sys.path[:] = before
+    return module
+
+
+@pytest.mark.parametrize(
+    ("hits", "misses", "said"),
+    [
+        ({}, {"C/C++": 3}, "compile cache hits: C/C++ 0 of 3\n"),
+        ({"C/C++": 2, "CUDA": 1}, {"C/C++": 1}, "compile cache hits: C/C++ 2 of 3, CUDA 1 of 1\n"),
+        (
+            {"C/C++": 2},
+            {"CUDA": 4, "PTX": 1},
+            "compile cache hits: C/C++ 2 of 2, CUDA 0 of 4, PTX 0 of 1\n"
+            "warning: torch: the compile cache never hits for nvcc\n",
+        ),
+        ({}, {}, "compile cache hits: nothing was asked for\n"),
+    ],
+)
+def test_what_the_cache_was_good_for(
+    step: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    hits: dict[str, int],
+    misses: dict[str, int],
+    said: str,
+) -> None:
+    stats = {"stats": {"cache_hits": {"counts": hits}, "cache_misses": {"counts": misses}}}
+    monkeypatch.setattr(step, "cache", lambda *_: json.dumps(stats))
+    step.report_cache("torch", {})
+    assert capsys.readouterr().out == f"torch: {said}"
+
+
+def test_a_cache_that_does_not_answer(
+    step: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(step, "cache", lambda *_: "")
+    step.report_cache("torch", {})
+    assert capsys.readouterr().out == "warning: torch: the compile cache does not answer\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "c++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.\n",
+        "nvcc error   : 'cicc' died due to signal 9 (Kill signal)\n",
+        "sccache: Compiler killed by signal 9\n",
+        "/bin/sh: line 1:  4711 Killed\n/bin/sh: 1: ptxas: Killed\n",
+    ],
+)
+def test_running_out_of_memory_is_recognised(step: ModuleType, text: str) -> None:
+    assert step.KILLED.search(text)
+
+
+@pytest.mark.parametrize("text", ["error: 'Killed' was not declared\n", "-- Killed processes: 0\n"])
+def test_other_failures_are_not(step: ModuleType, text: str) -> None:
+    assert not step.KILLED.search(text)
+
+
+def test_archives_with_and_without_a_folder_at_the_top(step: ModuleType, tmp_path: Path) -> None:
+    header = tmp_path / "header.h"
+    header.write_text("x")
+    with tarfile.open(tmp_path / "llvm.tar.gz", "w:gz") as tar:
+        tar.add(header, "llvm-1/include/header.h")
+    with zipfile.ZipFile(tmp_path / "include.zip", "w") as zipped:
+        zipped.write(header, "include/header.h")
+    with zipfile.ZipFile(tmp_path / "more.zip", "w") as zipped:
+        zipped.write(header, "include/header.h")
+        zipped.write(header, "LICENSE")
+    for name in ("llvm.tar.gz", "include.zip", "more.zip"):
+        folder = tmp_path / name.partition(".")[0]
+        step.unpack_archive(tmp_path / name, folder)
+        assert (folder / "include" / "header.h").read_text() == "x"
