@@ -33,6 +33,8 @@ from tests.integration.trees import (
     make_repositories,
     mirror,
 )
+from tests.servers import closed_port
+from torch_images import publish, verify
 from torch_images.arch import targets_in_listing
 from torch_images.bake import BuildOptions, environment
 from torch_images.build import plan, prepare, settle
@@ -42,6 +44,7 @@ from torch_images.load import load_config
 from torch_images.matrix import choose
 from torch_images.network import detect
 from torch_images.runner import Completed, Runner
+from torch_images.verify import Check
 from torch_images.wheels import format_lock, read_lock
 from torch_images.workplace import Workplace, default_cache
 
@@ -205,6 +208,11 @@ def test_an_image_of_it(compiling: Compiling, built: dict[str, Built], engine: E
         assert engine.run(tag, "sh", "-c", "command -v nvcc sccache cmake", **quiet()).code == 127
         ours, plain = (engine.inspect(x).layers for x in (tag, built["cu130"].digest))
         assert ours[:2] == plain[:2]  # the base, and the virtual environment
+        failed = {
+            check.name for check in outside(compiling, tag, engine) if check.outcome != "passed"
+        }
+        # What the stand-ins cannot have: the licence of torch, packages that it would need.
+        assert {name.rpartition("/")[2] for name in failed} == set()
     finally:
         engine.untag(tag)
 
@@ -236,6 +244,19 @@ def head(compiling: Compiling) -> str:
     """The beginning of the fork's commit."""
     path = compiling.repositories.work(FORK) / ".git/refs/heads/main"
     return path.read_text()[:7]
+
+
+def outside(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]:
+    """The checks of an image from outside, against its claim."""
+    folder = compiling.folder
+    network = detect(os.environ)
+    place = Workplace(root=folder, cache=default_cache(), network=network, locks=folder / "locks")
+    config = load_config(folder / "images.yaml")
+    reference, planned = publish.identify(config, tag, place, engine)
+    wanted = verify.claim(config, planned, "")
+    info = engine.inspect(reference)
+    with engine.container(info.id, network_mode="none") as running:
+        return verify._outside(running, info, wanted, place, Runner())[0]
 
 
 def test_a_feature_that_was_switched_off_is_named(compiling: Compiling) -> None:
@@ -316,7 +337,8 @@ def test_what_triton_asks_for_is_locked(compiling: Compiling, tmp_path: Path) ->
     compiling.files[LLVM] = original + b"x"
     try:
         done = compiling.invoke("lock", "--check", "--select", "source-fork")
-        assert done.returncode == 0, done.stderr  # what is locked is not asked for again
+        assert done.returncode == 3
+        assert "llvm f6ded0be-ubuntu-x64 altered (source-fork)" in done.stderr
         cache = {**compiling.env, "TORCH_IMAGES_CACHE": str(tmp_path / "cache")}
         other = dataclasses.replace(compiling, env=cache)
         line = refused(other, "--locked", code=3)
@@ -375,13 +397,19 @@ def control_group(limit: int) -> Iterator[str]:
 
 
 def step(
-    compiling: Compiling, engine: Engine, folder: Path, *options: str, cache: Path
+    compiling: Compiling,
+    engine: Engine,
+    folder: Path,
+    *options: str,
+    cache: Path,
+    compile_cache: tuple[tuple[str, str], ...] = (),
 ) -> Completed:
-    """Build of what a project's bake would, with options that bake does not have."""
+    """Build what a project's bake would, with options that bake does not have."""
     network = dataclasses.replace(
         detect(os.environ),
         index=compiling.env["UV_DEFAULT_INDEX"],
         source_mirror=compiling.env["TORCH_IMAGES_SOURCE_MIRROR"],
+        compile_cache=compile_cache,
     )
     place = Workplace(root=folder, cache=cache, network=network, locks=folder / "locks")
     config, wanted = load_config(folder / "images.yaml"), BuildOptions(compat="off", jobs=2)
@@ -420,7 +448,7 @@ def test_equal_wheels_from_two_directories(
         old_mask = os.umask(mask)
         try:
             folder = tmp_path / f"project {number}"
-            shutil.copytree(compiling.folder, folder, ignore=shutil.ignore_patterns("build"))
+            shutil.copytree(compiling.folder, folder)
             output = tmp_path / f"dist-{number}"
             done = step(
                 compiling,
@@ -439,6 +467,59 @@ def test_equal_wheels_from_two_directories(
     assert wheels[0].keys() == wheels[1].keys()
     assert len(wheels[0]) == 2
     assert wheels[0] == wheels[1]
+
+
+@contextlib.contextmanager
+def redis(image: str) -> Iterator[str]:
+    """A real Redis, Debian's, in a container on the host's network; its URL."""
+    port = closed_port()
+    script = (
+        "apt-get -qq update && apt-get -qq install -y --no-install-recommends redis-server && "
+        f"exec redis-server --port {port} --bind 127.0.0.1 --save ''"
+    )
+    command = [
+        "docker",
+        "run",
+        "--detach",
+        "--network=host",
+        "--entrypoint=sh",
+        image,
+        "-c",
+        script,
+    ]
+    name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        with subprocess.Popen(
+            ["docker", "logs", "--follow", name], stdout=subprocess.PIPE, text=True
+        ) as log:
+            assert log.stdout is not None
+            assert any("Ready to accept connections" in line for line in log.stdout)
+            log.kill()
+        yield f"redis://127.0.0.1:{port}"
+    finally:
+        subprocess.run(["docker", "rm", "--force", name], check=True, capture_output=True)
+
+
+def test_builders_share_a_cache(
+    compiling: Compiling, built: dict[str, Built], engine: Engine, tmp_path: Path
+) -> None:
+    """The second one has nothing of its own, and finds in Redis what the first compiled."""
+    with redis(built["cu130"].digest) as url:
+        found = []
+        for number in (1, 2):
+            done = step(
+                compiling,
+                engine,
+                compiling.folder,
+                *("--target=torch", "--no-cache-filter=torch", "--output=type=cacheonly"),
+                f"--build-arg=BUILDKIT_CACHE_MOUNT_NS={tmp_path}-{number}",
+                cache=default_cache(),
+                compile_cache=(("SCCACHE_REDIS_ENDPOINT", url),),
+            )
+            assert not done.code, done.output
+            found.append(hits(done.output, "torch"))
+    assert found[0]["CUDA"][0] == 0
+    assert found[1]["CUDA"][0] == found[1]["CUDA"][1] > 0
 
 
 @pytest.mark.parametrize("cuda", ["cu128", "cu130"])
