@@ -42,8 +42,8 @@ from torch_images.tools import install_tools
 from torch_images.workplace import Workplace
 
 # Unpacked wheels are about 2.4 times their download (measured: 6.3 GB of 2.7). While it builds, an
-# image exists as downloaded and unpacked wheels in uv's cache, as a snapshot and as compressed
-# layers; the base and BuildKit's own files add about 2 GB.
+# image exists as a snapshot and as compressed layers, and is unpacked once more for the engine; the
+# base and BuildKit's own files add about 2 GB.
 _DISK_PER_WHEEL_BYTE = 2 * 2.4 + 1.1
 _DISK_FIXED = 2_000_000_000
 # Compiling torch and Triton: trees, objects, wheels and the compile cache. PyTorch's build folder
@@ -113,8 +113,9 @@ def build(
         made = [t for t, both in locks.items() if held & {f"sha256:{x.digest}" for x in both}]
         check_disk(engine.local_root(), [p for p in planned if p.target not in made])
     started = time.monotonic()
-    # A build from nothing must not meet what earlier builds left in cache mounts.
-    namespace = f"torch-images-{secrets.token_hex(8)}" if options.no_cache else ""
+    # A build from nothing must not meet what earlier builds left in the compile cache.
+    compiles = any(image.lock.sources for image in planned)
+    namespace = f"torch-images-{secrets.token_hex(8)}" if options.no_cache and compiles else ""
     ready, parts = settle(config, planned, place, options, engine=engine, run=run)
     command = prepare(config, ready, parts, place, options, run=run, namespace=namespace)
     load = driver(options.builder, run) != "docker"

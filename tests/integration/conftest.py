@@ -1,8 +1,4 @@
-"""Real images, built once per run by the command that users type.
-
-The files run in the order of their names, and what builds from nothing comes late: removing its
-cache mounts makes BuildKit 26.1.5 forget layers, too, which would be built, and kept, a second time.
-"""
+"""Real images, built once per run by the command that users type."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from invoke.exceptions import Exit
 
-import tasks
+from torch_images import cli
 
 
 def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -61,7 +61,7 @@ def test_a_full_disk_is_one_line() -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/somewhere/file")
 
     with pytest.raises(Exit) as caught:
-        tasks.verb()(fill_up).body(None)
+        cli.verb()(fill_up).body(None)
     assert caught.value.code == 5
     assert caught.value.message == (
         "error: the disk is full (/somewhere/file); free some space and try again"

@@ -1,0 +1,132 @@
+"""What the verbs share: how they fail, where they work, and how they print.
+
+Imports stay inside the functions, so that `invoke --list` needs neither Docker nor YAML.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from invoke.exceptions import Exit
+from invoke.tasks import task
+
+if TYPE_CHECKING:
+    from torch_images.bake import Planned
+    from torch_images.config import Config
+    from torch_images.engine import Engine
+    from torch_images.verify import VerifyReport
+    from torch_images.workplace import Workplace
+
+ROOT = Path(__file__).resolve().parents[1]
+_warnings = logging.StreamHandler()  # the project's own; libraries' stay as Python has them
+_warnings.setFormatter(logging.Formatter("warning: %(message)s"))
+logging.getLogger("torch_images").addHandler(_warnings)
+logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news
+
+
+def verb(**options: Any) -> Callable[[Callable[..., None]], Any]:
+    """An Invoke task whose errors are one line and an exit code, without a traceback."""
+
+    def decorate(function: Callable[..., None]) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> None:
+            from torch_images.errors import DiskError, TorchImagesError
+
+            try:
+                function(*args, **kwargs)
+            except TorchImagesError as error:
+                raise Exit(red(f"error: {error}"), code=error.exit_code) from None
+            except BrokenPipeError:  # `invoke matrix | head`: the reader has what it wanted
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise Exit(code=0) from None
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                where = f" ({error.filename})" if error.filename else ""
+                full = DiskError(f"the disk is full{where}", "free some space and try again")
+                raise Exit(red(f"error: {full}"), code=full.exit_code) from None
+            except KeyboardInterrupt:
+                raise Exit("interrupted; nothing was tagged", code=130) from None
+
+        return task(wrapper, **options)
+
+    return decorate
+
+
+def config() -> Config:
+    """All of images.yaml. Raises ConfigError."""
+    from torch_images.load import load_config
+
+    return load_config(ROOT / "images.yaml")
+
+
+def place() -> Workplace:
+    """Where this machine's builds happen."""
+    from torch_images.network import detect
+    from torch_images.workplace import Workplace, default_cache, default_locks
+
+    return Workplace(
+        root=ROOT, cache=default_cache(), network=detect(os.environ), locks=default_locks(ROOT)
+    )
+
+
+def mirrors(named: tuple[str, ...]) -> tuple[str, ...]:
+    """The mirrors to use: those of the command line, else TORCH_IMAGES_MIRROR."""
+    return tuple(named) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
+
+
+def jobs(wanted: int) -> int:
+    """The number after --jobs; 0 for none. Raises UsageError."""
+    from torch_images.errors import UsageError
+
+    if wanted < 0:
+        raise UsageError(
+            f"--jobs {wanted} makes no sense", "give a number from 1 on, or leave it out"
+        )
+    return wanted
+
+
+def engine(*, bootstraps: bool = False) -> Engine:
+    """The engine; set up where none answers and ./inv allows it."""
+    from torch_images.runner import Runner
+    from torch_images.setup import ready_engine
+
+    allowed = os.environ.get("TORCH_IMAGES_SETUP", "")
+    return ready_engine(ROOT, Runner(), allowed=allowed, bootstraps=bootstraps)
+
+
+def verified(
+    image: str,
+    config: Config,
+    planned: Planned,
+    place: Workplace,
+    engine: Engine,
+    *,
+    reuse: bool,
+) -> VerifyReport:
+    """The report of an image; said on stderr, because it takes minutes."""
+    from torch_images.runner import Runner
+    from torch_images.verify import verify
+
+    print(f"verifying {planned.spec.id}", file=sys.stderr)
+    return verify(image, config, planned, place, engine=engine, run=Runner(), reuse=reuse)
+
+
+def as_json(document: Any) -> str:
+    """JSON, as --json prints it."""
+    return json.dumps(document, indent=2)
+
+
+def red(text: str) -> str:
+    """Red on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        return f"\x1b[31m{text}\x1b[0m"
+    return text
