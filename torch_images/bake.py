@@ -79,7 +79,7 @@ class Parts:
         if self.toolkit:
             found["toolkit"] = str(self.toolkit)
         if self.sources:
-            found |= {f"{name}-tree": str(path) for name, path in self.sources.trees.items()}
+            found |= {f"{name}-tree": str(path.parent) for name, path in self.sources.trees.items()}
             found["archives"] = str(self.sources.archives)
         return found
 

@@ -27,17 +27,21 @@ _PARALLEL = 8  # submodules fetched side by side
 def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner) -> Path:
     """The folder with a tree, from the cache or its repository.
 
+    It is the only thing in the folder above, which BuildKit can be given: at the top of a context,
+    a tree's own .dockerignore would have a say.
     Raises NetworkError where the repository cannot be asked, LockError where it lacks the commit.
     """
     folder = cache / "sources" / f"{wanted.name}-{wanted.commit}"
     if folder.exists():
-        return folder
+        return folder / "tree"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{wanted.name}-") as scratch:
-        tree = Path(scratch, "tree")
+        made = Path(scratch, "made")
+        tree = made / "tree"
         env = _environment(wanted.repository, Path(scratch, "config"), network, run)
         git = ["git", "-C", str(tree)]
         try:
+            made.mkdir()
             run.run(["git", "init", "--quiet", str(tree)], env=env)
             run.run([*git, "remote", "add", "origin", wanted.repository], env=env)
             shallow = [*git, "fetch", "--quiet", "--depth=1", "origin", wanted.commit]
@@ -57,11 +61,11 @@ def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner)
         for history in [*tree.rglob(".git")]:
             shutil.rmtree(history) if history.is_dir() else history.unlink()
         try:
-            os.replace(tree, folder)
+            os.replace(made, folder)
         except OSError:
             if not folder.exists():  # else another build was faster, with the same content
                 raise
-    return folder
+    return folder / "tree"
 
 
 def parse(text: str, run: Runner) -> tuple[str, str]:

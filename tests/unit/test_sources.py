@@ -156,7 +156,7 @@ def test_a_tree_has_its_submodules_and_no_history(repository: Path, tmp_path: Pa
     assert (folder / "file").read_text() == "outer"
     assert (folder / "third_party/inner/file").read_text() == "inner"
     assert not list(folder.rglob(".git"))
-    assert [path.name for path in (cache / "sources").iterdir()] == [folder.name]
+    assert [path.name for path in (cache / "sources").iterdir()] == [folder.parent.name]
     again = checkout.check_out(tree(repository), cache=cache, network=Network(), run=FakeRunner())
     assert again == folder
 
@@ -194,7 +194,7 @@ def test_a_repository_that_does_not_answer(tmp_path: Path) -> None:
 
 def test_triton_that_pins_its_llvm(tmp_path: Path) -> None:
     """Newer trees name the hash; another file is refused."""
-    folder = tmp_path / "sources" / f"triton-{'b' * 40}" / "cmake"
+    folder = tmp_path / "sources" / f"triton-{'b' * 40}" / "tree" / "cmake"
     folder.mkdir(parents=True)
     info = {"llvm_hash": "f" * 40, "build_number": 2, "sha256sum": {"ubuntu-x64": "0" * 64}}
     (folder / "llvm-info.json").write_text(json.dumps(info))
