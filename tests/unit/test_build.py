@@ -317,7 +317,9 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
         base=ReadyBase(lock=planned.lock.base, contexts={"base": "b"}, digest=digest),
         compat=None,
         sources=ReadySources(
-            lock=sources, trees={"torch": Path("/t/tree"), "triton": Path("/u/tree")}, archives=Path("/a")
+            lock=sources,
+            trees={"torch": Path("/t/tree"), "triton": Path("/u/tree")},
+            archives=Path("/a"),
         ),
         tools=ReadyBase(lock=planned.lock.base, contexts={"debs": "/d"}, digest=""),
     )
