@@ -116,6 +116,27 @@ def fetch_archives(
 
 def read(url: str, network: Network) -> bytes:
     """What is at a URL. Raises NetworkError."""
+    answer = _open(url, network)
+    try:
+        return answer.content
+    except requests.RequestException as error:
+        raise NetworkError(f"the download of {url} broke off: {cause(error)}") from None
+
+
+def discover(url: str, folder: Path, network: Network) -> tuple[str, int]:
+    """Get a file that is not locked yet into `folder`, named by its hash; its SHA-256 and size.
+
+    Raises NetworkError or DiskError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    partial, digest = _save(_open(url, network), folder, url)
+    size = partial.stat().st_size
+    os.replace(partial, folder / digest)
+    return digest, size
+
+
+def _open(url: str, network: Network) -> requests.Response:
+    """The answer for a URL, its body still to be read."""
     source = _Source((), "", "", network)
     answer = source.get(network.mirrored(url))
     if answer is None or answer.status_code != requests.codes.ok:
@@ -124,10 +145,7 @@ def read(url: str, network: Network) -> bytes:
             f"{url} could not be read: {problem}",
             "check network and proxy, or name a mirror in TORCH_IMAGES_SOURCE_MIRROR",
         )
-    try:
-        return answer.content
-    except requests.RequestException as error:
-        raise NetworkError(f"the download of {url} broke off: {cause(error)}") from None
+    return answer
 
 
 def holders(
@@ -229,24 +247,33 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
 
 def _store(answer: requests.Response, path: Path, pinned: Pinned) -> str:
     """Save a body under its final name if it has the right hash; else say which it has."""
+    partial, digest = _save(answer, path.parent, pinned.filename)
+    if digest == pinned.sha256:
+        os.replace(partial, path)
+        return ""
+    partial.unlink()
+    return digest
+
+
+def _save(answer: requests.Response, folder: Path, name: str) -> tuple[Path, str]:
+    """Save a body under a name of its own; the file, for the caller to name, and its SHA-256."""
     digest = hashlib.sha256()
-    handle, partial_name = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
+    handle, partial_name = tempfile.mkstemp(dir=folder, prefix=".partial-")
+    partial = Path(partial_name)
     try:
         with os.fdopen(handle, "wb") as stream, answer:
             for chunk in answer.iter_content(1 << 18):
                 digest.update(chunk)
                 stream.write(chunk)
-        if digest.hexdigest() != pinned.sha256:
-            return digest.hexdigest()
-        Path(partial_name).chmod(0o644)
-        os.replace(partial_name, path)
-    except requests.RequestException as error:
-        raise NetworkError(f"the download of {pinned.filename} broke off: {error}") from None
-    except OSError as error:
-        raise DiskError(f"{pinned.filename} could not be saved: {error.strerror}") from None
-    finally:
-        Path(partial_name).unlink(missing_ok=True)
-    return ""
+        partial.chmod(0o644)
+    except BaseException as error:
+        partial.unlink()
+        if isinstance(error, requests.RequestException):
+            raise NetworkError(f"the download of {name} broke off: {error}") from None
+        if isinstance(error, OSError):
+            raise DiskError(f"{name} could not be saved: {error.strerror}") from None
+        raise
+    return partial, digest.hexdigest()
 
 
 def is_file(pinned: Pinned, path: Path) -> bool:

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from torch_images.config import Tree
 from torch_images.errors import CommandError, LockError, NetworkError, UsageError
@@ -76,6 +77,11 @@ def parse(text: str, run: Runner) -> tuple[str, str]:
     """
     where, _, commit = text.rpartition("@") if re.search(r"@[^/:]*$", text) else (text, "", "")
     if "://" in where:
+        if urlsplit(where).username is not None:
+            raise UsageError(
+                f"'{where.partition('://')[0]}://...' has credentials, which an image would carry",
+                "leave them to git's credential helpers",
+            )
         if not COMMIT.fullmatch(commit):
             raise UsageError(
                 f"'{text}' names no commit", "add @ and the whole commit, 40 hexadecimal digits"
@@ -103,8 +109,17 @@ def with_tree(tree: Tree, text: str, *, cache: Path, network: Network, run: Runn
     named = replace(tree, repository=repository, commit=commit)
     locked = LockedTree(name="torch", version="0", repository=repository, commit=commit)
     folder = check_out(locked, cache=cache, network=network, run=run)
+    if "://" not in repository:  # an image does not tell where on this host
+        named = replace(named, repository=_origin(repository, run))
     stated = folder / "version.txt"
     return replace(named, version=stated.read_text().strip()) if stated.exists() else named
+
+
+def _origin(folder: str, run: Runner) -> str:
+    """Where a local repository was cloned from, if that is a public address; else "local"."""
+    command = ["git", "-C", folder, "config", "remote.origin.url"]
+    url = run.run(command, check=False).output.strip()
+    return url if re.fullmatch(r"https://[^@\s]+", url) else "local"
 
 
 def _environment(

@@ -38,7 +38,7 @@ class Cuda:
 
     From driver branch `floor` on it runs by minor version compatibility, from `driver` on natively.
     Its compiler comes from wheels, `toolkit` as requirements, or from the `archives` of a `release`
-    of NVIDIA's, where no wheels have it.
+    of NVIDIA's, where no wheels have it. `nvcc_flags` are for compiling torch.
     """
 
     version: str
@@ -49,6 +49,7 @@ class Cuda:
     toolkit: tuple[str, ...] = ()
     release: str = ""
     archives: tuple[str, ...] = ()
+    nvcc_flags: str = ""
 
     @property
     def name(self) -> str:

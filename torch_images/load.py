@@ -106,7 +106,7 @@ def _cuda(key: str, value: Value, features: tuple[Feature, ...]) -> Cuda:
     if not _CUDA.fullmatch(key):
         raise value.error(f"'{key}' is not a CUDA version like 12.8 or 13.0")
     fields = value.record(
-        ("driver", "floor", "targets", "wheel"), ("toolkit", "release", "archives")
+        ("driver", "floor", "targets", "wheel"), ("toolkit", "release", "archives", "nvcc-flags")
     )
     if ("release" in fields) != ("archives" in fields):
         raise value.error(f"CUDA {key} must give both release and archives, or neither")
@@ -118,6 +118,7 @@ def _cuda(key: str, value: Value, features: tuple[Feature, ...]) -> Cuda:
         wheel=_wheel(fields["wheel"].record(("torch", "features")), features),
         toolkit=_requirements(fields, "toolkit"),
         release=fields.text("release"),
+        nvcc_flags=fields.text("nvcc-flags"),
         archives=tuple(
             _matching(v, re.compile(r"[a-z][a-z0-9_]+"), "the name of an archive of CUDA's")
             for v in (fields["archives"].items() if "archives" in fields else ())

@@ -11,7 +11,6 @@ from torch_images.matrix import ImageSpec
 CUDA_HOME = "/usr/local/cuda"  # of the build, whatever the variant has
 LAUNCHER = "/run/source/compile"
 WORK = "/src"
-COMPILED = ("triton", "torch")  # in the order of compiling, the shorter first
 
 
 def recipes(spec: ImageSpec, lock: ImageLock) -> dict[str, dict[str, Any]]:
@@ -58,8 +57,7 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
             **switches,
             **told,
             "TORCH_CUDA_ARCH_LIST": ";".join(spec.arches),
-            # CUDA 13's; the linker overflows with many architectures (pytorch/pytorch#146019).
-            **({} if spec.cuda.version.startswith("12") else _compressed()),
+            **({"TORCH_NVCC_FLAGS": spec.cuda.nvcc_flags} if spec.cuda.nvcc_flags else {}),
             "PYTORCH_BUILD_VERSION": version,
             "PYTORCH_BUILD_NUMBER": "1",  # asked for with a version; not shown before 2
             "USE_CCACHE": "0",  # it would take the launchers' place
@@ -125,7 +123,3 @@ def _triton(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
         "keeps_commit": False,  # a suffix says it
         "searches": False,
     }
-
-
-def _compressed() -> dict[str, str]:
-    return {"TORCH_NVCC_FLAGS": "-compress-mode=size"}

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images.archive import fetch_archives, read
+from torch_images.archive import discover, fetch_archives, read
 from torch_images.checkout import check_out
 from torch_images.config import Cuda
 from torch_images.errors import LockError
@@ -61,7 +61,7 @@ def prepare(
     trees = {
         tree.name: check_out(tree, cache=cache, network=network, run=run) for tree in lock.trees
     }
-    archives, new = _archives(trees["triton"], lock, network)
+    archives, new = _archives(trees["triton"], lock, cache, network)
     if new:
         names = ", ".join(f"{archive.name} {archive.version}" for archive in new)
         if locked:
@@ -92,7 +92,7 @@ def resolve_sources(
     """
     lock = SourceLock(name=name, date=date, request=request, trees=trees)
     tree = check_out(lock.tree("triton"), cache=cache, network=network, run=run)
-    return replace(lock, archives=_archives(tree, lock, network)[0])
+    return replace(lock, archives=_archives(tree, lock, cache, network)[0])
 
 
 def resolve_toolkit(
@@ -137,7 +137,7 @@ def prepare_toolkit(lock: SourceLock, *, cache: Path, network: Network) -> Path:
 
 
 def _archives(
-    triton: Path, lock: SourceLock, network: Network
+    triton: Path, lock: SourceLock, cache: Path, network: Network
 ) -> tuple[tuple[LockedArchive, ...], list[LockedArchive]]:
     """The archives that a tree of Triton asks for, and those of them that were not locked."""
     known = {(a.name, a.version): a for a in lock.archives}
@@ -145,16 +145,13 @@ def _archives(
     for name, version, url, sha256 in _wanted(triton):
         archive = known.get((name, version))
         if archive is None or (sha256 and archive.sha256 != sha256):
-            data = read(url, network)
-            digest = hashlib.sha256(data).hexdigest()
+            digest, size = discover(url, cache / "archives", network)
             if sha256 and digest != sha256:
                 raise LockError(
                     f"{url} is not the file that Triton names: expected sha256:{sha256}, found "
                     f"sha256:{digest}"
                 )
-            archive = LockedArchive(
-                name=name, version=version, url=url, size=len(data), sha256=digest
-            )
+            archive = LockedArchive(name=name, version=version, url=url, size=size, sha256=digest)
             if not sha256:
                 new.append(archive)
         found.append(archive)

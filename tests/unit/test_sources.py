@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.servers import closed_port, web_server
 from tests.unit.fakes import FakeRunner
 from torch_images import checkout, toolchain
-from torch_images.config import Config
+from torch_images.config import Config, Tree
 from torch_images.errors import LockError, NetworkError, TorchImagesError, UsageError
 from torch_images.lock import image_lock, parse_image_lock, settled
 from torch_images.matrix import choose
@@ -102,7 +102,7 @@ def test_the_plain_image_shares_the_libraries(config: Config, root: Path) -> Non
     [
         ("https://host/x", "names no commit; add @ and the whole commit"),
         ("https://host/x@abc", "names no commit"),
-        ("https://user@host/x", "names no commit"),
+        ("https://user:secret@host/x", "has credentials, which an image would carry; leave them"),
     ],
 )
 def test_a_url_needs_its_commit(text: str, words: str) -> None:
@@ -111,8 +111,11 @@ def test_a_url_needs_its_commit(text: str, words: str) -> None:
 
 
 def test_a_url_with_its_commit() -> None:
-    text = f"https://user@host/x@{'a' * 40}"
-    assert checkout.parse(text, FakeRunner()) == ("https://user@host/x", "a" * 40)
+    text = f"https://host:443/x@{'a' * 40}"
+    assert checkout.parse(text, FakeRunner()) == ("https://host:443/x", "a" * 40)
+    with pytest.raises(UsageError) as caught:
+        checkout.parse(f"https://user:secret@host/x@{'a' * 40}", FakeRunner())
+    assert "secret" not in str(caught.value)
 
 
 def test_a_folder_that_is_no_repository(tmp_path: Path) -> None:
@@ -173,6 +176,32 @@ def test_an_older_commit_by_name(repository: Path, tmp_path: Path) -> None:
         tree(repository, first), cache=tmp_path, network=Network(), run=Runner()
     )
     assert (folder / "file").read_text() == "outer"
+
+
+@pytest.mark.parametrize(
+    ("origin", "kept"),
+    [
+        ("", "local"),
+        ("https://github.com/x/y", "https://github.com/x/y"),
+        ("https://user:secret@github.com/x/y", "local"),
+        ("git@github.com:x/y", "local"),
+    ],
+)
+def test_an_image_does_not_say_where_on_this_host(
+    repository: Path, tmp_path: Path, config: Config, origin: str, kept: str
+) -> None:
+    if origin:
+        git(repository, "remote", "add", "origin", origin)
+    (repository / "version.txt").write_text("2.13.0a0\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "y")
+    torch = next(s.torch for s in config.sources if s.name == "fork")
+    assert torch
+    found = checkout.with_tree(
+        torch, str(repository), cache=tmp_path / "cache", network=Network(), run=Runner()
+    )
+    head = git(repository, "rev-parse", "HEAD")
+    assert found == Tree(repository=kept, commit=head, version="2.13.0a0")
 
 
 def test_a_commit_that_is_not_there(repository: Path, tmp_path: Path) -> None:
