@@ -61,7 +61,10 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
             "PYTORCH_BUILD_VERSION": version,
             "PYTORCH_BUILD_NUMBER": "1",  # asked for with a version; not shown before 2
             "USE_CCACHE": "0",  # it would take the launchers' place
-            "CMAKE_PREFIX_PATH": "/opt/venv",  # MKL's wheels
+            # Where MKL's wheels are.
+            "CMAKE_PREFIX_PATH": "/opt/venv",
+            "CMAKE_INCLUDE_PATH": "/opt/venv/include",
+            "CMAKE_LIBRARY_PATH": "/opt/venv/lib",
             "NCCL_ROOT": CUDA_HOME,
             "CUDNN_LIB_DIR": f"{CUDA_HOME}/lib64",
             "CUDNN_INCLUDE_DIR": f"{CUDA_HOME}/include",
