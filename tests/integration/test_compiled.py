@@ -352,6 +352,7 @@ def test_what_triton_asks_for_is_locked(compiling: Compiling, tmp_path: Path) ->
         assert "llvm f6ded0be-ubuntu-x64 is not the package that was locked" in line
     finally:
         compiling.files[LLVM] = original
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
 
 
 def test_a_killed_build_goes_on_from_the_cache(compiling: Compiling, tmp_path: Path) -> None:
@@ -468,6 +469,7 @@ def test_equal_wheels_from_two_directories(
             )
         finally:
             os.umask(old_mask)
+            shutil.rmtree(tmp_path / f"cache-{number}", ignore_errors=True)
         assert not done.code, done.output
         assert hits(done.output, "torch")["CUDA"][0] == 0
         wheels.append({path.name: path.read_bytes() for path in sorted(output.iterdir())})
