@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from torch_images.arch import Capability
@@ -120,6 +121,12 @@ class Source:
     features: tuple[Feature, ...] = ()
     without: tuple[Feature, ...] = ()
     root: str = ""
+
+    @property
+    def build(self) -> str:
+        """Identifies what its builds are told: SHA-256, in hexadecimal."""
+        told = (self.torch_options, self.triton_options, self.features, self.without)
+        return hashlib.sha256(repr(told).encode()).hexdigest()
 
     @property
     def compiled(self) -> bool:

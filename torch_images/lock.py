@@ -156,7 +156,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     tools, tool_debs = _beyond(tools_inputs(config, spec), folder, wheels, debs)
     sources: SourceLock | None = None
     if item := source_input(spec):
-        sources = _read_sources(item, folder)
+        sources = replace(_read_sources(item, folder), build=spec.source.build)
         ours = tuple(w for w in wheels.wheels if w.name not in ("torch", "triton"))
         kept = replace(wheels, wheels=ours)
         assert tools

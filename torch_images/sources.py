@@ -60,6 +60,7 @@ class SourceLock:
     """The content of a lock file; `name` is the file's, without suffix.
 
     `unlocked` marks one that a build resolved for itself, or that a user's own tree is part of.
+    In an image, `build` identifies what images.yaml tells the builds of the trees.
     """
 
     name: str
@@ -68,6 +69,7 @@ class SourceLock:
     trees: tuple[LockedTree, ...] = ()
     archives: tuple[LockedArchive, ...] = ()
     unlocked: bool = False
+    build: str = ""
 
     @property
     def digest(self) -> str:
@@ -85,6 +87,7 @@ def format_sources(lock: SourceLock) -> str:
         "date": lock.date.isoformat(),
         "request": " ".join(sorted(lock.request)),
         "unlocked": "yes" if lock.unlocked else "",
+        "build": lock.build,
     }
     entries = [lockfile.Entry(0, tree.repository, tree.line) for tree in sorted(lock.trees)]
     entries += [lockfile.Entry(a.size, a.url, a.line) for a in sorted(lock.archives)]
@@ -109,6 +112,7 @@ def parse_sources(text: str, name: str) -> SourceLock:
         trees=tuple(sorted(trees)),
         archives=tuple(sorted(archives)),
         unlocked=header.get("unlocked") == "yes",
+        build=header.get("build", ""),
     )
 
 
