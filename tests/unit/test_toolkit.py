@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -26,9 +29,11 @@ def site(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
-def install(root: Path, site: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def install(
+    root: Path, site: Path, folder: Path, *archives: Path
+) -> subprocess.CompletedProcess[str]:
     script = root / "scripts" / "image" / "devel" / "install-toolkit"
-    command = [sys.executable, str(script), str(site), str(folder), "13.0"]
+    command = [sys.executable, str(script), str(site), str(folder), "13.0", *map(str, archives)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -61,3 +66,26 @@ def test_without_a_compiler_it_stops(root: Path, site: Path, tmp_path: Path) -> 
     assert done.returncode == 1
     assert done.stderr == f"install-toolkit: {site} has no nvcc\n"
     assert not (tmp_path / "cuda").exists()
+
+
+def test_what_archives_hold_is_unpacked(root: Path, site: Path, tmp_path: Path) -> None:
+    """As for CUDA 12.8, whose compiler is in no wheel; their files come first, and are new."""
+    (site / "nvidia/cu13/bin/nvcc").unlink()
+    folder = tmp_path / "archives"
+    folder.mkdir()
+    with tarfile.open(folder / "cuda_nvcc-linux-x86_64-12.8.93-archive.tar.xz", "w:xz") as tar:
+        for name in ("LICENSE", "bin/nvcc", "include/cuda.h", "lib/libcudadevrt.a"):
+            member = tarfile.TarInfo(f"cuda_nvcc-linux-x86_64-12.8.93-archive/{name}")
+            member.mode, member.mtime, member.size = 0o755, 1_000_000_000, 7
+            tar.addfile(member, io.BytesIO(b"archive"))
+    done = install(root, site, tmp_path / "cuda", folder)
+    assert done.returncode == 0, done.stderr
+    home = tmp_path / "cuda"
+    assert (home / "bin" / "nvcc").read_text() == "archive"
+    assert (home / "include" / "cuda.h").read_text() == "archive"
+    assert (home / "include" / "cudnn.h").is_symlink()
+    assert {p.name for p in home.iterdir() if p.is_file()} == {"LICENSE.cuda_nvcc"}
+    assert {"libcudadevrt.a", "libcudart.so", "libnccl.so"} <= {
+        path.name for path in (home / "lib64").iterdir()
+    }
+    assert min(p.lstat().st_mtime for p in home.rglob("*")) > time.time() - 3600
