@@ -273,6 +273,7 @@ def wheels(
     named = {"cuda": cuda, "arch": arch, "source": source or "fork", "base": base}
     spec = choose(config, **{axis: value for axis, value in named.items() if value})
     [planned] = stage.plan(config, [spec], place.locks)
+    stage.check_compiles(planned)
     if torch_source:
         planned = stage.with_torch(planned, torch_source, place, run)
     options = BuildOptions(

@@ -142,6 +142,14 @@ def build(
     return tuple(results)
 
 
+def check_compiles(planned: Planned) -> None:
+    """Raise UsageError for an image that compiles nothing."""
+    if not planned.lock.sources:
+        raise UsageError(
+            f"source {planned.spec.source.name} compiles nothing", "its wheels are published"
+        )
+
+
 def export(
     config: Config,
     planned: Planned,
@@ -152,14 +160,7 @@ def export(
     engine: Engine,
     run: Runner,
 ) -> tuple[Path, ...]:
-    """Compile the wheels of an image and put them into a folder. Raises as `build` does.
-
-    Raises UsageError for an image that compiles nothing.
-    """
-    if not planned.lock.sources:
-        raise UsageError(
-            f"source {planned.spec.source.name} compiles nothing", "its wheels are published"
-        )
+    """Compile the wheels of an image and put them into a folder. Raises as `build` does."""
     check_buildx(run)
     if not options.skip_disk_check:
         check_disk(engine.local_root(), [planned])
