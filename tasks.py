@@ -189,8 +189,6 @@ def build(
     axes = {"cuda": cuda, "arch": arch, "source": source, "base": base, "variant": variant}
     if select and any(axes.values()):
         raise UsageError("--select and single axes exclude each other", "give one or the other")
-    if progress not in ("auto", "plain", "tty"):
-        raise UsageError(f"unknown progress '{progress}'", "known: auto, plain, tty")
     compat = compat or config.compat.mode
     if compat not in COMPAT_MODES:
         raise UsageError(f"unknown compat mode '{compat}'", suggest(compat, COMPAT_MODES))
@@ -203,7 +201,7 @@ def build(
     options = BuildOptions(
         builder=builder,
         no_cache=no_cache,
-        progress=progress,
+        progress=cli.progress(progress),
         mirrors=cli.mirrors(mirror),
         skip_disk_check=skip_disk_check,
         locked=locked,
@@ -279,7 +277,7 @@ def wheels(
     options = BuildOptions(
         builder=builder,
         no_cache=no_cache,
-        progress=progress,
+        progress=cli.progress(progress),
         mirrors=cli.mirrors(mirror),
         skip_disk_check=skip_disk_check,
         locked=locked,

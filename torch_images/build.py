@@ -115,7 +115,7 @@ def build(
     started = time.monotonic()
     # A build from nothing must not meet what earlier builds left in the compile cache.
     compiles = any(image.lock.sources for image in planned)
-    namespace = f"torch-images-{secrets.token_hex(8)}" if options.no_cache and compiles else ""
+    namespace = _namespace() if options.no_cache and compiles else ""
     ready, parts = settle(config, planned, place, options, engine=engine, run=run)
     command = prepare(config, ready, parts, place, options, run=run, namespace=namespace)
     load = driver(options.builder, run) != "docker"
@@ -125,11 +125,7 @@ def build(
         for image in ready if load else ():
             archive = Path(scratch, f"{image.target}.tar")
             command += ["--set", f"{image.target}.output={bake.output(image, archive)}"]
-        done = run.stream(command, env=bake.environment(place.network, options))
-        if namespace:
-            _drop_mounts(namespace, options, run)
-        if done.code:
-            raise explain(done.output)
+        _bake(command, place, options, namespace=namespace, run=run)
         digests = json.loads(metadata.read_text())
         for image in ready if load else ():
             run.run(["docker", "load", "--input", str(Path(scratch, f"{image.target}.tar"))])
@@ -164,7 +160,7 @@ def export(
     check_buildx(run)
     if not options.skip_disk_check:
         check_disk(engine.local_root(), [planned])
-    namespace = f"torch-images-{secrets.token_hex(8)}" if options.no_cache else ""
+    namespace = _namespace() if options.no_cache else ""
     ready, parts = settle(config, [planned], place, options, engine=engine, run=run)
     command = prepare(config, ready, parts, place, options, run=run, namespace=namespace)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -173,15 +169,12 @@ def export(
         target = ready[0].target
         command += ["--set", f"{target}.target=compiled"]
         command += ["--set", f"{target}.output=type=local,dest={made}"]
-        done = run.stream(command, env=bake.environment(place.network, options))
-        if namespace:
-            _drop_mounts(namespace, options, run)
-        if done.code:
-            raise explain(done.output)
+        _bake(command, place, options, namespace=namespace, run=run)
         folder.mkdir(exist_ok=True)
-        for wheel in made.glob("*.whl"):
+        wheels = sorted(made.glob("*.whl"))
+        for wheel in wheels:
             os.replace(wheel, folder / wheel.name)
-    return tuple(sorted(folder.glob("*.whl")))
+    return tuple(folder / wheel.name for wheel in wheels)
 
 
 def settle(
@@ -348,6 +341,27 @@ def check_disk(data_root: Path | None, planned: Sequence[Planned]) -> None:
             "free some with `invoke clean` or `docker system prune`, or, when most layers are "
             "built already, go on with --skip-disk-check",
         )
+
+
+def _namespace() -> str:
+    """A name for cache mounts that no other build has."""
+    return f"torch-images-{secrets.token_hex(8)}"
+
+
+def _bake(
+    command: Sequence[str],
+    place: Workplace,
+    options: BuildOptions,
+    *,
+    namespace: str,
+    run: Runner,
+) -> None:
+    """Run a bake, with what it keeps in a namespace of its own removed; raise why it failed."""
+    done = run.stream(command, env=bake.environment(place.network, options))
+    if namespace:
+        _drop_mounts(namespace, options, run)
+    if done.code:
+        raise explain(done.output)
 
 
 def _drop_mounts(namespace: str, options: BuildOptions, run: Runner) -> None:

@@ -83,6 +83,15 @@ def mirrors(named: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(named) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
 
 
+def progress(wanted: str) -> str:
+    """The word after --progress. Raises UsageError for one that BuildKit does not know."""
+    from torch_images.errors import UsageError
+
+    if wanted not in ("auto", "plain", "tty"):
+        raise UsageError(f"unknown progress '{wanted}'", "known: auto, plain, tty")
+    return wanted
+
+
 def jobs(wanted: int) -> int:
     """The number after --jobs; 0 for none. Raises UsageError."""
     from torch_images.errors import UsageError

@@ -161,7 +161,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         kept = replace(wheels, wheels=ours)
         assert tools
         # What compiles is installed beside CUDA's libraries. NVIDIA's tools are in Triton's wheel.
-        beside = tuple(w for w in wheels.wheels if w.name != "torch" and w not in cuda_part(kept))
+        beside = tuple(w for w in wheels.wheels if w.name != "torch" and not w.of_cuda)
         tools = replace(tools, wheels=tuple(sorted((*tools.wheels, *beside))))
     item = toolkit_input(config, spec)
     toolkit = _read_sources(item, folder) if item else None
@@ -189,11 +189,6 @@ def settled(spec: ImageSpec, lock: ImageLock) -> ImageSpec:
         for tree in (lock.sources.tree("torch"), lock.sources.tree("triton"))
     )
     return replace(spec, source=replace(spec.source, torch=torch, triton=triton))
-
-
-def cuda_part(lock: WheelLock) -> tuple[LockedWheel, ...]:
-    """NVIDIA's libraries among the wheels of a lock."""
-    return tuple(w for w in lock.wheels if w.name.startswith(("nvidia-", "cuda-")))
 
 
 def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:

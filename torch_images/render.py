@@ -158,7 +158,7 @@ def wheel_groups(lock: ImageLock) -> tuple[tuple[str, str, tuple[LockedWheel, ..
     """
     found: dict[str, list[LockedWheel]] = {name: [] for name, _ in _GROUPS}
     for wheel in sorted(lock.wheels.wheels):
-        found[_group(wheel.name)].append(wheel)
+        found[_group(wheel)].append(wheel)
     kept = [(name, title) for name, title in _GROUPS if found[name] or name in lock.compiled]
     return tuple((name, title, tuple(found[name])) for name, title in kept)
 
@@ -315,10 +315,10 @@ class _Safe(str):
     __slots__ = ()
 
 
-def _group(name: str) -> str:
-    if name in ("torch", "triton"):
-        return name
-    return "cuda" if name.startswith(("nvidia-", "cuda-")) else "python"
+def _group(wheel: LockedWheel) -> str:
+    if wheel.name in ("torch", "triton"):
+        return wheel.name
+    return "cuda" if wheel.of_cuda else "python"
 
 
 def _finalize(value: Any) -> Any:

@@ -45,6 +45,11 @@ class LockedWheel:
     sha256: str
 
     @property
+    def of_cuda(self) -> bool:
+        """Whether it is one of NVIDIA's libraries."""
+        return self.name.startswith(("nvidia-", "cuda-"))
+
+    @property
     def line(self) -> str:
         """The requirement, as `uv pip install --require-hashes` reads it."""
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"

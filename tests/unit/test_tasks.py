@@ -32,6 +32,7 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("build --torch-source .", 2, "source wheel compiles no torch; add --source fork"),
         ("wheels --source wheel", 2, "source wheel compiles nothing; its wheels are published"),
         ("build --source fork --jobs=-1", 2, "--jobs -1 makes no sense"),
+        ("wheels --progress fancy", 2, "unknown progress 'fancy'; known: auto, plain, tty"),
         ("build --progress fancy", 2, "unknown progress 'fancy'; known: auto, plain, tty"),
         ("build --compat requird", 2, "unknown compat mode 'requird'; did you mean 'required'?"),
         ("lock --select nothing", 2, "no lock matches 'nothing'; known: base-bookworm, "),
