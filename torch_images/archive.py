@@ -20,6 +20,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
+from torch_images.cached import used
 from torch_images.debs import DebLock, LockedDeb
 from torch_images.errors import DiskError, LockError, NetworkError
 from torch_images.network import Network, cause
@@ -81,6 +82,8 @@ def fetch(
     folder.mkdir(parents=True, exist_ok=True)
     files = {deb: folder / f"{deb.sha256}.deb" for deb in lock.debs}
     missing = [deb for deb, path in files.items() if not is_file(deb, path)]
+    for deb in files.keys() - missing:
+        used(files[deb])
     if not missing:
         return Fetched(files=files, vanished=())
     source = _Source(tuple(mirrors()), snapshot, lock.snapshot, network)

@@ -29,6 +29,7 @@ from debian.debfile import DebFile
 
 from torch_images import oci
 from torch_images.archive import Fetched, fetch
+from torch_images.cached import used
 from torch_images.config import Base
 from torch_images.debs import DebLock, LockedDeb, changes
 from torch_images.errors import CommandError, DiskError, LockError
@@ -115,6 +116,7 @@ def prepare(
                     _bootstrap(base, lock, found.files, folder, resolver.run)
                 else:
                     _collect(found.files, folder)
+    used(folder)
     if not bootstraps:
         digest = lock.image.rpartition("@")[2]
         return ReadyBase(lock=lock, contexts={"debs": str(folder)}, digest=digest)

@@ -6,7 +6,6 @@ against its name on the way, so whoever serves a commit serves the right one.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from torch_images.cached import keep, used
 from torch_images.config import Tree
 from torch_images.errors import CommandError, LockError, NetworkError, UsageError
 from torch_images.load import COMMIT
@@ -34,7 +34,7 @@ def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner)
     """
     folder = cache / "sources" / f"{wanted.name}-{wanted.commit}"
     if folder.exists():
-        return folder / "tree"
+        return used(folder) / "tree"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{wanted.name}-") as scratch:
         made = Path(scratch, "made")
@@ -61,11 +61,7 @@ def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner)
             raise LockError(f"the submodules of {wanted.repository} are not those of its commit")
         for history in [*tree.rglob(".git")]:
             shutil.rmtree(history) if history.is_dir() else history.unlink()
-        try:
-            os.replace(made, folder)
-        except OSError:
-            if not folder.exists():  # else another build was faster, with the same content
-                raise
+        keep(made, folder)
     return folder / "tree"
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import shutil
 import tarfile
@@ -24,6 +23,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from torch_images.archive import fetch
+from torch_images.cached import keep, used
 from torch_images.config import Compat, Cuda
 from torch_images.debs import DebLock
 from torch_images.errors import LockError, NetworkError
@@ -138,11 +138,8 @@ def _ready(lock: DebLock, deb: Path, cache: Path) -> ReadyCompat:
             (made / "deb").mkdir(parents=True)
             shutil.copyfile(deb, made / "deb" / f"{lock.name}.deb")
             (made / "note.json").write_text(_note_of(lock, deb, Path(scratch)))
-            try:
-                os.replace(made, folder)
-            except OSError:
-                if not folder.exists():  # else another build was faster, with the same content
-                    raise
+            keep(made, folder)
+    used(folder)
     return ReadyCompat(folder=folder / "deb", note=(folder / "note.json").read_text())
 
 

@@ -9,7 +9,6 @@ import datetime as dt
 import hashlib
 import json
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images.archive import discover, fetch_archives, read
+from torch_images.cached import keep, used
 from torch_images.checkout import check_out
 from torch_images.config import Cuda
 from torch_images.errors import LockError
@@ -185,9 +185,5 @@ def _folder(archives: Iterable[LockedArchive], cache: Path, network: Network) ->
             made.mkdir()
             for archive, path in files.items():
                 shutil.copyfile(path, made / archive.filename)
-            try:
-                os.replace(made, folder)
-            except OSError:
-                if not folder.exists():  # else another build was faster, with the same content
-                    raise
-    return folder
+            return keep(made, folder)
+    return used(folder)

@@ -6,11 +6,11 @@ with a remote builder hands over the same files as a Linux server.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from torch_images.cached import keep, used
 from torch_images.errors import CommandError, LockError
 from torch_images.runner import Runner
 from torch_images.wheels import UV_PLATFORM, read_lock
@@ -25,7 +25,7 @@ def install_tools(name: str, place: Workplace, run: Runner) -> Path:
     lock = read_lock(path)
     folder = place.cache / "tools" / f"{name}-{lock.digest[:16]}"
     if folder.exists():
-        return folder
+        return used(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{name}-"))
     command = [uv.find_uv_bin(), "pip", "install", "--quiet", "--target", str(scratch)]
@@ -34,12 +34,8 @@ def install_tools(name: str, place: Workplace, run: Runner) -> Path:
     try:
         run.run(command, env=place.network.for_uv())
         scratch.chmod(0o755)
-        os.replace(scratch, folder)
+        return keep(scratch, folder)
     except CommandError as error:
         raise LockError(f"{path.name} could not be installed: {error.output[-300:]}") from None
-    except OSError:
-        if not folder.exists():  # else another process was faster, with the same content
-            raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return folder

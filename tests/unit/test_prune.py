@@ -1,0 +1,166 @@
+"""What goes and what stays, by age and size; images are in tests/integration/test_push.py."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.fakes import FakeRunner
+from torch_images.cached import keep, mark, used
+from torch_images.engine import Engine
+from torch_images.errors import UsageError
+from torch_images.prune import (
+    Item,
+    Limits,
+    build_cache,
+    cache,
+    parse_age,
+    parse_size,
+    remove,
+    surplus,
+)
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+NO_ENGINE = cast("Engine", None)
+
+
+def item(name: str, size: int, days: float) -> Item:
+    return Item(name=name, size=size, used=NOW - timedelta(days=days))
+
+
+def names(items: Any) -> list[str]:
+    return [one.name for one in items]
+
+
+def test_what_is_old_goes_then_what_is_too_much() -> None:
+    items = [item("new", 40, 1), item("older", 30, 2), item("small", 5, 3), item("old", 1, 40)]
+    assert names(surplus(items, Limits(age=timedelta(days=30)), NOW)) == ["old"]
+    limits = Limits(age=timedelta(days=30), size=50)
+    assert names(surplus(items, limits, NOW)) == ["old", "older"]
+
+
+ITEMS = st.lists(st.builds(item, st.text(), st.integers(0, 100), st.floats(0, 100)), max_size=20)
+
+
+@given(ITEMS, st.integers(0, 100), st.integers(0, 500))
+def test_limits_hold(items: list[Item], days: int, size: int) -> None:
+    limits = Limits(age=timedelta(days=days), size=size)
+    gone = surplus(items, limits, NOW)
+    left = list(items)
+    for one in gone:
+        left.remove(one)
+    assert all(NOW - one.used <= limits.age for one in left)
+    assert not size or sum(one.size for one in left) <= size
+    assert surplus(left, limits, NOW) == ()
+
+
+@pytest.mark.parametrize(("text", "hours"), [("12h", 12), ("30d", 720), (" 8w ", 1344), ("0d", 0)])
+def test_ages(text: str, hours: int) -> None:
+    assert parse_age(text) == timedelta(hours=hours)
+
+
+@pytest.mark.parametrize("text", ["", "30", "d", "-1d", "3 months", "1.5d"])
+def test_no_age(text: str) -> None:
+    with pytest.raises(UsageError, match="is not an age; give one like"):
+        parse_age(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("", 0), ("50GB", 50 * 10**9), ("500 mb", 5 * 10**8), ("7", 7), ("1kb", 1000)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["GB", "-1", "1.5GB", "1GiB", "lots"])
+def test_no_size(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a size; give one like"):
+        parse_size(text)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A cache with a base, a tool and a package, all of long ago."""
+    for name in ("bases/b", "tools/t"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").write_bytes(b"x" * 10)
+    (tmp_path / "bases" / "b.lock").touch()
+    (tmp_path / "debs").mkdir()
+    (tmp_path / "debs" / "d.deb").write_bytes(b"x" * 5)
+    (tmp_path / "unknown").mkdir()
+    for path in (*tmp_path.glob("*/*"),):
+        os.utime(path, (10**9, 10**9))
+    return tmp_path
+
+
+def test_the_cache_and_what_was_used_of_it(folder: Path) -> None:
+    assert [(i.name, i.size) for i in cache(folder)] == [
+        ("bases/b", 10),
+        ("debs/d.deb", 5),
+        ("tools/t", 10),
+    ]
+    used(folder / "tools" / "t")
+    used(folder / "debs" / "d.deb")
+    limits = Limits(age=timedelta(days=1))
+    gone = surplus(cache(folder), limits, datetime.now(UTC))
+    assert names(gone) == ["bases/b"]
+    assert (folder / "tools" / "t").stat().st_mtime == 10**9
+
+
+def test_removed_without_a_trace(folder: Path) -> None:
+    used(folder / "tools" / "t")
+    assert len(list(remove(cache(folder), NO_ENGINE))) == 3
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+
+
+def test_what_is_being_made_stays(folder: Path) -> None:
+    with (folder / "bases" / "b.lock").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        assert names(remove(cache(folder), NO_ENGINE)) == ["debs/d.deb", "tools/t"]
+    assert (folder / "bases" / "b" / "file").exists()
+
+
+def test_the_faster_process_wins(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    there = tmp_path / "there"
+    assert keep(tmp_path / "one", there) == keep(tmp_path / "two", there) == there
+    assert (there / "one").exists()
+    assert mark(there).exists()
+    with pytest.raises(FileNotFoundError):
+        keep(tmp_path / "nothing", tmp_path / "nowhere" / "x")
+
+
+def test_a_cache_that_may_only_be_read_serves(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", refuse)
+    monkeypatch.setattr(Path, "touch", refuse)
+    for name in ("tools/t", "debs/d.deb"):
+        assert used(folder / name) == folder / name
+
+
+def test_the_build_cache() -> None:
+    run = FakeRunner(
+        {
+            "docker buildx du": (0, "ID\nReclaimable:\t3.2GB\nTotal:\t5GB\n"),
+            "docker buildx prune": (0, "ID\nTotal:\t3.2GB\n"),
+        }
+    )
+    limits = Limits(age=timedelta(days=2), size=10)
+    assert build_cache(limits, run, dry_run=True) == "build cache unused for 48h: 3.2GB"
+    assert build_cache(limits, run, dry_run=False) == "build cache unused for 48h: Total:\t3.2GB"
+    assert run.commands[0][-1] == "--filter=until=48h"
+    assert run.commands[1][-2:] == ["--filter=until=48h", "--keep-storage=10"]
