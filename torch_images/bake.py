@@ -26,7 +26,11 @@ _COMPILE = ("type=env,id=compile,env=TORCH_IMAGES_COMPILE",)
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What a user can say about how to build."""
+    """What a user can say about how to build.
+
+    `cache_from` and `cache_to` are caches in buildx's words, such as "type=registry,ref=...";
+    "{id}" in them stands for the image.
+    """
 
     builder: str = ""
     no_cache: bool = False
@@ -36,6 +40,8 @@ class BuildOptions:
     locked: bool = False
     compat: str = "auto"
     jobs: int = 0
+    cache_from: tuple[str, ...] = ()
+    cache_to: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +112,7 @@ def bake_file(
     tools: Mapping[str, str],
     commit: str | None,
     *,
+    options: BuildOptions,
     namespace: str = "",
 ) -> dict[str, Any]:
     """The bake definition: a target per image; `parts` are by target, `tools` named contexts.
@@ -138,6 +145,9 @@ def bake_file(
             "secret": [*secrets, *(_COMPILE if part.sources else ())],
             "output": [output(image)],
         }
+        for key, caches in (("cache-from", options.cache_from), ("cache-to", options.cache_to)):
+            if caches:
+                target[key] = [cache.replace("{id}", image.spec.id) for cache in caches]
         targets[image.target] = target
     bake: dict[str, Any] = {
         "group": {"default": {"targets": [image.target for image in planned]}},

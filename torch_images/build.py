@@ -30,9 +30,9 @@ from torch_images.engine import Engine
 from torch_images.errors import CommandError, DiskError, EngineError, UsageError
 from torch_images.failures import explain
 from torch_images.inputs import tools_inputs, variant_inputs
-from torch_images.lock import image_lock, settled
+from torch_images.lock import ImageLock, image_lock, settled
 from torch_images.matrix import ImageSpec
-from torch_images.render import LABEL_PREFIX, render, write_context
+from torch_images.render import LABEL_PREFIX, render, with_recipe, write_context
 from torch_images.resolver import Resolver
 from torch_images.runner import Runner
 from torch_images.sources import LockedTree
@@ -64,13 +64,25 @@ class BuildResult:
     seconds: float
 
 
-def plan(config: Config, specs: Sequence[ImageSpec], locks: Path) -> tuple[Planned, ...]:
-    """Pair each image with its lock. Raises LockError for one that is missing or out of step."""
-    found = [(spec, image_lock(config, spec, locks)) for spec in specs]
-    return tuple(Planned(spec=settled(spec, lock), lock=lock) for spec, lock in found)
+def plan(
+    config: Config, specs: Sequence[ImageSpec], root: Path, locks: Path
+) -> tuple[Planned, ...]:
+    """Pair each image with its lock; `root` is the project's folder.
+
+    Raises LockError for a lock that is missing or out of step.
+    """
+    return tuple(pair(config, spec, image_lock(config, spec, locks), root) for spec in specs)
 
 
-def with_torch(planned: Planned, named: str, place: Workplace, run: Runner) -> Planned:
+def pair(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> Planned:
+    """An image with what it is built from, and what the build does with that."""
+    spec = settled(spec, lock)
+    return Planned(spec=spec, lock=with_recipe(config, spec, lock, root))
+
+
+def with_torch(
+    config: Config, planned: Planned, named: str, place: Workplace, run: Runner
+) -> Planned:
     """The image with torch compiled from the tree that a user names instead.
 
     Raises UsageError for an image that compiles nothing, and as `checkout.with_tree` does.
@@ -88,7 +100,7 @@ def with_torch(planned: Planned, named: str, place: Workplace, run: Runner) -> P
     )
     trees = tuple(sorted((ours, sources.tree("triton"))))
     lock = replace(planned.lock, sources=replace(sources, trees=trees, unlocked=True))
-    return Planned(spec=settled(spec, lock), lock=lock)
+    return pair(config, spec, lock, place.root)
 
 
 def build(
@@ -118,7 +130,7 @@ def build(
     namespace = _namespace() if options.no_cache and compiles else ""
     ready, parts = settle(config, planned, place, options, engine=engine, run=run)
     command = prepare(config, ready, parts, place, options, run=run, namespace=namespace)
-    load = driver(options.builder, run) != "docker"
+    load = elsewhere(options.builder, run)
     with tempfile.TemporaryDirectory(dir=place.output, prefix=".bake-") as scratch:
         metadata = Path(scratch, "metadata.json")
         command += ["--metadata-file", str(metadata)]
@@ -245,7 +257,7 @@ def settle(
             tool_debs=tools.lock if tools else None,
             sources=sources.lock if sources else None,
         )
-        found.append(Planned(spec=settled(spec, lock), lock=lock))
+        found.append(pair(config, spec, lock, place.root))
     return tuple(found), parts
 
 
@@ -269,7 +281,9 @@ def prepare(
         context = render(config, image.spec, image.lock, place.root, shared_cache=shared)
         write_context(context, place.output / image.spec.id)
     commit = revision(place.root, run)
-    document = bake.bake_file(planned, place, parts, tools, commit, namespace=namespace)
+    document = bake.bake_file(
+        planned, place, parts, tools, commit, options=options, namespace=namespace
+    )
     file = place.output / "docker-bake.json"
     file.write_text(json.dumps(document, indent=2) + "\n")
     if not place.network.on_loopback:
@@ -303,15 +317,22 @@ def check_buildx(run: Runner) -> None:
         )
 
 
-def driver(builder: str, run: Runner) -> str:
-    """The driver of a buildx builder, such as "docker". Raises EngineError for an unknown one."""
+def elsewhere(builder: str, run: Runner) -> bool:
+    """Whether a buildx builder is not the engine itself, so that what it builds must be loaded.
+
+    Raises EngineError for one that is unknown or does not answer.
+    """
     command = ["docker", "buildx", "inspect", *([builder] if builder else [])]
     try:
         described = run.run(command).output
     except CommandError:
         raise EngineError(f"no builder '{builder}'", "see `docker buildx ls`") from None
-    found = re.search(r"^Driver:\s*(\S+)", described, re.MULTILINE)
-    return found[1] if found else "docker"
+    facts = dict(re.findall(r"^(Driver|Endpoint|Error):[ \t]*(\S.*)$", described, re.MULTILINE))
+    if "Error" in facts:
+        raise EngineError(f"builder '{builder or 'default'}' does not answer: {facts['Error']}")
+    if facts.get("Driver") != "docker":
+        return True
+    return facts.get("Endpoint") != run.run(["docker", "context", "show"]).output.strip()
 
 
 def disk_needed(planned: Sequence[Planned]) -> int:

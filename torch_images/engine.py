@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,12 @@ import docker.errors
 import requests
 
 import docker
-from torch_images.errors import EngineError, NetworkError, UsageError
+from torch_images.errors import EngineError, NetworkError, PushError, UsageError
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
 
+_LARGEST_DOCUMENT = 4_000_000  # bytes; a manifest or configuration is some kilobytes
 MINIMUM = (25, 0)  # the first release in which the containerd image store is not experimental
 
 
@@ -41,6 +44,17 @@ class ImageInfo:
     config: Mapping[str, Any]
     created: str
     layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OurImage:
+    """An image of ours: unpacked bytes, when it last got a tag, whether a container has it."""
+
+    id: str
+    tags: tuple[str, ...]
+    size: int
+    tagged: datetime
+    in_use: bool
 
 
 @dataclass(frozen=True)
@@ -102,10 +116,23 @@ class Engine:
         found = {tag for image in self._client.images.list() for tag in image.tags}
         return tuple(sorted(tag for tag in found if tag.startswith(prefix)))
 
-    def untagged(self, label: str) -> tuple[str, ...]:
-        """The ids of images with a label that have lost all their tags to newer builds."""
-        found = self._client.images.list(filters={"dangling": True, "label": label})
-        return tuple(sorted(str(image.id) for image in found))
+    def ours(self, label: str) -> tuple[OurImage, ...]:
+        """Every image with a label."""
+        containers = self._client.containers.list(all=True, sparse=True)
+        held = {container.attrs["ImageID"] for container in containers}
+        found = []
+        for image in self._client.images.list(filters={"label": label}):
+            time = str(image.attrs["Metadata"]["LastTagTime"])
+            found.append(
+                OurImage(
+                    id=str(image.id),
+                    tags=tuple(image.tags),
+                    size=self.inspect(str(image.id)).size,
+                    tagged=datetime.fromisoformat(re.sub(r"\.\d+", "", time)),
+                    in_use=image.id in held,
+                )
+            )
+        return tuple(found)
 
     def version(self) -> str:
         """The engine's version, such as "26.1.5"."""
@@ -130,6 +157,29 @@ class Engine:
         except docker.errors.APIError as error:
             raise _registry_error(image, error) from None
 
+    def push(self, reference: str, report: Callable[[Mapping[str, Any]], None]) -> None:
+        """Push a tagged image, all its layers at once; each event of the engine goes to `report`.
+
+        Layers that the registry has are not sent again. Raises PushError with the words of the
+        registry, or of what is between; credentials are Docker's own, and in none of them.
+        """
+        repository, _, tag = reference.rpartition(":")
+        try:
+            events = self._client.api.push(repository, tag=tag, stream=True, decode=True)
+            for event in events:
+                if "error" in event:
+                    raise PushError(str(event["error"]))
+                report(event)
+        except docker.errors.APIError as error:
+            raise PushError(str(error.explanation or error)) from None
+        except docker.errors.DockerException as error:  # a credential helper that fails
+            raise UsageError(
+                f"no credentials for {repository.partition('/')[0]}: {error}",
+                "see credsStore and credHelpers in Docker's config.json",
+            ) from None
+        except requests.RequestException as error:
+            raise EngineError(f"the engine broke off: {error}", "push again") from None
+
     def registry_digest(self, image: str, *, missing_ok: bool = False) -> str:
         """The digest that a registry has for an image; "" for none, where that is allowed.
 
@@ -142,6 +192,28 @@ class Engine:
             if missing_ok and isinstance(found, UsageError):
                 return ""
             raise found from None
+
+    def contents(self, image: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The manifest of an image, by its digest, and the history in its configuration.
+
+        The engine has no word for this: they are picked from the stream of `docker save`, which
+        takes as long as it takes to read the image.
+        """
+        documents: dict[str, Any] = {}
+        stream = _Stream(self._client.api.get_image(image))
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                name = member.name.removeprefix("blobs/sha256/")
+                if name != member.name and member.size < _LARGEST_DOCUMENT:
+                    file = archive.extractfile(member)
+                    with contextlib.suppress(ValueError):  # a small layer
+                        documents[f"sha256:{name}"] = json.loads(file.read() if file else b"")
+        found = documents[image]
+        return found, documents[found["config"]["digest"]]["history"]
+
+    def layer_sizes(self, image: str) -> tuple[int, ...]:
+        """Unpacked bytes of each step of an image's history, the first one first."""
+        return tuple(step["Size"] for step in reversed(self._client.images.get(image).history()))
 
     def save(self, image: str, target: Path) -> None:
         """Write an image as a tar that is also an OCI layout, its blobs as they are stored."""
@@ -195,6 +267,27 @@ class Engine:
             yield RunningContainer(created)
         finally:
             created.remove(force=True)
+
+
+class _Stream(io.RawIOBase):
+    """Chunks as a file that can only be read on."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, as many as asked for unless the stream ends."""
+        parts, count = [self._left], len(self._left)
+        while count < size and (chunk := next(self._chunks, b"")):
+            parts.append(chunk)
+            count += len(chunk)
+        data = b"".join(parts)
+        self._left = data[size:]
+        return data[:size]
 
 
 class RunningContainer:

@@ -60,6 +60,14 @@ class NetworkError(TorchImagesError):
     exit_code = 6
 
 
+class PushError(TorchImagesError):
+    """A registry, or the way to it, did not take an image; `message` is what was said."""
+
+
+class PublishError(TorchImagesError):
+    """An image must not be published as it was asked."""
+
+
 class BuildError(TorchImagesError):
     """The build itself failed."""
 

@@ -45,7 +45,7 @@ class ImageLock:
     `extra_debs` are what a variant adds to the plain image, None where it adds nothing. `sources`
     is set where torch and Triton are compiled, and missing in `wheels` then; `tools` and
     `tool_debs` are what compiles them and does not stay. `toolkit` is NVIDIA's compiler, where it
-    does not come as wheels.
+    does not come as wheels. `recipe` is what the build does with them, as a SHA-256 in hexadecimal.
     """
 
     wheels: WheelLock
@@ -59,6 +59,7 @@ class ImageLock:
     tools: WheelLock | None = None
     tool_debs: DebLock | None = None
     toolkit: SourceLock | None = None
+    recipe: str = ""
 
     @property
     def date(self) -> dt.date:
@@ -77,6 +78,11 @@ class ImageLock:
     def digest(self) -> str:
         """SHA-256 over the texts of its locks, in hexadecimal."""
         return hashlib.sha256("".join(self.texts().values()).encode()).hexdigest()
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 over its locks and the recipe, in hexadecimal: equal ones make equal content."""
+        return hashlib.sha256(f"{self.digest} {self.recipe}".encode()).hexdigest()
 
     @property
     def unlocked(self) -> bool:
@@ -178,6 +184,15 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         tool_debs=tool_debs,
         toolkit=toolkit,
     )
+
+
+def compat_versions(config: Config, folder: Path) -> dict[str, str]:
+    """The version of the locked compat library for each CUDA version, such as "580.95.05"."""
+    found = {}
+    for cuda in config.cudas:
+        [deb] = _read_debs(compat_input(config, cuda), folder).debs
+        found[cuda.version] = deb.version.partition("-")[0]
+    return found
 
 
 def settled(spec: ImageSpec, lock: ImageLock) -> ImageSpec:

@@ -7,34 +7,48 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch_images.bake import CANDIDATE, Planned
-from torch_images.build import plan
+from torch_images.build import pair
 from torch_images.config import Config
-from torch_images.engine import Engine
+from torch_images.engine import Engine, ImageInfo
 from torch_images.errors import LockError, UsageError, VerifyError
-from torch_images.lock import ImageLock, parse_image_lock, settled
+from torch_images.lock import ImageLock, image_lock, parse_image_lock
 from torch_images.matrix import ImageSpec, choose, matrix
 from torch_images.render import FOLDER, LABEL_PREFIX, version
 from torch_images.runner import Runner
-from torch_images.verify import VerifyReport, require
+from torch_images.tagging import short
+from torch_images.verify import (
+    VerifyReport,
+    claim_of,
+    read_report,
+    report_path,
+    require,
+    suite_hash,
+)
 from torch_images.workplace import Workplace
 
 ORIGINAL = "torch-images-original"  # keeps an image while it is built again, see reproduce.py
 
 
-def tags(config: Config, planned: Planned) -> tuple[str, ...]:
-    """The local tags of an image: the one that names its lock, then the short one to type.
+@dataclass(frozen=True, kw_only=True)
+class Proved:
+    """An image of the engine with what it should be and the passing report that says that it is."""
 
-    Only the default source, base and variant have the short one, such as "torch-cu130:sm120".
+    planned: Planned
+    info: ImageInfo
+    report: VerifyReport
+
+
+def tags(config: Config, planned: Planned) -> tuple[str, ...]:
+    """The local tags of an image: the one that names its inputs, then the short one to type.
+
+    They are this machine's own and follow its last build; see tagging.py for those of a registry.
     """
-    spec, defaults = planned.spec, config.defaults
-    found = [f"{spec.repository}:{version(config, spec, planned.lock)}"]
-    chosen = (spec.source.name, spec.base.name, spec.variant.name)
-    if chosen == (defaults.source, defaults.base, defaults.variant):
-        found.append(f"{spec.repository}:{spec.arch_name}")
-    return tuple(found)
+    spec = planned.spec
+    names = version(config, spec, planned.lock), short(config, spec)
+    return tuple(f"{spec.repository}:{name}" for name in names)
 
 
 def tag(config: Config, planned: Planned, report: VerifyReport, engine: Engine) -> tuple[str, ...]:
@@ -64,12 +78,29 @@ def identify(config: Config, image: str, place: Workplace, engine: Engine) -> tu
     labels = engine.inspect(reference).labels
     spec = spec_of(config, reference, labels)
     if labels.get(f"{LABEL_PREFIX}.unlocked"):
-        lock = carried_lock(reference, engine)
-        return reference, Planned(spec=settled(spec, lock), lock=lock)
-    [planned] = plan(config, [spec], place.locks)
+        return reference, pair(config, spec, carried_lock(reference, engine), place.root)
+    lock = image_lock(config, spec, place.locks)
     if labels.get(f"{LABEL_PREFIX}.compat") == "none":
-        planned = replace(planned, lock=replace(planned.lock, compat=None))
-    return reference, planned
+        lock = replace(lock, compat=None)
+    return reference, pair(config, spec, lock, place.root)
+
+
+def proved(config: Config, image: str, place: Workplace, engine: Engine) -> Proved:
+    """A verified image, by tag, id or identifier.
+
+    Raises VerifyError unless there is a passing report of exactly this digest, by the checks that
+    this checkout has; UsageError as `publish.identify` does.
+    """
+    reference, planned = identify(config, image, place, engine)
+    info = engine.inspect(reference)
+    report = read_report(report_path(place, info.id))
+    advice = f"run `invoke verify {image}`"
+    if report is None:
+        raise VerifyError(f"{image} ({info.id}) was never verified here", advice)
+    require(report)
+    if report.suite != suite_hash(place.root, claim_of(config, planned, info)):
+        raise VerifyError(f"{image} ({info.id}) was verified by other checks than these", advice)
+    return Proved(planned=planned, info=info, report=report)
 
 
 def carried_lock(image: str, engine: Engine) -> ImageLock:
@@ -104,7 +135,6 @@ def spec_of(config: Config, image: str, labels: Mapping[str, str]) -> ImageSpec:
 
 
 def clean(
-    config: Config,
     place: Workplace,
     engine: Engine,
     run: Runner,
@@ -120,16 +150,17 @@ def clean(
     for folder in sorted(place.output.glob("cu*")):
         shutil.rmtree(folder)
         lines.append(f"removed {folder.relative_to(place.root)}")
-    prefixes = [f"{CANDIDATE}:", f"{ORIGINAL}:"]
-    if images:
-        prefixes += sorted({f"{spec.repository}:" for spec in matrix(config)})
-    for prefix in prefixes:
+    for prefix in (f"{CANDIDATE}:", f"{ORIGINAL}:"):
         for name in engine.tags(prefix):
             engine.untag(name)
             lines.append(f"removed image {name}")
-    for name in engine.untagged(f"{LABEL_PREFIX}.id") if images else ():
-        engine.untag(name)
-        lines.append(f"removed image {name}, which had no tag any more")
+    for image in engine.ours(f"{LABEL_PREFIX}.id") if images else ():
+        name = ", ".join(image.tags) or f"{image.id}, which had no tag any more"
+        if image.in_use:
+            lines.append(f"left image {name}: a container uses it")
+        else:
+            engine.untag(image.id)
+            lines.append(f"removed image {name}")
     if not cache:
         return tuple(lines)
     pruned = run.run(["docker", "buildx", "prune", "--force", "--all"]).output.splitlines()

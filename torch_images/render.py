@@ -6,11 +6,12 @@ must pass a quoting filter, or rendering fails.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,14 @@ def render(
     return Context(id=spec.id, files=tuple(files))
 
 
+def with_recipe(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> ImageLock:
+    """A lock that also knows what the build does with it: all that BuildKit is handed."""
+    digest = hashlib.sha256()
+    for file in render(config, spec, replace(lock, recipe=""), root).files:
+        digest.update(f"{file.path}\0{file.executable}\0{len(file.data)}\0".encode() + file.data)
+    return replace(lock, recipe=digest.hexdigest())
+
+
 def wheel_groups(lock: ImageLock) -> tuple[tuple[str, str, tuple[LockedWheel, ...]], ...]:
     """The wheels as layers: name, title and wheels of each, the ones that change least first.
 
@@ -214,7 +223,7 @@ def environment(variant: Variant) -> dict[str, str]:
 
 
 def version(config: Config, spec: ImageSpec, lock: ImageLock) -> str:
-    """The version of an image, also its immutable tag: "2.11.0-sm120-runtime-<lock>".
+    """The version of an image, also its immutable tag: "2.11.0-sm120-runtime-<inputs>".
 
     It ends in "-nocompat" for an image without NVIDIA's compat libraries, and in "-unlocked" where
     the build resolved a part of the lock for itself.
@@ -225,7 +234,7 @@ def version(config: Config, spec: ImageSpec, lock: ImageLock) -> str:
     parts.append(spec.variant.name)
     if spec.base.name != config.defaults.base:
         parts.append(spec.base.name)
-    parts.append(lock.digest[:12])
+    parts.append(lock.identity[:12])
     parts += [] if lock.compat else ["nocompat"]
     parts += ["unlocked"] if lock.unlocked else []
     return "-".join(parts)
@@ -236,7 +245,9 @@ def labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
 
     Keys of the standard: https://github.com/opencontainers/image-spec/blob/v1.1.0/annotations.md
     """
-    arches = ", ".join(f"{a.name} ({a.family}: {', '.join(a.gpus)})" for a in spec.architectures)
+    arches = ", ".join(
+        f"{a.name} ({a.family}: {', '.join(a.examples)})" for a in spec.architectures
+    )
     standard = {
         "title": spec.repository,
         "description": f"PyTorch {spec.torch} for CUDA {spec.cuda.version} on {arches}",
@@ -262,6 +273,7 @@ def labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
         "variant": spec.variant.name,
         "compat": lock.compat_version,
         "lock": f"sha256:{lock.digest}",
+        "inputs": f"sha256:{lock.identity}",
         **({"unlocked": "yes"} if lock.unlocked else {}),
     }
     return {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch_images import bake, publish
+from torch_images import bake, build, publish, tagging
 from torch_images.bake import BuildOptions, Planned
 from torch_images.build import BuildResult, disk_needed
 from torch_images.compare import Difference
@@ -20,6 +20,7 @@ from torch_images.lock import AnyLock
 from torch_images.relock import UNCHANGED, Finding
 from torch_images.reproduce import IDENTICAL, SAME_CONTENT, Verdict
 from torch_images.sources import SourceLock
+from torch_images.tagging import Move
 from torch_images.verify import VerifyReport
 from torch_images.workplace import Workplace
 
@@ -34,7 +35,11 @@ def plan(
     """What a build would do; `builder` is the machine that it is planned for."""
     lines = []
     if options.compat == "off":
-        planned = [replace(p, lock=replace(p.lock, compat=None)) for p in planned]
+        without = [replace(p.lock, compat=None) for p in planned]
+        planned = [
+            build.pair(config, p.spec, lock, place.root)
+            for p, lock in zip(planned, without, strict=True)
+        ]
     for image in planned:
         wheels, debs = len(image.lock.all_wheels), len(image.lock.all_debs)
         holds = f"torch {image.spec.torch}, {wheels} wheels, {debs} Debian packages"
@@ -126,6 +131,43 @@ def built(done: dict[str, Any]) -> str:
     ]
     command = "import torch; print(torch.__version__, torch.version.cuda)"
     lines.append(f'  next      docker run --rm {done["tags"][-1]} python -c "{command}"')
+    return "\n".join(lines)
+
+
+def moves(found: Sequence[Move], *, done: bool) -> str:
+    """What became, or would become, of each tag."""
+    words = {
+        tagging.NEW: ("tagged", "would tag"),
+        tagging.MOVES: ("moved", "would move"),
+        tagging.THERE: ("already", "already"),
+        tagging.STAYS: ("left", "would leave"),
+    }
+    lines = []
+    for move in found:
+        word = words[move.state][0 if done else 1]
+        more = f" from {move.held}" if move.state == tagging.MOVES else ""
+        lines.append(
+            f"{word:<11} {move.reference}{more}" + (f": {move.reason}" * bool(move.reason))
+        )
+    return "\n".join(lines)
+
+
+def template(name: str, existing: Mapping[str, Any] | None, changes: Sequence[str]) -> str:
+    """What applying a pod template changes."""
+    if existing and not changes:
+        return f"{name} ({existing['id']}) is up to date"
+    head = f"{name} ({existing['id']}) changes:" if existing else f"{name} is new:"
+    return "\n".join([head, *(f"  {line}" for line in changes)])
+
+
+def picked(answer: dict[str, Any]) -> str:
+    """Which image to run, from `pick.answer`."""
+    lines = [answer["image"], "", f"  {answer['run']}", ""]
+    lines += [f"  {reason}" for reason in answer["why"]]
+    lines += [
+        f"  {'or' if other['works'] else 'not'} {other['image']}: {other['why']}"
+        for other in answer["others"]
+    ]
     return "\n".join(lines)
 
 

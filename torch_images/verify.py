@@ -106,6 +106,12 @@ def claim(config: Config, planned: Planned, note: str) -> dict[str, Any]:
     }
 
 
+def claim_of(config: Config, planned: Planned, info: ImageInfo) -> dict[str, Any]:
+    """The claim of an image in the engine, whose label has the note."""
+    note = info.labels.get(NOTE_LABEL, "none")
+    return claim(config, planned, "" if note == "none" else note)
+
+
 def verify(
     image: str,
     config: Config,
@@ -122,8 +128,7 @@ def verify(
     """
     started = time.monotonic()
     info = engine.inspect(image)
-    note = info.labels.get(NOTE_LABEL, "none")
-    wanted = claim(config, planned, "" if note == "none" else note)
+    wanted = claim_of(config, planned, info)
     suite = suite_hash(place.root, wanted)
     path = report_path(place, info.id)
     if reuse and (kept := read_report(path)) and kept.passed and kept.suite == suite:
@@ -139,10 +144,7 @@ def verify(
         observed={**outside[1], **inside[1]},
         seconds=round(time.monotonic() - started, 1),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({**asdict(report), "passed": report.passed}, indent=2) + "\n")
-    os.replace(partial, path)
+    write_report(report, place)
     return report
 
 
@@ -163,6 +165,15 @@ def require(report: VerifyReport) -> None:
 def report_path(place: Workplace, digest: str) -> Path:
     """Where the report of an image is kept."""
     return place.output / "reports" / f"{digest.replace(':', '-')}.json"
+
+
+def write_report(report: VerifyReport, place: Workplace) -> None:
+    """Keep a report by the image's digest."""
+    path = report_path(place, report.digest)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({**asdict(report), "passed": report.passed}, indent=2) + "\n")
+    os.replace(partial, path)
 
 
 def read_report(path: Path) -> VerifyReport | None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -80,34 +81,118 @@ def running(image: str, *words: str, options: tuple[str, ...] = ()) -> Iterator[
         subprocess.run(["docker", "rm", "--force", name], check=True, capture_output=True)
 
 
+class Registry:
+    """A real registry on loopback, Debian's docker-registry, that can be killed and started again.
+
+    `folder` keeps its data; with `password`, it wants a user "ci" with that ("secret" is known).
+    """
+
+    # bcrypt's of "secret"
+    _HASH = "ci:$2b$05$uGz1DsCwti/kpgYPJuUq8ueAGlSu9XhwLcuaAwV0.10vn925JDypi\n"
+
+    def __init__(self, folder: Path, *, password: bool = False) -> None:
+        folder.mkdir()
+        self.host = f"127.0.0.1:{closed_port()}"
+        self.program = registry_program(folder)
+        self._file = folder / "config.yml"
+        settings: dict[str, Any] = {
+            "version": "0.1",
+            "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
+            "http": {"addr": self.host},
+        }
+        if password:
+            (folder / "users").write_text(self._HASH)
+            settings["auth"] = {"htpasswd": {"realm": "tests", "path": str(folder / "users")}}
+        self._file.write_text(json.dumps(settings))
+        self._process: subprocess.Popen[str] | None = None
+        self._drain = threading.Thread()
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        command = [str(self.program), "serve", str(self._file)]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        assert self._process.stderr is not None
+        assert any("listening on" in line for line in self._process.stderr)
+        self._drain = threading.Thread(target=self._process.stderr.read, daemon=True)
+        self._drain.start()
+
+    def kill(self) -> None:
+        """End it at once, in the middle of whatever it does."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._drain.join()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+
+def registry_program(folder: Path) -> Path:
+    """Debian's docker-registry; unpacked into a folder, not installed, where there is none."""
+    if installed := shutil.which("docker-registry"):
+        return Path(installed)
+    download = ["apt-get", "-qq", "download", "docker-registry"]
+    if subprocess.run(download, cwd=folder, check=False, capture_output=True).returncode:
+        subprocess.run(["apt-get", "-qq", "update"], check=True, capture_output=True)
+        subprocess.run(download, cwd=folder, check=True, capture_output=True)
+    [package] = folder.glob("*.deb")
+    subprocess.run(["dpkg-deb", "--extract", package, folder / "program"], check=True)
+    return folder / "program" / "usr" / "bin" / "docker-registry"
+
+
 @contextlib.contextmanager
 def registry(folder: Path) -> Iterator[str]:
-    """A real registry on loopback, Debian's docker-registry; its address."""
-    folder.mkdir()
-    program = shutil.which("docker-registry")
-    if program is None:  # unpacked, not installed: it needs nothing else
-        download = ["apt-get", "-qq", "download", "docker-registry"]
-        if subprocess.run(download, cwd=folder, check=False, capture_output=True).returncode:
-            subprocess.run(["apt-get", "-qq", "update"], check=True, capture_output=True)
-            subprocess.run(download, cwd=folder, check=True, capture_output=True)
-        [package] = folder.glob("*.deb")
-        subprocess.run(["dpkg-deb", "--extract", package, folder / "program"], check=True)
-        program = str(folder / "program" / "usr" / "bin" / "docker-registry")
-    host = f"127.0.0.1:{closed_port()}"
-    settings = {
-        "version": "0.1",
-        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
-        "http": {"addr": host},
-    }
-    (folder / "config.yml").write_text(json.dumps(settings))
-    with subprocess.Popen(
-        [program, "serve", folder / "config.yml"], stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        try:
-            assert any("listening on" in line for line in process.stderr)
+    """A registry for as long as the block lasts; its address."""
+    running = Registry(folder)
+    running.start()
+    try:
+        yield running.host
+    finally:
+        running.kill()
+
+
+@contextlib.contextmanager
+def second_engine(*, runs: bool = False) -> Iterator[str]:
+    """Another dockerd of this machine, with everything of its own; its address.
+
+    Unless it `runs` containers, whatever it is to run fails: it can take layers from a cache, but
+    never make one itself.
+    """
+    as_root = [] if os.geteuid() == 0 else ["sudo"]
+    # A socket's whole path may have 104 letters.
+    folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/tmp"))
+    (folder / "daemon.json").write_text('{"features": {"containerd-snapshotter": true}}')
+    (folder / "bin").mkdir()
+    if not runs:
+        (folder / "bin" / "runc").symlink_to("/bin/false")
+    address = f"unix://{folder}/docker.sock"
+    path = f"PATH={folder}/bin:{os.environ['PATH']}"
+    command = ["env", path, "dockerd", f"--config-file={folder}/daemon.json", f"--host={address}"]
+    command += [f"--data-root={folder}/data", f"--exec-root={folder}/exec"]
+    # With a bridge of its own, or none, it would take the first engine's away.
+    command += [f"--pidfile={folder}/pid", "--bridge=docker0", "--iptables=false"]
+    command += ["--ip6tables=false"]
+    try:
+        with subprocess.Popen([*as_root, *command], stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            lines: list[str] = []
+            for line in process.stderr:
+                lines.append(line)
+                if "API listen on" in line:
+                    break
+            else:
+                raise AssertionError("".join(lines[-5:]))
             drain = threading.Thread(target=process.stderr.read, daemon=True)
             drain.start()
-            yield host
-        finally:
-            process.terminate()
+            try:
+                yield address
+            finally:
+                process.terminate()
+                drain.join()
+                process.wait()
+    finally:
+        # An engine that failed to start leaves its folder mounted on itself.
+        unmount = [*as_root, "umount", "--quiet", "--recursive", str(folder / "data")]
+        subprocess.run(unmount, check=False, capture_output=True)
+        subprocess.run([*as_root, "rm", "-rf", str(folder)], check=True)

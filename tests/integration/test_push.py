@@ -1,0 +1,541 @@
+"""Tags and pushes against a real registry, through a proxy that lets it fail.
+
+The images are stand-ins of some megabytes with the labels of real ones, and so are the reports of
+their verification: what is tested is what a registry holds after each kind of failure.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.faults import Fault, faulty
+from tests.integration.support import ROOT, Built, Registry, invoke, registry_program, second_engine
+from tests.runpod_stub import KEY, runpod
+from torch_images.build import plan
+from torch_images.config import Config
+from torch_images.engine import Engine
+from torch_images.matrix import choose
+from torch_images.prune import Limits, images, remove, surplus
+from torch_images.render import labels
+from torch_images.runner import Runner
+from torch_images.verify import Check, VerifyReport, claim_of, report_path, suite_hash, write_report
+from torch_images.workplace import Workplace
+
+REPOSITORY = "owner/torch-cu130"
+LAYERS, LAYER_SIZE = 4, 3_000_000
+OBSERVED = {"cuda": "13.0", "torch": "2.11.0+cu130", "triton": "3.6.0", "python": "3.11.2"}
+FLOATING = ("2.11.0-sm120", "2.11-sm120", "sm120")
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """An image that claims to be a verified one: its local tag, digest and immutable tag."""
+
+    tag: str
+    digest: str
+    immutable: str
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return (self.immutable, *FLOATING)
+
+
+Make = Callable[..., StandIn]
+
+
+@pytest.fixture(scope="module")
+def make(
+    config: Config,
+    place: Workplace,
+    engine: Engine,
+    runner: Runner,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Make]:
+    """Make a stand-in: of other bytes each time, of inputs of a day, from a revision."""
+    [planned] = plan(config, [choose(config, arch="12.0")], place.root, place.locks)
+    made: list[StandIn] = []
+
+    def make(
+        *, day: int = 1, changes: dict[str, str] | None = None, verified: bool = True
+    ) -> StandIn:
+        folder = tmp_path_factory.mktemp("context")
+        version = f"2.11.0-sm120-runtime-{secrets.token_hex(6)}"
+        own = {"org.opencontainers.image.version": version, **(changes or {})}
+        label = {**labels(config, planned.spec, planned.lock), **own}
+        lines = ["FROM scratch"]
+        for number in range(LAYERS):
+            (folder / f"{number}").write_bytes(secrets.token_bytes(LAYER_SIZE))
+            lines.append(f"COPY {number} /")
+        lines += [f"LABEL {key}={json.dumps(value)}" for key, value in label.items()]
+        (folder / "Dockerfile").write_text("\n".join(lines))
+        tag = f"torch-images-test:push-{len(made)}"
+        new = "torch-images-test:new"
+        output = f"type=image,name={new},unpack=true,oci-mediatypes=true,compression=zstd"
+        command = ["docker", "buildx", "build", "--provenance=false", f"--output={output}"]
+        command += [f"--build-arg=SOURCE_DATE_EPOCH={1_790_000_000 + day * 86400}", str(folder)]
+        runner.run(command)
+        engine.tag(new, *tag.rsplit(":", 1))
+        engine.untag(new)  # whose time BuildKit dates back to SOURCE_DATE_EPOCH
+        info = engine.inspect(tag)
+        found = StandIn(tag, info.id, label["org.opencontainers.image.version"])
+        made.append(found)
+        if verified:
+            report(info.id, suite_hash(place.root, claim_of(config, planned, info)))
+        return found
+
+    def report(digest: str, suite: str) -> None:
+        passed = Check(name="image/test_x/test_y", outcome="passed", seconds=0)
+        seen = {**OBSERVED, "arch 12.0": "native sm_120"}
+        write_report(
+            VerifyReport(
+                digest=digest,
+                id=planned.spec.id,
+                suite=suite,
+                checks=(passed,),
+                observed=seen,
+                seconds=0,
+            ),
+            place,
+        )
+
+    yield make
+    for image in made:
+        report_path(place, image.digest).unlink(missing_ok=True)
+        engine.untag(image.digest)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Registry]:
+    """A registry that has nothing."""
+    found = Registry(tmp_path / "registry")
+    found.start()
+    yield found
+    found.kill()
+
+
+def push(image: StandIn, host: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return invoke("push", image.tag, "--registry", f"{host}/owner", *words, env=env)
+
+
+def tags(host: str, auth: tuple[str, str] | None = None) -> dict[str, str]:
+    """Every tag that a registry has, with its digest; each one complete down to the last byte."""
+    base = f"http://{host}/v2/{REPOSITORY}"
+    listed = requests.get(f"{base}/tags/list", timeout=60, auth=auth)
+    if listed.status_code == requests.codes.not_found:
+        return {}
+    accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
+    found: dict[str, str] = {}
+    for tag in listed.json()["tags"] or ():
+        manifest = requests.get(f"{base}/manifests/{tag}", headers=accept, timeout=60, auth=auth)
+        document = manifest.json()
+        for blob in (document["config"], *document["layers"]):
+            data = requests.get(f"{base}/blobs/{blob['digest']}", timeout=60, auth=auth).content
+            assert f"sha256:{hashlib.sha256(data).hexdigest()}" == blob["digest"]
+        found[tag] = manifest.headers["Docker-Content-Digest"]
+    return found
+
+
+def test_tags_of_a_registry(make: Make, server: Registry) -> None:
+    """The whole life of tags: new, there already, moved on, never back, never changed."""
+    first, second = make(day=1), make(day=2)
+    done = push(first, server.host, "--dry-run")
+    assert done.stdout.splitlines() == [
+        f"would tag   {server.host}/{REPOSITORY}:{tag}" for tag in first.tags
+    ]
+    assert tags(server.host) == {}
+    done = push(first, server.host)
+    assert done.returncode == 0, done.stderr
+    assert tags(server.host) == dict.fromkeys(first.tags, first.digest)
+    done = push(first, server.host)
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {"already"}
+    done = push(second, server.host, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["digest"] == second.digest
+    assert [layer["size"] for layer in found["layers"]] == pytest.approx([LAYER_SIZE] * 4, rel=0.01)
+    assert found["references"] == [f"{server.host}/{REPOSITORY}:{tag}" for tag in second.tags]
+    now = dict.fromkeys(second.tags, second.digest) | {first.immutable: first.digest}
+    assert tags(server.host) == now
+    done = push(first, server.host)
+    assert done.returncode == 0
+    assert done.stdout.count("left") == len(FLOATING)
+    assert "it names newer inputs, of 2026-" in done.stdout
+    assert tags(server.host) == now
+
+
+def test_an_immutable_tag_never_moves(make: Make, server: Registry) -> None:
+    first = make()
+    other = make(day=9, changes={"org.opencontainers.image.version": first.immutable})
+    assert push(first, server.host).returncode == 0
+    done = push(other, server.host)
+    assert done.returncode == 1
+    assert f"{first.immutable} names another image and never moves: it is {first.digest}" in (
+        done.stderr
+    )
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert tags(server.host) == dict.fromkeys(first.tags, first.digest)
+
+
+def test_what_is_published_is_left_out_of_the_matrix(make: Make, server: Registry) -> None:
+    words = ("matrix", "--json", "--unpublished", "--registry", f"{server.host}/owner")
+
+    def unpublished() -> dict[str, str]:
+        done = invoke(*words, "--select", "cu130-sm120-wheel-bookworm-*")
+        assert done.returncode == 0, done.stderr
+        return {image["id"]: image["reference"] for image in json.loads(done.stdout)["image"]}
+
+    before = unpublished()
+    runtime = before["cu130-sm120-wheel-bookworm-runtime"]
+    image = make(changes={"org.opencontainers.image.version": runtime.rpartition(":")[2]})
+    assert push(image, server.host).returncode == 0
+    assert before.keys() - unpublished().keys() == {"cu130-sm120-wheel-bookworm-runtime"}
+
+
+def test_names_in_the_engine(make: Make, engine: Engine) -> None:
+    first, second = make(day=3), make(day=4)
+    for words, image in ((("--dry-run",), None), ((), first)):
+        done = invoke("tag", first.tag, "--registry", "example.org/owner", *words)
+        assert done.returncode == 0, done.stderr
+        name = f"example.org/{REPOSITORY}:sm120"
+        assert [engine.inspect(n).id for n in engine.tags(name)] == (
+            [image.digest] if image else []
+        )
+    done = invoke("tag", second.tag, "--registry", "example.org/owner", "--json")
+    assert [m["state"] for m in json.loads(done.stdout)] == ["new", "moves", "moves", "moves"]
+    done = invoke("tag", first.tag, "--registry", "example.org/owner", "--json")
+    assert [m["state"] for m in json.loads(done.stdout)] == ["there", "stays", "stays", "stays"]
+    assert engine.inspect(name).id == second.digest
+
+
+def test_what_was_not_proved_stays_here(
+    make: Make, server: Registry, place: Workplace, config: Config
+) -> None:
+    image = make(verified=False)
+    done = push(image, server.host)
+    assert done.returncode == 1
+    assert f"({image.digest}) was never verified here; run `invoke verify" in done.stderr
+    good = make()
+    path = report_path(place, good.digest)
+    kept = json.loads(path.read_text())
+    for change, text in (
+        ({"checks": [{**kept["checks"][0], "outcome": "failed"}]}, "failed verification"),
+        ({"suite": "another"}, "was verified by other checks than these"),
+        ({"observed": {**kept["observed"], "torch": "2.10.0+cu130"}}, "saw torch 2.10.0, the tag"),
+    ):
+        path.write_text(json.dumps({**kept, **change}))
+        done = push(good, server.host)
+        assert done.returncode == 1
+        assert text in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+    assert tags(server.host) == {}
+
+
+FAULTS: dict[str, Callable[[], list[Fault]]] = {
+    "cut in the middle of layers": lambda: [Fault(r"PUT .*/blobs/", cut=1_000_000, times=3)],
+    "cut before an answer": lambda: [Fault(r"POST .*/blobs/", times=2)],
+    "500 where a layer begins": lambda: [Fault(r"POST ", status="500 Internal Server Error")],
+    "503 where a layer ends": lambda: [Fault(r"PUT .*/blobs/", status="503 Service Unavailable")],
+    "500 for the manifest": lambda: [
+        Fault(r"PUT .*/manifests", status="500 Internal Server Error")
+    ],
+    "502 for what is there": lambda: [
+        Fault(r"HEAD .*/manifests", status="502 Bad Gateway", times=2)
+    ],
+    "429 with a pause": lambda: [
+        Fault(r"PUT .*/blobs/", status="429 Too Many Requests", headers=("Retry-After: 1",))
+    ],
+    "429 for a floating tag": lambda: [
+        Fault(r"PUT .*/manifests/sm120", status="429 Too Many Requests")
+    ],
+    "one after the other": lambda: [
+        Fault(r"HEAD .*/manifests", status="500 Internal Server Error"),
+        Fault(r"PUT .*/blobs/", cut=2_000_000),
+        Fault(r"PUT .*/manifests", status="503 Service Unavailable"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_passing_fault_is_survived(make: Make, server: Registry, name: str) -> None:
+    image, faults = make(), FAULTS[name]()
+    with faulty(server.host, *faults) as host:
+        done = push(image, host)
+        assert done.returncode == 0, done.stderr
+        assert all(fault.met == fault.times for fault in faults)
+        # The engine itself waits and tries again after 429, and only then.
+        assert "; again in " in done.stderr or name.startswith("429")
+    assert tags(server.host) == dict.fromkeys(image.tags, image.digest)
+
+
+@pytest.mark.parametrize(
+    ("request_line", "reached"),
+    [(r"PUT .*/blobs/", 0), (r"PUT .*/manifests/2.11.0-sm120-", 0), (r"PUT .*/manifests/sm", 3)],
+)
+def test_a_lasting_fault_leaves_nothing_half(
+    make: Make, server: Registry, request_line: str, reached: int
+) -> None:
+    """What was tagged is whole, what was there before is there, and a repeat does the rest."""
+    before, image = make(day=1), make(day=2)
+    assert push(before, server.host).returncode == 0
+    with faulty(
+        server.host, Fault(request_line, status="500 Internal Server Error", times=99)
+    ) as host:
+        done = push(image, host, "--retries", "1")
+        assert done.returncode == 6
+        last = done.stderr.strip().splitlines()[-1]
+        assert last.startswith(f"error: {host} could not be reached: ")
+        assert "500 Internal Server Error; run the same again later" in last
+    expected = dict.fromkeys(before.tags, before.digest)
+    assert tags(server.host) == expected | dict.fromkeys(image.tags[:reached], image.digest)
+    assert push(image, server.host).returncode == 0
+    assert tags(server.host) == expected | dict.fromkeys(image.tags, image.digest)
+
+
+def test_layers_go_side_by_side(make: Make, server: Registry) -> None:
+    """Two of them must be on their way for the proxy to go on with either."""
+    image, both = make(), threading.Barrier(2, timeout=60)
+    fault = Fault(r"PUT .*/blobs/", cut=1_000_000, times=2, then=both.wait)
+    with faulty(server.host, fault) as host:
+        done = push(image, host)
+    assert done.returncode == 0, done.stderr
+    assert fault.met == 2
+    assert not both.broken
+    assert tags(server.host) == dict.fromkeys(image.tags, image.digest)
+
+
+def test_a_registry_is_killed_and_comes_back(make: Make, server: Registry) -> None:
+    image = make()
+
+    def restart() -> None:
+        server.kill()
+        server.start()
+
+    fault = Fault(r"PUT .*/blobs/", cut=1_500_000, then=restart)
+    with faulty(server.host, fault) as host:
+        done = push(image, host)
+    assert fault.met
+    assert done.returncode == 0, done.stderr
+    assert tags(server.host) == dict.fromkeys(image.tags, image.digest)
+
+
+def test_a_killed_push_is_repeated(make: Make, server: Registry) -> None:
+    image = make()
+    pushing: list[subprocess.Popen[bytes]] = []
+    fault = Fault(
+        r"PUT .*/blobs/", cut=1_500_000, then=lambda: pushing[0].send_signal(signal.SIGKILL)
+    )
+    with faulty(server.host, fault) as host:
+        command = [sys.executable, "-m", "invoke", "push", image.tag, "--registry", f"{host}/owner"]
+        with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "NO_COLOR": "1"}) as process:
+            pushing.append(process)
+            assert process.wait() == -signal.SIGKILL
+    assert tags(server.host) == {}
+    assert push(image, server.host).returncode == 0
+    assert tags(server.host) == dict.fromkeys(image.tags, image.digest)
+
+
+def docker_config(folder: Path, host: str, **settings: Any) -> str:
+    """A configuration of Docker in a folder of its own."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(settings))
+    return str(folder)
+
+
+def test_credentials(make: Make, tmp_path: Path) -> None:
+    """None, wrong ones, those of the file, those of a helper; no output ever has them."""
+    image = make()
+    server = Registry(tmp_path / "registry", password=True)
+    server.start()
+    wrong = base64.b64encode(b"ci:mistaken").decode()
+    right = base64.b64encode(b"ci:secret").decode()
+    helper = tmp_path / "bin" / "docker-credential-tests"
+    helper.parent.mkdir()
+    answer = json.dumps({"ServerURL": server.host, "Username": "ci", "Secret": "secret"})
+    helper.write_text(f"#!/bin/sh\ncat >/dev/null\necho '{answer}'\n")
+    helper.chmod(0o755)
+    settings: dict[str, tuple[dict[str, Any], int]] = {
+        "none": ({}, 2),
+        "wrong": ({"auths": {server.host: {"auth": wrong}}}, 2),
+        "missing": ({"credHelpers": {server.host: "nowhere"}}, 2),
+        "file": ({"auths": {server.host: {"auth": right}}}, 0),
+        "helper": ({"credHelpers": {server.host: "tests"}}, 0),
+    }
+    try:
+        for name, (content, code) in settings.items():
+            subject = make() if name == "helper" else image
+            folder = docker_config(tmp_path / name, server.host, **content)
+            path = f"{helper.parent}:{os.environ['PATH']}"
+            done = push(subject, server.host, DOCKER_CONFIG=folder, PATH=path)
+            assert done.returncode == code, done.stderr
+            output = done.stdout + done.stderr
+            assert not any(w in output for w in ("secret", "mistaken", wrong, right))
+            if code:
+                [line] = done.stderr.strip().splitlines()
+                assert line.startswith("error: ")
+                assert "docker login" in line or "credHelpers" in line
+                assert tags(server.host, ("ci", "secret")) == {}
+        held = tags(server.host, ("ci", "secret"))
+        assert held == {subject.immutable: subject.digest} | dict.fromkeys(image.tags, image.digest)
+    finally:
+        server.kill()
+
+
+def test_a_registry_with_a_full_disk(
+    make: Make, built: dict[str, Built], tmp_path: Path, engine: Engine
+) -> None:
+    """On a file system of its own, half of which something else has until it is cleared up."""
+    image = make()
+    here = Registry(tmp_path / "registry")
+    program = registry_program(tmp_path / "registry")
+    settings = {
+        "version": "0.1",
+        "storage": {"filesystem": {"rootdirectory": "/data"}},
+        "http": {"addr": here.host},
+    }
+    (tmp_path / "config.yml").write_text(json.dumps(settings))
+    words = ["head -c 16M /dev/zero >/data/other; exec /program serve /config.yml"]
+    command = ["docker", "run", "--detach", "--network=host", "--tmpfs=/data:size=22m"]
+    command += ["--env=TORCH_IMAGE_QUIET=1", f"--volume={program}:/program:ro"]
+    command += [f"--volume={tmp_path / 'config.yml'}:/config.yml:ro", built["cu130"].tags[0]]
+    started = subprocess.run([*command, "sh", "-c", *words], check=True, capture_output=True)
+    name = started.stdout.decode().strip()
+    try:
+        with subprocess.Popen(
+            ["docker", "logs", "--follow", name], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as log:
+            assert log.stderr is not None
+            assert any(b"listening on" in line for line in log.stderr)
+            log.kill()
+        done = push(image, here.host, "--retries", "1")
+        assert done.returncode == 6
+        assert done.stderr.strip().splitlines()[-1].startswith(f"error: {here.host} could not be ")
+        assert tags(here.host) == {}
+        # This registry may be left with an empty link where its disk was full, and answers 500 for
+        # that layer ever after.
+        clear = "rm /data/other; find /data -name link -empty -delete"
+        subprocess.run(["docker", "exec", name, "sh", "-c", clear], check=True)
+        done = push(image, here.host)
+        assert done.returncode == 0, done.stderr
+        assert tags(here.host) == dict.fromkeys(image.tags, image.digest)
+    finally:
+        subprocess.run(["docker", "rm", "--force", name], check=True, capture_output=True)
+
+
+def test_another_digest_in_the_registry_is_noticed(make: Make, server: Registry) -> None:
+    """A proxy that answers a manifest with success and forgets it."""
+    image = make()
+    said = (f"Docker-Content-Digest: {image.digest}",)
+    lost = Fault(r"PUT .*/manifests/2.11.0-sm120-", status="201 Created", headers=said, times=9)
+    with faulty(server.host, lost) as host:
+        done = push(image, host)
+    assert lost.met
+    assert done.returncode == 1
+    assert f"{image.immutable} is nothing, built was {image.digest}" in done.stderr
+    assert tags(server.host) == {}
+
+
+def test_a_pod_template_of_an_image(
+    make: Make, place: Workplace, project: Callable[..., Path]
+) -> None:
+    """Shown, then created, then changed where it differs; in an account of a stand-in's."""
+    image = make()
+    with runpod() as account:
+        folder = project(
+            ("images.yaml", "https://api.runpod.io", account.url),
+            ("images.yaml", "https://rest.runpod.io", account.url),
+        )
+        report = report_path(place, image.digest)
+        copy = folder / report.relative_to(place.root)
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes(report.read_bytes())
+        words = ("runpod", "--image", image.tag, "--registry", "ghcr.io/me")
+        shown = invoke(*words, "--json", cwd=folder)
+        assert shown.returncode == 0, shown.stderr
+        template = json.loads(shown.stdout)["template"]
+        assert template["image"] == f"ghcr.io/me/torch-cu130:{image.immutable}"
+        assert template["disk"] == 1 + 20
+        assert "runpodctl template create --name" in invoke(*words, cwd=folder).stdout
+        assert account.asked == []
+        done = invoke(*words, "--apply", cwd=folder, env={"RUNPOD_API_KEY": ""})
+        assert done.returncode == 2
+        assert "--apply needs RUNPOD_API_KEY" in done.stderr
+        key = {"RUNPOD_API_KEY": KEY}
+        done = invoke(*words, "--apply", "--dry-run", cwd=folder, env=key)
+        assert "is new:" in done.stderr
+        assert account.templates == {}
+        done = invoke(*words, "--apply", cwd=folder, env=key)
+        identifier = done.stdout.strip()
+        assert account.templates[identifier]["image"] == template["image"]
+        assert image.immutable in account.readmes[identifier]
+        done = invoke(*words, "--apply", cwd=folder, env=key)
+        assert f"({identifier}) is up to date" in done.stderr
+        account.templates[identifier]["disk"] = 5
+        done = invoke(*words, "--apply", cwd=folder, env=key)
+        assert "  disk: 5 -> 21\n" in done.stderr
+        assert list(account.templates) == [identifier]
+        assert KEY not in done.stdout + done.stderr
+
+
+def test_old_images_go_unless_they_are_used(make: Make, engine: Engine) -> None:
+    """Only stand-ins are removed here; what `invoke prune` would take is asked for."""
+    kept, gone = make(), make()
+    created = subprocess.run(
+        ["docker", "create", kept.tag, "true"], check=True, capture_output=True, text=True
+    )
+    try:
+        found = {item.image: item for item in images(engine)}
+        assert gone.digest in found
+        assert kept.digest not in found
+        item = found[gone.digest]
+        assert gone.tag in item.name
+        assert item.size > LAYERS * LAYER_SIZE
+        assert surplus([item], Limits(age=timedelta(hours=1)), datetime.now(UTC)) == ()
+        done = invoke("prune", "--older", "0h", "--dry-run")
+        assert done.returncode == 0, done.stderr
+        assert f"would remove {gone.tag}, 12." in done.stdout
+        assert kept.tag not in done.stdout
+        assert engine.inspect(gone.tag).id == gone.digest
+        assert list(remove([item], engine)) == [item]
+        assert engine.tags(gone.tag) == ()
+    finally:
+        subprocess.run(["docker", "rm", created.stdout.strip()], check=True, capture_output=True)
+
+
+@pytest.mark.slow
+def test_a_real_image_comes_back_whole(built: dict[str, Built], server: Registry) -> None:
+    """Pushed, pulled by its digest into an engine that has nothing, and verified there."""
+    image = built["cu130"]
+    done = invoke("push", image.tags[0], "--registry", f"{server.host}/owner", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["digest"] == image.digest
+    assert {layer["holds"] for layer in found["layers"]} >= {"base", "CUDA libraries", "PyTorch"}
+    with second_engine(runs=True) as second:
+        env = {"DOCKER_HOST": second}
+        reference = f"{server.host}/{REPOSITORY}@{image.digest}"
+        pull = ["docker", "pull", "--quiet", reference]
+        subprocess.run(pull, env={**os.environ, **env}, check=True, capture_output=True)
+        done = invoke("verify", reference, "--json", env=env)
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert report["digest"] == image.digest
+        assert (
+            sum(check["outcome"] == "passed" for check in report["checks"])
+            == (image.checks["passed"])
+        )

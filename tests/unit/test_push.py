@@ -1,0 +1,129 @@
+"""Retries, and what is made of a registry's words; the rest is in tests/integration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.fakes import FakeRunner
+from torch_images.errors import NetworkError, TorchImagesError, UsageError
+from torch_images.push import Transfer
+from torch_images.registry import holder, persist, problem
+
+NAME = "ghcr.io/me/torch-cu130:sm120"
+
+
+class Failing:
+    """Fails as often as it is told, getting on with some of the attempts."""
+
+    def __init__(self, *gets_on: bool) -> None:
+        self.gets_on = list(gets_on)
+        self.done = 0
+
+    def __call__(self) -> str:
+        if not self.gets_on:
+            return "done"
+        self.done += self.gets_on.pop(0)
+        raise NetworkError("broken")
+
+
+def tried(failing: Failing, retries: int) -> tuple[str, list[float]]:
+    waits: list[float] = []
+    try:
+        found = persist(
+            failing,
+            retries=retries,
+            say=lambda _: None,
+            progress=lambda: failing.done,
+            sleep=waits.append,
+        )
+    except NetworkError as error:
+        found = error.message
+    return found, waits
+
+
+def test_waits_grow_and_end() -> None:
+    assert tried(Failing(*[False] * 3), 3) == ("done", [1, 2, 4])
+    assert tried(Failing(*[False] * 4), 3) == ("broken", [1, 2, 4])
+    assert tried(Failing(*[False] * 9), 9)[1][-1] == 60
+
+
+def test_whoever_gets_on_may_go_on() -> None:
+    assert tried(Failing(*[False, True] * 5), 2) == ("done", [1, 1] + [2, 1] * 4)
+
+
+def test_a_refusal_is_not_repeated() -> None:
+    def refused() -> None:
+        raise UsageError("no")
+
+    with pytest.raises(UsageError):
+        persist(refused, retries=9, say=lambda _: None, sleep=lambda _: pytest.fail("waited"))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        (
+            "unexpected status from PUT request to http://h/v2: 401 Unauthorized",
+            UsageError,
+            "login",
+        ),
+        ("denied: permission_denied: write_package", UsageError, "docker login ghcr.io"),
+        ("unexpected status from HEAD request to http://h/v2: 403 Forbidden", UsageError, "login"),
+        (
+            "unexpected status from PUT request: 500 Internal Server Error",
+            NetworkError,
+            "again later",
+        ),
+        ("unexpected status from PUT request: 429 Too Many Requests", NetworkError, "again later"),
+        ("write tcp 127.0.0.1:404->127.0.0.1:403: connection reset by peer", NetworkError, "later"),
+        ("failed commit on ref: unexpected EOF", NetworkError, "again later"),
+        ("dial tcp: lookup ghcr.oi: no such host", UsageError, "check its name"),
+        ("x509: certificate signed by unknown authority", UsageError, "x509"),
+        (
+            "error getting credentials - err: exit status 1, out: `my-password`",
+            UsageError,
+            "see credsStore and credHelpers",
+        ),
+    ],
+)
+def test_words_of_a_registry(text: str, kind: type[TorchImagesError], said: str) -> None:
+    found = problem(NAME, text)
+    assert type(found) is kind
+    assert said in str(found)
+    assert "my-password" not in str(found)
+
+
+def test_who_holds_a_name() -> None:
+    inspect = "docker buildx imagetools inspect"
+    answer = (
+        '{"manifest": {"digest": "sha256:a"}, "image": {"created": "2026-11-02T00:00:00Z", '
+        '"config": {"Labels": {"io.github.torch-images.torch": "2.11.0", '
+        '"org.opencontainers.image.revision": "abc"}}}}'
+    )
+    found = holder(NAME, FakeRunner({inspect: (0, answer)}))
+    assert found
+    assert (found.digest, found.torch, found.created, found.revision) == (
+        *("sha256:a", "2.11.0", "2026-11-02"),
+        "abc",
+    )
+    assert holder(NAME, FakeRunner({inspect: (1, f"ERROR: {NAME}: not found\n")})) is None
+    with pytest.raises(NetworkError, match=r"ghcr.io could not be reached: connection refused"):
+        holder(NAME, FakeRunner({inspect: (1, "ERROR: connection refused")}))
+
+
+def test_a_transfer_counts_bytes_and_layers() -> None:
+    shown: list[tuple[int, int]] = []
+    transfer = Transfer(lambda sent, size: shown.append((sent, size)))
+    events: list[dict[str, Any]] = [
+        {"status": "Pushing", "id": "a", "progressDetail": {"current": 10, "total": 100}},
+        {"status": "Pushing", "id": "b", "progressDetail": {"current": 5, "total": 50}},
+        {"status": "Layer already exists", "id": "c", "progressDetail": {}},
+        {"status": "Pushed", "id": "a", "progressDetail": {}},
+        {"status": "tag: digest: sha256:x size: 1"},
+    ]
+    for event in events:
+        transfer(event)
+    assert shown == [(10, 100), (15, 150), (15, 150), (105, 150), (105, 150)]
+    assert transfer.done == 2

@@ -1,0 +1,158 @@
+"""Which tags images get, and that floating ones only move forward."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_images.build import plan
+from torch_images.config import Config
+from torch_images.errors import UsageError, VerifyError
+from torch_images.matrix import choose, matrix
+from torch_images.render import labels, version
+from torch_images.tagging import (
+    MOVES,
+    NEW,
+    STAYS,
+    TAKEN,
+    THERE,
+    Holder,
+    Names,
+    floating,
+    moves,
+    namespace,
+    observed,
+)
+
+SEEN = {"cuda": "13.0", "torch": "2.11.0+cu130", "arch 12.0": "native sm_120"}
+NAMES = Names(repository="torch-cu130", immutable="exact", floating=("sm120",))
+OURS = Holder(digest="sha256:a", torch="2.11.0", created="2026-11-02", revision="b")
+
+
+@pytest.mark.parametrize(
+    ("axes", "wanted"),
+    [
+        ({"arch": "12.0"}, ["2.11.0-sm120", "2.11-sm120", "sm120"]),
+        ({}, ["2.11.0-all", "2.11-all", "all", "latest"]),
+        ({"cuda": "12.8"}, ["2.10.0-all", "2.10-all", "all", "latest"]),
+        ({"variant": "devel"}, ["2.11.0-all-devel", "2.11-all-devel", "all-devel"]),
+        ({"arch": "9.0,12.0"}, ["2.11.0-sm90_sm120", "2.11-sm90_sm120", "sm90_sm120"]),
+        (
+            {"arch": "12.0", "base": "ubuntu24.04"},
+            ["2.11.0-sm120-ubuntu24.04", "2.11-sm120-ubuntu24.04", "sm120-ubuntu24.04"],
+        ),
+    ],
+)
+def test_floating_tags(config: Config, axes: dict[str, str], wanted: list[str]) -> None:
+    assert list(floating(config, choose(config, **axes))) == wanted
+
+
+def test_no_two_images_share_a_floating_tag(config: Config) -> None:
+    every = [(spec.repository, tag) for spec in matrix(config) for tag in floating(config, spec)]
+    assert len(set(every)) == len(every)
+
+
+def test_tags_are_those_that_verification_saw(config: Config, root: Path) -> None:
+    [image] = plan(config, [choose(config, arch="12.0")], root, root / "locks")
+    label = labels(config, image.spec, image.lock)
+    names = observed(config, image.spec, label, SEEN)
+    assert names.immutable == version(config, image.spec, image.lock)
+    assert names.references("ghcr.io/me")[-1] == "ghcr.io/me/torch-cu130:sm120"
+    for key, value, text in (
+        ("torch", "2.10.0+cu130", "saw torch 2.10.0, the tag says 2.11.0"),
+        ("cuda", "12.8", "saw CUDA 12.8, the tag says 13.0"),
+        ("arch 12.0", "", "saw arch 12.0 none"),
+    ):
+        with pytest.raises(VerifyError, match=text):
+            observed(config, image.spec, label, {**SEEN, key: value})
+
+
+@pytest.mark.parametrize("lack", [{"compat": "none"}, {"unlocked": "yes"}])
+def test_an_image_that_lacks_something_gets_its_own_tag_only(
+    config: Config, root: Path, lack: dict[str, str]
+) -> None:
+    [image] = plan(config, [choose(config, arch="12.0")], root, root / "locks")
+    label = labels(config, image.spec, image.lock)
+    label |= {f"io.github.torch-images.{key}": value for key, value in lack.items()}
+    assert observed(config, image.spec, label, SEEN).floating == ()
+
+
+def test_the_immutable_tag_names_inputs_and_recipe(config: Config, root: Path) -> None:
+    [image] = plan(config, [choose(config, arch="12.0")], root, root / "locks")
+    tag = version(config, image.spec, image.lock)
+    assert tag == f"2.11.0-sm120-runtime-{image.lock.identity[:12]}"
+    other = dataclasses.replace(image.lock, recipe="another")
+    assert other.digest == image.lock.digest
+    assert version(config, image.spec, other) != tag
+
+
+def after(held: Holder | None, descends: Callable[[str, str], bool] = lambda _a, _b: False) -> str:
+    [_, move] = moves(
+        NAMES, OURS, "r/o", lambda name: held if name.endswith("sm120") else None, descends
+    )
+    return move.state
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ({"digest": "sha256:a"}, THERE),
+        ({"torch": "2.10.9"}, MOVES),
+        ({"torch": "2.9.1"}, MOVES),  # numbers, not letters
+        ({"torch": "2.11.1", "created": "2026-01-01"}, STAYS),
+        ({"created": "2026-11-01"}, MOVES),
+        ({"created": "2026-11-03"}, STAYS),
+        ({}, STAYS),  # the same day, and nothing is known of its revision
+    ],
+)
+def test_a_floating_tag_only_moves_forward(change: dict[str, str], state: str) -> None:
+    held = dataclasses.replace(OURS, **{"digest": "sha256:b", "revision": "a", **change})
+    assert after(held) == state
+
+
+def test_on_the_same_day_a_later_revision_is_newer() -> None:
+    held = dataclasses.replace(OURS, digest="sha256:b", revision="a")
+    assert after(held, lambda ours, theirs: (ours, theirs) == ("b", "a")) == MOVES
+    assert after(None) == NEW
+
+
+def test_an_immutable_tag_is_new_there_or_taken() -> None:
+    other = dataclasses.replace(OURS, digest="sha256:b")
+    states = [
+        moves(NAMES, OURS, "r/o", lambda _, h=held: h, lambda _a, _b: True)[0].state  # type: ignore[misc]
+        for held in (None, OURS, other)
+    ]
+    assert states == [NEW, THERE, TAKEN]
+
+
+VERSIONS = st.builds("2.{}.{}".format, st.integers(0, 20), st.integers(0, 3))
+DAYS = st.dates().map(str)
+HOLDERS = st.builds(Holder, digest=st.sampled_from("abc"), torch=VERSIONS, created=DAYS)
+
+
+@given(HOLDERS, HOLDERS)
+def test_a_tag_never_goes_back_and_forth(one: Holder, two: Holder) -> None:
+    def moved(ours: Holder, held: Holder) -> bool:
+        found = moves(NAMES, ours, "r/o", lambda _: held, lambda _a, _b: False)
+        return found[1].state == MOVES
+
+    assert not (moved(one, two) and moved(two, one))
+
+
+@pytest.mark.parametrize(
+    "named", ["ghcr.io/me", "127.0.0.1:5000", "localhost:5000/a/b", "docker.io/me/", ""]
+)
+def test_a_namespace(config: Config, named: str) -> None:
+    assert namespace(config, named) == (named.rstrip("/") or "ghcr.io/torch-images")
+
+
+@pytest.mark.parametrize("named", ["ghcr.io", "me:pass@ghcr.io/me", "https://ghcr.io/me", "G/x"])
+def test_no_namespace(config: Config, named: str) -> None:
+    with pytest.raises(UsageError, match="is not a registry to publish to") as caught:
+        namespace(config, named)
+    assert "pass" not in str(caught.value)

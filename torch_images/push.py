@@ -1,0 +1,150 @@
+"""A verified image -> its names in a registry.
+
+The immutable name goes first, with all layers, and must have the built digest in the registry
+before any floating one is touched. Each name is a single manifest put at the end, so what is cut
+off leaves no half of one; the same push again sends what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from torch_images import registry
+from torch_images.build import plan, revision
+from torch_images.config import Config
+from torch_images.engine import Engine
+from torch_images.errors import PublishError, PushError, UsageError, VerifyError
+from torch_images.matrix import ImageSpec
+from torch_images.publish import Proved
+from torch_images.render import version
+from torch_images.runner import Runner
+from torch_images.tagging import TAKEN, Holder, Move, moves, observed
+from torch_images.workplace import Workplace
+
+_DONE = ("Pushed", "Layer already exists", "Mounted from")
+
+
+class Transfer:
+    """Follows the events of a push; `done` only grows, so a retry can tell whether it got on."""
+
+    def __init__(self, show: Callable[[int, int], None]) -> None:
+        self._show = show
+        self._sent: dict[str, int] = {}
+        self._size: dict[str, int] = {}
+        self._finished: set[str] = set()
+
+    @property
+    def done(self) -> int:
+        """How many layers the registry has."""
+        return len(self._finished)
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Take in one event, and show the bytes sent and to send so far."""
+        layer, status = str(event.get("id", "")), str(event.get("status", ""))
+        if status.startswith(_DONE):
+            self._finished.add(layer)
+            self._sent[layer] = self._size.get(layer, 0)
+        detail = event.get("progressDetail") or {}
+        if "total" in detail:
+            self._size[layer] = int(detail["total"])
+            self._sent[layer] = int(detail.get("current", 0))
+        self._show(sum(self._sent.values()), sum(self._size.values()))
+
+
+def preview(
+    config: Config,
+    image: Proved,
+    namespace: str,
+    *,
+    look: Callable[[str], Holder | None],
+    place: Workplace,
+    run: Runner,
+) -> tuple[Move, ...]:
+    """What tagging, or pushing, would do to each name; `look` says who has it now.
+
+    Raises VerifyError where the image is not what its tags would say, PublishError where its
+    immutable tag names another image.
+    """
+    info = image.info
+    names = observed(config, image.planned.spec, info.labels, image.report.observed)
+    ours = Holder.of(info.id, info.created, info.labels)
+    found = moves(names, ours, namespace, look, partial(_descends, place=place, run=run))
+    for move in found:
+        if move.state == TAKEN:
+            raise PublishError(
+                f"{move.reference} names another image and never moves: {move.reason}",
+                "the inputs are the same, so use that one; to publish anew, change an input "
+                "(`invoke lock`)",
+            )
+    return found
+
+
+def unpublished(
+    config: Config,
+    specs: Sequence[ImageSpec],
+    namespace: str,
+    *,
+    look: Callable[[str], Holder | None],
+    place: Workplace,
+) -> list[tuple[ImageSpec, str]]:
+    """The images whose inputs nobody has published yet, each with the name it will have."""
+    names = [
+        f"{namespace}/{p.spec.repository}:{version(config, p.spec, p.lock)}"
+        for p in plan(config, specs, place.root, place.locks)
+    ]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        held = pool.map(look, names)
+    return [(s, name) for s, name, h in zip(specs, names, held, strict=True) if h is None]
+
+
+def in_engine(reference: str, engine: Engine) -> Holder | None:
+    """The image that has a name in the engine; None for none."""
+    try:
+        info = engine.inspect(reference)
+    except UsageError:
+        return None
+    return Holder.of(info.id, info.created, info.labels)
+
+
+def push(
+    digest: str,
+    planned: Sequence[Move],
+    engine: Engine,
+    *,
+    retries: int,
+    transfer: Transfer,
+    say: Callable[[str], None],
+) -> None:
+    """Carry out what `preview` found, in its order.
+
+    Raises NetworkError once it has failed `retries` times in a row, UsageError where the registry
+    refuses, VerifyError where the registry has another digest afterwards. Names that were not
+    reached are as before.
+    """
+    persist = partial(registry.persist, retries=retries, say=say, progress=lambda: transfer.done)
+    for move in planned:
+        if move.changes:
+            engine.tag(digest, *move.reference.rsplit(":", 1))
+            persist(partial(_send, move.reference, engine, transfer))
+            say(f"pushed {move.reference}")
+            found = persist(partial(engine.registry_digest, move.reference, missing_ok=True))
+            if found != digest:
+                raise VerifyError(f"{move.reference} is {found or 'nothing'}, built was {digest}")
+
+
+def _send(reference: str, engine: Engine, transfer: Transfer) -> None:
+    try:
+        engine.push(reference, transfer)
+    except PushError as error:
+        raise registry.problem(reference, error.message) from None
+
+
+def _descends(ours: str, theirs: str, *, place: Workplace, run: Runner) -> bool:
+    """Whether one revision follows another, as far as this checkout knows."""
+    if not theirs or ours == theirs or revision(place.root, run) is None:
+        return False
+    words = ["merge-base", "--is-ancestor", *(r.removesuffix("-dirty") for r in (theirs, ours))]
+    return not run.run(["git", "-C", str(place.root), *words], check=False).code
