@@ -13,7 +13,7 @@ from typing import Any
 from invoke.collection import Collection
 from invoke.context import Context
 
-from torch_images import cli
+from torch_images import cli, house_tasks, publish_tasks
 
 _AXES_HELP = {
     "cuda": "CUDA version, such as 13.0",
@@ -34,9 +34,18 @@ _MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeata
         "json": "print JSON, for CI matrices",
         "select": "only images whose identifier matches this glob",
         "excluded": "print what is not built, and why",
+        "unpublished": "only images whose inputs the registry has no image of; with their names",
+        "registry": "with --unpublished: registry and owner, such as ghcr.io/me",
     }
 )
-def matrix(c: Context, json: bool = False, select: str = "*", excluded: bool = False) -> None:
+def matrix(
+    c: Context,
+    json: bool = False,
+    select: str = "*",
+    excluded: bool = False,
+    unpublished: bool = False,
+    registry: str = "",
+) -> None:
     """Print every image of images.yaml by its identifier."""
     from torch_images import matrix as images
 
@@ -47,10 +56,22 @@ def matrix(c: Context, json: bool = False, select: str = "*", excluded: bool = F
             print(", ".join(f"{k} {v}" for k, v in axes.items() if v) + f": {rule.reason}")
         return
     specs = images.select(config, select)
+    names = dict.fromkeys(specs, "")
+    if unpublished:
+        from torch_images import push
+
+        look, place = cli.look(5), cli.place()
+        where = cli.namespace(config, registry)
+        names = dict(push.unpublished(config, specs, where, look=look, place=place))
     if json:
-        print(cli.as_json({"image": [images.describe(spec) for spec in specs]}))
+        found = [
+            {**images.describe(spec), **({"reference": name} if name else {})}
+            for spec, name in names.items()
+        ]
+        print(cli.as_json({"image": found}))
         return
-    width = max(len(spec.id) for spec in specs)
+    width = max((len(spec.id) for spec in names), default=0)
+    specs = tuple(names)
     for spec in specs:
         arches = " ".join(a.name for a in spec.architectures)
         print(f"{spec.id:<{width}}  torch {spec.torch}  {arches}")
@@ -65,7 +86,7 @@ def render(c: Context, image: str, output: str = "") -> None:
     from torch_images import build, matrix, render
 
     config = cli.config()
-    [planned] = build.plan(config, [matrix.find(config, image)], cli.place().locks)
+    [planned] = build.plan(config, [matrix.find(config, image)], cli.ROOT, cli.place().locks)
     context = render.render(config, planned.spec, planned.lock, cli.ROOT)
     if output:
         render.write_context(context, Path(output))
@@ -88,7 +109,7 @@ def lock(
     c: Context,
     select: str = "*",
     check: bool = False,
-    mirror: tuple[str, ...] = (),
+    mirror: list[str] | None = None,
     verbose: bool = False,
     json: bool = False,
 ) -> None:
@@ -136,9 +157,11 @@ def lock(
 
 
 @cli.verb(
-    iterable=["mirror"],
+    iterable=["mirror", "cache_from", "cache_to"],
     help={
         **_AXES_HELP,
+        "cache-from": "cache to use, in buildx's words, with {id} for the image; repeatable",
+        "cache-to": "cache to fill, such as type=registry,ref=HOST/cache:{id},mode=max; repeatable",
         "select": "build every image whose identifier matches this glob, side by side",
         "builder": "buildx builder to use (see `docker buildx ls`)",
         "no-cache": "build from nothing, the base included",
@@ -164,7 +187,9 @@ def build(
     builder: str = "",
     no_cache: bool = False,
     progress: str = "auto",
-    mirror: tuple[str, ...] = (),
+    mirror: list[str] | None = None,
+    cache_from: list[str] | None = None,
+    cache_to: list[str] | None = None,
     compat: str = "",
     torch_source: str = "",
     jobs: int = 0,
@@ -195,9 +220,9 @@ def build(
     named = {axis: value for axis, value in axes.items() if value}
     specs = select_images(config, select) if select else (choose(config, **named),)
     place = cli.place()
-    planned = stage.plan(config, specs, place.locks)
+    planned = stage.plan(config, specs, place.root, place.locks)
     if torch_source:
-        planned = tuple(stage.with_torch(p, torch_source, place, Runner()) for p in planned)
+        planned = tuple(stage.with_torch(config, p, torch_source, place, Runner()) for p in planned)
     options = BuildOptions(
         builder=builder,
         no_cache=no_cache,
@@ -207,6 +232,8 @@ def build(
         locked=locked,
         compat=compat,
         jobs=cli.jobs(jobs),
+        cache_from=tuple(cache_from or ()),
+        cache_to=tuple(cache_to or ()),
     )
     if dry_run:
         print(report.plan(config, planned, options, place, planning.measure()))
@@ -255,7 +282,7 @@ def wheels(
     output: str = "",
     builder: str = "",
     progress: str = "auto",
-    mirror: tuple[str, ...] = (),
+    mirror: list[str] | None = None,
     no_cache: bool = False,
     locked: bool = False,
     skip_disk_check: bool = False,
@@ -270,10 +297,10 @@ def wheels(
     config, place, run = cli.config(), cli.place(), Runner()
     named = {"cuda": cuda, "arch": arch, "source": source or "fork", "base": base}
     spec = choose(config, **{axis: value for axis, value in named.items() if value})
-    [planned] = stage.plan(config, [spec], place.locks)
+    [planned] = stage.plan(config, [spec], place.root, place.locks)
     stage.check_compiles(planned)
     if torch_source:
-        planned = stage.with_torch(planned, torch_source, place, run)
+        planned = stage.with_torch(config, planned, torch_source, place, run)
     options = BuildOptions(
         builder=builder,
         no_cache=no_cache,
@@ -347,52 +374,9 @@ def sbom(c: Context, image: str) -> None:
     print(read(reference, engine), end="")
 
 
-@cli.verb(
-    help={
-        "all": "also what is too slow for every change",
-        "fast": "only lint, types and unit tests: no Docker",
-    }
+namespace = Collection(
+    *(matrix, render, lock, build, wheels, verify, reproduce, sbom),
+    *(publish_tasks.tag, publish_tasks.push, publish_tasks.manifest),
+    *(publish_tasks.pick, publish_tasks.runpod),
+    *(house_tasks.test, house_tasks.docs, house_tasks.clean, house_tasks.prune),
 )
-def test(c: Context, all: bool = False, fast: bool = False) -> None:
-    """Lint, check types, and run the tests; all but --fast build and verify real images."""
-    tools = Path(sys.executable).parent
-    with c.cd(str(cli.ROOT)):
-        c.run(f"{tools}/ruff check .", echo=True)
-        c.run(f"{tools}/ruff format --check .", echo=True)
-        c.run(f"{tools}/mypy", echo=True)
-        c.run(f"{tools}/shellcheck inv .ci/run {_shell_scripts()}", echo=True)
-        c.run(f"{tools}/pytest tests/unit", echo=True)
-        if fast:
-            return
-        cli.engine(bootstraps=True)
-        slow = "" if all else " -m 'not slow'"
-        c.run(f"{tools}/pytest tests/integration{slow}", echo=True)
-
-
-@cli.verb(
-    help={
-        "images": "also the images that were built and tagged",
-        "cache": "also the builder's whole build cache, whoever filled it",
-    }
-)
-def clean(c: Context, images: bool = False, cache: bool = False) -> None:
-    """Remove build contexts and images that were never verified."""
-    from torch_images import publish
-    from torch_images.runner import Runner
-
-    place = cli.place()
-    removed = publish.clean(cli.config(), place, cli.engine(), Runner(), images=images, cache=cache)
-    for line in removed:
-        print(line)
-
-
-def _shell_scripts() -> str:
-    """The scripts below scripts/ that a shell runs."""
-    found = (path for path in (cli.ROOT / "scripts").rglob("*") if path.is_file())
-    files = sorted(path for path in found if path.suffix != ".pyc")
-    return " ".join(
-        str(p.relative_to(cli.ROOT)) for p in files if "sh" in p.read_text().split("\n")[0]
-    )
-
-
-namespace = Collection(matrix, render, lock, build, wheels, verify, reproduce, sbom, test, clean)

@@ -5,13 +5,14 @@ Imports stay inside the functions, so that `invoke --list` needs neither Docker 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch_images.bake import Planned
     from torch_images.config import Config
     from torch_images.engine import Engine
+    from torch_images.tagging import Holder
     from torch_images.verify import VerifyReport
     from torch_images.workplace import Workplace
 
@@ -78,9 +80,25 @@ def place() -> Workplace:
     )
 
 
-def mirrors(named: tuple[str, ...]) -> tuple[str, ...]:
+def mirrors(named: list[str] | None) -> tuple[str, ...]:
     """The mirrors to use: those of the command line, else TORCH_IMAGES_MIRROR."""
-    return tuple(named) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
+    return tuple(named or ()) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
+
+
+def namespace(config: Config, named: str) -> str:
+    """Registry and owner: those of the command line, else TORCH_IMAGES_REGISTRY, images.yaml's."""
+    from torch_images import tagging
+
+    return tagging.namespace(config, named or os.environ.get("TORCH_IMAGES_REGISTRY", ""))
+
+
+def look(retries: int) -> Callable[[str], Holder | None]:
+    """What a registry has under a name, asked again where that may help."""
+    from torch_images.registry import holder, persist
+    from torch_images.runner import Runner
+
+    run = Runner()
+    return lambda name: persist(functools.partial(holder, name, run), retries=retries, say=say)
 
 
 def progress(wanted: str) -> str:
@@ -127,6 +145,29 @@ def verified(
 
     print(f"verifying {planned.spec.id}", file=sys.stderr)
     return verify(image, config, planned, place, engine=engine, run=Runner(), reuse=reuse)
+
+
+def say(text: str) -> None:
+    """A line of progress, on stderr."""
+    from tqdm import tqdm
+
+    tqdm.write(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def transfer_bar() -> Iterator[Callable[[int, int], None]]:
+    """Shows bytes sent, of how many: a bar on a terminal, nothing elsewhere."""
+    from tqdm import tqdm
+
+    with tqdm(
+        unit="B", unit_scale=True, disable=not sys.stderr.isatty(), file=sys.stderr, leave=False
+    ) as bar:
+
+        def show(sent: int, size: int) -> None:
+            bar.total = size or None
+            bar.update(sent - bar.n)
+
+        yield show
 
 
 def as_json(document: Any) -> str:

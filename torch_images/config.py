@@ -13,16 +13,22 @@ COMPAT_MODES = ("auto", "required", "off")
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """An architecture that images are built for, with example GPUs."""
+    """An architecture that images are built for, with its GPUs, those called GeForce apart."""
 
     capability: Capability
     family: str
     gpus: tuple[str, ...]
+    geforce: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The name that users type, such as "12.0"."""
         return str(self.capability)
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        """Some of its GPUs, the best known."""
+        return (*self.geforce[:2], *self.gpus[: 2 if self.geforce else 3])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +45,8 @@ class Cuda:
 
     From driver branch `floor` on it runs by minor version compatibility, from `driver` on natively.
     Its compiler comes from wheels, `toolkit` as requirements, or from the `archives` of a `release`
-    of NVIDIA's, where no wheels have it. `nvcc_flags` are for compiling torch.
+    of NVIDIA's, where no wheels have it. `nvcc_flags` are for compiling torch. `compat` are the
+    older driver branches that NVIDIA's compat library for it is made for.
     """
 
     version: str
@@ -51,6 +58,7 @@ class Cuda:
     release: str = ""
     archives: tuple[str, ...] = ()
     nvcc_flags: str = ""
+    compat: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -194,6 +202,25 @@ class Exclude:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pods:
+    """What a pod template says beside the image; sizes in GB.
+
+    `hosts` pairs the CUDA version that a machine reports with its driver branch, oldest first.
+    """
+
+    api: str
+    readme_api: str
+    variant: str
+    args: str
+    ports: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    room: int
+    volume: int
+    volume_path: str
+    hosts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Defaults:
     """The value of each axis that a user does not name."""
 
@@ -220,6 +247,7 @@ class Config:
     packages: tuple[str, ...]
     bases: tuple[Base, ...]
     variants: tuple[Variant, ...]
+    pods: Pods
     excludes: tuple[Exclude, ...]
 
     def names(self, axis: str) -> tuple[str, ...]:

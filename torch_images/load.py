@@ -29,6 +29,7 @@ from torch_images.config import (
     target_range,
 )
 from torch_images.errors import suggest
+from torch_images.loadpods import load_pods
 from torch_images.options import known_options
 from torch_images.yamlnode import Record, Value, load
 
@@ -37,6 +38,7 @@ _DEBIAN_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _CUDA = re.compile(r"[1-9][0-9]\.[0-9]")
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
+_BRANCH = re.compile(r"[0-9]{3}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}")
 _URL = re.compile(r"https://[A-Za-z0-9.-]+(?:/[A-Za-z0-9._~/-]*)?")
@@ -48,38 +50,32 @@ def load_config(path: Path) -> Config:
     root = load(path)
     top = root.record(
         ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "archives")
-        + ("compat", "features", "sources", "packages", "bases", "variants"),
+        + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
         ("exclude",),
     )
     architectures = tuple(_architecture(k, v) for k, v in top["architectures"].entries())
     features = _features(top["features"])
     cudas = tuple(_cuda(k, v, features) for k, v in top["cuda"].entries())
     config = Config(
-        registry=_matching(top["registry"], re.compile(r"[a-z0-9.-]+(?::[0-9]+)?"), "a registry"),
-        owner=_matching(top["owner"], _NAME, "a lower-case name"),
-        homepage=_matching(top["homepage"], _URL, "an https URL"),
+        registry=top["registry"].matching(re.compile(r"[a-z0-9.-]+(?::[0-9]+)?"), "a registry"),
+        owner=top["owner"].matching(_NAME, "a lower-case name"),
+        homepage=top["homepage"].matching(_URL, "an https URL"),
         defaults=_defaults(top["defaults"]),
         architectures=architectures,
         cudas=cudas,
-        archives=_matching(top["archives"], _ARCHIVE, "an http or https URL").rstrip("/"),
+        archives=top["archives"].matching(_ARCHIVE, "an http or https URL").rstrip("/"),
         compat=_compat(top["compat"]),
         sources=_sources(top["sources"], features),
         packages=tuple(_requirement(v) for v in top["packages"].items()),
         bases=tuple(_base(k, v) for k, v in top["bases"].entries()),
         variants=tuple(_variant(k, v) for k, v in top["variants"].entries()),
+        pods=load_pods(top["pods"]),
         excludes=tuple(_exclude(v) for v in top["exclude"].items()) if "exclude" in top else (),
     )
     _check_references(config, top)
     _check_pairs(config, top)
     _check_toolkits(config, top)
     return config
-
-
-def _matching(value: Value, pattern: re.Pattern[str], what: str) -> str:
-    text = value.text()
-    if not pattern.fullmatch(text):
-        raise value.error(f"'{value.path}' is '{text}', which is not {what}")
-    return text
 
 
 def _name(key: str, value: Value) -> str:
@@ -96,9 +92,12 @@ def _capability(value: Value, text: str) -> Capability:
 
 
 def _architecture(key: str, value: Value) -> Architecture:
-    fields = value.record(("family", "gpus"))
+    fields = value.record(("family", "gpus"), ("geforce",))
     return Architecture(
-        capability=_capability(value, key), family=fields.text("family"), gpus=fields.texts("gpus")
+        capability=_capability(value, key),
+        family=fields.text("family"),
+        gpus=fields.texts("gpus"),
+        geforce=fields.texts("geforce"),
     )
 
 
@@ -106,21 +105,26 @@ def _cuda(key: str, value: Value, features: tuple[Feature, ...]) -> Cuda:
     if not _CUDA.fullmatch(key):
         raise value.error(f"'{key}' is not a CUDA version like 12.8 or 13.0")
     fields = value.record(
-        ("driver", "floor", "targets", "wheel"), ("toolkit", "release", "archives", "nvcc-flags")
+        ("driver", "floor", "targets", "wheel"),
+        ("toolkit", "release", "archives", "nvcc-flags", "compat"),
     )
     if ("release" in fields) != ("archives" in fields):
         raise value.error(f"CUDA {key} must give both release and archives, or neither")
     return Cuda(
         version=key,
-        driver=_matching(fields["driver"], _DRIVER, "a Linux driver version like 580.65.06"),
-        floor=_matching(fields["floor"], re.compile(r"[0-9]{3}"), "a driver branch like 580"),
+        driver=fields["driver"].matching(_DRIVER, "a Linux driver version like 580.65.06"),
+        floor=fields["floor"].matching(_BRANCH, "a driver branch like 580"),
         targets=tuple(_capability(v, v.text()) for v in fields["targets"].items()),
         wheel=_wheel(fields["wheel"].record(("torch", "features")), features),
         toolkit=_requirements(fields, "toolkit"),
         release=fields.text("release"),
         nvcc_flags=fields.text("nvcc-flags"),
+        compat=tuple(
+            int(v.matching(_BRANCH, "a driver branch like 535"))
+            for v in (fields["compat"].items() if "compat" in fields else ())
+        ),
         archives=tuple(
-            _matching(v, re.compile(r"[a-z][a-z0-9_]+"), "the name of an archive of CUDA's")
+            v.matching(re.compile(r"[a-z][a-z0-9_]+"), "the name of an archive of CUDA's")
             for v in (fields["archives"].items() if "archives" in fields else ())
         ),
     )
@@ -148,8 +152,8 @@ def _compat(value: Value) -> Compat:
         raise fields["mode"].error(f"unknown compat mode '{mode}'", suggest(mode, COMPAT_MODES))
     return Compat(
         mode=mode,
-        repository=_matching(fields["repository"], _ARCHIVE, "an http or https URL").rstrip("/"),
-        key=_matching(fields["key"], _FINGERPRINT, "a full fingerprint of 40 hexadecimal digits"),
+        repository=fields["repository"].matching(_ARCHIVE, "an http or https URL").rstrip("/"),
+        key=fields["key"].matching(_FINGERPRINT, "a full fingerprint of 40 hexadecimal digits"),
     )
 
 
@@ -239,8 +243,8 @@ def _tree(value: Value) -> Tree:
         problem = f"'{version.path}' is '{version.text()}', which is not a version"
         raise version.error(problem) from None
     return Tree(
-        repository=_matching(fields["repository"], _URL, "an https URL"),
-        commit=_matching(fields["commit"], COMMIT, "a full commit of 40 hexadecimal digits"),
+        repository=fields["repository"].matching(_URL, "an https URL"),
+        commit=fields["commit"].matching(COMMIT, "a full commit of 40 hexadecimal digits"),
         version=version.text(),
     )
 
@@ -288,16 +292,16 @@ def _base(key: str, value: Value) -> Base:
                 "write it like repository:tag; `invoke lock` pins its digest",
             )
     if "suite" in fields:
-        _matching(fields["suite"], _NAME, "a Debian suite")
+        fields["suite"].matching(_NAME, "a Debian suite")
     elif "mirror" not in fields:
         raise value.error(f"base '{key}' lacks the mirror that has its packages")
     for name in ("mirror", "snapshot"):
         if name in fields:
-            _matching(fields[name], _ARCHIVE, "an http or https URL")
+            fields[name].matching(_ARCHIVE, "an http or https URL")
     return Base(
         name=_name(key, value),
         description=fields.text("description"),
-        python=_matching(fields["python"], re.compile(r"3\.[0-9]{2}"), "a version like 3.11"),
+        python=fields["python"].matching(re.compile(r"3\.[0-9]{2}"), "a version like 3.11"),
         packages=_packages(fields),
         system=fields.text("system"),
         suite=fields.text("suite"),
@@ -314,13 +318,13 @@ def _requirements(fields: Record, key: str) -> tuple[str, ...]:
 def _packages(fields: Record) -> tuple[str, ...]:
     """The names of Debian packages."""
     values = fields["packages"].items() if "packages" in fields else ()
-    return tuple(_matching(v, _DEBIAN_PACKAGE, "the name of a Debian package") for v in values)
+    return tuple(v.matching(_DEBIAN_PACKAGE, "the name of a Debian package") for v in values)
 
 
 def _variant(key: str, value: Value) -> Variant:
     fields = value.record(("description",), ("cuda-home", "packages", "wheels"))
     if "cuda-home" in fields:
-        _matching(fields["cuda-home"], re.compile(r"(?:/[a-z0-9.-]+)+"), "an absolute path")
+        fields["cuda-home"].matching(re.compile(r"(?:/[a-z0-9.-]+)+"), "an absolute path")
     return Variant(
         name=_name(key, value),
         description=fields.text("description"),
@@ -346,6 +350,7 @@ def _defaults(value: Value) -> Defaults:
 def _check_references(config: Config, top: Record) -> None:
     """Every name that one section uses exists in the section it points to."""
     pointers = [(axis, v) for axis, v in top["defaults"].entries() if v.text() != "all"]
+    pointers += [(axis, v) for axis, v in top["pods"].entries() if axis in AXES]
     for exclude in top["exclude"].items() if "exclude" in top else ():
         pointers += [(axis, v) for axis, v in exclude.entries() if axis in AXES]
     for _, base in top["bases"].entries():

@@ -6,6 +6,7 @@ ever rounded to a float.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,13 @@ class Value:
         if not value.isprintable():
             raise self.error(f"'{self.path}' must be one line of printable text")
         return value
+
+    def matching(self, pattern: re.Pattern[str], what: str) -> str:
+        """A scalar that is `what`, such as "a URL"."""
+        text = self.text()
+        if not pattern.fullmatch(text):
+            raise self.error(f"'{self.path}' is '{text}', which is not {what}")
+        return text
 
     def items(self) -> tuple[Value, ...]:
         """The members of a list."""

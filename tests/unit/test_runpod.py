@@ -1,0 +1,141 @@
+"""Pod templates, and their way into an account of a stand-in that checks the documented schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runpod_stub import KEY, Account, runpod
+from torch_images.build import plan
+from torch_images.config import Config
+from torch_images.engine import ImageInfo
+from torch_images.errors import NetworkError, UsageError
+from torch_images.matrix import choose
+from torch_images.network import Network
+from torch_images.publish import Proved
+from torch_images.render import labels
+from torch_images.runpod import Templates, body, changes, command, readme
+from torch_images.verify import VerifyReport
+
+WHERE = "ghcr.io/me"
+
+
+def proved(config: Config, root: Path, cuda: str, *, compat: bool = True) -> Proved:
+    """An image of 5.45 GB that serves all architectures."""
+    [planned] = plan(config, [choose(config, cuda=cuda)], root, root / "locks")
+    label = labels(config, planned.spec, planned.lock)
+    label |= {} if compat else {"io.github.torch-images.compat": "none"}
+    info = ImageInfo(id="sha256:a", size=5_450_000_000, labels=label, config={}, created="")
+    seen = {"torch": "2.11.0+cu130", "cuda": "13.0", "triton": "3.6.0"}
+    report = VerifyReport(digest="sha256:a", id="", suite="", checks=(), observed=seen, seconds=0)
+    return Proved(planned=planned, info=info, report=report)
+
+
+@pytest.fixture
+def account() -> Iterator[Account]:
+    with runpod() as found:
+        yield found
+
+
+def templates(config: Config, account: Account, key: str = KEY) -> Templates:
+    api, readme_api = f"{account.url}/v2", f"{account.url}/v1"
+    pods = dataclasses.replace(config.pods, api=api, readme_api=readme_api)
+    return Templates(dataclasses.replace(config, pods=pods), key, Network())
+
+
+def test_a_template_follows_the_image(config: Config, root: Path) -> None:
+    image = proved(config, root, "13.0")
+    found = body(config, image, WHERE)
+    assert found["name"] == "torch-images/torch-cu130:all"
+    version = image.info.labels["org.opencontainers.image.version"]
+    assert found["image"] == f"ghcr.io/me/torch-cu130:{version}"
+    assert found["disk"] == 6 + 20
+    assert found["mounts"] == {"persistent": {"size": 20, "path": "/workspace"}}
+
+
+@pytest.mark.parametrize(
+    ("cuda", "compat", "geforce", "wanted"),
+    [
+        # 560 is no branch that the compat library of 13.0 knows, nor are 525, 530, 545 and 555.
+        ("13.0", True, False, "12.2 12.4 12.7 12.8 12.9 13.0 13.1 13.2"),
+        ("13.0", True, True, "13.0 13.1 13.2"),
+        ("13.0", False, False, "13.0 13.1 13.2"),
+        # From 525 on 12.8 runs by minor version compatibility.
+        ("12.8", True, True, "12.0 12.1 12.2 12.3 12.4 12.5 12.6 12.7 12.8 12.9 13.0 13.1 13.2"),
+    ],
+)
+def test_the_filter_leaves_in_whom_compat_serves(
+    config: Config, root: Path, cuda: str, compat: bool, geforce: bool, wanted: str
+) -> None:
+    image = proved(config, root, cuda, compat=compat)
+    found = body(config, image, WHERE, geforce=geforce)
+    assert found["allowedCudaVersions"] == wanted.split()
+    assert found["name"].endswith(" geforce") == geforce
+
+
+def test_the_command_line_says_the_same(config: Config, root: Path) -> None:
+    template = body(config, proved(config, root, "13.0"), WHERE)
+    words = shlex.split(command(template, "a readme\n"))
+    assert words[:3] == ["runpodctl", "template", "create"]
+    options = dict(zip(words[3::2], words[4::2], strict=True))
+    assert options["--image"] == template["image"]
+    assert options["--docker-start-cmd"] == "sleep,infinity"
+    assert options["--readme"] == "a readme\n"
+
+
+def test_created_once_then_changed(config: Config, root: Path, account: Account) -> None:
+    image = proved(config, root, "13.0")
+    template, there = body(config, image, WHERE), templates(config, account)
+    assert there.find(template["name"]) is None
+    identifier = there.save(template, readme(image, template), None)
+    there.save({"name": "another", "image": "x"}, "", None)
+    found = there.find(template["name"])
+    assert found
+    assert changes(template, found) == []
+    newer = {**template, "image": "ghcr.io/me/newer", "disk": 30}
+    assert changes(newer, found) == [
+        f'image: "{template["image"]}" -> "ghcr.io/me/newer"',
+        "disk: 26 -> 30",
+    ]
+    assert there.save(newer, "new", found) == identifier
+    assert len(account.templates) == 2
+    assert account.templates[identifier]["image"] == "ghcr.io/me/newer"
+    assert account.readmes[identifier] == "new"
+
+
+def test_what_passes_is_tried_again(config: Config, root: Path, account: Account) -> None:
+    account.failures = [429, 503]
+    assert templates(config, account).find("x") is None
+    assert len(account.asked) == 3
+
+
+def test_a_template_is_not_created_twice(config: Config, root: Path, account: Account) -> None:
+    account.failures = [503]
+    with pytest.raises(NetworkError, match="RunPod answers 503: as the test wants it; try later"):
+        templates(config, account).save({"name": "a", "image": "b"}, "", None)
+    assert account.asked == ["POST /v2/templates"]
+
+
+def test_refusals_are_clear_and_hide_the_key(config: Config, root: Path, account: Account) -> None:
+    wrong = templates(config, account, "rpa_WRONG")
+    with pytest.raises(UsageError, match="refuses RUNPOD_API_KEY: missing bearer token") as caught:
+        wrong.find("x")
+    assert "rpa_WRONG" not in str(caught.value)
+    with pytest.raises(UsageError, match=r"does not take the template: .*disk.*unexpected|-1"):
+        templates(config, account).save({"name": "a", "image": "b", "disk": -1}, "", None)
+    for name in ("one", "two"):
+        account.templates[name] = {"id": name, "name": "same"}
+    with pytest.raises(UsageError, match="several templates are called 'same': one, two; remove"):
+        templates(config, account).find("same")
+
+
+def test_nobody_there(config: Config, account: Account) -> None:
+    pods = dataclasses.replace(config.pods, api="http://127.0.0.1:1/v2")
+    there = Templates(dataclasses.replace(config, pods=pods), KEY, Network())
+    there._session.mount("http://", type(there._session.adapters["https://"])())
+    with pytest.raises(NetworkError, match=r"RunPod could not be asked: .*refused"):
+        there.find("x")
