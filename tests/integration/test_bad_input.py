@@ -125,7 +125,7 @@ def test_a_disk_that_fills_up_while_the_base_is_made(
 
 def test_a_disk_that_is_too_small(config: Config, small_disk: Path, place: Workplace) -> None:
     with pytest.raises(DiskError, match=r"needs about \d+ GB, .* has 0\.1 GB free"):
-        check_disk(small_disk, plan(config, [choose(config)], place.locks))
+        check_disk(small_disk, plan(config, [choose(config)], place.root, place.locks))
 
 
 def test_a_builder_that_does_not_exist() -> None:
@@ -146,9 +146,9 @@ def test_an_engine_without_buildx(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("driver", ["docker", "remote"])
+@pytest.mark.parametrize("far", [False, True])
 def test_a_mirror_of_the_index_is_used(
-    driver: str,
+    far: bool,
     monkeypatch: pytest.MonkeyPatch,
     engine: Engine,
     runner: Runner,
@@ -158,9 +158,9 @@ def test_a_mirror_of_the_index_is_used(
     """Packages that only an index on loopback has are installed; its address stays out.
 
     The wheels are stand-ins: what is tested is the way to the index, not the content.
-    "remote" takes the way of builders outside the engine: an archive that is loaded afterwards.
+    `far` takes the way of builders outside the engine: an archive that is loaded afterwards.
     """
-    monkeypatch.setattr("torch_images.build.driver", lambda *_: driver)
+    monkeypatch.setattr("torch_images.build.elsewhere", lambda *_: far)
     folder = tmp_path / "small"
     pages = small_project(folder, place.locks, tmp_path / "wheels")
     config = load_config(folder / "images.yaml")
@@ -169,7 +169,7 @@ def test_a_mirror_of_the_index_is_used(
         network = Network(ca_bundle=place.network.ca_bundle, index=index)
         copy = dataclasses.replace(place, root=folder, network=network, locks=folder / "locks")
         invoke("lock", "--select", "base-bookworm", cwd=folder)
-        planned = plan(config, [choose(config, arch="12.0")], copy.locks)
+        planned = plan(config, [choose(config, arch="12.0")], copy.root, copy.locks)
         options = BuildOptions(progress="plain")
         [image] = [
             result.planned
@@ -215,7 +215,7 @@ def test_a_killed_build_is_safe_to_repeat(
 
     config = load_config(folder / "images.yaml")
     copy = dataclasses.replace(place, root=folder, locks=folder / "locks")
-    [image] = plan(config, [choose(config, arch="12.0")], copy.locks)
+    [image] = plan(config, [choose(config, arch="12.0")], copy.root, copy.locks)
     [result] = build(config, [image], copy, BuildOptions(), engine=engine, run=runner)
     assert engine.inspect(image.candidate).id == result.digest
     engine.untag(image.candidate)

@@ -421,7 +421,7 @@ def step(
     )
     place = Workplace(root=folder, cache=cache, network=network, locks=folder / "locks")
     config, wanted = load_config(folder / "images.yaml"), BuildOptions(compat="off", jobs=2)
-    [planned] = plan(config, [choose(config, arch="12.0", source="fork")], place.locks)
+    [planned] = plan(config, [choose(config, arch="12.0", source="fork")], place.root, place.locks)
     run = Runner()
     ready, parts = settle(config, [planned], place, wanted, engine=engine, run=run)
     prepare(config, ready, parts, place, wanted, run=run)

@@ -29,8 +29,9 @@ def devel(built: dict[str, Built], engine: Engine) -> Iterator[dict[str, Any]]:
 
 
 def test_its_name_says_what_it_is(devel: dict[str, Any]) -> None:
-    [tag] = devel["tags"]  # the short one is the plain image's
-    assert tag.startswith("torch-cu130:2.11.0-sm90_sm120-devel-")
+    exact, short = devel["tags"]
+    assert exact.startswith("torch-cu130:2.11.0-sm90_sm120-devel-")
+    assert short == "torch-cu130:sm90_sm120-devel"
 
 
 def test_the_toolkit_was_checked(devel: dict[str, Any], place: Workplace) -> None:

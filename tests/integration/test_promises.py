@@ -84,7 +84,7 @@ BREAKAGES = {
 
 @pytest.fixture(scope="module")
 def planned(config: Config, place: Workplace) -> Planned:
-    [image] = plan(config, [choose(config, cuda="13.0", arch="12.0")], place.locks)
+    [image] = plan(config, [choose(config, cuda="13.0", arch="12.0")], place.root, place.locks)
     return image
 
 
@@ -138,7 +138,7 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
     """The 12.8 image, taken for a 13.0 image that serves a chip it has no code for."""
     thor = Architecture(capability=Capability(11, 0), family="Blackwell", gpus=("Jetson Thor",))
     wider = dataclasses.replace(config, architectures=(*config.architectures, thor))
-    [wrong] = plan(wider, [choose(wider, cuda="13.0", arch="11.0")], place.locks)
+    [wrong] = plan(wider, [choose(wider, cuda="13.0", arch="11.0")], place.root, place.locks)
     report = verify(built["cu128"].tags[0], config, wrong, place, engine=engine, run=runner)
     failed = {check.name for check in report.failed}
     assert failed >= {

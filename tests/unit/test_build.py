@@ -21,7 +21,7 @@ from torch_images.bake import (
     host_network,
 )
 from torch_images.base import ReadyBase
-from torch_images.build import check_buildx, check_disk, disk_needed, driver, plan, revision
+from torch_images.build import check_buildx, check_disk, disk_needed, elsewhere, plan, revision
 from torch_images.compat import ReadyCompat
 from torch_images.config import Config
 from torch_images.debs import DebLock
@@ -45,11 +45,15 @@ from torch_images.workplace import Workplace, default_cache
 @pytest.fixture
 def planned(config: Config, root: Path) -> tuple[Planned, ...]:
     specs = [choose(config, cuda=v, arch="12.0") for v in ("12.8", "13.0")]
-    return plan(config, specs, root / "locks")
+    return plan(config, specs, root, root / "locks")
 
 
 def bake(
-    planned: tuple[Planned, ...], root: Path, network: Network, namespace: str = ""
+    planned: tuple[Planned, ...],
+    root: Path,
+    network: Network,
+    namespace: str = "",
+    options: BuildOptions | None = None,
 ) -> dict[str, Any]:
     place = Workplace(root=root, cache=Path("/cache"), network=network, locks=root / "locks")
     digest = "sha256:" + "a" * 64
@@ -63,7 +67,8 @@ def bake(
         )
         for p in planned
     }
-    return bake_file(planned, place, parts, {"tools": "/t"}, "c" * 40, namespace=namespace)
+    tools, commit, wanted = {"tools": "/t"}, "c" * 40, options or BuildOptions()
+    return bake_file(planned, place, parts, tools, commit, options=wanted, namespace=namespace)
 
 
 def test_a_target_per_image(planned: tuple[Planned, ...], root: Path) -> None:
@@ -90,7 +95,7 @@ def test_a_target_per_image(planned: tuple[Planned, ...], root: Path) -> None:
 
 
 def test_target_names_are_what_bake_accepts(config: Config, root: Path) -> None:
-    for image in plan(config, select(config, "*"), root / "locks"):
+    for image in plan(config, select(config, "*"), root, root / "locks"):
         assert re.fullmatch(r"[a-zA-Z0-9_-]+", image.target)
 
 
@@ -152,7 +157,7 @@ def test_a_lock_out_of_step_is_refused(
     header = path.read_text().split("# request:")[1].split("\n")[0] + "\n"
     path.write_text(path.read_text().replace(header, header.replace(old, new), 1))
     with pytest.raises(LockError) as caught:
-        plan(config, [choose(config)], tmp_path / "locks")
+        plan(config, [choose(config)], root, tmp_path / "locks")
     assert f"locks/{name}.txt is out of step: it was {problem}" in str(caught.value)
     assert str(caught.value).endswith(f"run `invoke lock --select {name}`")
 
@@ -164,12 +169,16 @@ def test_a_lock_of_another_image_is_refused(config: Config, tmp_path: Path, root
     with pytest.raises(
         LockError, match=r"is of image nvidia/cuda:13\.0\.1-.*names nvidia/cuda:13\.0\.2-"
     ):
-        plan(config, [choose(config, base="ubuntu24.04")], tmp_path / "locks")
+        plan(config, [choose(config, base="ubuntu24.04")], root, tmp_path / "locks")
 
 
 def test_images_that_share_wheels_need_their_disk_once(config: Config, root: Path) -> None:
-    one = disk_needed(plan(config, select(config, "cu130-sm120-wheel-bookworm-*"), root / "locks"))
-    both = disk_needed(plan(config, select(config, "cu130-sm?0-wheel-bookworm-*"), root / "locks"))
+    one = disk_needed(
+        plan(config, select(config, "cu130-sm120-wheel-bookworm-*"), root, root / "locks")
+    )
+    both = disk_needed(
+        plan(config, select(config, "cu130-sm?0-wheel-bookworm-*"), root, root / "locks")
+    )
     assert one == both
     assert 10e9 < one < 25e9
 
@@ -219,11 +228,34 @@ def test_no_buildx() -> None:
         check_buildx(runner)
 
 
-def test_the_driver_is_read_from_buildx() -> None:
-    described = "Name:   b\nDriver: docker-container\n"
-    assert driver("b", FakeRunner({"docker buildx inspect": (0, described)})) == "docker-container"
+@pytest.mark.parametrize(
+    ("described", "wanted"),
+    [
+        ("Name: b\nDriver: docker-container\nEndpoint:  unix:///run/docker.sock\n", True),
+        ("Name: far\nDriver:  docker\n\nNodes:\nEndpoint: far\n", True),
+        ("Name: default\nDriver:  docker\n\nNodes:\nEndpoint: here\n", False),
+    ],
+)
+def test_whether_a_builder_is_elsewhere_is_read_from_buildx(described: str, wanted: bool) -> None:
+    answers = {"docker buildx inspect": (0, described), "docker context show": (0, "here\n")}
+    assert elsewhere("b", FakeRunner(answers)) == wanted
+
+
+def test_a_builder_that_cannot_build() -> None:
     with pytest.raises(EngineError, match="no builder 'b'; see `docker buildx ls`"):
-        driver("b", FakeRunner({"docker buildx inspect": (1, "")}))
+        elsewhere("b", FakeRunner({"docker buildx inspect": (1, "")}))
+    gone = "Name: b\nDriver: \nError:  Cannot connect\n"
+    with pytest.raises(EngineError, match="builder 'b' does not answer: Cannot connect"):
+        elsewhere("b", FakeRunner({"docker buildx inspect": (0, gone)}))
+
+
+def test_caches_are_handed_over_for_each_image(planned: tuple[Planned, ...], root: Path) -> None:
+    options = BuildOptions(cache_from=("type=registry,ref=h/c:{id}",), cache_to=("type=gha",))
+    for target in bake(planned, root, Network(), options=options)["target"].values():
+        identifier = target["context"].rpartition("/")[2]
+        assert target["cache-from"] == [f"type=registry,ref=h/c:{identifier}"]
+        assert target["cache-to"] == ["type=gha"]
+    assert "cache-to" not in json.dumps(bake(planned, root, Network()))
 
 
 def test_revision_says_when_files_differ(tmp_path: Path) -> None:
@@ -257,7 +289,7 @@ def test_what_images_share_is_made_ready_once(
 
     monkeypatch.setattr(build, "prepare_base", base)
     monkeypatch.setattr(build, "prepare_compat", compat)
-    images = plan(config, select(config, "cu130-sm*0-wheel-bookworm-*"), root / "locks")
+    images = plan(config, select(config, "cu130-sm*0-wheel-bookworm-*"), root, root / "locks")
     place = Workplace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
     nobody = Engine(None)  # type: ignore[arg-type]
     settled, parts = build.settle(
@@ -302,14 +334,14 @@ def test_a_full_disk_while_compiling_is_a_full_disk() -> None:
 def test_compiling_needs_its_disk(config: Config, root: Path) -> None:
     def needed(arch: str, source: str) -> float:
         spec = choose(config, arch=arch, source=source)
-        return disk_needed(plan(config, [spec], root / "locks")) / 1e9
+        return disk_needed(plan(config, [spec], root, root / "locks")) / 1e9
 
     assert needed("12.0", "fork") > needed("12.0", "wheel") + 40
     assert needed("9.0,12.0", "fork") == pytest.approx(needed("12.0", "fork") + 5)
 
 
 def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) -> None:
-    [planned] = plan(config, [choose(config, arch="12.0", source="fork")], root / "locks")
+    [planned] = plan(config, [choose(config, arch="12.0", source="fork")], root, root / "locks")
     sources = planned.lock.sources
     assert sources
     digest = "sha256:" + "a" * 64
@@ -324,7 +356,7 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
         tools=ReadyBase(lock=planned.lock.base, contexts={"debs": "/d"}, digest=""),
     )
     place = Workplace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
-    document = bake_file([planned], place, {planned.target: part}, {}, None)
+    document = bake_file([planned], place, {planned.target: part}, {}, None, options=BuildOptions())
     target = document["target"][planned.target]
     assert target["contexts"] == {
         "base": "b",
@@ -343,7 +375,7 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
 
 
 def test_only_a_shared_cache_opens_the_network(config: Config, root: Path) -> None:
-    [planned] = plan(config, [choose(config, arch="12.0", source="fork")], root / "locks")
+    [planned] = plan(config, [choose(config, arch="12.0", source="fork")], root, root / "locks")
     for shared, network in ((False, "none"), (True, "default")):
         text = render(config, planned.spec, planned.lock, root, shared_cache=shared).dockerfile
         assert text.count(f"RUN --network={network} ") == 2

@@ -126,7 +126,7 @@ def test_an_image_without_compat_says_so(config: Config, root: Path) -> None:
     assert labels(config, spec, without)["io.github.torch-images.compat"] == "none"
     assert labels(config, spec, lock)["io.github.torch-images.compat"] == "580.178.04-1ubuntu1"
     assert version(config, spec, without) == (
-        f"2.11.0-sm120-runtime-{without.digest[:12]}-nocompat"
+        f"2.11.0-sm120-runtime-{without.identity[:12]}-nocompat"
     )
     assert "nocompat" not in version(config, spec, lock)
     assert without.digest != lock.digest

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from invoke.exceptions import Exit
+from invoke.parser import Parser
 
+import tasks
 from torch_images import cli
 
 
@@ -46,6 +48,18 @@ def test_user_errors_are_one_line(root: Path, words: str, code: int, text: str) 
     assert done.returncode == code
     assert text in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "flag"),
+    [(v.name, f) for v in tasks.namespace.tasks.values() for f in sorted(v.iterable)],
+)
+def test_what_can_be_repeated_is_a_list(verb: str, flag: str) -> None:
+    """A default that is not None would make Invoke take the letters of the first for a list."""
+    option = f"--{flag.replace('_', '-')}"
+    parser = Parser(contexts=tasks.namespace.to_contexts())
+    [context] = parser.parse_argv([verb, option, "one", option, "two"])
+    assert context.args[flag].value == ["one", "two"]
 
 
 def test_no_engine(root: Path) -> None:

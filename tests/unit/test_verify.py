@@ -75,7 +75,9 @@ def test_a_report_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 def test_the_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) -> None:
     hashes = {
         suite_hash(root, claim(config, image, note))
-        for image in plan(config, [choose(config, arch=a) for a in ("9.0", "12.0")], root / "locks")
+        for image in plan(
+            config, [choose(config, arch=a) for a in ("9.0", "12.0")], root, root / "locks"
+        )
         for note in ("", NOTES["13.0"])
     }
     assert len(hashes) == 4
