@@ -142,7 +142,7 @@ def lock(
             if check:
                 findings += relock.check(item, place.locks, resolver, place.cache)
             else:
-                found = relock.resolve_input(item, resolver, place.cache)
+                found = relock.resolve_input(item, place.locks, resolver, place.cache)
                 changed = update(item.path(place.locks), found)
                 print(report.locked(item.name, found, changed=changed))
         except TorchImagesError as error:  # the other inputs are none the worse for it

@@ -19,8 +19,8 @@ _TLS_HANDSHAKE = 0x16
 class Fault:
     """What happens to requests that match "METHOD /path": the first `times` of them.
 
-    They are answered with `status`, or cut after so many bytes of their body: `cut`. `then` runs
-    at that moment.
+    They are answered with `status`, or cut after so many bytes of their body: `cut`, which longer
+    bodies only meet, so not that of an image's small configuration. `then` runs at that moment.
     """
 
     request: str
@@ -32,10 +32,10 @@ class Fault:
     met: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def meets(self, line: str) -> bool:
-        """Whether this request is one of those."""
+    def meets(self, line: str, length: int) -> bool:
+        """Whether this request, with a body of `length` bytes, is one of those."""
         with self._lock:
-            if self.met >= self.times or not re.match(self.request, line):
+            if self.met >= self.times or not re.match(self.request, line) or length < self.cut:
                 return False
             self.met += 1
             return True
@@ -64,10 +64,11 @@ def faulty(upstream: str, *faults: Fault) -> Iterator[str]:
                     return
             head, _, body = received.partition(b"\r\n\r\n")
             first, *headers = head.decode().split("\r\n")
-            fault = next((f for f in faults if f.meets(first)), None)
+            named = next((h for h in headers if h.lower().startswith("content-length:")), ":0")
+            length = int(named.partition(":")[2])
+            fault = next((f for f in faults if f.meets(first, length)), None)
             if fault and fault.status:
-                length = next((h for h in headers if h.lower().startswith("content-length:")), ":0")
-                drain(client, int(length.partition(":")[2]) - len(body))
+                drain(client, length - len(body))
                 fault.then()
                 lines = (f"HTTP/1.1 {fault.status}", "Content-Length: 0", "Connection: close")
                 client.sendall("\r\n".join((*lines, *fault.headers, "", "")).encode())

@@ -230,14 +230,13 @@ def settle(
                 config.compat, wanted, options.compat, cache=place.cache, network=place.network
             )
         base, compat = ready(spec.base, image.lock.base), compats[wanted.name] if wanted else None
+        there = frozenset(base.lock.versions())
         added: ReadyBase | None = None
-        if extra:
-            wider = variant_inputs(config, spec)[1].base or spec.base
-            added = ready(wider, extra, frozenset(base.lock.versions()))
+        if extra and (item := variant_inputs(config, spec)[1]):
+            added = ready(item.base or spec.base, extra, there)
         tools: ReadyBase | None = None
-        if image.lock.tool_debs:
-            wider = tools_inputs(config, spec)[1].base or spec.base
-            tools = ready(wider, image.lock.tool_debs, frozenset(base.lock.versions()))
+        if image.lock.tool_debs and (item := tools_inputs(config, spec)[1]):
+            tools = ready(item.base or spec.base, image.lock.tool_debs, there)
         sources: ReadySources | None = None
         if image.lock.sources:
             sources = prepare_sources(
@@ -338,6 +337,7 @@ def elsewhere(builder: str, run: Runner) -> bool:
 def disk_needed(planned: Sequence[Planned]) -> int:
     """Bytes that building these images takes from nothing; wheels they share count once."""
     wheels = {wheel for image in planned for wheel in image.lock.all_wheels}
+    wheels |= {w for image in planned for lock in image.lock.unpacked for w in lock.wheels}
     tools = {w for image in planned if image.lock.tools for w in image.lock.tools.wheels}
     archives = {archive for image in planned for archive in image.lock.all_archives}
     size = sum(wheel.size for wheel in wheels | tools) * _DISK_PER_WHEEL_BYTE

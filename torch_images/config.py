@@ -167,22 +167,75 @@ class Base:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variant:
-    """What an image holds beside torch: Debian packages, and wheels as requirements.
+class Extra:
+    """Wheels that variants can add, as requirements by CUDA version.
 
-    `cuda_home` is where it has CUDA's toolkit; "" for one without.
+    They are compiled for one release of torch per CUDA version (`torch`, () where any will do) and
+    have code for `arches` only, if there are any. `replaces` are packages of the plain image that
+    they need in another version. They are installed, or unpacked to a folder without what they
+    require, with `links` there by name. `conflicts` pairs other extras with reasons.
+    """
+
+    name: str
+    description: str
+    wheels: tuple[tuple[str, tuple[str, ...]], ...]
+    torch: tuple[tuple[str, str], ...] = ()
+    arches: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
+    unpack: str = ""
+    links: tuple[tuple[str, str], ...] = ()
+    conflicts: tuple[tuple[str, str], ...] = ()
+
+    def requirements(self, cuda: Cuda) -> tuple[str, ...]:
+        """What it asks for with a CUDA version; () where it cannot be had."""
+        return dict(self.wheels).get(cuda.version, ())
+
+    def refusal(self, cuda: Cuda, torch: str, arches: tuple[str, ...] = ()) -> str | None:
+        """Why an image cannot have it; None if it can."""
+        if not self.requirements(cuda):
+            return f"{self.name} has no wheels for CUDA {cuda.version}"
+        wanted = dict(self.torch).get(cuda.version, torch)
+        if wanted != torch:
+            return f"{self.name} is compiled for torch {wanted}, the image has {torch}"
+        lacking = [a for a in arches if self.arches and a not in self.arches]
+        if lacking:
+            return f"the wheels of {self.name} have code for {', '.join(self.arches)} only"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """What an image holds beside torch: Debian packages, wheels as requirements, and extras.
+
+    `cuda_home` is where it has CUDA's toolkit, "" for one without. `command` is what its containers
+    run, in `folder`, with `ports` for others to reach.
     """
 
     name: str
     description: str
     packages: tuple[str, ...] = ()
     wheels: tuple[str, ...] = ()
+    extras: tuple[Extra, ...] = ()
     cuda_home: str = ""
+    command: str = "torch-info"
+    folder: str = ""
+    ports: tuple[int, ...] = ()
 
     @property
     def adds(self) -> bool:
         """Whether it has anything that the plain image has not."""
-        return bool(self.packages or self.wheels or self.cuda_home)
+        return bool(self.packages or self.wheels or self.extras or self.cuda_home)
+
+    @property
+    def replaces(self) -> tuple[str, ...]:
+        """The packages of the plain image that it needs in another version."""
+        return tuple(sorted({name for extra in self.extras for name in extra.replaces}))
+
+    @property
+    def unpacked(self) -> tuple[Extra, ...]:
+        """The extras that are unpacked rather than installed, as the names of their locks sort."""
+        found = (extra for extra in self.extras if extra.unpack)
+        return tuple(sorted(found, key=lambda extra: f"{extra.name}-cu"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +299,7 @@ class Config:
     sources: tuple[Source, ...]
     packages: tuple[str, ...]
     bases: tuple[Base, ...]
+    extras: tuple[Extra, ...]
     variants: tuple[Variant, ...]
     pods: Pods
     excludes: tuple[Exclude, ...]

@@ -91,6 +91,10 @@ class Engine:
             raise UsageError(
                 f"the engine has no image '{image}'", "build it first: invoke build"
             ) from None
+        except docker.errors.APIError as error:
+            if error.status_code != HTTPStatus.BAD_REQUEST:
+                raise
+            raise UsageError(f"'{image}' is not the name of an image", "see `docker images`") from None
         attrs = found.attrs
         return ImageInfo(
             id=attrs["Id"],

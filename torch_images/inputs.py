@@ -31,7 +31,8 @@ class Input:
 
     `base` is set for the packages of a base, with `image` where they are added to one; `compat` for
     one of NVIDIA's compat packages, `source` for trees, `cuda` for the archives of a compiler;
-    otherwise it holds wheels for `python`.
+    otherwise it holds wheels for `python`: those of the lock `within` in the versions they have
+    there, but for what it `replaces`, or, `alone`, without what they require.
     """
 
     name: str
@@ -43,6 +44,9 @@ class Input:
     source: Source | None = None
     cuda: Cuda | None = None
     archives: str = ""
+    within: str = ""
+    replaces: tuple[str, ...] = ()
+    alone: bool = False
 
     @property
     def by_apt(self) -> bool:
@@ -74,41 +78,56 @@ def base_input(base: Base, cuda: Cuda) -> Input:
     return Input(name=name, request=_request(base.packages), base=base, image=image)
 
 
-def variant_inputs(config: Config, spec: ImageSpec) -> tuple[Input, ...]:
-    """The locks of what a variant adds: wheels, then packages; () where it adds nothing.
+def variant_inputs(config: Config, spec: ImageSpec) -> tuple[Input | None, Input | None]:
+    """The locks of the wheels and of the packages that a variant adds; None where it adds none.
 
     Each holds all that the plain image has, too, so that the whole is resolved together; what the
     plain image's own locks have is left out where it is used.
     """
     variant, base = spec.variant, spec.base
-    if not variant.adds:
-        return ()
     plain, debs = wheel_input(config, spec), base_input(base, spec.cuda)
     toolkit = spec.cuda.toolkit if variant.cuda_home else ()
+    extras = (x for x in variant.extras if not x.unpack)
+    wheels = (*variant.wheels, *(r for x in extras for r in x.requirements(spec.cuda)))
     wider = replace(base, packages=(*base.packages, *variant.packages))
-    return (
-        replace(
-            plain,
-            name=f"{plain.name}-{variant.name}",
-            request=_request((*plain.request, *variant.wheels, *toolkit)),
-        ),
-        replace(
-            debs,
-            name=f"{debs.name}-{variant.name}",
-            request=_request(wider.packages),
-            base=wider,
-        ),
+    more_wheels = replace(
+        plain,
+        name=f"{plain.name}-{variant.name}",
+        request=_request((*plain.request, *wheels, *toolkit)),
+        within=plain.name,
+        replaces=variant.replaces,
+    )
+    more_debs = replace(
+        debs,
+        name=f"{debs.name}-{variant.name}",
+        request=_request(wider.packages),
+        base=wider,
+    )
+    return more_wheels if wheels or toolkit else None, more_debs if variant.packages else None
+
+
+def unpacked_inputs(spec: ImageSpec) -> tuple[Input, ...]:
+    """The locks of the extras that are unpacked, one each, in the order of their names."""
+    python = spec.base.python
+    return tuple(
+        Input(
+            name=f"unpacked-{extra.name}-{spec.cuda.short}-py{python.replace('.', '')}",
+            request=_request(extra.requirements(spec.cuda)),
+            python=python,
+            alone=True,
+        )
+        for extra in spec.variant.unpacked
     )
 
 
-def tools_inputs(config: Config, spec: ImageSpec) -> tuple[Input, ...]:
-    """The locks of what compiles a source: wheels, then packages; () for published wheels.
+def tools_inputs(config: Config, spec: ImageSpec) -> tuple[Input | None, Input | None]:
+    """The locks of what compiles a source: wheels and packages; None for published wheels.
 
     As those of a variant, each holds what the plain image has, too.
     """
     source, base = spec.source, spec.base
     if not source.compiled:
-        return ()
+        return None, None
     plain, debs = wheel_input(config, spec), base_input(base, spec.cuda)
     wider = replace(base, packages=(*base.packages, *source.packages))
     return (
@@ -178,6 +197,7 @@ def inputs(config: Config, pattern: str = "*") -> tuple[Input, ...]:
             base_input(spec.base, spec.cuda),
             compat_input(config, spec.cuda),
             *variant_inputs(config, spec),
+            *unpacked_inputs(spec),
             *tools_inputs(config, spec),
             source_input(spec),
             toolkit_input(config, spec),

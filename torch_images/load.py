@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from torch_images.arch import Capability
@@ -24,18 +23,17 @@ from torch_images.config import (
     Feature,
     Source,
     Tree,
-    Variant,
     Wheel,
     target_range,
 )
 from torch_images.errors import suggest
+from torch_images.loadfields import NAME, entry_name, packages, requirement, requirements
 from torch_images.loadpods import load_pods
+from torch_images.loadvariants import check_extras, load_extras, load_variants
 from torch_images.options import known_options
 from torch_images.yamlnode import Record, Value, load
 
 _TAGGED_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*:[A-Za-z0-9_][A-Za-z0-9._-]*")
-_DEBIAN_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
-_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _CUDA = re.compile(r"[1-9][0-9]\.[0-9]")
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
 _BRANCH = re.compile(r"[0-9]{3}")
@@ -51,14 +49,15 @@ def load_config(path: Path) -> Config:
     top = root.record(
         ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "archives")
         + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
-        ("exclude",),
+        ("exclude", "extras"),
     )
     architectures = tuple(_architecture(k, v) for k, v in top["architectures"].entries())
     features = _features(top["features"])
     cudas = tuple(_cuda(k, v, features) for k, v in top["cuda"].entries())
+    extras = load_extras(top["extras"], cudas) if "extras" in top else ()
     config = Config(
         registry=top["registry"].matching(re.compile(r"[a-z0-9.-]+(?::[0-9]+)?"), "a registry"),
-        owner=top["owner"].matching(_NAME, "a lower-case name"),
+        owner=top["owner"].matching(NAME, "a lower-case name"),
         homepage=top["homepage"].matching(_URL, "an https URL"),
         defaults=_defaults(top["defaults"]),
         architectures=architectures,
@@ -66,22 +65,18 @@ def load_config(path: Path) -> Config:
         archives=top["archives"].matching(_ARCHIVE, "an http or https URL").rstrip("/"),
         compat=_compat(top["compat"]),
         sources=_sources(top["sources"], features),
-        packages=tuple(_requirement(v) for v in top["packages"].items()),
+        packages=tuple(requirement(v) for v in top["packages"].items()),
         bases=tuple(_base(k, v) for k, v in top["bases"].entries()),
-        variants=tuple(_variant(k, v) for k, v in top["variants"].entries()),
+        extras=extras,
+        variants=load_variants(top["variants"], extras),
         pods=load_pods(top["pods"]),
         excludes=tuple(_exclude(v) for v in top["exclude"].items()) if "exclude" in top else (),
     )
     _check_references(config, top)
     _check_pairs(config, top)
     _check_toolkits(config, top)
+    check_extras(config, top["variants"])
     return config
-
-
-def _name(key: str, value: Value) -> str:
-    if not _NAME.fullmatch(key):
-        raise value.error(f"'{key}' is not a name", "use lower-case letters, digits, '.' and '-'")
-    return key
 
 
 def _capability(value: Value, text: str) -> Capability:
@@ -116,7 +111,7 @@ def _cuda(key: str, value: Value, features: tuple[Feature, ...]) -> Cuda:
         floor=fields["floor"].matching(_BRANCH, "a driver branch like 580"),
         targets=tuple(_capability(v, v.text()) for v in fields["targets"].items()),
         wheel=_wheel(fields["wheel"].record(("torch", "features")), features),
-        toolkit=_requirements(fields, "toolkit"),
+        toolkit=requirements(fields, "toolkit"),
         release=fields.text("release"),
         nvcc_flags=fields.text("nvcc-flags"),
         compat=tuple(
@@ -172,7 +167,7 @@ def _features(value: Value) -> tuple[Feature, ...]:
 def _sources(value: Value, features: tuple[Feature, ...]) -> tuple[Source, ...]:
     found: dict[str, Source] = {}
     for key, member in value.entries():
-        found[_name(key, member)] = _source(key, member, features, found)
+        found[entry_name(key, member)] = _source(key, member, features, found)
     return tuple(found.values())
 
 
@@ -184,9 +179,9 @@ def _source(
     )
     origin = _origin(fields, key, value, others)
     if "packages" in fields:
-        origin = replace(origin, packages=_packages(fields))
+        origin = replace(origin, packages=packages(fields))
     if "wheels" in fields:
-        origin = replace(origin, wheels=_requirements(fields, "wheels"))
+        origin = replace(origin, wheels=requirements(fields, "wheels"))
     if not origin.compiled:
         extra = next((k for k in ("packages", "wheels", "features", "without") if k in fields), "")
         if extra:
@@ -265,19 +260,6 @@ def _check_option(name: str, option: str, value: Value) -> None:
         raise value.error(f"{name} has no option '{option}', it would be ignored", near)
 
 
-def _requirement(value: Value) -> str:
-    try:
-        requirement = Requirement(value.text())
-    except InvalidRequirement as error:
-        raise value.error(f"'{value.text()}' is not a requirement: {error}") from None
-    if requirement.url or requirement.name.lower() == "torch":
-        raise value.error(
-            f"'{value.text()}' is not acceptable here",
-            "name a package of the index; torch is set per CUDA version",
-        )
-    return value.text()
-
-
 def _base(key: str, value: Value) -> Base:
     fields = value.record(
         ("description", "python", "system", "packages"), ("suite", "images", "mirror", "snapshot")
@@ -292,45 +274,22 @@ def _base(key: str, value: Value) -> Base:
                 "write it like repository:tag; `invoke lock` pins its digest",
             )
     if "suite" in fields:
-        fields["suite"].matching(_NAME, "a Debian suite")
+        fields["suite"].matching(NAME, "a Debian suite")
     elif "mirror" not in fields:
         raise value.error(f"base '{key}' lacks the mirror that has its packages")
-    for name in ("mirror", "snapshot"):
-        if name in fields:
-            fields[name].matching(_ARCHIVE, "an http or https URL")
+    for key_ in ("mirror", "snapshot"):
+        if key_ in fields:
+            fields[key_].matching(_ARCHIVE, "an http or https URL")
     return Base(
-        name=_name(key, value),
+        name=entry_name(key, value),
         description=fields.text("description"),
         python=fields["python"].matching(re.compile(r"3\.[0-9]{2}"), "a version like 3.11"),
-        packages=_packages(fields),
+        packages=packages(fields),
         system=fields.text("system"),
         suite=fields.text("suite"),
         images=tuple((cuda, image.text()) for cuda, image in images.items()),
         mirror=fields.text("mirror"),
         snapshot=fields.text("snapshot"),
-    )
-
-
-def _requirements(fields: Record, key: str) -> tuple[str, ...]:
-    return tuple(_requirement(v) for v in fields[key].items()) if key in fields else ()
-
-
-def _packages(fields: Record) -> tuple[str, ...]:
-    """The names of Debian packages."""
-    values = fields["packages"].items() if "packages" in fields else ()
-    return tuple(v.matching(_DEBIAN_PACKAGE, "the name of a Debian package") for v in values)
-
-
-def _variant(key: str, value: Value) -> Variant:
-    fields = value.record(("description",), ("cuda-home", "packages", "wheels"))
-    if "cuda-home" in fields:
-        fields["cuda-home"].matching(re.compile(r"(?:/[a-z0-9.-]+)+"), "an absolute path")
-    return Variant(
-        name=_name(key, value),
-        description=fields.text("description"),
-        packages=_packages(fields),
-        wheels=_requirements(fields, "wheels"),
-        cuda_home=fields.text("cuda-home"),
     )
 
 

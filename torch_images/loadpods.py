@@ -16,7 +16,8 @@ _SMALLEST_VOLUME = 10  # GB, RunPod's own limit
 def load_pods(value: Value) -> Pods:
     """The template of pods. Raises ConfigError."""
     fields = value.record(
-        ("api", "readme-api", "variant", "args", "ports", "environment", "room", "volume", "hosts")
+        ("api", "readme-api", "variant", "ports", "environment", "room", "volume", "hosts"),
+        ("args",),
     )
     volume = fields["volume"].record(("size", "path"))
     size = _gigabytes(volume["size"])

@@ -21,6 +21,7 @@ from torch_images.inputs import (
     tool_input,
     toolkit_input,
     tools_inputs,
+    unpacked_inputs,
     variant_inputs,
     wheel_input,
 )
@@ -45,7 +46,8 @@ class ImageLock:
     `extra_debs` are what a variant adds to the plain image, None where it adds nothing. `sources`
     is set where torch and Triton are compiled, and missing in `wheels` then; `tools` and
     `tool_debs` are what compiles them and does not stay. `toolkit` is NVIDIA's compiler, where it
-    does not come as wheels. `recipe` is what the build does with them, as a SHA-256 in hexadecimal.
+    does not come as wheels, `unpacked` are wheels that are not installed. `recipe` is what the
+    build does with them, as a SHA-256 in hexadecimal.
     """
 
     wheels: WheelLock
@@ -59,6 +61,7 @@ class ImageLock:
     tools: WheelLock | None = None
     tool_debs: DebLock | None = None
     toolkit: SourceLock | None = None
+    unpacked: tuple[WheelLock, ...] = ()
     recipe: str = ""
 
     @property
@@ -66,7 +69,7 @@ class ImageLock:
         """The newest date of its locks: when this image's inputs were all there."""
         held = (self.wheels, self.base, self.build, self.sbom, self.compat)
         more = (self.extra_wheels, self.extra_debs)
-        made = (self.sources, self.tools, self.tool_debs, self.toolkit)
+        made = (self.sources, self.tools, self.tool_debs, self.toolkit, *self.unpacked)
         return max(lock.date for lock in (*held, *more, *made) if lock)
 
     @property
@@ -97,8 +100,12 @@ class ImageLock:
 
     @property
     def all_wheels(self) -> tuple[LockedWheel, ...]:
-        """Every wheel in the image, the plain ones first."""
-        return self.wheels.wheels + (self.extra_wheels.wheels if self.extra_wheels else ())
+        """Every wheel that is installed in the image, the plain ones first."""
+        if not self.extra_wheels:
+            return self.wheels.wheels
+        replaced = self.extra_wheels.versions()
+        kept = tuple(w for w in self.wheels.wheels if w.name not in replaced)
+        return kept + self.extra_wheels.wheels
 
     @property
     def all_debs(self) -> tuple[LockedDeb, ...]:
@@ -132,7 +139,7 @@ class ImageLock:
     def texts(self) -> dict[str, str]:
         """The text of each lock by the name of its file, in a fixed order."""
         debs = (self.base, self.compat, self.extra_debs, self.tool_debs)
-        wheels = (self.build, self.sbom, self.wheels, self.extra_wheels, self.tools)
+        wheels = (self.build, self.sbom, self.wheels, self.extra_wheels, self.tools, *self.unpacked)
         texts = {f"{lock.name}.txt": format_debs(lock) for lock in debs if lock}
         texts |= {f"{lock.name}.txt": format_lock(lock) for lock in wheels if lock}
         sources = (self.sources, self.toolkit)
@@ -183,6 +190,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         tools=tools,
         tool_debs=tool_debs,
         toolkit=toolkit,
+        unpacked=tuple(_read(item, folder) for item in unpacked_inputs(spec)),
     )
 
 
@@ -217,9 +225,10 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
     )
     tools = sorted(name for name in named if name.startswith("build-"))
     wheels = sorted(name for name in named if name.startswith("wheel-"))
+    unpacked = sorted(name for name in named if name.startswith("unpacked-"))
     most = 2
     if (
-        not 1 <= len(base) == len(wheels) <= most
+        not (1 <= len(base) <= most and 1 <= len(wheels) <= most)
         or len(tools) != (most if source else 0)
         or not {"tools-build", "tools-sbom"} <= named.keys()
     ):
@@ -238,6 +247,7 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
         tools=parse_lock(named[tool_wheels], tool_wheels) if tool_wheels else None,
         tool_debs=parse_debs(named[tool_debs], tool_debs) if tool_debs else None,
         toolkit=parse_sources(named[toolkit], toolkit) if toolkit else None,
+        unpacked=tuple(parse_lock(named[name], name) for name in unpacked),
     )
 
 
@@ -269,15 +279,23 @@ def _format(lock: AnyLock, date: dt.date) -> str:
 
 
 def _beyond(
-    wider: tuple[Input, ...], folder: Path, wheels: WheelLock, debs: DebLock
+    wider: tuple[Input | None, Input | None], folder: Path, wheels: WheelLock, debs: DebLock
 ) -> tuple[WheelLock | None, DebLock | None]:
-    """What two locks, of wheels and packages, have beyond the plain image's; None for no locks."""
-    if not wider:
-        return None, None
-    more_wheels, more_debs = _read(wider[0], folder), _read_debs(wider[1], folder)
-    kept = tuple(w for w in more_wheels.wheels if w.name not in wheels.versions())
-    added = tuple(d for d in more_debs.debs if d.name not in debs.versions())
-    return replace(more_wheels, wheels=kept), replace(more_debs, debs=added)
+    """What two locks, of wheels and packages, have beyond the plain image's; None for no lock.
+
+    What they replace counts, too.
+    """
+    more_wheels = more_debs = None
+    if wider[0]:
+        more_wheels = _read(wider[0], folder)
+        ours = {name for name in wheels.versions() if name not in wider[0].replaces}
+        kept = (w for w in more_wheels.wheels if w.name not in ours and w not in wheels.wheels)
+        more_wheels = replace(more_wheels, wheels=tuple(kept))
+    if wider[1]:
+        more_debs = _read_debs(wider[1], folder)
+        added = tuple(d for d in more_debs.debs if d.name not in debs.versions())
+        more_debs = replace(more_debs, debs=added)
+    return more_wheels, more_debs
 
 
 def _read(item: Input, folder: Path) -> WheelLock:

@@ -36,8 +36,8 @@ class Finding:
     detail: str = ""
 
 
-def resolve_input(item: Input, resolver: Resolver, cache: Path) -> AnyLock:
-    """The lock of an input as its sources are today.
+def resolve_input(item: Input, folder: Path, resolver: Resolver, cache: Path) -> AnyLock:
+    """The lock of an input as its sources are today; `folder` has the lock that it is within.
 
     Raises NetworkError, LockError, BuildError, or EngineError where an image must be looked into.
     """
@@ -71,6 +71,8 @@ def resolve_input(item: Input, resolver: Resolver, cache: Path) -> AnyLock:
             date=today,
             network=resolver.network,
             run=resolver.run,
+            constraints=tuple(_kept(item, folder)),
+            alone=item.alone,
         )
     image = f"{item.image}@{resolver.digest(item.image)}" if item.image else ""
     return resolver.resolve(item.name, item.base, image, today)
@@ -80,19 +82,19 @@ def check(item: Input, folder: Path, resolver: Resolver, cache: Path) -> tuple[F
     """What became of every input in a lock file. Raises like `resolve_input`."""
     if item.source or item.cuda:
         held = read_sources(item.path(folder))
-        now = resolve_input(item, resolver, cache)
+        now = resolve_input(item, folder, resolver, cache)
         assert isinstance(now, SourceLock)
         return tuple(_archives(item.name, held, now))
     if item.base is None and item.compat is None:
         wheels = read_lock(item.path(folder))
         try:
-            fresh = resolve_input(item, resolver, cache)
+            fresh = resolve_input(item, folder, resolver, cache)
         except LockError:  # what is asked for cannot be had any more; the index says what is gone
             fresh = wheels
         assert isinstance(fresh, WheelLock)
         return tuple(_wheels(item.name, wheels, fresh, resolver.network))
     debs = read_debs(item.path(folder))
-    latest = resolve_input(item, resolver, cache)
+    latest = resolve_input(item, folder, resolver, cache)
     assert isinstance(latest, DebLock)
     return (*_image(item, debs, latest, resolver), *_debs(item, debs, latest, resolver))
 
@@ -104,6 +106,14 @@ def require(findings: Iterable[Finding]) -> None:
         names = ", ".join(f"{f.name} {f.version} {f.state} ({f.lock})" for f in bad[:5])
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""  # noqa: PLR2004
         raise LockError(f"locked inputs cannot be had any more: {names}{more}", "run `invoke lock`")
+
+
+def _kept(item: Input, folder: Path) -> Iterable[str]:
+    """The versions that a lock takes over from the one it is within."""
+    if item.within:
+        for wheel in read_lock(folder / f"{item.within}.txt").wheels:
+            if wheel.name not in item.replaces:
+                yield f"{wheel.name}=={wheel.version}"
 
 
 def _wheels(name: str, lock: WheelLock, fresh: WheelLock, network: Network) -> Iterable[Finding]:

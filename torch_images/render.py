@@ -31,7 +31,7 @@ LABEL_PREFIX = "io.github.torch-images"
 # Given by the bake, because only the package itself tells: the compat library's ELF note.
 NOTE_LABEL = f"{LABEL_PREFIX}.compat.note"
 ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
-COMMAND = ("torch-info",)
+POD = "pod-start"  # the command of variants that get what scripts/image/pod has
 FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its bill of materials
 RUNTIME = "/usr/local/lib/torch-images"  # and what runs at every start
 LICENSES = "BSD-3-Clause AND MIT AND LicenseRef-NVIDIA-Proprietary"
@@ -115,8 +115,11 @@ def render(
             site=f"/opt/venv/lib/python{spec.base.python}/site-packages",
             cuda=spec.cuda.version,
             environment=tuple(environment(spec.variant).items()),
+            pod=spec.variant.command == POD,
+            ports=tuple(str(port) for port in spec.variant.ports),
+            workdir=spec.variant.folder,
             entrypoint=ENTRYPOINT,
-            command=COMMAND,
+            command=(spec.variant.command,),
             labels=tuple(sorted(labels(config, spec, lock).items())),
         )
     )
@@ -126,7 +129,9 @@ def render(
             continue
         text = "".join(f"{wheel.line}\n" for wheel in wheels)
         files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
-    for name, more in (("variant", lock.extra_wheels), ("source", lock.tools)):
+    others = [("variant", lock.extra_wheels), ("source", lock.tools)]
+    others += [(more.name, more) for more in lock.unpacked]
+    for name, more in others:
         if more:
             text = "".join(f"{wheel.line}\n" for wheel in more.wheels)
             files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
@@ -135,6 +140,7 @@ def render(
     folders = ["build", "finish", "commands", "runtime"]
     folders += ["devel"] if spec.variant.cuda_home or made else []
     folders += ["source"] if made else []
+    folders += ["pod"] if spec.variant.command == POD else []
     for folder in folders:
         files += [
             ContextFile(path=f"{folder}/{path.name}", data=path.read_bytes(), executable=True)
@@ -187,6 +193,15 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
         "packages": bool(lock.extra_debs and lock.extra_debs.debs),
         "wheels": _group_facts("variant", spec.variant.name, wheels) if wheels else None,
         "cuda_home": spec.variant.cuda_home,
+        "unpacked": [
+            {
+                "name": wheels.name,
+                "description": extra.description,
+                "folder": extra.unpack,
+                "links": [f"{link}={target}" for link, target in extra.links],
+            }
+            for extra, wheels in zip(spec.variant.unpacked, lock.unpacked, strict=True)
+        ],
     }
 
 

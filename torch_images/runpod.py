@@ -26,7 +26,7 @@ from torch_images.tagging import short
 
 _TIMEOUT = 60.0  # seconds
 _GB = 10**9
-_POD = "pod"
+SSH, JUPYTER = 22, 8888  # the ports of sshd and JupyterLab
 
 
 def body(config: Config, image: Proved, namespace: str, *, geforce: bool = False) -> dict[str, Any]:
@@ -48,9 +48,9 @@ def body(config: Config, image: Proved, namespace: str, *, geforce: bool = False
         "env": dict(pods.environment),
         "mounts": {"persistent": {"size": pods.volume, "path": pods.volume_path}},
         "allowedCudaVersions": hosts(config, image, geforce=geforce),
-        # Only that variant has sshd and JupyterLab, which these two hand a key and a password.
-        "startSsh": spec.variant.name == _POD,
-        "startJupyter": spec.variant.name == _POD,
+        # What RunPod hands a key and a password for, where the image starts it.
+        "startSsh": SSH in spec.variant.ports,
+        "startJupyter": JUPYTER in spec.variant.ports,
         "public": False,
         "serverless": False,
     }

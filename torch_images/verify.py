@@ -25,7 +25,7 @@ from torch_images.compat import FOLDER as COMPAT_FOLDER
 from torch_images.config import Config
 from torch_images.engine import Engine, ImageInfo, RunningContainer
 from torch_images.errors import TorchImagesError, VerifyError
-from torch_images.render import COMMAND, ENTRYPOINT, NOTE_LABEL, labels, whole_environment
+from torch_images.render import ENTRYPOINT, NOTE_LABEL, labels, whole_environment
 from torch_images.runner import Runner
 from torch_images.tools import install_tools
 from torch_images.workplace import Workplace
@@ -101,7 +101,14 @@ def claim(config: Config, planned: Planned, note: str) -> dict[str, Any]:
         "compat": f"{COMPAT_FOLDER}/{spec.cuda.version}" if lock.compat else "",
         "compat_note": note,
         "entrypoint": list(ENTRYPOINT),
-        "command": list(COMMAND),
+        "command": [spec.variant.command],
+        "ports": list(spec.variant.ports),
+        "folder": spec.variant.folder,
+        "unpacked": {
+            wheel.name: {"version": wheel.version, "folder": extra.unpack}
+            for extra, held in zip(spec.variant.unpacked, lock.unpacked, strict=True)
+            for wheel in held.wheels
+        },
         "lock_date": lock.date.isoformat(),
     }
 

@@ -137,18 +137,25 @@ def resolve(
     date: dt.date,
     network: Network,
     run: Runner,
+    constraints: tuple[str, ...] = (),
+    alone: bool = False,
 ) -> WheelLock:
     """Resolve requirements to one wheel each, for x86-64 Linux and this version of Python.
 
-    Raises NetworkError when the index cannot be reached and LockError when there is no solution.
+    `constraints` say which versions packages have if they are needed; `alone` leaves out what the
+    wheels themselves require. Raises NetworkError when the index cannot be reached and LockError
+    when there is no solution.
     """
     import uv
 
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder, "pylock.toml")
+        target, limits = Path(folder, "pylock.toml"), Path(folder, "constraints.txt")
+        limits.write_text("\n".join(constraints))
         command = [uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
         command += ["--format", "pylock.toml", "--python-platform", UV_PLATFORM]
         command += ["--python-version", python, "--only-binary", ":all:", "-o", str(target), "-"]
+        command += [f"--constraints={limits}"] if constraints else []
+        command += ["--no-deps"] if alone else []
         try:
             run.run(command, env=network.for_uv(), stdin="\n".join(requirements))
         except CommandError as error:

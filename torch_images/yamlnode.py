@@ -57,6 +57,11 @@ class Value:
             raise self.error(f"'{self.path}' is '{text}', which is not {what}")
         return text
 
+    @property
+    def is_list(self) -> bool:
+        """Whether it is a list."""
+        return isinstance(self._node, yaml.SequenceNode)
+
     def items(self) -> tuple[Value, ...]:
         """The members of a list."""
         self._expect(yaml.SequenceNode)

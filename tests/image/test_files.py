@@ -29,10 +29,12 @@ MADE = re.compile(
     | /root/\.(?:bashrc|profile)
     | /etc/(?:dpkg/origins/default|inputrc|python3/debian_config)
     | /usr/lib/ssl/cert\.pem
-    | /etc/profile\.d/torch-images\.sh
+    | /etc/profile\.d/torch-images(?:-login)?\.sh
+    | /etc/(?:hosts\.(?:allow|deny)|runit/runsvdir/default/ssh)
+    | /etc/ssh/sshd_config(?:\.d/torch-images\.conf)?
     | /opt/cuda-compat/1[0-9]\.[0-9]/lib[A-Za-z0-9_.-]+\.so[0-9.]*
     | /usr/local/cuda(?:-1[0-9]\.[0-9]/.+)?   # links to what the wheels have
-    | /usr/local/bin/(?:cuda-doctor|torch-(?:entrypoint|info))
+    | /usr/local/bin/(?:cuda-doctor|pod-start|torch-(?:entrypoint|info))
     | /usr/local/lib/torch-images/[a-z_]+\.(?:json|py|sh)
     | /usr/share/doc/cuda-compat-1[0-9]-[0-9]/copyright
     | /usr/share/info/dir
@@ -74,11 +76,15 @@ def source_of(path: str) -> str:
 def test_every_file_is_accounted_for(host: Host, tree: Tree, expected: dict[str, Any]) -> None:
     known = set(map(merged, host.check_output("cat /var/lib/dpkg/info/*.list").splitlines()))
     known |= set(recorded(host, expected["site_packages"]))
+    folders = [facts["folder"] for facts in expected["unpacked"].values()]
+    for folder in folders:
+        known |= set(recorded(host, folder))
     stray = [
         entry.path
         for entry in tree
         if entry.kind != "d"
         and not (entry.kind == "l" and LINKED.fullmatch(entry.path))
+        and not (entry.kind == "l" and entry.path.startswith(tuple(f"{f}/" for f in folders)))
         and entry.path not in known
         and (source := source_of(entry.path)) not in known
         and not MADE.fullmatch(source)

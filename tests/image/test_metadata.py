@@ -44,10 +44,17 @@ def test_default_command(expected: Facts, config: Facts) -> None:
     assert config["Cmd"] == expected["command"]
 
 
-def test_starts_as_root_without_volumes_or_ports(config: Facts) -> None:
+def test_starts_as_root_without_volumes(config: Facts) -> None:
     assert not config.get("User")
     assert not config.get("Volumes")
-    assert not config.get("ExposedPorts")
+
+
+def test_ports(expected: Facts, config: Facts) -> None:
+    assert set(config.get("ExposedPorts") or ()) == {f"{port}/tcp" for port in expected["ports"]}
+
+
+def test_folder(expected: Facts, config: Facts) -> None:
+    assert config.get("WorkingDir", "") in {expected["folder"], expected["folder"] or "/"}
 
 
 def test_created_is_the_date_of_the_lock(expected: Facts) -> None:

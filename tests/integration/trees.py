@@ -187,9 +187,11 @@ def compiling_project(
     )
     (folder / "locks/wheel-cu130-py311.txt").write_text(format_lock(plain))
     build = read_lock(folder / "locks/build-fork-cu130-py311.txt")
+    compiling, _ = tools_inputs(config, spec)
+    assert compiling
     build = dataclasses.replace(
         build,
-        request=tools_inputs(config, spec)[0].request,
+        request=compiling.request,
         wheels=tuple(w for w in build.wheels if w.name in TOOLS),
     )
     (folder / "locks/build-fork-cu130-py311.txt").write_text(format_lock(build))

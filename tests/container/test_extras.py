@@ -1,0 +1,94 @@
+"""What variants add to torch: each is there, fits the torch it is beside, and loads its code."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# What is imported for a wheel, beside which a failure to load its compiled part would go unseen.
+MODULES = {
+    "cuda-python": ["cuda.bindings.driver", "cuda.bindings.nvrtc", "cuda.bindings.runtime"],
+    "cupy-cuda12x": ["cupy"],
+    "cupy-cuda13x": ["cupy"],
+    "fbgemm-gpu": ["fbgemm_gpu"],
+    "jupyterlab": ["jupyterlab"],
+    "nvidia-cutlass-dsl": ["cutlass", "cutlass.cute"],
+    "torchao": ["torchao"],
+    "torchaudio": ["torchaudio"],
+    "torchrec": ["torchrec"],
+    "torchvision": ["torchvision"],
+    "vllm": ["vllm", "vllm._C"],
+    "xformers": ["xformers.ops"],
+}
+
+
+def has(expected: dict[str, Any], name: str) -> None:
+    """Skip where the image does not claim a package."""
+    if name not in expected["packages"]:
+        pytest.skip(f"the image claims no {name}")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports(name: str, expected: dict[str, Any]) -> None:
+    """In a process of its own: some change settings of torch, or of warnings."""
+    has(expected, name)
+    code = "; ".join(f"import {module}" for module in MODULES[name])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "libcudart" not in done.stderr, done.stderr
+
+
+def test_torchvision_has_its_operators(expected: dict[str, Any]) -> None:
+    has(expected, "torchvision")
+    import torch
+    from torchvision.ops import nms
+
+    boxes = torch.tensor([[0.0, 0, 10, 10], [1, 1, 10, 10], [20, 20, 30, 30]])
+    assert nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5).tolist() == [0, 2]
+
+
+def test_torchaudio_resamples(expected: dict[str, Any]) -> None:
+    has(expected, "torchaudio")
+    import torch
+    from torchaudio.functional import resample
+
+    assert resample(torch.ones(1, 16000), 16000, 8000).shape == (1, 8000)
+
+
+def test_inductor_finds_cutlass(expected: dict[str, Any]) -> None:
+    """A fresh process with the environment of the container's start: torch reads it at import."""
+    if "nvidia-cutlass" not in expected["unpacked"]:
+        pytest.skip("the image claims no CUTLASS")
+    folder = expected["unpacked"]["nvidia-cutlass"]["folder"]
+    assert Path(folder, "include/cute/tensor.hpp").is_file()
+    places = ("torch._inductor.codegen.cutlass.utils", "torch._inductor.codegen.cuda.cutlass_utils")
+    module = next(name for name in places if _found(name))
+    code = f"from {module} import try_import_cutlass; raise SystemExit(not try_import_cutlass())"
+    command = ["torch-entrypoint", sys.executable, "-c", code]
+    env = {**os.environ, "TORCH_IMAGE_QUIET": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def _found(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def test_fbgemm_quantizes(expected: dict[str, Any]) -> None:
+    has(expected, "fbgemm-gpu")
+    import fbgemm_gpu  # noqa: F401  registers the operators
+    import torch
+
+    rows = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
+    packed = torch.ops.fbgemm.FloatToFused8BitRowwiseQuantized(rows)
+    back = torch.ops.fbgemm.Fused8BitRowwiseQuantizedToFloat(packed)
+    assert torch.allclose(back, rows, atol=0.02)

@@ -1,0 +1,42 @@
+"""The variant for pods: what its start relies on, and nothing secret from the build."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from testinfra.host import Host
+
+Facts = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def pod(expected: Facts) -> None:
+    """Only images whose containers run pod-start."""
+    if expected["command"] != ["pod-start"]:
+        pytest.skip("the image is not one for pods")
+
+
+def test_no_key_is_in_the_image(host: Host) -> None:
+    assert host.check_output("ls /etc/ssh/ssh_host_* /root/.ssh 2>/dev/null || true") == ""
+
+
+def test_sshd_takes_keys_only(host: Host) -> None:
+    """As sshd itself reads its files; it wants keys of its own for that."""
+    look = "mkdir -p /run/sshd && ssh-keygen -q -t ed25519 -N '' -f /tmp/k && sshd -T -h /tmp/k"
+    found = host.check_output(f"{look}; rm -f /tmp/k /tmp/k.pub; rmdir /run/sshd").splitlines()
+    settings = dict(line.split(" ", 1) for line in found if " " in line)
+    wanted = {
+        "passwordauthentication": "no",
+        "kbdinteractiveauthentication": "no",
+        "permitemptypasswords": "no",
+        "permitrootlogin": "without-password",
+        "pubkeyauthentication": "yes",
+        "usepam": "no",
+    }
+    assert {name: settings[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("program", ["curl", "jupyter", "nano", "rsync", "sftp", "tmux"])
+def test_programs_are_there(host: Host, program: str) -> None:
+    assert host.exists(program)

@@ -1,0 +1,174 @@
+"""The parts of images.yaml that are about variants and the extras they choose, see load.py."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from torch_images.config import AXES, Config, Cuda, Extra, Source, Variant
+from torch_images.errors import ConfigError, suggest
+from torch_images.loadfields import entry_name, packages, requirement, requirements
+from torch_images.yamlnode import Record, Value
+
+_PATH = re.compile(r"(?:/[a-z0-9.-]+)+")
+_RELATIVE = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
+_COMMAND = re.compile(r"[a-z][a-z0-9-]*")
+_PORT = re.compile(r"[1-9][0-9]{0,4}")
+
+
+def load_extras(value: Value, cudas: tuple[Cuda, ...]) -> tuple[Extra, ...]:
+    """The groups of wheels that variants can add. Raises ConfigError."""
+    found = tuple(_extra(key, member, cudas) for key, member in value.entries())
+    names = [extra.name for extra in found]
+    members = dict(value.entries())
+    for extra in found:
+        for other, _ in extra.conflicts:
+            if other not in names:
+                where = dict(members[extra.name].entries())["conflicts"]
+                raise where.error(f"unknown extra '{other}'", suggest(other, names))
+    return found
+
+
+def load_variants(value: Value, extras: tuple[Extra, ...]) -> tuple[Variant, ...]:
+    """What images can hold beside torch. Raises ConfigError, also for extras that conflict."""
+    return tuple(_variant(key, member, extras) for key, member in value.entries())
+
+
+def check_extras(config: Config, value: Value) -> None:
+    """Raise ConfigError unless every image that is not excluded can have its variant's extras."""
+    lines = dict(value.entries())
+    for variant, cuda, source in itertools.product(config.variants, config.cudas, config.sources):
+        for extra in variant.extras:
+            for words, reason in _refusals(config, variant, extra, cuda, source):
+                raise lines[variant.name].error(
+                    f"variant {variant.name}: {reason}", f"add an exclude with {words}, reason: ..."
+                )
+
+
+def _refusals(
+    config: Config, variant: Variant, extra: Extra, cuda: Cuda, source: Source
+) -> Iterator[tuple[str, str]]:
+    """What would have to be excluded, and why, and is not."""
+    torch = source.torch.version if source.torch else cuda.wheel.torch
+    axes = {"variant": variant.name, "cuda": cuda.version, "source": source.name}
+    whole = extra.refusal(cuda, torch)
+    if whole and not _excluded(config, axes):
+        yield ", ".join(f"{axis}: '{word}'" for axis, word in axes.items()), whole
+    for arch in () if whole else config.architectures:
+        reason = extra.refusal(cuda, torch, (arch.name,))
+        possible = arch.capability in cuda.targets
+        if reason and possible and not _excluded(config, axes | {"arch": arch.name}):
+            yield f"variant: '{variant.name}', arch: '{arch.name}'", reason
+
+
+def _excluded(config: Config, axes: dict[str, str]) -> bool:
+    """Whether all images with these values are excluded, whatever their other ones."""
+    return any(
+        all(getattr(x, axis) in (None, axes.get(axis)) for axis in AXES) for x in config.excludes
+    )
+
+
+def _extra(key: str, value: Value, cudas: tuple[Cuda, ...]) -> Extra:
+    fields = value.record(
+        ("description", "wheels"),
+        ("torch", "arches", "replaces", "unpack", "links", "conflicts"),
+    )
+    if "links" in fields and "unpack" not in fields:
+        raise value.error(f"extra '{key}' has links, but is not unpacked")
+    return Extra(
+        name=entry_name(key, value),
+        description=fields.text("description"),
+        wheels=_by_cuda(fields["wheels"], cudas),
+        torch=tuple((k, v.text()) for k, v in _of_cuda(fields["torch"], cudas))
+        if "torch" in fields
+        else (),
+        arches=fields.texts("arches"),
+        replaces=fields.texts("replaces"),
+        unpack=fields["unpack"].matching(_PATH, "an absolute path") if "unpack" in fields else "",
+        links=tuple(
+            (link, target.matching(_RELATIVE, "a path below the folder"))
+            for link, target in (fields["links"].entries() if "links" in fields else ())
+        ),
+        conflicts=tuple(
+            (other, reason.text())
+            for other, reason in (fields["conflicts"].entries() if "conflicts" in fields else ())
+        ),
+    )
+
+
+def _by_cuda(value: Value, cudas: tuple[Cuda, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Requirements by CUDA version; a list is for each of them."""
+    if value.is_list:
+        words = tuple(requirement(item) for item in value.items())
+        return tuple((c.version, words) for c in cudas)
+    return tuple(
+        (version, tuple(requirement(item) for item in member.items()))
+        for version, member in _of_cuda(value, cudas)
+    )
+
+
+def _of_cuda(value: Value, cudas: tuple[Cuda, ...]) -> tuple[tuple[str, Value], ...]:
+    """The members of a mapping by CUDA version."""
+    known = [c.version for c in cudas]
+    for version, member in value.entries():
+        if version not in known:
+            raise member.error(f"unknown cuda '{version}'", suggest(version, known))
+    return value.entries()
+
+
+def _variant(key: str, value: Value, extras: tuple[Extra, ...]) -> Variant:
+    fields = value.record(
+        ("description",),
+        ("cuda-home", "packages", "wheels", "extras", "command", "folder", "ports"),
+    )
+    for path in ("cuda-home", "folder"):
+        if path in fields:
+            fields[path].matching(_PATH, "an absolute path")
+    command = fields["command"].matching(_COMMAND, "a command") if "command" in fields else ""
+    return Variant(
+        name=entry_name(key, value),
+        description=fields.text("description"),
+        packages=packages(fields),
+        wheels=requirements(fields, "wheels"),
+        extras=_chosen(fields, extras),
+        cuda_home=fields.text("cuda-home"),
+        folder=fields.text("folder"),
+        ports=tuple(
+            int(port.matching(_PORT, "a port"))
+            for port in (fields["ports"].items() if "ports" in fields else ())
+        ),
+        **({"command": command} if command else {}),
+    )
+
+
+def _chosen(fields: Record, extras: tuple[Extra, ...]) -> tuple[Extra, ...]:
+    """The extras that a variant names. Raises ConfigError where two of them conflict."""
+    known = {extra.name: extra for extra in extras}
+    found: list[Extra] = []
+    for item in fields["extras"].items() if fields.texts("extras") else ():
+        if item.text() not in known:
+            raise item.error(f"unknown extra '{item.text()}'", suggest(item.text(), known))
+        extra = known[item.text()]
+        for other in found:
+            _check_pair(item, extra, other)
+        found.append(extra)
+    return tuple(found)
+
+
+def _check_pair(item: Value, extra: Extra, other: Extra) -> None:
+    reason = dict(extra.conflicts).get(other.name) or dict(other.conflicts).get(extra.name)
+    if reason:
+        raise _conflict(item, extra, other, reason)
+    for cuda, release in extra.torch:
+        wanted = dict(other.torch).get(cuda, release)
+        if wanted != release:
+            reason = f"for CUDA {cuda} one is compiled for torch {release}, one for {wanted}"
+            raise _conflict(item, extra, other, reason)
+
+
+def _conflict(item: Value, extra: Extra, other: Extra, reason: str) -> ConfigError:
+    return item.error(
+        f"extras {other.name} and {extra.name} cannot be in one image: {reason}",
+        "choose one of them, or put them into variants of their own",
+    )
