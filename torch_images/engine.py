@@ -15,6 +15,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,8 @@ class Engine:
         except docker.errors.APIError as error:
             if error.status_code != HTTPStatus.BAD_REQUEST:
                 raise
-            raise UsageError(f"'{image}' is not the name of an image", "see `docker images`") from None
+            known = "`docker images` lists those that are there"
+            raise UsageError(f"'{image}' is not the name of an image", known) from None
         attrs = found.attrs
         return ImageInfo(
             id=attrs["Id"],

@@ -29,7 +29,7 @@ def test(c: Context, all: bool = False, fast: bool = False) -> None:
             return
         cli.engine(bootstraps=True)
         slow = "" if all else " -m 'not slow'"
-        c.run(f"{tools}/pytest tests/integration{slow}", echo=True)
+        c.run(f"{tools}/pytest tests/integration --durations=30{slow}", echo=True)
 
 
 @cli.verb(

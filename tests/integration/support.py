@@ -61,20 +61,26 @@ def quiet(**values: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def running(image: str, *words: str, options: tuple[str, ...] = ()) -> Iterator[str]:
-    """A container that has printed "ready"; its id."""
-    command = ["docker", "run", "--detach", "--network=none", *options, image, *words]
+def running(
+    image: str,
+    *words: str,
+    options: tuple[str, ...] = (),
+    until: str = "ready",
+    network: str = "none",
+) -> Iterator[str]:
+    """A container that has printed a line with `until`; its id."""
+    command = ["docker", "run", "--detach", f"--network={network}", *options, image, *words]
     started = subprocess.run(command, capture_output=True, text=True, check=True)
     name = started.stdout.strip()
     try:
         with subprocess.Popen(
             ["docker", "logs", "--follow", name],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
             text=True,
         ) as log:
             assert log.stdout is not None
-            assert any(line == "ready\n" for line in log.stdout)
+            assert any(until in line for line in log.stdout), f"it ended without '{until}'"
             log.kill()
         yield name
     finally:

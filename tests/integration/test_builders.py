@@ -22,6 +22,7 @@ from torch_images.engine import Engine
 from torch_images.loopback import running
 from torch_images.workplace import Workplace
 
+pytestmark = pytest.mark.slow  # a second engine starts from nothing
 CANDIDATE = "torch-images-candidate:cu130-sm120-wheel-bookworm-runtime"
 BUILD = (
     *("build", "--cuda", "13.0", "--arch", "12.0", "--progress", "plain"),

@@ -271,7 +271,13 @@ FAULTS: dict[str, Callable[[], list[Fault]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+# One of each kind for every change; the rest takes minutes.
+SOME = ("cut in the middle of layers", "429 with a pause", "one after the other")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in SOME else pytest.mark.slow) for n in FAULTS]
+)
 def test_a_passing_fault_is_survived(make: Make, server: Registry, name: str) -> None:
     image, faults = make(), FAULTS[name]()
     with faulty(server.host, *faults) as host:
@@ -285,7 +291,11 @@ def test_a_passing_fault_is_survived(make: Make, server: Registry, name: str) ->
 
 @pytest.mark.parametrize(
     ("request_line", "reached"),
-    [(r"PUT .*/blobs/", 0), (r"PUT .*/manifests/2.11.0-sm120-", 0), (r"PUT .*/manifests/sm", 3)],
+    [
+        pytest.param(r"PUT .*/blobs/", 0, marks=pytest.mark.slow),
+        pytest.param(r"PUT .*/manifests/2.11.0-sm120-", 0, marks=pytest.mark.slow),
+        (r"PUT .*/manifests/sm", 3),
+    ],
 )
 def test_a_lasting_fault_leaves_nothing_half(
     make: Make, server: Registry, request_line: str, reached: int

@@ -69,7 +69,11 @@ def test_the_projects_own_file(config: Config) -> None:
         ("[A100, A30, A800]", "[A100, A100, A800]", "'A100' is listed twice"),
         ("  - source: fork\n", "  - sorce: fork\n", "unknown key 'exclude[0].sorce'; did you mean"),
         ("  - source: fork\n", "  - source: frok\n", "unknown source 'frok'; did you mean 'fork'?"),
-        ("  - variant: pod\n    reason", "  - reason", "an exclude must name at least one axis"),
+        (
+            '  - variant: vllm\n    cuda: "12.8"\n    reason',
+            "  - reason",
+            "an exclude must name at least one axis",
+        ),
         (
             "    release: 12.8.1\n    archives: [cuda_cccl, cuda_cudart, cuda_nvcc, cuda_nvml_dev, cuda_profiler_api]\n",
             "",
@@ -113,10 +117,51 @@ def test_the_projects_own_file(config: Config) -> None:
         ('compat: ["470",', 'compat: ["470.1",', "which is not a driver branch like 535"),
         ("    size: 20", "    size: 9", "a volume of 9 GB is too small; give 10 or more"),
         ("  room: 20", "  room: 20GB", "'pods.room' is '20GB', which is not a number of GB"),
-        ("ports: [8888/http]", "ports: [8888]", "which is not a port like 22/tcp or 8888/http"),
+        (
+            "ports: [22/tcp, 8888/http]",
+            "ports: [8888]",
+            "which is not a port like 22/tcp or 8888/http",
+        ),
         ("api: https://api", "api: ftp://api", "which is not a URL"),
         ("  environment: {}", "  environment: {A-B: c}", "'A-B' is not the name of a variable"),
-        ("  variant: runtime\n  args", "  variant: runtim\n  args", "did you mean 'runtime'?"),
+        ("  variant: pod\n  ports", "  variant: pd\n  ports", "did you mean 'pod'?"),
+        ("extras: [vision, ", "extras: [vison, ", "unknown extra 'vison'; did you mean 'vision'?"),
+        (
+            "extras: [vllm]",
+            "extras: [cutlass-dsl, vllm]",
+            "extras cutlass-dsl and vllm cannot be in one image: vllm 0.21.0 pins nvidia-cutlass",
+        ),
+        (
+            "  - variant: recsys\n    source: fork\n    reason",
+            "  - variant: recsys\n    source: fork\n    cuda: '12.8'\n    reason",
+            "variant recsys: recommenders is compiled for torch 2.11.0, the image has 2.12.0a0; add "
+            "an exclude with variant: 'recsys', cuda: '13.0', source: 'fork'",
+        ),
+        (
+            "torch: 2.11.0\n      features",
+            "torch: 2.11.1\n      features",
+            "variant pod: vision is compiled for torch 2.11.0, the image has 2.11.1",
+        ),
+        (
+            '    torch: {"13.0": 2.11.0}\n    wheels: {"13.0": [vllm',
+            '    torch: {"13.0": 2.12.0}\n    wheels: {"13.0": [vllm',
+            "variant vllm: vllm is compiled for torch 2.12.0, the image has 2.11.0",
+        ),
+        (
+            "extras: [vllm]",
+            "extras: [vision, vllm, recommenders]",
+            "variant vllm: the wheels of recommenders have code for 8.0, 9.0, 10.0 only; add an "
+            "exclude with variant: 'vllm', arch: '8.6'",
+        ),
+        (
+            '    arch: "12.0"\n    reason: FBGEMM',
+            '    arch: "8.6"\n    reason: FBGEMM',
+            "variant recsys: the wheels of recommenders have code for 8.0, 9.0, 10.0 only",
+        ),
+        ("    unpack: /opt/cutlass\n", "", "extra 'cutlass' has links, but is not unpacked"),
+        ("      cutlass-dsl: vllm", "      cutlas: vllm", "did you mean 'cutlass'"),
+        ('{"12.8": [xformers', '{"12.9": [xformers', "unknown cuda '12.9'; did you mean '12.8'"),
+        ("ports: [22, 8888]", "ports: [ssh]", "which is not a port"),
         ('    "13.2": "595"', '    "13.2": "x"', "which is not a driver branch like 580"),
         (BOOKWORM_SUITE, "", "must have either a suite to bootstrap or images"),
         ("g++, libpython3.11-dev", "g++, $(reboot)", "which is not the name of a Debian package"),
@@ -151,6 +196,7 @@ def test_an_empty_file(tmp_path: Path) -> None:
 
 def test_an_impossible_pair_may_be_excluded(yaml_file: Write) -> None:
     rule = '  - cuda: "13.0"\n    arch: "7.0"\n    reason: dropped in CUDA 13\n'
+    rule += "  - variant: recsys\n    reason: not for 7.0\n"
     path = yaml_file(('  "8.0":', '  "7.0":'), ("exclude:\n", "exclude:\n" + rule))
     assert load_config(path).names("arch")[0] == "7.0"
 

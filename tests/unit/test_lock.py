@@ -30,6 +30,7 @@ def test_locks_are_chosen_by_name(config: Config) -> None:
     assert [i.name for i in inputs(config, "base-book*")] == [
         "base-bookworm",
         "base-bookworm-devel",
+        "base-bookworm-pod",
     ]
     with pytest.raises(
         UsageError, match="no lock matches 'base-bokworm'; did you mean 'base-bookw"
@@ -97,3 +98,23 @@ def test_the_same_inputs_keep_file_and_date(tmp_path: Path) -> None:
     path.write_text("damaged")
     assert update(path, first)
     assert read_lock(path) == first
+
+
+def test_an_extra_replaces_what_it_must(config: Config, root: Path) -> None:
+    """And no more: all else has the versions, and the layers, of the plain image."""
+    pod = image_lock(config, choose(config, variant="pod"), root / "locks")
+    assert pod.extra_wheels is not None
+    plain, more = pod.wheels.versions(), pod.extra_wheels.versions()
+    assert plain.keys() & more.keys() == {"cuda-bindings"}
+    found = {wheel.name: wheel.version for wheel in pod.all_wheels}
+    assert found["cuda-bindings"] == more["cuda-bindings"] != plain["cuda-bindings"]
+    assert len(found) == len(pod.all_wheels)
+    assert "nvidia-cutlass" not in found
+    assert [w.name for lock in pod.unpacked for w in lock.wheels] == ["nvidia-cutlass"]
+    assert parse_image_lock(pod.texts()).unpacked == pod.unpacked
+
+
+def test_a_variant_without_packages_has_no_lock_of_them(config: Config, root: Path) -> None:
+    vllm = image_lock(config, choose(config, variant="vllm"), root / "locks")
+    assert vllm.extra_debs is None
+    assert parse_image_lock(vllm.texts()).extra_wheels == vllm.extra_wheels

@@ -24,7 +24,7 @@ def complaint(config: Config, **axes: str) -> str:
 
 def test_identifiers_are_unique_and_stable(config: Config) -> None:
     ids = [spec.id for spec in matrix(config)]
-    assert len(ids) == len(set(ids)) == 98
+    assert len(ids) == len(set(ids)) == 127
     assert "cu130-sm120-wheel-bookworm-runtime" in ids
     assert "cu128-all-wheel-ubuntu24.04-runtime" in ids
 
@@ -32,7 +32,9 @@ def test_identifiers_are_unique_and_stable(config: Config) -> None:
 def test_nothing_excluded_is_listed(config: Config) -> None:
     fork = {s.base.name for s in matrix(config) if s.source.name.startswith("fork")}
     assert fork == {"bookworm"}
-    assert {spec.variant.name for spec in matrix(config)} == {"runtime", "devel"}
+    assert {s.variant.name for s in matrix(config)} == {"runtime", "devel", "pod", "recsys", "vllm"}
+    recsys = {a.name for s in matrix(config) if s.variant.name == "recsys" for a in s.architectures}
+    assert recsys == {"8.0", "9.0", "10.0"}
     devel = {(s.cuda.version, s.base.name) for s in matrix(config) if s.variant.name == "devel"}
     assert devel == {("12.8", "bookworm"), ("13.0", "bookworm")}
 
@@ -86,7 +88,11 @@ def test_defaults_give_all_architectures(config: Config) -> None:
         ({"arch": "12.0+PTX"}, "source wheel has no PTX: it is published without; leave +PTX out"),
         ({"arch": "12.0+FTX"}, "'+FTX' is no part of an architecture; +PTX may end the last one"),
         ({"arch": "12.0+"}, "'+' is no part of an architecture"),
-        ({"variant": "pod"}, "is not built: the pod stage is not available yet"),
+        (
+            {"variant": "vllm", "cuda": "12.8"},
+            "is not built: vLLM's wheels for torch 2.10.0 are of",
+        ),
+        ({"variant": "recsys", "arch": "12.0"}, "wheels have code for 8.0, 9.0 and 10.0 only"),
     ],
 )
 def test_refused_with_advice(config: Config, axes: dict[str, str], expected: str) -> None:

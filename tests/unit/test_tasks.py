@@ -89,6 +89,8 @@ def test_matrix_as_json(root: Path) -> None:
     assert [i["id"] for i in images] == [
         "cu130-sm120-wheel-bookworm-runtime",
         "cu130-sm120-wheel-bookworm-devel",
+        "cu130-sm120-wheel-bookworm-pod",
+        "cu130-sm120-wheel-bookworm-vllm",
         "cu130-sm120-wheel-ubuntu24.04-runtime",
         "cu130-sm120-fork-bookworm-runtime",
         "cu130-sm120-fork-bookworm-devel",
@@ -98,7 +100,10 @@ def test_matrix_as_json(root: Path) -> None:
 
 
 def test_excluded_images_have_reasons(root: Path) -> None:
-    assert "variant pod: the pod stage is not" in invoke(root, "matrix", "--excluded").stdout
+    assert (
+        "base ubuntu24.04, variant pod: NVIDIA's image"
+        in invoke(root, "matrix", "--excluded").stdout
+    )
 
 
 def test_render_prints_or_writes(root: Path, tmp_path: Path) -> None:
