@@ -319,9 +319,13 @@ def wheels(
 
 @cli.verb(
     positional=["image"],
-    help={"image": "tag, image id or identifier", "json": "print the whole report as JSON"},
+    help={
+        "image": "tag, image id or identifier",
+        "gpus": "also run what needs a GPU, on these: all, a number, or device=0,1",
+        "json": "print the whole report as JSON",
+    },
 )
-def verify(c: Context, image: str, json: bool = False) -> None:
+def verify(c: Context, image: str, gpus: str = "", json: bool = False) -> None:
     """Check a built image against images.yaml and its lock."""
     from dataclasses import asdict
 
@@ -330,7 +334,7 @@ def verify(c: Context, image: str, json: bool = False) -> None:
 
     config, place, engine = cli.config(), cli.place(), cli.engine()
     reference, planned = publish.identify(config, image, place, engine)
-    proof = cli.verified(reference, config, planned, place, engine, reuse=False)
+    proof = cli.verified(reference, config, planned, place, engine, reuse=False, gpus=gpus)
     if json:
         print(cli.as_json({**asdict(proof), "passed": proof.passed}))
     require(proof)

@@ -138,13 +138,15 @@ def verified(
     engine: Engine,
     *,
     reuse: bool,
+    gpus: str = "",
 ) -> VerifyReport:
     """The report of an image; said on stderr, because it takes minutes."""
     from torch_images.runner import Runner
     from torch_images.verify import verify
 
     print(f"verifying {planned.spec.id}", file=sys.stderr)
-    return verify(image, config, planned, place, engine=engine, run=Runner(), reuse=reuse)
+    run = Runner()
+    return verify(image, config, planned, place, engine=engine, run=run, reuse=reuse, gpus=gpus)
 
 
 def say(text: str) -> None:

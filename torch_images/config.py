@@ -168,7 +168,7 @@ class Base:
 
 @dataclass(frozen=True, kw_only=True)
 class Extra:
-    """Wheels that variants can add, as requirements by CUDA version.
+    """Wheels that variants can add, as requirements by CUDA version; () where images go without.
 
     They are compiled for one release of torch per CUDA version (`torch`, () where any will do) and
     have code for `arches` only, if there are any. `replaces` are packages of the plain image that
@@ -187,12 +187,12 @@ class Extra:
     conflicts: tuple[tuple[str, str], ...] = ()
 
     def requirements(self, cuda: Cuda) -> tuple[str, ...]:
-        """What it asks for with a CUDA version; () where it cannot be had."""
+        """What it asks for with a CUDA version."""
         return dict(self.wheels).get(cuda.version, ())
 
     def refusal(self, cuda: Cuda, torch: str, arches: tuple[str, ...] = ()) -> str | None:
         """Why an image cannot have it; None if it can."""
-        if not self.requirements(cuda):
+        if cuda.version not in dict(self.wheels):
             return f"{self.name} has no wheels for CUDA {cuda.version}"
         wanted = dict(self.torch).get(cuda.version, torch)
         if wanted != torch:

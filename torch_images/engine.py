@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import docker.errors
 import requests
+from docker.types import DeviceRequest
 
 import docker
 from torch_images.errors import EngineError, NetworkError, PushError, UsageError
@@ -269,7 +270,16 @@ class Engine:
             image, ["sleep", "infinity"], labels={"torch-images": "verify"}, **options
         )
         try:
-            created.start()
+            try:
+                created.start()
+            except docker.errors.APIError as error:
+                if "could not select device driver" not in str(error):
+                    raise
+                raise EngineError(
+                    "the engine cannot give GPUs to containers",
+                    "install the NVIDIA Container Toolkit and configure the engine for it: "
+                    "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/",
+                ) from None
             yield RunningContainer(created)
         finally:
             created.remove(force=True)
@@ -336,6 +346,23 @@ class RunningContainer:
             found = archive.extractfile(archive.next())  # type: ignore[arg-type]
             assert found is not None
             return found.read()
+
+
+def gpus(words: str) -> dict[str, Any]:
+    """Options of a container with GPUs, in the words of `docker run --gpus`; {} for none.
+
+    Raises UsageError for other words than "all", a number, or "device=0,1".
+    """
+    if not words:
+        return {}
+    wanted: dict[str, Any] = {"count": -1}
+    if words.isdigit() and int(words):
+        wanted = {"count": int(words)}
+    elif devices := re.fullmatch(r"device=([\w-]+(?:,[\w-]+)*)", words):
+        wanted = {"device_ids": devices[1].split(",")}
+    elif words != "all":
+        raise UsageError(f"--gpus {words} is not a choice of GPUs", "give all, 2, or device=0,1")
+    return {"device_requests": [DeviceRequest(**wanted, capabilities=[["gpu"]])]}
 
 
 def connect() -> Engine:

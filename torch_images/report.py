@@ -172,9 +172,12 @@ def picked(answer: dict[str, Any]) -> str:
 
 
 def verified(proof: VerifyReport) -> str:
-    """A passing verification."""
+    """A passing verification: what was seen, and why checks were skipped."""
     lines = [f"{proof.id}: {proof.count('passed')} checks passed in {proof.seconds} s"]
-    return "\n".join([*lines, *(f"  {name}: {value}" for name, value in proof.observed.items())])
+    lines += [f"  {name}: {value}" for name, value in proof.observed.items()]
+    reasons = Counter(c.message.partition("Skipped: ")[2] or c.message for c in proof.skipped)
+    lines += [f"  skipped {count}: {reason}" for reason, count in reasons.items()]
+    return "\n".join(lines)
 
 
 def locked(name: str, lock: AnyLock, *, changed: bool) -> str:

@@ -24,6 +24,7 @@ from torch_images.bake import Planned
 from torch_images.compat import FOLDER as COMPAT_FOLDER
 from torch_images.config import Config
 from torch_images.engine import Engine, ImageInfo, RunningContainer
+from torch_images.engine import gpus as with_gpus
 from torch_images.errors import TorchImagesError, VerifyError
 from torch_images.render import ENTRYPOINT, NOTE_LABEL, labels, whole_environment
 from torch_images.runner import Runner
@@ -58,6 +59,11 @@ class VerifyReport:
     def failed(self) -> tuple[Check, ...]:
         """The checks that failed."""
         return tuple(check for check in self.checks if check.outcome == "failed")
+
+    @property
+    def skipped(self) -> tuple[Check, ...]:
+        """The checks that were skipped: by what the image is not, or a GPU cannot."""
+        return tuple(check for check in self.checks if check.outcome == "skipped")
 
     @property
     def passed(self) -> bool:
@@ -128,10 +134,12 @@ def verify(
     engine: Engine,
     run: Runner,
     reuse: bool = False,
+    gpus: str = "",
 ) -> VerifyReport:
     """Check an image, by tag or id, against its claim; the report is also written to disk.
 
-    With `reuse`, a passing report of the same digest, checks and claim is taken instead.
+    With `gpus`, in the words of `docker run --gpus`, also what needs a GPU. With `reuse`, a passing
+    report of the same digest, checks and claim is taken instead.
     """
     started = time.monotonic()
     info = engine.inspect(image)
@@ -140,9 +148,11 @@ def verify(
     path = report_path(place, info.id)
     if reuse and (kept := read_report(path)) and kept.passed and kept.suite == suite:
         return kept
-    with engine.container(info.id, network_mode="none") as container:
+    # NCCL's processes talk through shared memory, of which Docker gives 64 MB.
+    options = {**with_gpus(gpus), "shm_size": "2g"} if gpus else {}
+    with engine.container(info.id, network_mode="none", **options) as container:
         outside = _outside(container, info, wanted, place, run)
-        inside = _inside(container, wanted, place, run)
+        inside = _inside(container, wanted, place, run, gpus=bool(gpus))
     report = VerifyReport(
         digest=info.id,
         id=planned.spec.id,
@@ -248,7 +258,12 @@ def _outside(
 
 
 def _inside(
-    container: RunningContainer, wanted: Mapping[str, Any], place: Workplace, run: Runner
+    container: RunningContainer,
+    wanted: Mapping[str, Any],
+    place: Workplace,
+    run: Runner,
+    *,
+    gpus: bool,
 ) -> tuple[tuple[Check, ...], dict[str, str]]:
     site = install_tools("tools-verify", place, run)
     container.exec("mkdir", "-p", _INSIDE)
@@ -262,11 +277,10 @@ def _inside(
         "TORCH_IMAGES_EXPECTED": f"{_INSIDE}/expected.json",
     }
     report = f"{_INSIDE}/report.xml"
-    done = container.exec(
-        *("python", "-m", "pytest", f"{_INSIDE}/suite/tests/container", "-q", "-m", "not gpu"),
-        *("-o", "junit_family=xunit1", f"--junitxml={report}"),
-        env=env,
-    )
+    command = ["python", "-m", "pytest", f"{_INSIDE}/suite/tests/container", "-q"]
+    command += [f"--junitxml={report}", *([] if gpus else ["-m", "not gpu"])]
+    # On a GPU, with what the start gives a command: the libcuda it chose, and the profile.
+    done = container.exec(*(["torch-entrypoint"] if gpus else []), *command, env=env)
     if done.code > 1:
         raise TorchImagesError(f"the checks inside the image did not run: {done.output[-400:]}")
     return parse_junit(container.read(report).decode(), "container")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,8 @@ def test_imports(name: str, expected: dict[str, Any]) -> None:
     code = "; ".join(f"import {module}" for module in MODULES[name])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "libcudart" not in done.stderr, done.stderr
+    # Some only say so where their compiled part is for another torch.
+    assert not re.search("(?i)can't load|incompatible|skipping import", done.stderr), done.stderr
 
 
 def test_torchvision_has_its_operators(expected: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ EXTRAS: tuple[str, ...] = (
     "torchao",
     "torchaudio",
 )
-EXTRAS += ("torchvision", "xformers", "jupyterlab")
+EXTRAS += ("torchvision", "jupyterlab")
 PLAIN = 6  # layers that follow from the base and the plain wheels: base, venv, four of wheels
 
 

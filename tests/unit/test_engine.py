@@ -3,7 +3,7 @@ from __future__ import annotations
 import docker.errors
 import pytest
 
-from torch_images.engine import _registry_error
+from torch_images.engine import _registry_error, gpus
 from torch_images.errors import NetworkError, TorchImagesError, UsageError
 
 
@@ -23,3 +23,28 @@ def test_what_a_registry_answers(words: str, kind: type[TorchImagesError]) -> No
     assert type(error) is kind
     assert "r/a:1" in str(error)
     assert words.rsplit(":", maxsplit=1)[-1].strip() in str(error)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("all", {"Count": -1, "DeviceIDs": []}),
+        ("2", {"Count": 2, "DeviceIDs": []}),
+        ("device=0,1", {"Count": 0, "DeviceIDs": ["0", "1"]}),
+        ("device=GPU-a2d010dd", {"Count": 0, "DeviceIDs": ["GPU-a2d010dd"]}),
+    ],
+)
+def test_gpus_in_the_words_of_docker_run(words: str, wanted: dict[str, object]) -> None:
+    [request] = gpus(words)["device_requests"]
+    assert {key: request[key] for key in wanted} == wanted
+    assert request["Capabilities"] == [["gpu"]]
+
+
+def test_no_gpus() -> None:
+    assert gpus("") == {}
+
+
+@pytest.mark.parametrize("words", ["0", "al", "device=", "-1", "device=0,,1"])
+def test_what_is_no_choice_of_gpus(words: str) -> None:
+    with pytest.raises(UsageError, match=r"is not a choice of GPUs; give all, 2, or device=0,1"):
+        gpus(words)

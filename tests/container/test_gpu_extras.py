@@ -1,0 +1,110 @@
+"""What variants add, on this GPU: a kernel of each, and arrays that change hands without a copy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.container.gpu import close, needs
+
+pytestmark = pytest.mark.gpu
+
+
+def test_cupy_shares_memory() -> None:
+    """There and back by DLPack and by the array interface: the same bytes, and a kernel on them."""
+    cupy = pytest.importorskip("cupy", reason="no CuPy here")
+    x = torch.randn(1000, device="cuda")
+    array = cupy.from_dlpack(x)
+    assert array.data.ptr == x.data_ptr() == cupy.asarray(x).data.ptr
+    back = torch.from_dlpack(array)
+    assert back.data_ptr() == x.data_ptr()
+    kernel = cupy.RawKernel(
+        'extern "C" __global__ void relu(const float* x, float* y, int n) {'
+        " int i = blockDim.x * blockIdx.x + threadIdx.x; if (i < n) y[i] = x[i] > 0 ? x[i] : 0; }",
+        "relu",
+    )
+    y = cupy.empty_like(array)
+    with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+        kernel((8,), (128,), (array, y, 1000))
+    assert torch.equal(torch.from_dlpack(y), x.relu())
+
+
+def test_cuda_python_sees_the_device() -> None:
+    driver = pytest.importorskip("cuda.bindings.driver", reason="no cuda-python here")
+    torch.cuda.init()
+    error, device = driver.cuDeviceGet(torch.cuda.current_device())
+    assert error == driver.CUresult.CUDA_SUCCESS
+    attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+    error, major = driver.cuDeviceGetAttribute(attribute, device)
+    assert (error, major) == (driver.CUresult.CUDA_SUCCESS, torch.cuda.get_device_capability()[0])
+
+
+def test_torchvision_kernels() -> None:
+    ops = pytest.importorskip("torchvision.ops", reason="no torchvision here")
+    boxes = torch.rand(200, 4, device="cuda")
+    boxes[:, 2:] += boxes[:, :2]
+    scores = torch.rand(200, device="cuda")
+    found = ops.nms(boxes, scores, 0.3)
+    assert torch.equal(found.cpu(), ops.nms(boxes.cpu(), scores.cpu(), 0.3))
+
+
+def test_torchaudio_resamples() -> None:
+    functional = pytest.importorskip("torchaudio.functional", reason="no torchaudio here")
+    x = torch.randn(1, 16000)
+    found = functional.resample(x.cuda(), 16000, 8000)
+    close(found, functional.resample(x.double(), 16000, 8000), 1e-3)
+
+
+def test_xformers_attention() -> None:
+    ops = pytest.importorskip("xformers.ops", reason="no xFormers here")
+    needs(8, 0, "xFormers' attention")
+    q, k, v = (torch.randn(2, 128, 4, 64, device="cuda", dtype=torch.float16) for _ in range(3))
+    found = ops.memory_efficient_attention(q, k, v)
+    exact = [t.transpose(1, 2).double() for t in (q, k, v)]
+    wanted = (exact[0] @ exact[1].mT / 8).softmax(-1) @ exact[2]
+    close(found, wanted.transpose(1, 2))
+
+
+def test_torchao_int8_weights() -> None:
+    quantization = pytest.importorskip("torchao.quantization", reason="no torchao here")
+    model = torch.nn.Sequential(torch.nn.Linear(256, 128, device="cuda", dtype=torch.bfloat16))
+    x = torch.randn(16, 256, device="cuda", dtype=torch.bfloat16)
+    wanted = model(x).double()
+    quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
+    close(model(x), wanted, 5e-2)
+
+
+def test_fbgemm_embeddings() -> None:
+    pytest.importorskip("fbgemm_gpu", reason="no FBGEMM GPU operators here")
+    from fbgemm_gpu.split_table_batched_embeddings_ops_inference import (
+        IntNBitTableBatchedEmbeddingBagsCodegen,
+    )
+
+    assert IntNBitTableBatchedEmbeddingBagsCodegen
+    rows = torch.randn(64, 32, device="cuda")
+    packed = torch.ops.fbgemm.FloatToFused8BitRowwiseQuantized(rows)
+    close(torch.ops.fbgemm.Fused8BitRowwiseQuantizedToFloat(packed), rows.double(), 2e-2)
+
+
+def test_cutlass_dsl_kernel() -> None:
+    """A kernel in CuTe's language, compiled and run on torch's memory."""
+    cutlass = pytest.importorskip("cutlass", reason="no CUTLASS DSL here")
+    cute = pytest.importorskip("cutlass.cute", reason="no CUTLASS DSL here")
+    from cutlass.cute.runtime import from_dlpack
+
+    needs(8, 0, "CuTe's language")
+
+    @cute.kernel
+    def _double(x: cute.Tensor) -> None:
+        place, _, _ = cute.arch.thread_idx()
+        x[place] = x[place] * cutlass.Float32(2.0)
+
+    @cute.jit
+    def double(x: cute.Tensor) -> None:
+        _double(x).launch(grid=(1, 1, 1), block=(128, 1, 1))
+
+    x = torch.arange(128.0, device="cuda")
+    wanted = x * 2
+    double(from_dlpack(x))
+    torch.cuda.synchronize()
+    assert torch.equal(x, wanted)

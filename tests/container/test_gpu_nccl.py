@@ -1,0 +1,59 @@
+"""NCCL between all GPUs of the machine, a process for each; on one GPU, with itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.gpu
+Observe = Callable[[str, object], None]
+
+WORKER = """
+import os, sys, torch, torch.distributed as dist
+rank, size, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=size,
+                        device_id=torch.device("cuda", rank))
+x = torch.arange(1_000_000, device="cuda", dtype=torch.float64) * (rank + 1)
+dist.all_reduce(x)
+expected = torch.arange(1_000_000, device="cuda", dtype=torch.float64) * (size * (size + 1) // 2)
+assert torch.equal(x, expected)
+parts = [torch.empty(1000, device="cuda") for _ in range(size)]
+dist.all_gather(parts, torch.full((1000,), float(rank), device="cuda"))
+assert all(bool((p == i).all()) for i, p in enumerate(parts))
+half = torch.full((1000,), 0.5, device="cuda", dtype=torch.bfloat16)
+dist.all_reduce(half)
+assert bool((half == 0.5 * size).all())
+dist.destroy_process_group()
+"""
+
+
+def counts() -> list[int]:
+    """How many GPUs to try: 1, 2 and so on."""
+    return list(range(1, torch.cuda.device_count() + 1)) or [1]
+
+
+@pytest.mark.parametrize("size", counts())
+def test_all_reduce(size: int, tmp_path: Path, observe: Observe) -> None:
+    store = tmp_path / "store"
+    # NVLink multicast is not there in every virtual machine that has NVLink.
+    env = {**os.environ, "NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0")}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(rank), str(size), str(store)],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    outputs = [worker.communicate()[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * size, outputs
+    observe("nccl", f"{'.'.join(map(str, torch.cuda.nccl.version()))} on {size}")

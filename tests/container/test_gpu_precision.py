@@ -1,0 +1,128 @@
+"""The matrix units' own formats: TF32, FP8, and block-scaled ones where the chip has them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.container.gpu import close, needs
+
+pytestmark = pytest.mark.gpu
+
+# Half a unit in the last place of ten bits of mantissa, for both factors, and what sums add.
+TF32 = 3e-3
+
+
+def products(precision: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A float32 product at a precision, and the exact one."""
+    torch.set_float32_matmul_precision(precision)
+    a, b = (torch.randn(512, 512, device="cuda") for _ in range(2))
+    return a @ b, a.double() @ b.double()
+
+
+def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((found.double() - wanted).abs().max() / wanted.abs().max())
+
+
+def test_tf32_is_used_when_asked_for() -> None:
+    """By its rounding: too much for float32, not more than TF32's."""
+    needs(8, 0, "TF32")
+    assert error(*products("highest")) < 1e-5
+    assert 1e-5 < error(*products("high")) < TF32
+
+
+@pytest.mark.parametrize(("value", "on"), [("1", True), ("0", False)], ids=["on", "off"])
+def test_tf32_by_the_profiles_setting(value: str, on: bool) -> None:
+    needs(8, 0, "TF32")
+    code = (
+        "import torch; a, b = (torch.randn(512, 512, device='cuda') for _ in range(2)); "
+        "w = a.double() @ b.double(); print(float(((a @ b) - w).abs().max() / w.abs().max()))"
+    )
+    env = {**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": value}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-1000:]
+    assert (float(done.stdout) > 1e-5) == on
+
+
+def test_tf32_convolution() -> None:
+    """cuDNN's, which is on by default."""
+    needs(8, 0, "TF32")
+    x = torch.randn(8, 64, 32, 32, device="cuda")
+    weight = torch.randn(64, 64, 3, 3, device="cuda")
+    wanted = torch.nn.functional.conv2d(x.double(), weight.double(), padding=1)
+    close(torch.nn.functional.conv2d(x, weight, padding=1), wanted, TF32)
+
+
+@pytest.mark.parametrize("rowwise", [False, True], ids=["tensor", "rows"])
+def test_fp8_scaled_product(rowwise: bool) -> None:
+    needs(8, 9, "FP8")
+    if rowwise:
+        needs(9, 0, "FP8 with a scale for each row")
+    largest = torch.finfo(torch.float8_e4m3fn).max
+    a, b = (torch.randn(256, 512, device="cuda") for _ in range(2))
+    scales = [
+        t.abs().amax(dim=1, keepdim=True) / largest if rowwise else t.abs().amax() / largest
+        for t in (a, b)
+    ]
+    x, y = (
+        (t / s).clamp(-largest, largest).to(torch.float8_e4m3fn)
+        for t, s in zip((a, b), scales, strict=True)
+    )
+    found = torch._scaled_mm(
+        x, y.t(), scale_a=scales[0], scale_b=scales[1].t() if rowwise else scales[1],
+        out_dtype=torch.bfloat16,
+    )  # fmt: skip
+    # Exact for what was rounded to FP8; and near the product of what it was rounded from.
+    rounded = [t.double() * s.double() for t, s in zip((x, y), scales, strict=True)]
+    close(found, rounded[0] @ rounded[1].t(), 1e-2)
+    close(found, a.double() @ b.double().t(), 6e-2)
+
+
+def swizzled(scales: torch.Tensor) -> torch.Tensor:
+    """Scales of 128 rows by 4 blocks in the order that the matrix units read them.
+
+    https://docs.nvidia.com/cuda/cublas/#d-block-scaling-factors-layout
+    """
+    rows, columns = scales.shape
+    tiles = scales.view(rows // 128, 128, columns // 4, 4).permute(0, 2, 1, 3)
+    return tiles.reshape(-1, 4, 32, 4).transpose(1, 2).reshape(-1)
+
+
+def test_mxfp8_scaled_product() -> None:
+    """A scale, a power of two, for each 32 values."""
+    needs(10, 0, "MXFP8")
+    x, y = (torch.randn(128, 256, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+    exponents = [torch.randint(-2, 3, (128, 8), device="cuda") for _ in range(2)]
+    scales = [torch.exp2(e.float()).to(torch.float8_e8m0fnu) for e in exponents]
+    found = torch._scaled_mm(
+        x, y.t(), scale_a=swizzled(scales[0]), scale_b=swizzled(scales[1]), out_dtype=torch.bfloat16
+    )
+    exact = [
+        t.double() * torch.exp2(e.double()).repeat_interleave(32, dim=1)
+        for t, e in zip((x, y), exponents, strict=True)
+    ]
+    close(found, exact[0] @ exact[1].t(), 1e-2)
+
+
+def test_nvfp4_scaled_product() -> None:
+    """Four bits a value, two in a byte, an FP8 scale for each 16."""
+    needs(10, 0, "NVFP4")
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64, device="cuda")
+    codes = [torch.randint(0, 16, (128, 256), device="cuda", dtype=torch.uint8) for _ in range(2)]
+    packed = [(c[:, ::2] | (c[:, 1::2] << 4)).view(torch.float4_e2m1fn_x2) for c in codes]
+    scales = [torch.rand(128, 16, device="cuda").add(0.5).to(torch.float8_e4m3fn) for _ in range(2)]
+    found = torch._scaled_mm(
+        packed[0], packed[1].t(), scale_a=swizzled(scales[0]), scale_b=swizzled(scales[1]),
+        out_dtype=torch.bfloat16,
+    )  # fmt: skip
+    exact = [
+        values[(c & 7).long()] * torch.where(c > 7, -1.0, 1.0) * s.double().repeat_interleave(16, 1)
+        for c, s in zip(codes, scales, strict=True)
+    ]
+    close(found, exact[0] @ exact[1].t(), 1e-2)
