@@ -13,7 +13,7 @@ from typing import Any
 from invoke.collection import Collection
 from invoke.context import Context
 
-from torch_images import cli, house_tasks, publish_tasks
+from torch_images import bench_tasks, cli, house_tasks, publish_tasks
 
 _AXES_HELP = {
     "cuda": "CUDA version, such as 13.0",
@@ -382,5 +382,6 @@ namespace = Collection(
     *(matrix, render, lock, build, wheels, verify, reproduce, sbom),
     *(publish_tasks.tag, publish_tasks.push, publish_tasks.manifest),
     *(publish_tasks.pick, publish_tasks.runpod),
+    *(bench_tasks.bench, bench_tasks.bench_report, bench_tasks.bench_compare),
     *(house_tasks.test, house_tasks.docs, house_tasks.clean, house_tasks.prune),
 )

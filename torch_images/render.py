@@ -137,7 +137,7 @@ def render(
             files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
     for name, text in lock.texts().items():
         files.append(ContextFile(path=f"lock/{name}", data=text.encode()))
-    folders = ["build", "finish", "commands", "runtime"]
+    folders = ["bench", "build", "finish", "commands", "runtime"]
     folders += ["devel"] if spec.variant.cuda_home or made else []
     folders += ["source"] if made else []
     folders += ["pod"] if spec.variant.command == POD else []

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -86,25 +90,34 @@ def test_fbgemm_embeddings() -> None:
     close(torch.ops.fbgemm.Fused8BitRowwiseQuantizedToFloat(packed), rows.double(), 2e-2)
 
 
-def test_cutlass_dsl_kernel() -> None:
-    """A kernel in CuTe's language, compiled and run on torch's memory."""
-    cutlass = pytest.importorskip("cutlass", reason="no CUTLASS DSL here")
-    cute = pytest.importorskip("cutlass.cute", reason="no CUTLASS DSL here")
-    from cutlass.cute.runtime import from_dlpack
+CUTE = """
+import cutlass, torch
+import cutlass.cute as cute
+from cutlass.cute.runtime import from_dlpack
 
+@cute.kernel
+def kernel(x: cute.Tensor):
+    place, _, _ = cute.arch.thread_idx()
+    x[place] = x[place] * cutlass.Float32(2.0)
+
+@cute.jit
+def double(x: cute.Tensor):
+    kernel(x).launch(grid=(1, 1, 1), block=(128, 1, 1))
+
+x = torch.arange(128.0, device="cuda")
+wanted = x * 2
+double(from_dlpack(x))
+torch.cuda.synchronize()
+assert torch.equal(x, wanted)
+"""
+
+
+def test_cutlass_dsl_kernel(tmp_path: Path) -> None:
+    """A kernel in CuTe's language, compiled from its file and run on torch's memory."""
+    pytest.importorskip("cutlass.cute", reason="no CUTLASS DSL here")
     needs(8, 0, "CuTe's language")
-
-    @cute.kernel
-    def _double(x: cute.Tensor) -> None:
-        place, _, _ = cute.arch.thread_idx()
-        x[place] = x[place] * cutlass.Float32(2.0)
-
-    @cute.jit
-    def double(x: cute.Tensor) -> None:
-        _double(x).launch(grid=(1, 1, 1), block=(128, 1, 1))
-
-    x = torch.arange(128.0, device="cuda")
-    wanted = x * 2
-    double(from_dlpack(x))
-    torch.cuda.synchronize()
-    assert torch.equal(x, wanted)
+    (tmp_path / "double.py").write_text(CUTE)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "double.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

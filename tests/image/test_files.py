@@ -34,8 +34,8 @@ MADE = re.compile(
     | /etc/ssh/sshd_config(?:\.d/torch-images\.conf)?
     | /opt/cuda-compat/1[0-9]\.[0-9]/lib[A-Za-z0-9_.-]+\.so[0-9.]*
     | /usr/local/cuda(?:-1[0-9]\.[0-9]/.+)?   # links to what the wheels have
-    | /usr/local/bin/(?:cuda-doctor|pod-start|torch-(?:entrypoint|info))
-    | /usr/local/lib/torch-images/[a-z_]+\.(?:json|py|sh)
+    | /usr/local/bin/(?:cuda-doctor|pod-start|torch-(?:bench|entrypoint|info))
+    | /usr/local/lib/torch-images/(?:bench/)?[a-z_]+\.(?:json|py|sh)
     | /usr/share/doc/cuda-compat-1[0-9]-[0-9]/copyright
     | /usr/share/info/dir
     | /usr/share/torch-images/(?:lock/[a-z0-9.-]+\.txt|sbom\.cdx\.json)

@@ -1,0 +1,196 @@
+"""Measure this GPU with this torch, and write what was found as JSON.
+
+    python bench [--output FILE] [--select GLOB] [--list]
+
+Every sample is kept, so that two results can be compared with their spread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from cases import Case, cases
+from measure import measure, sets_for
+
+SCHEMA = 1
+ATTENTION = {
+    "aten::_scaled_dot_product_flash_attention": "flash",
+    "aten::_scaled_dot_product_efficient_attention": "efficient",
+    "aten::_scaled_dot_product_cudnn_attention": "cudnn",
+    "aten::_scaled_dot_product_attention_math": "math",
+}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A line on a terminal that says where the run is, or plain lines in a log."""
+
+    total: int
+    bar: int = 24
+
+    def __call__(self, done: int, name: str) -> None:
+        """Show that `done` are over and `name` is next."""
+        if not sys.stderr.isatty():
+            print(f"{done}/{self.total} {name}", file=sys.stderr, flush=True)
+            return
+        filled = "#" * (self.bar * done // self.total)
+        line = f"\r\033[K[{filled:<{self.bar}}] {done}/{self.total} {name[:60]}"
+        print(line, end="\n" if done == self.total else "", file=sys.stderr, flush=True)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on and with."""
+    device = torch.cuda.get_device_properties()
+    return {
+        "gpu": device.name,
+        "capability": f"{device.major}.{device.minor}",
+        "gpus": torch.cuda.device_count(),
+        "memory_bytes": device.total_memory,
+        "l2_bytes": device.L2_cache_size,
+        "multiprocessors": device.multi_processor_count,
+        "driver": driver(),
+        "cpu": next(
+            (
+                line.partition(":")[2].strip()
+                for line in Path("/proc/cpuinfo").read_text().splitlines()
+                if line.startswith("model name")
+            ),
+            platform.processor(),
+        ),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "triton": triton_version(),
+    }
+
+
+def driver() -> str:
+    """The version of the kernel's driver; "" where it cannot be read."""
+    try:
+        words = Path("/proc/driver/nvidia/version").read_text().split()
+    except OSError:
+        return ""
+    return next((w for w in words if w.count(".") >= 1 and w.replace(".", "").isdigit()), "")
+
+
+def triton_version() -> str:
+    """Of the Triton that torch.compile uses; "" for none."""
+    try:
+        import triton
+    except ImportError:
+        return ""
+    return str(triton.__version__)
+
+
+def reason(case: Case) -> str:
+    """Why a case cannot run here; "" if it can."""
+    have = torch.cuda.get_device_capability()
+    if have < case.needs:
+        return f"needs compute capability {'.'.join(map(str, case.needs))}"
+    if torch.cuda.device_count() < case.gpus:
+        return f"needs {case.gpus} GPUs"
+    return ""
+
+
+def kernel(call: Callable[[int], object]) -> str:
+    """Which attention a call ran."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as trace:
+        call(0)
+    found = {ATTENTION[e.key] for e in trace.key_averages() if e.key in ATTENTION}
+    return " ".join(sorted(found))
+
+
+def run(case: Case) -> dict[str, Any]:
+    """Measure one case, with the precision of float32 products that it names."""
+    torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
+    sets = sets_for(case.size) if case.size else 1
+    call = case.make(sets)
+    timing = measure(call, sets, range(case.gpus))
+    low, high = timing.quartiles
+    found: dict[str, Any] = {
+        "key": case.key,
+        "table": case.table,
+        "name": case.name,
+        "precision": case.precision,
+        "median": timing.median,
+        "quartiles": [low, high],
+        "samples": list(timing.samples),
+        "sets": sets,
+    }
+    for name in ("flops", "moved", "items"):
+        if getattr(case, name):
+            found[name] = getattr(case, name)
+    if case.items:
+        found["unit"] = case.unit
+    if case.attention:
+        found["ran"] = kernel(call)
+    return found
+
+
+def results(chosen: list[Case]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """("cases", figures) or ("skipped", reason) for each."""
+    progress = Progress(len(chosen))
+    for number, case in enumerate(chosen):
+        progress(number, case.key)
+        why = reason(case)
+        if not why:
+            try:
+                yield "cases", run(case)
+            except (RuntimeError, torch.OutOfMemoryError) as error:
+                why = str(error).splitlines()[0][:200]
+        if why:
+            yield "skipped", {"key": case.key, "reason": why}
+        torch.cuda.empty_cache()
+        torch.compiler.reset()
+    progress(len(chosen), "done")
+
+
+def main() -> None:
+    """Choose, measure, write."""
+    parser = argparse.ArgumentParser(prog="torch-bench", description="Measure this GPU.")
+    parser.add_argument("--output", default="-", help="file to write, - for standard output")
+    parser.add_argument("--select", default="*", help="only cases whose name matches this glob")
+    parser.add_argument("--list", action="store_true", help="print the names of all cases")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("torch-bench: torch sees no CUDA device; cuda-doctor says why")
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = True
+    chosen = [case for case in cases() if fnmatchcase(case.key, options.select)]
+    if options.list:
+        print("\n".join(case.key for case in chosen))
+        return
+    if not chosen:
+        sys.exit(f"torch-bench: no case matches '{options.select}'; --list names them")
+    found: dict[str, Any] = {
+        "schema": SCHEMA,
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "settings": {"cudnn.benchmark": True, "cudnn.allow_tf32": True},
+        "cases": [],
+        "skipped": [],
+    }
+    for kind, value in results(chosen):
+        found[kind].append(value)
+    text = json.dumps(found, indent=1) + "\n"
+    if options.output == "-":
+        print(text, end="")
+    else:
+        Path(options.output).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
