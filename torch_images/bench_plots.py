@@ -15,6 +15,7 @@ from torch_images.bench import Figure, Result
 
 # Equal results give equal files: no date in them, no random names.
 mpl.rcParams["svg.hashsalt"] = "torch-images"
+mpl.rcParams["svg.fonttype"] = "none"  # text stays text
 _COLOUR = "#4c72b0"
 
 

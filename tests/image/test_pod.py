@@ -37,6 +37,17 @@ def test_sshd_takes_keys_only(host: Host) -> None:
     assert {name: settings[name] for name in wanted} == wanted
 
 
+def test_login_shows_what_there_is(host: Host, expected: Facts) -> None:
+    """The documents' preflight: toolkit, compat library, torch, GPU and CUTLASS."""
+    found = host.run("cuda-doctor").stdout
+    cutlass = expected["unpacked"]["nvidia-cutlass"]["version"]
+    line = next(x for x in found.splitlines() if x.startswith("software"))
+    for part in (f"torch {expected['torch'].partition('+')[0]}", "nvcc in", f"CUTLASS {cutlass}"):
+        assert part in line
+    assert "\ncompat " in found
+    assert "\nGPUs " in found
+
+
 @pytest.mark.parametrize("program", ["curl", "jupyter", "nano", "rsync", "sftp", "tmux"])
 def test_programs_are_there(host: Host, program: str) -> None:
     assert host.exists(program)

@@ -78,7 +78,9 @@ BREAKAGES = {
     "LABEL extra=1": "image/test_metadata/test_no_other_label",
     "ENV HTTPS_PROXY=http://proxy": "image/test_metadata/test_environment",
     'ENTRYPOINT ["/usr/bin/tini", "--"]': "image/test_metadata/test_entrypoint",
-    "USER 1000": "image/test_metadata/test_starts_as_root_without_volumes_or_ports",
+    "USER 1000": "image/test_metadata/test_starts_as_root_without_volumes",
+    "EXPOSE 80": "image/test_metadata/test_ports",
+    "WORKDIR /srv": "image/test_metadata/test_folder",
 }  # fmt: skip
 
 

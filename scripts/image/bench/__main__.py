@@ -127,7 +127,7 @@ def run(case: Case) -> dict[str, Any]:
         "precision": case.precision,
         "median": timing.median,
         "quartiles": [low, high],
-        "samples": list(timing.samples),
+        "samples": [round(sample, 9) for sample in timing.samples],
         "sets": sets,
     }
     for name in ("flops", "moved", "items"):
@@ -158,6 +158,13 @@ def results(chosen: list[Case]) -> Iterator[tuple[str, dict[str, Any]]]:
     progress(len(chosen), "done")
 
 
+def written(found: dict[str, Any]) -> str:
+    """A result as JSON, a line for each case."""
+    cases = [json.dumps(case) for case in found["cases"]]
+    head = json.dumps({**found, "cases": "CASES"}, indent=1)
+    return head.replace('"CASES"', "[\n  " + ",\n  ".join(cases) + "\n ]") + "\n"
+
+
 def main() -> None:
     """Choose, measure, write."""
     parser = argparse.ArgumentParser(prog="torch-bench", description="Measure this GPU.")
@@ -185,7 +192,7 @@ def main() -> None:
     }
     for kind, value in results(chosen):
         found[kind].append(value)
-    text = json.dumps(found, indent=1) + "\n"
+    text = written(found)
     if options.output == "-":
         print(text, end="")
     else:
