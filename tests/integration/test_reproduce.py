@@ -212,13 +212,8 @@ def test_an_image_of_nobodys_files_is_refused(small: Small, original: str, tmp_p
     assert "commit, build again, and reproduce that" in done.stderr
 
 
-TORCH = [
-    pytest.param("cu130", id="cu130"),
-    pytest.param("cu128", id="cu128", marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.parametrize("cuda", TORCH)
+@pytest.mark.slow
+@pytest.mark.parametrize("cuda", ["cu128", "cu130"])
 def test_the_torch_image_is_reproducible(
     built: dict[str, Built], runner: Runner, cuda: str
 ) -> None:
