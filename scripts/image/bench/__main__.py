@@ -172,8 +172,6 @@ def main() -> None:
     parser.add_argument("--select", default="*", help="only cases whose name matches this glob")
     parser.add_argument("--list", action="store_true", help="print the names of all cases")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("torch-bench: torch sees no CUDA device; cuda-doctor says why")
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = True
     chosen = [case for case in cases() if fnmatchcase(case.key, options.select)]
@@ -182,6 +180,8 @@ def main() -> None:
         return
     if not chosen:
         sys.exit(f"torch-bench: no case matches '{options.select}'; --list names them")
+    if not torch.cuda.is_available():
+        sys.exit("torch-bench: torch sees no CUDA device; cuda-doctor says why")
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
