@@ -41,7 +41,8 @@ def body(config: Config, image: Proved, namespace: str, *, geforce: bool = False
     return {
         "name": f"{config.owner}/{spec.repository}:{short(config, spec)}{suffix}",
         "image": f"{namespace}/{spec.repository}:{version}",
-        "args": pods.args,
+        # What only prints and ends must be kept alive, or the pod would start it again for ever.
+        "args": pods.args or ("" if spec.variant.ports else "sleep infinity"),
         "category": "NVIDIA",
         "disk": math.ceil(image.info.size / _GB) + pods.room,
         "ports": list(pods.ports),

@@ -24,9 +24,11 @@ from torch_images.verify import VerifyReport
 WHERE = "ghcr.io/me"
 
 
-def proved(config: Config, root: Path, cuda: str, *, compat: bool = True) -> Proved:
+def proved(
+    config: Config, root: Path, cuda: str, *, compat: bool = True, variant: str = "runtime"
+) -> Proved:
     """An image of 5.45 GB that serves all architectures."""
-    [planned] = plan(config, [choose(config, cuda=cuda)], root, root / "locks")
+    [planned] = plan(config, [choose(config, cuda=cuda, variant=variant)], root, root / "locks")
     label = labels(config, planned.spec, planned.lock)
     label |= {} if compat else {"io.github.torch-images.compat": "none"}
     info = ImageInfo(id="sha256:a", size=5_450_000_000, labels=label, config={}, created="")
@@ -83,10 +85,18 @@ def test_the_command_line_says_the_same(config: Config, root: Path) -> None:
     assert words[:3] == ["runpodctl", "template", "create"]
     options = dict(zip(words[3::2], words[4::2], strict=True))
     assert options["--image"] == template["image"]
-    assert "--docker-start-cmd" not in options
-    told = shlex.split(command({**template, "args": "sleep infinity"}, "a readme\n"))
-    assert told[told.index("--docker-start-cmd") + 1] == "sleep,infinity"
+    assert options["--docker-start-cmd"] == "sleep,infinity"
     assert options["--readme"] == "a readme\n"
+
+
+def test_a_pods_own_image_starts_what_it_has(config: Config, root: Path) -> None:
+    """Its command, which arguments would replace; key and password are for what it starts."""
+    template = body(config, proved(config, root, "13.0", variant="pod"), WHERE)
+    assert (template["args"], template["startSsh"], template["startJupyter"]) == ("", True, True)
+    assert "--docker-start-cmd" not in command(template, "")
+    plain = body(config, proved(config, root, "13.0"), WHERE)
+    assert not plain["startSsh"]
+    assert not plain["startJupyter"]
 
 
 def test_created_once_then_changed(config: Config, root: Path, account: Account) -> None:
