@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class Result:
         """A case by its key; None where this result lacks it."""
         return next((f for f in self.figures if f.key == key), None)
 
-    @property
+    @cached_property
     def ceilings(self) -> dict[str, float]:
         """The best this GPU did: operations a second in products by precision, bytes in copies.
 
