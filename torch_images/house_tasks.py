@@ -24,6 +24,8 @@ def test(c: Context, all: bool = False, fast: bool = False) -> None:
         c.run(f"{tools}/ruff format --check .", echo=True)
         c.run(f"{tools}/mypy", echo=True)
         c.run(f"{tools}/shellcheck inv .ci/run {_shell_scripts()}", echo=True)
+        # a test that cannot be collected is found before anything waits for an engine
+        c.run(f"{tools}/pytest tests/integration --collect-only --quiet --quiet", echo=True)
         c.run(f"{tools}/pytest tests/unit", echo=True)
         if fast:
             return

@@ -89,7 +89,6 @@ def test_an_image_that_lost_its_tag_is_found(engine: Engine, runner: Runner) -> 
     assert untagged() == before
 
 
-@pytest.mark.parametrize("name", ["cu130-sm120-wheel-bookworm-runtime", "torch-cu130:sm120"])
 def test_gpus_where_the_engine_has_none(built: dict[str, Built], engine: Engine) -> None:
     """Said in one line; where the engine has some, the whole suite runs on them and passes."""
     done = invoke("verify", built["cu130"].digest, "--gpus", "all")
@@ -101,6 +100,7 @@ def test_gpus_where_the_engine_has_none(built: dict[str, Built], engine: Engine)
     assert last.startswith("error: the engine cannot give GPUs to containers; install the NVIDIA")
 
 
+@pytest.mark.parametrize("name", ["cu130-sm120-wheel-bookworm-runtime", "torch-cu130:sm120"])
 def test_verify_finds_an_image_by_any_name(
     built: dict[str, Built], config: Config, place: Workplace, engine: Engine, name: str
 ) -> None:
