@@ -169,6 +169,7 @@ def lock(
         "mirror": _MIRROR_HELP,
         "compat": "NVIDIA's newer driver libraries: auto (if they can be had), required or off",
         **_COMPILING_HELP,
+        "prune": "leave out what only other architectures and debuggers need, see images.yaml",
         "locked": "stop where a locked package has vanished, instead of resolving it afresh",
         "unverified": "stop before verification: the image keeps its candidate tag only",
         "dry-run": "say what would be built and run, change nothing",
@@ -193,6 +194,7 @@ def build(
     compat: str = "",
     torch_source: str = "",
     jobs: int = 0,
+    prune: bool = False,
     locked: bool = False,
     unverified: bool = False,
     dry_run: bool = False,
@@ -200,6 +202,8 @@ def build(
     skip_disk_check: bool = False,
 ) -> None:
     """Build an image, verify it, and give it its tags."""
+    from dataclasses import replace
+
     from torch_images import build as stage
     from torch_images import jobs as planning
     from torch_images import report
@@ -219,6 +223,7 @@ def build(
         raise UsageError(f"unknown compat mode '{compat}'", suggest(compat, COMPAT_MODES))
     named = {axis: value for axis, value in axes.items() if value}
     specs = select_images(config, select) if select else (choose(config, **named),)
+    specs = tuple(replace(spec, prune=prune) for spec in specs)
     place = cli.place()
     planned = stage.plan(config, specs, place.root, place.locks)
     if torch_source:
@@ -241,7 +246,9 @@ def build(
     from torch_images import publish, sbom
 
     engine = cli.engine(bootstraps=any(spec.base.suite for spec in specs))
-    results = stage.build(config, planned, place, options, engine=engine, run=Runner())
+    results = stage.build(
+        config, planned, place, options, engine=engine, run=Runner(), bar=cli.transfer_bar
+    )
     outcomes: list[dict[str, Any]] = []
     for result in results:
         if unverified:
@@ -313,7 +320,9 @@ def wheels(
     )
     engine = cli.engine(bootstraps=bool(spec.base.suite))
     folder = Path(output) if output else cli.ROOT / "dist" / spec.id
-    files = stage.export(config, planned, place, options, folder, engine=engine, run=run)
+    files = stage.export(
+        config, planned, place, options, folder, engine=engine, run=run, bar=cli.transfer_bar
+    )
     print(report.exported(folder, files))
 
 

@@ -117,6 +117,14 @@ def fetch_archives(
     return files
 
 
+def fetch_url(url: str, path: Path, pinned: Pinned, network: Network) -> bool:
+    """Get one locked file from a URL to `path`; whether it is there.
+
+    Raises LockError where it is another file, NetworkError, DiskError.
+    """
+    return _get(_Source((), "", "", network), [url], path, pinned)
+
+
 def read(url: str, network: Network) -> bytes:
     """What is at a URL. Raises NetworkError."""
     answer = _open(url, network)
@@ -239,9 +247,9 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
             return True
     if other:
         raise LockError(
-            f"{pinned.name} {pinned.version} is not the package that was locked: expected "
+            f"{pinned.name} {pinned.version} is not the file that was locked: expected "
             f"sha256:{pinned.sha256}, found sha256:{other}",
-            "the mirror serves another file; if that is meant, run `invoke lock`",
+            "the server has another one; if that is meant, run `invoke lock`",
         )
     if not asked:
         raise _unreachable(source)

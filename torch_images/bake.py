@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +64,24 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What was made ready for an image before its build: for itself, and for what compiles it."""
+    """What was made ready for an image before its build: for itself, and for what compiles it.
+
+    `foundations` are the contexts with its wheels.
+    """
 
     base: ReadyBase
     compat: ReadyCompat | None
     added: ReadyBase | None = None
+    foundations: Mapping[str, str] = field(default_factory=dict)
     sources: ReadySources | None = None
     tools: ReadyBase | None = None
     toolkit: Path | None = None
 
     def contexts(self) -> dict[str, str]:
         """Named contexts: what they hold by name."""
-        found = dict(self.base.contexts)
+        found = dict(self.foundations)
+        if "debs" in self.base.contexts:
+            found["debs"] = self.base.contexts["debs"]
         if self.compat:
             found["compat"] = str(self.compat.folder)
         if self.added:

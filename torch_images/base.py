@@ -72,6 +72,12 @@ class ReadyBase:
     contexts: Mapping[str, str]
     digest: str
 
+    @property
+    def layout(self) -> Path | None:
+        """The OCI layout of one that is bootstrapped."""
+        named = self.contexts.get("base", "")
+        return Path(named.removeprefix("oci-layout://").rpartition("@")[0]) if named else None
+
 
 def prepare(
     base: Base,

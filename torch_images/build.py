@@ -29,10 +29,12 @@ from torch_images.debs import DebLock
 from torch_images.engine import Engine
 from torch_images.errors import CommandError, DiskError, EngineError, UsageError
 from torch_images.failures import explain
+from torch_images.foundation import foundations
 from torch_images.inputs import tools_inputs, variant_inputs
+from torch_images.layers import Bar, make_layers, no_bar
 from torch_images.lock import ImageLock, image_lock, settled
 from torch_images.matrix import ImageSpec
-from torch_images.render import LABEL_PREFIX, render, with_recipe, write_context
+from torch_images.render import LABEL_PREFIX, layer_plans, render, with_recipe, write_context
 from torch_images.resolver import Resolver
 from torch_images.runner import Runner
 from torch_images.sources import LockedTree
@@ -111,8 +113,11 @@ def build(
     *,
     engine: Engine,
     run: Runner,
+    bar: Bar = no_bar,
 ) -> tuple[BuildResult, ...]:
     """Build images side by side and load them into the engine under their candidate tags.
+
+    `bar` shows how many bytes of wheels are done, of how many.
 
     Raises DiskError, NetworkError, LockError (a wheel is not the locked one), EngineError or
     BuildError; nothing is tagged then.
@@ -128,7 +133,7 @@ def build(
     # A build from nothing must not meet what earlier builds left in the compile cache.
     compiles = any(image.lock.sources for image in planned)
     namespace = _namespace() if options.no_cache and compiles else ""
-    ready, parts = settle(config, planned, place, options, engine=engine, run=run)
+    ready, parts = settle(config, planned, place, options, engine=engine, run=run, bar=bar)
     command = prepare(config, ready, parts, place, options, run=run, namespace=namespace)
     load = elsewhere(options.builder, run)
     with tempfile.TemporaryDirectory(dir=place.output, prefix=".bake-") as scratch:
@@ -167,13 +172,14 @@ def export(
     *,
     engine: Engine,
     run: Runner,
+    bar: Bar = no_bar,
 ) -> tuple[Path, ...]:
     """Compile the wheels of an image and put them into a folder. Raises as `build` does."""
     check_buildx(run)
     if not options.skip_disk_check:
         check_disk(engine.local_root(), [planned])
     namespace = _namespace() if options.no_cache else ""
-    ready, parts = settle(config, [planned], place, options, engine=engine, run=run)
+    ready, parts = settle(config, [planned], place, options, engine=engine, run=run, bar=bar)
     command = prepare(config, ready, parts, place, options, run=run, namespace=namespace)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
@@ -197,10 +203,11 @@ def settle(
     *,
     engine: Engine,
     run: Runner,
+    bar: Bar = no_bar,
 ) -> tuple[tuple[Planned, ...], dict[str, Parts]]:
-    """Make bases and compat packages ready, each once. The images with the locks of what they get.
+    """Make layers, bases and compat packages ready, each once. The images with the locks of those.
 
-    Raises as `base.prepare` and `compat.prepare` do.
+    Raises as `make_layers`, `base.prepare` and `compat.prepare` do.
     """
     resolver = Resolver(
         root=place.root, network=place.network, run=run, engine=engine, mirrors=options.mirrors
@@ -222,14 +229,18 @@ def settle(
             )
         return bases[lock.digest]
 
+    plans = {p.target: layer_plans(config, p.spec, p.lock) for p in planned}
+    wanted = dict.fromkeys(p for held in plans.values() for group in held.values() for p in group)
+    with bar() as show:
+        layers = make_layers(tuple(wanted), cache, network, fresh=options.no_cache, show=show)
     found, parts = [], {}
     for image in planned:
-        spec, wanted, extra = image.spec, image.lock.compat, image.lock.extra_debs
-        if wanted and wanted.name not in compats:
-            compats[wanted.name] = prepare_compat(
-                config.compat, wanted, options.compat, cache=place.cache, network=place.network
+        spec, newer, extra = image.spec, image.lock.compat, image.lock.extra_debs
+        if newer and newer.name not in compats:
+            compats[newer.name] = prepare_compat(
+                config.compat, newer, options.compat, cache=cache, network=network
             )
-        base, compat = ready(spec.base, image.lock.base), compats[wanted.name] if wanted else None
+        base, compat = ready(spec.base, image.lock.base), compats[newer.name] if newer else None
         there = frozenset(base.lock.versions())
         added: ReadyBase | None = None
         if extra and (item := variant_inputs(config, spec)[1]):
@@ -245,13 +256,20 @@ def settle(
         toolkit: Path | None = None
         if image.lock.toolkit:
             toolkit = prepare_toolkit(image.lock.toolkit, cache=cache, network=network)
+        groups = {name: [layers[p] for p in held] for name, held in plans[image.target].items()}
         parts[image.target] = Parts(
-            base=base, compat=compat, added=added, sources=sources, tools=tools, toolkit=toolkit
+            base=base,
+            compat=compat,
+            added=added,
+            foundations=foundations(groups, base.layout, cache, compiles=bool(sources)),
+            sources=sources,
+            tools=tools,
+            toolkit=toolkit,
         )
         lock = replace(
             image.lock,
             base=base.lock,
-            compat=wanted if compat else None,
+            compat=newer if compat else None,
             extra_debs=added.lock if added else None,
             tool_debs=tools.lock if tools else None,
             sources=sources.lock if sources else None,

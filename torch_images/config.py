@@ -239,6 +239,23 @@ class Variant:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Removal:
+    """What images go without, of one or more wheels, and why; with `prune` only pruned ones do.
+
+    `files` are globs below site-packages whose files are left out. `code` and `symbols` are those
+    of libraries that lose machine code for architectures which the image is not for, and the tables
+    for debuggers.
+    """
+
+    wheels: tuple[str, ...]
+    reason: str
+    files: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+    prune: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Exclude:
     """Combinations that are not built: those equal on every axis that is not None."""
 
@@ -302,6 +319,7 @@ class Config:
     extras: tuple[Extra, ...]
     variants: tuple[Variant, ...]
     pods: Pods
+    removals: tuple[Removal, ...]
     excludes: tuple[Exclude, ...]
 
     def names(self, axis: str) -> tuple[str, ...]:

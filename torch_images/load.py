@@ -29,6 +29,7 @@ from torch_images.config import (
 from torch_images.errors import suggest
 from torch_images.loadfields import NAME, entry_name, packages, requirement, requirements
 from torch_images.loadpods import load_pods
+from torch_images.loadremovals import load_removals
 from torch_images.loadvariants import check_extras, load_extras, load_variants
 from torch_images.options import known_options
 from torch_images.yamlnode import Record, Value, load
@@ -49,7 +50,7 @@ def load_config(path: Path) -> Config:
     top = root.record(
         ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "archives")
         + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
-        ("exclude", "extras"),
+        ("exclude", "extras", "removals"),
     )
     architectures = tuple(_architecture(k, v) for k, v in top["architectures"].entries())
     features = _features(top["features"])
@@ -70,6 +71,7 @@ def load_config(path: Path) -> Config:
         extras=extras,
         variants=load_variants(top["variants"], extras),
         pods=load_pods(top["pods"]),
+        removals=load_removals(top["removals"]) if "removals" in top else (),
         excludes=tuple(_exclude(v) for v in top["exclude"].items()) if "exclude" in top else (),
     )
     _check_references(config, top)

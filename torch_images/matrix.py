@@ -16,7 +16,8 @@ from torch_images.errors import UsageError, suggest
 class ImageSpec:
     """One image: what it is built from and the architectures it is proved to run on.
 
-    With `ptx`, it also has PTX for the newest of them, which later ones run.
+    With `ptx`, it also has PTX for the newest of them, which later ones run; with `prune`, nothing
+    for other ones.
     """
 
     cuda: Cuda
@@ -26,12 +27,13 @@ class ImageSpec:
     base: Base
     variant: Variant
     ptx: bool = False
+    prune: bool = False
 
     @property
     def arch_name(self) -> str:
-        """The part of the identifier: "all", "sm120", or several as "sm90_sm120"."""
+        """The part of the identifier: "all", "sm120", several as "sm90_sm120", "sm90_pruned"."""
         names = "all" if self.every_arch else "_".join(a.capability.sm for a in self.architectures)
-        return f"{names}_ptx" if self.ptx else names
+        return names + ("_ptx" if self.ptx else "") + ("_pruned" if self.prune else "")
 
     @property
     def arches(self) -> tuple[str, ...]:

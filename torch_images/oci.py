@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ LAYER = "application/vnd.oci.image.layer.v1.tar"
 # The time of every file, in seconds since 1970: 1980-01-01, the first that a zip archive (a wheel)
 # can hold. Not the lock's date: a new lock must not change layers whose content stays.
 EPOCH = 315532800
+_CREATED = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def normalise(
@@ -66,28 +68,40 @@ def write_layout(
         layer_digest = hashlib.file_digest(stream, "sha256").hexdigest()
     layer_size = layer.stat().st_size
     os.replace(layer, blobs / layer_digest)
-    created = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    # Without "created": BuildKit before 0.24 would take it over as the time of whatever is built on
-    # a base that is a named context (moby/buildkit#6098).
-    config = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {"Env": list(env)},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_digest}"]},
-        "history": [{"created": created, "created_by": history}],
-    }
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": _blob(blobs, CONFIG, config),
-        "layers": [{"mediaType": LAYER, "digest": f"sha256:{layer_digest}", "size": layer_size}],
-    }
-    descriptor = _blob(blobs, MANIFEST, manifest)
-    descriptor["annotations"] = {"org.opencontainers.image.ref.name": "base"}
-    (folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
-    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}
-    (folder / "index.json").write_bytes(_json(index))
-    return str(descriptor["digest"])
+    config, manifest = _image_config(env), _manifest()
+    config["rootfs"]["diff_ids"].append(f"sha256:{layer_digest}")
+    config["history"].append({"created": _CREATED, "created_by": history})
+    descriptor = {"mediaType": LAYER, "digest": f"sha256:{layer_digest}", "size": layer_size}
+    manifest["layers"].append(descriptor)
+    manifest["config"] = _blob(blobs, CONFIG, config)
+    return _finish(folder, blobs, manifest)
+
+
+def extend_layout(
+    base: Path | None, layers: Iterable[tuple[str, Mapping[str, Any], Path]], folder: Path
+) -> str:
+    """Make `folder` a layout of the image in `base`, if any, with more layers; its digest.
+
+    Each layer is what its history says, a descriptor with its diff_id, and the file that it is.
+    """
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    config, manifest = _image_config(), _manifest()
+    if base:
+        held = base / "blobs" / "sha256"
+        manifest = _document(held, layout_digest(base))
+        config = _document(held, manifest["config"]["digest"])
+        for descriptor in manifest["layers"]:
+            name = descriptor["digest"].removeprefix("sha256:")
+            _link(held / name, blobs / name)
+    for title, layer, path in layers:
+        descriptor = {key: layer[key] for key in ("mediaType", "digest", "size")}
+        _link(path, blobs / descriptor["digest"].removeprefix("sha256:"))
+        manifest["layers"].append(descriptor)
+        config["rootfs"]["diff_ids"].append(layer["diff_id"])
+        config["history"].append({"created": _CREATED, "created_by": title})
+    manifest["config"] = _blob(blobs, CONFIG, config)
+    return _finish(folder, blobs, manifest)
 
 
 def layout_digest(folder: Path) -> str:
@@ -107,6 +121,49 @@ def _capabilities(headers: Mapping[str, str]) -> dict[str, str]:
 
 def _json(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _image_config(env: Iterable[str] = ()) -> dict[str, Any]:
+    """The configuration of an image without layers.
+
+    Without "created": BuildKit before 0.24 would take it over as the time of whatever is built on a
+    base that is a named context (moby/buildkit#6098).
+    """
+    return {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Env": list(env)},
+        "rootfs": {"type": "layers", "diff_ids": []},
+        "history": [],
+    }
+
+
+def _manifest() -> dict[str, Any]:
+    """A manifest without layers."""
+    return {"schemaVersion": 2, "mediaType": MANIFEST, "layers": []}
+
+
+def _finish(folder: Path, blobs: Path, manifest: dict[str, Any]) -> str:
+    """Store the manifest and make the folder a layout of it alone; its digest."""
+    descriptor = _blob(blobs, MANIFEST, manifest)
+    descriptor["annotations"] = {"org.opencontainers.image.ref.name": "base"}
+    (folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}
+    (folder / "index.json").write_bytes(_json(index))
+    return str(descriptor["digest"])
+
+
+def _document(blobs: Path, digest: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((blobs / digest.removeprefix("sha256:")).read_bytes())
+    return found
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same file under another name; a copy where file systems differ or know no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def _blob(blobs: Path, media_type: str, document: dict[str, Any]) -> dict[str, Any]:

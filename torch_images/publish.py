@@ -16,7 +16,7 @@ from torch_images.engine import Engine, ImageInfo
 from torch_images.errors import LockError, UsageError, VerifyError
 from torch_images.lock import ImageLock, image_lock, parse_image_lock
 from torch_images.matrix import ImageSpec, choose, matrix
-from torch_images.render import FOLDER, LABEL_PREFIX, version
+from torch_images.render import FOLDER, LABEL_PREFIX, PRUNED_LABEL, version
 from torch_images.runner import Runner
 from torch_images.tagging import short
 from torch_images.verify import (
@@ -120,7 +120,9 @@ def spec_of(config: Config, image: str, labels: Mapping[str, str]) -> ImageSpec:
     identifier = labels.get(f"{LABEL_PREFIX}.id")
     if identifier is None:
         raise UsageError(f"'{image}' was not built by torch-images", f"no label {LABEL_PREFIX}.id")
-    for spec in matrix(config):
+    pruned = PRUNED_LABEL in labels
+    for listed in matrix(config):
+        spec = replace(listed, prune=pruned)
         if spec.id == identifier:
             return spec
     found = {
@@ -129,6 +131,7 @@ def spec_of(config: Config, image: str, labels: Mapping[str, str]) -> ImageSpec:
     arches = labels.get(f"{LABEL_PREFIX}.arches", "").replace(" ", ",")
     for base in config.bases:
         spec = choose(config, **found, arch=arches, base=base.name)
+        spec = replace(spec, prune=pruned)
         if spec.id == identifier:
             return spec
     raise UsageError(f"image {identifier} is not in images.yaml", "see `invoke matrix`")

@@ -8,19 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import requests
-from pypi_simple import PYPI_SIMPLE_ENDPOINT, DistributionPackage, NoSuchProjectError, PyPISimple
-
 from torch_images.archive import holders
 from torch_images.debs import DebLock, LockedDeb, read_debs
-from torch_images.errors import LockError, NetworkError
+from torch_images.errors import LockError
 from torch_images.inputs import Input, locked_trees
 from torch_images.lock import AnyLock
 from torch_images.network import Network
+from torch_images.packageindex import PackageIndex
 from torch_images.resolver import Resolver
 from torch_images.sources import SourceLock, read_sources
 from torch_images.toolchain import resolve_sources, resolve_toolkit
-from torch_images.wheels import LockedWheel, WheelLock, read_lock, resolve
+from torch_images.wheels import WheelLock, read_lock, resolve
 
 UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
 
@@ -118,11 +116,9 @@ def _kept(item: Input, folder: Path) -> Iterable[str]:
 
 def _wheels(name: str, lock: WheelLock, fresh: WheelLock, network: Network) -> Iterable[Finding]:
     latest = fresh.versions()
-    session = requests.Session()
-    session.verify = network.verify
-    with PyPISimple(network.index or PYPI_SIMPLE_ENDPOINT, session=session) as index:
+    with PackageIndex(network) as index:
         with ThreadPoolExecutor(8) as pool:
-            files = pool.map(lambda wheel: _file(index, wheel), lock.wheels)
+            files = pool.map(index.find, lock.wheels)
         for wheel, file in zip(lock.wheels, files, strict=True):
             found = file.digests.get("sha256", wheel.sha256) if file else ""
             state, detail = UNCHANGED, ""
@@ -155,17 +151,6 @@ def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]
         yield Finding(name, archive.name, archive.version, state, detail)
     for tree in held.trees:
         yield Finding(name, tree.name, f"{tree.version} {tree.commit}", UNCHANGED)
-
-
-def _file(index: PyPISimple, wheel: LockedWheel) -> DistributionPackage | None:
-    """The file of a locked wheel in the index, if it is there."""
-    try:
-        page = index.get_project_page(wheel.name)
-    except NoSuchProjectError:
-        return None
-    except requests.RequestException as error:
-        raise NetworkError(f"the package index could not be asked: {error}") from None
-    return next((f for f in page.packages if f.filename == wheel.filename), None)
 
 
 def _image(item: Input, lock: DebLock, latest: DebLock, resolver: Resolver) -> Iterable[Finding]:

@@ -22,6 +22,7 @@ from torch_images.compat import FOLDER as COMPAT_FOLDER
 from torch_images.compat import require_cuda
 from torch_images.config import Config, Variant
 from torch_images.errors import ConfigError
+from torch_images.layerplan import LayerPlan, plan_layers
 from torch_images.lock import ImageLock
 from torch_images.matrix import ImageSpec
 from torch_images.recipe import CUDA_HOME, recipes
@@ -30,6 +31,7 @@ from torch_images.wheels import LockedWheel
 LABEL_PREFIX = "io.github.torch-images"
 # Given by the bake, because only the package itself tells: the compat library's ELF note.
 NOTE_LABEL = f"{LABEL_PREFIX}.compat.note"
+PRUNED_LABEL = f"{LABEL_PREFIX}.pruned"
 ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
 POD = "pod-start"  # the command of variants that get what scripts/image/pod has
 FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its bill of materials
@@ -75,6 +77,7 @@ def render(
     Compiling needs the network only for a compile cache that is `shared_cache`, with others.
     """
     groups = wheel_groups(lock)
+    layers = tuple(p for plans in layer_plans(config, spec, lock).values() for p in plans)
     made = recipes(spec, lock)
     dockerfile = (
         _environment(root / "docker")
@@ -90,13 +93,11 @@ def render(
                 "image": lock.base.image,
                 "python": spec.base.python,
             },
-            groups=[
-                {**_group_facts(name, title, wheels), "compiled": name in made}
-                for name, title, wheels in groups
-            ],
+            groups=[name for name, _, wheels in groups if wheels],
+            layers=[{"title": p.title, "megabytes": round(p.size / 1e6)} for p in layers],
+            compiled=tuple(name for name, _, _ in groups if name in made),
             source={
                 "description": spec.source.description,
-                "libraries": _group_facts(*groups[0]),
                 "tools": _group_facts("source", "What compiles", lock.tools.wheels),
                 "cuda_home": CUDA_HOME,
                 "compiled": tuple(sorted(made)),
@@ -124,11 +125,9 @@ def render(
         )
     )
     files = [ContextFile(path="Dockerfile", data=dockerfile.encode())]
-    for name, _, wheels in groups:
-        if name in made:
-            continue
-        text = "".join(f"{wheel.line}\n" for wheel in wheels)
-        files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
+    # No step reads it: it lets the layers count among what identifies an image.
+    text = json.dumps([{"title": p.title, **p.facts} for p in layers], indent=1) + "\n"
+    files.append(ContextFile(path="layers.json", data=text.encode()))
     others = [("variant", lock.extra_wheels), ("source", lock.tools)]
     others += [(more.name, more) for more in lock.unpacked]
     for name, more in others:
@@ -176,6 +175,19 @@ def wheel_groups(lock: ImageLock) -> tuple[tuple[str, str, tuple[LockedWheel, ..
         found[_group(wheel)].append(wheel)
     kept = [(name, title) for name, title in _GROUPS if found[name] or name in lock.compiled]
     return tuple((name, title, tuple(found[name])) for name, title in kept)
+
+
+def layer_plans(
+    config: Config, spec: ImageSpec, lock: ImageLock
+) -> dict[str, tuple[LayerPlan, ...]]:
+    """The layers of an image's wheels by group, the ones that change least first."""
+    removals = [r for r in config.removals if spec.prune or not r.prune]
+    arches = [a.capability.major * 10 + a.capability.minor for a in spec.architectures]
+    return {
+        name: plan_layers(title, wheels, spec.base.python, removals, arches)
+        for name, title, wheels in wheel_groups(lock)
+        if wheels
+    }
 
 
 def _group_facts(name: str, title: str, wheels: Sequence[LockedWheel]) -> dict[str, Any]:
@@ -290,6 +302,7 @@ def labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
         "lock": f"sha256:{lock.digest}",
         "inputs": f"sha256:{lock.identity}",
         **({"unlocked": "yes"} if lock.unlocked else {}),
+        **({PRUNED_LABEL.removeprefix(f"{LABEL_PREFIX}."): "yes"} if spec.prune else {}),
     }
     return {
         **{f"org.opencontainers.image.{key}": value for key, value in standard.items()},

@@ -179,6 +179,7 @@ def _rebuild(
     command += ["--base", spec.base.name, "--variant", spec.variant.name, "--arch"]
     arches = "all" if spec.every_arch else ",".join(a.name for a in spec.architectures)
     command.append(f"{arches}+PTX" if spec.ptx else arches)
+    command += ["--prune"] if spec.prune else []
     command += options
     env: dict[str, str | None] = {
         "TORCH_IMAGES_CACHE": str(scratch / "cache"),

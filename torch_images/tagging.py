@@ -97,7 +97,8 @@ def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     name = short(config, spec)
     minor = ".".join(spec.torch.split(".")[:2])
     every = (f"{spec.torch}-{name}", f"{minor}-{name}", name)
-    usual = spec.every_arch and config.defaults.arch == "all" and not spec.ptx
+    usual = spec.every_arch and config.defaults.arch == "all"
+    usual = usual and not spec.ptx and not spec.prune
     return (*every, LATEST) if usual and not _unusual(config, spec) else every
 
 

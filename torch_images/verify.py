@@ -91,6 +91,7 @@ def claim(config: Config, planned: Planned, note: str) -> dict[str, Any]:
         "system": spec.base.system,
         "arches": [a.name for a in spec.architectures],
         "exact": list(spec.arches) if lock.sources else [],
+        "pruned": spec.prune and not lock.sources,
         "features": list(spec.features),
         "packages": {wheel.name: wheel.version for wheel in lock.all_wheels} | lock.compiled,
         "debian_packages": [*spec.base.packages, *spec.variant.packages],

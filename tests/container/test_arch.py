@@ -63,6 +63,17 @@ def test_machine_code_is_exactly_what_was_asked_for(expected: dict[str, Any], li
     assert not unasked(virtual, code(library, "ptx"))
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_pruned_machine_code_is_what_some_gpu_loads(expected: dict[str, Any], library: str) -> None:
+    if not expected["pruned"]:
+        pytest.skip("this image is not pruned")
+    elf = code(library, "elf")
+    asked = [Capability.parse(arch) for arch in expected["arches"]]
+    loaded = {found.target for a in asked if (found := coverage(a, widespread(elf)))}
+    exact = {f"sm_{a.major}{a.minor}" for a in asked}
+    assert {target for target in elf if target.rstrip("af") not in loaded | exact} == set()
+
+
 def test_triton_compiles_to_machine_code(arch: str, tmp_path: Path) -> None:
     capability = Capability.parse(arch)
     target = GPUTarget("cuda", capability.major * 10 + capability.minor, 32)

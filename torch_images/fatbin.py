@@ -1,0 +1,363 @@
+"""Leave out of a shared library machine code that no chosen architecture runs, and its symbols.
+
+nvcc puts device code into the section .nv_fatbin as containers, one for each object file, with an
+entry for each target. A wrapper in .nvFatBinSegment points to each container, by way of a
+relocation. Here the containers move together, so that one hole remains, the wrappers' relocations
+follow, and the segment is split in two around the hole, whose bytes leave the file. All other code
+and data stay at their addresses. Tables for debuggers (.symtab, .strtab, .debug_*), which no
+program needs to run, leave in the same way.
+
+Wrapper and container are as in CUDA's fatbinary_section.h and fatBinaryCtl.h; entries as seen in
+torch 2.10 and 2.11 and confirmed by cuobjdump, since NVIDIA documents none.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+_WRAPPER, _CONTAINER = 0x466243B1, 0xBA55ED50
+_PTX, _ELF = 1, 2
+# In an entry's flags: for exactly this architecture or its family (sm_90a, sm_100f).
+_SPECIFIC = 0x100000
+
+_LOAD, _RELATIVE = 1, 8
+_RELA, _NOBITS, _ALLOC = 4, 8, 2
+_PAGE = 0x1000
+_EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
+_PHDR = struct.Struct("<IIQQQQQQ")
+_SHDR = struct.Struct("<IIQQQQIIQQ")
+_RELATION = struct.Struct("<QQq")
+_WRAP = struct.Struct("<IIQQ")
+_HEAD = struct.Struct("<IHHQ")
+_SHORTEST = 48  # bytes of an entry's header with flags
+_ENTRY = struct.Struct("<HHIQIIHHI")
+
+
+class PruneError(ValueError):
+    """A file that is not built as expected; the message says where it differs."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Code for one target: its architecture as a number such as 90, and the bytes, header included.
+
+    `ptx` is code that a driver still compiles; `specific` that of targets such as sm_90a.
+    """
+
+    arch: int
+    ptx: bool
+    specific: bool
+    data: memoryview = field(repr=False)
+
+    @property
+    def target(self) -> str:
+        """The target as cuobjdump names it, but for what makes it specific."""
+        return f"{'compute' if self.ptx else 'sm'}_{self.arch}{'*' if self.specific else ''}"
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A library in its new form: its pieces in order, and how many bytes each removal took off."""
+
+    pieces: tuple[bytes | memoryview, ...]
+    code: int
+    symbols: int
+    left: Counter[str]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the new file."""
+        return sum(len(piece) for piece in self.pieces)
+
+
+def chosen(entries: Sequence[Entry], arches: Iterable[int]) -> tuple[Entry, ...]:
+    """The entries of a container that one of these architectures would load, in their order.
+
+    That is what is made for it; else the newest older machine code of the same major version; else
+    the newest PTX that is not newer.
+    """
+    kept: set[int] = set()
+    for arch in arches:
+        code = {e.arch for e in entries if not e.ptx and not e.specific}
+        major = {a for a in code if a // 10 == arch // 10 and a <= arch}
+        virtual = {e.arch for e in entries if e.ptx and e.arch <= arch}
+        for number, entry in enumerate(entries):
+            exact = entry.arch == arch and not entry.ptx
+            nearest = bool(major) and not entry.ptx and entry.arch == max(major)
+            compiled = not major and bool(virtual) and entry.ptx and entry.arch == max(virtual)
+            if exact or (nearest and not entry.specific) or compiled:
+                kept.add(number)
+    return tuple(entry for number, entry in enumerate(entries) if number in kept)
+
+
+def containers(section: memoryview) -> Iterator[tuple[int, tuple[Entry, ...]]]:
+    """Each container of a section: its offset and entries. Raises PruneError."""
+    offset = 0
+    while offset < len(section):
+        if len(section) - offset < _HEAD.size:
+            break
+        magic, _, header, size = _HEAD.unpack_from(section, offset)
+        if magic == 0:  # containers are aligned to eight bytes
+            offset += 8
+            continue
+        if magic != _CONTAINER or header != _HEAD.size or offset + header + size > len(section):
+            raise PruneError(f".nv_fatbin has no container at {offset:#x}")
+        end, at, entries = offset + header + size, offset + header, []
+        while at < end:
+            kind, _, length, payload, _, _, _, _, arch = _ENTRY.unpack_from(section, at)
+            (flags,) = struct.unpack_from("<Q", section, at + 40)
+            following = at + length + payload
+            if kind not in (_PTX, _ELF) or length < _SHORTEST or following > end:
+                raise PruneError(f".nv_fatbin has an unknown entry at {at:#x}")
+            entries.append(
+                Entry(arch, kind == _PTX, bool(flags & _SPECIFIC), section[at:following])
+            )
+            at = following
+        yield offset, tuple(entries)
+        offset = end
+
+
+@dataclass(frozen=True)
+class _Segment:
+    type: int
+    flags: int
+    offset: int
+    vaddr: int
+    paddr: int
+    filesz: int
+    memsz: int
+    align: int
+
+
+@dataclass(frozen=True)
+class _Section:
+    name: str
+    at: int  # where its header is
+    type: int
+    flags: int
+    addr: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class _File:
+    data: memoryview
+    phoff: int
+    shoff: int
+    segments: tuple[_Segment, ...]
+    sections: tuple[_Section, ...]
+
+    def section(self, name: str) -> _Section | None:
+        return next((s for s in self.sections if s.name == name), None)
+
+
+def prune(data: memoryview, arches: Iterable[int] | None = None, *, symbols: bool = True) -> Pruned:
+    """The library without code that no architecture in `arches` loads, and without `symbols`.
+
+    `arches` are numbers such as 90; None leaves all code as it is.
+    Raises PruneError for a library that is built otherwise.
+    """
+    file = _read(data)
+    cuts: list[tuple[int, int]] = []  # ranges of the file that leave it; whole pages
+    patches: dict[int, bytes] = {}
+    segments = list(file.segments)
+    sizes: dict[int, tuple[int, int]] = {}
+    left: Counter[str] = Counter()
+    fatbin = file.section(".nv_fatbin") if arches is not None else None
+    if fatbin and arches is not None:
+        packed, moved, left = _packed(file, fatbin, sorted(set(arches)))
+        hole = _hole(fatbin.offset + len(packed), fatbin.offset + fatbin.size)
+        if hole:
+            segments = _split(segments, hole)
+            patches[fatbin.offset] = packed + bytes(hole[0] - fatbin.offset - len(packed))
+            patches |= _relocated(file, fatbin, moved)
+            sizes[fatbin.at] = (fatbin.offset, len(packed))
+            cuts.append(hole)
+    code = sum(end - start for start, end in cuts)
+    if symbols:
+        tables, holes = _symbols(file)
+        cuts += holes
+        sizes |= {table.at: (table.offset, 0) for table in tables}
+    patches |= _headers(file, segments, sizes, sorted(cuts))
+    taken = sum(end - start for start, end in cuts) - code
+    return Pruned(tuple(_pieces(data, patches, sorted(cuts))), code, taken, left)
+
+
+def _read(data: memoryview) -> _File:
+    if bytes(data[:6]) != b"\x7fELF\x02\x01" or len(data) < _EHDR.size:
+        raise PruneError("not an ELF file of 64 bits, little endian")
+    header = _EHDR.unpack_from(data)
+    phoff, shoff, phnum, shnum, names = header[5], header[6], header[10], header[12], header[13]
+    segments = tuple(_Segment(*_PHDR.unpack_from(data, phoff + 56 * n)) for n in range(phnum))
+    raw = [_SHDR.unpack_from(data, shoff + 64 * n) for n in range(shnum)]
+    texts = bytes(data[raw[names][4] : raw[names][4] + raw[names][5]]) if raw else b""
+    sections = tuple(
+        _Section(
+            name=texts[r[0] : texts.index(b"\0", r[0])].decode(),
+            at=shoff + 64 * n,
+            type=r[1],
+            flags=r[2],
+            addr=r[3],
+            offset=r[4],
+            size=r[5],
+        )
+        for n, r in enumerate(raw)
+    )
+    return _File(data, phoff, shoff, segments, sections)
+
+
+def _packed(
+    file: _File, fatbin: _Section, arches: Sequence[int]
+) -> tuple[bytes, dict[int, int], Counter[str]]:
+    """The section with its containers moved together, where each went by address, what is left."""
+    section = file.data[fatbin.offset : fatbin.offset + fatbin.size]
+    packed, moved, left = bytearray(), {}, Counter[str]()
+    for offset, entries in containers(section):
+        kept = chosen(entries, arches)
+        packed += bytes(-(fatbin.addr + len(packed)) % 8)
+        moved[fatbin.addr + offset] = fatbin.addr + len(packed)
+        _, version, size, _ = _HEAD.unpack_from(section, offset)
+        packed += _HEAD.pack(_CONTAINER, version, size, sum(len(e.data) for e in kept))
+        for entry in kept:
+            packed += entry.data
+        left.update(entry.target for entry in kept)
+    return bytes(packed), moved, left
+
+
+def _relocated(file: _File, fatbin: _Section, moved: dict[int, int]) -> dict[int, bytes]:
+    """The relocations with which each wrapper finds its container where it is now."""
+    wrappers = file.section(".nvFatBinSegment")
+    if not wrappers:
+        raise PruneError("no .nvFatBinSegment")
+    for offset in range(wrappers.offset, wrappers.offset + wrappers.size, _WRAP.size):
+        if _WRAP.unpack_from(file.data, offset)[0] != _WRAPPER:
+            raise PruneError(f".nvFatBinSegment has no wrapper at {offset:#x}")
+    pointers = range(wrappers.addr + 8, wrappers.addr + wrappers.size, _WRAP.size)
+    end = fatbin.addr + fatbin.size
+    patches, found = {}, set()
+    for section in file.sections:
+        if section.type != _RELA:
+            continue
+        for at in range(section.offset, section.offset + section.size, _RELATION.size):
+            where, kind, addend = _RELATION.unpack_from(file.data, at)
+            if kind & 0xFFFFFFFF != _RELATIVE or not fatbin.addr <= addend < end:
+                continue
+            if where not in pointers or addend not in moved:
+                raise PruneError(f"something else points into .nv_fatbin, at {where:#x}")
+            patches[at] = _RELATION.pack(where, kind, moved[addend])
+            found.add(addend)
+    if found != moved.keys():
+        raise PruneError(f"{len(moved.keys() - found)} containers have no wrapper")
+    return patches
+
+
+def _hole(start: int, end: int) -> tuple[int, int] | None:
+    """The whole pages of a range; None if there are none."""
+    start, end = start + -start % _PAGE, end - end % _PAGE
+    return (start, end) if start < end else None
+
+
+def _split(segments: Sequence[_Segment], hole: tuple[int, int]) -> list[_Segment]:
+    """The segments, with the loaded one that has the hole as two; offsets are the old ones."""
+    found = []
+    for s in segments:
+        if s.type == _LOAD and s.offset < hole[0] and hole[1] <= s.offset + s.filesz:
+            if s.align > _PAGE or s.filesz != s.memsz:
+                raise PruneError("the segment of .nv_fatbin is not one of plain pages")
+            before, skipped = hole[0] - s.offset, hole[1] - s.offset
+            found.append(replace(s, filesz=before, memsz=before))
+            found.append(
+                replace(
+                    s,
+                    offset=hole[1],
+                    vaddr=s.vaddr + skipped,
+                    paddr=s.paddr + skipped,
+                    filesz=s.filesz - skipped,
+                    memsz=s.memsz - skipped,
+                )
+            )
+        else:
+            found.append(s)
+    if len(found) == len(segments):
+        raise PruneError("no segment holds .nv_fatbin")
+    return found
+
+
+def _symbols(file: _File) -> tuple[list[_Section], list[tuple[int, int]]]:
+    """The sections for debuggers, and the pages of the file that only they have."""
+    tables = [
+        s
+        for s in file.sections
+        if not s.flags & _ALLOC
+        and (s.name in (".symtab", ".strtab") or s.name.startswith(".debug"))
+    ]
+    used = [(s.offset, s.offset + s.filesz) for s in file.segments if s.filesz]
+    used += [
+        (s.offset, s.offset + s.size)
+        for s in file.sections
+        if s not in tables and s.type != _NOBITS and s.size
+    ]
+    used += [(0, _EHDR.size), (file.shoff, file.shoff + _SHDR.size * len(file.sections))]
+    holes, at = [], 0
+    for start, end in sorted([*used, (len(file.data), len(file.data))]):
+        between = _hole(at, start)
+        if between and any(
+            t.offset < between[1] and t.offset + t.size > between[0] for t in tables
+        ):
+            holes.append(between)
+        at = max(at, end)
+    return tables, holes
+
+
+def _headers(
+    file: _File,
+    segments: Sequence[_Segment],
+    sizes: dict[int, tuple[int, int]],
+    cuts: Sequence[tuple[int, int]],
+) -> dict[int, bytes]:
+    """ELF header, program headers and section headers for a file without the cuts, by offset."""
+
+    def new(offset: int) -> int:
+        return offset - sum(min(end, offset) - start for start, end in cuts if start < offset)
+
+    end = file.phoff + _PHDR.size * len(segments)
+    first = min(
+        [s.offset for s in file.sections if s.offset and s.size and s.type != _NOBITS], default=end
+    )
+    if end > first:
+        raise PruneError("no room for one more program header")
+    table = b"".join(
+        _PHDR.pack(s.type, s.flags, new(s.offset), s.vaddr, s.paddr, s.filesz, s.memsz, s.align)
+        for s in segments
+    )
+    header = list(_EHDR.unpack_from(file.data))
+    header[6], header[10] = new(header[6]), len(segments)
+    patches = {0: _EHDR.pack(*header), file.phoff: table}
+    for section in file.sections:
+        fields = list(_SHDR.unpack_from(file.data, section.at))
+        if section.at in sizes:
+            fields[4], fields[5] = sizes[section.at]
+            fields[7] = fields[7] if fields[5] else 0
+        fields[4] = new(fields[4])
+        patches[section.at] = _SHDR.pack(*fields)
+    return patches
+
+
+def _pieces(
+    data: memoryview, patches: dict[int, bytes], cuts: Sequence[tuple[int, int]]
+) -> Iterator[bytes | memoryview]:
+    """The file with the patches in place and without the cuts; neither overlap."""
+    changes = [(start, start + len(new), new) for start, new in patches.items()]
+    changes += [(start, end, b"") for start, end in cuts]
+    at = 0
+    for start, end, new in sorted(changes):
+        if start < at:
+            raise PruneError(f"changes overlap at {start:#x}")
+        yield data[at:start]
+        yield new
+        at = end
+    yield data[at:]

@@ -1,0 +1,118 @@
+"""Planned layers of wheels -> files, made on the host and kept in this user's cache."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torch_images.cached import keep, used
+from torch_images.layerplan import LayerPlan
+from torch_images.network import Network
+from torch_images.packageindex import PackageIndex
+from torch_images.wheellayer import Layer, write_layer
+
+_DOWNLOADS = 2  # wheels that are fetched while as many as there are processors are packed
+
+
+# Shows bytes done, of how many, while it is open.
+Bar = Callable[[], contextlib.AbstractContextManager[Callable[[int, int], None]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyLayer:
+    """A layer in the cache: what its history says, and the file that it is."""
+
+    title: str
+    layer: Layer
+    path: Path
+
+
+def make_layers(
+    plans: Sequence[LayerPlan],
+    cache: Path,
+    network: Network,
+    *,
+    fresh: bool = False,
+    show: Callable[[int, int], None] = lambda _done, _size: None,
+) -> dict[LayerPlan, ReadyLayer]:
+    """Each planned layer, from the cache unless `fresh`, else from its wheels, side by side.
+
+    `show` is told how many bytes of wheels are done, of how many. Raises LockError, NetworkError,
+    DiskError or BuildError; what was finished by then stays in the cache.
+    """
+    folder = cache / "layers"
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [p for p in dict.fromkeys(plans) if fresh or not (folder / p.key).exists()]
+    total, done = sum(p.size for p in missing), 0
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+    turn, count = threading.Semaphore(workers), threading.Lock()
+    with PackageIndex(network) as index, contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(workers + _DOWNLOADS))
+
+        def make(plan: LayerPlan) -> None:
+            nonlocal done
+            _make(plan, folder, index, turn, workers, fresh=fresh)
+            with count:
+                done += plan.size
+                show(done, total)
+
+        # The largest first: the last ones to finish are small, and no processor waits for long.
+        tasks = [pool.submit(make, p) for p in sorted(missing, key=lambda p: -p.size)]
+        try:
+            for task in tasks:
+                task.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return {plan: _read(plan, folder) for plan in plans}
+
+
+@contextlib.contextmanager
+def no_bar() -> Iterator[Callable[[int, int], None]]:
+    """A bar that shows nothing."""
+    yield lambda _done, _size: None
+
+
+def _make(
+    plan: LayerPlan,
+    folder: Path,
+    index: PackageIndex,
+    turn: threading.Semaphore,
+    workers: int,
+    *,
+    fresh: bool,
+) -> None:
+    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".making-"))
+    try:
+        wheels = [index.fetch(wheel, scratch) for wheel in plan.wheels]
+        made = scratch / "layer"
+        made.mkdir()
+        with turn, (made / "blob").open("wb") as target:
+            layer = write_layer(
+                wheels,
+                target,
+                python=plan.python,
+                removals=plan.removals,
+                arches=plan.arches,
+                threads=workers,
+            )
+        (made / "layer.json").write_text(json.dumps(asdict(layer)))
+        if fresh:
+            shutil.rmtree(folder / plan.key, ignore_errors=True)
+        keep(made, folder / plan.key)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _read(plan: LayerPlan, folder: Path) -> ReadyLayer:
+    place = used(folder / plan.key)
+    layer = Layer(**json.loads((place / "layer.json").read_text()))
+    return ReadyLayer(title=plan.title, layer=layer, path=place / "blob")

@@ -1,0 +1,47 @@
+"""The part of images.yaml that says what images go without, see load.py."""
+
+from __future__ import annotations
+
+import re
+
+from packaging.utils import canonicalize_name
+
+from torch_images.config import Removal
+from torch_images.yamlnode import Record, Value
+
+_GLOB = re.compile(r"[A-Za-z0-9_*?][A-Za-z0-9._*?/-]*")
+_KINDS = ("files", "code", "symbols")
+
+
+def load_removals(value: Value) -> tuple[Removal, ...]:
+    """What images go without. Raises ConfigError."""
+    fields = value.record((), ("always", "prune"))
+    return tuple(
+        _removal(member, prune=key == "prune") for key in fields for member in fields[key].items()
+    )
+
+
+def _removal(value: Value, *, prune: bool) -> Removal:
+    fields = value.record(("of", "reason"), _KINDS)
+    if not any(kind in fields for kind in _KINDS):
+        raise value.error("a removal must name files, code or symbols")
+    for name in fields["of"].items():
+        if canonicalize_name(name.text()) != name.text():
+            raise name.error(
+                f"'{name.text()}' is not the name of a wheel",
+                f"write {canonicalize_name(name.text())}",
+            )
+    return Removal(
+        wheels=fields.texts("of"),
+        reason=fields.text("reason"),
+        prune=prune,
+        **{kind: _globs(fields, kind) for kind in _KINDS},
+    )
+
+
+def _globs(fields: Record, kind: str) -> tuple[str, ...]:
+    if kind not in fields:
+        return ()
+    return tuple(
+        v.matching(_GLOB, "a path below site-packages, with * and ?") for v in fields[kind].items()
+    )
