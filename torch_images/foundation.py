@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from torch_images import oci
 from torch_images.cached import keep, used
 from torch_images.layers import ReadyLayer
-from torch_images.wheellayer import MEDIA_TYPE
 
 
 def foundations(
@@ -44,10 +42,6 @@ def foundation(base: Path | None, layers: Sequence[ReadyLayer], cache: Path) -> 
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{key}-") as scratch:
             made = Path(scratch, "layout")
-            described = (
-                (ready.title, {"mediaType": MEDIA_TYPE, **asdict(ready.layer)}, ready.path)
-                for ready in layers
-            )
-            oci.extend_layout(base, described, made)
+            oci.extend_layout(base, ((r.title, r.layer, r.path) for r in layers), made)
             keep(made, folder)
     return f"oci-layout://{used(folder)}@{oci.layout_digest(folder)}"

@@ -16,8 +16,9 @@ from pathlib import Path
 from torch_images.cached import keep, used
 from torch_images.layerplan import LayerPlan
 from torch_images.network import Network
+from torch_images.oci import Layer
 from torch_images.packageindex import PackageIndex
-from torch_images.wheellayer import Layer, write_layer
+from torch_images.wheellayer import write_layer
 
 _DOWNLOADS = 2  # wheels that are fetched while as many as there are processors are packed
 

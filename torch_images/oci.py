@@ -7,14 +7,18 @@ Format: https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
+
+import zstandard
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -25,6 +29,59 @@ LAYER = "application/vnd.oci.image.layer.v1.tar"
 # can hold. Not the lock's date: a new lock must not change layers whose content stays.
 EPOCH = 315532800
 _CREATED = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# Of torch 2.11.0 level 1 makes 489 MB, 3 makes 459 in 1.6 times the time, 6 makes 446 in 4 times.
+_LEVEL = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A layer: digest and size in bytes of the blob, and the digest of the tar inside it."""
+
+    digest: str
+    diff_id: str
+    size: int
+
+
+class Compressed(io.RawIOBase):
+    """Takes a tar and writes it as a layer's blob; with more than 0 `threads`, beside the caller.
+
+    Their number does not change the bytes, but whether there are any does.
+    """
+
+    def __init__(self, target: IO[bytes], threads: int = 1) -> None:
+        super().__init__()
+        self._target, self._size, self._taken = target, 0, 0
+        self._plain, self._packed = hashlib.sha256(), hashlib.sha256()
+        settings = zstandard.ZstdCompressionParameters.from_level(_LEVEL, threads=threads)
+        self._compressor = zstandard.ZstdCompressor(compression_params=settings).compressobj()
+
+    def writable(self) -> bool:
+        """That it takes bytes."""
+        return True
+
+    def tell(self) -> int:
+        """Bytes taken so far."""
+        return self._taken
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        """Take the next bytes of the tar."""
+        self._taken += len(data)
+        self._plain.update(data)
+        self._store(self._compressor.compress(data))
+        return len(data)
+
+    def finish(self) -> Layer:
+        """End the layer; what it is."""
+        self._store(self._compressor.flush())
+        digest, plain = self._packed.hexdigest(), self._plain.hexdigest()
+        return Layer(digest=f"sha256:{digest}", diff_id=f"sha256:{plain}", size=self._size)
+
+    def _store(self, data: bytes) -> None:
+        self._packed.update(data)
+        self._target.write(data)
+        self._size += len(data)
 
 
 def normalise(
@@ -60,29 +117,28 @@ def write_layout(
 ) -> str:
     """Make `folder` an OCI layout of one image with one layer; the manifest's digest.
 
-    `layer` is a tar and is moved in.
+    `layer` is a tar; it goes in compressed, so that no build of an image has to do that again.
     """
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
-    with layer.open("rb") as stream:
-        layer_digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    layer_size = layer.stat().st_size
-    os.replace(layer, blobs / layer_digest)
+    packed = blobs / "packed"
+    with layer.open("rb") as stream, packed.open("wb") as target:
+        sink = Compressed(target)
+        shutil.copyfileobj(stream, sink, 1 << 20)
+        made = sink.finish()
+    os.replace(packed, blobs / made.digest.removeprefix("sha256:"))
     config, manifest = _image_config(env), _manifest()
-    config["rootfs"]["diff_ids"].append(f"sha256:{layer_digest}")
-    config["history"].append({"created": _CREATED, "created_by": history})
-    descriptor = {"mediaType": LAYER, "digest": f"sha256:{layer_digest}", "size": layer_size}
-    manifest["layers"].append(descriptor)
+    _append(config, manifest, made, history)
     manifest["config"] = _blob(blobs, CONFIG, config)
     return _finish(folder, blobs, manifest)
 
 
 def extend_layout(
-    base: Path | None, layers: Iterable[tuple[str, Mapping[str, Any], Path]], folder: Path
+    base: Path | None, layers: Iterable[tuple[str, Layer, Path]], folder: Path
 ) -> str:
     """Make `folder` a layout of the image in `base`, if any, with more layers; its digest.
 
-    Each layer is what its history says, a descriptor with its diff_id, and the file that it is.
+    Each layer is what its history says, what it is, and the file that holds it.
     """
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
@@ -95,11 +151,8 @@ def extend_layout(
             name = descriptor["digest"].removeprefix("sha256:")
             _link(held / name, blobs / name)
     for title, layer, path in layers:
-        descriptor = {key: layer[key] for key in ("mediaType", "digest", "size")}
-        _link(path, blobs / descriptor["digest"].removeprefix("sha256:"))
-        manifest["layers"].append(descriptor)
-        config["rootfs"]["diff_ids"].append(layer["diff_id"])
-        config["history"].append({"created": _CREATED, "created_by": title})
+        _link(path, blobs / layer.digest.removeprefix("sha256:"))
+        _append(config, manifest, layer, title)
     manifest["config"] = _blob(blobs, CONFIG, config)
     return _finish(folder, blobs, manifest)
 
@@ -151,6 +204,14 @@ def _finish(folder: Path, blobs: Path, manifest: dict[str, Any]) -> str:
     index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}
     (folder / "index.json").write_bytes(_json(index))
     return str(descriptor["digest"])
+
+
+def _append(config: dict[str, Any], manifest: dict[str, Any], layer: Layer, title: str) -> None:
+    """Add a layer to an image."""
+    media_type = f"{LAYER}+zstd"
+    manifest["layers"].append({"mediaType": media_type, "digest": layer.digest, "size": layer.size})
+    config["rootfs"]["diff_ids"].append(layer.diff_id)
+    config["history"].append({"created": _CREATED, "created_by": title})
 
 
 def _document(blobs: Path, digest: str) -> dict[str, Any]:
