@@ -247,7 +247,7 @@ def build(
 
     engine = cli.engine(bootstraps=any(spec.base.suite for spec in specs))
     results = stage.build(
-        config, planned, place, options, engine=engine, run=Runner(), bar=cli.transfer_bar
+        config, planned, place, options, engine=engine, run=Runner(), bar=cli.layer_bar
     )
     outcomes: list[dict[str, Any]] = []
     for result in results:
@@ -321,7 +321,7 @@ def wheels(
     engine = cli.engine(bootstraps=bool(spec.base.suite))
     folder = Path(output) if output else cli.ROOT / "dist" / spec.id
     files = stage.export(
-        config, planned, place, options, folder, engine=engine, run=run, bar=cli.transfer_bar
+        config, planned, place, options, folder, engine=engine, run=run, bar=cli.layer_bar
     )
     print(report.exported(folder, files))
 

@@ -43,10 +43,10 @@ from torch_images.toolchain import prepare as prepare_sources
 from torch_images.tools import install_tools
 from torch_images.workplace import Workplace
 
-# Unpacked wheels are about 1.85 times their download (measured: 5.0 GB of 2.74). While it builds,
-# an image exists as a snapshot and as compressed layers, and is unpacked once more for the engine;
-# the base and BuildKit's own files add about 2 GB. Measured: 31.9 GB for 6.8 GB of wheels.
-_DISK_PER_WHEEL_BYTE = 2 * 1.85 + 1.0
+# Unpacked wheels are about 1.85 times their download (measured: 5.0 GB of 2.74). They exist as layers
+# in this user's cache and in the engine, and unpacked there once; what a variant adds is unpacked
+# twice. The base and BuildKit's own files add about 2 GB.
+_DISK_PER_WHEEL_BYTE = 1.85 + 2 * 1.0
 _DISK_FIXED = 2_000_000_000
 # Compiling torch and Triton: trees, objects, wheels and the compile cache. PyTorch's build folder
 # takes some 20 GB for one architecture and 5 for each further one.

@@ -172,6 +172,19 @@ def transfer_bar() -> Iterator[Callable[[int, int], None]]:
         yield show
 
 
+@contextlib.contextmanager
+def layer_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Shows layers that are made: a bar on a terminal, lines elsewhere."""
+    with transfer_bar() as bar:
+
+        def show(title: str, done: int, size: int) -> None:
+            bar(done, size)
+            if not sys.stderr.isatty():
+                say(f"packed {title}, {done / 1e6:.0f} of {size / 1e6:.0f} MB")
+
+        yield show
+
+
 def as_json(document: Any) -> str:
     """JSON, as --json prints it."""
     return json.dumps(document, indent=2)

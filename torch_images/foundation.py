@@ -28,7 +28,7 @@ def foundations(
         return {f"wheels-{name}": foundation(None, ls, cache) for name, ls in groups.items()}
     found = {"wheels": foundation(base, [x for ls in groups.values() for x in ls], cache)}
     if compiles:
-        found["libraries"] = foundation(base, groups["cuda"], cache)
+        found["libraries"] = foundation(base, groups.get("cuda", ()), cache)
     return found
 
 

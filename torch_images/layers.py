@@ -23,8 +23,8 @@ from torch_images.wheellayer import write_layer
 _DOWNLOADS = 2  # wheels that are fetched while as many as there are processors are packed
 
 
-# Shows bytes done, of how many, while it is open.
-Bar = Callable[[], contextlib.AbstractContextManager[Callable[[int, int], None]]]
+# Shows, while it is open, which layer is done, and how many bytes of wheels are, of how many.
+Bar = Callable[[], contextlib.AbstractContextManager[Callable[[str, int, int], None]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +42,11 @@ def make_layers(
     network: Network,
     *,
     fresh: bool = False,
-    show: Callable[[int, int], None] = lambda _done, _size: None,
+    show: Callable[[str, int, int], None] = lambda _title, _done, _size: None,
 ) -> dict[LayerPlan, ReadyLayer]:
     """Each planned layer, from the cache unless `fresh`, else from its wheels, side by side.
 
-    `show` is told how many bytes of wheels are done, of how many. Raises LockError, NetworkError,
+    `show` is told of each that is done, as a `Bar` is. Raises LockError, NetworkError,
     DiskError or BuildError; what was finished by then stays in the cache.
     """
     folder = cache / "layers"
@@ -63,7 +63,7 @@ def make_layers(
             _make(plan, folder, index, turn, workers, fresh=fresh)
             with count:
                 done += plan.size
-                show(done, total)
+                show(plan.title, done, total)
 
         # The largest first: the last ones to finish are small, and no processor waits for long.
         tasks = [pool.submit(make, p) for p in sorted(missing, key=lambda p: -p.size)]
@@ -77,9 +77,9 @@ def make_layers(
 
 
 @contextlib.contextmanager
-def no_bar() -> Iterator[Callable[[int, int], None]]:
+def no_bar() -> Iterator[Callable[[str, int, int], None]]:
     """A bar that shows nothing."""
-    yield lambda _done, _size: None
+    yield lambda _title, _done, _size: None
 
 
 def _make(

@@ -21,7 +21,8 @@ from torch_images.render import LABEL_PREFIX
 from torch_images.runner import Runner
 
 # The parts of the cache whose members stand for themselves, see the modules that fill them.
-_PARTS = ("archive-sets", "archives", "bases", "compat", "debs", "sources", "tools")
+_PARTS = ("archive-sets", "archives", "bases", "compat", "debs", "foundations", "layers")
+_PARTS += ("sources", "tools")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -88,7 +89,7 @@ def cache(folder: Path) -> tuple[Item, ...]:
     """What this user's cache holds."""
     found = []
     for part in _PARTS:
-        for path in sorted((folder / part).glob("[!.]*")):
+        for path in sorted([*(folder / part).glob("[!.]*"), *(folder / part).glob(".making-*")]):
             if path.suffix == ".lock":
                 continue
             noted = mark(path)

@@ -63,14 +63,14 @@ def write_layer(
         tar.copybufsize = _CHUNK  # type: ignore[attr-defined]
         folders: set[str] = set()
         for wheel in wheels:
-            with zipfile.ZipFile(wheel) as archive, warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # bytecode in a wheel is left out
-                place = _Place(tar, folders, archive, python, removals=removals, arches=arches)
-                try:
+            try:
+                with zipfile.ZipFile(wheel) as archive, warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)  # bytecode is left out
+                    place = _Place(tar, folders, archive, python, removals=removals, arches=arches)
                     installer.install(WheelFile(archive), place, {})
-                except (InstallerError, zipfile.BadZipFile) as error:
-                    raise BuildError(f"{wheel.name} cannot be installed: {error}") from None
-                found.update(place.found)
+                    found.update(place.found)
+            except (InstallerError, zipfile.BadZipFile) as error:
+                raise BuildError(f"{wheel.name} cannot be installed: {error}") from None
     stale = [glob for r in removals for glob in (*r.files, *r.code, *r.symbols) if not found[glob]]
     if stale:
         raise BuildError(

@@ -6,80 +6,24 @@ several times in one test. What is tested with them is the pipeline, never the c
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
-import hashlib
 import os
+import re
 import shutil
 import subprocess
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from tests.integration.support import ROOT
 from tests.servers import web_server
-from torch_images.wheels import LockedWheel, format_lock, read_lock
+from tests.wheels import index, make_wheel
+from torch_images.wheels import format_lock, read_lock
 
 WHEEL_LOCK = "locks/wheel-cu130-py311.txt"
 WHEELS = (("torch", "2.11.0"), ("triton", "3.6.0"), ("torch-images-probe", "1.0"))
-
-
-@dataclass(frozen=True)
-class StandIn:
-    """A wheel made here: what the lock says of it, and the file."""
-
-    locked: LockedWheel
-    data: bytes
-
-
-def make_wheel(
-    folder: Path, name: str, version: str, more: Mapping[str, bytes] | None = None
-) -> StandIn:
-    """A wheel with one module, and with more files that are programs."""
-    module = name.replace("-", "_")
-    filename, info = f"{module}-{version}-py3-none-any.whl", f"{module}-{version}.dist-info"
-    files = {
-        f"{module}.py": b"ANSWER = 42\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
-        f"{info}/WHEEL": (
-            b"Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        ),
-    }
-    files |= more or {}
-    lines = []
-    for path, data in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        lines.append(f"{path},sha256={digest},{len(data)}\n")
-    files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
-    with zipfile.ZipFile(folder / filename, "w") as archive:
-        for path, data in files.items():
-            member = zipfile.ZipInfo(path)
-            member.external_attr = (0o100755 if path in (more or {}) else 0o100644) << 16
-            archive.writestr(member, data)
-    data = (folder / filename).read_bytes()
-    locked = LockedWheel(
-        name=name,
-        version=version,
-        filename=filename,
-        size=len(data),
-        sha256=hashlib.sha256(data).hexdigest(),
-    )
-    return StandIn(locked, data)
-
-
-def index(wheels: Sequence[StandIn]) -> dict[str, bytes]:
-    """The pages and files of a simple index (PEP 503), by path."""
-    files = {}
-    for wheel in wheels:
-        name = wheel.locked.filename
-        page = f'<a href="{name}#sha256={wheel.locked.sha256}">{name}</a>'
-        files[f"/simple/{wheel.locked.name}/"] = page.encode()
-        files[f"/simple/{wheel.locked.name}/{name}"] = wheel.data
-    return files
 
 
 @contextlib.contextmanager
@@ -100,6 +44,8 @@ def small_project(folder: Path, locks: Path, scratch: Path) -> dict[str, bytes]:
     copy_project(folder, locks)
     replace(folder, "images.yaml", "packages: [numpy, pip, setuptools]", "packages: []")
     replace(folder, "images.yaml", "  mode: auto\n", '  mode: "off"\n')
+    whole = (folder / "images.yaml").read_text()  # stand-ins have nothing to remove
+    (folder / "images.yaml").write_text(re.sub(r"\nremovals:\n(?:  .*\n)+", "\n", whole))
     replace(
         folder,
         "images.yaml",

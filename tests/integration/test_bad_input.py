@@ -59,8 +59,8 @@ def test_a_wheel_whose_hash_differs(
     done = invoke(*BUILD, cwd=folder)
     assert done.returncode == 3
     assert last_line(done) == (
-        f"error: typing-extensions=={wheel.version} is not the wheel that was locked: expected "
-        f"sha256:{'0' * 64}, found sha256:{wheel.sha256}; the index serves another file; if that "
+        f"error: typing-extensions {wheel.version} is not the file that was locked: expected "
+        f"sha256:{'0' * 64}, found sha256:{wheel.sha256}; the server has another one; if that "
         "is meant, run `invoke lock`"
     )
     assert engine.tags("torch-") == before
@@ -76,7 +76,7 @@ def test_an_unreachable_index(
     index = f"http://127.0.0.1:{closed_port()}/simple"
     done = invoke(*BUILD, cwd=folder, env={"UV_DEFAULT_INDEX": index, "UV_HTTP_RETRIES": "0"})
     assert done.returncode == 6, done.stderr[-2000:]
-    assert last_line(done).startswith("error: a package index or registry could not be reached")
+    assert last_line(done).startswith("error: the package index could not be asked: ")
     assert engine.tags("torch-") == before
 
 
@@ -193,7 +193,7 @@ def test_a_killed_build_is_safe_to_repeat(
     place: Workplace,
     project: Callable[..., Path],
 ) -> None:
-    """Killed while wheels are being installed: no tag moves, and the same build then succeeds."""
+    """Killed while it compiles what wheels have: no tag moves, and the same build succeeds."""
     lock = read_lock(ROOT / LOCK)
     wheel = next(w for w in lock.wheels if w.name == "networkx")
     folder = project((LOCK, f"# {wheel.size} bytes, {wheel.filename}\n{wheel.line}\n", ""))
@@ -207,7 +207,7 @@ def test_a_killed_build_is_safe_to_repeat(
         start_new_session=True,
     )
     assert killed.stderr is not None
-    assert any("Resolved" in line for line in killed.stderr)
+    assert any("/run/build/compile-wheels" in line for line in killed.stderr)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.stderr.close()
     assert killed.wait() == -signal.SIGKILL

@@ -349,7 +349,7 @@ def test_what_triton_asks_for_is_locked(compiling: Compiling, tmp_path: Path) ->
         cache = {**compiling.env, "TORCH_IMAGES_CACHE": str(tmp_path / "cache")}
         other = dataclasses.replace(compiling, env=cache)
         line = refused(other, "--locked", code=3)
-        assert "llvm f6ded0be-ubuntu-x64 is not the package that was locked" in line
+        assert "llvm f6ded0be-ubuntu-x64 is not the file that was locked" in line
     finally:
         compiling.files[LLVM] = original
         shutil.rmtree(tmp_path / "cache", ignore_errors=True)

@@ -81,8 +81,8 @@ def test_a_package_whose_hash_differs_is_refused_by_name(
     done = invoke(*BUILD, cwd=folder)
     assert done.returncode == 3
     assert last_line(done.stderr) == (
-        f"error: tini {tini.version} is not the package that was locked: expected sha256:{'0' * 64}"
-        f", found sha256:{tini.sha256}; the mirror serves another file; if that is meant, run "
+        f"error: tini {tini.version} is not the file that was locked: expected sha256:{'0' * 64}"
+        f", found sha256:{tini.sha256}; the server has another one; if that is meant, run "
         "`invoke lock`"
     )
     check = invoke("lock", "--check", "--select", "base-bookworm", cwd=folder)

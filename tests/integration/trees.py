@@ -20,8 +20,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.integration.standins import StandIn, copy_project, index, make_wheel, replace
+from tests.integration.standins import copy_project, replace
 from tests.integration.support import ROOT
+from tests.wheels import StandIn, index, make_wheel
 from torch_images.inputs import source_input, tools_inputs
 from torch_images.load import load_config
 from torch_images.loopback import serving

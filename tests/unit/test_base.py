@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from tests.servers import web_server
 from tests.unit.fakes import FakeRunner
@@ -66,13 +67,18 @@ def test_equal_trees_give_equal_layouts(tmp_path: Path) -> None:
 
 def test_a_layout_names_what_it_holds(tmp_path: Path) -> None:
     layer = make_tar(tmp_path / "layer", ["./a"], EPOCH)
+    plain = f"sha256:{hashlib.sha256(layer.read_bytes()).hexdigest()}"
     digest = write_layout(tmp_path / "layout", layer, history="h", env=("PATH=/bin",))
     blobs = tmp_path / "layout" / "blobs" / "sha256"
     for blob in blobs.iterdir():
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
     manifest = json.loads((blobs / digest.removeprefix("sha256:")).read_text())
     config = json.loads((blobs / manifest["config"]["digest"].removeprefix("sha256:")).read_text())
-    assert config["rootfs"]["diff_ids"] == [layer["digest"] for layer in manifest["layers"]]
+    assert config["rootfs"]["diff_ids"] == [plain]
+    [found] = manifest["layers"]
+    blob = (blobs / found["digest"].removeprefix("sha256:")).read_bytes()
+    unpacked = zstandard.ZstdDecompressor().decompressobj().decompress(blob)
+    assert f"sha256:{hashlib.sha256(unpacked).hexdigest()}" == plain
     assert config["config"]["Env"] == ["PATH=/bin"]
 
 

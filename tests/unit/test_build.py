@@ -353,6 +353,7 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
     part = Parts(
         base=ReadyBase(lock=planned.lock.base, contexts={"base": "b"}, digest=digest),
         compat=None,
+        foundations={"wheels": "w", "libraries": "l"},
         sources=ReadySources(
             lock=sources,
             trees={"torch": Path("/t/tree"), "triton": Path("/u/tree")},
@@ -364,7 +365,8 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
     document = bake_file([planned], place, {planned.target: part}, {}, None, options=BuildOptions())
     target = document["target"][planned.target]
     assert target["contexts"] == {
-        "base": "b",
+        "wheels": "w",
+        "libraries": "l",
         "tool-debs": "/d",
         "torch-tree": "/t",
         "triton-tree": "/u",

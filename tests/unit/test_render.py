@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from torch_images.render import (
     comment,
     environment,
     labels,
+    layer_plans,
     quoted,
     render,
     version,
@@ -62,9 +64,8 @@ def test_every_image_renders(config: Config, root: Path) -> None:
 def test_the_default_base_is_a_named_context(config: Config, root: Path) -> None:
     steps = instructions(dockerfile(config, root))
     assert [s for s in steps if s.startswith("FROM ")] == [
-        "FROM base AS start",
-        "FROM start AS wheels",
-        "FROM wheels AS runtime",
+        "FROM wheels AS environment",
+        "FROM environment AS runtime",
     ]
 
 
@@ -75,24 +76,29 @@ def test_an_image_as_base_is_pinned_and_gets_its_packages(config: Config, root: 
     )
     assert "from=debs,target=/run/debs" in steps[1]
     assert steps[1].endswith("/run/build/install-packages /run/debs")
+    copied = [s for s in steps if s.startswith("COPY ")]
+    names = ("cuda", "torch", "triton", "python")
+    assert copied == [f"COPY --link --from=wheels-{name} / /" for name in names]
 
 
 def test_layers_follow_the_rate_of_change(config: Config, root: Path) -> None:
-    steps = instructions(dockerfile(config, root))
-    order = [m[1] for s in steps if (m := re.search(r"source=wheels/(\w+)\.txt", s))]
-    assert order == ["cuda", "torch", "triton", "python"]
+    spec = choose(config)
+    plans = layer_plans(config, spec, lock_of(config, root, spec))
+    assert list(plans) == ["cuda", "torch", "triton", "python"]
+    assert [p.title for p in plans["torch"] + plans["python"]] == [
+        "torch 2.11.0",
+        "Python packages",
+    ]
+    assert {len(p.wheels) for p in plans["cuda"][:-1]} == {1}  # the large ones are for themselves
+    assert plans["cuda"][-1].title == "CUDA libraries, the small ones"
 
 
 def test_each_wheel_is_installed_once_with_its_hash(config: Config, root: Path) -> None:
     spec = choose(config)
     lock = lock_of(config, root, spec)
     context = render(config, spec, lock, root)
-    lines = [
-        line
-        for file in context.files
-        if file.path.startswith("wheels/")
-        for line in file.data.decode().splitlines()
-    ]
+    [text] = [file.data for file in context.files if file.path == "layers.json"]
+    lines = [line for layer in json.loads(text) for line in layer["wheels"]]
     assert sorted(lines) == sorted(wheel.line for wheel in lock.wheels.wheels)
     assert all(wheels for _, _, wheels in wheel_groups(lock))
 

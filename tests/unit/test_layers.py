@@ -1,0 +1,284 @@
+"""Wheels as layers: what is in them, and that equal wheels give equal bytes."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from tests.servers import closed_port, web_server
+from tests.wheels import StandIn, index, make_wheel
+from torch_images.config import Removal
+from torch_images.errors import BuildError, LockError, NetworkError
+from torch_images.foundation import foundation, foundations
+from torch_images.layerplan import LayerPlan, plan_layers
+from torch_images.layers import make_layers
+from torch_images.network import Network
+from torch_images.oci import EPOCH, layout_digest, write_layout
+from torch_images.wheellayer import write_layer
+
+SITE = "opt/venv/lib/python3.11/site-packages"
+FILES = {
+    "tool/__init__.py": b"",
+    "tool/tests/test_it.py": b"assert True\n",
+    "tool-1.0.data/scripts/old": b"#!python\nprint(1)\n",
+    "tool-1.0.data/data/share/tool.txt": b"text",
+    "tool-1.0.data/purelib/other.py": b"OTHER = 1\n",
+    "tool-1.0.dist-info/entry_points.txt": b"[console_scripts]\ntool = tool:main\n",
+}
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """A wheel with scripts, data and tests."""
+    return tmp_path / make_wheel(tmp_path, "tool", "1.0", FILES).locked.filename
+
+
+def layer(*wheels: Path, **options: object) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
+    """The members of the layer of wheels, by name."""
+    blob = io.BytesIO()
+    made = write_layer(wheels, blob, python="3.11", **options)  # type: ignore[arg-type]
+    data = blob.getvalue()
+    assert made.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
+    assert made.size == len(data)
+    plain = zstandard.ZstdDecompressor().decompressobj().decompress(data)
+    assert made.diff_id == f"sha256:{hashlib.sha256(plain).hexdigest()}"
+    with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
+        return {
+            m.name: (m, (archive.extractfile(m) or io.BytesIO()).read() if m.isreg() else b"")
+            for m in archive
+        }
+
+
+def record(members: Mapping[str, tuple[tarfile.TarInfo, bytes]]) -> dict[str, tuple[str, str]]:
+    text = members[f"{SITE}/tool-1.0.dist-info/RECORD"][1].decode()
+    return {path: (digest, size) for path, digest, size in csv.reader(io.StringIO(text))}
+
+
+def test_a_wheel_is_installed_as_an_installer_would(wheel: Path) -> None:
+    members = layer(wheel)
+    assert members[f"{SITE}/tool.py"][1] == b"ANSWER = 42\n"
+    assert members[f"{SITE}/other.py"][1] == b"OTHER = 1\n"
+    assert members["opt/venv/share/tool.txt"][1] == b"text"
+    assert members["opt/venv/bin/old"][1] == b"#!/opt/venv/bin/python\nprint(1)\n"
+    script, text = members["opt/venv/bin/tool"]
+    assert text.startswith(b"#!/opt/venv/bin/python\n")
+    assert b"from tool import main" in text
+    assert (script.mode, members[f"{SITE}/tool.py"][0].mode) == (0o755, 0o644)
+    assert {m.mtime for m, _ in members.values()} == {EPOCH}
+    assert {(m.uid, m.gid, m.uname) for m, _ in members.values()} == {(0, 0, "")}
+    assert {m.mode for m, _ in members.values() if m.isdir()} == {0o755}
+    names = list(members)
+    for name in names:  # a folder stands before what is in it
+        parent = name.rpartition("/")[0]
+        assert not parent or names.index(parent) < names.index(name)
+
+
+def test_the_record_names_every_file_with_its_hash(wheel: Path) -> None:
+    members = layer(wheel)
+    listed = record(members)
+    own = f"{SITE}/tool-1.0.dist-info/RECORD"
+    files = {name for name, (m, _) in members.items() if m.isreg()}
+    assert {os.path.normpath(f"{SITE}/{path}") for path in listed} == files
+    for path, (digest, size) in listed.items():
+        data = members[os.path.normpath(f"{SITE}/{path}")][1]
+        if os.path.normpath(f"{SITE}/{path}") != own:
+            found = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
+            assert (digest, size) == (f"sha256={found.decode()}", str(len(data)))
+
+
+def test_equal_wheels_give_equal_bytes(wheel: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    copy = elsewhere / wheel.name
+    copy.write_bytes(wheel.read_bytes())
+    os.utime(copy, (1, 1))
+    old = os.umask(0o077)
+    try:
+        blobs = [io.BytesIO(), io.BytesIO()]
+        first = write_layer([wheel], blobs[0], python="3.11", threads=1)
+        second = write_layer([copy], blobs[1], python="3.11", threads=3)
+    finally:
+        os.umask(old)
+    assert first == second
+    assert blobs[0].getvalue() == blobs[1].getvalue()
+
+
+def test_what_is_removed_is_in_no_record(wheel: Path) -> None:
+    removal = Removal(wheels=("tool",), reason="r", files=("tool/*tests/*",))
+    members = layer(wheel, removals=[removal])
+    assert f"{SITE}/tool/tests/test_it.py" not in members
+    assert "tool/tests/test_it.py" not in record(members)
+    assert f"{SITE}/tool/__init__.py" in members
+
+
+@pytest.mark.parametrize("kind", ["files", "code", "symbols"])
+def test_a_removal_that_finds_nothing_stops_the_build(wheel: Path, kind: str) -> None:
+    removal = Removal(wheels=("tool",), reason="r", **{kind: ("gone/*",)})  # type: ignore[arg-type]
+    with pytest.raises(BuildError, match=r"nothing to remove: tool-1\.0-.* has no gone/\*"):
+        layer(wheel, removals=[removal])
+
+
+def test_a_file_that_cannot_be_pruned_is_named(wheel: Path) -> None:
+    removal = Removal(wheels=("tool",), reason="r", symbols=("tool.py",))
+    with pytest.raises(BuildError, match=r"tool\.py cannot be pruned: not an ELF file"):
+        layer(wheel, removals=[removal])
+
+
+def test_a_wheel_cannot_write_elsewhere(tmp_path: Path) -> None:
+    made = make_wheel(tmp_path, "tool", "1.0", {"../../../../../../etc/passwd": b"x"})
+    with pytest.raises(BuildError, match="outside of its folder"):
+        layer(tmp_path / made.locked.filename)
+
+
+def test_a_damaged_wheel_is_named(wheel: Path) -> None:
+    wheel.write_bytes(wheel.read_bytes()[:-30])
+    with pytest.raises(BuildError, match=r"tool-1\.0-py3-none-any\.whl cannot be installed"):
+        layer(wheel)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> tuple[StandIn, ...]:
+    return tuple(make_wheel(tmp_path, name, "1.0") for name in ("one", "two"))
+
+
+def plans(wheels: tuple[StandIn, ...]) -> tuple[LayerPlan, ...]:
+    return tuple(LayerPlan(title=w.locked.name, wheels=(w.locked,), python="3.11") for w in wheels)
+
+
+def test_layers_come_from_the_index_once(wheels: tuple[StandIn, ...], tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    with web_server(index(wheels)) as (url, asked):
+        network = Network(index=f"{url}/simple")
+        first = make_layers(plans(wheels), tmp_path / "c", network, show=lambda *n: seen.append(n))
+        count = len(asked)
+        again = make_layers(plans(wheels), tmp_path / "c", network)
+        assert len(asked) == count == 4
+        fresh = make_layers(plans(wheels), tmp_path / "c", network, fresh=True)
+        assert len(asked) == 2 * count
+    total = sum(w.locked.size for w in wheels)
+    assert seen[-1][1:] == (total, total)
+    assert {title for title, _, _ in seen} == {"one", "two"}
+    for ready in first.values():
+        data = ready.path.read_bytes()
+        assert ready.layer.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
+    assert first == again == fresh
+    assert [p.name for p in (tmp_path / "c" / "layers").glob(".making-*")] == []
+
+
+def _other(files: dict[str, bytes]) -> None:
+    files["/simple/two/two-1.0-py3-none-any.whl"] += b"!"
+
+
+def _no_page(files: dict[str, bytes]) -> None:
+    del files["/simple/two/"]
+
+
+def _no_file(files: dict[str, bytes]) -> None:
+    del files["/simple/two/two-1.0-py3-none-any.whl"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_other, r"two 1\.0 is not the file that was locked: expected sha256:"),
+        (_no_page, r"a locked wheel is not in the package index \(two-1\.0-"),
+        (_no_file, r"a locked wheel is not in the package index \(two-1\.0-"),
+    ],
+)
+def test_what_is_not_the_locked_wheel_leaves_nothing(
+    wheels: tuple[StandIn, ...],
+    tmp_path: Path,
+    change: Callable[[dict[str, bytes]], None],
+    problem: str,
+) -> None:
+    files = index(wheels)
+    change(files)
+    with web_server(files) as (url, _), pytest.raises(LockError, match=problem):
+        make_layers(plans(wheels), tmp_path / "c", Network(index=f"{url}/simple"))
+    left = {p.name for p in (tmp_path / "c" / "layers").iterdir()}
+    assert left <= {plans(wheels)[0].key, f".{plans(wheels)[0].key}.used"}
+
+
+def test_an_index_that_does_not_answer(wheels: tuple[StandIn, ...], tmp_path: Path) -> None:
+    network = Network(index=f"http://127.0.0.1:{closed_port()}/simple")
+    with pytest.raises(NetworkError, match="package index could not be asked"):
+        make_layers(plans(wheels), tmp_path / "c", network)
+
+
+def test_large_wheels_are_layers_of_their_own(wheels: tuple[StandIn, ...]) -> None:
+    one, two = (w.locked for w in wheels)
+    large = dataclasses.replace(one, size=20_000_000)
+    found = plan_layers("Tools", (two, large), "3.11")
+    assert [(p.title, p.wheels) for p in found] == [
+        ("one 1.0", (large,)),
+        ("Tools, the small ones", (two,)),
+    ]
+    assert [p.title for p in plan_layers("Tools", (two, one), "3.11")] == ["Tools"]
+
+
+def test_a_layer_depends_on_what_concerns_it_only(wheels: tuple[StandIn, ...]) -> None:
+    held = [dataclasses.replace(w.locked, size=20_000_000) for w in wheels]
+    code = Removal(wheels=("one",), reason="r", code=("*.so",))
+    plain = plan_layers("t", held, "3.11")
+    nine, twelve = (plan_layers("t", held, "3.11", [code], [arch]) for arch in (90, 120))
+    assert nine[1] == twelve[1] == plain[1]
+    assert len({p[0].key for p in (nine, twelve, plain)}) == 3
+    files = plan_layers(
+        "t", held, "3.11", [Removal(wheels=("one",), reason="r", files=("x",))], [90]
+    )
+    assert files[0].arches == ()
+
+
+def test_a_foundation_is_the_base_with_the_layers(
+    wheels: tuple[StandIn, ...], tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    with tarfile.open(tree, "w"):
+        pass
+    base = tmp_path / "base"
+    write_layout(base, tree, history="the base", env=("PATH=/bin",))
+    with web_server(index(wheels)) as (url, _):
+        ready = make_layers(plans(wheels), tmp_path, Network(index=f"{url}/simple"))
+    layers = tuple(ready.values())
+    named = foundation(base, layers, tmp_path / "c")
+    folder, _, digest = named.removeprefix("oci-layout://").rpartition("@")
+    assert digest == layout_digest(Path(folder))
+    blobs = Path(folder, "blobs", "sha256")
+    for blob in blobs.iterdir():
+        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
+    manifest = json.loads((blobs / digest.removeprefix("sha256:")).read_text())
+    config = json.loads((blobs / manifest["config"]["digest"].removeprefix("sha256:")).read_text())
+    assert [h["created_by"] for h in config["history"]] == ["the base", "one", "two"]
+    assert config["rootfs"]["diff_ids"][1:] == [r.layer.diff_id for r in layers]
+    assert [x["digest"] for x in manifest["layers"]][1:] == [r.layer.digest for r in layers]
+    assert {x["mediaType"] for x in manifest["layers"]} == {
+        "application/vnd.oci.image.layer.v1.tar+zstd"
+    }
+    assert config["config"]["Env"] == ["PATH=/bin"]
+    assert foundation(base, layers, tmp_path / "d").rpartition("@")[2] == digest
+
+
+def test_contexts_of_an_image(wheels: tuple[StandIn, ...], tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    with tarfile.open(tree, "w"):
+        pass
+    write_layout(tmp_path / "base", tree, history="the base")
+    with web_server(index(wheels)) as (url, _):
+        one, two = make_layers(plans(wheels), tmp_path, Network(index=f"{url}/simple")).values()
+    groups = {"cuda": [one], "python": [two]}
+    found = foundations(groups, tmp_path / "base", tmp_path, compiles=True)
+    assert found.keys() == {"wheels", "libraries"}
+    assert foundations(groups, tmp_path / "base", tmp_path, compiles=False).keys() == {"wheels"}
+    copied = foundations(groups, None, tmp_path, compiles=False)
+    assert copied.keys() == {"wheels-cuda", "wheels-python"}

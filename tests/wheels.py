@@ -1,0 +1,66 @@
+"""Stand-in wheels, and the pages of a package index that has them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_images.wheels import LockedWheel
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A wheel made here: what the lock says of it, and the file."""
+
+    locked: LockedWheel
+    data: bytes
+
+
+def make_wheel(
+    folder: Path, name: str, version: str, more: Mapping[str, bytes] | None = None
+) -> StandIn:
+    """A wheel with one module, and with more files that are programs."""
+    module = name.replace("-", "_")
+    filename, info = f"{module}-{version}-py3-none-any.whl", f"{module}-{version}.dist-info"
+    files = {
+        f"{module}.py": b"ANSWER = 42\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/WHEEL": (
+            b"Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
+    }
+    files |= more or {}
+    lines = []
+    for path, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        lines.append(f"{path},sha256={digest},{len(data)}\n")
+    files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
+    with zipfile.ZipFile(folder / filename, "w") as archive:
+        for path, data in files.items():
+            member = zipfile.ZipInfo(path)
+            member.external_attr = (0o100755 if path in (more or {}) else 0o100644) << 16
+            archive.writestr(member, data)
+    data = (folder / filename).read_bytes()
+    locked = LockedWheel(
+        name=name,
+        version=version,
+        filename=filename,
+        size=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
+    return StandIn(locked, data)
+
+
+def index(wheels: Sequence[StandIn]) -> dict[str, bytes]:
+    """The pages and files of a simple index (PEP 503), by path."""
+    files = {}
+    for wheel in wheels:
+        name = wheel.locked.filename
+        page = f'<a href="{name}#sha256={wheel.locked.sha256}">{name}</a>'
+        files[f"/simple/{wheel.locked.name}/"] = page.encode()
+        files[f"/simple/{wheel.locked.name}/{name}"] = wheel.data
+    return files
