@@ -43,9 +43,9 @@ from torch_images.toolchain import prepare as prepare_sources
 from torch_images.tools import install_tools
 from torch_images.workplace import Workplace
 
-# Unpacked wheels are about 1.85 times their download (measured: 5.0 GB of 2.74). They exist as layers
-# in this user's cache and in the engine, and unpacked there once; what a variant adds is unpacked
-# twice. The base and BuildKit's own files add about 2 GB.
+# Unpacked wheels are about 1.85 times their download (measured: 5.0 GB of 2.74). They exist as
+# layers in this user's cache and in the engine, and unpacked there once; what a variant adds is
+# unpacked twice. The base and BuildKit's own files add about 2 GB.
 _DISK_PER_WHEEL_BYTE = 1.85 + 2 * 1.0
 _DISK_FIXED = 2_000_000_000
 # Compiling torch and Triton: trees, objects, wheels and the compile cache. PyTorch's build folder

@@ -21,8 +21,10 @@ from torch_images.render import LABEL_PREFIX
 from torch_images.runner import Runner
 
 # The parts of the cache whose members stand for themselves, see the modules that fill them.
-_PARTS = ("archive-sets", "archives", "bases", "compat", "debs", "foundations", "layers")
-_PARTS += ("sources", "tools")
+_PARTS = (
+    *("archive-sets", "archives", "bases", "compat", "debs"),
+    *("foundations", "layers", "sources", "tools"),
+)
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 

@@ -125,6 +125,19 @@ def test_the_projects_own_file(config: Config) -> None:
         ("api: https://api", "api: ftp://api", "which is not a URL"),
         ("  environment: {}", "  environment: {A-B: c}", "'A-B' is not the name of a variable"),
         ("  variant: pod\n  ports", "  variant: pd\n  ports", "did you mean 'pod'?"),
+        (
+            "    - of: [torch]\n      files",
+            "    - of: [torch]\n      fils",
+            "did you mean 'files'?",
+        ),
+        ("of: [sympy]", "of: [Sym_Py]", "'Sym_Py' is not the name of a wheel; write sym-py"),
+        ("files: [sympy/", "files: [/sympy/", "is not a path below site-packages, with * and ?"),
+        (
+            "    - of: [sympy]\n      files: [sympy/*/tests/*]",
+            "    - of: [sympy]",
+            "a removal must name files, code or symbols",
+        ),
+        ("  prune:\n    - of", "  pruned:\n    - of", "did you mean 'prune'?"),
         ("extras: [vision, ", "extras: [vison, ", "unknown extra 'vison'; did you mean 'vision'?"),
         (
             "extras: [vllm]",

@@ -204,3 +204,38 @@ def test_a_written_context_is_all_there_is(config: Config, root: Path, tmp_path:
     assert found["build/install-wheels"].stat().st_mode & 0o777 == 0o755
     assert found["Dockerfile"].stat().st_mode & 0o777 == 0o644
     assert list(tmp_path.glob(".*")) == []
+
+
+def pruned(config: Config, **axes: str) -> ImageSpec:
+    return dataclasses.replace(choose(config, **axes), prune=True)
+
+
+def test_a_pruned_image_has_a_name_of_its_own(config: Config, root: Path) -> None:
+    spec = pruned(config, arch="9.0")
+    lock = lock_of(config, root, spec)
+    assert spec.id == "cu130-sm90_pruned-wheel-bookworm-runtime"
+    assert version(config, spec, lock).startswith("2.11.0-sm90_pruned-runtime-")
+    assert labels(config, spec, lock)["io.github.torch-images.pruned"] == "yes"
+    assert "io.github.torch-images.pruned" not in labels(config, choose(config, arch="9.0"), lock)
+
+
+def test_pruning_changes_the_layers_of_torch_and_triton_only(config: Config, root: Path) -> None:
+    plain, nine, twelve = (
+        layer_plans(config, spec, lock_of(config, root, spec))
+        for spec in (
+            choose(config, arch="9.0"),
+            pruned(config, arch="9.0"),
+            pruned(config, arch="12.0"),
+        )
+    )
+    assert nine["cuda"] == plain["cuda"]
+    assert nine["python"] == plain["python"]
+    assert len({p["torch"][0].key for p in (plain, nine, twelve)}) == 3
+    assert nine["triton"] == twelve["triton"] != plain["triton"]
+
+
+def test_every_removal_concerns_a_locked_wheel(config: Config, root: Path) -> None:
+    for cuda in ("12.8", "13.0"):
+        lock = lock_of(config, root, choose(config, cuda=cuda))
+        for removal in config.removals:
+            assert set(removal.wheels) & lock.wheels.versions().keys(), removal
