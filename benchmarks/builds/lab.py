@@ -1,0 +1,123 @@
+"""The engine, the project and the plain build, as the rows of the benchmark use them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch_images.base import prepare
+from torch_images.debs import read_debs
+from torch_images.engine import Engine
+from torch_images.load import load_config
+from torch_images.network import Network
+from torch_images.packageindex import PackageIndex
+from torch_images.resolver import Resolver
+from torch_images.runner import Runner
+from torch_images.wheels import read_lock
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAIN = "torch-images-plain"
+HERE = Path(__file__).parent
+# What is made for all images once, and the same in both ways of building.
+_KEPT = ("archive-sets", "bases", "compat", "debs", "tools")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """Where it all happens: a copy of the project, and a cache of its own."""
+
+    engine: Engine
+    run: Runner
+    network: Network
+    project: Path
+    cache: Path
+
+    @property
+    def disk(self) -> Path:
+        """A folder on the disk that the engine fills."""
+        return self.engine.local_root() or Path("/")
+
+    def empty(self) -> None:
+        """Forget all that was built; bases and programs stay."""
+        for name in (*self.engine.tags("torch-"), *self.engine.tags(PLAIN)):
+            self.engine.untag(name)
+        self.run.run(["docker", "buildx", "prune", "--force", "--all"])
+        for part in self.cache.iterdir():
+            if part.name not in _KEPT:
+                shutil.rmtree(part)
+
+    def base(self) -> str:
+        """The base as a named context; made where it is not there yet."""
+        config = load_config(self.project / "images.yaml")
+        base = next(b for b in config.bases if b.name == "bookworm")
+        resolver = Resolver(root=self.project, network=self.network, run=self.run)
+        lock = read_debs(self.project / "locks" / "base-bookworm.txt")
+        return prepare(base, lock, cache=self.cache, resolver=resolver).contexts["base"]
+
+    def invoke(self, *words: str) -> str:
+        """Run a verb in the copy of the project as users do; what it prints."""
+        done = subprocess.run(
+            [sys.executable, "-m", "invoke", *words],
+            cwd=self.project,
+            env={**os.environ, "TORCH_IMAGES_CACHE": str(self.cache), "PYTHONPATH": ""},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"invoke {' '.join(words)}: {done.stderr[-2000:]}")
+        return done.stdout
+
+    def build(self, *words: str, verified: bool = False) -> list[dict[str, Any]]:
+        """Build images and start each one; what the build says of them."""
+        options = [] if verified else ["--unverified"]
+        told = self.invoke("build", *words, *options, "--compat", "off", "--json")
+        found: list[dict[str, Any]] = json.loads(told)
+        for image in found:
+            self.start(image["digest"])
+        return found
+
+    def build_plain(self, lock: str) -> str:
+        """Build with the plain Dockerfile and start the image; its name."""
+        wheels = read_lock(self.project / "locks" / f"{lock}.txt")
+        folder = self.cache.parent / "plain" / lock
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            text = "".join(f"{wheel.line}\n" for wheel in wheels.wheels)
+            (folder / "requirements.txt").write_text(text)
+            pip = next(w for w in wheels.wheels if w.name == "pip")
+            with PackageIndex(self.network) as index:
+                index.fetch(pip, folder).rename(folder / "pip.whl")
+        name = f"{PLAIN}:{lock}"
+        command = ["docker", "buildx", "build", "--tag", name, f"--file={HERE}/baseline.Dockerfile"]
+        command += [f"--build-context=base={self.base()}", f"--build-context=wheels={folder}"]
+        if self.network.ca_bundle:
+            command.append(f"--secret=id=ca,src={self.network.ca_bundle}")
+        if self.network.index:
+            command.append("--secret=id=index,env=TORCH_IMAGES_INDEX")
+        self.run.run([*command, str(HERE)], env={"TORCH_IMAGES_INDEX": self.network.index or ""})
+        self.start(name)
+        return name
+
+    def start(self, image: str) -> None:
+        """Start a container of an image, to its end."""
+        done = self.engine.run(image, "/opt/venv/bin/python", "-c", "pass", entrypoint=[""])
+        if done.code:
+            raise RuntimeError(f"{image} does not start: {done.output}")
+
+    def packed(self, image: str) -> int:
+        """Bytes to pull an image from nothing."""
+        command = ["docker", "image", "inspect", image, "--format", "{{.Size}}"]
+        return int(self.run.run(command).output)
+
+    def layers(self, digest: str) -> dict[str, int]:
+        """Bytes to pull each layer of an image of ours, by digest."""
+        manifest, _ = self.engine.contents(digest)
+        return {layer["digest"]: layer["size"] for layer in manifest["layers"]}

@@ -1,0 +1,147 @@
+"""The rows of the table: what is done each time, by us and by the plain build.
+
+A row gives what it measured, by name: seconds, bytes, or both of `measure.Measured`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from benchmarks.builds.lab import Lab
+from benchmarks.builds.measure import measuring
+
+Figures = dict[str, float]
+Row = Callable[[Lab], Figures]
+
+RUNTIME = ("--cuda", "13.0", "--arch", "12.0")
+BOTH = ("--select", "cu*-sm120-wheel-bookworm-runtime")
+LOCKS = ("wheel-cu130-py311", "wheel-cu128-py311")
+
+
+def cold(lab: Lab) -> Figures:
+    """CUDA 13.0 from an empty store to an image that starts, with the most disk on the way."""
+    figures: Figures = {}
+    lab.empty()
+    with measuring(lab.disk) as plain:
+        name = lab.build_plain(LOCKS[0])
+    figures |= {"plain seconds": plain.seconds, "plain disk": plain.disk}
+    figures["plain bytes"] = lab.packed(name)
+    lab.empty()
+    with measuring(lab.disk) as ours:
+        [image] = lab.build(*RUNTIME)
+    figures |= {"our seconds": ours.seconds, "our disk": ours.disk}
+    figures |= {"our bytes": lab.packed(image["digest"]), "unpacked bytes": image["size"]}
+    return figures
+
+
+def both(lab: Lab) -> Figures:
+    """Both CUDA versions: by one command, and by two plain builds one after the other."""
+    figures: Figures = {}
+    lab.empty()
+    with measuring(lab.disk) as plain:
+        for lock in LOCKS:
+            lab.build_plain(lock)
+    lab.empty()
+    with measuring(lab.disk) as ours:
+        lab.build(*BOTH)
+    figures |= {"plain seconds": plain.seconds, "plain disk": plain.disk}
+    return figures | {"our seconds": ours.seconds, "our disk": ours.disk}
+
+
+def again(lab: Lab) -> Figures:
+    """The same command with nothing changed: build, verification taken over, tags."""
+    lab.build(*RUNTIME, verified=True)
+    name = lab.build_plain(LOCKS[0])
+    seconds = _timed(lambda: lab.invoke("build", *RUNTIME, "--compat", "off"))
+    plain = _timed(lambda: lab.build_plain(LOCKS[0]))
+    lab.engine.untag(name)
+    return {"our seconds": seconds, "plain seconds": plain}
+
+
+def edit(lab: Lab) -> Figures:
+    """After an edit of what starts in containers, until the image starts."""
+    lab.build(*RUNTIME)
+    script = lab.project / "scripts" / "image" / "runtime" / "start.sh"
+    before = script.read_text()
+    script.write_text(f"{before}# {time.time()}\n")
+    seconds = _timed(lambda: lab.build(*RUNTIME))
+    script.write_text(before)
+    return {"our seconds": seconds}
+
+
+def variant(lab: Lab) -> Figures:
+    """A second image of the same CUDA version: what it adds to the first one."""
+    [first] = lab.build(*RUNTIME)
+    started = time.monotonic()
+    [second] = lab.build(*RUNTIME, "--variant", "devel")
+    seconds = time.monotonic() - started
+    held, ours = (lab.layers(image["digest"]) for image in (first, second))
+    added = sum(size for digest, size in ours.items() if digest not in held)
+    return {"our seconds": seconds, "our bytes": added, "whole bytes": sum(ours.values())}
+
+
+def patch(lab: Lab) -> Figures:
+    """From torch 2.9.0 to 2.9.1 for CUDA 12.8: what users pull who have the older image.
+
+    The plain image has one layer, which is another one.
+    """
+    file = lab.project / "images.yaml"
+    before, found = file.read_text(), []
+    try:
+        for release in ("2.9.0", "2.9.1"):
+            file.write_text(before.replace("2.10.0", release))
+            lab.invoke("lock", "--select", "wheel-cu128-py311")
+            [image] = lab.build("--cuda", "12.8", "--arch", "12.0")
+            found.append(lab.layers(image["digest"]))
+        plain = lab.packed(lab.build_plain(LOCKS[1]))
+    finally:
+        for changed in ("images.yaml", "locks"):
+            subprocess.run(["git", "checkout", "--quiet", changed], cwd=lab.project, check=True)
+    older, newer = found
+    pulled = sum(size for digest, size in newer.items() if digest not in older)
+    return {"our bytes": pulled, "plain bytes": plain, "whole bytes": sum(newer.values())}
+
+
+def pruned(lab: Lab) -> Figures:
+    """Bytes of an image for one architecture alone."""
+    [image] = lab.build("--cuda", "13.0", "--arch", "9.0", "--prune")
+    return {"our bytes": lab.packed(image["digest"]), "unpacked bytes": image["size"]}
+
+
+def commands(lab: Lab) -> Figures:
+    """What needs no engine."""
+    words: Mapping[str, tuple[str, ...]] = {
+        "list seconds": ("--list",),
+        "matrix seconds": ("matrix",),
+        "render seconds": ("render", "cu130-sm120-wheel-bookworm-runtime"),
+    }
+    return {name: _timed(lambda w=w: lab.invoke(*w)) for name, w in words.items()}  # type: ignore[misc]
+
+
+ROWS: dict[str, Row] = {
+    "cold": cold,
+    "pruned": pruned,
+    "again": again,
+    "edit": edit,
+    "variant": variant,
+    "commands": commands,
+    "both": both,
+    "patch": patch,
+}
+
+
+def rounds(lab: Lab, names: tuple[str, ...], count: int) -> Iterator[tuple[str, int, Figures]]:
+    """Measure each row so many times, the rows one after the other within each round."""
+    for number in range(count):
+        for name in names:
+            print(f"round {number + 1} of {count}: {name}", file=sys.stderr)
+            yield name, number, ROWS[name](lab)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    started = time.monotonic()
+    work()
+    return time.monotonic() - started
