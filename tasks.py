@@ -83,10 +83,11 @@ def matrix(
 )
 def render(c: Context, image: str, output: str = "") -> None:
     """Print an image's Dockerfile, or write its whole build context."""
-    from torch_images import build, matrix, render
+    from torch_images import matrix, render
+    from torch_images.planned import plan
 
     config = cli.config()
-    [planned] = build.plan(config, [matrix.find(config, image)], cli.ROOT, cli.place().locks)
+    [planned] = plan(config, [matrix.find(config, image)], cli.ROOT, cli.place().locks)
     context = render.render(config, planned.spec, planned.lock, cli.ROOT)
     if output:
         render.write_context(context, Path(output))
@@ -212,6 +213,7 @@ def build(
     from torch_images.errors import UsageError, suggest
     from torch_images.matrix import choose
     from torch_images.matrix import select as select_images
+    from torch_images.planned import plan
     from torch_images.runner import Runner
 
     config = cli.config()
@@ -225,7 +227,7 @@ def build(
     specs = select_images(config, select) if select else (choose(config, **named),)
     specs = tuple(replace(spec, prune=prune) for spec in specs)
     place = cli.place()
-    planned = stage.plan(config, specs, place.root, place.locks)
+    planned = plan(config, specs, place.root, place.locks)
     if torch_source:
         planned = tuple(stage.with_torch(config, p, torch_source, place, Runner()) for p in planned)
     options = BuildOptions(
@@ -299,12 +301,13 @@ def wheels(
     from torch_images import report
     from torch_images.bake import BuildOptions
     from torch_images.matrix import choose
+    from torch_images.planned import plan
     from torch_images.runner import Runner
 
     config, place, run = cli.config(), cli.place(), Runner()
     named = {"cuda": cuda, "arch": arch, "source": source or "fork", "base": base}
     spec = choose(config, **{axis: value for axis, value in named.items() if value})
-    [planned] = stage.plan(config, [spec], place.root, place.locks)
+    [planned] = plan(config, [spec], place.root, place.locks)
     stage.check_compiles(planned)
     if torch_source:
         planned = stage.with_torch(config, planned, torch_source, place, run)

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.base import ReadyBase
-from torch_images.compat import ReadyCompat, require_cuda
-from torch_images.lock import ImageLock
-from torch_images.matrix import ImageSpec
+from torch_images.compat import ReadyCompat
+from torch_images.hosts import require_cuda
 from torch_images.network import Network
+from torch_images.planned import Planned
 from torch_images.render import NOTE_LABEL
 from torch_images.toolchain import ReadySources
 from torch_images.workplace import Workplace
 
-CANDIDATE = "torch-images-candidate"
 _COMPILE = ("type=env,id=compile,env=TORCH_IMAGES_COMPILE",)
 
 
@@ -42,24 +41,6 @@ class BuildOptions:
     jobs: int = 0
     cache_from: tuple[str, ...] = ()
     cache_to: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """An image together with the lock that it is built from."""
-
-    spec: ImageSpec
-    lock: ImageLock
-
-    @property
-    def target(self) -> str:
-        """Its name in the bake file, where a dot would mean an attribute."""
-        return self.spec.id.replace(".", "_")
-
-    @property
-    def candidate(self) -> str:
-        """The tag it has until it is verified."""
-        return f"{CANDIDATE}:{self.spec.id}"
 
 
 @dataclass(frozen=True, kw_only=True)

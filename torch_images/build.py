@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images import bake
-from torch_images.bake import BuildOptions, Parts, Planned
+from torch_images.bake import BuildOptions, Parts
 from torch_images.base import ReadyBase
 from torch_images.base import prepare as prepare_base
 from torch_images.checkout import with_tree
@@ -32,9 +32,8 @@ from torch_images.failures import explain
 from torch_images.foundation import foundations
 from torch_images.inputs import tools_inputs, variant_inputs
 from torch_images.layers import Bar, make_layers, no_bar
-from torch_images.lock import ImageLock, image_lock, settled
-from torch_images.matrix import ImageSpec
-from torch_images.render import LABEL_PREFIX, layer_plans, render, with_recipe, write_context
+from torch_images.planned import Planned, pair
+from torch_images.render import LABEL_PREFIX, layer_plans, render, write_context
 from torch_images.resolver import Resolver
 from torch_images.runner import Runner
 from torch_images.sources import LockedTree
@@ -64,22 +63,6 @@ class BuildResult:
     digest: str
     size: int
     seconds: float
-
-
-def plan(
-    config: Config, specs: Sequence[ImageSpec], root: Path, locks: Path
-) -> tuple[Planned, ...]:
-    """Pair each image with its lock; `root` is the project's folder.
-
-    Raises LockError for a lock that is missing or out of step.
-    """
-    return tuple(pair(config, spec, image_lock(config, spec, locks), root) for spec in specs)
-
-
-def pair(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> Planned:
-    """An image with what it is built from, and what the build does with that."""
-    spec = settled(spec, lock)
-    return Planned(spec=spec, lock=with_recipe(config, spec, lock, root))
 
 
 def with_torch(

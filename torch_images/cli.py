@@ -20,9 +20,9 @@ from invoke.exceptions import Exit
 from invoke.tasks import task
 
 if TYPE_CHECKING:
-    from torch_images.bake import Planned
     from torch_images.config import Config
     from torch_images.engine import Engine
+    from torch_images.planned import Planned
     from torch_images.tagging import Holder
     from torch_images.verify import VerifyReport
     from torch_images.workplace import Workplace

@@ -1,7 +1,7 @@
-"""NVIDIA's compat package: from its lock to a folder that the build mounts, and what it is for.
+"""NVIDIA's compat package: from its lock to a folder that the build mounts.
 
 Its libcuda says in an ELF note for which driver branches and brands of GPU it is made. That note
-becomes a label, and the hosts that an image asks for follow from it.
+becomes a label, and the hosts that an image asks for follow from it, see hosts.py.
 """
 
 from __future__ import annotations
@@ -24,19 +24,12 @@ from elftools.elf.elffile import ELFFile
 
 from torch_images.archive import fetch
 from torch_images.cached import keep, used
-from torch_images.config import Compat, Cuda
+from torch_images.config import Compat
 from torch_images.debs import DebLock
 from torch_images.errors import LockError, NetworkError
 from torch_images.network import Network
 
-FOLDER = "/opt/cuda-compat"  # in images; NVIDIA's container toolkit acts on /usr/local/cuda/compat
 _SECTION = ".note.cuda.fwd_compatibility"
-# The brands of NVIDIA's official value, read in nvidia/cuda:13.0.2 and 12.8.1.
-_BRANDS = (
-    *("unknown", "grid", "tesla", "nvidia", "quadro", "quadrortx", "nvidiartx"),
-    *("vapps", "vpc", "vcs", "vws", "cloudgaming"),
-)
-
 _log = logging.getLogger(__name__)
 
 
@@ -89,24 +82,6 @@ def prepare(
     return None
 
 
-def require_cuda(cuda: Cuda, note: str) -> str:
-    """NVIDIA_REQUIRE_CUDA: the hosts that an image can start on, in the container toolkit's words.
-
-    Space is "or", comma is "and". `note` is that of the compat library, "" where there is none.
-    Drivers that run the CUDA version by minor version compatibility are let in, too: NVIDIA's own
-    images refuse them, although their GPUs can be used.
-    """
-    branch = int(cuda.driver.partition(".")[0])
-    floor = int(cuda.floor)
-    hosts = [f"cuda>={cuda.version}"]
-    if floor < branch:
-        hosts.append(f"driver>={floor},driver<{branch}")
-    for number in _branches(note):
-        if number < floor:
-            hosts += [f"brand={b},driver>={number},driver<{number + 1}" for b in _BRANDS]
-    return " ".join(hosts)
-
-
 def read_note(libcuda: Path) -> str:
     """The note of a libcuda as JSON on one line; "" where it has none that can be understood."""
     try:
@@ -118,14 +93,6 @@ def read_note(libcuda: Path) -> str:
     except (ELFError, ValueError, KeyError, TypeError):
         return ""
     return json.dumps(kept, separators=(",", ":"))
-
-
-def _branches(note: str) -> list[int]:
-    """The driver branches in a note; none in one that cannot be understood."""
-    try:
-        return sorted(json.loads(note)["driver"])
-    except (ValueError, KeyError, TypeError):
-        return []
 
 
 def _ready(lock: DebLock, deb: Path, cache: Path) -> ReadyCompat:

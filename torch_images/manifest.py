@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_images.bake import Planned
 from torch_images.engine import Engine
+from torch_images.planned import Planned
 from torch_images.publish import Proved
 from torch_images.render import LABEL_PREFIX, wheel_groups
 from torch_images.workplace import Workplace

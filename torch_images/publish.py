@@ -9,13 +9,12 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from torch_images.bake import CANDIDATE, Planned
-from torch_images.build import pair
 from torch_images.config import Config
 from torch_images.engine import Engine, ImageInfo
 from torch_images.errors import LockError, UsageError, VerifyError
 from torch_images.lock import ImageLock, image_lock, parse_image_lock
 from torch_images.matrix import ImageSpec, choose, matrix
+from torch_images.planned import CANDIDATE, Planned, pair
 from torch_images.render import FOLDER, LABEL_PREFIX, PRUNED_LABEL, version
 from torch_images.runner import Runner
 from torch_images.tagging import short

@@ -13,11 +13,12 @@ from functools import partial
 from typing import Any
 
 from torch_images import registry
-from torch_images.build import plan, revision
+from torch_images.build import revision
 from torch_images.config import Config
 from torch_images.engine import Engine
 from torch_images.errors import PublishError, PushError, UsageError, VerifyError
 from torch_images.matrix import ImageSpec
+from torch_images.planned import plan
 from torch_images.publish import Proved
 from torch_images.render import version
 from torch_images.runner import Runner

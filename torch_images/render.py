@@ -18,10 +18,9 @@ from typing import Any
 
 import jinja2
 
-from torch_images.compat import FOLDER as COMPAT_FOLDER
-from torch_images.compat import require_cuda
 from torch_images.config import Config, Variant
 from torch_images.errors import ConfigError
+from torch_images.hosts import COMPAT_FOLDER, require_cuda
 from torch_images.layerplan import LayerPlan, plan_layers
 from torch_images.lock import ImageLock
 from torch_images.matrix import ImageSpec

@@ -9,14 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch_images import bake, build, publish, tagging
-from torch_images.bake import BuildOptions, Planned
+from torch_images import bake, publish, tagging
+from torch_images.bake import BuildOptions
 from torch_images.build import BuildResult, disk_needed
 from torch_images.compare import Difference
 from torch_images.config import Config
 from torch_images.debs import DebLock
 from torch_images.jobs import Builder, choose, hours
 from torch_images.lock import AnyLock
+from torch_images.planned import Planned, pair
 from torch_images.relock import UNCHANGED, Finding
 from torch_images.reproduce import IDENTICAL, SAME_CONTENT, Verdict
 from torch_images.sources import SourceLock
@@ -37,8 +38,7 @@ def plan(
     if options.compat == "off":
         without = [replace(p.lock, compat=None) for p in planned]
         planned = [
-            build.pair(config, p.spec, lock, place.root)
-            for p, lock in zip(planned, without, strict=True)
+            pair(config, p.spec, lock, place.root) for p, lock in zip(planned, without, strict=True)
         ]
     for image in planned:
         wheels, debs = len(image.lock.all_wheels), len(image.lock.all_debs)

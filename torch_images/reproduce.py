@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images import lockfile
-from torch_images.bake import Planned
 from torch_images.build import revision
 from torch_images.compare import Difference, compare
 from torch_images.config import Config
 from torch_images.engine import Engine
 from torch_images.errors import BuildError, CommandError, LockError, UsageError
 from torch_images.lock import image_lock, settled
+from torch_images.planned import Planned
 from torch_images.publish import ORIGINAL, carried_lock, spec_of
 from torch_images.render import LABEL_PREFIX
 from torch_images.runner import Runner

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from torch_images.bake import Planned
-from torch_images.compat import FOLDER as COMPAT_FOLDER
 from torch_images.config import Config
 from torch_images.engine import Engine, ImageInfo, RunningContainer
 from torch_images.engine import gpus as with_gpus
 from torch_images.errors import TorchImagesError, VerifyError
+from torch_images.hosts import COMPAT_FOLDER
+from torch_images.planned import Planned
 from torch_images.render import ENTRYPOINT, NOTE_LABEL, labels, whole_environment
 from torch_images.runner import Runner
 from torch_images.tools import install_tools

@@ -14,6 +14,8 @@ import yaml
 
 from torch_images.errors import ConfigError, suggest
 
+# The parser in C, where PyYAML was built with it, takes a tenth of the time.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TEXT_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:float", "tag:yaml.org,2002:int"}
 _KIND = {yaml.MappingNode: "a mapping", yaml.SequenceNode: "a list", yaml.ScalarNode: "a value"}
 
@@ -132,7 +134,7 @@ class Record:
 def load(path: Path) -> Value:
     """The root of a YAML file. Raises ConfigError for a file that is missing or not YAML."""
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
     except OSError as error:
         raise ConfigError(f"{path.name}: {error.strerror}", f"looked for {path}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

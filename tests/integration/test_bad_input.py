@@ -19,7 +19,7 @@ from tests.integration.support import ROOT, Built, invoke
 from tests.servers import closed_port, web_server
 from torch_images.bake import BuildOptions
 from torch_images.base import prepare
-from torch_images.build import build, check_disk, plan
+from torch_images.build import build, check_disk
 from torch_images.config import Config
 from torch_images.debs import read_debs
 from torch_images.engine import Engine
@@ -27,6 +27,7 @@ from torch_images.errors import DiskError, NetworkError
 from torch_images.load import load_config
 from torch_images.matrix import choose
 from torch_images.network import Network
+from torch_images.planned import plan
 from torch_images.resolver import Resolver
 from torch_images.runner import Runner
 from torch_images.wheels import read_lock

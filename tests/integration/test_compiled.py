@@ -37,12 +37,13 @@ from tests.servers import closed_port
 from torch_images import publish, verify
 from torch_images.arch import targets_in_listing
 from torch_images.bake import BuildOptions, environment
-from torch_images.build import plan, prepare, settle
+from torch_images.build import prepare, settle
 from torch_images.config import Config
 from torch_images.engine import Engine
 from torch_images.load import load_config
 from torch_images.matrix import choose
 from torch_images.network import detect
+from torch_images.planned import plan
 from torch_images.runner import Completed, Runner
 from torch_images.verify import Check
 from torch_images.wheels import format_lock, read_lock

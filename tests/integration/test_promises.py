@@ -10,12 +10,11 @@ import pytest
 
 from tests.integration.support import Built, invoke
 from torch_images.arch import Capability
-from torch_images.bake import Planned
-from torch_images.build import plan
 from torch_images.config import Architecture, Config
 from torch_images.engine import Engine
 from torch_images.errors import VerifyError
 from torch_images.matrix import choose
+from torch_images.planned import Planned, plan
 from torch_images.publish import tag
 from torch_images.runner import Runner
 from torch_images.verify import VerifyReport, read_report, report_path, verify

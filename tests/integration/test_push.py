@@ -27,10 +27,10 @@ import requests
 from tests.faults import Fault, faulty
 from tests.integration.support import ROOT, Built, Registry, invoke, registry_program, second_engine
 from tests.runpod_stub import KEY, runpod
-from torch_images.build import plan
 from torch_images.config import Config
 from torch_images.engine import Engine
 from torch_images.matrix import choose
+from torch_images.planned import plan
 from torch_images.prune import Limits, images, remove, surplus
 from torch_images.render import labels
 from torch_images.runner import Runner

@@ -14,14 +14,13 @@ from torch_images import build
 from torch_images.bake import (
     BuildOptions,
     Parts,
-    Planned,
     bake_command,
     bake_file,
     environment,
     host_network,
 )
 from torch_images.base import ReadyBase
-from torch_images.build import check_buildx, check_disk, disk_needed, elsewhere, plan, revision
+from torch_images.build import check_buildx, check_disk, disk_needed, elsewhere, revision
 from torch_images.compat import ReadyCompat
 from torch_images.config import Config
 from torch_images.debs import DebLock
@@ -37,6 +36,7 @@ from torch_images.errors import (
 from torch_images.failures import explain
 from torch_images.matrix import choose, select
 from torch_images.network import Network
+from torch_images.planned import Planned, plan
 from torch_images.render import render
 from torch_images.toolchain import ReadySources
 from torch_images.workplace import Workplace, default_cache

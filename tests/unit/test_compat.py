@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from tests.decisions import NOTES
 from tests.packages import compat_deb, compat_lock, elf, make_deb
 from tests.servers import closed_port, web_server
-from torch_images.compat import prepare, read_note, require_cuda
+from torch_images.compat import prepare, read_note
 from torch_images.config import Config
 from torch_images.debs import DebLock
 from torch_images.errors import LockError, NetworkError
+from torch_images.hosts import require_cuda
 from torch_images.network import Network
 
 DEB = compat_deb("13.0", "580.95.05", elf(NOTES["13.0"]))

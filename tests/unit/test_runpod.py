@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.runpod_stub import KEY, Account, runpod
-from torch_images.build import plan
 from torch_images.config import Config
 from torch_images.engine import ImageInfo
 from torch_images.errors import NetworkError, UsageError
 from torch_images.matrix import choose
 from torch_images.network import Network
+from torch_images.planned import plan
 from torch_images.publish import Proved
 from torch_images.render import labels
 from torch_images.runpod import Templates, body, changes, command, readme

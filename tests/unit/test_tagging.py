@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.build import plan
 from torch_images.config import Config
 from torch_images.errors import UsageError, VerifyError
 from torch_images.matrix import choose, matrix
+from torch_images.planned import plan
 from torch_images.render import labels, version
 from torch_images.tagging import (
     MOVES,

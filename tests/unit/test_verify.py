@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.decisions import NOTES
-from torch_images.build import plan
 from torch_images.config import Config
 from torch_images.errors import VerifyError
 from torch_images.matrix import choose
 from torch_images.network import Network
+from torch_images.planned import plan
 from torch_images.verify import (
     Check,
     VerifyReport,
