@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -214,8 +215,12 @@ def settle(
 
     plans = {p.target: layer_plans(config, p.spec, p.lock) for p in planned}
     wanted = dict.fromkeys(p for held in plans.values() for group in held.values() for p in group)
-    with bar() as show:
-        layers = make_layers(tuple(wanted), cache, network, fresh=options.no_cache, show=show)
+    with ThreadPoolExecutor(1) as beside:  # a bootstrap is one process, and leaves processors idle
+        begun = [beside.submit(ready, p.spec.base, p.lock.base) for p in planned]
+        with bar() as show:
+            layers = make_layers(tuple(wanted), cache, network, fresh=options.no_cache, show=show)
+        for base in begun:
+            base.result()
     found, parts = [], {}
     for image in planned:
         spec, newer, extra = image.spec, image.lock.compat, image.lock.extra_debs
@@ -223,8 +228,8 @@ def settle(
             compats[newer.name] = prepare_compat(
                 config.compat, newer, options.compat, cache=cache, network=network
             )
-        base, compat = ready(spec.base, image.lock.base), compats[newer.name] if newer else None
-        there = frozenset(base.lock.versions())
+        start, compat = ready(spec.base, image.lock.base), compats[newer.name] if newer else None
+        there = frozenset(start.lock.versions())
         added: ReadyBase | None = None
         if extra and (item := variant_inputs(config, spec)[1]):
             added = ready(item.base or spec.base, extra, there)
@@ -241,17 +246,17 @@ def settle(
             toolkit = prepare_toolkit(image.lock.toolkit, cache=cache, network=network)
         groups = {name: [layers[p] for p in held] for name, held in plans[image.target].items()}
         parts[image.target] = Parts(
-            base=base,
+            base=start,
             compat=compat,
             added=added,
-            foundations=foundations(groups, base.layout, cache, compiles=bool(sources)),
+            foundations=foundations(groups, start.layout, cache, compiles=bool(sources)),
             sources=sources,
             tools=tools,
             toolkit=toolkit,
         )
         lock = replace(
             image.lock,
-            base=base.lock,
+            base=start.lock,
             compat=newer if compat else None,
             extra_debs=added.lock if added else None,
             tool_debs=tools.lock if tools else None,
