@@ -36,7 +36,7 @@ _SHORTEST = 48  # bytes of an entry's header with flags
 _ENTRY = struct.Struct("<HHIQIIHHI")
 
 
-class PruneError(ValueError):
+class PruneError(Exception):
     """A file that is not built as expected; the message says where it differs."""
 
 
@@ -161,6 +161,13 @@ def prune(data: memoryview, arches: Iterable[int] | None = None, *, symbols: boo
     `arches` are numbers such as 90; None leaves all code as it is.
     Raises PruneError for a library that is built otherwise.
     """
+    try:
+        return _prune(data, arches, symbols=symbols)
+    except (struct.error, IndexError, ValueError) as error:
+        raise PruneError(f"damaged: {error}") from None
+
+
+def _prune(data: memoryview, arches: Iterable[int] | None, *, symbols: bool) -> Pruned:
     file = _read(data)
     cuts: list[tuple[int, int]] = []  # ranges of the file that leave it; whole pages
     patches: dict[int, bytes] = {}

@@ -31,6 +31,14 @@ def _removal(value: Value, *, prune: bool) -> Removal:
                 f"'{name.text()}' is not the name of a wheel",
                 f"write {canonicalize_name(name.text())}",
             )
+    changed = [kind for kind in ("code", "symbols") if kind in fields]
+    for name in fields["of"].items() if changed else ():
+        if name.text().startswith(("nvidia-", "cuda-")):
+            raise name.error(
+                f"'{changed[0]}' of {name.text()} cannot be removed: NVIDIA's licence forbids changed "
+                "copies",
+                "leave whole files out, or nothing",
+            )
     return Removal(
         wheels=fields.texts("of"),
         reason=fields.text("reason"),

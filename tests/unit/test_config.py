@@ -137,6 +137,11 @@ def test_the_projects_own_file(config: Config) -> None:
             "    - of: [sympy]",
             "a removal must name files, code or symbols",
         ),
+        (
+            "    - of: [torch]\n      code:",
+            "    - of: [nvidia-cublas]\n      code:",
+            "'code' of nvidia-cublas cannot be removed: NVIDIA's licence forbids changed copies",
+        ),
         ("  prune:\n    - of", "  pruned:\n    - of", "did you mean 'prune'?"),
         ("extras: [vision, ", "extras: [vison, ", "unknown extra 'vison'; did you mean 'vision'?"),
         (

@@ -217,6 +217,7 @@ def test_code_alone_or_symbols_alone() -> None:
     ("data", "problem"),
     [
         (b"#!/bin/sh\n", "not an ELF file"),
+        (library([[(90, False, False, 8)]])[:-100], "damaged"),
         (library([[(90, False, False, 3 * PAGE)]], pointer=32), "something else points into"),
         (
             library([[(90, False, False, 3 * PAGE)]]).replace(b"\x50\xed\x55\xba", b"abcd"),
