@@ -35,8 +35,8 @@ def _removal(value: Value, *, prune: bool) -> Removal:
     for name in fields["of"].items() if changed else ():
         if name.text().startswith(("nvidia-", "cuda-")):
             raise name.error(
-                f"'{changed[0]}' of {name.text()} cannot be removed: NVIDIA's licence forbids changed "
-                "copies",
+                f"'{changed[0]}' of {name.text()} cannot be removed: NVIDIA's licence forbids "
+                "changed copies",
                 "leave whole files out, or nothing",
             )
     return Removal(
