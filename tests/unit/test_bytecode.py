@@ -1,0 +1,62 @@
+"""scripts/image/build/compile-bytecode: equal sources give equal bytecode, on any machine."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Names that many files have, which the interpreter keeps once for all.
+SOURCE = "def {name}(self, value, name='{name}'):\n    return self, value, name, ('shared', 'x')\n"
+FOLDERS = {"a": 5, "a/b": 3, "c": 1}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for folder, count in FOLDERS.items():
+        (tmp_path / "t" / folder).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            path = tmp_path / "t" / folder / f"m{number}.py"
+            path.write_text(SOURCE.format(name=f"f{number}"))
+    (tmp_path / "t" / "a" / "template.py").write_text("{{ not Python }} !\n")
+    return tmp_path / "t"
+
+
+def compiled(root: Path, tree: Path, **env: str) -> dict[str, bytes]:
+    script = root / "scripts" / "image" / "build" / "compile-bytecode"
+    subprocess.run([sys.executable, script, tree], env={**os.environ, **env}, check=True)
+    return {str(p.relative_to(tree)): p.read_bytes() for p in sorted(tree.rglob("*.pyc"))}
+
+
+def test_every_file_is_compiled_to_what_it_says(root: Path, tree: Path) -> None:
+    found = compiled(root, tree)
+    assert len(found) == sum(FOLDERS.values())  # all but the template
+    flags = {int.from_bytes(data[4:8], "little") for data in found.values()}
+    assert flags == {1}  # by hash, unchecked
+    names = {marshal.loads(data[16:]).co_names for data in found.values()}  # noqa: S302  just written
+    assert names == {(f"f{number}",) for number in range(5)}
+
+
+def test_it_is_equal_on_one_processor_and_under_other_seeds(root: Path, tree: Path) -> None:
+    first = compiled(root, tree, PYTHONHASHSEED="7")
+    for cache in tree.rglob("__pycache__"):
+        shutil.rmtree(cache)
+    all_of_them = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(all_of_them)})
+    try:
+        assert compiled(root, tree, PYTHONHASHSEED="11") == first
+    finally:
+        os.sched_setaffinity(0, all_of_them)
+
+
+def test_what_is_compiled_stays_as_it_is(root: Path, tree: Path) -> None:
+    compiled(root, tree)
+    path = next(tree.rglob("m0*.pyc"))
+    path.write_bytes(b"mine")
+    compiled(root, tree)
+    assert path.read_bytes() == b"mine"
