@@ -208,7 +208,8 @@ def test_an_image_of_it(compiling: Compiling, built: dict[str, Built], engine: E
         assert "release 13.0" in engine.run(tag, ptxas, "--version", **quiet()).output
         assert engine.run(tag, "sh", "-c", "command -v nvcc sccache cmake", **quiet()).code == 127
         ours, plain = (engine.inspect(x).layers for x in (tag, built["cu130"].digest))
-        assert ours[:2] == plain[:2]  # the base, and the virtual environment
+        assert ours[0] == plain[0]
+        assert len(set(ours) & set(plain)) > 1  # the virtual environment, on whatever it lies
         failed = {
             check.name for check in outside(compiling, tag, engine) if check.outcome == "failed"
         }
