@@ -38,34 +38,36 @@ def has(expected: dict[str, Any], name: str) -> None:
         pytest.skip(f"the image claims no {name}")
 
 
+# What links a library of the driver, by that library and what its functions are called.
+DRIVER = {"libcuda.so.1": r" U (cu[A-Z]\w+)", "libnvidia-ml.so.1": r" U (nvml\w+)"}
+LINKED = ("fbgemm_gpu", "vllm")
+
+
 @functools.cache
 def environment() -> dict[str, str]:
-    """In which FBGEMM can be imported: it links NVML, which comes with the driver.
+    """In which packages can be imported that link libraries of the driver.
 
-    Where there is no driver, a stand-in has the functions that it asks for.
+    Where there is no driver, stand-ins have the functions that are asked for, and refuse each call.
     """
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        pass
-    else:
-        return dict(os.environ)
-    spec = importlib.util.find_spec("fbgemm_gpu")
-    assert spec
-    assert spec.submodule_search_locations
-    libraries = Path(spec.submodule_search_locations[0]).glob("*.so")
+    specs = [spec for name in LINKED if (spec := importlib.util.find_spec(name))]
+    places = [Path(place) for spec in specs for place in spec.submodule_search_locations or ()]
+    libraries = [path for place in places for path in place.glob("*.so")]
     listing = subprocess.run(
         ["nm", "--dynamic", "--undefined-only", *libraries],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    names = sorted(set(re.findall(r" U (nvml\w+)", listing)))
-    code = "".join(f"int {name}(void) {{ return 999; }}\n" for name in names)
     folder = tempfile.mkdtemp()
-    command = ["gcc", "-shared", "-x", "c", "-", "-Wl,-soname,libnvidia-ml.so.1"]
-    command += ["-o", f"{folder}/libnvidia-ml.so.1"]
-    subprocess.run(command, input=code, text=True, check=True)
+    for library, function in DRIVER.items():
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            names = sorted(set(re.findall(function, listing)))
+            code = "".join(f"int {name}(void) {{ return 999; }}\n" for name in names)
+            command = ["gcc", "-shared", "-x", "c", "-", f"-Wl,-soname,{library}"]
+            command += ["-o", f"{folder}/{library}"]
+            subprocess.run(command, input=code, text=True, check=True)
     return {**os.environ, "LD_LIBRARY_PATH": folder}
 
 
@@ -74,7 +76,7 @@ def test_imports(name: str, expected: dict[str, Any]) -> None:
     """In a process of its own: some change settings of torch, or of warnings."""
     has(expected, name)
     code = "; ".join(f"import {module}" for module in MODULES[name])
-    env = environment() if name in ("fbgemm-gpu", "torchrec") else None
+    env = environment() if name in ("fbgemm-gpu", "torchrec", "vllm") else None
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -32,7 +32,7 @@ def in_libtorch_cuda(name: bytes) -> bool:
 
 
 def cudnn(expected: dict[str, Any]) -> None:
-    major, minor, patch, *_ = locked(expected, "nvidia-cudnn-")
+    major, minor, patch, *_ = locked(expected, "nvidia-cudnn-cu")
     assert torch.backends.cudnn.version() == major * 10000 + minor * 100 + patch
     assert torch._C._cudnn.getCompileVersion()[0] == major
 
