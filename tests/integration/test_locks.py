@@ -14,6 +14,7 @@ from torch_images.debs import format_debs, read_debs
 from torch_images.engine import Engine
 from torch_images.lockfile import write
 from torch_images.wheels import read_lock
+from torch_images.workplace import Workplace
 
 LOCK = "locks/base-bookworm.txt"
 LABEL = "io.github.torch-images.lock"
@@ -25,8 +26,10 @@ def last_line(text: str) -> str:
 
 
 @pytest.fixture
-def stale(project: Callable[..., Path], tmp_path: Path) -> tuple[Path, dict[str, str]]:
-    """A project whose lock names a version of tini that no archive has, and an empty cache."""
+def stale(
+    project: Callable[..., Path], place: Workplace, tmp_path: Path
+) -> tuple[Path, dict[str, str]]:
+    """A project whose lock names a version of tini that no archive has, and a cache without bases."""
     folder = project()
     lock = read_debs(folder / LOCK)
     debs = [
@@ -36,7 +39,11 @@ def stale(project: Callable[..., Path], tmp_path: Path) -> tuple[Path, dict[str,
         for d in lock.debs
     ]
     write(folder / LOCK, format_debs(dataclasses.replace(lock, debs=tuple(debs))))
-    return folder, {"TORCH_IMAGES_CACHE": str(tmp_path / "cache")}
+    cache, layers = tmp_path / "cache", place.cache / "layers"
+    cache.mkdir()
+    layers.mkdir(parents=True, exist_ok=True)
+    (cache / "layers").symlink_to(layers)  # wheels are not what these tests are about
+    return folder, {"TORCH_IMAGES_CACHE": str(cache)}
 
 
 def test_locking_again_changes_nothing(locks: Path) -> None:
