@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,8 @@ SCHEMA = 1
 # groups, all by one command.
 _STEPS = {
     "create-venv": "Python environment",
+    "compile-wheels": "bytecode of the wheels",
+    "install-wheels": "wheels of the variant",
     "install-packages": "Debian packages",
     "install-compat": "NVIDIA's compat libraries",
     "install-devel": "CUDA toolkit and what builds",
@@ -127,13 +128,19 @@ def _layers(
     """The layers, the lowest first; `unpacked` has a size for each step, empty ones included."""
     steps = zip(history, unpacked, strict=True)
     full = [(step, size) for step, size in steps if not step.get("empty_layer")]
-    groups = [title for _, title, _ in wheel_groups(planned.lock)]
+    groups = wheel_groups(planned.lock)
+    # In their order: what is compiled, and, on an image as base, what is copied onto it.
+    titles = {
+        "install-compiled": iter([title for _, title, wheels in groups if not wheels]),
+        "COPY ": iter([title for _, title, wheels in groups if wheels]),
+    }
     found: list[dict[str, Any]] = []
     for layer, (step, size) in zip(document["layers"], full, strict=True):
         command = str(step.get("created_by", ""))
-        wheels = re.search(r"install-(?:wheels|compiled)", command)
-        known = (text for word, text in _STEPS.items() if word in command)
-        holds = groups.pop(0) if wheels else next(known, "base" if not found else command[:60])
+        known = [text for word, text in _STEPS.items() if word in command]
+        known += [next(titles[word]) for word in titles if word in command]
+        # A layer that was made on the host says itself what it is.
+        holds = (*known, command[:60] if found else "base")[0]
         found.append(
             {
                 "digest": layer["digest"],

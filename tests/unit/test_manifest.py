@@ -1,0 +1,38 @@
+"""What the manifest of an image calls its layers, from the history that builds leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch_images.config import Config
+from torch_images.manifest import _layers
+from torch_images.matrix import choose
+from torch_images.planned import plan
+
+
+def held(config: Config, root: Path, history: list[str], **axes: str) -> list[str]:
+    [planned] = plan(config, [choose(config, **axes)], root, root / "locks")
+    steps = [{"created_by": command} for command in history]
+    steps.insert(1, {"created_by": "ENV A=1", "empty_layer": True})  # type: ignore[dict-item]
+    document = {"layers": [{"digest": f"sha256:{n}", "size": n} for n in range(len(history))]}
+    found = _layers(document, steps, list(range(len(steps))), planned)
+    return [layer["holds"] for layer in found]
+
+
+def test_layers_from_the_host_say_what_they_are(config: Config, root: Path) -> None:
+    history = ["mmdebstrap bookworm", "CUDA libraries, the small ones", "torch 2.11.0"]
+    history += ["RUN /run/build/create-venv /usr/bin/python3.11", "RUN /run/build/compile-wheels"]
+    history += ["RUN /run/build/install-wheels /run/wheels.txt"]
+    assert held(config, root, history, variant="pod") == [
+        *("base", "CUDA libraries, the small ones", "torch 2.11.0"),
+        *("Python environment", "bytecode of the wheels", "wheels of the variant"),
+    ]
+
+
+def test_compiled_and_copied_ones_are_named_in_their_order(config: Config, root: Path) -> None:
+    compiled = ["base", *["RUN /run/build/install-compiled /run/wheels"] * 2]
+    assert held(config, root, compiled, source="fork") == ["base", "PyTorch", "Triton"]
+    copied = ["base", *["COPY / / # buildkit"] * 4]
+    assert held(config, root, copied, base="ubuntu24.04") == [
+        *("base", "CUDA libraries", "PyTorch", "Triton", "Python packages"),
+    ]
