@@ -194,7 +194,7 @@ def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetche
 
 
 def _folder(base: Base, lock: DebLock, cache: Path) -> Path:
-    key = hashlib.sha256(f"{_RECIPE} {lock.digest}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{_RECIPE} {oci.COMPRESSOR} {lock.digest}".encode()).hexdigest()[:16]
     return cache / "bases" / f"{base.name}-{key}"
 
 

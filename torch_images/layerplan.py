@@ -12,14 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import zstandard
-
 from torch_images.config import Removal
+from torch_images.oci import COMPRESSOR
 from torch_images.wheels import LockedWheel
 
-# Raise when the same wheels give other bytes than before. The compressor is a part of it.
+# Raise when the same wheels give another tar than before.
 _RECIPE = 1
-RECIPE = f"{_RECIPE}, zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}"
 
 # Bytes of a wheel from which on it is a layer of its own.
 _LARGE = 20_000_000
@@ -44,7 +42,7 @@ class LayerPlan:
     def facts(self) -> dict[str, Any]:
         """All that decides about the layer's bytes, as plain data."""
         return {
-            "recipe": RECIPE,
+            "recipe": f"{_RECIPE}, {COMPRESSOR}",
             "python": self.python,
             "wheels": [wheel.line for wheel in self.wheels],
             "removals": [[r.files, r.code, r.symbols] for r in self.removals],

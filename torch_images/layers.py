@@ -55,8 +55,7 @@ def make_layers(
     total, done = sum(p.size for p in missing), 0
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
     turn, count = threading.Semaphore(workers), threading.Lock()
-    with PackageIndex(network) as index, contextlib.ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(workers + _DOWNLOADS))
+    with PackageIndex(network) as index, ThreadPoolExecutor(workers + _DOWNLOADS) as pool:
 
         def make(plan: LayerPlan) -> None:
             nonlocal done

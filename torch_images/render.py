@@ -301,7 +301,7 @@ def labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
         "lock": f"sha256:{lock.digest}",
         "inputs": f"sha256:{lock.identity}",
         **({"unlocked": "yes"} if lock.unlocked else {}),
-        **({PRUNED_LABEL.removeprefix(f"{LABEL_PREFIX}."): "yes"} if spec.prune else {}),
+        **({"pruned": "yes"} if spec.prune else {}),
     }
     return {
         **{f"org.opencontainers.image.{key}": value for key, value in standard.items()},
