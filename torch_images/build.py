@@ -14,7 +14,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,17 +21,19 @@ from torch_images import bake
 from torch_images.bake import BuildOptions, Parts
 from torch_images.base import ReadyBase
 from torch_images.base import prepare as prepare_base
+from torch_images.builders import check_buildx, elsewhere
 from torch_images.checkout import with_tree
 from torch_images.compat import ReadyCompat
 from torch_images.compat import prepare as prepare_compat
 from torch_images.config import Base, Config
 from torch_images.debs import DebLock
+from torch_images.diskspace import check_disk
 from torch_images.engine import Engine
-from torch_images.errors import CommandError, DiskError, EngineError, UsageError
+from torch_images.errors import UsageError
 from torch_images.failures import explain
-from torch_images.foundation import foundations
+from torch_images.foundation import Foundations
 from torch_images.inputs import tools_inputs, variant_inputs
-from torch_images.layers import Bar, make_layers, no_bar
+from torch_images.layers import Bar, making, no_bar
 from torch_images.planned import Planned, pair
 from torch_images.render import LABEL_PREFIX, layer_plans, render, write_context
 from torch_images.resolver import Resolver
@@ -42,15 +43,6 @@ from torch_images.toolchain import ReadySources, prepare_toolkit
 from torch_images.toolchain import prepare as prepare_sources
 from torch_images.tools import install_tools
 from torch_images.workplace import Workplace
-
-# Unpacked wheels are about 1.85 times their download (measured: 5.0 GB of 2.74). They exist as
-# layers in this user's cache and in the engine, and unpacked there once; what a variant adds is
-# unpacked twice. The base and BuildKit's own files add about 2 GB.
-_DISK_PER_WHEEL_BYTE = 1.85 + 2 * 1.0
-_DISK_FIXED = 2_000_000_000
-# Compiling torch and Triton: trees, objects, wheels and the compile cache. PyTorch's build folder
-# takes some 20 GB for one architecture and 5 for each further one.
-_DISK_COMPILING, _DISK_PER_ARCH = 45_000_000_000, 5_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +109,12 @@ def build(
     # A build from nothing must not meet what earlier builds left in the compile cache.
     compiles = any(image.lock.sources for image in planned)
     namespace = _namespace() if options.no_cache and compiles else ""
-    ready, parts = settle(config, planned, place, options, engine=engine, run=run, bar=bar)
-    command = prepare(config, ready, parts, place, options, run=run, namespace=namespace)
     load = elsewhere(options.builder, run)
+    builds = None if load else engine
+    ready, parts = settle(
+        config, planned, place, options, engine=engine, builds=builds, run=run, bar=bar
+    )
+    command = prepare(config, ready, parts, place, options, run=run, namespace=namespace)
     with tempfile.TemporaryDirectory(dir=place.output, prefix=".bake-") as scratch:
         metadata = Path(scratch, "metadata.json")
         command += ["--metadata-file", str(metadata)]
@@ -163,7 +158,10 @@ def export(
     if not options.skip_disk_check:
         check_disk(engine.local_root(), [planned])
     namespace = _namespace() if options.no_cache else ""
-    ready, parts = settle(config, [planned], place, options, engine=engine, run=run, bar=bar)
+    builds = None if elsewhere(options.builder, run) else engine
+    ready, parts = settle(
+        config, [planned], place, options, engine=engine, builds=builds, run=run, bar=bar
+    )
     command = prepare(config, ready, parts, place, options, run=run, namespace=namespace)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
@@ -187,11 +185,13 @@ def settle(
     *,
     engine: Engine,
     run: Runner,
+    builds: Engine | None = None,
     bar: Bar = no_bar,
 ) -> tuple[tuple[Planned, ...], dict[str, Parts]]:
     """Make layers, bases and compat packages ready, each once. The images with the locks of those.
 
-    Raises as `make_layers`, `base.prepare` and `compat.prepare` do.
+    `builds` is the engine if it builds itself, and gets the layers then. Raises as `layers.making`,
+    `Foundations`, `base.prepare` and `compat.prepare` do.
     """
     resolver = Resolver(
         root=place.root, network=place.network, run=run, engine=engine, mirrors=options.mirrors
@@ -214,13 +214,17 @@ def settle(
         return bases[lock.digest]
 
     plans = {p.target: layer_plans(config, p.spec, p.lock) for p in planned}
-    wanted = dict.fromkeys(p for held in plans.values() for group in held.values() for p in group)
-    with ThreadPoolExecutor(1) as beside:  # a bootstrap is one process, and leaves processors idle
-        begun = [beside.submit(ready, p.spec.base, p.lock.base) for p in planned]
-        with bar() as show:
-            layers = make_layers(tuple(wanted), cache, network, fresh=options.no_cache, show=show)
-        for base in begun:
-            base.result()
+    wanted = [group for held in plans.values() for group in held.values()]
+    foundations = Foundations(cache, builds)
+    with bar() as show, making(wanted, cache, network, fresh=options.no_cache, show=show) as layers:
+        contexts = {
+            image.target: foundations.contexts(
+                {n: [layers[p] for p in held] for n, held in plans[image.target].items()},
+                ready(image.spec.base, image.lock.base).layout,
+                compiles=bool(image.lock.sources),
+            )
+            for image in planned
+        }
     found, parts = [], {}
     for image in planned:
         spec, newer, extra = image.spec, image.lock.compat, image.lock.extra_debs
@@ -244,12 +248,11 @@ def settle(
         toolkit: Path | None = None
         if image.lock.toolkit:
             toolkit = prepare_toolkit(image.lock.toolkit, cache=cache, network=network)
-        groups = {name: [layers[p] for p in held] for name, held in plans[image.target].items()}
         parts[image.target] = Parts(
             base=start,
             compat=compat,
             added=added,
-            foundations=foundations(groups, start.layout, cache, compiles=bool(sources)),
+            foundations=contexts[image.target],
             sources=sources,
             tools=tools,
             toolkit=toolkit,
@@ -311,63 +314,6 @@ def revision(root: Path, run: Runner) -> str | None:
         return None
     status = run.run(["git", "-C", str(root), "status", "--porcelain"], check=False)
     return head.output.strip() + ("-dirty" if status.output.strip() else "")
-
-
-def check_buildx(run: Runner) -> None:
-    """Raise EngineError unless the docker CLI has buildx."""
-    if not shutil.which("docker") or run.run(["docker", "buildx", "version"], check=False).code:
-        raise EngineError(
-            "docker buildx is not installed",
-            "install docker-buildx (Debian, Ubuntu) or docker-buildx-plugin (Docker's packages)",
-        )
-
-
-def elsewhere(builder: str, run: Runner) -> bool:
-    """Whether a buildx builder is not the engine itself, so that what it builds must be loaded.
-
-    Raises EngineError for one that is unknown or does not answer.
-    """
-    command = ["docker", "buildx", "inspect", *([builder] if builder else [])]
-    try:
-        described = run.run(command).output
-    except CommandError:
-        raise EngineError(f"no builder '{builder}'", "see `docker buildx ls`") from None
-    facts = dict(re.findall(r"^(Driver|Endpoint|Error):[ \t]*(\S.*)$", described, re.MULTILINE))
-    if "Error" in facts:
-        raise EngineError(f"builder '{builder or 'default'}' does not answer: {facts['Error']}")
-    if facts.get("Driver") != "docker":
-        return True
-    return facts.get("Endpoint") != run.run(["docker", "context", "show"]).output.strip()
-
-
-def disk_needed(planned: Sequence[Planned]) -> int:
-    """Bytes that building these images takes from nothing; wheels they share count once."""
-    wheels = {wheel for image in planned for wheel in image.lock.all_wheels}
-    wheels |= {w for image in planned for lock in image.lock.unpacked for w in lock.wheels}
-    tools = {w for image in planned if image.lock.tools for w in image.lock.tools.wheels}
-    archives = {archive for image in planned for archive in image.lock.all_archives}
-    size = sum(wheel.size for wheel in wheels | tools) * _DISK_PER_WHEEL_BYTE
-    size += sum(archive.size for archive in archives) * _DISK_PER_WHEEL_BYTE
-    for image in planned:
-        if image.lock.sources:
-            size += _DISK_COMPILING + _DISK_PER_ARCH * (len(image.spec.architectures) - 1)
-    return int(size) + _DISK_FIXED
-
-
-def check_disk(data_root: Path | None, planned: Sequence[Planned]) -> None:
-    """Raise DiskError where the engine's disk cannot hold images that it has nothing of yet.
-
-    `data_root` is None for a remote engine, whose disk cannot be seen from here.
-    """
-    if data_root is None or not planned:
-        return
-    free, needed = shutil.disk_usage(data_root).free, disk_needed(planned)
-    if free < needed:
-        raise DiskError(
-            f"building needs about {needed / 1e9:.0f} GB, {data_root} has {free / 1e9:.1f} GB free",
-            "free some with `invoke clean` or `docker system prune`, or, when most layers are "
-            "built already, go on with --skip-disk-check",
-        )
 
 
 def _namespace() -> str:

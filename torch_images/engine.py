@@ -24,7 +24,7 @@ import requests
 from docker.types import DeviceRequest
 
 import docker
-from torch_images.errors import EngineError, NetworkError, PushError, UsageError
+from torch_images.errors import DiskError, EngineError, NetworkError, PushError, UsageError
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -105,9 +105,16 @@ class Engine:
             size=sum(step["Size"] for step in found.history()),
             labels=attrs["Config"].get("Labels") or {},
             config=attrs["Config"],
-            created=attrs["Created"],
+            created=attrs.get("Created", ""),
             layers=tuple(attrs["RootFS"].get("Layers") or ()),
         )
+
+    def digest(self, image: str) -> str | None:
+        """The digest of an image; None where the engine does not have it."""
+        try:
+            return str(self._client.images.get(image).id)
+        except docker.errors.ImageNotFound:
+            return None
 
     def tag(self, image: str, repository: str, tag: str) -> None:
         """Point `repository:tag` at an image."""
@@ -123,12 +130,13 @@ class Engine:
         found = {tag for image in self._client.images.list() for tag in image.tags}
         return tuple(sorted(tag for tag in found if tag.startswith(prefix)))
 
-    def ours(self, label: str) -> tuple[OurImage, ...]:
-        """Every image with a label."""
+    def ours(self, label: str, repository: str) -> tuple[OurImage, ...]:
+        """Every image with a label, and every one of a repository."""
         containers = self._client.containers.list(all=True, sparse=True)
         held = {container.attrs["ImageID"] for container in containers}
         found = []
-        for image in self._client.images.list(filters={"label": label}):
+        images = self._client.images
+        for image in [*images.list(filters={"label": label}), *images.list(name=repository)]:
             time = str(image.attrs["Metadata"]["LastTagTime"])
             found.append(
                 OurImage(
@@ -227,6 +235,22 @@ class Engine:
         with target.open("wb") as stream:
             for chunk in self._client.api.get_image(image):
                 stream.write(chunk)
+
+    def load(self, archive: Iterable[bytes]) -> None:
+        """Load images from a tar that is an OCI layout, and unpack them.
+
+        Blobs that the engine has already may be missing from it. Raises DiskError or EngineError,
+        and what `archive` itself raises: no image is there then.
+        """
+        try:
+            events = self._client.api.load_image(iter(archive))  # type: ignore[no-untyped-call]
+            for event in events:
+                if "error" in event:
+                    raise _broken_load(str(event["error"]))
+        except docker.errors.APIError as error:
+            raise _broken_load(str(error.explanation or error)) from None
+        except requests.RequestException as error:
+            raise _broken_load(str(error)) from None
 
     def label_values(self, label: str) -> frozenset[str]:
         """The values that a label has on the images of the engine."""
@@ -373,7 +397,12 @@ def connect() -> Engine:
     """
     host = os.environ.get("DOCKER_HOST") or _context_host()
     try:
-        client = docker.DockerClient(base_url=host, timeout=600) if host else docker.from_env()
+        seconds = 600  # the engine is silent while it unpacks what it was given
+        client = (
+            docker.DockerClient(base_url=host, timeout=seconds)
+            if host
+            else docker.from_env(timeout=seconds)
+        )
         version = client.version()
     except (docker.errors.DockerException, requests.RequestException) as error:
         reason = "permission denied" if "Permission denied" in str(error) else "no answer"
@@ -394,6 +423,13 @@ def connect() -> Engine:
             "restart it",
         )
     return engine
+
+
+def _broken_load(reason: str) -> EngineError | DiskError:
+    """The user's view of an engine that does not take an image."""
+    if "no space left" in reason:
+        return DiskError("the engine's disk is full", "free some with `docker system prune`")
+    return EngineError(f"the engine did not take the layers: {reason}", "build again")
 
 
 def _registry_error(image: str, error: docker.errors.APIError) -> NetworkError | UsageError:

@@ -8,8 +8,8 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,43 +36,49 @@ class ReadyLayer:
     path: Path
 
 
-def make_layers(
-    plans: Sequence[LayerPlan],
+@contextlib.contextmanager
+def making(
+    groups: Iterable[Sequence[LayerPlan]],
     cache: Path,
     network: Network,
     *,
     fresh: bool = False,
     show: Callable[[str, int, int], None] = lambda _title, _done, _size: None,
-) -> dict[LayerPlan, ReadyLayer]:
-    """Each planned layer, from the cache unless `fresh`, else from its wheels, side by side.
+) -> Iterator[dict[LayerPlan, Future[ReadyLayer]]]:
+    """Make layers while this is open: from the cache unless `fresh`, else from their wheels.
 
-    `show` is told of each that is done, as a `Bar` is. Raises LockError, NetworkError,
-    DiskError or BuildError; what was finished by then stays in the cache.
+    They are made side by side, one group after the other. `show` is told of each that is done, as a
+    `Bar` is. A layer's result raises LockError, NetworkError, DiskError or BuildError; those that
+    were finished by then stay in the cache.
     """
     folder = cache / "layers"
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [p for p in dict.fromkeys(plans) if fresh or not (folder / p.key).exists()]
+    # The largest first: the last ones to finish are small, and no processor waits for long.
+    ordered = [p for group in groups for p in sorted(group, key=lambda p: -p.size)]
+    plans = list(dict.fromkeys(ordered))
+    missing = {p for p in plans if fresh or not (folder / p.key).exists()}
     total, done = sum(p.size for p in missing), 0
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
     turn, count = threading.Semaphore(workers), threading.Lock()
     with PackageIndex(network) as index, ThreadPoolExecutor(workers + _DOWNLOADS) as pool:
 
-        def make(plan: LayerPlan) -> None:
+        def make(plan: LayerPlan) -> ReadyLayer:
             nonlocal done
             _make(plan, folder, index, turn, workers, fresh=fresh)
             with count:
                 done += plan.size
                 show(plan.title, done, total)
+            return _read(plan, folder)
 
-        # The largest first: the last ones to finish are small, and no processor waits for long.
-        tasks = [pool.submit(make, p) for p in sorted(missing, key=lambda p: -p.size)]
+        def there(plan: LayerPlan) -> Future[ReadyLayer]:
+            found: Future[ReadyLayer] = Future()
+            found.set_result(_read(plan, folder))
+            return found
+
         try:
-            for task in tasks:
-                task.result()
-        except BaseException:
+            yield {p: pool.submit(make, p) if p in missing else there(p) for p in plans}
+        finally:
             pool.shutdown(cancel_futures=True)
-            raise
-    return {plan: _read(plan, folder) for plan in plans}
 
 
 @contextlib.contextmanager

@@ -12,6 +12,8 @@ from torch_images.matrix import ImageSpec
 from torch_images.render import with_recipe
 
 CANDIDATE = "torch-images-candidate"
+# What images start from, in the image store of an engine that builds itself; see foundation.py.
+FOUNDATION = "torch-images-foundation"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from torch_images.cached import mark
 from torch_images.engine import Engine, OurImage
 from torch_images.errors import UsageError
+from torch_images.planned import FOUNDATION
 from torch_images.render import LABEL_PREFIX
 from torch_images.runner import Runner
 
@@ -79,10 +80,10 @@ def surplus(items: Iterable[Item], limits: Limits, now: datetime) -> tuple[Item,
 
 
 def images(engine: Engine) -> tuple[Item, ...]:
-    """Images of ours that no container uses, with or without a tag."""
+    """Images of ours that no container uses, with or without a tag, and what they start from."""
     return tuple(
         Item(name=_name(found), size=found.size, used=found.tagged, image=found.id)
-        for found in engine.ours(f"{LABEL_PREFIX}.id")
+        for found in engine.ours(f"{LABEL_PREFIX}.id", FOUNDATION)
         if not found.in_use
     )
 

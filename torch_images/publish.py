@@ -14,7 +14,7 @@ from torch_images.engine import Engine, ImageInfo
 from torch_images.errors import LockError, UsageError, VerifyError
 from torch_images.lock import ImageLock, image_lock, parse_image_lock
 from torch_images.matrix import ImageSpec, choose, matrix
-from torch_images.planned import CANDIDATE, Planned, pair
+from torch_images.planned import CANDIDATE, FOUNDATION, Planned, pair
 from torch_images.render import FOLDER, LABEL_PREFIX, PRUNED_LABEL, version
 from torch_images.runner import Runner
 from torch_images.tagging import short
@@ -156,7 +156,7 @@ def clean(
         for name in engine.tags(prefix):
             engine.untag(name)
             lines.append(f"removed image {name}")
-    for image in engine.ours(f"{LABEL_PREFIX}.id") if images else ():
+    for image in engine.ours(f"{LABEL_PREFIX}.id", FOUNDATION) if images else ():
         name = ", ".join(image.tags) or f"{image.id}, which had no tag any more"
         if image.in_use:
             lines.append(f"left image {name}: a container uses it")

@@ -11,10 +11,11 @@ from typing import Any
 
 from torch_images import bake, publish, tagging
 from torch_images.bake import BuildOptions
-from torch_images.build import BuildResult, disk_needed
+from torch_images.build import BuildResult
 from torch_images.compare import Difference
 from torch_images.config import Config
 from torch_images.debs import DebLock
+from torch_images.diskspace import disk_needed
 from torch_images.jobs import Builder, choose, hours
 from torch_images.lock import AnyLock
 from torch_images.planned import Planned, pair

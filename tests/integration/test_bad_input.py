@@ -19,9 +19,10 @@ from tests.integration.support import ROOT, Built, invoke
 from tests.servers import closed_port, web_server
 from torch_images.bake import BuildOptions
 from torch_images.base import prepare
-from torch_images.build import build, check_disk
+from torch_images.build import build
 from torch_images.config import Config
 from torch_images.debs import read_debs
+from torch_images.diskspace import check_disk
 from torch_images.engine import Engine
 from torch_images.errors import DiskError, NetworkError
 from torch_images.load import load_config

@@ -10,6 +10,7 @@ from tests.integration.support import SELECT, Built, invoke, quiet
 from torch_images import publish
 from torch_images.config import Config
 from torch_images.engine import Engine
+from torch_images.planned import FOUNDATION
 from torch_images.runner import Runner
 from torch_images.workplace import Workplace
 
@@ -72,7 +73,7 @@ def test_an_image_that_lost_its_tag_is_found(engine: Engine, runner: Runner) -> 
     label, names = "io.github.torch-images.id", ("torch-images-test:old", "torch-images-test:new")
 
     def untagged() -> set[str]:
-        return {image.id for image in engine.ours(label) if not image.tags}
+        return {image.id for image in engine.ours(label, FOUNDATION) if not image.tags}
 
     before = untagged()
     for name in names:

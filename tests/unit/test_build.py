@@ -20,10 +20,12 @@ from torch_images.bake import (
     host_network,
 )
 from torch_images.base import ReadyBase
-from torch_images.build import check_buildx, check_disk, disk_needed, elsewhere, revision
+from torch_images.build import revision
+from torch_images.builders import check_buildx, elsewhere
 from torch_images.compat import ReadyCompat
 from torch_images.config import Config
 from torch_images.debs import DebLock
+from torch_images.diskspace import check_disk, disk_needed
 from torch_images.engine import Engine
 from torch_images.errors import (
     BuildError,

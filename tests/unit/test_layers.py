@@ -7,11 +7,11 @@ import csv
 import dataclasses
 import hashlib
 import io
-import json
 import os
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -20,11 +20,10 @@ from tests.servers import closed_port, web_server
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.config import Removal
 from torch_images.errors import BuildError, LockError, NetworkError
-from torch_images.foundation import foundation, foundations
 from torch_images.layerplan import LayerPlan, plan_layers
-from torch_images.layers import make_layers
+from torch_images.layers import ReadyLayer, making
 from torch_images.network import Network
-from torch_images.oci import EPOCH, layout_digest, write_layout
+from torch_images.oci import EPOCH
 from torch_images.wheellayer import write_layer
 
 SITE = "opt/venv/lib/python3.11/site-packages"
@@ -156,15 +155,23 @@ def plans(wheels: tuple[StandIn, ...]) -> tuple[LayerPlan, ...]:
     return tuple(LayerPlan(title=w.locked.name, wheels=(w.locked,), python="3.11") for w in wheels)
 
 
+def made(
+    wheels: tuple[StandIn, ...], cache: Path, network: Network, **options: Any
+) -> dict[LayerPlan, ReadyLayer]:
+    """A layer for each wheel, once all are ready."""
+    with making([plans(wheels)], cache, network, **options) as layers:
+        return {plan: layer.result() for plan, layer in layers.items()}
+
+
 def test_layers_come_from_the_index_once(wheels: tuple[StandIn, ...], tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     with web_server(index(wheels)) as (url, asked):
         network = Network(index=f"{url}/simple")
-        first = make_layers(plans(wheels), tmp_path / "c", network, show=lambda *n: seen.append(n))
+        first = made(wheels, tmp_path / "c", network, show=lambda *n: seen.append(n))
         count = len(asked)
-        again = make_layers(plans(wheels), tmp_path / "c", network)
+        again = made(wheels, tmp_path / "c", network)
         assert len(asked) == count == 4
-        fresh = make_layers(plans(wheels), tmp_path / "c", network, fresh=True)
+        fresh = made(wheels, tmp_path / "c", network, fresh=True)
         assert len(asked) == 2 * count
     total = sum(w.locked.size for w in wheels)
     assert seen[-1][1:] == (total, total)
@@ -205,7 +212,7 @@ def test_what_is_not_the_locked_wheel_leaves_nothing(
     files = index(wheels)
     change(files)
     with web_server(files) as (url, _), pytest.raises(LockError, match=problem):
-        make_layers(plans(wheels), tmp_path / "c", Network(index=f"{url}/simple"))
+        made(wheels, tmp_path / "c", Network(index=f"{url}/simple"))
     left = {p.name for p in (tmp_path / "c" / "layers").iterdir()}
     assert left <= {plans(wheels)[0].key, f".{plans(wheels)[0].key}.used"}
 
@@ -213,7 +220,7 @@ def test_what_is_not_the_locked_wheel_leaves_nothing(
 def test_an_index_that_does_not_answer(wheels: tuple[StandIn, ...], tmp_path: Path) -> None:
     network = Network(index=f"http://127.0.0.1:{closed_port()}/simple")
     with pytest.raises(NetworkError, match="package index could not be asked"):
-        make_layers(plans(wheels), tmp_path / "c", network)
+        made(wheels, tmp_path / "c", network)
 
 
 def test_large_wheels_are_layers_of_their_own(wheels: tuple[StandIn, ...]) -> None:
@@ -238,47 +245,3 @@ def test_a_layer_depends_on_what_concerns_it_only(wheels: tuple[StandIn, ...]) -
         "t", held, "3.11", [Removal(wheels=("one",), reason="r", files=("x",))], [90]
     )
     assert files[0].arches == ()
-
-
-def test_a_foundation_is_the_base_with_the_layers(
-    wheels: tuple[StandIn, ...], tmp_path: Path
-) -> None:
-    tree = tmp_path / "tree"
-    with tarfile.open(tree, "w"):
-        pass
-    base = tmp_path / "base"
-    write_layout(base, tree, history="the base", env=("PATH=/bin",))
-    with web_server(index(wheels)) as (url, _):
-        ready = make_layers(plans(wheels), tmp_path, Network(index=f"{url}/simple"))
-    layers = tuple(ready.values())
-    named = foundation(base, layers, tmp_path / "c")
-    folder, _, digest = named.removeprefix("oci-layout://").rpartition("@")
-    assert digest == layout_digest(Path(folder))
-    blobs = Path(folder, "blobs", "sha256")
-    for blob in blobs.iterdir():
-        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
-    manifest = json.loads((blobs / digest.removeprefix("sha256:")).read_text())
-    config = json.loads((blobs / manifest["config"]["digest"].removeprefix("sha256:")).read_text())
-    assert [h["created_by"] for h in config["history"]] == ["the base", "one", "two"]
-    assert config["rootfs"]["diff_ids"][1:] == [r.layer.diff_id for r in layers]
-    assert [x["digest"] for x in manifest["layers"]][1:] == [r.layer.digest for r in layers]
-    assert {x["mediaType"] for x in manifest["layers"]} == {
-        "application/vnd.oci.image.layer.v1.tar+zstd"
-    }
-    assert config["config"]["Env"] == ["PATH=/bin"]
-    assert foundation(base, layers, tmp_path / "d").rpartition("@")[2] == digest
-
-
-def test_contexts_of_an_image(wheels: tuple[StandIn, ...], tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    with tarfile.open(tree, "w"):
-        pass
-    write_layout(tmp_path / "base", tree, history="the base")
-    with web_server(index(wheels)) as (url, _):
-        one, two = make_layers(plans(wheels), tmp_path, Network(index=f"{url}/simple")).values()
-    groups = {"cuda": [one], "python": [two]}
-    found = foundations(groups, tmp_path / "base", tmp_path, compiles=True)
-    assert found.keys() == {"wheels", "libraries"}
-    assert foundations(groups, tmp_path / "base", tmp_path, compiles=False).keys() == {"wheels"}
-    copied = foundations(groups, None, tmp_path, compiles=False)
-    assert copied.keys() == {"wheels-cuda", "wheels-python"}

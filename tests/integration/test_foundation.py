@@ -1,0 +1,94 @@
+"""What images start from, in the image store of a real engine."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from torch_images import prune
+from torch_images.engine import Engine
+from torch_images.errors import EngineError, LockError
+from torch_images.foundation import Foundations, Layers
+from torch_images.layers import ReadyLayer
+from torch_images.oci import Compressed
+from torch_images.planned import FOUNDATION
+from torch_images.runner import Runner
+
+
+def layer(folder: Path, name: str) -> Future[ReadyLayer]:
+    """A layer with one file, that no engine has."""
+    path, data = folder / name, os.urandom(100_000)
+    with path.open("wb") as target:
+        sink = Compressed(target)
+        with tarfile.open(fileobj=sink, mode="w:") as archive:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+        made = sink.finish()
+    ready: Future[ReadyLayer] = Future()
+    ready.set_result(ReadyLayer(title=name, layer=made, path=path))
+    return ready
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> Layers:
+    return [layer(tmp_path, name) for name in ("one", "two")]
+
+
+@pytest.fixture
+def foundations(engine: Engine, tmp_path: Path) -> Iterator[Foundations]:
+    before = engine.tags(f"{FOUNDATION}:")
+    yield Foundations(tmp_path / "cache", engine)
+    for name in set(engine.tags(f"{FOUNDATION}:")) - set(before):
+        engine.untag(name)
+
+
+def test_a_build_starts_from_it(
+    foundations: Foundations, layers: Layers, engine: Engine, runner: Runner, tmp_path: Path
+) -> None:
+    """No registry is asked; layers that an earlier one brought are not handed over again."""
+    foundations.contexts({"one": layers[:1]}, None, compiles=False)
+    [context] = foundations.contexts({"both": layers}, None, compiles=False).values()
+    (tmp_path / "Dockerfile").write_text("FROM wheels\nCOPY Dockerfile /\n")
+    name = "torch-images-test:foundation"
+    command = ["docker", "buildx", "build", f"--build-context=wheels={context}", f"--tag={name}"]
+    runner.run([*command, "--provenance=false", str(tmp_path)])
+    try:
+        held = [each.result().layer.diff_id for each in layers]
+        assert list(engine.inspect(name).layers[:2]) == held
+    finally:
+        engine.untag(name)
+
+
+def test_it_can_be_pruned(foundations: Foundations, layers: Layers, engine: Engine) -> None:
+    [context] = foundations.contexts({"x": layers}, None, compiles=False).values()
+    name = context.removeprefix("docker-image://")
+    [item] = [x for x in prune.images(engine) if x.name == name]
+    assert item.size > 200_000
+    assert list(prune.remove([item], engine)) == [item]
+    assert engine.digest(name) is None
+
+
+def test_nothing_is_left_of_one_that_broke_off(
+    foundations: Foundations, layers: Layers, engine: Engine
+) -> None:
+    """A layer that fails while the others are handed over; the engine takes the next one."""
+    before = engine.tags(f"{FOUNDATION}:")
+    failed: Future[ReadyLayer] = Future()
+    failed.set_exception(LockError("not the file that was locked"))
+    with pytest.raises(LockError, match="not the file that was locked"):
+        foundations.contexts({"x": [*layers, failed]}, None, compiles=False)
+    assert engine.tags(f"{FOUNDATION}:") == before
+    foundations.contexts({"x": layers}, None, compiles=False)
+    assert len(engine.tags(f"{FOUNDATION}:")) == len(before) + 1
+
+
+def test_an_archive_that_is_none(engine: Engine) -> None:
+    with pytest.raises(EngineError, match=r"the engine did not take the layers: .+; build again"):
+        engine.load([b"this is no archive" * 1000])

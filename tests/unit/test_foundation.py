@@ -1,0 +1,160 @@
+"""Foundations: what a builder elsewhere is sent, and what an engine is handed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import web_server
+from tests.wheels import index, make_wheel
+from torch_images.errors import LockError
+from torch_images.foundation import Foundations, Layers
+from torch_images.layerplan import LayerPlan
+from torch_images.layers import making
+from torch_images.network import Network
+from torch_images.oci import layout_digest, write_layout
+from torch_images.planned import FOUNDATION
+
+
+class StandInEngine:
+    """Stands in for an engine's image store: takes archives, and notes the blobs of each."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.images: dict[str, str] = {}
+        self.loads: list[set[str]] = []
+
+    def digest(self, image: str) -> str | None:
+        return self.images.get(image)
+
+    def load(self, archive: Iterable[bytes]) -> None:
+        files = {}
+        with tarfile.open(fileobj=io.BytesIO(b"".join(archive))) as tar:
+            for member in tar:
+                assert member.name not in files
+                files[member.name] = (tar.extractfile(member) or io.BytesIO()).read()
+        assert json.loads(files.pop("oci-layout")) == {"imageLayoutVersion": "1.0.0"}
+        [descriptor] = json.loads(files.pop("index.json"))["manifests"]
+        blobs = {name.removeprefix("blobs/sha256/"): data for name, data in files.items()}
+        for digest, data in blobs.items():
+            assert hashlib.sha256(data).hexdigest() == digest
+        self.blobs |= blobs
+        self.loads.append(set(blobs))
+        name = descriptor["annotations"]["io.containerd.image.name"]
+        self.images[name.removeprefix("docker.io/library/")] = descriptor["digest"]
+
+    def document(self, digest: str) -> Any:
+        return json.loads(self.blobs[digest.removeprefix("sha256:")])
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    with tarfile.open(tmp_path / "tree", "w"):
+        pass
+    write_layout(tmp_path / "base", tmp_path / "tree", history="the base", env=("PATH=/bin",))
+    return tmp_path / "base"
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> Iterator[Layers]:
+    """Two layers, which are made meanwhile."""
+    wheels = [make_wheel(tmp_path, name, "1.0") for name in ("one", "two")]
+    group = [LayerPlan(title=w.locked.name, wheels=(w.locked,), python="3.11") for w in wheels]
+    with (
+        web_server(index(wheels)) as (url, _),
+        making([group], tmp_path, Network(index=f"{url}/simple")) as found,
+    ):
+        yield [found[plan] for plan in group]
+
+
+def made(tmp_path: Path, engine: StandInEngine | None = None) -> Foundations:
+    return Foundations(tmp_path / "c", engine)  # type: ignore[arg-type]
+
+
+def test_a_foundation_is_the_base_with_the_layers(
+    base: Path, layers: Layers, tmp_path: Path
+) -> None:
+    named = made(tmp_path).contexts({"cuda": layers}, base, compiles=False)["wheels"]
+    folder, _, digest = named.removeprefix("oci-layout://").rpartition("@")
+    assert digest == layout_digest(Path(folder))
+    blobs = Path(folder, "blobs", "sha256")
+    for blob in blobs.iterdir():
+        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
+    manifest = json.loads((blobs / digest.removeprefix("sha256:")).read_text())
+    config = json.loads((blobs / manifest["config"]["digest"].removeprefix("sha256:")).read_text())
+    ready = [layer.result() for layer in layers]
+    assert [h["created_by"] for h in config["history"]] == ["the base", "one", "two"]
+    assert config["rootfs"]["diff_ids"][1:] == [r.layer.diff_id for r in ready]
+    assert [x["digest"] for x in manifest["layers"]][1:] == [r.layer.digest for r in ready]
+    assert {x["mediaType"] for x in manifest["layers"]} == {
+        "application/vnd.oci.image.layer.v1.tar+zstd"
+    }
+    assert config["config"]["Env"] == ["PATH=/bin"]
+    again = made(tmp_path / "d").contexts({"cuda": layers}, base, compiles=False)
+    assert again["wheels"].rpartition("@")[2] == digest
+
+
+def test_contexts_of_an_image(base: Path, layers: Layers, tmp_path: Path) -> None:
+    one, two = layers
+    groups = {"cuda": [one], "python": [two]}
+    for engine in (None, StandInEngine()):
+        foundations = made(tmp_path, engine)
+        found = foundations.contexts(groups, base, compiles=True)
+        assert found.keys() == {"wheels", "libraries"}
+        assert foundations.contexts(groups, base, compiles=False).keys() == {"wheels"}
+        copied = foundations.contexts(groups, None, compiles=False)
+        assert copied.keys() == {"wheels-cuda", "wheels-python"}
+
+
+def test_an_engine_gets_each_blob_once(base: Path, layers: Layers, tmp_path: Path) -> None:
+    """What is loaded is the layout that a builder elsewhere gets; the libraries come first."""
+    one, two = layers
+    groups, engine = {"cuda": [one], "python": [two]}, StandInEngine()
+    found = made(tmp_path, engine).contexts(groups, base, compiles=True)
+    libraries, wheels = (
+        engine.document(engine.images[found[name].removeprefix("docker-image://")])
+        for name in ("libraries", "wheels")
+    )
+    assert wheels["layers"][:-1] == libraries["layers"]
+    first, second = engine.loads
+    assert not first & second
+    layout = made(tmp_path).contexts(groups, base, compiles=False)["wheels"]
+    assert (
+        engine.digest(found["wheels"].removeprefix("docker-image://"))
+        == (layout.rpartition("@")[2])
+    )
+    folder = Path(layout.removeprefix("oci-layout://").rpartition("@")[0])
+    assert {p.name for p in (folder / "blobs" / "sha256").iterdir()} <= first | second
+    assert made(tmp_path, engine).contexts(groups, base, compiles=True) == found
+    assert len(engine.loads) == 2
+
+
+def test_an_image_that_was_removed_is_loaded_again(
+    base: Path, layers: Layers, tmp_path: Path
+) -> None:
+    engine = StandInEngine()
+    found = made(tmp_path, engine).contexts({"cuda": layers}, base, compiles=False)
+    name = found["wheels"].removeprefix("docker-image://")
+    assert name.startswith(f"{FOUNDATION}:")
+    engine.images[name] = "sha256:another"
+    made(tmp_path, engine).contexts({"cuda": layers}, base, compiles=False)
+    assert engine.images[name] != "sha256:another"
+
+
+@pytest.mark.parametrize("engine", [None, StandInEngine()])
+def test_a_layer_that_fails_is_the_error(
+    engine: StandInEngine | None, base: Path, layers: Layers, tmp_path: Path
+) -> None:
+    failed: Future[Any] = Future()
+    failed.set_exception(LockError("not the file"))
+    with pytest.raises(LockError, match="not the file"):
+        made(tmp_path, engine).contexts({"cuda": [*layers, failed]}, base, compiles=False)
+    assert not engine or not engine.images
