@@ -32,6 +32,7 @@ from torch_images.config import Removal
 from torch_images.errors import BuildError
 from torch_images.fatbin import PruneError, prune
 from torch_images.oci import EPOCH, Compressed, Layer
+from torch_images.wheelzip import WheelZip
 
 if TYPE_CHECKING:
     from installer.scripts import ScriptSection
@@ -64,7 +65,7 @@ def write_layer(
         folders: set[str] = set()
         for wheel in wheels:
             try:
-                with zipfile.ZipFile(wheel) as archive, warnings.catch_warnings():
+                with WheelZip(wheel) as archive, warnings.catch_warnings():
                     warnings.simplefilter("ignore", RuntimeWarning)  # bytecode is left out
                     place = _Place(tar, folders, archive, python, removals=removals, arches=arches)
                     installer.install(WheelFile(archive), place, {})

@@ -1,0 +1,68 @@
+"""Members of wheels, read as `zipfile` reads them."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torch_images.wheelzip import WheelZip
+
+
+def written(path: Path, *members: bytes, method: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for number, data in enumerate(members):
+            archive.writestr(f"member{number}", data)
+    return path
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    members=st.lists(st.binary(max_size=400).map(lambda x: x * 2000), max_size=4),
+    size=st.integers(1, 1 << 20),
+    method=st.sampled_from([zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED]),
+)
+def test_members_are_what_was_written(
+    members: list[bytes], size: int, method: int, tmp_path: Path
+) -> None:
+    with WheelZip(written(tmp_path / "w.whl", *members, method=method)) as wheel:
+        streams = [wheel.open(f"member{number}") for number in range(len(members))]
+        found = [b""] * len(streams)
+        for _ in range(4000):  # members are read in turns: each keeps its own place
+            pieces = [stream.read(size) for stream in streams]
+            if not any(pieces):
+                break
+            found = [one + more for one, more in zip(found, pieces, strict=True)]
+            size += 4096
+        assert found == members
+        assert [wheel.read(name) for name in wheel.namelist()] == members
+
+
+def test_a_damaged_member_is_an_error(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 4000
+    path = written(tmp_path / "w.whl", data)
+    whole = bytearray(path.read_bytes())
+    with WheelZip(path) as wheel:
+        [info] = wheel.infolist()
+    whole[60 : info.compress_size] = b"\xff" * (info.compress_size - 60)
+    path.write_bytes(whole)
+    with WheelZip(path) as wheel, pytest.raises(zipfile.BadZipFile, match="member0 is damaged"):
+        wheel.read("member0")
+
+
+def test_a_member_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path / "w.whl", bytes(1000))
+    with WheelZip(path) as wheel:
+        [info] = wheel.infolist()
+        info.file_size = 2000
+        with pytest.raises(zipfile.BadZipFile, match="member0 ends too early"):
+            wheel.read(info)
+        info.header_offset = io.SEEK_END + path.stat().st_size
+        with pytest.raises(zipfile.BadZipFile, match="member0 has no header"):
+            wheel.open(info)

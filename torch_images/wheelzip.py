@@ -1,0 +1,85 @@
+"""Wheels as archives that zlib-ng inflates: in two thirds of the time that zlib takes.
+
+What comes out is not checked again: the file as a whole is the one that was locked.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from zlib_ng import zlib_ng
+
+_CHUNK = 1 << 18
+# A local file header: 26 bytes that the central directory has too, then the lengths of name and
+# extra field, which precede the data (APPNOTE.TXT, 4.3.7).
+_HEADER = struct.Struct("<26xHH")
+
+
+class WheelZip(zipfile.ZipFile):
+    """A wheel. Raises BadZipFile as `zipfile` does, also while a member is read."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        super().__init__(path)
+
+    def open(
+        self,
+        name: str | zipfile.ZipInfo,
+        mode: Literal["r", "w"] = "r",
+        pwd: bytes | None = None,
+        *,
+        force_zip64: bool = False,
+    ) -> IO[bytes]:
+        """A member, to be read from its beginning to its end."""
+        info = name if isinstance(name, zipfile.ZipInfo) else self.getinfo(name)
+        if mode != "r" or info.compress_type != zipfile.ZIP_DEFLATED or info.flag_bits & 1:
+            return super().open(info, mode, pwd, force_zip64=force_zip64)
+        self._file.seek(info.header_offset)
+        header = self._file.read(_HEADER.size)
+        if len(header) < _HEADER.size:
+            raise zipfile.BadZipFile(f"{info.filename} has no header")
+        start = info.header_offset + _HEADER.size + sum(_HEADER.unpack(header))
+        return io.BufferedReader(_Member(self._file, start, info), _CHUNK)
+
+    def close(self) -> None:
+        """Close the file."""
+        super().close()
+        self._file.close()
+
+
+class _Member(io.RawIOBase):
+    """What a deflated member holds."""
+
+    def __init__(self, file: IO[bytes], start: int, info: zipfile.ZipInfo) -> None:
+        self._file, self._at, self._end = file, start, start + info.compress_size
+        self._name, self._left = info.filename, info.file_size
+        self._inflate = zlib_ng.decompressobj(-15)  # deflate without a header
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """The next bytes, 0 at the end."""
+        wanted = min(len(buffer), self._left)
+        data = b""
+        while wanted and not data:
+            packed = self._inflate.unconsumed_tail or self._next()
+            try:
+                data = self._inflate.decompress(packed, wanted)
+            except zlib_ng.error as error:  # type: ignore[misc]
+                raise zipfile.BadZipFile(f"{self._name} is damaged: {error}") from None
+            if not data and not packed:
+                raise zipfile.BadZipFile(f"{self._name} ends too early")
+        self._left -= len(data)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _next(self) -> bytes:
+        self._file.seek(self._at)
+        data = self._file.read(min(_CHUNK, self._end - self._at))
+        self._at += len(data)
+        return data
