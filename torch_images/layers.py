@@ -60,6 +60,10 @@ def making(
     total, done = sum(p.size for p in missing), 0
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
     turn, count = threading.Semaphore(workers), threading.Lock()
+    held = {p: _done(_read(p, folder)) for p in plans if p not in missing}
+    if not missing:
+        yield held
+        return
     with PackageIndex(network) as index, ThreadPoolExecutor(workers + _DOWNLOADS) as pool:
 
         def make(plan: LayerPlan) -> ReadyLayer:
@@ -70,13 +74,8 @@ def making(
                 show(plan.title, done, total)
             return _read(plan, folder)
 
-        def there(plan: LayerPlan) -> Future[ReadyLayer]:
-            found: Future[ReadyLayer] = Future()
-            found.set_result(_read(plan, folder))
-            return found
-
         try:
-            yield {p: pool.submit(make, p) if p in missing else there(p) for p in plans}
+            yield held | {p: pool.submit(make, p) for p in plans if p in missing}
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -116,6 +115,12 @@ def _make(
         keep(made, folder / plan.key)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _done(layer: ReadyLayer) -> Future[ReadyLayer]:
+    found: Future[ReadyLayer] = Future()
+    found.set_result(layer)
+    return found
 
 
 def _read(plan: LayerPlan, folder: Path) -> ReadyLayer:

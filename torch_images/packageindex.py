@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import requests
-from pypi_simple import PYPI_SIMPLE_ENDPOINT, DistributionPackage, NoSuchProjectError, PyPISimple
 
 from torch_images.archive import fetch_url
 from torch_images.errors import LockError, NetworkError
 from torch_images.network import Network, cause
 from torch_images.wheels import LockedWheel
+
+if TYPE_CHECKING:
+    from pypi_simple import DistributionPackage
 
 _WAYS = (
     "check network and proxy (HTTPS_PROXY), certificates (SSL_CERT_FILE) and mirror "
@@ -27,6 +29,9 @@ class PackageIndex:
     """An index that can be asked, from several threads at once."""
 
     def __init__(self, network: Network) -> None:
+        # Not above: it takes long to import, and most runs find all layers made.
+        from pypi_simple import PYPI_SIMPLE_ENDPOINT, PyPISimple
+
         self._network = network
         session = requests.Session()
         session.verify = network.verify
@@ -45,6 +50,8 @@ class PackageIndex:
 
     def find(self, wheel: LockedWheel) -> DistributionPackage | None:
         """The file of a locked wheel, None where the index has none. Raises NetworkError."""
+        from pypi_simple import NoSuchProjectError
+
         try:
             page = self._index.get_project_page(wheel.name)
         except NoSuchProjectError:

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
-
 from torch_images.engine import Engine
 from torch_images.errors import VerifyError
 from torch_images.render import FOLDER
@@ -23,10 +20,8 @@ def read(image: str, engine: Engine) -> str:
 
     Raises EngineError where there is none, VerifyError where it is not valid CycloneDX 1.6.
     """
-    text = engine.read_files(image, PATH)[PATH.rpartition("/")[2]]
-    problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
-    if problem:
-        raise VerifyError(f"{image}: {PATH} is not valid CycloneDX: {str(problem)[:300]}")
+    text = _text(image, engine)
+    _check(image, text)
     return text
 
 
@@ -35,7 +30,23 @@ def save(image: str, identifier: str, place: Workplace, engine: Engine) -> Path:
 
     Raises as `read` does.
     """
+    text = _text(image, engine)
     path = place.output / "sbom" / f"{identifier}.cdx.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(read(image, engine), encoding="utf-8")
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        _check(image, text)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     return path
+
+
+def _text(image: str, engine: Engine) -> str:
+    return engine.read_files(image, PATH)[PATH.rpartition("/")[2]]
+
+
+def _check(image: str, text: str) -> None:
+    # The schema's validator takes longer to import than a repeated build takes for all the rest.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    if problem := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
+        raise VerifyError(f"{image}: {PATH} is not valid CycloneDX: {str(problem)[:300]}")
