@@ -6,15 +6,15 @@ build's own steps and containers use them; nothing packs them again.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
+import itertools
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from torch_images import oci
 from torch_images.cached import keep, used
@@ -23,6 +23,8 @@ from torch_images.layers import ReadyLayer
 from torch_images.planned import FOUNDATION
 
 _CHUNK = 1 << 20
+# Layers that an engine is handed at a time. It unpacks those while the next ones are on their way.
+_STEP = 3
 
 Layers = Sequence[Future[ReadyLayer]]
 
@@ -37,7 +39,7 @@ class Foundations:
 
     def __init__(self, cache: Path, engine: Engine | None = None) -> None:
         self._cache, self._engine = cache, engine
-        self._there: set[str] = set()  # digests of blobs that the engine has for sure
+        self._there: set[str] = set()  # digests of layers that the engine has for sure
 
     def contexts(
         self, groups: Mapping[str, Layers], base: Path | None, *, compiles: bool
@@ -59,75 +61,145 @@ class Foundations:
 
     def _context(self, base: Path | None, layers: Layers) -> str:
         """The context with the layers on top of the layout of a base, as a bake file names it."""
-        if not self._engine:
-            folder = self._layout(base, layers)
-            return f"oci-layout://{folder}@{oci.layout_digest(folder)}"
-        if not all(layer.done() for layer in layers) or not self._has(self._layout(base, layers)):
-            self._engine.load(self._archive(base, layers))
+        if self._engine:
+            return f"docker-image://{self._image(self._engine, base, layers)}"
         folder = self._layout(base, layers)
-        self._there |= _blobs(folder)
-        return f"docker-image://{_name(folder)}"
+        return f"oci-layout://{folder}@{oci.layout_digest(folder)}"
 
     def _layout(self, base: Path | None, layers: Layers) -> Path:
         """The OCI layout of a foundation, once all its layers are ready."""
         for layer in as_completed(layers):
             layer.result()  # what fails first is told first
         ready = [layer.result() for layer in layers]
-        facts = [oci.layout_digest(base) if base else ""]
-        facts += [f"{each.title} {each.layer}" for each in ready]
-        key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
-        folder = self._cache / "foundations" / key
+        folder = self._cache / "foundations" / _key(_stacked(base, layers))
         folder.parent.mkdir(parents=True, exist_ok=True)
         if not folder.exists():
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{key}-") as scratch:
+            prefix = f".{folder.name}-"
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as scratch:
                 made = Path(scratch, "layout")
                 oci.extend_layout(base, ((r.title, r.layer, r.path) for r in ready), made)
                 keep(made, folder)
         return used(folder)
 
-    def _has(self, folder: Path) -> bool:
-        assert self._engine
-        return self._engine.digest(_name(folder)) == oci.layout_digest(folder)
+    def _image(self, engine: Engine, base: Path | None, layers: Layers) -> str:
+        """The name of a foundation in the engine, which gets what it lacks of it.
 
-    def _archive(self, base: Path | None, layers: Layers) -> Iterator[bytes]:
-        """A foundation as a tar that an engine loads: blobs as they get ready, then what they are.
-
-        Those that the engine has already are left out.
+        It gets ever longer images, of which only the last one keeps its name.
         """
-        sent = set(self._there)
-        for path in oci.layout_layers(base) if base else ():
-            yield from _member(path, sent)
-        for layer in as_completed(layers):
-            ready = layer.result()
-            yield from _member(ready.path, sent, ready.layer.digest.removeprefix("sha256:"))
-        folder = self._layout(base, layers)
-        for path in (folder / "blobs" / "sha256").iterdir():
-            yield from _member(path, sent)
-        index = json.loads((folder / "index.json").read_text())
-        name = {"io.containerd.image.name": f"docker.io/library/{_name(folder)}"}
-        index["manifests"][0]["annotations"] = name
-        layout = (folder / "oci-layout").read_bytes()
-        for file, data in (("oci-layout", layout), ("index.json", json.dumps(index).encode())):
+        if all(layer.done() for layer in layers):
+            found = _stacked(base, layers)
+            if engine.digest(_name(found)) == found.digest:
+                self._note(base, layers)
+                return _name(found)
+        first = sum(layer.done() and _digest(layer) in self._there for layer in layers)
+        ends = [*range(first + _STEP, len(layers), _STEP), len(layers)]
+        loads: list[Future[str]] = []
+        try:
+            self._take(engine, base, layers, [first, *ends], loads)
+        finally:
+            for load in loads[:-1]:
+                if load.done() and not load.cancelled() and not load.exception():
+                    engine.untag(load.result())
+        self._note(base, layers)
+        return loads[-1].result()
+
+    def _take(
+        self,
+        engine: Engine,
+        base: Path | None,
+        layers: Layers,
+        bounds: Sequence[int],
+        loads: list[Future[str]],
+    ) -> None:
+        """Load the images up to each bound but the first; `loads` gets what comes of each."""
+        stop: Future[None] = Future()
+        with ThreadPoolExecutor(2) as pool:
+            try:
+                for start, end in itertools.pairwise(bounds):
+                    step = _Step(
+                        base=base,
+                        layers=layers[:end],
+                        new=layers[start:end],
+                        blobs=() if loads else self._base_blobs(base),
+                        before=loads[-1] if loads else None,
+                        stop=stop,
+                    )
+                    loads.append(pool.submit(step.load, engine))
+                for load in loads:
+                    load.result()
+            except BaseException as error:
+                stop.set_exception(error)
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _base_blobs(self, base: Path | None) -> tuple[Path, ...]:
+        """The base's layers that the engine lacks."""
+        blobs = oci.layout_layers(base) if base else ()
+        return tuple(path for path in blobs if path.name not in self._there)
+
+    def _note(self, base: Path | None, layers: Layers) -> None:
+        """Remember that the engine has a foundation now."""
+        self._there |= {_digest(layer) for layer in layers}
+        self._there |= {path.name for path in self._base_blobs(base)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """An image with some more layers than the one before, on its way to the engine."""
+
+    base: Path | None
+    layers: Layers
+    new: Layers
+    blobs: Sequence[Path]
+    before: Future[str] | None
+    stop: Future[None]
+
+    def load(self, engine: Engine) -> str:
+        """Hand it over; its name."""
+        engine.load(self._archive())
+        return _name(_stacked(self.base, self.layers))
+
+    def _archive(self) -> Iterator[bytes]:
+        """A tar of an OCI layout: blobs as they get ready, what they are once the last image is."""
+        for path in self.blobs:
+            yield from _blob(path, path.name)
+        left: set[Future[Any]] = {*self.new, *([self.before] if self.before else [])}
+        while left:
+            done, _ = wait({*left, self.stop}, return_when=FIRST_COMPLETED)
+            for each in done:
+                found = each.result()
+                if each is not self.before:
+                    yield from _blob(found.path, _digest(each))
+            left -= done
+        made = _stacked(self.base, self.layers)
+        name = {"io.containerd.image.name": f"docker.io/library/{_name(made)}"}
+        for file, data in oci.layout_files(made, name).items():
             yield from _packed(file, io.BytesIO(data), len(data))
         yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _name(folder: Path) -> str:
-    return f"{FOUNDATION}:{folder.name}"
+def _stacked(base: Path | None, layers: Layers) -> oci.Image:
+    """The image of a foundation whose layers are ready."""
+    ready = [layer.result() for layer in layers]
+    return oci.image(base, [(each.title, each.layer) for each in ready])
 
 
-def _blobs(folder: Path) -> set[str]:
-    """The digests of what a layout holds, without their algorithm."""
-    return {path.name for path in (folder / "blobs" / "sha256").iterdir()}
+def _key(image: oci.Image) -> str:
+    return image.digest.removeprefix("sha256:")[:16]
 
 
-def _member(path: Path, sent: set[str], digest: str = "") -> Iterator[bytes]:
-    """A blob in a tar, by its digest or else its file's name, unless it was sent already."""
-    digest = digest or path.name
-    if digest not in sent:
-        sent.add(digest)
-        with path.open("rb") as stream:
-            yield from _packed(f"blobs/sha256/{digest}", stream, path.stat().st_size)
+def _name(image: oci.Image) -> str:
+    return f"{FOUNDATION}:{_key(image)}"
+
+
+def _digest(layer: Future[ReadyLayer]) -> str:
+    return layer.result().layer.digest.removeprefix("sha256:")
+
+
+def _blob(path: Path, digest: str) -> Iterator[bytes]:
+    """A blob in the tar of an OCI layout."""
+    with path.open("rb") as stream:
+        yield from _packed(f"blobs/sha256/{digest}", stream, path.stat().st_size)
 
 
 def _packed(name: str, stream: BinaryIO, size: int) -> Iterator[bytes]:

@@ -48,6 +48,22 @@ class Layer:
     size: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An image without the blobs of its layers: what refers to its manifest, and the documents.
+
+    Those are the configuration and the manifest.
+    """
+
+    descriptor: Mapping[str, Any]
+    documents: tuple[bytes, ...]
+
+    @property
+    def digest(self) -> str:
+        """The manifest's digest."""
+        return str(self.descriptor["digest"])
+
+
 class Compressed(io.RawIOBase):
     """Takes a tar and writes it as a layer's blob; with more than 0 `threads`, beside the caller.
 
@@ -133,10 +149,7 @@ def write_layout(
         shutil.copyfileobj(stream, sink, 1 << 20)
         made = sink.finish()
     os.replace(packed, blobs / made.digest.removeprefix("sha256:"))
-    config, manifest = _image_config(env), _manifest()
-    _append(config, manifest, made, history)
-    manifest["config"] = _blob(blobs, CONFIG, config)
-    return _finish(folder, blobs, manifest)
+    return _write(folder, image(None, [(history, made)], env))
 
 
 def extend_layout(
@@ -148,18 +161,41 @@ def extend_layout(
     """
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
-    config, manifest = _image_config(), _manifest()
-    if base:
-        held = base / "blobs" / "sha256"
-        manifest = _document(held, layout_digest(base))
-        config = _document(held, manifest["config"]["digest"])
-        for path in layout_layers(base):
-            _link(path, blobs / path.name)
-    for title, layer, path in layers:
+    held = tuple(layers)
+    for path in layout_layers(base) if base else ():
+        _link(path, blobs / path.name)
+    for _, layer, path in held:
         _link(path, blobs / layer.digest.removeprefix("sha256:"))
-        _append(config, manifest, layer, title)
-    manifest["config"] = _blob(blobs, CONFIG, config)
-    return _finish(folder, blobs, manifest)
+    return _write(folder, image(base, [(title, layer) for title, layer, _ in held]))
+
+
+def image(base: Path | None, layers: Iterable[tuple[str, Layer]], env: Iterable[str] = ()) -> Image:
+    """The image in the layout `base`, if any, with more layers: what its history says, and it."""
+    config, manifest = _image_config(env), _manifest()
+    if base:
+        blobs = base / "blobs" / "sha256"
+        manifest = _document(blobs, layout_digest(base))
+        config = _document(blobs, manifest["config"]["digest"])
+    for title, layer in layers:
+        held = {"mediaType": f"{LAYER}+zstd", "digest": layer.digest, "size": layer.size}
+        manifest["layers"].append(held)
+        config["rootfs"]["diff_ids"].append(layer.diff_id)
+        config["history"].append({"created": _CREATED, "created_by": title})
+    manifest["config"] = _descriptor(CONFIG, _json(config))
+    documents = (_json(config), _json(manifest))
+    return Image(descriptor=_descriptor(MANIFEST, documents[1]), documents=documents)
+
+
+def layout_files(made: Image, annotations: Mapping[str, str]) -> dict[str, bytes]:
+    """The files of a layout of one image, but for the blobs of its layers; by path."""
+    index = {
+        "schemaVersion": 2,
+        "mediaType": INDEX,
+        "manifests": [{**made.descriptor, "annotations": dict(annotations)}],
+    }
+    documents = {f"blobs/sha256/{hashlib.sha256(d).hexdigest()}": d for d in made.documents}
+    layout = b'{"imageLayoutVersion":"1.0.0"}'
+    return {**documents, "oci-layout": layout, "index.json": _json(index)}
 
 
 def layout_layers(folder: Path) -> tuple[Path, ...]:
@@ -208,22 +244,12 @@ def _manifest() -> dict[str, Any]:
     return {"schemaVersion": 2, "mediaType": MANIFEST, "layers": []}
 
 
-def _finish(folder: Path, blobs: Path, manifest: dict[str, Any]) -> str:
-    """Store the manifest and make the folder a layout of it alone; its digest."""
-    descriptor = _blob(blobs, MANIFEST, manifest)
-    descriptor["annotations"] = {"org.opencontainers.image.ref.name": "base"}
-    (folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
-    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}
-    (folder / "index.json").write_bytes(_json(index))
-    return str(descriptor["digest"])
-
-
-def _append(config: dict[str, Any], manifest: dict[str, Any], layer: Layer, title: str) -> None:
-    """Add a layer to an image."""
-    media_type = f"{LAYER}+zstd"
-    manifest["layers"].append({"mediaType": media_type, "digest": layer.digest, "size": layer.size})
-    config["rootfs"]["diff_ids"].append(layer.diff_id)
-    config["history"].append({"created": _CREATED, "created_by": title})
+def _write(folder: Path, made: Image) -> str:
+    """Make a folder that has the layers' blobs a layout; the manifest's digest."""
+    files = layout_files(made, {"org.opencontainers.image.ref.name": "base"})
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return made.digest
 
 
 def _document(blobs: Path, digest: str) -> dict[str, Any]:
@@ -239,9 +265,6 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _blob(blobs: Path, media_type: str, document: dict[str, Any]) -> dict[str, Any]:
-    """Store a document; its descriptor."""
-    data = _json(document)
-    digest = hashlib.sha256(data).hexdigest()
-    (blobs / digest).write_bytes(data)
-    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
+def _descriptor(media_type: str, data: bytes) -> dict[str, Any]:
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    return {"mediaType": media_type, "digest": digest, "size": len(data)}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,13 @@ class StandInEngine:
         self.blobs: dict[str, bytes] = {}
         self.images: dict[str, str] = {}
         self.loads: list[set[str]] = []
+        self.loaded: Callable[[], None] = lambda: None
 
     def digest(self, image: str) -> str | None:
         return self.images.get(image)
+
+    def untag(self, reference: str) -> None:
+        del self.images[reference]
 
     def load(self, archive: Iterable[bytes]) -> None:
         files = {}
@@ -50,6 +55,7 @@ class StandInEngine:
         self.loads.append(set(blobs))
         name = descriptor["annotations"]["io.containerd.image.name"]
         self.images[name.removeprefix("docker.io/library/")] = descriptor["digest"]
+        self.loaded()
 
     def document(self, digest: str) -> Any:
         return json.loads(self.blobs[digest.removeprefix("sha256:")])
@@ -66,7 +72,13 @@ def base(tmp_path: Path) -> Path:
 @pytest.fixture
 def layers(tmp_path: Path) -> Iterator[Layers]:
     """Two layers, which are made meanwhile."""
-    wheels = [make_wheel(tmp_path, name, "1.0") for name in ("one", "two")]
+    with layers_of(tmp_path, "one", "two") as found:
+        yield found
+
+
+@contextlib.contextmanager
+def layers_of(tmp_path: Path, *names: str) -> Iterator[Layers]:
+    wheels = [make_wheel(tmp_path, name, "1.0") for name in names]
     group = [LayerPlan(title=w.locked.name, wheels=(w.locked,), python="3.11") for w in wheels]
     with (
         web_server(index(wheels)) as (url, _),
@@ -135,6 +147,36 @@ def test_an_engine_gets_each_blob_once(base: Path, layers: Layers, tmp_path: Pat
     assert {p.name for p in (folder / "blobs" / "sha256").iterdir()} <= first | second
     assert made(tmp_path, engine).contexts(groups, base, compiles=True) == found
     assert len(engine.loads) == 2
+
+
+def test_many_layers_go_in_steps(base: Path, tmp_path: Path) -> None:
+    """Each step is the image so far, and has only what is new; the last one alone stays."""
+    names = [f"wheel{number}" for number in range(8)]
+    engine = StandInEngine()
+    with layers_of(tmp_path, *names) as layers:
+        found = made(tmp_path, engine).contexts({"x": layers}, base, compiles=False)
+        digests = [layer.result().layer.digest for layer in layers]
+    assert len(engine.loads) == 4  # of CUDA's libraries there are none: the base, then 3, 3, 2
+    assert sum(map(len, engine.loads)) == len(engine.blobs)
+    manifest = engine.document(engine.images[found["wheels"].removeprefix("docker-image://")])
+    assert [held["digest"] for held in manifest["layers"]][1:] == digests
+    assert len(engine.images) == 2
+
+
+def test_what_fails_in_a_later_step_stops_the_others(base: Path, tmp_path: Path) -> None:
+    engine, never, failed = StandInEngine(), Future[Any](), Future[Any]()
+
+    def fail() -> None:
+        if len(engine.loads) == 2:
+            failed.set_exception(LockError("not the file"))
+
+    engine.loaded = fail
+    with layers_of(tmp_path, "one", "two", "three") as layers:
+        wanted = [*layers, failed, never, never, never]
+        with pytest.raises(LockError, match="not the file"):
+            made(tmp_path, engine).contexts({"x": wanted}, base, compiles=False)
+    assert len(engine.loads) == 2  # the base alone, and the first three
+    assert len(engine.images) == 1
 
 
 def test_an_image_that_was_removed_is_loaded_again(
