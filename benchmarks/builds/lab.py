@@ -17,6 +17,8 @@ from torch_images.engine import Engine
 from torch_images.load import load_config
 from torch_images.network import Network
 from torch_images.packageindex import PackageIndex
+from torch_images.planned import FOUNDATION
+from torch_images.render import LABEL_PREFIX
 from torch_images.resolver import Resolver
 from torch_images.runner import Runner
 from torch_images.wheels import read_lock
@@ -47,6 +49,8 @@ class Lab:
         """Forget all that was built; bases and programs stay."""
         for name in (*self.engine.tags("torch-"), *self.engine.tags(PLAIN)):
             self.engine.untag(name)
+        for image in self.engine.ours(f"{LABEL_PREFIX}.id", FOUNDATION):  # those without a tag
+            self.engine.untag(image.id)
         self.run.run(["docker", "buildx", "prune", "--force", "--all"])
         for part in self.cache.iterdir():
             if part.name not in _KEPT:
