@@ -91,7 +91,7 @@ class Foundations:
             if engine.digest(_name(found)) == found.digest:
                 self._note(base, layers)
                 return _name(found)
-        first = sum(layer.done() and _digest(layer) in self._there for layer in layers)
+        first = sum(1 for _ in itertools.takewhile(self._has, layers))
         ends = [*range(first + _STEP, len(layers), _STEP), len(layers)]
         loads: list[Future[str]] = []
         try:
@@ -119,7 +119,7 @@ class Foundations:
                     step = _Step(
                         base=base,
                         layers=layers[:end],
-                        new=layers[start:end],
+                        new=[layer for layer in layers[start:end] if not self._has(layer)],
                         blobs=() if loads else self._base_blobs(base),
                         before=loads[-1] if loads else None,
                         stop=stop,
@@ -131,6 +131,10 @@ class Foundations:
                 stop.set_exception(error)
                 pool.shutdown(cancel_futures=True)
                 raise
+
+    def _has(self, layer: Future[ReadyLayer]) -> bool:
+        """Whether the engine has a layer for sure."""
+        return layer.done() and _digest(layer) in self._there
 
     def _base_blobs(self, base: Path | None) -> tuple[Path, ...]:
         """The base's layers that the engine lacks."""

@@ -149,6 +149,20 @@ def test_an_engine_gets_each_blob_once(base: Path, layers: Layers, tmp_path: Pat
     assert len(engine.loads) == 2
 
 
+def test_images_may_share_layers_anywhere(base: Path, tmp_path: Path) -> None:
+    engine = StandInEngine()
+    with layers_of(tmp_path, "one", "two", "three") as (one, two, three):
+        foundations = made(tmp_path, engine)
+        for layers in ([one, two], [three, two], [three, one, two]):
+            found = foundations.contexts({"x": layers}, base, compiles=False)
+            name = found["wheels"].removeprefix("docker-image://")
+            manifest = engine.document(engine.images[name])
+            digests = [layer.result().layer.digest for layer in layers]
+            assert [held["digest"] for held in manifest["layers"]][1:] == digests
+            assert {digest.removeprefix("sha256:") for digest in digests} <= engine.blobs.keys()
+    assert sum(map(len, engine.loads)) == len(engine.blobs)
+
+
 def test_many_layers_go_in_steps(base: Path, tmp_path: Path) -> None:
     """Each step is the image so far, and has only what is new; the last one alone stays."""
     names = [f"wheel{number}" for number in range(8)]

@@ -1,0 +1,89 @@
+"""How fast this machine does each step of a build, alone: what no build can be faster than.
+
+    python -m benchmarks.builds.floors
+
+Takes the largest wheel of CUDA 13.0 and one processor. The seconds are those that the image's
+wheels would take at that speed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import zstandard
+
+from benchmarks.builds.lab import ROOT
+from torch_images.network import detect
+from torch_images.oci import Compressed
+from torch_images.packageindex import PackageIndex
+from torch_images.wheels import read_lock
+from torch_images.wheelzip import WheelZip
+
+_LOCK = "wheel-cu130-py311"
+_T = TypeVar("_T")
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    wheels = read_lock(ROOT / "locks" / f"{_LOCK}.txt").wheels
+    largest = max(wheels, key=lambda wheel: wheel.size)
+    download = sum(wheel.size for wheel in wheels)
+    with (
+        tempfile.TemporaryDirectory(dir="/var/tmp") as scratch,
+        PackageIndex(detect(os.environ)) as index,
+    ):
+        fetching, path = _timed(lambda: index.fetch(largest, Path(scratch)))
+        packed = path.read_bytes()
+        inflating, plain = _timed(lambda: _inflate(path))
+        tar = download * len(plain) // len(packed)
+        compressed = io.BytesIO()
+        sink = Compressed(compressed, 1)
+        compressing, _ = _timed(lambda: (sink.write(plain), sink.finish()))
+        hashing, _ = _timed(lambda: hashlib.sha256(plain).digest())
+        blob = download * compressed.tell() // len(packed)
+        unpacker = zstandard.ZstdDecompressor()
+        unpacking, _ = _timed(lambda: unpacker.decompressobj().decompress(compressed.getvalue()))
+        writing, _ = _timed(lambda: _write(Path(scratch, "file"), plain))
+    size = len(plain)
+    steps = (
+        ("fetch the wheels, hash included", download, largest.size / fetching),
+        ("hash the wheels", download, size / hashing),
+        ("inflate", tar, size / inflating),
+        ("hash the tar, compress it, hash the result", tar, size / compressing),
+        ("hash what the engine is given", blob, size / hashing),
+        ("decompress in the engine", tar, size / unpacking),
+        ("hash what comes out", tar, size / hashing),
+        ("write the files", tar, size / writing),
+    )
+    print("| Step, on one processor | GB | MB/s | Seconds |\n|---|---|---|---|")
+    for name, count, speed in steps:
+        print(f"| {name} | {count / 1e9:.2f} | {speed / 1e6:.0f} | {count / speed:.1f} |")
+
+
+def _timed(work: Callable[[], _T]) -> tuple[float, _T]:
+    started = time.monotonic()
+    found = work()
+    return time.monotonic() - started, found
+
+
+def _inflate(path: Path) -> bytes:
+    with WheelZip(path) as wheel:
+        return b"".join(wheel.read(name) for name in wheel.namelist())
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+if __name__ == "__main__":
+    main()
