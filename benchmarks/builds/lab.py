@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,17 @@ _KEPT = ("archive-sets", "bases", "compat", "debs", "tools")
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """Where it all happens: a copy of the project, and a cache of its own."""
+    """Where it all happens: a copy of the project, and a cache of its own.
+
+    `plain` has the figures of this round's plain builds, by lock.
+    """
 
     engine: Engine
     run: Runner
     network: Network
     project: Path
     cache: Path
+    plain: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def disk(self) -> Path:
