@@ -214,7 +214,7 @@ def settle(
         return bases[lock.digest]
 
     plans = {p.target: layer_plans(config, p.spec, p.lock) for p in planned}
-    wanted = [group for held in plans.values() for group in held.values()]
+    wanted = [[p for group in held.values() for p in group] for held in plans.values()]
     foundations = Foundations(cache, builds)
     with bar() as show, making(wanted, cache, network, fresh=options.no_cache, show=show) as layers:
         contexts = {

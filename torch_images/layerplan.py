@@ -62,12 +62,12 @@ def plan_layers(
     removals: Sequence[Removal] = (),
     arches: Sequence[int] = (),
 ) -> tuple[LayerPlan, ...]:
-    """The layers of a group of wheels, the large ones first.
+    """The layers of a group of wheels, the largest first: the order in which they are made.
 
     A layer has only the removals of its own wheels, and depends on `arches` only if one of them
     takes code out, so that other images share it.
     """
-    large = [w for w in sorted(wheels) if w.size >= _LARGE]
+    large = sorted((w for w in wheels if w.size >= _LARGE), key=lambda w: (-w.size, w.name))
     small = tuple(w for w in sorted(wheels) if w.size < _LARGE)
     named: list[tuple[str, tuple[LockedWheel, ...]]]
     named = [(f"{w.name} {w.version}", (w,)) for w in large]
