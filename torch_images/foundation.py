@@ -52,19 +52,21 @@ class Foundations:
         Raises what stands in the way of a layer, and EngineError or DiskError.
         """
         if not base:
-            return {f"wheels-{name}": self._context(None, ls) for name, ls in groups.items()}
-        found = {}
-        if compiles or self._engine:  # the engine unpacks them while torch itself is packed
-            found["libraries"] = self._context(base, groups.get("cuda", ()))
-        found["wheels"] = self._context(base, [x for ls in groups.values() for x in ls])
-        return found if compiles else {"wheels": found["wheels"]}
+            return {f"wheels-{name}": self._contexts(None, ls)[-1] for name, ls in groups.items()}
+        layers = [x for ls in groups.values() for x in ls]
+        libraries, wheels = self._contexts(base, layers, len(groups.get("cuda", ())))
+        return {"libraries": libraries, "wheels": wheels} if compiles else {"wheels": wheels}
 
-    def _context(self, base: Path | None, layers: Layers) -> str:
-        """The context with the layers on top of the layout of a base, as a bake file names it."""
+    def _contexts(self, base: Path | None, layers: Layers, *counts: int) -> list[str]:
+        """The contexts with the first layers on the layout of a base, so many, and with all.
+
+        Names are those that a bake file has.
+        """
+        bounds = (*counts, len(layers))
         if self._engine:
-            return f"docker-image://{self._image(self._engine, base, layers)}"
-        folder = self._layout(base, layers)
-        return f"oci-layout://{folder}@{oci.layout_digest(folder)}"
+            return [f"docker-image://{n}" for n in self._images(self._engine, base, layers, bounds)]
+        folders = [self._layout(base, layers[:count]) for count in bounds]
+        return [f"oci-layout://{folder}@{oci.layout_digest(folder)}" for folder in folders]
 
     def _layout(self, base: Path | None, layers: Layers) -> Path:
         """The OCI layout of a foundation, once all its layers are ready."""
@@ -81,51 +83,62 @@ class Foundations:
                 keep(made, folder)
         return used(folder)
 
-    def _image(self, engine: Engine, base: Path | None, layers: Layers) -> str:
-        """The name of a foundation in the engine, which gets what it lacks of it.
+    def _images(
+        self, engine: Engine, base: Path | None, layers: Layers, bounds: Sequence[int]
+    ) -> list[str]:
+        """The names of the images up to each bound in the engine, which gets what it lacks.
 
-        It gets ever longer images, of which only the last one keeps its name.
+        It gets ever longer images, of which those alone keep their names.
         """
-        if all(layer.done() for layer in layers):
-            found = _stacked(base, layers)
-            if engine.digest(_name(found)) == found.digest:
-                self._note(base, layers)
-                return _name(found)
-        first = sum(1 for _ in itertools.takewhile(self._has, layers))
-        ends = [*range(first + _STEP, len(layers), _STEP), len(layers)]
-        loads: list[Future[str]] = []
-        try:
-            self._take(engine, base, layers, [first, *ends], loads)
-        finally:
-            for load in loads[:-1]:
-                if load.done() and not load.cancelled() and not load.exception():
-                    engine.untag(load.result())
+        missing = {end for end in bounds if not self._found(engine, base, layers[:end])}
+        if missing:
+            known = sum(1 for _ in itertools.takewhile(self._has, layers))
+            ends = sorted({*missing, *range(known + _STEP, max(missing), _STEP)})
+            loads: dict[int, Future[str]] = {}
+            try:
+                self._take(engine, base, layers, ends, loads)
+            finally:
+                for end in loads.keys() - set(bounds):
+                    load = loads[end]
+                    if load.done() and not load.cancelled() and not load.exception():
+                        engine.untag(load.result())
         self._note(base, layers)
-        return loads[-1].result()
+        return [_name(_stacked(base, layers[:end])) for end in bounds]
+
+    def _found(self, engine: Engine, base: Path | None, layers: Layers) -> bool:
+        """Whether the engine has an image already; then it has its layers."""
+        if not all(layer.done() for layer in layers):
+            return False
+        made = _stacked(base, layers)
+        if engine.digest(_name(made)) != made.digest:
+            return False
+        self._note(base, layers)
+        return True
 
     def _take(
         self,
         engine: Engine,
         base: Path | None,
         layers: Layers,
-        bounds: Sequence[int],
-        loads: list[Future[str]],
+        ends: Sequence[int],
+        loads: dict[int, Future[str]],
     ) -> None:
-        """Load the images up to each bound but the first; `loads` gets what comes of each."""
+        """Load the images up to each end; `loads` gets what comes of each."""
         stop: Future[None] = Future()
         with ThreadPoolExecutor(2) as pool:
             try:
-                for start, end in itertools.pairwise(bounds):
+                before: Future[str] | None = None
+                for start, end in itertools.pairwise([0, *ends]):
                     step = _Step(
                         base=base,
                         layers=layers[:end],
                         new=[layer for layer in layers[start:end] if not self._has(layer)],
-                        blobs=() if loads else self._base_blobs(base),
-                        before=loads[-1] if loads else None,
+                        blobs=() if before else self._base_blobs(base),
+                        before=before,
                         stop=stop,
                     )
-                    loads.append(pool.submit(step.load, engine))
-                for load in loads:
+                    before = loads[end] = pool.submit(step.load, engine)
+                for load in loads.values():
                     load.result()
             except BaseException as error:
                 stop.set_exception(error)
