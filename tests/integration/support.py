@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers import closed_port
+from torch_images.engine import Engine
+from torch_images.planned import FOUNDATION
 
 ROOT = Path(__file__).resolve().parents[2]
 SELECT = "cu*-sm120-wheel-bookworm-runtime"
@@ -30,6 +32,12 @@ class Built:
     tags: tuple[str, ...]
     observed: dict[str, str]
     checks: dict[str, int]
+
+
+def images(engine: Engine) -> dict[str, str]:
+    """The images of this project in the engine by tag, candidates too, but not what they start from."""
+    tags = (tag for tag in engine.tags("torch-") if not tag.startswith(FOUNDATION))
+    return {tag: engine.inspect(tag).id for tag in tags}
 
 
 def invoke(

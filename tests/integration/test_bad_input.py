@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.standins import WHEEL_LOCK as LOCK
 from tests.integration.standins import small_project
-from tests.integration.support import ROOT, Built, invoke
+from tests.integration.support import ROOT, Built, images, invoke
 from tests.servers import closed_port, web_server
 from torch_images.bake import BuildOptions
 from torch_images.base import prepare
@@ -57,7 +57,7 @@ def test_a_wheel_whose_hash_differs(
     lock = read_lock(ROOT / LOCK)
     wheel = next(w for w in lock.wheels if w.name == "typing-extensions")
     folder = project((LOCK, wheel.sha256, "0" * 64))
-    before = engine.tags("torch-")
+    before = images(engine)
     done = invoke(*BUILD, cwd=folder)
     assert done.returncode == 3
     assert last_line(done) == (
@@ -65,7 +65,7 @@ def test_a_wheel_whose_hash_differs(
         f"sha256:{'0' * 64}, found sha256:{wheel.sha256}; the server has another one; if that "
         "is meant, run `invoke lock`"
     )
-    assert engine.tags("torch-") == before
+    assert images(engine) == before
 
 
 def test_an_unreachable_index(
@@ -74,12 +74,12 @@ def test_an_unreachable_index(
     lock = read_lock(ROOT / LOCK)
     wheel = next(w for w in lock.wheels if w.name == "setuptools")
     folder = project((LOCK, f"# {wheel.size} bytes, {wheel.filename}\n{wheel.line}\n", ""))
-    before = engine.tags("torch-")
+    before = images(engine)
     index = f"http://127.0.0.1:{closed_port()}/simple"
     done = invoke(*BUILD, cwd=folder, env={"UV_DEFAULT_INDEX": index, "UV_HTTP_RETRIES": "0"})
     assert done.returncode == 6, done.stderr[-2000:]
     assert last_line(done).startswith("error: the package index could not be asked: ")
-    assert engine.tags("torch-") == before
+    assert images(engine) == before
 
 
 def test_an_unreachable_debian_mirror(
@@ -199,7 +199,7 @@ def test_a_killed_build_is_safe_to_repeat(
     lock = read_lock(ROOT / LOCK)
     wheel = next(w for w in lock.wheels if w.name == "networkx")
     folder = project((LOCK, f"# {wheel.size} bytes, {wheel.filename}\n{wheel.line}\n", ""))
-    before = {tag: engine.inspect(tag).id for tag in engine.tags("torch-")}
+    before = images(engine)
     killed = subprocess.Popen(
         [sys.executable, "-m", "invoke", *BUILD],
         cwd=folder,
@@ -213,7 +213,7 @@ def test_a_killed_build_is_safe_to_repeat(
     os.killpg(killed.pid, signal.SIGKILL)
     killed.stderr.close()
     assert killed.wait() == -signal.SIGKILL
-    assert {tag: engine.inspect(tag).id for tag in engine.tags("torch-")} == before
+    assert images(engine) == before
 
     config = load_config(folder / "images.yaml")
     copy = dataclasses.replace(place, root=folder, locks=folder / "locks")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.support import Built, invoke
+from tests.integration.support import Built, images, invoke
 from torch_images.debs import format_debs, read_debs
 from torch_images.engine import Engine
 from torch_images.lockfile import write
@@ -102,7 +102,7 @@ def test_a_stale_lock_is_refused_where_it_must_be_met(
     stale: tuple[Path, dict[str, str]], engine: Engine
 ) -> None:
     folder, env = stale
-    before = engine.tags("torch-")
+    before = images(engine)
     done = invoke(*BUILD, "--locked", cwd=folder, env=env)
     assert done.returncode == 3
     assert last_line(done.stderr) == (
@@ -112,7 +112,7 @@ def test_a_stale_lock_is_refused_where_it_must_be_met(
     check = invoke("lock", "--check", "--select", "base-bookworm", cwd=folder)
     assert check.returncode == 3
     assert "  vanished  tini 0.0 -> 0.19.0" in check.stdout
-    assert engine.tags("torch-") == before
+    assert images(engine) == before
 
 
 def test_a_stale_lock_is_replaced_where_it_need_not(
