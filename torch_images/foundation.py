@@ -54,6 +54,8 @@ class Foundations:
         if not base:
             return {f"wheels-{name}": self._contexts(None, ls)[-1] for name, ls in groups.items()}
         layers = [x for ls in groups.values() for x in ls]
+        if not compiles and not self._engine:  # an engine keeps the libraries for other images
+            return {"wheels": self._contexts(base, layers)[-1]}
         libraries, wheels = self._contexts(base, layers, len(groups.get("cuda", ())))
         return {"libraries": libraries, "wheels": wheels} if compiles else {"wheels": wheels}
 
