@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -213,14 +214,28 @@ def settle(
             )
         return bases[lock.digest]
 
+    def layout(base: Base, lock: DebLock) -> Path:
+        made = ready(base, lock).layout
+        assert made, f"{base.name} is not bootstrapped"
+        return made
+
     plans = {p.target: layer_plans(config, p.spec, p.lock) for p in planned}
     wanted = [[p for group in held.values() for p in group] for held in plans.values()]
     foundations = Foundations(cache, builds)
-    with bar() as show, making(wanted, cache, network, fresh=options.no_cache, show=show) as layers:
+    with (
+        bar() as show,
+        making(wanted, cache, network, fresh=options.no_cache, show=show) as layers,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        starts = {p.lock.base.digest: p for p in planned if not p.lock.base.image}
+        layouts = {
+            digest: beside.submit(layout, image.spec.base, image.lock.base)
+            for digest, image in starts.items()
+        }
         contexts = {
             image.target: foundations.contexts(
                 {n: [layers[p] for p in held] for n, held in plans[image.target].items()},
-                ready(image.spec.base, image.lock.base).layout,
+                layouts.get(image.lock.base.digest),
                 compiles=bool(image.lock.sources),
             )
             for image in planned

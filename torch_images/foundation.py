@@ -27,6 +27,8 @@ _CHUNK = 1 << 20
 _STEP = 3
 
 Layers = Sequence[Future[ReadyLayer]]
+# The layout of the base that layers lie on.
+Layout = Future[Path]
 
 
 class Foundations:
@@ -42,14 +44,14 @@ class Foundations:
         self._there: set[str] = set()  # digests of layers that the engine has for sure
 
     def contexts(
-        self, groups: Mapping[str, Layers], base: Path | None, *, compiles: bool
+        self, groups: Mapping[str, Layers], base: Layout | None, *, compiles: bool
     ) -> dict[str, str]:
         """The named contexts with the layers of an image, by group, for its Dockerfile.
 
         On a base they are one image, and what `compiles` starts from CUDA's libraries alone.
         Without, each group is for itself, to be copied onto an image.
 
-        Raises what stands in the way of a layer, and EngineError or DiskError.
+        Raises what stands in the way of a layer or the base, and EngineError or DiskError.
         """
         if not base:
             return {f"wheels-{name}": self._contexts(None, ls)[-1] for name, ls in groups.items()}
@@ -59,7 +61,7 @@ class Foundations:
         libraries, wheels = self._contexts(base, layers, len(groups.get("cuda", ())))
         return {"libraries": libraries, "wheels": wheels} if compiles else {"wheels": wheels}
 
-    def _contexts(self, base: Path | None, layers: Layers, *counts: int) -> list[str]:
+    def _contexts(self, base: Layout | None, layers: Layers, *counts: int) -> list[str]:
         """The contexts with the first layers on the layout of a base, so many, and with all.
 
         Names are those that a bake file has.
@@ -70,10 +72,10 @@ class Foundations:
         folders = [self._layout(base, layers[:count]) for count in bounds]
         return [f"oci-layout://{folder}@{oci.layout_digest(folder)}" for folder in folders]
 
-    def _layout(self, base: Path | None, layers: Layers) -> Path:
+    def _layout(self, base: Layout | None, layers: Layers) -> Path:
         """The OCI layout of a foundation, once all its layers are ready."""
-        for layer in as_completed(layers):
-            layer.result()  # what fails first is told first
+        for part in as_completed(_parts(base, layers)):
+            part.result()  # what fails first is told first
         ready = [layer.result() for layer in layers]
         folder = self._cache / "foundations" / _key(_stacked(base, layers))
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -81,17 +83,20 @@ class Foundations:
             prefix = f".{folder.name}-"
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as scratch:
                 made = Path(scratch, "layout")
-                oci.extend_layout(base, ((r.title, r.layer, r.path) for r in ready), made)
+                start = base.result() if base else None
+                oci.extend_layout(start, ((r.title, r.layer, r.path) for r in ready), made)
                 keep(made, folder)
         return used(folder)
 
     def _images(
-        self, engine: Engine, base: Path | None, layers: Layers, bounds: Sequence[int]
+        self, engine: Engine, base: Layout | None, layers: Layers, bounds: Sequence[int]
     ) -> list[str]:
         """The names of the images up to each bound in the engine, which gets what it lacks.
 
         It gets ever longer images, of which those alone keep their names.
         """
+        if base and all(layer.done() for layer in layers):
+            wait([base])  # all may be there; what is still packed is handed over meanwhile
         missing = {end for end in bounds if not self._found(engine, base, layers[:end])}
         if missing:
             known = sum(1 for _ in itertools.takewhile(self._has, layers))
@@ -107,9 +112,9 @@ class Foundations:
         self._note(base, layers)
         return [_name(_stacked(base, layers[:end])) for end in bounds]
 
-    def _found(self, engine: Engine, base: Path | None, layers: Layers) -> bool:
+    def _found(self, engine: Engine, base: Layout | None, layers: Layers) -> bool:
         """Whether the engine has an image already; then it has its layers."""
-        if not all(layer.done() for layer in layers):
+        if not all(part.done() for part in _parts(base, layers)):
             return False
         made = _stacked(base, layers)
         if engine.digest(_name(made)) != made.digest:
@@ -120,7 +125,7 @@ class Foundations:
     def _take(
         self,
         engine: Engine,
-        base: Path | None,
+        base: Layout | None,
         layers: Layers,
         ends: Sequence[int],
         loads: dict[int, Future[str]],
@@ -135,8 +140,8 @@ class Foundations:
                         base=base,
                         layers=layers[:end],
                         new=[layer for layer in layers[start:end] if not self._has(layer)],
-                        blobs=() if before else self._base_blobs(base),
                         before=before,
+                        there=frozenset(self._there),
                         stop=stop,
                     )
                     before = loads[end] = pool.submit(step.load, engine)
@@ -151,26 +156,25 @@ class Foundations:
         """Whether the engine has a layer for sure."""
         return layer.done() and _digest(layer) in self._there
 
-    def _base_blobs(self, base: Path | None) -> tuple[Path, ...]:
-        """The base's layers that the engine lacks."""
-        blobs = oci.layout_layers(base) if base else ()
-        return tuple(path for path in blobs if path.name not in self._there)
-
-    def _note(self, base: Path | None, layers: Layers) -> None:
+    def _note(self, base: Layout | None, layers: Layers) -> None:
         """Remember that the engine has a foundation now."""
         self._there |= {_digest(layer) for layer in layers}
-        self._there |= {path.name for path in self._base_blobs(base)}
+        if base:
+            self._there |= {path.name for path in oci.layout_layers(base.result())}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """An image with some more layers than the one before, on its way to the engine."""
+    """An image with some more layers than the one before, on its way to the engine.
 
-    base: Path | None
+    The first one has the base. `there` are digests of layers that the engine has already.
+    """
+
+    base: Layout | None
     layers: Layers
     new: Layers
-    blobs: Sequence[Path]
     before: Future[str] | None
+    there: frozenset[str]
     stop: Future[None]
 
     def load(self, engine: Engine) -> str:
@@ -180,14 +184,17 @@ class _Step:
 
     def _archive(self) -> Iterator[bytes]:
         """A tar of an OCI layout: blobs as they get ready, what they are once the last image is."""
-        for path in self.blobs:
-            yield from _blob(path, path.name)
-        left: set[Future[Any]] = {*self.new, *([self.before] if self.before else [])}
+        start = self.before or self.base
+        left: set[Future[Any]] = {*self.new, *([start] if start else [])}
         while left:
             done, _ = wait({*left, self.stop}, return_when=FIRST_COMPLETED)
             for each in done:
                 found = each.result()
-                if each is not self.before:
+                if each is self.base:
+                    for path in oci.layout_layers(found):
+                        if path.name not in self.there:
+                            yield from _blob(path, path.name)
+                elif each is not self.before:
                     yield from _blob(found.path, _digest(each))
             left -= done
         made = _stacked(self.base, self.layers)
@@ -197,10 +204,15 @@ class _Step:
         yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _stacked(base: Path | None, layers: Layers) -> oci.Image:
-    """The image of a foundation whose layers are ready."""
+def _parts(base: Layout | None, layers: Layers) -> list[Future[Any]]:
+    """All that a foundation waits for."""
+    return [*layers, *([base] if base else [])]
+
+
+def _stacked(base: Layout | None, layers: Layers) -> oci.Image:
+    """The image of a foundation whose base and layers are ready."""
     ready = [layer.result() for layer in layers]
-    return oci.image(base, [(each.title, each.layer) for each in ready])
+    return oci.image(base.result() if base else None, [(each.title, each.layer) for each in ready])
 
 
 def _key(image: oci.Image) -> str:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,8 @@ from torch_images.errors import (
     TorchImagesError,
 )
 from torch_images.failures import explain
+from torch_images.foundation import Foundations, Layout
+from torch_images.layerplan import LayerPlan
 from torch_images.matrix import choose, select
 from torch_images.network import Network
 from torch_images.planned import Planned, plan
@@ -284,13 +288,28 @@ def test_what_images_share_is_made_ready_once(
 
     def base(_: object, lock: DebLock, **options: object) -> ReadyBase:
         asked.append(lock.name)
-        return ReadyBase(lock=lock, contexts={"debs": "/d"}, digest="sha256:0")
+        contexts = {"base": "oci-layout:///b@sha256:0"} if lock.name == "base-bookworm" else {}
+        return ReadyBase(lock=lock, contexts=contexts, digest="sha256:0")
+
+    @contextlib.contextmanager
+    def making(
+        groups: list[list[LayerPlan]], *_: object, **options: object
+    ) -> Iterator[dict[LayerPlan, LayerPlan]]:
+        yield {plan: plan for group in groups for plan in group}
+
+    def contexts(
+        _: Foundations, groups: dict[str, list[LayerPlan]], base: Layout, *, compiles: bool
+    ) -> dict[str, str]:
+        titles = sorted(plan.title for group in groups.values() for plan in group)
+        return {"wheels": f"{titles} on {base.result()}"}
 
     def compat(_: object, lock: DebLock, mode: str, **options: object) -> None:
         asked.append(f"{lock.name} {mode}")
 
     monkeypatch.setattr(build, "prepare_base", base)
     monkeypatch.setattr(build, "prepare_compat", compat)
+    monkeypatch.setattr(build, "making", making)
+    monkeypatch.setattr(Foundations, "contexts", contexts)
     images = plan(config, select(config, "cu130-sm*0-wheel-bookworm-*"), root, root / "locks")
     place = Workplace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
     nobody = Engine(None)  # type: ignore[arg-type]
@@ -308,6 +327,8 @@ def test_what_images_share_is_made_ready_once(
         more = bool(image.spec.variant.packages)
         assert (parts[image.target].added is not None) == more == bool(image.lock.extra_debs)
         assert image.lock.compat is None
+        assert "'torch " in parts[image.target].foundations["wheels"]
+        assert parts[image.target].foundations["wheels"].endswith(" on /b")
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ import pytest
 from tests.servers import web_server
 from tests.wheels import index, make_wheel
 from torch_images.errors import LockError
-from torch_images.foundation import Foundations, Layers
+from torch_images.foundation import Foundations, Layers, Layout
 from torch_images.layerplan import LayerPlan
-from torch_images.layers import making
+from torch_images.layers import ReadyLayer, making
 from torch_images.network import Network
 from torch_images.oci import layout_digest, write_layout
 from torch_images.planned import FOUNDATION
@@ -62,7 +62,13 @@ class StandInEngine:
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
+def base(tmp_path: Path) -> Layout:
+    ready: Layout = Future()
+    ready.set_result(bootstrapped(tmp_path))
+    return ready
+
+
+def bootstrapped(tmp_path: Path) -> Path:
     with tarfile.open(tmp_path / "tree", "w"):
         pass
     write_layout(tmp_path / "base", tmp_path / "tree", history="the base", env=("PATH=/bin",))
@@ -92,7 +98,7 @@ def made(tmp_path: Path, engine: StandInEngine | None = None) -> Foundations:
 
 
 def test_a_foundation_is_the_base_with_the_layers(
-    base: Path, layers: Layers, tmp_path: Path
+    base: Layout, layers: Layers, tmp_path: Path
 ) -> None:
     named = made(tmp_path).contexts({"cuda": layers}, base, compiles=False)["wheels"]
     folder, _, digest = named.removeprefix("oci-layout://").rpartition("@")
@@ -114,7 +120,7 @@ def test_a_foundation_is_the_base_with_the_layers(
     assert again["wheels"].rpartition("@")[2] == digest
 
 
-def test_contexts_of_an_image(base: Path, layers: Layers, tmp_path: Path) -> None:
+def test_contexts_of_an_image(base: Layout, layers: Layers, tmp_path: Path) -> None:
     one, two = layers
     groups = {"cuda": [one], "python": [two]}
     for engine in (None, StandInEngine()):
@@ -126,7 +132,7 @@ def test_contexts_of_an_image(base: Path, layers: Layers, tmp_path: Path) -> Non
         assert copied.keys() == {"wheels-cuda", "wheels-python"}
 
 
-def test_an_engine_gets_each_blob_once(base: Path, layers: Layers, tmp_path: Path) -> None:
+def test_an_engine_gets_each_blob_once(base: Layout, layers: Layers, tmp_path: Path) -> None:
     """What is loaded is the layout that a builder elsewhere gets; the libraries come first."""
     one, two = layers
     groups, engine = {"cuda": [one], "python": [two]}, StandInEngine()
@@ -149,7 +155,7 @@ def test_an_engine_gets_each_blob_once(base: Path, layers: Layers, tmp_path: Pat
     assert len(engine.loads) == 2
 
 
-def test_images_may_share_layers_anywhere(base: Path, tmp_path: Path) -> None:
+def test_images_may_share_layers_anywhere(base: Layout, tmp_path: Path) -> None:
     engine = StandInEngine()
     with layers_of(tmp_path, "one", "two", "three") as (one, two, three):
         foundations = made(tmp_path, engine)
@@ -163,7 +169,7 @@ def test_images_may_share_layers_anywhere(base: Path, tmp_path: Path) -> None:
     assert sum(map(len, engine.loads)) == len(engine.blobs)
 
 
-def test_many_layers_go_in_steps(base: Path, tmp_path: Path) -> None:
+def test_many_layers_go_in_steps(base: Layout, tmp_path: Path) -> None:
     """Each step is the image so far, and has only what is new; the last one alone stays."""
     names = [f"wheel{number}" for number in range(8)]
     engine = StandInEngine()
@@ -177,7 +183,7 @@ def test_many_layers_go_in_steps(base: Path, tmp_path: Path) -> None:
     assert len(engine.images) == 2
 
 
-def test_what_fails_in_a_later_step_stops_the_others(base: Path, tmp_path: Path) -> None:
+def test_what_fails_in_a_later_step_stops_the_others(base: Layout, tmp_path: Path) -> None:
     engine, never, failed = StandInEngine(), Future[Any](), Future[Any]()
 
     def fail() -> None:
@@ -194,7 +200,7 @@ def test_what_fails_in_a_later_step_stops_the_others(base: Path, tmp_path: Path)
 
 
 def test_an_image_that_was_removed_is_loaded_again(
-    base: Path, layers: Layers, tmp_path: Path
+    base: Layout, layers: Layers, tmp_path: Path
 ) -> None:
     engine = StandInEngine()
     found = made(tmp_path, engine).contexts({"cuda": layers}, base, compiles=False)
@@ -205,9 +211,42 @@ def test_an_image_that_was_removed_is_loaded_again(
     assert engine.images[name] != "sha256:another"
 
 
+def test_layers_are_on_their_way_before_the_base_is_made(layers: Layers, tmp_path: Path) -> None:
+    one, two = layers
+    base: Layout = Future()
+    packed: Future[ReadyLayer] = Future()
+
+    class Engine(StandInEngine):
+        """Has begun to take the first layer before the rest is made."""
+
+        def load(self, archive: Iterable[bytes]) -> None:
+            blobs = iter(archive)
+            early = [next(blobs)]
+            if not base.done():
+                base.set_result(bootstrapped(tmp_path))
+                packed.set_result(two.result())
+            super().load([*early, *blobs])
+
+    engine, groups = Engine(), {"cuda": [one], "python": [packed]}
+    found = made(tmp_path, engine).contexts(groups, base, compiles=True)
+    assert made(tmp_path, engine).contexts(groups, base, compiles=True) == found
+    assert len(engine.loads) == 2
+
+
+@pytest.mark.parametrize("engine", [None, StandInEngine()])
+def test_a_base_that_fails_is_the_error(
+    engine: StandInEngine | None, layers: Layers, tmp_path: Path
+) -> None:
+    base: Layout = Future()
+    base.set_exception(LockError("no such package"))
+    with pytest.raises(LockError, match="no such package"):
+        made(tmp_path, engine).contexts({"cuda": layers}, base, compiles=False)
+    assert not engine or not engine.images
+
+
 @pytest.mark.parametrize("engine", [None, StandInEngine()])
 def test_a_layer_that_fails_is_the_error(
-    engine: StandInEngine | None, base: Path, layers: Layers, tmp_path: Path
+    engine: StandInEngine | None, base: Layout, layers: Layers, tmp_path: Path
 ) -> None:
     failed: Future[Any] = Future()
     failed.set_exception(LockError("not the file"))
