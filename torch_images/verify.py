@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ class Check:
     outcome: str
     seconds: float
     message: str = ""
+
+
+# What a suite found: its checks, and facts by name.
+Found = tuple[tuple[Check, ...], dict[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,15 +156,23 @@ def verify(
         return kept
     # NCCL's processes talk through shared memory, of which Docker gives 64 MB.
     options = {**with_gpus(gpus), "shm_size": "2g"} if gpus else {}
-    with engine.container(info.id, network_mode="none", **options) as container:
-        outside = _outside(container, info, wanted, place, run)
-        inside = _inside(container, wanted, place, run, gpus=bool(gpus))
+
+    def outside() -> Found:
+        with engine.container(info.id, network_mode="none", **options) as container:
+            return _outside(container, info, wanted, place, run)
+
+    # Side by side, each in a container of its own: what one leaves is no business of the other.
+    with ThreadPoolExecutor(1) as beside:
+        first = beside.submit(outside)
+        with engine.container(info.id, network_mode="none", **options) as container:
+            inside = _inside(container, wanted, place, run, gpus=bool(gpus))
+        found = (first.result(), inside)
     report = VerifyReport(
         digest=info.id,
         id=planned.spec.id,
         suite=suite,
-        checks=(*outside[0], *inside[0]),
-        observed={**outside[1], **inside[1]},
+        checks=tuple(check for checks, _ in found for check in checks),
+        observed={name: value for _, facts in found for name, value in facts.items()},
         seconds=round(time.monotonic() - started, 1),
     )
     write_report(report, place)
@@ -213,7 +226,7 @@ def suite_hash(root: Path, wanted: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def parse_junit(text: str, prefix: str) -> tuple[tuple[Check, ...], dict[str, str]]:
+def parse_junit(text: str, prefix: str) -> Found:
     """The checks and observed facts in a JUnit XML report of pytest."""
     checks: list[Check] = []
     observed: dict[str, str] = {}
@@ -242,7 +255,7 @@ def _outside(
     wanted: Mapping[str, Any],
     place: Workplace,
     run: Runner,
-) -> tuple[tuple[Check, ...], dict[str, str]]:
+) -> Found:
     with tempfile.TemporaryDirectory() as scratch:
         expected, report = Path(scratch, "expected.json"), Path(scratch, "report.xml")
         facts = {**wanted, "inspect": dict(info.config), "created": info.created}
@@ -265,7 +278,7 @@ def _inside(
     run: Runner,
     *,
     gpus: bool,
-) -> tuple[tuple[Check, ...], dict[str, str]]:
+) -> Found:
     site = install_tools("tools-verify", place, run)
     container.exec("mkdir", "-p", _INSIDE)
     files = {f"site/{name}": data for name, data in _files(site, ".").items()}
