@@ -1,8 +1,9 @@
 """Measure builds against a plain `docker build` of the same wheels, side by side.
 
-    python -m benchmarks.builds [--rounds N] [--row NAME]... [--output FOLDER]
+    python -m benchmarks.builds [--rounds N] [--row NAME]... [--output FOLDER] [--resume]
 
 Builds the last commit. Empties BuildKit's store and removes images of torch-images on the way.
+What was measured is kept after each row, and `--resume` goes on from there.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ import os
 import platform
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.builds.lab import ROOT, Lab
 from benchmarks.builds.report import plot, summary, table
-from benchmarks.builds.rows import ROWS, rounds
+from benchmarks.builds.rows import ROWS, Figures, rounds
 from torch_images.engine import connect
 from torch_images.network import detect
 from torch_images.runner import Runner
+
+# What makes an image, and what measures it.
+_SOURCES = ("benchmarks/builds", "docker", "images.yaml", "locks", "scripts", "torch_images")
 
 
 def main() -> None:
@@ -30,9 +35,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--row", action="append", choices=list(ROWS), help="only this; repeatable")
     parser.add_argument("--output", type=Path, default=Path("build/benchmarks"))
+    parser.add_argument("--resume", action="store_true", help="add what OUTPUT/builds.json lacks")
     options = parser.parse_args()
     engine, run = connect(), Runner()
     rows = tuple(options.row or ROWS)
+    kept = options.output / "builds.json"
+    commit = run.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"]).output.strip()
+    head: dict[str, Any] = {"commit": commit, "machine": machine(engine.version())}
+    figures: dict[str, list[Figures]] = {}
+    if options.resume:
+        head, figures = read(kept, head, run)
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="torch-images-bench-") as scratch:
         folder = Path(scratch)
         run.run(["git", "clone", "--quiet", str(ROOT), str(folder / "project")])
@@ -46,18 +58,28 @@ def main() -> None:
         )
         lab.base()
         lab.invoke("build", "--cuda", "13.0", "--dry-run")
-        figures: dict[str, list[dict[str, float]]] = {name: [] for name in rows}
         options.output.mkdir(parents=True, exist_ok=True)
-        for name, _, found in rounds(lab, rows, options.rounds):
-            figures[name].append(found)
-            document = {"machine": machine(engine.version()), "rows": figures}
-            text = json.dumps(document, indent=1) + "\n"
-            (options.output / "builds.json").write_text(text)
+        for name, found in rounds(lab, rows, options.rounds, figures):
+            figures.setdefault(name, []).append(found)
+            kept.write_text(json.dumps({**head, "rows": figures}, indent=1) + "\n")
         lab.empty()
     lines = summary(figures)
     (options.output / "builds.md").write_text(table(lines))
     plot(lines, options.output / "builds.svg")
     print(table(lines))
+
+
+def read(
+    kept: Path, head: Mapping[str, Any], run: Runner
+) -> tuple[dict[str, Any], dict[str, list[Figures]]]:
+    """What an earlier run measured on the same machine; ends here if it built other sources."""
+    document = json.loads(kept.read_text())
+    figures: dict[str, list[Figures]] = document.pop("rows")
+    compare = ["git", "-C", str(ROOT), "diff", "--quiet", document["commit"], str(head["commit"])]
+    differs = run.run([*compare, "--", *_SOURCES], check=False).code
+    if differs or document["machine"] != head["machine"]:
+        raise SystemExit(f"{kept} is of other sources or another machine; leave --resume out")
+    return document, figures
 
 
 def machine(engine: str) -> dict[str, Any]:

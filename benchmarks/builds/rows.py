@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from benchmarks.builds.lab import Lab
 from benchmarks.builds.measure import measuring
@@ -122,13 +122,20 @@ ROWS: dict[str, Row] = {
 }
 
 
-def rounds(lab: Lab, names: tuple[str, ...], count: int) -> Iterator[tuple[str, int, Figures]]:
-    """Measure each row so many times, the rows one after the other within each round."""
+def rounds(
+    lab: Lab, names: tuple[str, ...], count: int, known: Mapping[str, Sequence[Figures]]
+) -> Iterator[tuple[str, Figures]]:
+    """Measure each row so many times, the rows one after the other within each round.
+
+    `known` is what was measured before, which counts.
+    """
+    before = {name: len(known.get(name, ())) for name in names}
     for number in range(count):
         lab.plain.clear()
         for name in names:
-            print(f"round {number + 1} of {count}: {name}", file=sys.stderr)
-            yield name, number, ROWS[name](lab)
+            if before[name] <= number:
+                print(f"round {number + 1} of {count}: {name}", file=sys.stderr)
+                yield name, ROWS[name](lab)
 
 
 def _plain(lab: Lab, lock: str) -> Figures:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
+
+from benchmarks.builds import rows
+from benchmarks.builds.__main__ import read
+from benchmarks.builds.lab import Lab
 from benchmarks.builds.report import Line, plot, summary, table
+from tests.unit.fakes import FakeRunner
+from torch_images.network import Network
 
 FIGURES = {
     "cold": [
@@ -37,3 +45,30 @@ def test_table_and_plot(tmp_path: Path) -> None:
         plot(summary(FIGURES), file)
     assert files[0].read_bytes() == files[1].read_bytes()
     assert "cold, seconds" in files[0].read_text()
+
+
+def test_what_was_measured_is_not_measured_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(rows, "ROWS", {"a": lambda _: {"x": 1.0}, "b": lambda _: {"x": 2.0}})
+    lab = Lab(
+        engine=None,  # type: ignore[arg-type]
+        run=FakeRunner(),
+        network=Network(),
+        project=tmp_path,
+        cache=tmp_path,
+    )
+    known = {"a": [{"x": 0.0}, {"x": 0.0}], "b": [{"x": 0.0}]}
+    names = [name for name, _ in rows.rounds(lab, ("a", "b"), 3, known)]
+    assert names == ["b", "a", "b"]
+
+
+def test_figures_of_other_sources_are_not_added_to(tmp_path: Path) -> None:
+    kept, head = tmp_path / "builds.json", {"commit": "new", "machine": {"cores": 2}}
+    document = {"commit": "old", "machine": {"cores": 2}, "rows": FIGURES}
+    kept.write_text(json.dumps(document))
+    assert read(kept, head, FakeRunner()) == ({"commit": "old", "machine": {"cores": 2}}, FIGURES)
+    with pytest.raises(SystemExit, match="other sources or another machine"):
+        read(kept, head, FakeRunner({"git": (1, "")}))
+    with pytest.raises(SystemExit, match="other sources or another machine"):
+        read(kept, head | {"machine": {"cores": 4}}, FakeRunner())
