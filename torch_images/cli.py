@@ -6,7 +6,6 @@ Imports stay inside the functions, so that `invoke --list` needs neither Docker 
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import json
 import logging
@@ -40,7 +39,7 @@ def verb(**options: Any) -> Callable[[Callable[..., None]], Any]:
     def decorate(function: Callable[..., None]) -> Any:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> None:
-            from torch_images.errors import DiskError, TorchImagesError
+            from torch_images.errors import TorchImagesError
 
             try:
                 function(*args, **kwargs)
@@ -50,11 +49,11 @@ def verb(**options: Any) -> Callable[[Callable[..., None]], Any]:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise Exit(code=0) from None
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                from torch_images.failures import of_system
+
+                if not (found := of_system(error)):
                     raise
-                where = f" ({error.filename})" if error.filename else ""
-                full = DiskError(f"the disk is full{where}", "free some space and try again")
-                raise Exit(red(f"error: {full}"), code=full.exit_code) from None
+                raise Exit(red(f"error: {found}"), code=found.exit_code) from None
             except KeyboardInterrupt:
                 raise Exit("interrupted; nothing was tagged", code=130) from None
 

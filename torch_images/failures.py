@@ -1,8 +1,10 @@
-"""The user's view of a failed bake: which of the known causes its last lines show."""
+"""The user's view of what failed: a bake, by its last lines, and the disk or the engine."""
 
 from __future__ import annotations
 
+import errno
 import re
+import sys
 
 from torch_images.errors import (
     BuildError,
@@ -78,3 +80,20 @@ def explain(output: str) -> Exception:
             return error
     lines = [line for line in plain.splitlines() if re.match(r"(?:ERROR|error)[: ]", line)]
     return BuildError(f"the build failed: {lines[-1] if lines else plain.strip()[-200:]}")
+
+
+def of_system(error: OSError) -> TorchImagesError | None:
+    """A full disk, or what docker-py raises, which derives from OSError; None for anything else."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f" ({error.filename})" if error.filename else ""
+        return DiskError(f"the disk is full{where}", "free some space and try again")
+    if "docker" in sys.modules:
+        from docker.errors import APIError
+        from requests import ConnectionError as BrokenOff
+
+        if isinstance(error, APIError):
+            reason = " ".join(str(error.explanation or error).split())
+            return EngineError(f"the engine refused: {reason}", "try again, or restart the engine")
+        if isinstance(error, BrokenOff):
+            return EngineError(f"the engine broke off: {error}", "try again once it runs")
+    return None

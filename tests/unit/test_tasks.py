@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import requests
+from docker.errors import ImageNotFound
 from invoke.exceptions import Exit
 from invoke.parser import Parser
 
@@ -81,6 +83,33 @@ def test_a_full_disk_is_one_line() -> None:
     assert caught.value.message == (
         "error: the disk is full (/somewhere/file); free some space and try again"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ImageNotFound("gone", explanation="No such image: x\n"), "refused: No such image: x; "),
+        (requests.ConnectionError("reset by peer"), "broke off: reset by peer; "),
+    ],
+)
+def test_what_the_engine_refuses_is_one_line(error: Exception, told: str) -> None:
+    """A tag removed meanwhile, an engine that is restarted: whatever docker-py raises."""
+
+    def ask(c: object) -> None:
+        raise error
+
+    with pytest.raises(Exit) as caught:
+        cli.verb()(ask).body(None)
+    assert caught.value.code == 4
+    assert str(caught.value.message).startswith(f"error: the engine {told}")
+
+
+def test_any_other_error_shows_where_it_is_from() -> None:
+    def fail(c: object) -> None:
+        raise FileNotFoundError("somewhere")
+
+    with pytest.raises(FileNotFoundError):
+        cli.verb()(fail).body(None)
 
 
 def test_matrix_as_json(root: Path) -> None:
