@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -164,6 +164,8 @@ def verify(
     # Side by side, each in a container of its own: what one leaves is no business of the other.
     with ThreadPoolExecutor(1) as beside:
         first = beside.submit(outside)
+        if gpus:
+            wait([first])  # a GPU can be set to serve one process only
         with engine.container(info.id, network_mode="none", **options) as container:
             inside = _inside(container, wanted, place, run, gpus=bool(gpus))
         found = (first.result(), inside)
