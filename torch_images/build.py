@@ -32,7 +32,7 @@ from torch_images.diskspace import check_disk
 from torch_images.engine import Engine
 from torch_images.errors import UsageError
 from torch_images.failures import explain
-from torch_images.foundation import Foundations
+from torch_images.foundation import Foundations, Wanted
 from torch_images.inputs import tools_inputs, variant_inputs
 from torch_images.layers import Bar, making, no_bar
 from torch_images.planned import Planned, pair
@@ -232,14 +232,16 @@ def settle(
             digest: beside.submit(layout, image.spec.base, image.lock.base)
             for digest, image in starts.items()
         }
-        contexts = {
-            image.target: foundations.contexts(
-                {n: [layers[p] for p in held] for n, held in plans[image.target].items()},
-                layouts.get(image.lock.base.digest),
-                compiles=bool(image.lock.sources),
-            )
-            for image in planned
-        }
+        contexts = foundations.contexts(
+            {
+                image.target: Wanted(
+                    groups={n: [layers[p] for p in ps] for n, ps in plans[image.target].items()},
+                    base=layouts.get(image.lock.base.digest),
+                    compiles=bool(image.lock.sources),
+                )
+                for image in planned
+            }
+        )
     found, parts = [], {}
     for image in planned:
         spec, newer, extra = image.spec, image.lock.compat, image.lock.extra_debs

@@ -6,12 +6,20 @@ build's own steps and containers use them; nothing packs them again.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    InvalidStateError,
+    ThreadPoolExecutor,
+    as_completed,
+    wait,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,6 +39,15 @@ Layers = Sequence[Future[ReadyLayer]]
 Layout = Future[Path]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What an image starts from: layers by group, on a base or none; and whether it compiles."""
+
+    groups: Mapping[str, Layers]
+    base: Layout | None
+    compiles: bool
+
+
 class Foundations:
     """Makes foundations, those with the same content once.
 
@@ -42,17 +59,40 @@ class Foundations:
     def __init__(self, cache: Path, engine: Engine | None = None) -> None:
         self._cache, self._engine = cache, engine
         self._there: set[str] = set()  # digests of layers that the engine has for sure
+        self._stop: Future[None] = Future()  # ends what is on its way to the engine
 
-    def contexts(
-        self, groups: Mapping[str, Layers], base: Layout | None, *, compiles: bool
-    ) -> dict[str, str]:
-        """The named contexts with the layers of an image, by group, for its Dockerfile.
+    def contexts(self, wanted: Mapping[str, Wanted]) -> dict[str, dict[str, str]]:
+        """The named contexts of each image, by group, for its Dockerfile.
 
-        On a base they are one image, and what `compiles` starts from CUDA's libraries alone.
-        Without, each group is for itself, to be copied onto an image.
+        An engine unpacks the layers of an image one after the other, so images that share no
+        libraries are handed over side by side.
 
         Raises what stands in the way of a layer or the base, and EngineError or DiskError.
         """
+        self._stop = Future()
+        chains: dict[Layers, list[str]] = {}
+        for name, image in wanted.items():
+            chains.setdefault(tuple(image.groups.get("cuda", ())), []).append(name)
+
+        def make(names: Sequence[str]) -> dict[str, dict[str, str]]:
+            return {name: self._of_image(wanted[name]) for name in names}
+
+        with ThreadPoolExecutor(len(chains) if self._engine else 1) as pool:
+            try:
+                made = as_completed([pool.submit(make, names) for names in chains.values()])
+                return {name: found for done in made for name, found in done.result().items()}
+            except BaseException as error:
+                self._break_off(error)
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _of_image(self, wanted: Wanted) -> dict[str, str]:
+        """The contexts of one image.
+
+        On a base its layers are one image, and what compiles starts from CUDA's libraries alone.
+        Without, each group is for itself, to be copied onto an image.
+        """
+        groups, base, compiles = wanted.groups, wanted.base, wanted.compiles
         if not base:
             return {f"wheels-{name}": self._contexts(None, ls)[-1] for name, ls in groups.items()}
         layers = [x for ls in groups.values() for x in ls]
@@ -131,7 +171,6 @@ class Foundations:
         loads: dict[int, Future[str]],
     ) -> None:
         """Load the images up to each end; `loads` gets what comes of each."""
-        stop: Future[None] = Future()
         with ThreadPoolExecutor(2) as pool:
             try:
                 before: Future[str] | None = None
@@ -142,15 +181,20 @@ class Foundations:
                         new=[layer for layer in layers[start:end] if not self._has(layer)],
                         before=before,
                         there=frozenset(self._there),
-                        stop=stop,
+                        stop=self._stop,
                     )
                     before = loads[end] = pool.submit(step.load, engine)
                 for load in loads.values():
                     load.result()
             except BaseException as error:
-                stop.set_exception(error)
+                self._break_off(error)
                 pool.shutdown(cancel_futures=True)
                 raise
+
+    def _break_off(self, error: BaseException) -> None:
+        """Let everything on its way end with an error, unless it does already."""
+        with contextlib.suppress(InvalidStateError):
+            self._stop.set_exception(error)
 
     def _has(self, layer: Future[ReadyLayer]) -> bool:
         """Whether the engine has a layer for sure."""

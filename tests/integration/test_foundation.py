@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -14,11 +14,17 @@ import pytest
 from torch_images import prune
 from torch_images.engine import Engine
 from torch_images.errors import EngineError, LockError
-from torch_images.foundation import Foundations, Layers
+from torch_images.foundation import Foundations, Layers, Wanted
 from torch_images.layers import ReadyLayer
 from torch_images.oci import Compressed
 from torch_images.planned import FOUNDATION
 from torch_images.runner import Runner
+
+
+def contexts(foundations: Foundations, groups: Mapping[str, Layers]) -> dict[str, str]:
+    """Those of one image, which has no base."""
+    wanted = Wanted(groups=groups, base=None, compiles=False)
+    return foundations.contexts({"image": wanted})["image"]
 
 
 def layer(folder: Path, name: str) -> Future[ReadyLayer]:
@@ -53,8 +59,8 @@ def test_a_build_starts_from_it(
     foundations: Foundations, layers: Layers, engine: Engine, runner: Runner, tmp_path: Path
 ) -> None:
     """No registry is asked; layers that an earlier one brought are not handed over again."""
-    foundations.contexts({"one": layers[:1]}, None, compiles=False)
-    [context] = foundations.contexts({"both": layers}, None, compiles=False).values()
+    contexts(foundations, {"one": layers[:1]})
+    [context] = contexts(foundations, {"both": layers}).values()
     (tmp_path / "Dockerfile").write_text("FROM wheels\nCOPY Dockerfile /\n")
     name = "torch-images-test:foundation"
     command = ["docker", "buildx", "build", f"--build-context=wheels={context}", f"--tag={name}"]
@@ -67,7 +73,7 @@ def test_a_build_starts_from_it(
 
 
 def test_it_can_be_pruned(foundations: Foundations, layers: Layers, engine: Engine) -> None:
-    [context] = foundations.contexts({"x": layers}, None, compiles=False).values()
+    [context] = contexts(foundations, {"x": layers}).values()
     name = context.removeprefix("docker-image://")
     [item] = [x for x in prune.images(engine) if x.name == name]
     assert item.size > 200_000
@@ -83,9 +89,9 @@ def test_nothing_is_left_of_one_that_broke_off(
     failed: Future[ReadyLayer] = Future()
     failed.set_exception(LockError("not the file that was locked"))
     with pytest.raises(LockError, match="not the file that was locked"):
-        foundations.contexts({"x": [*layers, failed]}, None, compiles=False)
+        contexts(foundations, {"x": [*layers, failed]})
     assert engine.tags(f"{FOUNDATION}:") == before
-    foundations.contexts({"x": layers}, None, compiles=False)
+    contexts(foundations, {"x": layers})
     assert len(engine.tags(f"{FOUNDATION}:")) == len(before) + 1
 
 

@@ -38,7 +38,7 @@ from torch_images.errors import (
     TorchImagesError,
 )
 from torch_images.failures import explain
-from torch_images.foundation import Foundations, Layout
+from torch_images.foundation import Foundations, Wanted
 from torch_images.layerplan import LayerPlan
 from torch_images.matrix import choose, select
 from torch_images.network import Network
@@ -297,11 +297,13 @@ def test_what_images_share_is_made_ready_once(
     ) -> Iterator[dict[LayerPlan, LayerPlan]]:
         yield {plan: plan for group in groups for plan in group}
 
-    def contexts(
-        _: Foundations, groups: dict[str, list[LayerPlan]], base: Layout, *, compiles: bool
-    ) -> dict[str, str]:
-        titles = sorted(plan.title for group in groups.values() for plan in group)
-        return {"wheels": f"{titles} on {base.result()}"}
+    def contexts(_: Foundations, wanted: dict[str, Wanted]) -> dict[str, dict[str, str]]:
+        found = {}
+        for name, image in wanted.items():
+            assert image.base
+            titles = sorted(plan.title for plans in image.groups.values() for plan in plans)  # type: ignore[attr-defined]
+            found[name] = {"wheels": f"{titles} on {image.base.result()}"}
+        return found
 
     def compat(_: object, lock: DebLock, mode: str, **options: object) -> None:
         asked.append(f"{lock.name} {mode}")

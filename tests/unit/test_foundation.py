@@ -7,7 +7,8 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from tests.servers import web_server
 from tests.wheels import index, make_wheel
 from torch_images.errors import LockError
-from torch_images.foundation import Foundations, Layers, Layout
+from torch_images.foundation import Foundations, Layers, Layout, Wanted
 from torch_images.layerplan import LayerPlan
 from torch_images.layers import ReadyLayer, making
 from torch_images.network import Network
@@ -97,10 +98,18 @@ def made(tmp_path: Path, engine: StandInEngine | None = None) -> Foundations:
     return Foundations(tmp_path / "c", engine)  # type: ignore[arg-type]
 
 
+def contexts(
+    foundations: Foundations, groups: Mapping[str, Layers], base: Layout | None, *, compiles: bool
+) -> dict[str, str]:
+    """Those of one image."""
+    wanted = Wanted(groups=groups, base=base, compiles=compiles)
+    return foundations.contexts({"image": wanted})["image"]
+
+
 def test_a_foundation_is_the_base_with_the_layers(
     base: Layout, layers: Layers, tmp_path: Path
 ) -> None:
-    named = made(tmp_path).contexts({"cuda": layers}, base, compiles=False)["wheels"]
+    named = contexts(made(tmp_path), {"cuda": layers}, base, compiles=False)["wheels"]
     folder, _, digest = named.removeprefix("oci-layout://").rpartition("@")
     assert digest == layout_digest(Path(folder))
     blobs = Path(folder, "blobs", "sha256")
@@ -116,7 +125,7 @@ def test_a_foundation_is_the_base_with_the_layers(
         "application/vnd.oci.image.layer.v1.tar+zstd"
     }
     assert config["config"]["Env"] == ["PATH=/bin"]
-    again = made(tmp_path / "d").contexts({"cuda": layers}, base, compiles=False)
+    again = contexts(made(tmp_path / "d"), {"cuda": layers}, base, compiles=False)
     assert again["wheels"].rpartition("@")[2] == digest
 
 
@@ -125,10 +134,10 @@ def test_contexts_of_an_image(base: Layout, layers: Layers, tmp_path: Path) -> N
     groups = {"cuda": [one], "python": [two]}
     for engine in (None, StandInEngine()):
         foundations = made(tmp_path, engine)
-        found = foundations.contexts(groups, base, compiles=True)
+        found = contexts(foundations, groups, base, compiles=True)
         assert found.keys() == {"wheels", "libraries"}
-        assert foundations.contexts(groups, base, compiles=False).keys() == {"wheels"}
-        copied = foundations.contexts(groups, None, compiles=False)
+        assert contexts(foundations, groups, base, compiles=False).keys() == {"wheels"}
+        copied = contexts(foundations, groups, None, compiles=False)
         assert copied.keys() == {"wheels-cuda", "wheels-python"}
 
 
@@ -136,7 +145,7 @@ def test_an_engine_gets_each_blob_once(base: Layout, layers: Layers, tmp_path: P
     """What is loaded is the layout that a builder elsewhere gets; the libraries come first."""
     one, two = layers
     groups, engine = {"cuda": [one], "python": [two]}, StandInEngine()
-    found = made(tmp_path, engine).contexts(groups, base, compiles=True)
+    found = contexts(made(tmp_path, engine), groups, base, compiles=True)
     libraries, wheels = (
         engine.document(engine.images[found[name].removeprefix("docker-image://")])
         for name in ("libraries", "wheels")
@@ -144,14 +153,14 @@ def test_an_engine_gets_each_blob_once(base: Layout, layers: Layers, tmp_path: P
     assert wheels["layers"][:-1] == libraries["layers"]
     first, second = engine.loads
     assert not first & second
-    layout = made(tmp_path).contexts(groups, base, compiles=False)["wheels"]
+    layout = contexts(made(tmp_path), groups, base, compiles=False)["wheels"]
     assert (
         engine.digest(found["wheels"].removeprefix("docker-image://"))
         == (layout.rpartition("@")[2])
     )
     folder = Path(layout.removeprefix("oci-layout://").rpartition("@")[0])
     assert {p.name for p in (folder / "blobs" / "sha256").iterdir()} <= first | second
-    assert made(tmp_path, engine).contexts(groups, base, compiles=True) == found
+    assert contexts(made(tmp_path, engine), groups, base, compiles=True) == found
     assert len(engine.loads) == 2
 
 
@@ -160,7 +169,7 @@ def test_images_may_share_layers_anywhere(base: Layout, tmp_path: Path) -> None:
     with layers_of(tmp_path, "one", "two", "three") as (one, two, three):
         foundations = made(tmp_path, engine)
         for layers in ([one, two], [three, two], [three, one, two]):
-            found = foundations.contexts({"x": layers}, base, compiles=False)
+            found = contexts(foundations, {"x": layers}, base, compiles=False)
             name = found["wheels"].removeprefix("docker-image://")
             manifest = engine.document(engine.images[name])
             digests = [layer.result().layer.digest for layer in layers]
@@ -174,13 +183,48 @@ def test_many_layers_go_in_steps(base: Layout, tmp_path: Path) -> None:
     names = [f"wheel{number}" for number in range(8)]
     engine = StandInEngine()
     with layers_of(tmp_path, *names) as layers:
-        found = made(tmp_path, engine).contexts({"x": layers}, base, compiles=False)
+        found = contexts(made(tmp_path, engine), {"x": layers}, base, compiles=False)
         digests = [layer.result().layer.digest for layer in layers]
     assert len(engine.loads) == 4  # of CUDA's libraries there are none: the base, then 3, 3, 2
     assert sum(map(len, engine.loads)) == len(engine.blobs)
     manifest = engine.document(engine.images[found["wheels"].removeprefix("docker-image://")])
     assert [held["digest"] for held in manifest["layers"]][1:] == digests
     assert len(engine.images) == 2
+
+
+def test_images_without_common_libraries_go_side_by_side(base: Layout, tmp_path: Path) -> None:
+    """Neither is there before the engine has begun to take both."""
+    both = threading.Barrier(2)
+
+    class Engine(StandInEngine):
+        def load(self, archive: Iterable[bytes]) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(60)
+            super().load(archive)
+
+    with layers_of(tmp_path, "one", "two") as (one, two):
+        groups: list[dict[str, Layers]] = [{"cuda": [one]}, {"cuda": [two]}]
+        wanted = {
+            name: Wanted(groups=held, base=base, compiles=False)
+            for name, held in zip("ab", groups, strict=True)
+        }
+        found = made(tmp_path, Engine()).contexts(wanted)
+        apart = {n: made(tmp_path, StandInEngine()).contexts({n: w}) for n, w in wanted.items()}
+    assert not both.broken
+    assert found == apart["a"] | apart["b"]
+
+
+def test_what_fails_for_one_image_stops_the_others(base: Layout, tmp_path: Path) -> None:
+    never, failed = Future[Any](), Future[Any]()
+    failed.set_exception(LockError("not the file"))
+    engine = StandInEngine()
+    wanted = {
+        name: Wanted(groups={"cuda": [layer]}, base=base, compiles=False)
+        for name, layer in (("a", never), ("b", failed))
+    }
+    with pytest.raises(LockError, match="not the file"):
+        made(tmp_path, engine).contexts(wanted)
+    assert not engine.images
 
 
 def test_what_fails_in_a_later_step_stops_the_others(base: Layout, tmp_path: Path) -> None:
@@ -194,7 +238,7 @@ def test_what_fails_in_a_later_step_stops_the_others(base: Layout, tmp_path: Pat
     with layers_of(tmp_path, "one", "two", "three") as layers:
         wanted = [*layers, failed, never, never, never]
         with pytest.raises(LockError, match="not the file"):
-            made(tmp_path, engine).contexts({"x": wanted}, base, compiles=False)
+            contexts(made(tmp_path, engine), {"x": wanted}, base, compiles=False)
     assert len(engine.loads) == 2  # the base alone, and the first three
     assert len(engine.images) == 1
 
@@ -203,11 +247,11 @@ def test_an_image_that_was_removed_is_loaded_again(
     base: Layout, layers: Layers, tmp_path: Path
 ) -> None:
     engine = StandInEngine()
-    found = made(tmp_path, engine).contexts({"cuda": layers}, base, compiles=False)
+    found = contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)
     name = found["wheels"].removeprefix("docker-image://")
     assert name.startswith(f"{FOUNDATION}:")
     engine.images[name] = "sha256:another"
-    made(tmp_path, engine).contexts({"cuda": layers}, base, compiles=False)
+    contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)
     assert engine.images[name] != "sha256:another"
 
 
@@ -228,8 +272,8 @@ def test_layers_are_on_their_way_before_the_base_is_made(layers: Layers, tmp_pat
             super().load([*early, *blobs])
 
     engine, groups = Engine(), {"cuda": [one], "python": [packed]}
-    found = made(tmp_path, engine).contexts(groups, base, compiles=True)
-    assert made(tmp_path, engine).contexts(groups, base, compiles=True) == found
+    found = contexts(made(tmp_path, engine), groups, base, compiles=True)
+    assert contexts(made(tmp_path, engine), groups, base, compiles=True) == found
     assert len(engine.loads) == 2
 
 
@@ -240,7 +284,7 @@ def test_a_base_that_fails_is_the_error(
     base: Layout = Future()
     base.set_exception(LockError("no such package"))
     with pytest.raises(LockError, match="no such package"):
-        made(tmp_path, engine).contexts({"cuda": layers}, base, compiles=False)
+        contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)
     assert not engine or not engine.images
 
 
@@ -251,5 +295,5 @@ def test_a_layer_that_fails_is_the_error(
     failed: Future[Any] = Future()
     failed.set_exception(LockError("not the file"))
     with pytest.raises(LockError, match="not the file"):
-        made(tmp_path, engine).contexts({"cuda": [*layers, failed]}, base, compiles=False)
+        contexts(made(tmp_path, engine), {"cuda": [*layers, failed]}, base, compiles=False)
     assert not engine or not engine.images
