@@ -14,6 +14,7 @@ from torch_images.errors import (
     NetworkError,
     TorchImagesError,
 )
+from torch_images.network import cause
 
 _FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
     (
@@ -95,5 +96,5 @@ def of_system(error: OSError) -> TorchImagesError | None:
             reason = " ".join(str(error.explanation or error).split())
             return EngineError(f"the engine refused: {reason}", "try again, or restart the engine")
         if isinstance(error, BrokenOff):
-            return EngineError(f"the engine broke off: {error}", "try again once it runs")
+            return EngineError(f"the engine broke off: {cause(error)}", "try again once it runs")
     return None

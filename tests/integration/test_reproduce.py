@@ -63,7 +63,7 @@ def small(locks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sma
         yield Small(folder, {**env, "TORCH_IMAGES_CACHE": str(scratch / "cache")})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def original(small: Small, engine: Engine) -> Iterator[str]:
     """The digest of a first build of the small project."""
     yield small.build()
