@@ -226,20 +226,24 @@ class _Step:
         engine.load(self._archive())
         return _name(_stacked(self.base, self.layers))
 
+    def _blobs(self, part: Future[Any]) -> list[tuple[Path, str]]:
+        """The files, each with its digest, of the base or of a layer that is ready."""
+        found = part.result()
+        if part is self.before:
+            return []
+        if part is self.base:
+            paths = oci.layout_layers(found)
+            return [(path, path.name) for path in paths if path.name not in self.there]
+        return [(found.path, _digest(part))]
+
     def _archive(self) -> Iterator[bytes]:
         """A tar of an OCI layout: blobs as they get ready, what they are once the last image is."""
         start = self.before or self.base
         left: set[Future[Any]] = {*self.new, *([start] if start else [])}
         while left:
             done, _ = wait({*left, self.stop}, return_when=FIRST_COMPLETED)
-            for each in done:
-                found = each.result()
-                if each is self.base:
-                    for path in oci.layout_layers(found):
-                        if path.name not in self.there:
-                            yield from _blob(path, path.name)
-                elif each is not self.before:
-                    yield from _blob(found.path, _digest(each))
+            for path, digest in itertools.chain.from_iterable(map(self._blobs, done)):
+                yield from _blob(path, digest)
             left -= done
         made = _stacked(self.base, self.layers)
         name = {"io.containerd.image.name": f"docker.io/library/{_name(made)}"}
