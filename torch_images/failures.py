@@ -91,10 +91,11 @@ def of_system(error: OSError) -> TorchImagesError | None:
     if "docker" in sys.modules:
         from docker.errors import APIError
         from requests import ConnectionError as BrokenOff
+        from requests import Timeout
 
         if isinstance(error, APIError):
             reason = " ".join(str(error.explanation or error).split())
             return EngineError(f"the engine refused: {reason}", "try again, or restart the engine")
-        if isinstance(error, BrokenOff):
+        if isinstance(error, BrokenOff | Timeout):
             return EngineError(f"the engine broke off: {cause(error)}", "try again once it runs")
     return None

@@ -73,6 +73,8 @@ def read(
     kept: Path, head: Mapping[str, Any], run: Runner
 ) -> tuple[dict[str, Any], dict[str, list[Figures]]]:
     """What an earlier run measured on the same machine; ends here if it built other sources."""
+    if not kept.exists():
+        raise SystemExit(f"there is no {kept} to go on from; leave --resume out")
     document = json.loads(kept.read_text())
     figures: dict[str, list[Figures]] = document.pop("rows")
     compare = ["git", "-C", str(ROOT), "diff", "--quiet", document["commit"], str(head["commit"])]

@@ -66,6 +66,8 @@ def test_what_was_measured_is_not_measured_again(
 def test_figures_of_other_sources_are_not_added_to(tmp_path: Path) -> None:
     kept, head = tmp_path / "builds.json", {"commit": "new", "machine": {"cores": 2}}
     document = {"commit": "old", "machine": {"cores": 2}, "rows": FIGURES}
+    with pytest.raises(SystemExit, match="to go on from; leave --resume out"):
+        read(kept, head, FakeRunner())
     kept.write_text(json.dumps(document))
     assert read(kept, head, FakeRunner()) == ({"commit": "old", "machine": {"cores": 2}}, FIGURES)
     with pytest.raises(SystemExit, match="other sources or another machine"):

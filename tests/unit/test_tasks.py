@@ -90,6 +90,7 @@ def test_a_full_disk_is_one_line() -> None:
     [
         (ImageNotFound("gone", explanation="No such image: x\n"), "refused: No such image: x; "),
         (requests.ConnectionError("reset by peer"), "broke off: reset by peer; "),
+        (requests.ReadTimeout("silent for 600 s"), "broke off: silent for 600 s; "),
     ],
 )
 def test_what_the_engine_refuses_is_one_line(error: Exception, told: str) -> None:
