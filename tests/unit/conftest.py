@@ -13,10 +13,8 @@ from torch_images.load import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Hypothesis measures time, too, and a busy machine is no fault of what is tested. Fixtures that
-# examples share hold what no example changes.
-_UNCHECKED = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
-settings.register_profile("untimed", deadline=None, suppress_health_check=_UNCHECKED)
+# Hypothesis measures time, too, and a busy machine is no fault of what is tested.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torch_images.config import Config
@@ -224,7 +224,10 @@ def test_versions_are_never_rounded(yaml_file: Write) -> None:
     assert "10.0" in load_config(path).names("arch")
 
 
-@settings(max_examples=60)
+@settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.binary(max_size=300))
 def test_no_file_makes_a_traceback(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "any.yaml"
@@ -232,7 +235,10 @@ def test_no_file_makes_a_traceback(tmp_path: Path, data: bytes) -> None:
     assert complaint(path).startswith("any.yaml")
 
 
-@settings(max_examples=60)
+@settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.integers(min_value=0), st.sampled_from(["", ":", "- x", "\t", "'", "{}", "a: b"]))
 def test_no_damaged_line_makes_a_traceback(tmp_path: Path, place: int, line: str) -> None:
     source = Path(__file__).resolve().parents[2] / "images.yaml"

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torch_images.wheelzip import WheelZip
@@ -20,7 +20,10 @@ def written(path: Path, *members: bytes, method: int = zipfile.ZIP_DEFLATED) -> 
     return path
 
 
-@settings(max_examples=40)
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     members=st.lists(st.binary(max_size=400).map(lambda x: x * 2000), max_size=4),
     size=st.integers(1, 1 << 20),
