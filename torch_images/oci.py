@@ -35,7 +35,7 @@ _CREATED = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 # 17.3, and what makes 2369 takes 22.7. A window of 8 MiB is the largest that every decoder must
 # know (RFC 8878, 3.1.1.1.2).
 _QUICK = 2, {"window_log": 23, "hash_log": 19, "min_match": 6}
-# For what is packed once and then kept: a base.
+# For what is packed once and then kept, a base, and for what is to be small, a pruned layer.
 _THOROUGH = 9, {"window_log": 23}
 # What made the bytes of compressed layers: a part of every key that stands for them.
 COMPRESSOR = f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))} {_QUICK} {_THOROUGH}"

@@ -57,7 +57,8 @@ def write_layer(
     "3.11"; `removals` are those of these wheels, for machine code other than for `arches`, numbers
     such as 90. Raises BuildError for a removal that finds nothing, and for a damaged wheel.
     """
-    sink = Compressed(target, threads)
+    # Whoever prunes is after size, and has less to pack.
+    sink = Compressed(target, threads, thorough=bool(arches))
     removals = tuple(removals)
     found: Counter[str] = Counter()
     with tarfile.open(fileobj=sink, mode="w:", format=tarfile.PAX_FORMAT) as tar:
