@@ -73,7 +73,12 @@ class Lab:
         done = subprocess.run(
             [sys.executable, "-m", "invoke", *words],
             cwd=self.project,
-            env={**os.environ, "TORCH_IMAGES_CACHE": str(self.cache), "PYTHONPATH": ""},
+            env={
+                **os.environ,
+                "TORCH_IMAGES_CACHE": str(self.cache),
+                "PYTHONPATH": "",
+                "PYTHONDONTWRITEBYTECODE": "",
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
