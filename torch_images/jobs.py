@@ -71,12 +71,19 @@ def hours(jobs: Jobs, arches: int) -> tuple[float, float]:
     return SPREAD[0] * middle, SPREAD[1] * middle
 
 
-def measure(root: Path = Path("/"), processors: int | None = None) -> Builder:
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # on Linux only
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def measure(root: Path = Path("/"), cores: float | None = None) -> Builder:
     """What this process may use: the smallest of machine, affinity and every control group.
 
     Reads control groups of version 1 and 2, and MemAvailable; `root` is where /proc and /sys are.
     """
-    cores = float(processors or len(os.sched_getaffinity(0)))
+    cores = float(cores or processors())
     memory = _available(root / "proc/meminfo")
     for folder in _groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):

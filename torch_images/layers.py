@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import tempfile
 import threading
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from torch_images.cached import keep, used
+from torch_images.jobs import processors
 from torch_images.layerplan import LayerPlan
 from torch_images.network import Network
 from torch_images.oci import Layer
@@ -58,7 +58,7 @@ def making(
     plans = list(dict.fromkeys(ordered))
     missing = {p for p in plans if fresh or not (folder / p.key).exists()}
     total, done = sum(p.size for p in missing), 0
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+    workers = processors()
     turn, count = threading.Semaphore(workers), threading.Lock()
     held = {p: _done(_read(p, folder)) for p in plans if p not in missing}
     if not missing:

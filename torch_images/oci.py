@@ -20,6 +20,8 @@ from typing import IO, Any
 
 import zstandard
 
+from torch_images.jobs import processors
+
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -147,7 +149,7 @@ def write_layout(
     blobs.mkdir(parents=True)
     packed = blobs / "packed"
     with layer.open("rb") as stream, packed.open("wb") as target:
-        sink = Compressed(target, len(os.sched_getaffinity(0)), thorough=True)
+        sink = Compressed(target, processors(), thorough=True)
         shutil.copyfileobj(stream, sink, 1 << 20)
         made = sink.finish()
     os.replace(packed, blobs / made.digest.removeprefix("sha256:"))

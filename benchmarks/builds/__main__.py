@@ -22,6 +22,7 @@ from benchmarks.builds.lab import ROOT, Lab
 from benchmarks.builds.report import plot, summary, table
 from benchmarks.builds.rows import ROWS, Figures, rounds
 from torch_images.engine import connect
+from torch_images.jobs import processors
 from torch_images.network import detect
 from torch_images.runner import Runner
 
@@ -97,7 +98,7 @@ def machine(engine: str) -> dict[str, Any]:
     )
     return {
         "cpu": cpu,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": processors(),
         "memory": memory,
         "disk": shutil.disk_usage("/").total,
         "docker": engine,

@@ -77,7 +77,7 @@ def test_the_measurements_are_within_what_is_said(cores: int, arches: int, measu
 
 
 def test_without_control_groups(tmp_path: Path) -> None:
-    found = measure(machine(tmp_path), processors=12)
+    found = measure(machine(tmp_path), cores=12)
     assert found == Builder(cores=12, memory=16777216 * 1024)
 
 
@@ -90,7 +90,7 @@ def test_version_2(tmp_path: Path) -> None:
         sys__fs__cgroup__builds__one__memory_dot_max="max\n",
         sys__fs__cgroup__builds__one__cpu_dot_max="250000 100000\n",
     )
-    assert measure(root, processors=12) == Builder(cores=3, memory=8_000_000_000)
+    assert measure(root, cores=12) == Builder(cores=3, memory=8_000_000_000)
 
 
 def test_version_2_inside_a_container(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_version_2_inside_a_container(tmp_path: Path) -> None:
         sys__fs__cgroup__memory_dot_max="4000000000\n",
         sys__fs__cgroup__cpu_dot_max="max 100000\n",
     )
-    assert measure(root, processors=12) == Builder(cores=12, memory=4_000_000_000)
+    assert measure(root, cores=12) == Builder(cores=12, memory=4_000_000_000)
 
 
 def test_version_1(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_version_1(tmp_path: Path) -> None:
         sys__fs__cgroup__cpu__cpu_dot_cfs_quota_us="400000\n",
         sys__fs__cgroup__cpu__cpu_dot_cfs_period_us="100000\n",
     )
-    assert measure(root, processors=12) == Builder(cores=4, memory=2_000_000_000)
+    assert measure(root, cores=12) == Builder(cores=4, memory=2_000_000_000)
 
 
 def test_version_1_without_limits(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_version_1_without_limits(tmp_path: Path) -> None:
         sys__fs__cgroup__cpu__cpu_dot_cfs_quota_us="-1\n",
         sys__fs__cgroup__cpu__cpu_dot_cfs_period_us="100000\n",
     )
-    assert measure(root, processors=12) == Builder(cores=12, memory=16777216 * 1024)
+    assert measure(root, cores=12) == Builder(cores=12, memory=16777216 * 1024)
 
 
 def test_this_machine() -> None:
