@@ -115,6 +115,8 @@ class Lab:
             command.append(f"--secret=id=ca,src={self.network.ca_bundle}")
         if self.network.index:
             command.append("--secret=id=index,env=TORCH_IMAGES_INDEX")
+        if self.network.on_loopback:
+            command.append("--network=host")
         self.run.run([*command, str(HERE)], env={"TORCH_IMAGES_INDEX": self.network.index or ""})
         self.start(name)
         return name
