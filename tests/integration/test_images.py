@@ -62,6 +62,25 @@ def test_starts_and_passes_the_exit_code(
     assert engine.run(built["cu130"].tags[0], *command, **quiet(**options)).code == 7
 
 
+@pytest.mark.slow
+def test_a_pruned_image_has_lost_machine_code(engine: Engine) -> None:
+    """Verification found code for its architecture alone, and nothing that is missed on a CPU."""
+    done = invoke("build", "--cuda", "13.0", "--arch", "9.0", "--prune", "--json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    [image] = json.loads(done.stdout)
+    try:
+        assert engine.inspect(image["digest"]).labels["io.github.torch-images.pruned"] == "yes"
+        assert image["observed"]["arch 9.0"] == "native sm_90"
+        assert image["checks"]["failed"] == 0
+        path = "torch/lib/libtorch_cuda.so"
+        size = f"import os, torch; print(os.stat(torch.__path__[0] + '/../{path}').st_size)"
+        printed = engine.run(image["tags"][0], "python", "-c", size, **quiet())
+        assert int(printed.output) < 228_000_000  # half of what the wheel has
+    finally:
+        for tag in image["tags"]:
+            engine.untag(tag)
+
+
 def test_building_again_changes_nothing(built: dict[str, Built]) -> None:
     done = invoke("build", "--select", SELECT, "--json")
     assert done.returncode == 0, done.stderr
