@@ -145,8 +145,11 @@ def render(
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
             if path.is_file()
         ]
-    facts = json.dumps(image_facts(config, spec.cuda.version), indent=1) + "\n"
-    files.append(ContextFile(path="runtime/image.json", data=facts.encode()))
+    facts = image_facts(config, spec.cuda.version)
+    if spec.prune and not lock.sources:
+        facts["pruned"] = [arch.name for arch in spec.architectures]
+    text = json.dumps(facts, indent=1) + "\n"
+    files.append(ContextFile(path="runtime/image.json", data=text.encode()))
     for name, recipe in made.items():
         text = json.dumps(recipe, indent=1) + "\n"
         files.append(ContextFile(path=f"source/{name}.json", data=text.encode()))

@@ -74,6 +74,11 @@ def test_summary(host: Host, expected: Facts) -> None:
     assert f"PyTorch {expected['torch']}" in text
     assert f"CUDA {expected['cuda']}" in text
     assert "GPUs: " in text
+    built_for = text.partition("architectures: ")[2].partition("\n")[0].split()
+    assert built_for
+    if expected["pruned"]:  # no other major version's code is left
+        majors = {arch.partition(".")[0] for arch in expected["arches"]}
+        assert {name[3:-1] for name in built_for if name.startswith("sm_")} <= majors
 
 
 def test_torch_works_for_any_user(host: Host) -> None:

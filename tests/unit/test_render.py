@@ -217,6 +217,8 @@ def test_a_pruned_image_has_a_name_of_its_own(config: Config, root: Path) -> Non
     assert version(config, spec, lock).startswith("2.11.0-sm90_pruned-runtime-")
     assert labels(config, spec, lock)["io.github.torch-images.pruned"] == "yes"
     assert "io.github.torch-images.pruned" not in labels(config, choose(config, arch="9.0"), lock)
+    files = {file.path: file.data for file in render(config, spec, lock, root).files}
+    assert json.loads(files["runtime/image.json"])["pruned"] == ["9.0"]
 
 
 def test_pruning_changes_the_layer_of_torch_only(config: Config, root: Path) -> None:
