@@ -22,7 +22,7 @@ from torch_images import bake
 from torch_images.bake import BuildOptions, Parts
 from torch_images.base import ReadyBase
 from torch_images.base import prepare as prepare_base
-from torch_images.builders import check_buildx, elsewhere
+from torch_images.builders import elsewhere
 from torch_images.checkout import with_tree
 from torch_images.compat import ReadyCompat
 from torch_images.compat import prepare as prepare_compat
@@ -99,7 +99,7 @@ def build(
     Raises DiskError, NetworkError, LockError (a wheel is not the locked one), EngineError or
     BuildError; nothing is tagged then.
     """
-    check_buildx(run)
+    load = elsewhere(options.builder, run)
     if not options.skip_disk_check:
         held = engine.label_values(f"{LABEL_PREFIX}.lock")
         # A build may go without the compat package that is locked.
@@ -110,7 +110,6 @@ def build(
     # A build from nothing must not meet what earlier builds left in the compile cache.
     compiles = any(image.lock.sources for image in planned)
     namespace = _namespace() if options.no_cache and compiles else ""
-    load = elsewhere(options.builder, run)
     builds = None if load else engine
     ready, parts = settle(
         config, planned, place, options, engine=engine, builds=builds, run=run, bar=bar
@@ -155,11 +154,10 @@ def export(
     bar: Bar = no_bar,
 ) -> tuple[Path, ...]:
     """Compile the wheels of an image and put them into a folder. Raises as `build` does."""
-    check_buildx(run)
+    builds = None if elsewhere(options.builder, run) else engine
     if not options.skip_disk_check:
         check_disk(engine.local_root(), [planned])
     namespace = _namespace() if options.no_cache else ""
-    builds = None if elsewhere(options.builder, run) else engine
     ready, parts = settle(
         config, [planned], place, options, engine=engine, builds=builds, run=run, bar=bar
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 
-from torch_images.errors import CommandError, EngineError
+from torch_images.errors import EngineError, TorchImagesError
 from torch_images.runner import Runner
 
 
@@ -21,12 +21,13 @@ def check_buildx(run: Runner) -> None:
 def elsewhere(builder: str, run: Runner) -> bool:
     """Whether a buildx builder is not the engine itself, so that what it builds must be loaded.
 
-    Raises EngineError for one that is unknown or does not answer.
+    Raises EngineError for one that is unknown or does not answer, and where buildx is missing.
     """
     command = ["docker", "buildx", "inspect", *([builder] if builder else [])]
     try:
         described = run.run(command).output
-    except CommandError:
+    except TorchImagesError:  # also where there is no docker at all
+        check_buildx(run)
         raise EngineError(f"no builder '{builder}'", "see `docker buildx ls`") from None
     facts = dict(re.findall(r"^(Driver|Endpoint|Error):[ \t]*(\S.*)$", described, re.MULTILINE))
     if "Error" in facts:

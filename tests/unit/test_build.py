@@ -23,7 +23,7 @@ from torch_images.bake import (
 )
 from torch_images.base import ReadyBase
 from torch_images.build import revision
-from torch_images.builders import check_buildx, elsewhere
+from torch_images.builders import elsewhere
 from torch_images.compat import ReadyCompat
 from torch_images.config import Config
 from torch_images.debs import DebLock
@@ -229,9 +229,10 @@ def test_failures_are_explained(output: str, kind: type[TorchImagesError], text:
 
 
 def test_no_buildx() -> None:
-    runner = FakeRunner({"docker buildx version": (1, "'buildx' is not a docker command")})
+    unknown = (1, "'buildx' is not a docker command")
+    runner = FakeRunner(dict.fromkeys(("docker buildx inspect", "docker buildx version"), unknown))
     with pytest.raises(EngineError, match="docker buildx is not installed; install docker-buildx"):
-        check_buildx(runner)
+        elsewhere("", runner)
 
 
 @pytest.mark.parametrize(
