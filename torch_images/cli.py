@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from torch_images.workplace import Workplace
 
 ROOT = Path(__file__).resolve().parents[1]
+# Invoke turns bytecode off for tasks.py (--write-pyc), and every command would compile its imports.
+sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
 _warnings = logging.StreamHandler()  # the project's own; libraries' stay as Python has them
 _warnings.setFormatter(logging.Formatter("warning: %(message)s"))
 logging.getLogger("torch_images").addHandler(_warnings)
