@@ -16,8 +16,8 @@ from torch_images.config import Removal
 from torch_images.oci import COMPRESSOR
 from torch_images.wheels import LockedWheel
 
-# Raise when the same wheels give another tar than before.
-_RECIPE = 1
+# Raise when the same wheels give another layer than before.
+_RECIPE = 2
 
 # Bytes of a wheel from which on it is a layer of its own.
 _LARGE = 20_000_000
