@@ -24,7 +24,6 @@ from torch_images.base import ReadyBase
 from torch_images.base import prepare as prepare_base
 from torch_images.builders import elsewhere
 from torch_images.checkout import with_tree
-from torch_images.compat import ReadyCompat
 from torch_images.compat import prepare as prepare_compat
 from torch_images.config import Base, Config
 from torch_images.debs import DebLock
@@ -40,8 +39,8 @@ from torch_images.render import LABEL_PREFIX, layer_plans, render, write_context
 from torch_images.resolver import Resolver
 from torch_images.runner import Runner
 from torch_images.sources import LockedTree
-from torch_images.toolchain import ReadySources, prepare_toolkit
 from torch_images.toolchain import prepare as prepare_sources
+from torch_images.toolchain import prepare_toolkit
 from torch_images.tools import install_tools
 from torch_images.workplace import Workplace
 
@@ -196,8 +195,25 @@ def settle(
         root=place.root, network=place.network, run=run, engine=engine, mirrors=options.mirrors
     )
     bases: dict[str, ReadyBase] = {}
-    compats: dict[str, ReadyCompat | None] = {}
-    cache, network = place.cache, place.network
+    cache, network, locked = place.cache, place.network, options.locked
+    # Asked for first: what cannot be had stops the build before gigabytes are packed.
+    newer = {p.lock.compat.name: p.lock.compat for p in planned if p.lock.compat}
+    compats = {
+        name: prepare_compat(config.compat, lock, options.compat, cache=cache, network=network)
+        for name, lock in newer.items()
+    }
+    sources = {
+        p.target: prepare_sources(
+            p.lock.sources, cache=cache, network=network, run=run, locked=locked
+        )
+        for p in planned
+        if p.lock.sources
+    }
+    toolkits = {
+        p.target: prepare_toolkit(p.lock.toolkit, cache=cache, network=network)
+        for p in planned
+        if p.lock.toolkit
+    }
 
     def ready(base: Base, lock: DebLock, present: frozenset[str] | None = None) -> ReadyBase:
         if lock.digest not in bases:
@@ -206,7 +222,7 @@ def settle(
                 lock,
                 cache=place.cache,
                 resolver=resolver,
-                locked=options.locked,
+                locked=locked,
                 fresh=options.no_cache,
                 present=present,
             )
@@ -242,12 +258,9 @@ def settle(
         )
     found, parts = [], {}
     for image in planned:
-        spec, newer, extra = image.spec, image.lock.compat, image.lock.extra_debs
-        if newer and newer.name not in compats:
-            compats[newer.name] = prepare_compat(
-                config.compat, newer, options.compat, cache=cache, network=network
-            )
-        start, compat = ready(spec.base, image.lock.base), compats[newer.name] if newer else None
+        spec, extra, trees = image.spec, image.lock.extra_debs, sources.get(image.target)
+        start = ready(spec.base, image.lock.base)
+        compat = compats[image.lock.compat.name] if image.lock.compat else None
         there = frozenset(start.lock.versions())
         added: ReadyBase | None = None
         if extra and (item := variant_inputs(config, spec)[1]):
@@ -255,30 +268,22 @@ def settle(
         tools: ReadyBase | None = None
         if image.lock.tool_debs and (item := tools_inputs(config, spec)[1]):
             tools = ready(item.base or spec.base, image.lock.tool_debs, there)
-        sources: ReadySources | None = None
-        if image.lock.sources:
-            sources = prepare_sources(
-                image.lock.sources, cache=cache, network=network, run=run, locked=options.locked
-            )
-        toolkit: Path | None = None
-        if image.lock.toolkit:
-            toolkit = prepare_toolkit(image.lock.toolkit, cache=cache, network=network)
         parts[image.target] = Parts(
             base=start,
             compat=compat,
             added=added,
             foundations=contexts[image.target],
-            sources=sources,
+            sources=trees,
             tools=tools,
-            toolkit=toolkit,
+            toolkit=toolkits.get(image.target),
         )
         lock = replace(
             image.lock,
             base=start.lock,
-            compat=newer if compat else None,
+            compat=image.lock.compat if compat else None,
             extra_debs=added.lock if added else None,
             tool_debs=tools.lock if tools else None,
-            sources=sources.lock if sources else None,
+            sources=trees.lock if trees else None,
         )
         found.append(pair(config, spec, lock, place.root))
     return tuple(found), parts
