@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -154,31 +154,61 @@ def verify(
     path = report_path(place, info.id)
     if reuse and (kept := read_report(path)) and kept.passed and kept.suite == suite:
         return kept
+    checks, observed = examine(info, wanted, place, engine=engine, run=run, gpus=gpus)
+    report = VerifyReport(
+        digest=info.id,
+        id=planned.spec.id,
+        suite=suite,
+        checks=checks,
+        observed=observed,
+        seconds=round(time.monotonic() - started, 1),
+    )
+    write_report(report, place)
+    return report
+
+
+def examine(
+    info: ImageInfo,
+    wanted: Mapping[str, Any],
+    place: Workplace,
+    *,
+    engine: Engine,
+    run: Runner,
+    gpus: str = "",
+    modules: Collection[str] = (),
+) -> Found:
+    """Run both suites on an image, or some of their `modules`, such as "image/test_files".
+
+    `wanted` is the image's claim, `gpus` as for `verify`. What some modules find is no proof: only
+    `verify` makes a report.
+    """
     # NCCL's processes talk through shared memory, of which Docker gives 64 MB.
     options = {**with_gpus(gpus), "shm_size": "2g"} if gpus else {}
 
     def outside() -> Found:
+        chosen = _chosen(modules, "image")
+        if modules and not chosen:
+            return (), {}
         with engine.container(info.id, network_mode="none", **options) as container:
-            return _outside(container, info, wanted, place, run)
+            return _outside(container, info, wanted, place, run, modules=chosen)
+
+    def inside() -> Found:
+        chosen = _chosen(modules, "container")
+        if modules and not chosen:
+            return (), {}
+        with engine.container(info.id, network_mode="none", **options) as container:
+            return _inside(container, wanted, place, run, modules=chosen, gpus=bool(gpus))
 
     # Side by side, each in a container of its own: what one leaves is no business of the other.
     with ThreadPoolExecutor(1) as beside:
         first = beside.submit(outside)
         if gpus:
             wait([first])  # a GPU can be set to serve one process only
-        with engine.container(info.id, network_mode="none", **options) as container:
-            inside = _inside(container, wanted, place, run, gpus=bool(gpus))
-        found = (first.result(), inside)
-    report = VerifyReport(
-        digest=info.id,
-        id=planned.spec.id,
-        suite=suite,
-        checks=tuple(check for checks, _ in found for check in checks),
-        observed={name: value for _, facts in found for name, value in facts.items()},
-        seconds=round(time.monotonic() - started, 1),
+        found = (inside(), first.result())
+    return (
+        tuple(check for checks, _ in found for check in checks),
+        {name: value for _, facts in found for name, value in facts.items()},
     )
-    write_report(report, place)
-    return report
 
 
 def require(report: VerifyReport) -> None:
@@ -257,12 +287,15 @@ def _outside(
     wanted: Mapping[str, Any],
     place: Workplace,
     run: Runner,
+    *,
+    modules: Sequence[str],
 ) -> Found:
     with tempfile.TemporaryDirectory() as scratch:
         expected, report = Path(scratch, "expected.json"), Path(scratch, "report.xml")
         facts = {**wanted, "inspect": dict(info.config), "created": info.created}
         expected.write_text(json.dumps(facts))
-        command = [sys.executable, "-m", "pytest", str(place.root / "tests" / "image")]
+        suite = place.root / "tests" / "image"
+        command = [sys.executable, "-m", "pytest", *(str(suite / m) for m in modules or ("",))]
         command += [f"--hosts=docker://{container.id}", f"--junitxml={report}", "-q"]
         command += ["-p", "no:cacheprovider", f"--rootdir={place.root}"]
         command += ["-o", "junit_family=xunit1"]  # the one that can hold observed facts
@@ -279,6 +312,7 @@ def _inside(
     place: Workplace,
     run: Runner,
     *,
+    modules: Sequence[str],
     gpus: bool,
 ) -> Found:
     site = install_tools("tools-verify", place, run)
@@ -293,13 +327,20 @@ def _inside(
         "TORCH_IMAGES_EXPECTED": f"{_INSIDE}/expected.json",
     }
     report = f"{_INSIDE}/report.xml"
-    command = ["python", "-m", "pytest", f"{_INSIDE}/suite/tests/container", "-q"]
+    suite = f"{_INSIDE}/suite/tests/container"
+    command = ["python", "-m", "pytest", *(f"{suite}/{m}" for m in modules or ("",)), "-q"]
     command += [f"--junitxml={report}", *([] if gpus else ["-m", "not gpu"])]
     # On a GPU, with what the start gives a command: the libcuda it chose, and the profile.
     done = container.exec(*(["torch-entrypoint"] if gpus else []), *command, env=env)
     if done.code > 1:
         raise TorchImagesError(f"the checks inside the image did not run: {done.output[-400:]}")
     return parse_junit(container.read(report).decode(), "container")
+
+
+def _chosen(modules: Collection[str], suite: str) -> list[str]:
+    """The files of those modules that belong to a suite."""
+    named = (module.partition("/") for module in modules)
+    return [f"{name}.py" for found, _, name in named if found == suite]
 
 
 def _suite_files(root: Path) -> dict[str, bytes]:

@@ -1,23 +1,45 @@
-"""Real images, built once per run by the command that users type."""
+"""Real images, built once per run by the command that users type.
+
+With pytest-xdist the tests run in two lanes side by side: see WAITING.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.integration.standins import copy_project, replace
 from tests.integration.support import ROOT, SELECT, Built, invoke
+from tests.progress import Progress
 from torch_images.config import Config
 from torch_images.engine import Engine, connect
 from torch_images.load import load_config
 from torch_images.network import detect
 from torch_images.runner import Runner
-from torch_images.workplace import Workplace, default_cache
+from torch_images.workplace import Workplace, default_cache, default_locks
+
+# Modules that mostly wait, for containers and registries. All others build, one after the other,
+# as they give images the same names: a lane is a process of pytest-xdist.
+WAITING = frozenset({"test_compat", "test_push", "test_start"})
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Show progress in the process that prints."""
+    if not hasattr(config, "workerinput"):
+        files = [path.name for path in Path(__file__).parent.glob("test_*.py")]
+        config.pluginmanager.register(Progress(files, ROOT / "build" / "test-seconds.json"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put every test into its lane."""
+    for item in items:
+        lane = "waits" if item.path.stem in WAITING else "builds"
+        item.add_marker(pytest.mark.xdist_group(lane))
 
 
 @pytest.fixture(scope="session")
@@ -32,19 +54,14 @@ def config() -> Config:
     return load_config(ROOT / "images.yaml")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The locks that all of this builds from: Debian's made now, so that no update of it matters.
+@pytest.fixture(scope="session")
+def locks() -> Path:
+    """The locks that all of this builds from: the committed ones.
 
-    Every process that tests start reads them, too.
+    `invoke test` names fresh ones in TORCH_IMAGES_LOCKS where Debian's mirrors have dropped a
+    package of those. Every process that tests start reads them, too.
     """
-    folder = tmp_path_factory.mktemp("inputs") / "locks"
-    shutil.copytree(ROOT / "locks", folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCH_IMAGES_LOCKS", str(folder))
-        done = invoke("lock", "--select", "*-bookworm*")
-        assert done.returncode == 0, done.stderr
-        yield folder
+    return default_locks(ROOT)
 
 
 @pytest.fixture(scope="session")
@@ -60,13 +77,24 @@ def runner() -> Runner:
 
 
 @pytest.fixture(scope="session")
-def built() -> dict[str, Built]:
-    """Both CUDA versions by short name, built side by side, verified and tagged."""
-    done = invoke("build", "--select", SELECT, "--progress", "plain", "--json")
-    assert done.returncode == 0, done.stderr[-3000:]
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
+    """Both CUDA versions by short name, built side by side, verified and tagged.
+
+    The lane that asks first builds them; the other one waits.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    kept = folder / "built.json"
+    with (folder / "built.lock").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if not kept.exists():
+            done = invoke("build", "--select", SELECT, "--progress", "plain", "--json")
+            assert done.returncode == 0, done.stderr[-3000:]
+            kept.write_text(done.stdout)
     found = [
         Built(o["id"], o["digest"], tuple(o["tags"]), o["observed"], o["checks"])
-        for o in json.loads(done.stdout)
+        for o in json.loads(kept.read_text())
     ]
     return {image.id.partition("-")[0]: image for image in found}
 

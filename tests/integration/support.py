@@ -17,9 +17,9 @@ from typing import Any
 
 from tests.servers import closed_port
 from torch_images.engine import Engine
-from torch_images.planned import FOUNDATION
 
 ROOT = Path(__file__).resolve().parents[2]
+TESTS = "torch-images-test"  # the repository of what only tests make
 SELECT = "cu*-sm120-wheel-bookworm-runtime"
 
 
@@ -35,9 +35,17 @@ class Built:
 
 
 def images(engine: Engine) -> dict[str, str]:
-    """The images of this project in the engine by tag, candidates too, but not what they start from."""
-    tags = (tag for tag in engine.tags("torch-") if not tag.startswith(FOUNDATION))
+    """The images for 12.0 alone in the engine by tag, candidates too.
+
+    What they start from is not among them, nor what tests make that run at the same time.
+    """
+    tags = (tag for tag in engine.tags("torch-") if "sm120" in tag and TESTS not in tag)
     return {tag: engine.inspect(tag).id for tag in tags}
+
+
+def outside() -> tuple[str, ...]:
+    """The modules of the suite that looks at an image from outside, as `verify.examine` takes them."""
+    return tuple(f"image/{path.stem}" for path in (ROOT / "tests/image").glob("test_*.py"))
 
 
 def invoke(

@@ -23,7 +23,7 @@ import pytest
 import uv
 
 from tests.integration.standins import replace, served
-from tests.integration.support import ROOT, Built, invoke, quiet
+from tests.integration.support import ROOT, Built, invoke, outside, quiet
 from tests.integration.trees import (
     FORK,
     LLVM,
@@ -210,9 +210,7 @@ def test_an_image_of_it(compiling: Compiling, built: dict[str, Built], engine: E
         ours, plain = (engine.inspect(x).layers for x in (tag, built["cu130"].digest))
         assert ours[0] == plain[0]
         assert len(set(ours) & set(plain)) > 1  # the virtual environment, on whatever it lies
-        failed = {
-            check.name for check in outside(compiling, tag, engine) if check.outcome == "failed"
-        }
+        failed = {check.name for check in seen(compiling, tag, engine) if check.outcome == "failed"}
         # The rest of the suite is what a stand-in cannot do: be torch.
         assert {name.rpartition("/")[2] for name in failed} == {
             "test_bill_of_materials_names_known_licences",
@@ -255,7 +253,7 @@ def head(compiling: Compiling) -> str:
     return path.read_text()[:7]
 
 
-def outside(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]:
+def seen(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]:
     """The checks of an image from outside, against its claim."""
     folder = compiling.folder
     network = detect(os.environ)
@@ -263,9 +261,8 @@ def outside(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]
     config = load_config(folder / "images.yaml")
     reference, planned = publish.identify(config, tag, place, engine)
     wanted = verify.claim(config, planned, "")
-    info = engine.inspect(reference)
-    with engine.container(info.id, network_mode="none") as running:
-        return verify._outside(running, info, wanted, place, Runner())[0]
+    info, run = engine.inspect(reference), Runner()
+    return verify.examine(info, wanted, place, engine=engine, run=run, modules=outside())[0]
 
 
 def test_a_feature_that_was_switched_off_is_named(compiling: Compiling) -> None:
@@ -450,7 +447,10 @@ def test_out_of_memory_it_goes_on_with_fewer_jobs(compiling: Compiling, engine: 
 def test_equal_wheels_from_two_directories(
     compiling: Compiling, engine: Engine, tmp_path: Path
 ) -> None:
-    """Compiled twice, with nothing in the compile cache: other folders, modes and dates."""
+    """Compiled twice, with nothing in the compile cache: other folders, modes and dates.
+
+    The base and the layers of wheels are the same ones: other tests make those from nothing.
+    """
     shutil.rmtree(compiling.repositories.work(FORK) / "aten" / "tables", ignore_errors=True)
     compiling.commit()
     wheels = []
@@ -467,11 +467,10 @@ def test_equal_wheels_from_two_directories(
                 *("--target=compiled", "--no-cache-filter=torch,triton"),
                 f"--build-arg=BUILDKIT_CACHE_MOUNT_NS={folder}",
                 f"--output=type=local,dest={output}",
-                cache=tmp_path / f"cache-{number}",
+                cache=default_cache(),
             )
         finally:
             os.umask(old_mask)
-            shutil.rmtree(tmp_path / f"cache-{number}", ignore_errors=True)
         assert not done.code, done.output
         assert hits(done.output, "torch")["CUDA"][0] == 0
         wheels.append({path.name: path.read_bytes() for path in sorted(output.iterdir())})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration.standins import served, small_project
 from tests.integration.support import Built, invoke
 from torch_images.arch import Capability
 from torch_images.config import Architecture, Config
@@ -17,7 +18,14 @@ from torch_images.matrix import choose
 from torch_images.planned import Planned, plan
 from torch_images.publish import tag
 from torch_images.runner import Runner
-from torch_images.verify import VerifyReport, read_report, report_path, verify
+from torch_images.verify import (
+    VerifyReport,
+    claim_of,
+    examine,
+    read_report,
+    report_path,
+    verify,
+)
 from torch_images.workplace import Workplace
 
 BROKEN = "torch-images-test:broken"
@@ -140,8 +148,12 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
     thor = Architecture(capability=Capability(11, 0), family="Blackwell", gpus=("Jetson Thor",))
     wider = dataclasses.replace(config, architectures=(*config.architectures, thor))
     [wrong] = plan(wider, [choose(wider, cuda="13.0", arch="11.0")], place.root, place.locks)
-    report = verify(built["cu128"].tags[0], config, wrong, place, engine=engine, run=runner)
-    failed = {check.name for check in report.failed}
+    info = engine.inspect(built["cu128"].tags[0])
+    inside = ("test_arch", "test_versions", "test_features")
+    modules = (*(f"container/{module}" for module in inside), "image/test_metadata")
+    wanted = claim_of(wider, wrong, info)
+    checks, _ = examine(info, wanted, place, engine=engine, run=runner, modules=modules)
+    failed = {check.name for check in checks if check.outcome == "failed"}
     assert failed >= {
         "container/test_arch/test_arch_flags_serve[11.0]",
         "container/test_arch/test_machine_code_serves[11.0-libtorch_cuda.so]",
@@ -152,22 +164,24 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
         "container/test_features/test_feature[mslk]",
         "image/test_metadata/test_label[io.github.torch-images.arches]",
     }
-    report_path(place, report.digest).unlink()
+    assert {check.name.rpartition("/")[0] for check in checks} == set(modules)
 
 
 def test_a_build_whose_image_fails_is_not_tagged(
-    built: dict[str, Built], engine: Engine, project: Callable[..., Path]
+    built: dict[str, Built], engine: Engine, place: Workplace, tmp_path: Path
 ) -> None:
+    """By the command that users type, of stand-in wheels, which fail soon."""
     before = engine.tags("torch-cu130:")
-    install = "scripts/image/finish/install-files"
-    folder = project(
-        (install, "install -d /usr/local/bin", "touch /usr/local/stray\ninstall -d /usr/local/bin")
-    )
-    done = invoke("build", "--cuda", "13.0", "--arch", "12.0", cwd=folder)
+    folder = tmp_path / "project"
+    pages = small_project(folder, place.locks, tmp_path / "wheels")
+    with served(pages) as index:
+        env = {"UV_DEFAULT_INDEX": index}
+        assert invoke("lock", "--select", "base-bookworm", cwd=folder, env=env).returncode == 0
+        done = invoke("build", "--cuda", "13.0", "--arch", "12.0", cwd=folder, env=env)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
     assert last.startswith("error: cu130-sm120-wheel-bookworm-runtime failed verification: ")
-    assert "image/test_files/test_every_file_is_accounted_for" in last
+    assert "container/test_versions/" in last or "image/" in last
     assert engine.tags("torch-cu130:") == before
     assert engine.inspect("torch-cu130:sm120").id == built["cu130"].digest
     candidate = "torch-images-candidate:cu130-sm120-wheel-bookworm-runtime"
