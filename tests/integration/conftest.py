@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Progress(files, ROOT / "build" / "test-seconds.json"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put every test into its lane."""
     for item in items:
