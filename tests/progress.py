@@ -47,14 +47,14 @@ class Progress:
     @pytest.hookimpl
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Print the line of a file that begins."""
-        if line := self.begin(_file(nodeid)):
+        if line := self.begin(file_of(nodeid)):
             self._reporter.ensure_newline()
             self._reporter.write_line(line, bold=True)
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a set-up, a call or a tear-down."""
-        self.add(_file(report.nodeid), report.duration)
+        self.add(file_of(report.nodeid), report.duration)
 
     @pytest.hookimpl
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -70,6 +70,6 @@ class Progress:
         self.save()
 
 
-def _file(nodeid: str) -> str:
+def file_of(nodeid: str) -> str:
     """The name of a test's file."""
     return nodeid.partition("::")[0].rpartition("/")[2]

@@ -10,12 +10,14 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.integration.standins import copy_project, replace
 from tests.integration.support import ROOT, SELECT, Built, invoke
-from tests.progress import Progress
+from tests.progress import Progress, file_of
 from torch_images.config import Config
 from torch_images.engine import Engine, connect
 from torch_images.load import load_config
@@ -35,12 +37,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Progress(files, ROOT / "build" / "test-seconds.json"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put every test into its lane."""
-    for item in items:
-        lane = "waits" if item.path.stem in WAITING else "builds"
-        item.add_marker(pytest.mark.xdist_group(lane))
+class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    """Gives all tests of a lane to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        """The lane of a test."""
+        return "waits" if file_of(nodeid).removesuffix(".py") in WAITING else "builds"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
+    """Choose lanes, whatever --dist says."""
+    return Lanes(config, log)
 
 
 @pytest.fixture(scope="session")
