@@ -112,7 +112,7 @@ def manifest(c: Context, image: str, json: bool = False) -> None:
     help={
         **_REGISTRY_HELP,
         "gpu": "name as nvidia-smi prints it, such as 'RTX 5090', or compute capability",
-        "driver": "version of the host's driver, such as 570.133",
+        "driver": "version of the host's driver, such as 570.133, or its branch, such as 570",
         "variant": "what the image holds beside torch, such as devel",
         "json": "print the answer as JSON",
     },
@@ -132,16 +132,19 @@ def pick(
 
     config = cli.config()
     found = chooser.find_gpu(config, gpu)
+    asked = driver.strip()
+    version = chooser.find_driver(config, asked)
     versions = compat_versions(config, cli.place().locks)
     suggestions = chooser.pick(
         config,
         found,
-        driver.strip(),
+        version,
         lambda cuda: versions[cuda.version],
         variant=variant or config.defaults.variant,
         namespace=cli.namespace(config, registry),
     )
-    answer = chooser.answer(found, driver.strip(), suggestions)
+    branch = asked if asked != version else ""
+    answer = chooser.answer(found, version, suggestions, branch=branch)
     print(cli.as_json(answer) if json else report.picked(answer))
 
 
