@@ -13,7 +13,11 @@ from typing import Any
 from invoke.collection import Collection
 from invoke.context import Context
 
-from torch_images import bench_tasks, cli, house_tasks, publish_tasks
+from torch_images.program import adopt
+
+adopt()  # before the imports that take a while
+
+from torch_images import bench_tasks, cli, house_tasks, publish_tasks  # noqa: E402
 
 _AXES_HELP = {
     "cuda": "CUDA version, such as 13.0",
@@ -194,7 +198,7 @@ def build(
     cache_to: list[str] | None = None,
     compat: str = "",
     torch_source: str = "",
-    jobs: int = 0,
+    jobs: str = "",
     prune: bool = False,
     locked: bool = False,
     unverified: bool = False,
@@ -238,7 +242,7 @@ def build(
         skip_disk_check=skip_disk_check,
         locked=locked,
         compat=compat,
-        jobs=cli.jobs(jobs),
+        jobs=cli.number("--jobs", jobs, least=1) if jobs else 0,
         cache_from=tuple(cache_from or ()),
         cache_to=tuple(cache_to or ()),
     )
@@ -287,7 +291,7 @@ def wheels(
     source: str = "",
     base: str = "",
     torch_source: str = "",
-    jobs: int = 0,
+    jobs: str = "",
     output: str = "",
     builder: str = "",
     progress: str = "auto",
@@ -319,7 +323,7 @@ def wheels(
         skip_disk_check=skip_disk_check,
         locked=locked,
         compat="off",
-        jobs=cli.jobs(jobs),
+        jobs=cli.number("--jobs", jobs, least=1) if jobs else 0,
     )
     engine = cli.engine(bootstraps=bool(spec.base.suite))
     folder = Path(output) if output else cli.ROOT / "dist" / spec.id

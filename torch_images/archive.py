@@ -58,10 +58,14 @@ class Pinned(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """The files of locked packages, and those packages that no source has any more."""
+    """The files of locked packages, and those packages that no source has any more.
+
+    `silent` says why a source could not be asked, which may have them; "" if all answered.
+    """
 
     files: Mapping[LockedDeb, Path]
     vanished: tuple[LockedDeb, ...]
+    silent: str = ""
 
 
 def fetch(
@@ -94,7 +98,8 @@ def fetch(
             pool.shutdown(cancel_futures=True)
             raise
     vanished = tuple(deb for deb, found in zip(missing, got, strict=True) if not found)
-    return Fetched(files={d: p for d, p in files.items() if d not in vanished}, vanished=vanished)
+    there = {d: p for d, p in files.items() if d not in vanished}
+    return Fetched(files=there, vanished=vanished, silent=source.problem)
 
 
 def fetch_archives(
@@ -169,7 +174,7 @@ def holders(
 ) -> dict[LockedDeb, str]:
     """Who still has the file of each package: "mirror", "snapshot", or "" for nobody.
 
-    Raises NetworkError where no mirror can be asked.
+    Raises NetworkError where no mirror can be asked, or nobody of those who can has it.
     """
     source = _Source(tuple(mirrors), snapshot, lock.snapshot, network)
     found = {}
@@ -180,6 +185,8 @@ def holders(
             raise _unreachable(source)
         at = "snapshot" if requests.codes.ok in at_snapshot else ""
         found[deb] = "mirror" if requests.codes.ok in at_mirrors else at
+        if not found[deb] and None in answers:
+            raise unsettled([deb], source.problem)
     return found
 
 
@@ -294,6 +301,15 @@ def is_file(pinned: Pinned, path: Path) -> bool:
             return hashlib.file_digest(stream, "sha256").hexdigest() == pinned.sha256
     except FileNotFoundError:
         return False
+
+
+def unsettled(debs: Sequence[LockedDeb], problem: str) -> NetworkError:
+    """The error for packages that nobody has who could be asked, while somebody could not."""
+    names = ", ".join(f"{deb.name} {deb.version}" for deb in debs)
+    return NetworkError(
+        f"no archive that answers has {names}, and one does not answer: {problem}",
+        "see that the snapshot archive can be reached, or name a mirror that has them with --mirror",
+    )
 
 
 def _unreachable(source: _Source) -> NetworkError:

@@ -6,6 +6,7 @@ Format: https://docs.docker.com/build/bake/reference/
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,8 +105,9 @@ def bake_file(
 ) -> dict[str, Any]:
     """The bake definition: a target per image; `parts` are by target, `tools` named contexts.
 
-    Proxies stand in it by name only; bake takes their values from the environment. `namespace`
-    keeps the build's cache mounts apart from those of other builds.
+    Proxies and caches, which may hold secrets, stand in it by name only; bake takes their values
+    from the environment, see `environment`. `namespace` keeps the build's cache mounts apart from
+    those of other builds.
     """
     network = place.network
     secrets = ["type=env,id=index,env=TORCH_IMAGES_INDEX"] if network.index else []
@@ -126,23 +128,48 @@ def bake_file(
                 "SOURCE_DATE_EPOCH": str(image.lock.epoch),
                 "NVIDIA_REQUIRE_CUDA": require_cuda(image.spec.cuda, note),
                 **({"BUILDKIT_CACHE_MOUNT_NS": namespace} if namespace else {}),
-                **{name: f"${{{name}}}" for name, _ in network.proxies},
             },
             "labels": labels,
             "secret": [*secrets, *(_COMPILE if part.sources else ())],
             "output": [output(image)],
         }
-        for key, caches in (("cache-from", options.cache_from), ("cache-to", options.cache_to)):
-            if caches:
-                target[key] = [cache.replace("{id}", image.spec.id) for cache in caches]
+        target = _literally(target)
+        target["args"] |= {name: f"${{{name}}}" for name, _ in network.proxies}
+        for key, names in _caches(options).items():
+            identifier = json.dumps(image.spec.id)
+            target[key] = [f'${{replace({name}, "{{id}}", {identifier})}}' for name in names]
         targets[image.target] = target
     bake: dict[str, Any] = {
         "group": {"default": {"targets": [image.target for image in planned]}},
         "target": targets,
     }
-    if network.proxies:
-        bake["variable"] = {name: {"default": ""} for name, _ in network.proxies}
+    cached = (name for names in _caches(options).values() for name in names)
+    variables = [*(name for name, _ in network.proxies), *cached]
+    if variables:
+        bake["variable"] = {name: {"default": ""} for name in variables}
     return bake
+
+
+def _literally(value: Any) -> Any:
+    """A value in which bake finds nothing to fill in, though it may look so."""
+    if isinstance(value, dict):
+        return {key: _literally(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_literally(item) for item in value]
+    return re.sub(r"([$%])\{", r"\1\1{", value)
+
+
+def _caches(options: BuildOptions) -> dict[str, dict[str, str]]:
+    """The caches of a build by the key of a target, each by the variable that holds it."""
+    given = {"cache-from": options.cache_from, "cache-to": options.cache_to}
+    return {
+        key: {
+            f"TORCH_IMAGES_{key.upper().replace('-', '_')}_{number}": cache
+            for number, cache in enumerate(caches)
+        }
+        for key, caches in given.items()
+        if caches
+    }
 
 
 def host_network(planned: Sequence[Planned]) -> dict[str, Any]:
@@ -174,4 +201,5 @@ def environment(network: Network, options: BuildOptions) -> dict[str, str | None
         "TORCH_IMAGES_COMPILE": json.dumps(told),
         **dict(network.proxies),
         **index,
+        **{name: cache for names in _caches(options).values() for name, cache in names.items()},
     }

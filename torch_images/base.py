@@ -28,11 +28,11 @@ from debian.deb822 import Deb822
 from debian.debfile import DebFile
 
 from torch_images import oci
-from torch_images.archive import Fetched, fetch
+from torch_images.archive import Fetched, fetch, unsettled
 from torch_images.cached import used
 from torch_images.config import Base
 from torch_images.debs import DebLock, LockedDeb, changes
-from torch_images.errors import CommandError, DiskError, LockError
+from torch_images.errors import CommandError, DiskError, LockError, NetworkError
 from torch_images.loopback import serving
 from torch_images.resolver import Resolver, explain
 from torch_images.runner import Runner
@@ -93,7 +93,8 @@ def prepare(
 
     With `present`, the names of packages that are there already, the lock is of packages to add to
     them. Where a locked package has vanished from every source the lock is resolved afresh, with a
-    warning that lists what changed; with `locked` that is a LockError.
+    warning that lists what changed; with `locked` that is a LockError, or a NetworkError where a
+    source that may have it does not answer.
     Raises also NetworkError, DiskError and BuildError.
     """
     if locked and lock.unlocked:
@@ -107,13 +108,13 @@ def prepare(
         resolved = lock.debs or not lock.unlocked
         found = _fetch(base, lock, cache, resolver) if resolved else None
         if found and found.vanished and (locked or lock.unlocked):
-            raise _stale(lock, found.vanished)
+            raise _stale(lock, found)
         if not found or found.vanished:
             lock = _relocked(base, lock, resolver, present or frozenset())
             folder = _folder(base, lock, cache)
             found = _fetch(base, lock, cache, resolver)
             if found.vanished:
-                raise _stale(lock, found.vanished)
+                raise _stale(lock, found)
         folder.parent.mkdir(exist_ok=True)
         with folder.with_name(f"{folder.name}.lock").open("w") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)
@@ -198,8 +199,11 @@ def _folder(base: Base, lock: DebLock, cache: Path) -> Path:
     return cache / "bases" / f"{base.name}-{key}"
 
 
-def _stale(lock: DebLock, vanished: tuple[LockedDeb, ...]) -> LockError:
-    names = ", ".join(f"{deb.name} {deb.version}" for deb in vanished)
+def _stale(lock: DebLock, found: Fetched) -> LockError | NetworkError:
+    """The error for packages that cannot be had; without an answer they have not vanished."""
+    if found.silent:
+        return unsettled(found.vanished, found.silent)
+    names = ", ".join(f"{deb.name} {deb.version}" for deb in found.vanished)
     return LockError(
         f"locks/{lock.name}.txt: no mirror and no snapshot archive has {names}",
         f"run `invoke lock --select {lock.name}`, or name a mirror that has them with --mirror",

@@ -10,13 +10,16 @@ import functools
 import json
 import logging
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from invoke.exceptions import Exit
 from invoke.tasks import task
+
+from torch_images.interrupts import CODE, raise_from_now_on
 
 if TYPE_CHECKING:
     from torch_images.config import Config
@@ -44,7 +47,10 @@ def verb(**options: Any) -> Callable[[Callable[..., None]], Any]:
             from torch_images.errors import TorchImagesError
 
             try:
+                raise_from_now_on()
+                _check_words(kwargs)
                 function(*args, **kwargs)
+                sys.stdout.flush()
             except TorchImagesError as error:
                 raise Exit(red(f"error: {error}"), code=error.exit_code) from None
             except BrokenPipeError:  # `invoke matrix | head`: the reader has what it wanted
@@ -57,11 +63,20 @@ def verb(**options: Any) -> Callable[[Callable[..., None]], Any]:
                     raise
                 raise Exit(red(f"error: {found}"), code=found.exit_code) from None
             except KeyboardInterrupt:
-                raise Exit("interrupted; nothing was tagged", code=130) from None
+                raise Exit("interrupted; nothing was tagged", code=CODE) from None
 
         return task(wrapper, **options)
 
     return decorate
+
+
+def _check_words(words: Mapping[str, Any]) -> None:
+    """Raise UsageError for a word that no path and no command can have."""
+    from torch_images.errors import UsageError
+
+    for name, value in words.items():
+        if "\0" in (" ".join(value) if isinstance(value, list) else str(value)):
+            raise UsageError(f"--{name.replace('_', '-')} has a zero byte in it", "leave it out")
 
 
 def config() -> Config:
@@ -111,15 +126,13 @@ def progress(wanted: str) -> str:
     return wanted
 
 
-def jobs(wanted: int) -> int:
-    """The number after --jobs; 0 for none. Raises UsageError."""
+def number(option: str, text: str, *, least: int = 0) -> int:
+    """The number after an option. Raises UsageError for anything else."""
     from torch_images.errors import UsageError
 
-    if wanted < 0:
-        raise UsageError(
-            f"--jobs {wanted} makes no sense", "give a number from 1 on, or leave it out"
-        )
-    return wanted
+    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
+        raise UsageError(f"{option} '{text}' is not a number", f"give one from {least} on")
+    return int(text)
 
 
 def engine(*, bootstraps: bool = False) -> Engine:

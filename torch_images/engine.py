@@ -384,7 +384,7 @@ def gpus(words: str) -> dict[str, Any]:
     if not words:
         return {}
     wanted: dict[str, Any] = {"count": -1}
-    if words.isdigit() and int(words):
+    if re.fullmatch(r"[1-9][0-9]{0,3}", words):
         wanted = {"count": int(words)}
     elif devices := re.fullmatch(r"device=([\w-]+(?:,[\w-]+)*)", words):
         wanted = {"device_ids": devices[1].split(",")}

@@ -1,13 +1,16 @@
 """Every error a user can meet, and the exit code each one ends with.
 
 An error is one line: what is wrong, then what to change. `tasks.py` is the only place that turns
-them into output; anything else that escapes is a bug and keeps its traceback.
+them into output; anything else that escapes is a bug and keeps its traceback. No error shows a
+secret, see `redact.py`.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+from torch_images.redact import redact
 
 
 class TorchImagesError(Exception):
@@ -19,8 +22,8 @@ class TorchImagesError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, hint: str = "") -> None:
-        self.message = " ".join(message.split())
-        self.hint = " ".join(hint.split())
+        self.message = redact(" ".join(message.split()))
+        self.hint = redact(" ".join(hint.split()))
         super().__init__(f"{self.message}; {self.hint}" if self.hint else self.message)
 
 
@@ -77,12 +80,15 @@ class VerifyError(TorchImagesError):
 
 
 class CommandError(TorchImagesError):
-    """A process failed; `command` can be pasted into a shell, `output` is its last lines."""
+    """A process failed; `command` can be pasted into a shell, `output` is its last lines.
+
+    Secrets in them are replaced.
+    """
 
     def __init__(self, command: str, code: int, output: str) -> None:
-        self.command = command
+        self.command = command = redact(command)
         self.code = code
-        self.output = output
+        self.output = output = redact(output)
         last = output.strip().splitlines()[-1] if output.strip() else "no output"
         super().__init__(f"exit code {code} from: {command}", f"it said: {last}")
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from torch_images.errors import ConfigError
+from torch_images.redact import redact
 
 if TYPE_CHECKING:
     import requests
@@ -26,6 +27,7 @@ _SYSTEM_BUNDLES = (
 )
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+_MIRROR_VARIABLES = ("TORCH_IMAGES_COMPAT_MIRROR", "TORCH_IMAGES_SOURCE_MIRROR")
 # What makes sccache share its cache, and what each of these ways needs beside SCCACHE_*:
 # https://github.com/mozilla/sccache/tree/main/docs
 _CACHE_VARIABLES = {
@@ -83,7 +85,10 @@ class Network:
 
 
 def detect(environ: Mapping[str, str]) -> Network:
-    """Read the environment. Raises ConfigError where it names a CA bundle that is not there."""
+    """Read the environment.
+
+    Raises ConfigError where it names a CA bundle that is not there, or something that is no URL.
+    """
     bundle = next((p for p in _SYSTEM_BUNDLES if p.is_file()), None)
     for name in _BUNDLE_VARIABLES:
         if environ.get(name):
@@ -92,6 +97,9 @@ def detect(environ: Mapping[str, str]) -> Network:
                 raise ConfigError(f"{name}={bundle} is not a file", f"correct or unset {name}")
             break
     proxies = {n: environ.get(n) or environ.get(n.lower(), "") for n in _PROXY_VARIABLES}
+    for name in (*_PROXY_VARIABLES, *_INDEX_VARIABLES, *_MIRROR_VARIABLES):
+        if name != "NO_PROXY":
+            check_url(name, proxies.get(name) or environ.get(name, ""))
     return Network(
         ca_bundle=bundle,
         proxies=tuple((name, url) for name, url in proxies.items() if url),
@@ -100,6 +108,17 @@ def detect(environ: Mapping[str, str]) -> Network:
         source_mirror=environ.get("TORCH_IMAGES_SOURCE_MIRROR", "").rstrip("/") or None,
         compile_cache=_compile_cache(environ),
     )
+
+
+def check_url(name: str, url: str) -> None:
+    """Raise ConfigError, without the URL's password, for one that cannot be read."""
+    try:
+        urlsplit(url if "://" in url else f"//{url}").port  # noqa: B018  reading it is the check
+    except ValueError:
+        raise ConfigError(
+            f"{name} is not a URL",
+            "correct it; in a user's name or password write / as %2F, @ as %40, # as %23",
+        ) from None
 
 
 def _compile_cache(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -115,4 +134,5 @@ def _compile_cache(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def cause(error: requests.RequestException) -> str:
     """Why a request failed, on one line: the innermost reason, without the library's own names."""
     inner = getattr(error.args[0], "reason", None) if error.args else None
-    return re.sub(r"<[^<>]+>: ", "", " ".join(str(inner or error).split()))[:200]
+    said = redact(" ".join(str(inner or error).split()))  # before it is cut
+    return re.sub(r"<[^<>]+>: ", "", said)[:200]

@@ -23,6 +23,7 @@ from torch_images.errors import UsageError, suggest
 from torch_images.matrix import choose
 
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
+_BRANCH = re.compile(r"[0-9]{3}")
 # nvmlBrandType_t: GeForce, and NVIDIA, which data-centre GPUs answer. The note of every compat
 # library seen lists the second and not the first.
 _GEFORCE, _OTHER = 5, 14
@@ -81,6 +82,24 @@ def find_gpu(config: Config, named: str) -> Gpu:
     return Gpu(name=f"GPU {named}", capability=capability, architecture=best, geforce=False)
 
 
+def find_driver(config: Config, named: str) -> str:
+    """The version of a driver; for a branch, such as "550", that of its oldest driver.
+
+    Where that is not known, it is a version before all of them. Raises UsageError for any other
+    word.
+    """
+    if _BRANCH.fullmatch(named):
+        # CUDA's own minimum is the first driver of the branch that came out with it.
+        first = [c.driver for c in config.cudas if c.driver.partition(".")[0] == named]
+        return min(first, key=Version, default=f"{named}.00")
+    if not _DRIVER.fullmatch(named):
+        raise UsageError(
+            f"'{named}' is not a driver's version",
+            "give it as nvidia-smi does, such as 570.133, or its branch, such as 570",
+        )
+    return named
+
+
 def pick(
     config: Config,
     gpu: Gpu,
@@ -92,17 +111,21 @@ def pick(
 ) -> tuple[Suggestion, ...]:
     """Every image that could serve, the best first; `compat` is the version of its library, or "".
 
-    Raises UsageError for a driver's version that is none.
+    `driver` is a version, see `find_driver`. CUDA versions that the variant is not built for are
+    left out. Raises UsageError where that are all, and for an unknown variant.
     """
-    if not _DRIVER.fullmatch(driver):
-        raise UsageError(
-            f"'{driver}' is not a driver's version", "give it as nvidia-smi does, such as 570.133"
-        )
+    if variant not in (known := config.names("variant")):
+        raise UsageError(f"unknown variant '{variant}'", suggest(variant, known))
     found = []
+    refused: UsageError | None = None
     for cuda in config.cudas:
         if gpu.architecture.capability not in cuda.targets:
             continue
-        spec = choose(config, cuda=cuda.version, arch=gpu.architecture.name, variant=variant)
+        try:
+            spec = choose(config, cuda=cuda.version, arch=gpu.architecture.name, variant=variant)
+        except UsageError as error:
+            refused = error
+            continue
         image = f"{namespace}/{spec.repository}:{tagging.floating(config, spec)[0]}"
         found.append(
             (
@@ -110,6 +133,8 @@ def pick(
                 judge(config, cuda, gpu, driver, compat=compat(cuda), name=image),
             )
         )
+    if refused and not found:
+        raise refused
     newest = sorted(found, key=lambda pair: pair[0], reverse=True)
     return tuple(sorted((s for _, s in newest), key=lambda s: (not s.works, s.rank)))
 
@@ -119,12 +144,18 @@ def command(image: str) -> str:
     return f"docker run --rm --gpus all {image}"
 
 
-def answer(gpu: Gpu, driver: str, found: Sequence[Suggestion]) -> dict[str, Any]:
-    """The whole answer as plain data. Raises UsageError where no image works."""
+def answer(
+    gpu: Gpu, driver: str, found: Sequence[Suggestion], *, branch: str = ""
+) -> dict[str, Any]:
+    """The whole answer as plain data; `branch` if the driver stands for one.
+
+    Raises UsageError where no image works.
+    """
+    taken = f"branch {branch} is taken as {driver}: no driver of it is older" if branch else ""
     best = found[0] if found else None
     if best is None or not best.works:
         reasons = "; ".join(f"{s.image}: {s.reason}" for s in found) or "no CUDA version targets it"
-        raise UsageError(f"no image runs on {gpu.name} with driver {driver}: {reasons}")
+        raise UsageError(f"no image runs on {gpu.name} with driver {driver}: {reasons}", taken)
     kind = f"{gpu.architecture.family}{', GeForce' if gpu.geforce else ''}"
     name = gpu.architecture.name
     serves = f"the image is proved to have code for {name}"
@@ -135,11 +166,13 @@ def answer(gpu: Gpu, driver: str, found: Sequence[Suggestion]) -> dict[str, Any]
         "capability": str(gpu.capability),
         "geforce": gpu.geforce,
         "driver": driver,
+        "branch": branch,
         "image": best.image,
         "run": command(best.image),
         "why": [
             f"{gpu.name} is compute capability {gpu.capability} ({kind}); {serves}",
             best.reason,
+            *([taken] if taken else []),
         ],
         "others": [
             {"image": s.image, "works": s.works, "why": s.reason} for s in found if s is not best

@@ -61,7 +61,7 @@ def push(
     c: Context,
     image: str,
     registry: str = "",
-    retries: int = 5,
+    retries: str = "5",
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -73,19 +73,20 @@ def push(
     from torch_images.runner import Runner
 
     config, place, run = cli.config(), cli.place(), Runner()
+    attempts = cli.number("--retries", retries)
     where = cli.namespace(config, registry)
     engine = cli.engine()
     subject = publish.proved(config, image, place, engine)
-    look = cli.look(retries)
+    look = cli.look(attempts)
     moves = stage.preview(config, subject, where, look=look, place=place, run=run)
     if dry_run:
         print(cli.as_json([asdict(m) for m in moves]) if json else report.moves(moves, done=False))
         return
     with cli.transfer_bar() as show:
         transfer, digest = stage.Transfer(show), subject.info.id
-        stage.push(digest, moves, engine, retries=retries, transfer=transfer, say=cli.say)
+        stage.push(digest, moves, engine, retries=attempts, transfer=transfer, say=cli.say)
     names = [m.reference for m in moves if m.held == digest or m.changes]
-    held = persist(partial(contents, names[0], run), retries=retries, say=cli.say)
+    held = persist(partial(contents, names[0], run), retries=attempts, say=cli.say)
     found = made.describe(subject, engine, *held, names)
     made.save(found, place)
     print(cli.as_json(found) if json else report.moves(moves, done=True))
@@ -111,7 +112,7 @@ def manifest(c: Context, image: str, json: bool = False) -> None:
     help={
         **_REGISTRY_HELP,
         "gpu": "name as nvidia-smi prints it, such as 'RTX 5090', or compute capability",
-        "driver": "version of the host's driver, such as 570.133",
+        "driver": "version of the host's driver, such as 570.133, or its branch, such as 570",
         "variant": "what the image holds beside torch, such as devel",
         "json": "print the answer as JSON",
     },
@@ -131,16 +132,19 @@ def pick(
 
     config = cli.config()
     found = chooser.find_gpu(config, gpu)
+    asked = driver.strip()
+    version = chooser.find_driver(config, asked)
     versions = compat_versions(config, cli.place().locks)
     suggestions = chooser.pick(
         config,
         found,
-        driver.strip(),
+        version,
         lambda cuda: versions[cuda.version],
         variant=variant or config.defaults.variant,
         namespace=cli.namespace(config, registry),
     )
-    answer = chooser.answer(found, driver.strip(), suggestions)
+    branch = asked if asked != version else ""
+    answer = chooser.answer(found, version, suggestions, branch=branch)
     print(cli.as_json(answer) if json else report.picked(answer))
 
 

@@ -15,10 +15,12 @@ import sys
 import termios
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch_images.errors import CommandError, TorchImagesError
+from torch_images.redact import Lines, Redactor
 
 _TAIL = 400  # lines of output kept of a streamed command, enough for any build error
 
@@ -48,29 +50,30 @@ class Runner:
         check: bool = True,
         show_errors: bool = False,
     ) -> Completed:
-        """Run to the end with its output captured, or only stdout with `show_errors`.
+        """Run to the end with its output captured; with `show_errors`, stderr is shown instead.
 
         Raises CommandError when `check` is set and the command fails; the error holds what was
         captured.
         """
-        with _starting(command):
-            done = subprocess.run(
-                command,
-                env=_environment(env),
-                cwd=cwd,
-                input=stdin,
-                stdin=subprocess.DEVNULL if stdin is None else None,
-                stdout=subprocess.PIPE,
-                stderr=None if show_errors else subprocess.PIPE,
-                text=True,
-                errors="replace",
-                check=False,
-            )
-        if check and done.returncode:
-            raise CommandError(
-                shlex.join(command), done.returncode, done.stdout + (done.stderr or "")
-            )
-        return Completed(done.returncode, done.stdout, done.stderr or "")
+        if show_errors:
+            (code, output, _), said = _watch(command, env, cwd, captures=True), ""
+        else:
+            with _starting(command):
+                done = subprocess.run(
+                    command,
+                    env=_environment(env),
+                    cwd=cwd,
+                    input=stdin,
+                    stdin=subprocess.DEVNULL if stdin is None else None,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    check=False,
+                )
+            code, output, said = done.returncode, done.stdout, done.stderr
+        if check and code:
+            raise CommandError(shlex.join(command), code, output + said)
+        return Completed(code, output, said)
 
     def interact(self, command: Sequence[str]) -> int:
         """Run on the user's own terminal, so that it can ask; its exit code."""
@@ -88,22 +91,43 @@ class Runner:
 
         On a terminal the command gets a terminal too, so that its own progress display works.
         """
-        terminal = sys.stderr.isatty()
-        if terminal:
-            ours, theirs = os.openpty()
-            termios.tcsetwinsize(theirs, termios.tcgetwinsize(sys.stderr.fileno()))
-        else:
-            ours, theirs = os.pipe()
+        code, _, tail = _watch(command, env, cwd)
+        return Completed(code, tail)
+
+
+def _watch(
+    command: Sequence[str],
+    env: Mapping[str, str | None] | None,
+    cwd: Path | None,
+    *,
+    captures: bool = False,
+) -> tuple[int, str, str]:
+    """Run with what it says on stderr shown; its exit code, stdout, and the last lines shown.
+
+    Unless it `captures` stdout, that is shown, too.
+    """
+    if sys.stderr.isatty():
+        ours, theirs = os.openpty()
+        termios.tcsetwinsize(theirs, termios.tcgetwinsize(sys.stderr.fileno()))
+    else:
+        ours, theirs = os.pipe()
+    try:
         with _starting(command):
             process = subprocess.Popen(
                 command,
                 env=_environment(env),
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
-                stdout=theirs,
+                stdout=subprocess.PIPE if captures else theirs,
                 stderr=theirs,
             )
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
         os.close(theirs)
+    with ThreadPoolExecutor(1) as beside:
+        stdout = beside.submit(process.stdout.read if process.stdout else bytes)
         try:
             tail = _tee(ours)
         except KeyboardInterrupt:
@@ -112,26 +136,30 @@ class Runner:
             raise
         finally:
             os.close(ours)
-        return Completed(process.wait(), tail)
+    if process.stdout:
+        process.stdout.close()
+    return process.wait(), stdout.result().decode(errors="replace"), tail
 
 
 def _tee(source: int) -> str:
-    """Copy a file descriptor to stderr until it ends; its last lines."""
+    """Copy a file descriptor to stderr until it ends, without secrets; its last lines."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    whole = Lines(Redactor.of(os.environ, sys.argv))
     lines: deque[str] = deque([""], maxlen=_TAIL)
     while True:
         try:
             chunk = os.read(source, 65536)
         except OSError:  # a terminal whose other end is closed reads as EIO, not as end of file
             chunk = b""
-        if not chunk:
-            return "\n".join(lines)
-        text = decoder.decode(chunk)
+        text = whole.feed(decoder.decode(chunk, final=not chunk))
+        text += "" if chunk else whole.rest()
         sys.stderr.write(text)
         sys.stderr.flush()
         first, *rest = text.replace("\r\n", "\n").split("\n")
         lines[-1] += first
         lines.extend(rest)
+        if not chunk:
+            return "\n".join(lines)
 
 
 def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:

@@ -6,12 +6,13 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.support import ROOT, Built, images, invoke
+from tests.servers import closed_port, web_server
 from torch_images import publish
 from torch_images.config import Config
 from torch_images.debs import format_debs, read_debs
@@ -43,9 +44,17 @@ def fresh(locks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 @pytest.fixture
 def stale(
     project: Callable[..., Path], place: Workplace, tmp_path: Path
-) -> tuple[Path, dict[str, str]]:
-    """A project whose lock names a version of tini that no archive has, and a cache without bases."""
-    folder = project()
+) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A project whose lock names a version of tini that no archive has, and a cache without bases.
+
+    The snapshot archive is one that answers: without an answer, nothing has vanished.
+    """
+    with web_server({}) as (url, _):
+        folder = project(("images.yaml", "https://snapshot.debian.org/archive", f"{url}/archive"))
+        yield folder, _make_stale(folder, place, tmp_path)
+
+
+def _make_stale(folder: Path, place: Workplace, tmp_path: Path) -> dict[str, str]:
     lock = read_debs(folder / LOCK)
     debs = [
         dataclasses.replace(d, version="0.0", path=f"{d.path}.0.deb", sha256="0" * 64)
@@ -58,7 +67,18 @@ def stale(
     cache.mkdir()
     layers.mkdir(parents=True, exist_ok=True)
     (cache / "layers").symlink_to(layers)  # wheels are not what these tests are about
-    return folder, {"TORCH_IMAGES_CACHE": str(cache)}
+    return {"TORCH_IMAGES_CACHE": str(cache)}
+
+
+def test_without_an_answer_of_the_snapshot_archive_nothing_has_vanished(
+    project: Callable[..., Path], place: Workplace, tmp_path: Path
+) -> None:
+    nobody = f"http://127.0.0.1:{closed_port()}/archive"
+    folder = project(("images.yaml", "https://snapshot.debian.org/archive", nobody))
+    env = _make_stale(folder, place, tmp_path)
+    check = invoke("lock", "--check", "--select", "base-bookworm", cwd=folder, env=env)
+    assert check.returncode == 6
+    assert "no archive that answers has tini 0.0, and one does not answer" in check.stderr
 
 
 def tini(fresh: tuple[Path, dict[str, str]]) -> str:

@@ -101,6 +101,21 @@ def test_what_nobody_has_has_vanished(serve: Serve, tmp_path: Path) -> None:
         assert got == {"a": CONTENT["a"], "b": b"vanished"}
 
 
+def test_a_silent_snapshot_archive_is_told(serve: Serve, tmp_path: Path) -> None:
+    mirror = f"{serve(dict(list(POOL.items())[:1])).url}/debian"
+    silent, gone = f"http://127.0.0.1:{closed_port()}/archive", f"{serve({}).url}/archive"
+    for snapshot, told in ((silent, True), (gone, False), ("", False)):
+        found = fetch(
+            LOCK,
+            tmp_path / snapshot.replace("/", "-"),
+            mirrors=lambda: (mirror,),
+            snapshot=snapshot,
+            network=Network(),
+        )
+        assert found.vanished == LOCK.debs[1:]
+        assert bool(found.silent) == told
+
+
 def test_silence_is_not_absence(tmp_path: Path) -> None:
     with pytest.raises(NetworkError, match=r"no mirror could be reached.*--mirror"):
         get(tmp_path, f"http://127.0.0.1:{closed_port()}/debian")
@@ -145,6 +160,10 @@ def test_says_who_has_a_package(serve: Serve) -> None:
     assert who(b, f"{site.url}/archive") == "snapshot"
     assert who(b, "") == ""
     assert who(dataclasses.replace(b, path="pool/none.deb"), f"{site.url}/archive") == ""
+    silent = f"http://127.0.0.1:{closed_port()}/archive"
+    assert who(a, silent) == "mirror"
+    with pytest.raises(NetworkError, match=r"has b 1\+x, and one does not answer: .*refused; see"):
+        who(b, silent)
     nobody = (f"http://127.0.0.1:{closed_port()}",)
     with pytest.raises(NetworkError):
         holders(LOCK, [a], mirrors=nobody, snapshot="", network=Network())

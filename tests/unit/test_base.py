@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tests.servers import web_server
+from tests.servers import closed_port, web_server
 from tests.unit.fakes import FakeRunner
 from torch_images.base import command, kept, prepare
 from torch_images.config import Base
@@ -218,6 +218,16 @@ def test_a_locked_build_stops_and_names_what_has_vanished(tmp_path: Path) -> Non
         "base-x`, or name a mirror that has them with --mirror"
     )
     assert not (tmp_path / "bases").exists()
+
+
+def test_a_locked_build_tells_silence_from_absence(tmp_path: Path) -> None:
+    """A snapshot archive that does not answer may have it: the network is at fault, no lock."""
+    silent = dataclasses.replace(ADDED, snapshot=f"http://127.0.0.1:{closed_port()}/archive")
+    with web_server(files(NEW, TINI)) as (url, _):
+        here = resolver(tmp_path, url, NEW, TINI)
+        with pytest.raises(NetworkError, match=r"has g\+\+ 1, and one does not answer: "):
+            prepare(silent, lock(OLD, TINI), cache=tmp_path, resolver=here, locked=True)
+        assert prepare(silent, lock(OLD, TINI), cache=tmp_path, resolver=here).lock.unlocked
 
 
 def test_a_locked_build_takes_no_lock_of_a_build(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from torch_images.matrix import choose, select
 from torch_images.network import Network
 from torch_images.planned import Planned, plan
 from torch_images.render import render
+from torch_images.runner import Runner
 from torch_images.toolchain import ReadySources
 from torch_images.workplace import Workplace, default_cache
 
@@ -256,13 +257,53 @@ def test_a_builder_that_cannot_build() -> None:
         elsewhere("b", FakeRunner({"docker buildx inspect": (0, gone)}))
 
 
-def test_caches_are_handed_over_for_each_image(planned: tuple[Planned, ...], root: Path) -> None:
-    options = BuildOptions(cache_from=("type=registry,ref=h/c:{id}",), cache_to=("type=gha",))
-    for target in bake(planned, root, Network(), options=options)["target"].values():
+def printed(document: dict[str, Any], folder: Path, **environ: str | None) -> dict[str, Any]:
+    """The targets that bake itself reads from a definition; it needs no engine for that."""
+    file = folder / "docker-bake.json"
+    file.write_text(json.dumps(document))
+    command = ["docker", "buildx", "bake", f"--file={file}", "--print"]
+    env = {**environ, "DOCKER_HOST": "unix:///none", "DOCKER_CONTEXT": None}
+    targets: dict[str, Any] = json.loads(Runner().run(command, env=env).output)["target"]
+    return targets
+
+
+needs_buildx = pytest.mark.skipif(
+    not shutil.which("docker")
+    or bool(Runner().run(["docker", "buildx", "version"], check=False).code),
+    reason="docker buildx is not installed",
+)
+
+
+@needs_buildx
+def test_caches_are_handed_over_for_each_image(
+    planned: tuple[Planned, ...], root: Path, tmp_path: Path
+) -> None:
+    options = BuildOptions(
+        cache_from=("type=registry,ref=h/c:{id}", "type=local,src=/${HOME}%{x}"),
+        cache_to=("type=gha,token=hunter2-${HOME}",),
+    )
+    document = bake(planned, root, Network(), options=options)
+    assert "hunter2" not in json.dumps(document)
+    told = environment(Network(), options)
+    for target in printed(document, tmp_path, **told).values():
         identifier = target["context"].rpartition("/")[2]
-        assert target["cache-from"] == [f"type=registry,ref=h/c:{identifier}"]
-        assert target["cache-to"] == ["type=gha"]
+        assert target["cache-from"] == [
+            f"type=registry,ref=h/c:{identifier}",
+            "type=local,src=/${HOME}%{x}",
+        ]
+        assert target["cache-to"] == ["type=gha,token=hunter2-${HOME}"]
     assert "cache-to" not in json.dumps(bake(planned, root, Network()))
+
+
+@needs_buildx
+def test_bake_fills_nothing_into_names_of_the_users(
+    planned: tuple[Planned, ...], tmp_path: Path
+) -> None:
+    odd = tmp_path / "${HOME} %{if}"
+    document = bake(planned, odd, Network(proxies=(("HTTP_PROXY", "http://p:1"),)))
+    for target in printed(document, tmp_path, HTTP_PROXY="http://u:${X}@p:1").values():
+        assert target["context"].startswith(f"{odd}/build/")
+        assert target["args"]["HTTP_PROXY"] == "http://u:${X}@p:1"
 
 
 def test_revision_says_when_files_differ(tmp_path: Path) -> None:

@@ -12,21 +12,22 @@ from hypothesis import strategies as st
 from torch_images.config import Config
 from torch_images.errors import UsageError
 from torch_images.lock import compat_versions
-from torch_images.pick import answer, find_gpu, pick
+from torch_images.pick import answer, find_driver, find_gpu, pick
 
 COMPAT, MINOR = "uses the compat library", "by minor version compatibility"
 
 
 def ask(config: Config, root: Path, gpu: str, driver: str, variant: str = "runtime") -> Any:
     found = find_gpu(config, gpu)
+    version = find_driver(config, driver)
     versions = compat_versions(config, root / "locks")
     suggestions = pick(
-        *(config, found, driver),
+        *(config, found, version),
         lambda cuda: versions[cuda.version],
         variant=variant,
         namespace="ghcr.io/me",
     )
-    return answer(found, driver, suggestions)
+    return answer(found, version, suggestions, branch=driver if driver != version else "")
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,37 @@ def test_it_says_what_else_there_is(config: Config, root: Path) -> None:
     assert other["works"]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "branch", "driver", "image", "why"),
+    [
+        ("H100", "550", "550.00", "torch-cu130:2.11.0-sm90", COMPAT),
+        ("H100", "560", "560.00", "torch-cu128:2.10.0-sm90", COMPAT),
+        ("RTX 5090", "570", "570.26", "torch-cu128:2.10.0-sm120", "natively"),
+        ("RTX 5090", "580", "580.65.06", "torch-cu130:2.11.0-sm120", "natively"),
+    ],
+)
+def test_a_branch_is_taken_as_its_oldest_driver(
+    config: Config, root: Path, gpu: str, branch: str, driver: str, image: str, why: str
+) -> None:
+    found = ask(config, root, gpu, branch)
+    assert (found["branch"], found["driver"]) == (branch, driver)
+    assert found["image"] == f"ghcr.io/me/{image}"
+    assert why in found["why"][1]
+    assert found["why"][2] == f"branch {branch} is taken as {driver}: no driver of it is older"
+    whole = ask(config, root, gpu, driver)
+    assert (whole["image"], whole["branch"]) == (found["image"], "")
+
+
+def test_cuda_versions_without_the_variant_are_left_out(config: Config, root: Path) -> None:
+    found = ask(config, root, "H100", "580.95.05", variant="vllm")
+    assert found["image"] == "ghcr.io/me/torch-cu130:2.11.0-sm90-vllm"
+    assert found["others"] == []
+    with pytest.raises(UsageError, match="variant recsys is not built: "):
+        ask(config, root, "RTX 5090", "580.95.05", variant="recsys")
+    with pytest.raises(UsageError, match="unknown variant 'vlm'; did you mean 'vllm'?"):
+        ask(config, root, "H100", "580.95.05", variant="vlm")
+
+
 def test_a_longer_name_wins(config: Config) -> None:
     assert str(find_gpu(config, "NVIDIA L40S").name) == "L40S"
     assert find_gpu(config, "GeForce RTX 3080 Ti").geforce
@@ -84,7 +116,9 @@ def test_a_longer_name_wins(config: Config) -> None:
         ("5.2", "570.133", "compute capability 5.2"),
         ("RTX 5990", "570.133", "unknown GPU 'RTX 5990'; did you mean 'RTX 5090'?"),
         ("", "570.133", "unknown GPU ''; known: "),
-        ("H100", "570", "'570' is not a driver's version; give it as nvidia-smi does"),
+        ("H100", "57", "'57' is not a driver's version; give it as nvidia-smi does"),
+        ("H100", "²55", "is not a driver's version"),
+        ("RTX 4090", "470", "branch 470 is taken as 470.00: no driver of it is older"),
         ("H100", "r570.1", "is not a driver's version"),
         ("RTX 4090", "470.82", "no image runs on GeForce RTX 4090 with driver 470.82: ghcr.io"),
     ],

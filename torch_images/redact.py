@@ -1,0 +1,274 @@
+"""Text -> the same text without secrets. Pure, but for the streams at the end.
+
+`errors.py` applies it to every error, `program.py` to standard output and standard error, and
+`runner.py` to what a streamed command prints. As a program, `python -m torch_images.redact`
+filters its standard input.
+
+Three kinds of secrets are replaced by `***`:
+- user and password in a URL, wherever they come from;
+- the value of a word such as `secret_access_key=...` or `"password": "..."`, and of an
+  Authorization header;
+- what this process was given as a secret, by its environment or its command line, wherever that
+  occurs and however it is quoted there.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import csv
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TextIO, cast
+from urllib.parse import quote, unquote
+
+MASK = "***"
+# Shorter values are hidden where a URL or a name marks them, and not elsewhere: a value such as
+# "1", "true" or "root" is part of ordinary words, and an output without those cannot be read.
+SHORTEST = 6  # characters
+_LONGEST_LINE = 1 << 16  # characters that a stream holds back while it waits for a line's end
+
+_URL = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]{0,20})://"
+    r"(?P<rest>(?:(?![a-z][a-z0-9+.-]{0,20}://)[^\s\"'<>\x1b])+)",
+    re.IGNORECASE,
+)
+# Image names have "@" and ":" of their own.
+_IMAGES = ("docker-image", "oci-layout")
+_PORT = re.compile(r"\d{0,5}(?:$|[/?#:;,.)\]}|`\\])")
+_KEYS = (
+    r"(?:password|passwd|passphrase|token|secret|(?<![a-z])sig|signature|x-amz-credential"
+    r"|(?:access|account|api|private|secret|shared)[_-]?key(?:[_-]?id)?)"
+)
+_KEY = re.compile(f"{_KEYS}$", re.IGNORECASE)
+_WORD = re.compile(
+    rf"(?P<key>{_KEYS}(?:=|\"\s*:\s*\"|(?P<nested>\\\"\s*:\s*\\\")))"
+    r"(?!\{\{|\$[{(])"  # a place that another program fills
+    r"(?(nested)(?:(?!\\\").)+|(?:(?<==)[^\s,;&\"'<>\x1b]+|(?<=\")(?:[^\"\\]|\\.)+))",
+    re.IGNORECASE,
+)
+_HEADER = re.compile(
+    r"(?P<name>authorization[\"']?\s*[:=]\s*[\"']?(?:basic|bearer|token)\s+)[^\s\"',;]+",
+    re.IGNORECASE,
+)
+# Variables that hold a secret, by the end of their names; SECRET may stand anywhere.
+_SECRET_NAME = re.compile(
+    r"(?:PASSWORD|PASSWD|PASSPHRASE|TOKEN|(?:^|_)(?:PASS|KEY|KEY_ID|AUTH|CREDENTIALS?)"
+    r"|CONNECTION_STRING)$|SECRET",
+    re.IGNORECASE,
+)
+_PLACE_NAME = re.compile(r"_(?:FILE|DIR|PATH|NAME)$", re.IGNORECASE)
+# Variables that are URLs, perhaps without a scheme, and may be written with "/" in a password.
+_URL_NAME = re.compile(
+    r"(?:_PROXY|_INDEX|_URL|_MIRROR|_ENDPOINT|_HOST|_REDIS|_REDIS_CLUSTER_ENDPOINTS)$",
+    re.IGNORECASE,
+)
+_DOCKER_AUTH = re.compile(
+    r"\"(auth|password|identitytoken|registrytoken)\"\s*:\s*\"([^\"]+)\"", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Redactor:
+    """Replaces secrets in text; `known` matches those that this process was given."""
+
+    known: re.Pattern[str] | None = None
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str], words: Sequence[str] = ()) -> Redactor:
+        """A redactor that knows the secrets of an environment and of a command line."""
+        found = {secret for secret in secrets(environ, words) if len(secret) >= SHORTEST}
+        if not found:
+            return cls()
+        # The longest first: one secret may be the beginning of another.
+        longest = sorted(found, key=lambda secret: (-len(secret), secret))
+        return cls(re.compile("|".join(_spelled(secret) for secret in longest)))
+
+    def __call__(self, text: str) -> str:
+        """The text without secrets."""
+        if self.known:
+            text = self.known.sub(MASK, text)
+        if "://" in text:
+            text = _URL.sub(_without_user, text)
+        return _HEADER.sub(rf"\g<name>{MASK}", _WORD.sub(rf"\g<key>{MASK}", text))
+
+
+def redact(text: str) -> str:
+    """The text without secrets, those of this process's environment and command line included."""
+    return Redactor.of(os.environ, sys.argv)(text)
+
+
+def secrets(environ: Mapping[str, str], words: Sequence[str]) -> Iterator[str]:
+    """Every secret of an environment and of a command line, of any length."""
+    for name, value in environ.items():
+        yield from _of_text(value)
+        if _SECRET_NAME.search(name) and not _PLACE_NAME.search(name):
+            yield from _forms(value)
+            yield from (form for line in value.splitlines() for form in _forms(line.strip()))
+        if _URL_NAME.search(name):
+            for url in value.split():
+                yield from _of_user(_lenient_user(url))
+        if name == "DOCKER_AUTH_CONFIG":
+            yield from _of_docker_auth(value)
+    for word in words:
+        yield from _of_text(word)
+
+
+def _of_text(text: str) -> Iterator[str]:
+    """The secrets in a value that may hold URLs and `key=value` words."""
+    if "://" in text:
+        for match in _URL.finditer(text):
+            yield from _of_user(_user(match["scheme"], match["rest"]))
+    if "=" in text:
+        for field in _fields(text):
+            key, _, value = field.partition("=")
+            if _KEY.search(key.strip()):
+                yield from _forms(value)
+
+
+def _fields(text: str) -> Iterator[str]:
+    """The parts of options: buildx reads a cache's as CSV, a connection string has semicolons."""
+    with contextlib.suppress(csv.Error):  # one part of it is longer than any option
+        for fields in csv.reader(text.splitlines()):
+            for field in fields:
+                yield from (field, *field.split(";"))
+
+
+def _of_user(user: str) -> Iterator[str]:
+    """The secrets in "user:password", a URL's beginning."""
+    name, _, password = user.partition(":")
+    yield from _forms(user) if password else ()
+    yield from _forms(password)
+    # A URL that cannot be read is shown in pieces.
+    pieces = re.split(r"[@/?#]", password)
+    yield from pieces if len(pieces) > 1 else ()
+    if password in ("", "x-oauth-basic"):  # a token stands where the user's name would
+        yield from _forms(name)
+    yield base64.b64encode(unquote(user).encode(errors="replace")).decode() if password else ""
+
+
+def _of_docker_auth(text: str) -> Iterator[str]:
+    """The secrets in Docker's configuration, as DOCKER_AUTH_CONFIG has it."""
+    for kind, value in _DOCKER_AUTH.findall(text):
+        yield value
+        if kind.lower() == "auth":
+            try:
+                yield from _of_user(base64.b64decode(value).decode())
+            except (binascii.Error, UnicodeDecodeError):
+                continue
+
+
+def _forms(secret: str) -> tuple[str, str]:
+    """A secret as it was given, and without percent-encoding."""
+    return secret, unquote(secret)
+
+
+def _user(scheme: str, rest: str) -> str:
+    """What stands before "@" in a URL, or would if that were not cut off; "" for nothing secret."""
+    if scheme.lower() in _IMAGES:
+        return ""
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "@" in authority:
+        user = authority.rpartition("@")[0]
+        named = ":" not in user and "ssh" in scheme.lower()  # a name, never a token
+        return "" if named else user
+    before, colon, after = rest.partition(":")
+    if not colon or re.search(r"[/?#\[@]", before) or _PORT.match(after):
+        return ""
+    # No port follows the colon: a password with "/" in it, or one whose end is cut off.
+    return rest.rpartition("@")[0] or rest
+
+
+def _lenient_user(url: str) -> str:
+    """What stands before the last "@" of what is known to be a URL."""
+    user = url.partition("://")[2] or url
+    return user.rpartition("@")[0] if ":" in user else ""
+
+
+def _without_user(match: re.Match[str]) -> str:
+    user = _user(match["scheme"], match["rest"])
+    if not user:
+        return match[0]
+    return f"{match['scheme']}://{MASK}{match['rest'].removeprefix(user)}"
+
+
+def _spelled(secret: str) -> str:
+    """A pattern for a secret as URLs, JSON, Python and shells spell it."""
+    return "".join(map(_character, secret))
+
+
+def _character(character: str) -> str:
+    if character.isascii() and character.isalnum():
+        return character
+    forms = [re.escape(character), f"(?i:{re.escape(quote(character, safe='', errors='replace'))})"]
+    if character in "\"'\\":
+        forms.insert(0, re.escape(f"\\{character}"))
+    if character == "'":
+        forms.insert(0, re.escape("'\"'\"'"))
+    if not character.isascii():
+        forms.append(re.escape(f"\\u{ord(character):04x}"))
+    if character in "~-._":  # may be quoted, too
+        forms.append(f"(?i:%{ord(character):02x})")
+    return f"(?:{'|'.join(forms)})"
+
+
+class Lines:
+    """Redacts text that comes in pieces: a line is shown once it is whole, so no secret is cut."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """All whole lines up to here; a carriage return ends one, too."""
+        self._held += text
+        end = max(self._held.rfind("\n"), self._held.rfind("\r")) + 1
+        if not end and len(self._held) > _LONGEST_LINE:
+            end = self._held.rfind(" ") + 1 or len(self._held)
+        ready, self._held = self._held[:end], self._held[end:]
+        return self._redactor(ready)
+
+    def rest(self) -> str:
+        """What no line's end has followed yet."""
+        ready, self._held = self._held, ""
+        return self._redactor(ready)
+
+
+class _Stream:
+    """A text stream that shows no secret; for all but writing, the stream below."""
+
+    def __init__(self, below: TextIO, redactor: Redactor) -> None:
+        self._below = below
+        self._lines = Lines(redactor)
+        self._lock = threading.RLock()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            self._below.write(self._lines.feed(text))
+            return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
+    def flush(self) -> None:
+        with self._lock:
+            self._below.write(self._lines.rest())
+            self._below.flush()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._below, name)
+
+
+def stream(below: TextIO, redactor: Redactor) -> TextIO:
+    """A stream that writes to another one, without secrets."""
+    return cast("TextIO", _Stream(below, redactor))
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        sys.stdout.write(redact(line))
