@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import json
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 
 from tests.integration.support import SELECT, Built, invoke, quiet
 from torch_images import publish
 from torch_images.config import Config
+from torch_images.debs import read_debs
 from torch_images.engine import Engine
 from torch_images.planned import FOUNDATION
 from torch_images.runner import Runner
+from torch_images.wheels import read_lock
 from torch_images.workplace import Workplace
 
-VERSIONS = {"cu130": "2.11.0+cu130 13.0", "cu128": "2.10.0+cu128 12.8"}
+CUDA = {"cu130": "13.0", "cu128": "12.8"}
 PRINT = "import torch; print(torch.__version__, torch.version.cuda)"
 
 
-@pytest.mark.parametrize("cuda", VERSIONS)
-def test_versions(built: dict[str, Built], engine: Engine, cuda: str) -> None:
+def locked(locks: Path, cuda: str) -> dict[str, str]:
+    """What is in the plain image of a CUDA version: wheels and Debian packages, with versions."""
+    wheels = read_lock(locks / f"wheel-{cuda}-py311.txt").wheels
+    debs = read_debs(locks / "base-bookworm.txt").versions()
+    return {**debs, **{wheel.name: wheel.version for wheel in wheels}}
+
+
+@pytest.mark.parametrize("cuda", CUDA)
+def test_versions(built: dict[str, Built], engine: Engine, locks: Path, cuda: str) -> None:
     done = engine.run(f"torch-{cuda}:sm120", "python", "-c", PRINT, **quiet())
-    assert (done.code, done.output.strip()) == (0, VERSIONS[cuda])
+    torch = locked(locks, cuda)["torch"]
+    assert (done.code, done.output.strip()) == (0, f"{torch}+{cuda} {CUDA[cuda]}")
 
 
-@pytest.mark.parametrize("cuda", VERSIONS)
+@pytest.mark.parametrize("cuda", CUDA)
 def test_tags_point_at_what_was_verified(
     built: dict[str, Built], engine: Engine, cuda: str
 ) -> None:
@@ -38,19 +49,25 @@ def test_tags_point_at_what_was_verified(
     assert not engine.tags(f"torch-images-candidate:{image.id}")
 
 
-def test_without_a_command_it_says_what_it_is(built: dict[str, Built], engine: Engine) -> None:
+def test_without_a_command_it_says_what_it_is(
+    built: dict[str, Built], engine: Engine, locks: Path
+) -> None:
+    held = locked(locks, "cu130")
+    major, minor, patch, *_ = map(int, held["nvidia-cudnn-cu13"].split("."))
+    python = held["python3.11-minimal"].partition("-")[0]
     done = engine.run(built["cu130"].tags[0], **quiet())
     assert done.code == 0
     assert done.output.splitlines() == [
-        "PyTorch 2.11.0+cu130  CUDA 13.0  Triton 3.6.0  cuDNN 91900  Python 3.11.2",
+        f"PyTorch {held['torch']}+cu130  CUDA 13.0  Triton {held['triton']}"
+        f"  cuDNN {major * 10000 + minor * 100 + patch}  Python {python}",
         "architectures: sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
         "GPUs: no GPU visible",
     ]
 
 
-def test_summary_as_json(built: dict[str, Built], engine: Engine) -> None:
+def test_summary_as_json(built: dict[str, Built], engine: Engine, locks: Path) -> None:
     done = engine.run(built["cu130"].tags[0], "torch-info", "--json", **quiet())
-    assert json.loads(done.output)["torch"] == "2.11.0+cu130"
+    assert json.loads(done.output)["torch"] == f"{locked(locks, 'cu130')['torch']}+cu130"
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration.standins import replace
 from tests.integration.support import Built, images, invoke
+from tests.servers import closed_port, web_server
 from torch_images.debs import format_debs, read_debs
 from torch_images.engine import Engine
 from torch_images.lockfile import write
@@ -18,6 +21,7 @@ from torch_images.workplace import Workplace
 
 LOCK = "locks/base-bookworm.txt"
 LABEL = "io.github.torch-images.lock"
+SNAPSHOT = "snapshot: https://snapshot.debian.org/archive"
 BUILD = ("build", "--cuda", "13.0", "--arch", "12.0", "--progress", "plain")
 
 
@@ -26,11 +30,18 @@ def last_line(text: str) -> str:
 
 
 @pytest.fixture
+def snapshot() -> Iterator[tuple[str, list[str]]]:
+    """A snapshot archive that answers, and has nothing; its root, and the paths it is asked for."""
+    with web_server({}) as (url, asked):
+        yield f"{url}/archive", asked
+
+
+@pytest.fixture
 def stale(
-    project: Callable[..., Path], place: Workplace, tmp_path: Path
+    project: Callable[..., Path], place: Workplace, tmp_path: Path, snapshot: tuple[str, list[str]]
 ) -> tuple[Path, dict[str, str]]:
     """A project whose lock names a version of tini that no archive has, and a cache without bases."""
-    folder = project()
+    folder = project(("images.yaml", SNAPSHOT, f"snapshot: {snapshot[0]}"))
     lock = read_debs(folder / LOCK)
     debs = [
         dataclasses.replace(d, version="0.0", path=f"{d.path}.0.deb", sha256="0" * 64)
@@ -39,10 +50,11 @@ def stale(
         for d in lock.debs
     ]
     write(folder / LOCK, format_debs(dataclasses.replace(lock, debs=tuple(debs))))
-    cache, layers = tmp_path / "cache", place.cache / "layers"
+    cache = tmp_path / "cache"
     cache.mkdir()
-    layers.mkdir(parents=True, exist_ok=True)
-    (cache / "layers").symlink_to(layers)  # wheels are not what these tests are about
+    for name in ("debs", "layers"):  # what is not vanished is not what these tests are about
+        (place.cache / name).mkdir(parents=True, exist_ok=True)
+        (cache / name).symlink_to(place.cache / name)
     return folder, {"TORCH_IMAGES_CACHE": str(cache)}
 
 
@@ -113,6 +125,29 @@ def test_a_stale_lock_is_refused_where_it_must_be_met(
     assert check.returncode == 3
     assert "  vanished  tini 0.0 -> 0.19.0" in check.stdout
     assert images(engine) == before
+
+
+def test_a_package_has_vanished_once_the_snapshot_archive_says_so(
+    stale: tuple[Path, dict[str, str]], snapshot: tuple[str, list[str]]
+) -> None:
+    folder, env = stale
+    done = invoke(*BUILD, "--locked", cwd=folder, env=env)
+    assert "no snapshot archive has tini 0.0" in last_line(done.stderr)
+    [asked] = snapshot[1]
+    assert re.fullmatch(r"/archive/debian/\w+/pool/main/t/tini/tini_.+\.deb\.0\.0\.deb", asked)
+
+
+def test_a_snapshot_archive_that_cannot_be_asked_is_no_vanished_package(
+    stale: tuple[Path, dict[str, str]], snapshot: tuple[str, list[str]]
+) -> None:
+    """Whoever has no way to the archive is told that, with the exit code for networks."""
+    folder, env = stale
+    replace(folder, "images.yaml", snapshot[0], f"http://127.0.0.1:{closed_port()}/archive")
+    for words in ((*BUILD, "--locked"), ("lock", "--check", "--select", "base-bookworm")):
+        done = invoke(*words, cwd=folder, env=env)
+        assert done.returncode == 6, done.stderr[-1000:]
+        assert "no snapshot archive has" not in done.stderr
+    assert snapshot[1] == []
 
 
 def test_a_stale_lock_is_replaced_where_it_need_not(
