@@ -49,9 +49,9 @@ def by_uv(folder: Path, root: Path) -> Path:
     """The wheel in the way of an image's later steps."""
     wheel = folder / make_wheel(folder, "tool", "1.0", FILES).locked.filename
     uv = Path(sys.executable).with_name("uv")
-    command = [uv, "pip", "install", "--no-config", "--offline", "--no-index", "--no-deps"]
-    command += ["--no-cache", "--quiet", "--python", sys.executable, "--target", root, wheel]
-    subprocess.run(command, check=True)
+    command = [str(uv), "pip", "install", "--no-config", "--offline", "--no-index", "--no-deps"]
+    command += ["--no-cache", "--quiet", "--python", sys.executable]
+    subprocess.run([*command, "--target", str(root), str(wheel)], check=True)
     return root
 
 
