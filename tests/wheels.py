@@ -37,7 +37,8 @@ def make_wheel(
     lines = []
     for path, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        lines.append(f"{path},sha256={digest},{len(data)}\n")
+        quoted = f'"{path}"' if "," in path else path
+        lines.append(f"{quoted},sha256={digest},{len(data)}\n")
     files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
     with zipfile.ZipFile(folder / filename, "w") as archive:
         for path, data in files.items():

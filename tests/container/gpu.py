@@ -18,7 +18,8 @@ TOLERANCE = {
 
 def capability() -> tuple[int, int]:
     """The compute capability of the GPU."""
-    return torch.cuda.get_device_capability()
+    found: tuple[int, int] = torch.cuda.get_device_capability()
+    return found
 
 
 def needs(major: int, minor: int, what: str) -> None:

@@ -6,8 +6,11 @@ in the API is looked for by its kernels' names in libtorch_cuda.so.
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,16 +104,42 @@ def scaled_mm(expected: dict[str, Any]) -> None:
     assert in_libtorch_cuda(b"f8f8bf16")  # the row-wise scaled kernel for GPUs
 
 
+# What a fresh process has of TF32. A product's error is relative to the largest exact value.
+LOOK = """
+import json, torch
+found = {
+    "allowed": torch.backends.cuda.matmul.allow_tf32,
+    "precision": torch.backends.cuda.matmul.fp32_precision,
+    "convolutions": torch.backends.cudnn.allow_tf32,
+}
+if torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0):
+    torch.manual_seed(0)
+    a, b = (torch.randn(512, 512, device="cuda") for _ in range(2))
+    exact = a.double() @ b.double()
+    found["error"] = float(((a @ b).double() - exact).abs().max() / exact.abs().max())
+print(json.dumps(found))
+"""
+
+
 def tf32(expected: dict[str, Any]) -> None:
+    """What the start sets is what torch reads at import; on a GPU, it is how products are rounded.
+
+    Ten bits of mantissa are too few for an error below 1e-5, and enough for one below 3e-3.
+    """
     del expected
-    before = torch.backends.cuda.matmul.allow_tf32
-    try:
-        for value in (True, False):
-            torch.backends.cuda.matmul.allow_tf32 = value
-            assert torch.backends.cuda.matmul.allow_tf32 is value
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
-    assert torch.backends.cudnn.allow_tf32
+    setting = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
+    inherited = {name: value for name, value in os.environ.items() if name != setting}
+    for profile, on in (("on", True), ("off", False)):
+        env = {**inherited, "TORCH_IMAGE_QUIET": "1", "TORCH_IMAGE_PROFILE": profile}
+        command = ["torch-entrypoint", sys.executable, "-c", LOOK]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-1000:]
+        found = json.loads(done.stdout)
+        assert found["allowed"] is on
+        assert (found["precision"] == "tf32") is on
+        assert found["convolutions"]  # torch's own default
+        if "error" in found:
+            assert 1e-5 < found["error"] < 3e-3 if on else found["error"] < 1e-5
 
 
 def expandable_segments(expected: dict[str, Any]) -> None:

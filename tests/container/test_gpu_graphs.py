@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 
 pytestmark = pytest.mark.gpu
 STEPS, WARM = 5, 3
+OPTIONS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}, "AdamW": {"capturable": True}}
 
 
 def model() -> torch.nn.Module:
@@ -28,7 +30,7 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
 def test_forward_backward_and_optimizer(optimizer: str) -> None:
     first, data = model(), batches()
     second = copy.deepcopy(first)
-    options = {"SGD": {"momentum": 0.9}, "AdamW": {"capturable": True}}[optimizer]
+    options = OPTIONS[optimizer]
     loss_of = torch.nn.CrossEntropyLoss()
 
     def step(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import posixpath
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
 from testinfra.host import Host
 
+from tests.image import installed
 from tests.image.tree import Entry
 
 Tree = tuple[Entry, ...]
@@ -60,12 +66,8 @@ def merged(path: str) -> str:
 
 def recorded(host: Host, site: str) -> Iterator[str]:
     """The files that the RECORDs of installed wheels name."""
-    for line in host.check_output("cat %s/*.dist-info/RECORD", site).splitlines():
-        path = line.rsplit(",", 2)[0].strip('"')
-        while path.startswith("../"):
-            path = path.removeprefix("../")
-        prefix = "/opt/venv" if line.lstrip('"').startswith("../") else site
-        yield f"{prefix}/{path}"
+    text = host.check_output("cat %s/*.dist-info/RECORD", site)
+    return (posixpath.normpath(f"{site}/{row[0]}") for row in csv.reader(text.splitlines()))
 
 
 def source_of(path: str) -> str:
@@ -90,6 +92,40 @@ def test_every_file_is_accounted_for(host: Host, tree: Tree, expected: dict[str,
         and not MADE.fullmatch(source)
     ]
     assert not stray, f"{len(stray)} files belong to no package, the first: {stray[:10]}"
+
+
+@pytest.fixture(scope="module")
+def problems(host: Host, expected: dict[str, Any]) -> dict[str, list[str]]:
+    """What is wrong with the content of files, by kind: all are read once."""
+    folders = [facts["folder"] for facts in expected["unpacked"].values()]
+    question = {
+        "sites": [expected["site_packages"], *folders],
+        # An image as base has packages of its own, which its publisher answers for.
+        "packages": sorted(expected["debs"]),
+        "bytecode": ["/opt", "/usr/lib", "/usr/local/lib/torch-images"],
+    }
+    program = Path(installed.__file__).read_text(encoding="utf-8")
+    run = "/usr/bin/python3 -I -B -c %s %s"
+    found: dict[str, list[str]] = json.loads(host.check_output(run, program, json.dumps(question)))
+    return found
+
+
+def test_wheels_files_are_what_their_records_say(problems: dict[str, list[str]]) -> None:
+    """By size and SHA-256. A RECORD has the pruned form of what removals have changed."""
+    assert not problems["wheels"], shown(problems["wheels"])
+
+
+def test_debian_files_are_what_dpkg_says(problems: dict[str, list[str]]) -> None:
+    """By MD5, which is all that dpkg keeps: this finds damage; the lock's SHA-256 held the rest."""
+    assert not problems["debs"], shown(problems["debs"])
+
+
+def test_bytecode_is_of_the_sources(problems: dict[str, list[str]]) -> None:
+    assert not problems["bytecode"], shown(problems["bytecode"])
+
+
+def shown(problems: list[str]) -> str:
+    return f"{len(problems)} files, the first: {'; '.join(problems[:5])}"
 
 
 def test_nothing_is_world_writable(tree: Tree) -> None:

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 
 from tests.integration.support import SELECT, Built, invoke, quiet
 from torch_images import publish
 from torch_images.config import Config
+from torch_images.debs import read_debs
 from torch_images.engine import Engine
 from torch_images.planned import FOUNDATION
 from torch_images.runner import Runner
+from torch_images.wheels import read_lock
 from torch_images.workplace import Workplace
 
-VERSIONS = {"cu130": "2.11.0+cu130 13.0", "cu128": "2.10.0+cu128 12.8"}
+CUDA = {"cu130": "13.0", "cu128": "12.8"}
 PRINT = "import torch; print(torch.__version__, torch.version.cuda)"
 
 
-@pytest.mark.parametrize("cuda", VERSIONS)
-def test_versions(built: dict[str, Built], engine: Engine, cuda: str) -> None:
+def locked(locks: Path, cuda: str) -> dict[str, str]:
+    """What is in the plain image of a CUDA version: wheels and Debian packages, with versions."""
+    wheels = read_lock(locks / f"wheel-{cuda}-py311.txt").wheels
+    debs = read_debs(locks / "base-bookworm.txt").versions()
+    return {**debs, **{wheel.name: wheel.version for wheel in wheels}}
+
+
+@pytest.mark.parametrize("cuda", CUDA)
+def test_versions(built: dict[str, Built], engine: Engine, locks: Path, cuda: str) -> None:
     done = engine.run(f"torch-{cuda}:sm120", "python", "-c", PRINT, **quiet())
-    assert (done.code, done.output.strip()) == (0, VERSIONS[cuda])
+    torch = locked(locks, cuda)["torch"]
+    assert (done.code, done.output.strip()) == (0, f"{torch}+{cuda} {CUDA[cuda]}")
 
 
-@pytest.mark.parametrize("cuda", VERSIONS)
+@pytest.mark.parametrize("cuda", CUDA)
 def test_tags_point_at_what_was_verified(
     built: dict[str, Built], engine: Engine, cuda: str
 ) -> None:
@@ -37,19 +49,25 @@ def test_tags_point_at_what_was_verified(
     assert not engine.tags(f"torch-images-candidate:{image.id}")
 
 
-def test_without_a_command_it_says_what_it_is(built: dict[str, Built], engine: Engine) -> None:
+def test_without_a_command_it_says_what_it_is(
+    built: dict[str, Built], engine: Engine, locks: Path
+) -> None:
+    held = locked(locks, "cu130")
+    major, minor, patch, *_ = map(int, held["nvidia-cudnn-cu13"].split("."))
+    python = held["python3.11-minimal"].partition("-")[0]
     done = engine.run(built["cu130"].tags[0], **quiet())
     assert done.code == 0
     assert done.output.splitlines() == [
-        "PyTorch 2.11.0+cu130  CUDA 13.0  Triton 3.6.0  cuDNN 91900  Python 3.11.2",
+        f"PyTorch {held['torch']}+cu130  CUDA 13.0  Triton {held['triton']}"
+        f"  cuDNN {major * 10000 + minor * 100 + patch}  Python {python}",
         "architectures: sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
         "GPUs: no GPU visible",
     ]
 
 
-def test_summary_as_json(built: dict[str, Built], engine: Engine) -> None:
+def test_summary_as_json(built: dict[str, Built], engine: Engine, locks: Path) -> None:
     done = engine.run(built["cu130"].tags[0], "torch-info", "--json", **quiet())
-    assert json.loads(done.output)["torch"] == "2.11.0+cu130"
+    assert json.loads(done.output)["torch"] == f"{locked(locks, 'cu130')['torch']}+cu130"
 
 
 @pytest.mark.parametrize(
@@ -62,8 +80,18 @@ def test_starts_and_passes_the_exit_code(
     assert engine.run(built["cu130"].tags[0], *command, **quiet(**options)).code == 7
 
 
+def records(engine: Engine, image: str) -> dict[str, str]:
+    """What the RECORDs of an image's wheels say of each file."""
+    command = "cd /opt/venv/lib/python3.11/site-packages && cat *.dist-info/RECORD"
+    done = engine.run(image, "sh", "-c", command, **quiet())
+    assert done.code == 0, done.output[-1000:]
+    return {line.partition(",")[0]: line for line in done.output.splitlines()}
+
+
 @pytest.mark.slow
-def test_a_pruned_image_has_lost_machine_code(engine: Engine) -> None:
+def test_a_pruned_image_has_lost_machine_code(
+    built: dict[str, Built], config: Config, engine: Engine
+) -> None:
     """Verification found code for its architecture alone, and nothing that is missed on a CPU."""
     done = invoke("build", "--cuda", "13.0", "--arch", "9.0", "--prune", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -76,6 +104,13 @@ def test_a_pruned_image_has_lost_machine_code(engine: Engine) -> None:
         size = f"import os, torch; print(os.stat(torch.__path__[0] + '/../{path}').st_size)"
         printed = engine.run(image["tags"][0], "python", "-c", size, **quiet())
         assert int(printed.output) < 228_000_000  # half of what the wheel has
+        # Verification held the files against their RECORDs; these differ where pruning says so.
+        ours, plain = (records(engine, x) for x in (image["digest"], built["cu130"].digest))
+        removals = [r for r in config.removals if r.prune]
+        named = [glob for r in removals for glob in (*r.files, *r.code, *r.symbols)]
+        changed = {name for name in ours | plain if ours.get(name) != plain.get(name)}
+        assert "torch/lib/libtorch_cuda.so" in changed
+        assert {n for n in changed if not any(fnmatchcase(n, glob) for glob in named)} == set()
     finally:
         for tag in image["tags"]:
             engine.untag(tag)

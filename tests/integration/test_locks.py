@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration.standins import replace
 from tests.integration.support import ROOT, Built, images, invoke
 from tests.servers import closed_port, web_server
 from torch_images import publish
@@ -23,6 +25,7 @@ from torch_images.workplace import Workplace
 
 LOCK = "locks/base-bookworm.txt"
 LABEL = "io.github.torch-images.lock"
+SNAPSHOT = "snapshot: https://snapshot.debian.org/archive"
 BUILD = ("build", "--cuda", "13.0", "--arch", "12.0", "--progress", "plain")
 
 
@@ -42,19 +45,18 @@ def fresh(locks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 
 @pytest.fixture
+def snapshot() -> Iterator[tuple[str, list[str]]]:
+    """A snapshot archive that answers, and has nothing; its root, and the paths it is asked for."""
+    with web_server({}) as (url, asked):
+        yield f"{url}/archive", asked
+
+
+@pytest.fixture
 def stale(
-    project: Callable[..., Path], place: Workplace, tmp_path: Path
-) -> Iterator[tuple[Path, dict[str, str]]]:
-    """A project whose lock names a version of tini that no archive has, and a cache without bases.
-
-    The snapshot archive is one that answers: without an answer, nothing has vanished.
-    """
-    with web_server({}) as (url, _):
-        folder = project(("images.yaml", "https://snapshot.debian.org/archive", f"{url}/archive"))
-        yield folder, _make_stale(folder, place, tmp_path)
-
-
-def _make_stale(folder: Path, place: Workplace, tmp_path: Path) -> dict[str, str]:
+    project: Callable[..., Path], place: Workplace, tmp_path: Path, snapshot: tuple[str, list[str]]
+) -> tuple[Path, dict[str, str]]:
+    """A project whose lock names a version of tini that no archive has, and a cache without bases."""
+    folder = project(("images.yaml", SNAPSHOT, f"snapshot: {snapshot[0]}"))
     lock = read_debs(folder / LOCK)
     debs = [
         dataclasses.replace(d, version="0.0", path=f"{d.path}.0.deb", sha256="0" * 64)
@@ -63,22 +65,12 @@ def _make_stale(folder: Path, place: Workplace, tmp_path: Path) -> dict[str, str
         for d in lock.debs
     ]
     write(folder / LOCK, format_debs(dataclasses.replace(lock, debs=tuple(debs))))
-    cache, layers = tmp_path / "cache", place.cache / "layers"
+    cache = tmp_path / "cache"
     cache.mkdir()
-    layers.mkdir(parents=True, exist_ok=True)
-    (cache / "layers").symlink_to(layers)  # wheels are not what these tests are about
-    return {"TORCH_IMAGES_CACHE": str(cache)}
-
-
-def test_without_an_answer_of_the_snapshot_archive_nothing_has_vanished(
-    project: Callable[..., Path], place: Workplace, tmp_path: Path
-) -> None:
-    nobody = f"http://127.0.0.1:{closed_port()}/archive"
-    folder = project(("images.yaml", "https://snapshot.debian.org/archive", nobody))
-    env = _make_stale(folder, place, tmp_path)
-    check = invoke("lock", "--check", "--select", "base-bookworm", cwd=folder, env=env)
-    assert check.returncode == 6
-    assert "no archive that answers has tini 0.0, and one does not answer" in check.stderr
+    for name in ("debs", "layers"):  # what is not vanished is not what these tests are about
+        (place.cache / name).mkdir(parents=True, exist_ok=True)
+        (cache / name).symlink_to(place.cache / name)
+    return folder, {"TORCH_IMAGES_CACHE": str(cache)}
 
 
 def tini(fresh: tuple[Path, dict[str, str]]) -> str:
@@ -165,6 +157,29 @@ def test_a_stale_lock_is_refused_where_it_must_be_met(
     assert check.returncode == 3
     assert f"  vanished  tini 0.0 -> {tini(fresh)}" in check.stdout
     assert images(engine) == before
+
+
+def test_a_package_has_vanished_once_the_snapshot_archive_says_so(
+    stale: tuple[Path, dict[str, str]], snapshot: tuple[str, list[str]]
+) -> None:
+    folder, env = stale
+    done = invoke(*BUILD, "--locked", cwd=folder, env=env)
+    assert "no snapshot archive has tini 0.0" in last_line(done.stderr)
+    [asked] = snapshot[1]
+    assert re.fullmatch(r"/archive/debian/\w+/pool/main/t/tini/tini_.+\.deb\.0\.0\.deb", asked)
+
+
+def test_a_snapshot_archive_that_cannot_be_asked_is_no_vanished_package(
+    stale: tuple[Path, dict[str, str]], snapshot: tuple[str, list[str]]
+) -> None:
+    """Whoever has no way to the archive is told that, with the exit code for networks."""
+    folder, env = stale
+    replace(folder, "images.yaml", snapshot[0], f"http://127.0.0.1:{closed_port()}/archive")
+    for words in ((*BUILD, "--locked"), ("lock", "--check", "--select", "base-bookworm")):
+        done = invoke(*words, cwd=folder, env=env)
+        assert done.returncode == 6, done.stderr[-1000:]
+        assert "no snapshot archive has" not in done.stderr
+    assert snapshot[1] == []
 
 
 def test_a_stale_lock_is_replaced_where_it_need_not(

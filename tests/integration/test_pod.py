@@ -35,6 +35,15 @@ EXTRAS: tuple[str, ...] = (
 )
 EXTRAS += ("torchvision", "jupyterlab")
 
+# The checks of a variant with nvcc.
+TOOLKIT = {
+    "container/test_toolkit/test_an_extension_of_torch_is_compiled",
+    "container/test_toolkit/test_cmake_finds_every_part",
+    "container/test_toolkit/test_nvcc_compiles_links_and_runs",
+    "container/test_toolkit/test_nvcc_is_of_the_cuda_version",
+    "image/test_toolkit/test_links_lead_somewhere",
+}
+
 
 @pytest.fixture(scope="module")
 def image(engine: Engine) -> Iterator[dict[str, Any]]:
@@ -47,9 +56,9 @@ def image(engine: Engine) -> Iterator[dict[str, Any]]:
         engine.untag(tag)
 
 
-def test_its_name_says_what_it_is(image: dict[str, Any]) -> None:
+def test_its_name_says_what_it_is(image: dict[str, Any], config: Config) -> None:
     exact, short = image["tags"]
-    assert exact.startswith("torch-cu130:2.11.0-sm90_sm120-pod-")
+    assert exact.startswith(f"torch-cu130:{choose(config).torch}-sm90_sm120-pod-")
     assert short == "torch-cu130:sm90_sm120-pod"
 
 
@@ -58,11 +67,7 @@ def test_toolkit_and_extras_were_checked(image: dict[str, Any], place: Workplace
     assert report is not None
     passed = {check.name for check in report.checks if check.outcome == "passed"}
     assert passed >= {
-        "container/test_toolkit/test_an_extension_of_torch_is_compiled",
-        "container/test_toolkit/test_cmake_finds_every_part",
-        "container/test_toolkit/test_nvcc_compiles_links_and_runs",
-        "container/test_toolkit/test_nvcc_is_of_the_cuda_version",
-        "image/test_toolkit/test_links_lead_somewhere",
+        *TOOLKIT,
         "image/test_pod/test_sshd_takes_keys_only",
         *(f"container/test_extras/test_imports[{name}]" for name in EXTRAS),
         "container/test_extras/test_inductor_finds_cutlass",
@@ -282,7 +287,7 @@ def test_a_read_only_pod_still_starts(image: dict[str, Any], client: Client) -> 
 
 
 @pytest.mark.slow
-def test_devel_is_verified(built: dict[str, Built], engine: Engine) -> None:
+def test_devel_is_verified(built: dict[str, Built], engine: Engine, place: Workplace) -> None:
     """What a pod's image has more is not in the plainer variant; its toolkit is the same."""
     words = [word.replace("pod", "devel") for word in BUILD]
     done = invoke(*words, "--progress", "plain", "--json")
@@ -290,3 +295,13 @@ def test_devel_is_verified(built: dict[str, Built], engine: Engine) -> None:
     [found] = json.loads(done.stdout)
     for tag in found["tags"]:
         engine.untag(tag)
+    report = read_report(report_path(place, found["digest"]))
+    assert report is not None
+    assert report.id == "cu130-sm90_sm120-wheel-bookworm-devel"
+    assert not report.failed
+    passed = {check.name for check in report.checks if check.outcome == "passed"}
+    assert passed >= TOOLKIT
+    assert "container/test_extras/test_imports[torchvision]" not in passed
+    assert found["checks"] == {
+        outcome: report.count(outcome) for outcome in ("passed", "failed", "skipped")
+    }

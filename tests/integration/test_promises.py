@@ -31,6 +31,10 @@ from torch_images.workplace import Workplace
 BROKEN = "torch-images-test:broken"
 SITE = "/opt/venv/lib/python3.11/site-packages"
 
+# A module of a wheel and one of Debian, which nothing here imports.
+SANDBOX = f"{SITE}/jinja2/sandbox.py"
+ZEN = "/usr/lib/python3.11/this.py"
+
 # Each step breaks one promise; the check that must name it stands beside.
 BREAKAGES = {
     f"RUN sed -i 's/^Version: .*/Version: 1.0/' {SITE}/sympy-*.dist-info/METADATA": (
@@ -65,6 +69,13 @@ BREAKAGES = {
     ),
     "RUN echo 'raise SystemExit(3)' >>/usr/local/lib/torch-images/effect.py": (
         "image/test_start/test_start_says_what_it_chose"
+    ),
+    f"RUN sed -i '1s/sandbox/sandbax/' {SANDBOX}": (
+        "image/test_files/test_wheels_files_are_what_their_records_say"
+    ),
+    f"RUN sed -i '1s/Gur/Gue/' {ZEN}": "image/test_files/test_debian_files_are_what_dpkg_says",
+    "RUN cd /usr/lib/python3.11/__pycache__ && cp this.*.pyc antigravity.cpython-311.pyc": (
+        "image/test_files/test_bytecode_is_of_the_sources"
     ),
     "RUN touch /usr/local/bin/stray": "image/test_files/test_every_file_is_accounted_for",
     "RUN chmod 777 /workspace": "image/test_files/test_nothing_is_world_writable",
@@ -118,6 +129,15 @@ def broken(
 @pytest.mark.parametrize("check", BREAKAGES.values())
 def test_a_broken_promise_is_named(broken: VerifyReport, check: str) -> None:
     assert check in {found.name for found in broken.failed}
+
+
+@pytest.mark.parametrize("path", [SANDBOX, ZEN])
+def test_a_changed_byte_is_found_by_the_files_name(broken: VerifyReport, path: str) -> None:
+    """Its size and path are as they were."""
+    names = ("wheels_files_are_what_their_records_say", "debian_files_are_what_dpkg_says")
+    failed = [c.message for c in broken.failed if c.name.endswith(names)]
+    assert len(failed) == 2
+    assert any(f"{path} has other content" in message for message in failed)
 
 
 def test_what_was_not_broken_still_passes(broken: VerifyReport) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 import tarfile
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import zstandard
 
 from tests.servers import closed_port, web_server
+from tests.unit.test_fatbin import library
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.config import Removal
 from torch_images.errors import BuildError, LockError, NetworkError
@@ -119,6 +121,35 @@ def test_what_is_removed_is_in_no_record(wheel: Path) -> None:
     assert f"{SITE}/tool/tests/test_it.py" not in members
     assert "tool/tests/test_it.py" not in record(members)
     assert f"{SITE}/tool/__init__.py" in members
+
+
+def test_a_record_differs_from_the_wheels_where_removals_name_a_file(tmp_path: Path) -> None:
+    """What is left out has no row, what is pruned has its new digest, all else the wheel's own."""
+    held = [[(90, False, False, 8192), (120, False, False, 8192)]]
+    files = {f"tool/lib/{name}.so": library(held) for name in ("code", "symbols", "plain")}
+    files |= {"tool/tests/test_it.py": b"assert True\n", "tool/tests.py": b""}
+    made = tmp_path / make_wheel(tmp_path, "tool", "1.0", files).locked.filename
+    with zipfile.ZipFile(made) as archive:
+        text = archive.read("tool-1.0.dist-info/RECORD").decode()
+    before = {path: (digest, size) for path, digest, size in csv.reader(io.StringIO(text))}
+    removals = [
+        Removal(wheels=("tool",), reason="r", files=("tool/tests/*",)),
+        Removal(wheels=("tool",), reason="r", code=("tool/lib/code.so",)),
+        Removal(wheels=("tool",), reason="r", symbols=("tool/lib/symbols.so",)),
+    ]
+    members = layer(made, removals=removals, arches=(120,))
+    after = record(members)
+    assert before.keys() - after.keys() == {"tool/tests/test_it.py"}
+    assert after.keys() <= before.keys()
+    assert {path for path in after if after[path] != before[path]} == {
+        "tool/lib/code.so",
+        "tool/lib/symbols.so",
+    }
+    for path in ("tool/lib/code.so", "tool/lib/symbols.so"):
+        data = members[f"{SITE}/{path}"][1]
+        assert len(data) < len(files[path])
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        assert after[path] == (f"sha256={digest}", str(len(data)))
 
 
 @pytest.mark.parametrize("kind", ["files", "code", "symbols"])

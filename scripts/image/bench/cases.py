@@ -71,7 +71,8 @@ def random(precision: str, *shape: int) -> torch.Tensor:
 
 def width(precision: str) -> int:
     """Bytes of one value."""
-    return DTYPES[precision].itemsize
+    found: int = DTYPES[precision].itemsize
+    return found
 
 
 def rotating(make: Callable[[], object], call: Callable[..., object]) -> Callable[[int], Call]:
@@ -341,10 +342,10 @@ def cases() -> Iterator[Case]:  # noqa: C901, PLR0912  a list
         (512, 4096, "fp16"),
     ):  # fmt: skip
         yield linear(32, length, 4096, outside, precision)
-    for shape in ((32, 512, 4096), (8, 2048, 4096), (4, 4096, 8192)):
-        yield pointwise("layernorm", *shape)
-    for shape in ((32, 12, 512, 512), (8, 32, 2048, 2048), (4, 32, 4096, 4096)):
-        yield pointwise("softmax", *shape)
+    for hidden in ((32, 512, 4096), (8, 2048, 4096), (4, 4096, 8192)):
+        yield pointwise("layernorm", *hidden)
+    for scores in ((32, 12, 512, 512), (8, 32, 2048, 2048), (4, 32, 4096, 4096)):
+        yield pointwise("softmax", *scores)
     for batch in (1, 8, 32, 64, 128):
         yield resnet(batch, "fp32")
     for batch in (1, 8, 32, 64, 128, 256):

@@ -67,7 +67,8 @@ def measure(call: Call, sets: int, devices: Sequence[int] = (0,)) -> Timing:
             turn += 1
         end.record()
         wait()
-        return begin.elapsed_time(end) / 1e3 / count
+        milliseconds: float = begin.elapsed_time(end)
+        return milliseconds / 1e3 / count
 
     sample(1)  # compiles, chooses kernels, takes memory
     once = sample(1)

@@ -9,6 +9,7 @@ needed: it can pass where the first context fails with 999.
 import ctypes
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 _BYTES = 4096
@@ -23,7 +24,7 @@ def trial(folder: str) -> tuple[int, str, str]:
     device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
     sent = ctypes.create_string_buffer(bytes(range(256)) * (_BYTES // 256), _BYTES)
     got = ctypes.create_string_buffer(_BYTES)
-    steps = (
+    steps: tuple[tuple[str, Callable[[], int]], ...] = (
         ("cuInit", lambda: cuda.cuInit(0)),
         ("cuDeviceGet", lambda: cuda.cuDeviceGet(ctypes.byref(device), 0)),
         (

@@ -1,0 +1,202 @@
+"""Installed files against what installed them: wheels' RECORDs, dpkg's checksums, and sources.
+
+An image's own Python runs this file inside it, as `python3 -I -c SOURCE QUESTION`, so it needs the
+standard library alone. QUESTION is a JSON object: `sites`, folders with *.dist-info; `packages`,
+names of Debian packages; `bytecode`, folders with Python files. The answer is one, too: what is
+wrong with files of `wheels`, `debs` and `bytecode`, a line each.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+_INFO = "var/lib/dpkg/info"
+
+# What dpkg is told to leave out of an image, see install-packages and torch_images/base.py.
+_LEFT_OUT = re.compile(r"/usr/share/(?:doc/(?!.*/copyright$)|info/|locale/|man/).+")
+
+
+@dataclass(frozen=True, order=True)
+class Claim:
+    """What an installer wrote down about one file: a digest in hexadecimal, and bytes if known."""
+
+    algorithm: str
+    digest: str
+    size: int | None = None
+
+
+# What is claimed of each file, by path. A file of several packages is as one of them says.
+Claims = dict[str, set[Claim]]
+
+
+def wheels(site: Path) -> tuple[Claims, list[str]]:
+    """The claims of all wheels in a folder, and what is wrong with their RECORDs themselves.
+
+    A RECORD has no digest of itself; every other file has one.
+    """
+    claims: Claims = {}
+    problems = []
+    for info in sorted(site.glob("*.dist-info")):
+        record = info / "RECORD"
+        if not record.is_file():
+            problems.append(f"{record} is missing")
+            continue
+        with record.open(encoding="utf-8", newline="") as stream:
+            for row in csv.reader(stream):
+                path = os.path.normpath(site / row[0])
+                algorithm, _, digest = row[1].partition("=")
+                if path == str(record):
+                    continue
+                if algorithm not in ("sha256", "sha384", "sha512") or not row[2].isdigit():
+                    problems.append(f"{path} has no digest in {info.name}")
+                    continue
+                plain = base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4)).hex()
+                claims.setdefault(path, set()).add(Claim(algorithm, plain, int(row[2])))
+    return claims, problems
+
+
+def debs(root: Path, packages: Iterable[str]) -> tuple[Claims, list[str]]:
+    """The claims of Debian packages about their files, and which files have none.
+
+    They are the packages' md5sums, and for conffiles what the status says. Documentation that dpkg
+    was told to leave out is claimed only where it is there. A file that another package has
+    diverted is looked for where that one has put it.
+    """
+    diverted = _diversions(root)
+    conffiles = _conffiles(root)
+    claims: Claims = {}
+    listed: dict[str, str] = {}  # whose each file is
+    problems = []
+    for name in packages:
+        rows = list(conffiles.get(name, ()))
+        for line in _lines(root, name, "md5sums"):
+            digest, _, path = line.partition("  ")
+            rows.append((f"/{path}", digest))
+        for path, digest in rows:
+            other, owner = diverted.get(path, (path, name))
+            place = other if owner != name else path
+            whole = _below(root, place)
+            if os.path.lexists(whole) or not _LEFT_OUT.fullmatch(place):
+                claims.setdefault(whole, set()).add(Claim("md5", digest))
+        files = _lines(root, name, "list")
+        problems += [] if files else [f"{name} is not installed"]
+        listed |= {_below(root, path): name for path in files}
+    problems += [
+        f"{path} has no checksum in {name}"
+        for path, name in listed.items()
+        if path not in claims and Path(path).is_file() and not Path(path).is_symlink()
+    ]
+    return claims, problems
+
+
+def differences(claims: Mapping[str, set[Claim]]) -> list[str]:
+    """The files that are not as anybody claims, each with how it differs. Uses all processors."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        found = pool.map(lambda item: _difference(*item), claims.items())
+        return [problem for problem in found if problem]
+
+
+def stale_bytecode(folder: Path, claims: Mapping[str, object]) -> list[str]:
+    """Bytecode below a folder that is not of the source beside it, and that no wheel brought.
+
+    compile-bytecode makes it with the hash of its source in the header (PEP 552).
+    """
+    found = []
+    for path in sorted(folder.rglob("__pycache__/*.pyc")):
+        if str(path) in claims:
+            continue
+        source = Path(importlib.util.source_from_cache(str(path)))
+        with path.open("rb") as stream:
+            header = stream.read(16)
+        if not source.is_file():
+            found.append(f"{path} has no source")
+        elif header[:8] != importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little"):
+            found.append(f"{path} is not marked as unchecked bytecode of this Python")
+        elif header[8:] != importlib.util.source_hash(source.read_bytes()):
+            found.append(f"{path} is of another source")
+    return found
+
+
+def _difference(path: str, claims: set[Claim]) -> str:
+    """How one file differs from each claim; "" if it does not from one."""
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123  a path is faster to open as it is
+            size = os.fstat(stream.fileno()).st_size
+            possible = [claim for claim in claims if claim.size in (None, size)]
+            if not possible:
+                return f"{path} has {size} bytes, not {min(c.size or 0 for c in claims)}"
+            for algorithm in sorted({claim.algorithm for claim in possible}):
+                stream.seek(0)
+                digest = hashlib.file_digest(stream, algorithm).hexdigest()
+                if any((c.algorithm, c.digest) == (algorithm, digest) for c in possible):
+                    return ""
+            return f"{path} has other content"
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+
+
+def _below(root: Path, path: str) -> str:
+    """A path of an image, as dpkg says it, in a tree."""
+    return os.path.normpath(root / path.lstrip("/"))
+
+
+def _lines(root: Path, package: str, kind: str) -> list[str]:
+    """The lines of what dpkg keeps for a package; those of one for several architectures say which."""
+    found = (*root.glob(f"{_INFO}/{package}.{kind}"), *root.glob(f"{_INFO}/{package}:*.{kind}"))
+    return [line for path in found for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _diversions(root: Path) -> dict[str, tuple[str, str]]:
+    """Where files are instead, and for whose sake, by the path that they would have."""
+    try:
+        lines = Path(root, "var/lib/dpkg/diversions").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    return {lines[n]: (lines[n + 1], lines[n + 2]) for n in range(0, len(lines) - 2, 3)}
+
+
+def _conffiles(root: Path) -> dict[str, list[tuple[str, str]]]:
+    """Path and MD5 of each file below /etc that a package brings, by package."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    text = Path(root, "var/lib/dpkg/status").read_text(encoding="utf-8")
+    for stanza in text.split("\n\n"):
+        name = re.search(r"^Package: (\S+)$", stanza, re.MULTILINE)
+        listed = re.search(r"^Conffiles:((?:\n .+)+)", stanza, re.MULTILINE)
+        if name and listed:
+            rows = (line.split() for line in listed[1].strip().splitlines())
+            found[name[1]] = [(r[0], r[1]) for r in rows if len(r) == 2]  # others are obsolete
+    return found
+
+
+def answer(question: Mapping[str, list[str]], root: Path = Path("/")) -> dict[str, list[str]]:
+    """What is wrong in a tree, by kind; `packages` are the Debian ones of `root`."""
+    claims: Claims = {}
+    problems = []
+    for site in question["sites"]:
+        found, wrong = wheels(Path(site))
+        problems += wrong
+        for path, said in found.items():
+            claims.setdefault(path, set()).update(said)
+    packaged, unclaimed = debs(root, question["packages"])
+    return {
+        "wheels": problems + differences(claims),
+        "debs": unclaimed + differences(packaged),
+        "bytecode": [
+            line for folder in question["bytecode"] for line in stale_bytecode(Path(folder), claims)
+        ],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(answer(json.loads(sys.argv[1]))))  # noqa: T201  its answer

@@ -1,0 +1,48 @@
+"""What `invoke test` lints and type-checks: every program, also those without an extension."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def tools(root: Path) -> dict[str, Any]:
+    """The settings of the tools."""
+    found: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text())["tool"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def programs(root: Path) -> set[str]:
+    """Python's programs that have no extension."""
+    found = (p for p in (root / "scripts").rglob("*") if p.is_file() and not p.suffix)
+    return {
+        str(path.relative_to(root))
+        for path in found
+        if "python" in path.read_text().partition("\n")[0]
+    }
+
+
+def test_programs_without_an_extension_are_linted(
+    tools: dict[str, Any], programs: set[str]
+) -> None:
+    assert set(tools["ruff"]["extend-include"]) == programs
+
+
+def test_programs_without_an_extension_are_type_checked(
+    tools: dict[str, Any], programs: set[str]
+) -> None:
+    """By the one call without arguments; what mypy is told to look at is there."""
+    assert programs <= set(tools["mypy"]["files"])
+    assert tools["mypy"]["scripts_are_modules"]
+
+
+def test_all_tests_are_type_checked(root: Path, tools: dict[str, Any]) -> None:
+    """But for stand-ins of other projects' trees."""
+    folders = {str(p.parent.relative_to(root)) for p in (root / "tests").rglob("*.py")}
+    checked = {name.removesuffix("/*.py") for name in tools["mypy"]["files"]}
+    assert {name for name in folders if not name.startswith("tests/fixtures/")} <= checked

@@ -1,0 +1,245 @@
+"""tests/image/installed.py: a file that is not what its package says is found by name."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import json
+import py_compile
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from tests.image import installed
+from tests.wheels import make_wheel
+from torch_images.config import Removal
+from torch_images.wheellayer import write_layer
+
+FILES = {
+    "tool/__init__.py": b"",
+    "tool/core.py": b"VALUE = 1\n",
+    "tool/tests/test_it.py": b"assert True\n",
+    "tool/a,b.txt": b"a comma in its name",
+    "tool-1.0.data/scripts/old": b"#!python\nprint(1)\n",
+    "tool-1.0.data/data/share/tool.txt": b"text",
+    "tool-1.0.dist-info/entry_points.txt": b"[console_scripts]\ntool = tool:main\n",
+}
+SITE = "opt/venv/lib/python3.11/site-packages"
+
+
+def by_layer(folder: Path, root: Path) -> Path:
+    """The wheel in the way of an image's layers; its site-packages."""
+    wheel = folder / make_wheel(folder, "tool", "1.0", FILES).locked.filename
+    removal = Removal(wheels=("tool",), reason="r", files=("tool/tests/*",))
+    blob = io.BytesIO()
+    write_layer([wheel], blob, python="3.11", removals=[removal])
+    plain = zstandard.ZstdDecompressor().decompressobj().decompress(blob.getvalue())
+    with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
+        archive.extractall(root, filter="tar")
+    return root / SITE
+
+
+def by_uv(folder: Path, root: Path) -> Path:
+    """The wheel in the way of an image's later steps."""
+    wheel = folder / make_wheel(folder, "tool", "1.0", FILES).locked.filename
+    uv = Path(sys.executable).with_name("uv")
+    command = [str(uv), "pip", "install", "--no-config", "--offline", "--no-index", "--no-deps"]
+    command += ["--no-cache", "--quiet", "--python", sys.executable]
+    subprocess.run([*command, "--target", str(root), str(wheel)], check=True)
+    return root
+
+
+@pytest.fixture(params=[by_layer, by_uv])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    place = tmp_path / "root"
+    place.mkdir()
+    install: Callable[[Path, Path], Path] = request.param
+    return install(tmp_path, place)
+
+
+def wrong(site: Path) -> list[str]:
+    claims, problems = installed.wheels(site)
+    return problems + installed.differences(claims)
+
+
+def test_what_an_installer_leaves_is_as_its_record_says(site: Path) -> None:
+    assert wrong(site) == []
+    claims, _ = installed.wheels(site)
+    assert str(site / "tool/a,b.txt") in claims
+    assert {Path(path).name for path in claims} >= {"tool", "old", "tool.txt", "METADATA"}
+
+
+def test_a_changed_byte_is_found(site: Path) -> None:
+    (site / "tool/core.py").write_bytes(b"VALUE = 2\n")
+    assert wrong(site) == [f"{site}/tool/core.py has other content"]
+
+
+def test_another_size_is_found(site: Path) -> None:
+    (site / "tool/core.py").write_bytes(b"VALUE = 10\n")
+    assert wrong(site) == [f"{site}/tool/core.py has 11 bytes, not 10"]
+
+
+def test_a_missing_file_is_found(site: Path) -> None:
+    (site / "tool/core.py").unlink()
+    assert wrong(site) == [f"{site}/tool/core.py cannot be read: No such file or directory"]
+
+
+def test_a_changed_script_is_found(site: Path) -> None:
+    [script] = site.parents[2].rglob("bin/tool") if SITE in str(site) else site.rglob("bin/tool")
+    script.write_bytes(script.read_bytes().replace(b"main", b"mine"))
+    assert wrong(site) == [f"{script} has other content"]
+
+
+def test_a_record_that_says_nothing_of_a_file_is_found(site: Path) -> None:
+    record = site / "tool-1.0.dist-info/RECORD"
+    lines = record.read_text().splitlines()
+    emptied = ["tool/core.py,," if line.startswith("tool/core.py,") else line for line in lines]
+    record.write_text("\n".join(emptied))
+    assert wrong(site) == [f"{site}/tool/core.py has no digest in tool-1.0.dist-info"]
+    record.unlink()
+    assert wrong(site) == [f"{record} is missing"]
+
+
+def test_a_file_of_two_wheels_is_as_one_of_them_says(site: Path) -> None:
+    other = site / "other-1.0.dist-info"
+    other.mkdir()
+    (other / "RECORD").write_text(f"tool/core.py,sha256={'A' * 43},10\n")
+    assert wrong(site) == []
+    (site / "tool/core.py").write_bytes(b"VALUE = 2\n")
+    assert wrong(site) == [f"{site}/tool/core.py has other content"]
+
+
+MD5 = {  # the one digest that dpkg keeps
+    name: hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
+    for name in ("a", "conf", "doc", "sh")
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A tree with a package `one` for amd64, and `two`, which has diverted a file of `one`."""
+    info = tmp_path / "var/lib/dpkg/info"
+    info.mkdir(parents=True)
+    for path, text in {
+        "usr/bin/a": "a",
+        "etc/one.conf": "conf",
+        "bin/sh.distrib": "sh",
+        "usr/share/doc/one/copyright": "doc",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / "bin/sh").symlink_to("dash")
+    (info / "one:amd64.list").write_text(
+        "/.\n/usr/bin/a\n/etc/one.conf\n/bin/sh\n/usr/share/doc/one/copyright\n"
+        "/usr/share/doc/one/changelog.gz\n"
+    )
+    (info / "one:amd64.md5sums").write_text(
+        f"{MD5['a']}  usr/bin/a\n{MD5['sh']}  bin/sh\n{MD5['doc']}  usr/share/doc/one/copyright\n"
+        f"{'0' * 32}  usr/share/doc/one/changelog.gz\n"
+    )
+    (info / "two.list").write_text("/.\n/bin/sh\n")
+    (info.parent / "diversions").write_text("/bin/sh\n/bin/sh.distrib\ntwo\n")
+    (info.parent / "status").write_text(
+        "Package: two\nStatus: install ok installed\n\n"
+        f"Package: one\nConffiles:\n /etc/one.conf {MD5['conf']}\n /etc/gone {'0' * 32} obsolete\n"
+        "Description: x\n"
+    )
+    return tmp_path
+
+
+def deb_problems(root: Path, *packages: str) -> list[str]:
+    claims, problems = installed.debs(root, packages)
+    return problems + installed.differences(claims)
+
+
+def test_debian_files_are_as_their_packages_say(root: Path) -> None:
+    assert deb_problems(root, "one", "two") == []
+
+
+@pytest.mark.parametrize(
+    "path", ["usr/bin/a", "etc/one.conf", "bin/sh.distrib", "usr/share/doc/one/copyright"]
+)
+def test_a_changed_debian_file_is_found(root: Path, path: str) -> None:
+    size = (root / path).stat().st_size
+    (root / path).write_text("x" * size)
+    assert deb_problems(root, "one", "two") == [f"{root}/{path} has other content"]
+
+
+@pytest.mark.parametrize("path", ["usr/bin/a", "usr/share/doc/one/copyright"])
+def test_only_documentation_may_be_missing(root: Path, path: str) -> None:
+    (root / path).unlink()
+    [found] = deb_problems(root, "one")
+    assert found == f"{root}/{path} cannot be read: No such file or directory"
+
+
+def test_documentation_that_is_there_is_whole(root: Path) -> None:
+    (root / "usr/share/doc/one/changelog.gz").write_text("x")
+    assert deb_problems(root, "one") == [f"{root}/usr/share/doc/one/changelog.gz has other content"]
+
+
+def test_a_debian_file_without_a_checksum_is_found(root: Path) -> None:
+    (root / "usr/bin/b").write_text("b")
+    with (root / "var/lib/dpkg/info/two.list").open("a") as listing:
+        listing.write("/usr/bin/b\n")
+    assert deb_problems(root, "two") == [f"{root}/usr/bin/b has no checksum in two"]
+
+
+def test_a_package_that_is_not_there_is_found(root: Path) -> None:
+    assert deb_problems(root, "three") == ["three is not installed"]
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    """A module with the bytecode that compile-bytecode gives it."""
+    source = tmp_path / "m.py"
+    source.write_text("VALUE = 1\n")
+    py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    return source
+
+
+def test_bytecode_of_the_source_beside_it(module: Path) -> None:
+    assert installed.stale_bytecode(module.parent, {}) == []
+
+
+def test_bytecode_of_another_source_is_found(module: Path) -> None:
+    module.write_text("VALUE = 2\n")
+    [cached] = module.parent.rglob("*.pyc")
+    assert installed.stale_bytecode(module.parent, {}) == [f"{cached} is of another source"]
+    assert installed.stale_bytecode(module.parent, {str(cached): 1}) == []  # a wheel's own
+
+
+def test_bytecode_without_a_source_is_found(module: Path) -> None:
+    module.unlink()
+    [cached] = module.parent.rglob("*.pyc")
+    assert installed.stale_bytecode(module.parent, {}) == [f"{cached} has no source"]
+
+
+def test_bytecode_that_would_be_checked_at_each_start_is_found(module: Path) -> None:
+    py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
+    [cached] = module.parent.rglob("*.pyc")
+    [found] = installed.stale_bytecode(module.parent, {})
+    assert found == f"{cached} is not marked as unchecked bytecode of this Python"
+
+
+def test_it_answers_as_a_program(site: Path, root: Path) -> None:
+    """As the check runs it inside an image: the text of the file, and a question."""
+    program = Path(installed.__file__).read_text()
+    (site / "tool/core.py").write_bytes(b"VALUE = 2\n")
+    cached = Path(importlib.util.cache_from_source(str(site / "tool/core.py")))
+    cached.parent.mkdir(exist_ok=True)
+    cached.write_bytes(b"")
+    question = json.dumps({"sites": [str(site)], "packages": [], "bytecode": [str(site)]})
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program, question], capture_output=True, check=True
+    )
+    assert json.loads(done.stdout) == {
+        "wheels": [f"{site}/tool/core.py has other content"],
+        "debs": [],
+        "bytecode": [f"{cached} is not marked as unchecked bytecode of this Python"],
+    }
