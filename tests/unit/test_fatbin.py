@@ -55,8 +55,23 @@ class Section:
     addr: int = 0
 
 
-def library(held: list[list[Code]], symbols: int = 2 * PAGE + 16, pointer: int = 0) -> bytes:
-    """A shared library with these containers; `pointer` makes one more relocation point there."""
+def library(
+    held: list[list[Code]],
+    symbols: int = 2 * PAGE + 16,
+    *,
+    pointer: int | None = None,
+    targets: list[int] | None = None,
+    rela_at: int = 0x400,
+    align: int = PAGE,
+    more: int = 0,
+) -> bytes:
+    """A shared library with these containers.
+
+    `pointer` makes one more relocation point to that offset in their section, `targets` are the
+    offsets that the wrappers point to, else where the containers are. `rela_at` is where the first
+    section begins, `align` and `more` are the alignment of the segment that has the containers, and
+    by how many bytes it is larger in memory than in the file.
+    """
     fatbin = b""
     places = []
     for one in held:
@@ -67,13 +82,15 @@ def library(held: list[list[Code]], symbols: int = 2 * PAGE + 16, pointer: int =
     data = tail + 0x80 + -(tail + 0x80) % PAGE
     wrappers = b"".join(struct.pack("<IIQQ", 0x466243B1, 1, 0, 0) for _ in held)
     base = data + SHIFT
-    relocations = [(base + 24 * n + 8, 8, start + SHIFT + at) for n, at in enumerate(places)]
-    relocations += [(base + len(wrappers), 8, pointer + SHIFT + start)] if pointer else []
+    aimed = places if targets is None else targets
+    relocations = [(base + 24 * n + 8, 8, start + SHIFT + at) for n, at in enumerate(aimed)]
+    if pointer is not None:
+        relocations += [(base + len(wrappers), 8, pointer + SHIFT + start)]
     rela = b"".join(struct.pack("<QQq", *r) for r in relocations)
-    assert 0x400 + len(rela) <= PAGE
+    assert rela_at + len(rela) <= PAGE
     after = data + len(wrappers) + 8
     sections = [
-        Section(".rela.dyn", 4, 2, rela, 0x400, 0x400),
+        Section(".rela.dyn", 4, 2, rela, rela_at, rela_at),
         Section(".rodata", 1, 2, b"r" * 0x100, PAGE, PAGE + SHIFT),
         Section(".nv_fatbin", 1, 2, fatbin, start, start + SHIFT),
         Section(".eh_frame", 1, 2, b"e" * 0x80, tail, tail + SHIFT),
@@ -88,11 +105,13 @@ def library(held: list[list[Code]], symbols: int = 2 * PAGE + 16, pointer: int =
     sections.append(Section(".shstrtab", 3, 0, names, at))
     shoff = at + len(names)
     loads = [
-        (4, 0, 0, 0x400 + len(rela)),
-        (4, PAGE, PAGE + SHIFT, tail + 0x80 - PAGE),
-        (6, data, base, len(wrappers) + 8),
+        (4, 0, 0, rela_at + len(rela), 0, PAGE),
+        (4, PAGE, PAGE + SHIFT, tail + 0x80 - PAGE, more, align),
+        (6, data, base, len(wrappers) + 8, 0, PAGE),
     ]
-    segments = [struct.pack("<IIQQQQQQ", 1, f, o, v, v, n, n, PAGE) for f, o, v, n in loads]
+    segments = [
+        struct.pack("<IIQQQQQQ", 1, f, o, v, v, n, n + extra, a) for f, o, v, n, extra, a in loads
+    ]
     segments.append(struct.pack("<IIQQQQQQ", 0x6474E551, 6, 0, 0, 0, 0, 0, 16))
     ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
     counts = (64, 56, len(segments), 64, len(sections) + 1, len(sections))
@@ -138,6 +157,13 @@ def entries(data: bytes) -> list[list[tuple[int, bool, bool, int]]]:
         [(_, held)] = containers(memoryview(at(memory, address, 16 + size)))
         found.append([(e.arch, e.ptx, e.specific, len(e.data) - 64) for e in held])
     return found
+
+
+def relocations(data: bytes) -> set[tuple[int, int]]:
+    """Where a library's relocations are, and where they point to."""
+    rela = ELFFile(BytesIO(data)).get_section_by_name(".rela.dyn")
+    assert isinstance(rela, RelocationSection)
+    return {(r["r_offset"], r["r_addend"]) for r in rela.iter_relocations()}
 
 
 def pruned(data: bytes, arches: list[int], *, symbols: bool = True) -> bytes:
@@ -232,3 +258,57 @@ def test_code_alone_or_symbols_alone() -> None:
 def test_what_is_built_otherwise_is_refused(data: bytes, problem: str) -> None:
     with pytest.raises(PruneError, match=problem):
         pruned(data, [80])
+
+
+ONE: list[list[Code]] = [[(80, False, False, 8), (90, False, False, 3 * PAGE)]]
+TWO = [*ONE, ONE[0]]
+SECOND = len(container(ONE[0]))
+
+
+@pytest.mark.parametrize("pointer", [0, 32, SECOND - 8])
+def test_a_foreign_pointer_is_refused_even_to_where_a_container_begins(pointer: int) -> None:
+    """Whatever it is for, it would not follow the containers."""
+    with pytest.raises(PruneError, match=r"something else points into .nv_fatbin, at 0x[0-9a-f]+$"):
+        pruned(library(ONE, pointer=pointer), [80])
+
+
+@pytest.mark.parametrize("pointer", [-8, SECOND])
+def test_a_pointer_beside_the_containers_stays(pointer: int) -> None:
+    data = library(ONE, pointer=pointer)
+    [kept] = [r for r in relocations(data) if r[0] not in {w for w, _ in relocations(library(ONE))}]
+    assert kept in relocations(pruned(data, [80]))
+
+
+def test_a_wrapper_that_points_into_a_container_is_refused() -> None:
+    with pytest.raises(PruneError, match="something else points into"):
+        pruned(library(TWO, targets=[0, SECOND + 16]), [80])
+
+
+def test_a_container_without_a_wrapper_is_refused() -> None:
+    """Something unknown would have to find it."""
+    for targets in ([0, 0], [SECOND, SECOND]):
+        with pytest.raises(PruneError, match="^1 containers have no wrapper$"):
+            pruned(library(TWO, targets=targets), [80])
+
+
+@pytest.mark.parametrize(("align", "more"), [(2 * PAGE, 0), (PAGE, 1), (PAGE, PAGE)])
+def test_a_segment_that_cannot_be_split_is_refused(align: int, more: int) -> None:
+    """A larger alignment would not hold for its second part, and memory beyond the file would move."""
+    data = library(ONE, align=align, more=more)
+    with pytest.raises(PruneError, match="is not one of plain pages"):
+        pruned(data, [80])
+    assert entries(b"".join(prune(memoryview(data), None).pieces)) == ONE
+
+
+def test_a_finer_alignment_is_no_obstacle() -> None:
+    assert entries(pruned(library(ONE, align=16), [80])) == [ONE[0][:1]]
+
+
+ROOM = 64 + 5 * 56  # up to the end of five program headers, one more than there are
+
+
+def test_without_room_for_a_program_header_a_file_is_refused() -> None:
+    assert entries(pruned(library(ONE, rela_at=ROOM), [80])) == [ONE[0][:1]]
+    with pytest.raises(PruneError, match="no room for one more program header"):
+        pruned(library(ONE, rela_at=ROOM - 8), [80])
+    assert pruned(library(ONE, rela_at=ROOM - 8), [80, 90])  # nothing is split
