@@ -107,6 +107,43 @@ def test_a_package_without_libcuda_is_refused(
     assert not (tmp_path / "compat").exists() or not list((tmp_path / "compat").iterdir())
 
 
+FOLDER = "usr/local/cuda-13.0/compat"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05",  # a driver's own
+        f"{FOLDER}/libcuda.so",
+        f"{FOLDER}/libcuda.so.580.95.05.debug",
+        f"{FOLDER}/stubs/libcuda.so.580.95.05",
+        f"{FOLDER}/libcudadebugger.so.580.95.05",
+        f"{FOLDER}-old/libcuda.so.580.95.05",
+    ],
+)
+def test_only_the_compat_librarys_own_note_counts(
+    config: Config, tmp_path: Path, path: str
+) -> None:
+    """Another library in the package is made for other drivers."""
+    files: dict[str, bytes | str] = {path: elf(NOTES["12.8"])}
+    for more, note in (
+        ({}, None),
+        ({f"{FOLDER}/libcuda.so.580.95.05": elf(NOTES["13.0"])}, NOTES["13.0"]),
+    ):
+        data = make_deb("cuda-compat-13-0", "580.95.05-1", {**files, **more})
+        lock = lock_of(data)
+        cache = tmp_path / str(len(more))
+        with web_server({f"/{lock.debs[0].path}": data}) as (url, _):
+            network = Network(compat_mirror=url)
+            if note is None:
+                with pytest.raises(LockError, match="has no libcuda; see locks/compat-cu130.txt"):
+                    prepare(config.compat, lock, "auto", cache=cache, network=network)
+                continue
+            ready = prepare(config.compat, lock, "auto", cache=cache, network=network)
+        assert ready
+        assert json.loads(ready.note)["driver"] == json.loads(note)["driver"]
+
+
 @pytest.mark.parametrize("note", [*NOTES.values(), None, "", "{", '{"driver":["x"],"device":[]}'])
 def test_host_and_image_read_the_same_note(tmp_path: Path, note: str | None) -> None:
     path = tmp_path / "libcuda.so.1"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import shutil
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,51 @@ def test_a_variant_without_packages_has_no_lock_of_them(config: Config, root: Pa
     vllm = image_lock(config, choose(config, variant="vllm"), root / "locks")
     assert vllm.extra_debs is None
     assert parse_image_lock(vllm.texts()).extra_wheels == vllm.extra_wheels
+
+
+def changed_locks(root: Path, folder: Path, name: str, old: str, new: str) -> Path:
+    """A folder with all locks, one of them changed."""
+    for path in (root / "locks").glob("*.txt"):
+        shutil.copy(path, folder)
+    path = folder / f"{name}.txt"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("wheel-cu130-py311", {}),
+        ("base-bookworm", {}),
+        ("compat-cu130", {}),
+        ("tools-build", {}),
+        ("tools-sbom", {}),
+        ("wheel-cu130-py311-devel", {"variant": "devel"}),
+        ("base-bookworm-devel", {"variant": "devel"}),
+        ("source-fork", {"source": "fork"}),
+        ("build-fork-bookworm", {"source": "fork"}),
+        ("unpacked-cutlass-cu130-py311", {"variant": "pod"}),
+    ],
+)
+def test_a_lock_that_was_resolved_for_more_is_out_of_step(
+    config: Config, root: Path, tmp_path: Path, name: str, axes: dict[str, str]
+) -> None:
+    """What was asked for beside may have changed every version, and is in the image itself."""
+    locks = changed_locks(root, tmp_path, name, "# request: ", "# request: another ")
+    with pytest.raises(
+        LockError,
+        match=rf"^locks/{name}\.txt is out of step: it was resolved for .*another.*, wanted is "
+        rf".*; run `invoke lock --select {name}`$",
+    ) as caught:
+        image_lock(config, choose(config, **axes), locks)
+    assert "another" not in caught.value.message.partition(", wanted is ")[2]
+
+
+def test_a_lock_that_was_resolved_for_less_is_out_of_step(
+    config: Config, root: Path, tmp_path: Path
+) -> None:
+    locks = changed_locks(root, tmp_path, "wheel-cu130-py311", " pip ", " ")
+    with pytest.raises(LockError, match=r"wheel-cu130-py311\.txt is out of step"):
+        image_lock(config, choose(config), locks)

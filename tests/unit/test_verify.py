@@ -1,24 +1,34 @@
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from tests.decisions import NOTES
+from tests.unit.fakes import FakeRunner
 from torch_images.config import Config
-from torch_images.errors import VerifyError
+from torch_images.engine import Engine, ImageInfo
+from torch_images.errors import EngineError, VerifyError
 from torch_images.matrix import choose
 from torch_images.network import Network
 from torch_images.planned import plan
+from torch_images.render import NOTE_LABEL
 from torch_images.verify import (
     Check,
     VerifyReport,
     claim,
+    claim_of,
     parse_junit,
     read_report,
     report_path,
     require,
     suite_hash,
+    verify,
+    write_report,
 )
 from torch_images.workplace import Workplace
 
@@ -81,3 +91,98 @@ def test_the_suite_hash_changes_with_claim_and_checks(config: Config, root: Path
         for note in ("", NOTES["13.0"])
     }
     assert len(hashes) == 4
+
+
+class Checked(EngineError):
+    """The checks were run, and not an old report taken."""
+
+
+class OneImage(Engine):
+    """An engine that has one image and starts no container."""
+
+    def __init__(self, info: ImageInfo) -> None:
+        self.info_of_it = info
+
+    def inspect(self, image: str) -> ImageInfo:
+        return self.info_of_it
+
+    def container(self, *_: object, **__: object) -> NoReturn:
+        raise Checked("the image is looked at")
+
+
+@pytest.fixture
+def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., VerifyReport]:
+    """Verify an image of which there is a report, which differs in what is given."""
+    [image] = plan(config, [choose(config)], root, root / "locks")
+    info = ImageInfo(
+        id="sha256:" + "d" * 64, size=1, created="", config={}, labels={NOTE_LABEL: NOTES["13.0"]}
+    )
+    for folder in ("tests", "torch_images"):
+        (tmp_path / folder).symlink_to(root / folder)
+    place = Workplace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
+    kept = VerifyReport(
+        digest=info.id,
+        id=image.spec.id,
+        suite=suite_hash(tmp_path, claim_of(config, image, info)),
+        checks=(Check(name="a", outcome="passed", seconds=1.0),),
+        observed={"cuda": "13.0"},
+        seconds=1.0,
+    )
+
+    def run(*, reuse: bool = True, **changes: Any) -> VerifyReport:
+        write_report(replace(kept, **changes), place)
+        return verify(
+            "x", config, image, place, engine=OneImage(info), run=FakeRunner(), reuse=reuse
+        )
+
+    return run
+
+
+def test_a_report_of_the_same_checks_and_claim_is_used_again(
+    verified: Callable[..., VerifyReport],
+) -> None:
+    found = verified()
+    assert found.passed
+    assert found.observed == {"cuda": "13.0"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"suite": "0" * 64},  # of other checks, or of another claim
+        {"suite": ""},
+        {"checks": ()},
+        {"checks": (Check(name="a", outcome="failed", seconds=1.0),)},
+        {"reuse": False},
+    ],
+    ids=str,
+)
+def test_another_report_is_not_used(
+    verified: Callable[..., VerifyReport], changes: dict[str, Any]
+) -> None:
+    with pytest.raises(Checked):
+        verified(**changes)
+
+
+def test_a_check_that_changes_makes_old_reports_worthless(root: Path, tmp_path: Path) -> None:
+    """Each file counts that is run against an image: by its name and its content."""
+    for folder in ("tests/image", "tests/container", "torch_images"):
+        shutil.copytree(
+            root / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    hashes = [suite_hash(tmp_path, {})]
+    for name in (
+        "tests/image/test_files.py",
+        "tests/container/test_arch.py",
+        "tests/container/pytest.ini",
+        "torch_images/arch.py",
+    ):
+        with (tmp_path / name).open("a") as file:
+            file.write("\n")
+        hashes.append(suite_hash(tmp_path, {}))
+    (tmp_path / "tests/image/test_files.py").rename(tmp_path / "tests/image/test_other.py")
+    hashes.append(suite_hash(tmp_path, {}))
+    assert len(set(hashes)) == len(hashes)
+    (tmp_path / "tests/image/__pycache__").mkdir()
+    (tmp_path / "tests/image/__pycache__/x.pyc").touch()
+    assert suite_hash(tmp_path, {}) == hashes[-1]

@@ -1,0 +1,258 @@
+"""Which libcuda is chosen where the table of hosts has no row: boundaries, errors and remedies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import decision
+import pytest
+from decision import COMPAT, HOST, TOOLKIT, Choice, Device, Host, Library, Note, Probe, Release
+
+CUDA_13 = Release("13.0", "580.65.06", "580", "torch-cu130")
+CUDA_12 = Release("12.8", "570.26", "525", "torch-cu128")
+OLDER = Release("12.4", "550.54.14", "525", "torch-cu124")
+OLDEST = Release("11.8", "520.61.05", "450", "torch-cu118")
+NOTE = Note((535, 550, 570, 580), (1, 2))
+OURS = Library("/ours", "580.95.05", NOTE)
+THEIRS = Library("/theirs", "580.95.05", NOTE)
+TESLA, GEFORCE = Device("H100", 2), Device("RTX 4090", 5)
+MACHINE = Host("570.86.15", "/usr/lib/libcuda.so.1", nodes=True, devices=(TESLA,))
+
+
+def trial(code: int | None, host: Host = MACHINE, image: Release = CUDA_13) -> Choice:
+    """What becomes of the compat library after a trial that ended with a code."""
+    made = decision.choose(host, image, OURS)
+    assert made.tentative
+    return decision.confirm(made, Probe(code, "cuInit"), host, image, (CUDA_12,))
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(2, "the GPU's memory is full"), (46, "the GPU is busy or in exclusive use")]
+)
+def test_a_gpu_that_is_occupied_says_nothing_against_the_library(code: int, words: str) -> None:
+    made = trial(code)
+    assert (made.library, made.works, made.tentative, made.code) == (COMPAT, True, False, 0)
+    assert made.reason == f"driver 570.86.15 is older than CUDA 13.0's 580.65.06; not proved, {words}"
+
+
+def test_a_trial_that_passes_changes_nothing() -> None:
+    assert trial(0) == replace(decision.choose(MACHINE, CUDA_13, OURS), tentative=False)
+
+
+@pytest.mark.parametrize(
+    ("devices", "driver", "library"),
+    [
+        ((TESLA,), "570.86.15", COMPAT),  # CUDA 12.8 would run by minor versions, but GPUs are known
+        (None, "570.86.15", HOST),
+        (None, "520.61.05", COMPAT),  # nothing else could work
+    ],
+)
+def test_a_trial_without_an_answer(
+    devices: tuple[Device, ...] | None, driver: str, library: str
+) -> None:
+    host = replace(MACHINE, driver=driver, devices=devices)
+    image = replace(CUDA_12, driver="575.51.03")
+    compat = replace(OURS, note=None)
+    made = decision.choose(host, image, compat)
+    found = decision.confirm(made, Probe(None), host, image)
+    assert (found.library, found.works, found.code, found.tentative) == (library, True, 0, False)
+
+
+@pytest.mark.parametrize(("code", "error"), [(803, 803), (100, 100), (-1, -1)])
+def test_a_failed_trial_leaves_the_hosts_library_and_the_error(code: int, error: int) -> None:
+    made = trial(code)
+    assert (made.library, made.works, made.code, made.folder) == (HOST, False, error, "")
+    assert (made.driver, made.image) == ("580.65.06", "torch-cu128")
+    newer = replace(MACHINE, driver="580.159.04")
+    asked = decision.choose(newer, CUDA_13, OURS, mode=decision.ON)
+    plain = decision.confirm(asked, Probe(code, "cuInit"), newer, CUDA_13)
+    assert (plain.library, plain.works, plain.code) == (HOST, True, error)
+
+
+@pytest.mark.parametrize(
+    ("probe", "words"),
+    [
+        (Probe(803, "cuInit"), f"803 at cuInit, {decision.ERRORS[803]}"),
+        (Probe(1, "cuInit"), "1 at cuInit, an error of the driver"),
+        (Probe(5, "cuInit", "why"), "5 at cuInit, an error of the driver (why)"),
+        (Probe(-1, "", "status 9"), "the library cannot be loaded (status 9)"),
+        (Probe(None), "an error of the driver"),
+    ],
+)
+def test_a_failed_trial_in_words(probe: Probe, words: str) -> None:
+    assert decision.describe(probe) == words
+
+
+def test_our_library_is_proved_before_the_toolkits_is_believed() -> None:
+    """The toolkit chose by the host's driver alone; ours is tried. So ours goes first, where an
+    image has one, and where ours cannot work neither is used: both are of the same CUDA version.
+    """
+    host = replace(MACHINE, toolkit=THEIRS)
+    assert decision.choose(host, CUDA_13, None).library == TOOLKIT
+    made = decision.choose(host, CUDA_13, OURS)
+    assert (made.library, made.folder, made.tentative) == (COMPAT, "/ours", True)
+    unfit = replace(OURS, note=Note((580,), (1, 2)))
+    made = decision.choose(host, CUDA_13, unfit)
+    assert (made.library, made.works) == (HOST, False)
+
+
+def test_the_toolkits_library_is_used_only_where_it_can_work() -> None:
+    for unfit in (
+        replace(THEIRS, version="565.57.01"),
+        replace(THEIRS, note=Note((580,), (1, 2))),
+        replace(THEIRS, note=Note((570,), (1,))),
+    ):
+        made = decision.choose(replace(MACHINE, toolkit=unfit), CUDA_13, None)
+        assert (made.library, made.works) == (HOST, False)
+
+
+def test_a_compat_library_older_than_the_driver_is_not_tried() -> None:
+    old = replace(OURS, version="565.57.01", note=None)
+    made = decision.choose(MACHINE, CUDA_13, old)
+    assert (made.library, made.works, made.code) == (HOST, False, 803)
+    assert "the compat library 565.57.01 is older still (error 803)" in made.reason
+    same = replace(old, version=MACHINE.driver)
+    assert decision.choose(MACHINE, CUDA_13, same).library == COMPAT
+    unknown = replace(old, version="")
+    assert decision.choose(MACHINE, CUDA_13, unknown).library == COMPAT
+
+
+def test_a_brand_that_is_not_listed() -> None:
+    unknown, strange = Device("?", 0), Device("new", 99)
+    host = replace(MACHINE, devices=(unknown,))
+    assert decision.choose(host, CUDA_13, OURS).library == COMPAT
+    alone = decision.choose(replace(MACHINE, devices=(strange,)), CUDA_13, OURS)
+    assert alone.code == 804
+    assert alone.reason == (
+        "driver 570.86.15 is too old, and compat libraries do not run on new (brand 99, error 804)"
+    )
+    mixed = decision.choose(replace(MACHINE, devices=(unknown, GEFORCE, TESLA)), CUDA_13, OURS)
+    assert (mixed.works, mixed.code) == (False, 804)
+    assert mixed.reason.endswith(
+        "RTX 4090 (GeForce, error 804); without it, see NVIDIA_VISIBLE_DEVICES, "
+        "they run on the others"
+    )
+
+
+@pytest.mark.parametrize(
+    ("driver", "image"),
+    [
+        ("575.57.08", "torch-cu128"),
+        ("530.30.02", "torch-cu128"),  # by minor versions: the newest that any driver of it runs
+        ("520.61.05", "torch-cu118"),
+        ("440.33.01", ""),
+    ],
+)
+def test_the_image_that_would_do_is_the_newest_that_runs(driver: str, image: str) -> None:
+    host = replace(MACHINE, driver=driver)
+    made = decision.choose(host, CUDA_13, None, (OLDEST, OLDER, CUDA_12))
+    assert (made.works, made.image, made.code) == (False, image, decision.TOO_OLD)
+    said = decision.sentence(made, host, CUDA_13, None)
+    assert said.startswith(
+        f"CUDA 13.0 cannot work: driver {driver} is too old, and this image has no compat library; "
+        "driver 580.65.06 or newer would do"
+    )
+    assert said.endswith(f"; so would image {image}" if image else "would do")
+
+
+def test_an_image_alone_is_a_remedy() -> None:
+    made = Choice(HOST, works=False, reason="why", image="torch-cu128")
+    assert decision.sentence(made, MACHINE, CUDA_13, None) == (
+        "CUDA 13.0 cannot work: why; use torch-cu128"
+    )
+
+
+@pytest.mark.parametrize(
+    ("library", "words"),
+    [
+        (HOST, "the host's driver 570.86.15"),
+        (COMPAT, "the compat library 580.95.05"),
+        (TOOLKIT, "the compat library that NVIDIA's toolkit mounted"),
+    ],
+)
+def test_what_is_used_in_words(library: str, words: str) -> None:
+    made = Choice(library, works=True, reason="why")
+    assert decision.sentence(made, MACHINE, CUDA_13, OURS) == f"CUDA 13.0 uses {words}: why"
+
+
+def test_what_is_unknown_is_not_said() -> None:
+    host, nameless = replace(MACHINE, driver=""), replace(OURS, version="")
+    for library, compat, words in (
+        (HOST, None, "the host's driver"),
+        (COMPAT, None, "the compat library"),
+        (COMPAT, nameless, "the compat library"),
+    ):
+        made = Choice(library, works=True, reason="why")
+        assert decision.sentence(made, host, CUDA_13, compat) == f"CUDA 13.0 uses {words}: why"
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        (Host(), "this container has no GPU; start it with --gpus all"),
+        (
+            Host(driver="570.86.15"),
+            "the host has driver 570.86.15, but this container has no GPU; start it with --gpus all",
+        ),
+        (
+            Host(library="/l", devices=()),
+            "no GPU is visible; see NVIDIA_VISIBLE_DEVICES and --gpus",
+        ),
+        (
+            Host(driver="570.86.15", nodes=True),
+            "the host's libcuda was not mounted; NVIDIA_DRIVER_CAPABILITIES must have compute",
+        ),
+        (
+            Host(devices=(TESLA,)),
+            "the host's libcuda was not mounted; NVIDIA_DRIVER_CAPABILITIES must have compute",
+        ),
+        (
+            Host(wsl=True),
+            "the host's libcuda was not mounted; NVIDIA_DRIVER_CAPABILITIES must have compute",
+        ),
+    ],
+)
+@pytest.mark.parametrize("mode", decision.MODES)
+def test_without_a_gpu_nothing_works(host: Host, reason: str, mode: str) -> None:
+    made = decision.choose(host, CUDA_13, OURS, mode=mode)
+    assert made == Choice("none", works=False, reason=reason, code=100)
+
+
+def test_on_without_a_compat_library_is_as_without_on() -> None:
+    made = decision.choose(MACHINE, CUDA_13, None, (CUDA_12,), decision.ON)
+    plain = decision.choose(MACHINE, CUDA_13, None, (CUDA_12,))
+    assert made == replace(plain, reason=f"this image has no compat library; {plain.reason}")
+    assert (made.image, made.works) == ("torch-cu128", False)
+    enough = replace(MACHINE, driver="580.65.06")
+    assert decision.choose(enough, CUDA_13, None, mode=decision.ON).works
+
+
+def test_off_is_the_hosts_library_whatever_that_means() -> None:
+    made = decision.choose(MACHINE, CUDA_13, OURS, (CUDA_12,), decision.OFF)
+    assert (made.library, made.works, made.code) == (HOST, False, decision.TOO_OLD)
+    assert (made.driver, made.image) == ("580.65.06", "torch-cu128")
+    minor = decision.choose(MACHINE, replace(CUDA_12, driver="575.51.03"), OURS, mode=decision.OFF)
+    assert (minor.library, minor.works, minor.code) == (HOST, True, 0)
+    assert minor.reason == (
+        "CUDA_COMPAT=off; it runs CUDA 12.8 by minor version compatibility: PTX is not compiled at "
+        "run time"
+    )
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "code"), [(None, 0), (replace(OURS, version="565.57.01"), 803)]
+)
+def test_minor_version_compatibility_keeps_the_error_of_the_compat_library(
+    obstacle: Library | None, code: int
+) -> None:
+    """But for the one that says no more than that there is none."""
+    made = decision.choose(MACHINE, replace(CUDA_12, driver="575.51.03"), obstacle)
+    assert (made.library, made.works, made.code) == (HOST, True, code)
+
+
+def test_the_first_driver_that_suffices() -> None:
+    for driver, sufficient in (("580.65.06", True), ("580.65.05", False), ("580.65", False)):
+        made = decision.choose(replace(MACHINE, driver=driver), CUDA_13, OURS)
+        assert (made.library == HOST) is sufficient
+    assert decision.number("580.65.06") == (580, 65, 6)
+    assert decision.number("580.x") == decision.number("") == ()

@@ -1,0 +1,149 @@
+"""The start of a container around its decision: time, modes, what is asked and what is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cuda_runtime
+import facts
+import pytest
+from cuda_runtime import Image
+from decision import Choice, Host, Library, Note, Probe, Release
+
+from tests.decisions import NOTES
+from tests.packages import elf
+
+CUDA = Release("13.0", "580.65.06", "580", "torch-cu130")
+COMPAT = Library("/opt/cuda-compat/13.0", "580.95.05", Note((570, 580), (2,)))
+IMAGE = Image(CUDA, (), COMPAT)
+KERNEL = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (x)\n"
+
+
+class Clock:
+    """Seconds that pass only when something takes time."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def machine(root: Path, driver: str, *, node: bool = True) -> Path:
+    for path, text in (
+        ("proc/driver/nvidia/version", KERNEL.format(driver)),
+        ("usr/lib/x86_64-linux-gnu/libcuda.so.1", ""),
+        *((("dev/nvidia0", ""),) if node else ()),
+    ):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return root
+
+
+def test_facts_and_trial_share_the_time_of_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start is done in half a second, of which Python and the loader's cache need 0.12."""
+    clock = Clock()
+    given: list[float] = []
+
+    def gather(_root: Path, deadline: float, *, devices: bool) -> Host:
+        given.append(deadline - clock.now)
+        clock.now += 0.25
+        return Host("570.86.15", "/usr/lib/libcuda.so.1", nodes=True)
+
+    def probe(_folder: str, seconds: float) -> Probe:
+        given.append(seconds)
+        return Probe(0)
+
+    monkeypatch.setattr(cuda_runtime, "time", clock)
+    monkeypatch.setattr(cuda_runtime, "read_image", lambda _: IMAGE)
+    monkeypatch.setattr(facts, "gather", gather)
+    monkeypatch.setattr(cuda_runtime, "probe", probe)
+    monkeypatch.setattr(cuda_runtime.effect, "apply", lambda *_: ("", {}))
+    cuda_runtime.start(say=False)
+    assert given == pytest.approx([0.38, 0.13])
+
+
+@pytest.mark.parametrize(
+    ("asked", "mode"),
+    [("OFF", "off"), ("On", "on"), ("AUTO", "auto"), ("off", "off"), ("", "auto")],
+)
+def test_a_mode_in_any_case(asked: str, mode: str) -> None:
+    assert cuda_runtime.read_mode({"CUDA_COMPAT": asked}) == (mode, "")
+
+
+def test_no_mode_is_auto_and_another_word_is_named() -> None:
+    assert cuda_runtime.read_mode({}) == ("auto", "")
+    said = "CUDA_COMPAT=Never is not auto, on or off, and taken as auto"
+    assert cuda_runtime.read_mode({"CUDA_COMPAT": "Never"}) == ("auto", said)
+
+
+@pytest.mark.parametrize(
+    ("mode", "driver", "node", "asks"),
+    [
+        ("auto", "580.65.06", True, False),  # it suffices, and asking can take seconds
+        ("off", "580.65.06", True, False),
+        ("on", "580.65.06", True, True),  # compat is tried: whether GPUs are made for it counts
+        ("auto", "580.65.06", False, True),  # the device files do not tell whether there are GPUs
+        ("auto", "580.65.05", True, True),
+    ],
+)
+def test_when_nvml_is_asked(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    driver: str,
+    node: bool,
+    asks: bool,
+) -> None:
+    told = {"driver": driver, "devices": [("H100", 2)]}
+    monkeypatch.setattr(facts, "in_child", lambda *_: told)
+    monkeypatch.setattr(cuda_runtime, "read_image", lambda _: IMAGE)
+    monkeypatch.setattr(cuda_runtime, "probe", lambda *_: Probe(0))
+    made = cuda_runtime.decide(machine(tmp_path, driver, node=node), mode, 0.38)
+    assert (made.host.devices is not None) is asks
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("00-compat-1f2e.conf", True),
+        ("nvidia.conf", False),
+        ("00-compat.conf", False),
+        ("zz-00-compat-1f2e.conf", False),
+    ],
+)
+def test_only_the_toolkits_own_file_is_its_choice(
+    tmp_path: Path, name: str, found: bool
+) -> None:
+    """An image's own folders, such as those of libc.conf, may hold a libcuda, too."""
+    folder = tmp_path / "usr/local/cuda-13.0/compat"
+    folder.mkdir(parents=True)
+    (folder / "libcuda.so.580.95.05").write_bytes(elf(NOTES["13.0"]))
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.580.95.05")
+    conf = tmp_path / "etc/ld.so.conf.d" / name
+    conf.parent.mkdir(parents=True)
+    conf.write_text("# a comment\n\n/nowhere\n/usr/local/cuda-13.0/compat\n")
+    library = facts.toolkit_library(tmp_path)
+    assert (library is not None) is found
+    if library:
+        assert (library.folder, library.version) == (str(folder), "580.95.05")
+
+
+def test_what_a_start_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines for the shell go to standard output, and what is said to standard error."""
+    choice = Choice("host", works=True, reason="why")
+    made = cuda_runtime.Decision(IMAGE, Host("580.95.05"), "auto", choice, None)
+    monkeypatch.setattr(cuda_runtime, "decide", lambda *_: made)
+    monkeypatch.setattr(cuda_runtime.effect, "apply", lambda *_: ("", {"A": "b c"}))
+    monkeypatch.setenv("CUDA_COMPAT", "yes")
+    cuda_runtime.start(say=True)
+    out, err = capsys.readouterr()
+    assert out == "export A='b c'\n"
+    assert err == (
+        "torch-images: CUDA_COMPAT=yes is not auto, on or off, and taken as auto\n"
+        "torch-images: CUDA 13.0 uses the host's driver 580.95.05: why\n"
+    )
+    cuda_runtime.start(say=False)
+    assert capsys.readouterr() == (out, "")
