@@ -19,6 +19,7 @@ from typing import Any
 import jinja2
 
 from torch_images.config import Config, Variant
+from torch_images.constraints import VARIABLES, constraints
 from torch_images.errors import ConfigError
 from torch_images.hosts import COMPAT_FOLDER, require_cuda
 from torch_images.layerplan import LayerPlan, plan_layers
@@ -34,6 +35,7 @@ PRUNED_LABEL = f"{LABEL_PREFIX}.pruned"
 ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
 POD = "pod-start"  # the command of variants that get what scripts/image/pod has
 FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its bill of materials
+CONSTRAINTS = f"{FOLDER}/constraints.txt"
 RUNTIME = "/usr/local/lib/torch-images"  # and what runs at every start
 LICENSES = "BSD-3-Clause AND MIT AND LicenseRef-NVIDIA-Proprietary"
 
@@ -150,6 +152,8 @@ def render(
         facts["pruned"] = [arch.name for arch in spec.architectures]
     text = json.dumps(facts, indent=1) + "\n"
     files.append(ContextFile(path="runtime/image.json", data=text.encode()))
+    held = constraints(config, spec, lock)
+    files.append(ContextFile(path="finish/constraints.txt", data=held.encode()))
     for name, recipe in made.items():
         text = json.dumps(recipe, indent=1) + "\n"
         files.append(ContextFile(path=f"source/{name}.json", data=text.encode()))
@@ -246,6 +250,7 @@ def environment(variant: Variant) -> dict[str, str]:
         **({"CUDA_HOME": variant.cuda_home} if variant.cuda_home else {}),
         "PATH": ":".join(folders),
         "VIRTUAL_ENV": "/opt/venv",
+        **dict.fromkeys(VARIABLES, CONSTRAINTS),
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }

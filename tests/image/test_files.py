@@ -44,7 +44,7 @@ MADE = re.compile(
     | /usr/local/lib/torch-images/(?:bench/)?[a-z_]+\.(?:json|py|sh)
     | /usr/share/doc/cuda-compat-1[0-9]-[0-9]/copyright
     | /usr/share/info/dir
-    | /usr/share/torch-images/(?:lock/[a-z0-9.-]+\.txt|sbom\.cdx\.json)
+    | /usr/share/torch-images/(?:constraints\.txt|lock/[a-z0-9.-]+\.txt|sbom\.cdx\.json)
     | /var/(?:spool/mail|lib/python/python3\.[0-9]+_installed)
     | /(?:bin|sbin|lib(?:32|64|x32)?)   # the links of a merged /usr
     | /var/(?:lock|run)

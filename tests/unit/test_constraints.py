@@ -1,0 +1,73 @@
+"""The constraints of an image: what its pip and uv may not change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torch_images.config import Config
+from torch_images.constraints import VARIABLES, constraints
+from torch_images.lock import image_lock
+from torch_images.matrix import choose, matrix
+from torch_images.render import CONSTRAINTS, environment, render
+
+
+def pins(config: Config, root: Path, **axes: str) -> dict[str, str]:
+    """The constraints of an image, version by name."""
+    spec = choose(config, **axes)
+    text = constraints(config, spec, image_lock(config, spec, root / "locks"))
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert lines == sorted(lines)
+    return dict(line.split("==") for line in lines)
+
+
+@pytest.mark.parametrize(("cuda", "suffix"), [("12.8", "-cu12"), ("13.0", "")])
+def test_torch_triton_and_the_cuda_libraries_are_held(
+    config: Config, root: Path, cuda: str, suffix: str
+) -> None:
+    spec = choose(config, cuda=cuda)
+    locked = image_lock(config, spec, root / "locks").wheels.versions()
+    held = pins(config, root, cuda=cuda)
+    assert {"torch", "triton", f"nvidia-cublas{suffix}", f"nvidia-nvjitlink{suffix}"} <= set(held)
+    assert {name: locked[name] for name in held if name in locked} == {
+        name: version for name, version in held.items() if name in locked
+    }
+    assert {name for name in locked if name.startswith("nvidia-")} <= set(held)
+    assert not {"numpy", "pip", "cuda-bindings", "cuda-pathfinder"} & set(held)
+
+
+def test_what_is_compiled_for_this_torch_is_held_to_the_release_that_fits(
+    config: Config, root: Path
+) -> None:
+    newer = pins(config, root, cuda="13.0")
+    older = pins(config, root, cuda="12.8")
+    assert (newer["torchvision"], newer["torchaudio"]) == ("0.26.0", "2.11.0")
+    assert (older["torchvision"], older["xformers"]) == ("0.25.0", "0.0.35")
+    assert "xformers" not in newer  # nobody publishes one that fits
+    assert "jupyterlab" not in newer  # fits any torch
+
+
+def test_a_compiled_torch_is_held_by_its_whole_version_and_has_no_companions(
+    config: Config, root: Path
+) -> None:
+    held = pins(config, root, source="fork", cuda="13.0")
+    assert held["torch"] == "2.12.0a0+gita58677f.cu130"
+    assert held["triton"] == "3.7.1+git5d6048a"
+    assert not {"torchvision", "torchaudio"} & set(held)
+    assert "nvidia-cudnn-cu13" in held
+
+
+def test_a_variant_holds_what_it_adds_of_the_toolkit(config: Config, root: Path) -> None:
+    held = pins(config, root, cuda="13.0", variant="pod")
+    assert "nvidia-cuda-nvcc" in held
+    assert not [name for name in held if name.startswith("nvidia-cutlass")]  # vLLM needs another
+
+
+def test_every_image_has_the_file_and_the_variables(config: Config, root: Path) -> None:
+    for spec in matrix(config):
+        lock = image_lock(config, spec, root / "locks")
+        files = {f.path: f.data for f in render(config, spec, lock, root).files}
+        assert files["finish/constraints.txt"].decode() == constraints(config, spec, lock)
+        told = environment(spec.variant)
+        assert {told[name] for name in VARIABLES} == {CONSTRAINTS}
