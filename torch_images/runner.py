@@ -72,10 +72,10 @@ class Runner:
             )
         return Completed(done.returncode, done.stdout, done.stderr or "")
 
-    def interact(self, command: Sequence[str]) -> int:
-        """Run on the user's own terminal, so that it can ask; its exit code."""
+    def interact(self, command: Sequence[str], *, cwd: Path | None = None) -> int:
+        """Run on the user's own terminal, so that it can ask and has colours; its exit code."""
         with _starting(command):
-            return subprocess.run(command, check=False).returncode
+            return subprocess.run(command, cwd=cwd, check=False).returncode
 
     def stream(
         self,
