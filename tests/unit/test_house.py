@@ -54,8 +54,9 @@ def fast(project: Path, **environment: str) -> tuple[int, str, list[list[str]]]:
         except OSError:  # its other end is closed
             break
     os.close(ours)
+    code = process.wait()
     log = (project / "log").read_text().splitlines()
-    return process.wait(), shown.decode(), [line.split("|") for line in log]
+    return code, shown.decode(), [line.split("|") for line in log]
 
 
 def test_no_part_of_a_path_is_a_command(project: Path) -> None:
