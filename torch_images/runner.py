@@ -75,10 +75,10 @@ class Runner:
             raise CommandError(shlex.join(command), code, output + said)
         return Completed(code, output, said)
 
-    def interact(self, command: Sequence[str]) -> int:
-        """Run on the user's own terminal, so that it can ask; its exit code."""
+    def interact(self, command: Sequence[str], *, cwd: Path | None = None) -> int:
+        """Run on the user's own terminal, so that it can ask and has colours; its exit code."""
         with _starting(command):
-            return subprocess.run(command, check=False).returncode
+            return subprocess.run(command, cwd=cwd, check=False).returncode
 
     def stream(
         self,

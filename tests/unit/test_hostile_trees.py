@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from torch_images import checkout, toolchain
+from torch_images.build import revision
 from torch_images.config import Config, Tree
 from torch_images.errors import (
     ConfigError,
@@ -229,6 +230,7 @@ def test_the_repository_that_git_is_at_work_in_stays(
         assert head == git(outer, "rev-parse", "HEAD")
     folder = check_out(repository, tmp_path / "cache", head)
     assert (folder / "file").read_text() == "outer"
+    assert revision(outer, Runner()) == head
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name)
     assert before == (git(mine, "rev-parse", "HEAD"), git(mine, "config", "--local", "--list"))
