@@ -27,8 +27,8 @@ def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: 
     from torch_images.errors import TorchImagesError
     from torch_images.runner import Runner
 
-    config, place, engine = cli.config(), cli.place(), cli.engine()
     options = with_gpus(gpus)
+    config, place, engine = cli.config(), cli.place(), cli.engine()
     reference, planned = publish.identify(config, image, place, engine)
     folder = Path(output) if output else place.output / "bench" / planned.spec.id
     with engine.container(engine.inspect(reference).id, shm_size="2g", **options) as container:
