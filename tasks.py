@@ -346,8 +346,10 @@ def verify(c: Context, image: str, gpus: str = "", json: bool = False) -> None:
     from dataclasses import asdict
 
     from torch_images import publish, report
+    from torch_images.engine import gpus as with_gpus
     from torch_images.verify import require
 
+    with_gpus(gpus)  # a wrong word is said before anything is looked at
     config, place, engine = cli.config(), cli.place(), cli.engine()
     reference, planned = publish.identify(config, image, place, engine)
     proof = cli.verified(reference, config, planned, place, engine, reuse=False, gpus=gpus)

@@ -308,7 +308,7 @@ def unsettled(debs: Sequence[LockedDeb], problem: str) -> NetworkError:
     names = ", ".join(f"{deb.name} {deb.version}" for deb in debs)
     return NetworkError(
         f"no archive that answers has {names}, and one does not answer: {problem}",
-        "see that the snapshot archive can be reached, or name a mirror that has them with --mirror",
+        "check network and proxy, or name a mirror that has them with --mirror",
     )
 
 

@@ -31,8 +31,8 @@ def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: 
     from torch_images.errors import TorchImagesError
     from torch_images.runner import Runner
 
-    config, place, engine = cli.config(), cli.place(), cli.engine()
     options = with_gpus(gpus)
+    config, place, engine = cli.config(), cli.place(), cli.engine()
     reference, planned = publish.identify(config, image, place, engine)
     folder = Path(output) if output else place.output / "bench" / planned.spec.id
     _require_ours(folder)

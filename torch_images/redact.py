@@ -18,6 +18,7 @@ import base64
 import binascii
 import contextlib
 import csv
+import json
 import os
 import re
 import sys
@@ -25,7 +26,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO, cast
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 MASK = "***"
 # Shorter values are hidden where a URL or a name marks them, and not elsewhere: a value such as
@@ -42,7 +43,8 @@ _URL = re.compile(
 _IMAGES = ("docker-image", "oci-layout")
 _PORT = re.compile(r"\d{0,5}(?:$|[/?#:;,.)\]}|`\\])")
 _KEYS = (
-    r"(?:password|passwd|passphrase|token|secret|(?<![a-z])sig|signature|x-amz-credential"
+    r"(?:password|passwd|passphrase|token|secret|(?<=\")auth|(?<![a-z])sig|signature"
+    r"|x-amz-credential"
     r"|(?:access|account|api|private|secret|shared)[_-]?key(?:[_-]?id)?)"
 )
 _KEY = re.compile(f"{_KEYS}$", re.IGNORECASE)
@@ -199,22 +201,24 @@ def _without_user(match: re.Match[str]) -> str:
 
 def _spelled(secret: str) -> str:
     """A pattern for a secret as URLs, JSON, Python and shells spell it."""
-    return "".join(map(_character, secret))
+    pattern = ""
+    for part in re.split(r"(%[0-9A-Fa-f]{2})", secret):
+        if re.fullmatch(r"%[0-9A-Fa-f]{2}", part):
+            pattern += f"(?i:%(?:25)?{part[1:]})"
+        else:
+            pattern += "".join(map(_character, part))
+    return pattern
 
 
 def _character(character: str) -> str:
+    """A pattern for one character of a secret."""
     if character.isascii() and character.isalnum():
         return character
-    forms = [re.escape(character), f"(?i:{re.escape(quote(character, safe='', errors='replace'))})"]
-    if character in "\"'\\":
-        forms.insert(0, re.escape(f"\\{character}"))
-    if character == "'":
-        forms.insert(0, re.escape("'\"'\"'"))
-    if not character.isascii():
-        forms.append(re.escape(f"\\u{ord(character):04x}"))
-    if character in "~-._":  # may be quoted, too
-        forms.append(f"(?i:%{ord(character):02x})")
-    return f"(?:{'|'.join(forms)})"
+    spelt = {character, *(form(character)[1:-1] for form in (json.dumps, repr, ascii))}
+    spelt |= {f"\\{character}", "'\"'\"'"} if character in "\"'" else set()
+    percent = "".join(f"%{byte:02x}" for byte in character.encode(errors="replace"))
+    forms = [re.escape(form) for form in sorted(spelt, key=lambda s: (-len(s), s))]
+    return f"(?:{'|'.join(forms)}|(?i:{percent}))"
 
 
 class Lines:

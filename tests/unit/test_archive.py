@@ -162,7 +162,9 @@ def test_says_who_has_a_package(serve: Serve) -> None:
     assert who(dataclasses.replace(b, path="pool/none.deb"), f"{site.url}/archive") == ""
     silent = f"http://127.0.0.1:{closed_port()}/archive"
     assert who(a, silent) == "mirror"
-    with pytest.raises(NetworkError, match=r"has b 1\+x, and one does not answer: .*refused; see"):
+    with pytest.raises(
+        NetworkError, match=r"has b 1\+x, and one does not answer: .*refused; check"
+    ):
         who(b, silent)
     nobody = (f"http://127.0.0.1:{closed_port()}",)
     with pytest.raises(NetworkError):

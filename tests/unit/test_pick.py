@@ -98,7 +98,7 @@ def test_cuda_versions_without_the_variant_are_left_out(config: Config, root: Pa
     assert found["others"] == []
     with pytest.raises(UsageError, match="variant recsys is not built: "):
         ask(config, root, "RTX 5090", "580.95.05", variant="recsys")
-    with pytest.raises(UsageError, match="unknown variant 'vlm'; did you mean 'vllm'?"):
+    with pytest.raises(UsageError, match=r"unknown variant 'vlm'; did you mean 'vllm'\?"):
         ask(config, root, "H100", "580.95.05", variant="vlm")
 
 

@@ -35,7 +35,21 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("build --source fork --base ubuntu24.04", 2, "use base bookworm"),
         ("build --torch-source .", 2, "source wheel compiles no torch; add --source fork"),
         ("wheels --source wheel", 2, "source wheel compiles nothing; its wheels are published"),
-        ("build --source fork --jobs=-1", 2, "--jobs -1 makes no sense"),
+        ("build --source fork --jobs=-1", 2, "--jobs '-1' is not a number; give one from 1 on"),
+        ("build --source fork --jobs abc", 2, "--jobs 'abc' is not a number"),
+        ("wheels --jobs ²", 2, "--jobs '²' is not a number"),
+        (f"wheels --jobs {'9' * 5000}", 2, "is not a number"),
+        ("push x --retries ٣", 2, "--retries '٣' is not a number; give one from 0 on"),
+        ("bench x --gpus ²", 2, "--gpus ² is not a choice of GPUs"),
+        ("verify x --gpus 0", 2, "--gpus 0 is not a choice of GPUs"),
+        ("build --nonsense", 2, "unknown option '--nonsense'; "),
+        ("build --cudaa 13.0", 2, "unknown option '--cudaa'; did you mean '--cuda'?"),
+        ("bulid", 2, "unknown word 'bulid'; verbs: did you mean 'build'?"),
+        ("matrix extra", 2, "unknown word 'extra'; verbs: "),
+        ("build --cuda", 2, "--cuda needs a value; see `invoke --help build`"),
+        ("wheels --torch-source", 2, "--torch-source needs a value; see `invoke --help wheels`"),
+        ("pick", 2, "'pick' did not receive required positional arguments: 'gpu', 'driver'"),
+        ("--help nonsense", 2, "unknown word 'nonsense'; "),
         ("wheels --progress fancy", 2, "unknown progress 'fancy'; known: auto, plain, tty"),
         ("build --progress fancy", 2, "unknown progress 'fancy'; known: auto, plain, tty"),
         ("build --compat requird", 2, "unknown compat mode 'requird'; did you mean 'required'?"),
@@ -46,10 +60,31 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
     ],
 )
 def test_user_errors_are_one_line(root: Path, words: str, code: int, text: str) -> None:
-    done = invoke(root, *words.replace("'", "").split())
+    done = invoke(root, *words.replace("'", "").split(), DOCKER_HOST="unix:///none")
     assert done.returncode == code
     assert text in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_program_of_inv_reads_its_own_options_too(root: Path) -> None:
+    command = [sys.executable, "-m", "torch_images"]
+    for words, told in (("--list-depth abc", "error: invalid literal"), ("-x", "'-x'")):
+        done = subprocess.run(
+            [*command, *words.split()], cwd=root, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert told in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_zero_byte_is_refused() -> None:
+    def show(c: object, output: str, mirror: list[str]) -> None:
+        pytest.fail("it was called")
+
+    for words in ({"output": "a\0b", "mirror": []}, {"output": "", "mirror": ["x", "\0"]}):
+        with pytest.raises(Exit) as caught:
+            cli.verb()(show).body(None, **words)
+        assert caught.value.code == 2
 
 
 @pytest.mark.parametrize(

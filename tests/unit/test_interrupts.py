@@ -1,0 +1,128 @@
+"""Ctrl-C before a verb has begun, and how ./inv starts and ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torch_images import interrupts
+
+
+def interrupted(command: list[str], folder: Path) -> tuple[int, str]:
+    """A command whose Ctrl-C comes before its first instruction; exit code and stderr.
+
+    The signal is blocked, so that it waits until the command lets it through.
+    """
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        process.send_signal(signal.SIGINT)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+    output, errors = process.communicate()
+    assert output == ""
+    return process.returncode, errors
+
+
+@pytest.mark.parametrize("start", ["torch_images", "invoke"])
+def test_ctrl_c_during_the_imports_is_one_line(root: Path, start: str) -> None:
+    command = [sys.executable, "-m", start, "matrix"]
+    assert interrupted(command, root) == (130, "interrupted\n")
+
+
+def test_a_verb_gets_an_exception() -> None:
+    code = (
+        "import os, signal\n"
+        "from torch_images.interrupts import end_at_once, raise_from_now_on\n"
+        "end_at_once()\n"
+        "raise_from_now_on()\n"
+        "try:\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('cleaned up')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "cleaned up\n"
+
+
+def test_another_programs_handler_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    interrupts.raise_from_now_on()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.fixture
+def project(root: Path, tmp_path: Path) -> Callable[..., Path]:
+    """A folder with ./inv and a Python environment of one program, which a script stands for."""
+
+    def make(script: str, *, made: bool = True) -> Path:
+        folder = tmp_path / "project"
+        (folder / "locks").mkdir(parents=True)
+        shutil.copy(root / "inv", folder)
+        (folder / "locks" / "host.txt").write_text("x\n")
+        if made:
+            (folder / ".venv" / "bin").mkdir(parents=True)
+            (folder / ".venv" / "installed.txt").write_text("x\n")
+        path = folder / ".venv/bin/python" if made else folder / "bin" / "python3"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(script)
+        path.chmod(0o755)
+        return folder
+
+    return make
+
+
+def inv(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **environ}
+    return subprocess.run(
+        [folder / "inv", "matrix"], env=env, capture_output=True, text=True, check=False
+    )
+
+
+def test_inv_starts_python_with_ctrl_c_held_back(project: Callable[..., Path]) -> None:
+    show = "print(*sys.argv[1:], signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    done = inv(project(f"#!{sys.executable}\nimport signal, sys\n{show}\n"))
+    assert done.stdout == "-m torch_images matrix True\n", done.stderr
+
+
+# What `python3 -m venv` makes here: a pip that says something and fails.
+PIP = """#!/bin/sh
+case "$*" in
+  *venv*) mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+  *pip*) printf '%s\\n' "$SAID"; exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("WARNING: Retrying (...) after connection broken by 'NewConnectionError(...)'", 6),
+        ("ERROR: Could not find a version that satisfies x (from versions: none)", 6),
+        ("ERROR: 401 Client Error: Unauthorized for url: http://me:hunter2@h/x", 6),
+        ("ERROR: HTTP error 503 while getting http://me:hunter2@h/x", 6),
+        ("SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED]", 6),
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on dev", 5),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", 3),
+        ("ERROR: No matching distribution found for x==2", 3),
+        ("Segmentation fault", 1),
+    ],
+)
+def test_inv_ends_with_the_codes_of_the_readme(
+    project: Callable[..., Path], said: str, code: int
+) -> None:
+    folder = project(PIP, made=False)
+    done = inv(folder, PATH=f"{folder}/bin:{os.environ['PATH']}", SAID=said)
+    assert done.returncode == code, done.stderr
+    assert said[:20] in done.stderr
+    assert "hunter2" not in done.stderr
+    assert not (folder / ".venv").exists()

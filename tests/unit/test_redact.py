@@ -1,0 +1,322 @@
+"""No secret in errors and output: every variable and option that can hold one."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from urllib3.util import Retry
+
+from tests.servers import closed_port
+from torch_images.archive import read
+from torch_images.errors import CommandError, NetworkError, TorchImagesError
+from torch_images.loopback import serving
+from torch_images.network import Network, detect
+from torch_images.packageindex import PackageIndex
+from torch_images.redact import SHORTEST, Lines, Redactor, redact, stream
+from torch_images.runner import Runner
+from torch_images.wheels import LockedWheel
+
+ODD = "p@s/s#w%rd?&=:+~'\"\\é"  # every character that URLs, shells, JSON or CSV treat specially
+# Variables whose value is a URL with a user's name and password.
+URLS = (
+    *("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
+    *("TORCH_IMAGES_MIRROR", "TORCH_IMAGES_COMPAT_MIRROR", "TORCH_IMAGES_SOURCE_MIRROR"),
+    *("DOCKER_HOST", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"),
+    *("SCCACHE_REDIS", "SCCACHE_REDIS_ENDPOINT", "SCCACHE_WEBDAV_ENDPOINT", "SCCACHE_ENDPOINT"),
+    *("SCCACHE_MEMCACHED_ENDPOINT", "SCCACHE_GCS_CREDENTIALS_URL"),
+)
+# Variables whose value is the secret.
+PLAIN = (
+    *("RUNPOD_API_KEY", "SCCACHE_REDIS_PASSWORD", "SCCACHE_MEMCACHED_PASSWORD"),
+    *("SCCACHE_WEBDAV_PASSWORD", "SCCACHE_WEBDAV_TOKEN", "SCCACHE_AZURE_CONNECTION_STRING"),
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    *("ALIBABA_CLOUD_ACCESS_KEY_SECRET", "TENCENTCLOUD_SECRET_KEY", "TENCENTCLOUD_SECRET_ID"),
+    *("ACTIONS_RUNTIME_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GITHUB_TOKEN", "GH_TOKEN"),
+    *("UV_INDEX_MINE_PASSWORD", "UV_PUBLISH_TOKEN", "REGISTRY_PASSWORD", "DOCKER_PASSWORD"),
+    *("HF_TOKEN", "JUPYTER_PASSWORD"),
+)
+CACHES = (
+    "type=s3,region=x,bucket=b,access_key_id={},name=n",
+    "type=s3,region=x,bucket=b,secret_access_key={},name=n",
+    "type=s3,region=x,bucket=b,session_token={}",
+    "type=gha,scope=s,token={}",
+    "type=azblob,account_url=https://a.example,secret_access_key={},name=n",
+)
+
+
+def spellings(secret: str) -> tuple[str, ...]:
+    """A secret as URLs, JSON, Python and shells show it."""
+    return (
+        secret,
+        quote(secret),
+        quote(secret, safe=""),
+        re.sub("%..", lambda found: found[0].lower(), quote(secret, safe="")),
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        repr(secret)[1:-1],
+        shlex.quote(secret).removeprefix("'").removesuffix("'"),
+    )
+
+
+@pytest.mark.parametrize("name", URLS)
+@pytest.mark.parametrize("password", ["hunter2", ODD, quote(ODD, safe="")])
+def test_no_url_of_a_variable_shows_its_password(name: str, password: str) -> None:
+    hide = Redactor.of({name: f"https://me:{password}@host.example/path"})
+    for spelt in spellings(password):
+        shown = hide(f"error: 403 for url: https://me:{spelt}@host.example/path; or '{spelt}'")
+        assert shown.startswith("error: 403 for url: https://***@host.example/path; or '***'")
+    header = base64.b64encode(f"me:{password}".encode()).decode()
+    if "%" not in password:
+        assert hide(f"sent {header}") == "sent ***"
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("secret", ["hunter2", ODD])
+def test_no_variable_that_is_a_secret_is_shown(name: str, secret: str) -> None:
+    hide = Redactor.of({name: secret})
+    for spelt in spellings(secret):
+        assert hide(f"it said: {spelt}, so") == "it said: ***, so"
+
+
+@pytest.mark.parametrize("option", CACHES)
+@pytest.mark.parametrize("secret", ["hunter2", "a/b+c==", "pässwort"])
+def test_no_option_of_a_cache_is_shown(option: str, secret: str) -> None:
+    words = ["invoke", "build", "--cache-to", option.format(secret)]
+    assert secret not in Redactor()(shlex.join(words))
+    hide = Redactor.of({}, words)
+    for spelt in spellings(secret):
+        assert hide(f"it said: {spelt}, so") == "it said: ***, so"
+    quoted = f'type=s3,"secret_access_key={secret},{secret}",region=x'  # CSV, as buildx has it
+    assert Redactor.of({}, [quoted])(f"it said: {secret},{secret}") == "it said: ***"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("reproduce", "x", "--repository", "https://me:hunter2@git.example/x"),
+        ("lock", "--mirror", "deb [trusted=yes] http://me:hunter2@m/debian bookworm main"),
+        ("lock", "--mirror=http://me:hunter2@m/debian"),
+        ("build", "--torch-source", "https://hunter2@git.example/x"),
+        ("build", "--torch-source", "https://hunter2:x-oauth-basic@git.example/x"),
+    ],
+)
+def test_no_url_of_the_command_line_is_shown(words: tuple[str, ...]) -> None:
+    assert Redactor.of({}, words)("it said: hunter2") == "it said: ***"
+    assert "hunter2" not in Redactor()(" ".join(words))
+
+
+def test_registry_credentials() -> None:
+    auth = base64.b64encode(b"me:hunter2").decode()
+    config = json.dumps({"auths": {"r.example": {"auth": auth}, "s": {"identitytoken": "abcdefg"}}})
+    hide = Redactor.of({"DOCKER_AUTH_CONFIG": config})
+    assert hide(f"{auth} hunter2 abcdefg r.example") == "*** *** *** r.example"
+    for said in (config, json.dumps(config), f"Authorization: Basic {auth}"):
+        assert auth not in Redactor()(said)
+        assert "abcdefg" not in Redactor()(said)
+
+
+def test_a_secret_of_many_lines() -> None:
+    key = "-----BEGIN KEY-----\nabcdefgh\nijklmnop\n-----END KEY-----\n"
+    assert Redactor.of({"DEPLOY_KEY": key})("abcdefgh\nijklmnop") == "***\n***"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no Docker Engine at tcp://host:2375: no answer; start it",
+        "unix:///var/run/docker.sock and file:///x:y/z",
+        "https://github.com/me/x@abcdef and git+https://h:8080/x@main",
+        "docker-image://torch:24.04@sha256:ab oci-layout:///b@sha256:ab",
+        "ssh://git@github.com/x is a name, not a token",
+        "http://[::1]:80/x, https://h:443. (https://no-color.org)",
+        "failed to fetch oauth token: unexpected status: 401 Unauthorized",
+        "RUN --mount=type=secret,id=ca,target=/run/ca",
+        '{"JUPYTER_PASSWORD": "{{ RUNPOD_SECRET_jupyter }}"}',
+        "-e JUPYTER_PASSWORD=${WORD}",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    environ = {
+        "HOME": "/root",
+        "TERM": "xterm",
+        "X_TOKEN": "1",
+        "SSH_TOKEN_FILE": "https",
+        "A": "=",
+    }
+    assert Redactor.of(environ, ["inv", "build"])(text) == text
+
+
+def test_short_values_are_hidden_where_they_are_marked() -> None:
+    short = "x" * (SHORTEST - 1)
+    hide = Redactor.of({"A_TOKEN": short, "UV_DEFAULT_INDEX": f"http://me:{short}@h"})
+    assert hide(f"http://me:{short}@h token={short} {short}") == f"http://***@h token=*** {short}"
+
+
+def test_a_url_that_is_cut_off() -> None:
+    for end in ("hun", "hunter2", "hunter2@", "hun/ter"):
+        assert "hun" not in Redactor()(f"for url: http://me:{end}")
+
+
+@given(st.text(st.characters(blacklist_categories=("Cs", "Cc", "Z")), min_size=SHORTEST))
+def test_any_password_of_a_url(password: str) -> None:
+    url = f"https://me:{quote(password, safe='')}@host/simple"
+    hide = Redactor.of({"UV_DEFAULT_INDEX": url})
+    assert hide(url) == "https://***@host/simple"
+    for spelt in spellings(password):
+        assert hide(f"<{spelt}>") == "<***>"
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_any_text_and_environment(value: str, text: str) -> None:
+    hide = Redactor.of({"UV_DEFAULT_INDEX": value, "X_TOKEN": value}, [value])
+    assert hide(hide(text)) == hide(text)
+
+
+@given(st.lists(st.integers(0, 40)), st.sampled_from("\n\r"))
+def test_a_secret_in_pieces(cuts: list[int], end: str) -> None:
+    text = f"one hunter2{end}http://a:bc@host two{end}last hunter2"
+    lines = Lines(Redactor.of({"A_TOKEN": "hunter2"}))
+    places = sorted({0, len(text), *(c for c in cuts if c < len(text))})
+    shown = [lines.feed(text[a:b]) for a, b in itertools.pairwise(places)]
+    expected = f"one ***{end}http://***@host two{end}last ***"
+    assert "".join([*shown, lines.rest()]) == expected
+
+
+def test_a_line_that_never_ends_is_shown() -> None:
+    lines = Lines(Redactor())
+    assert sum(len(lines.feed("." * 1000)) for _ in range(100)) > 50_000
+    assert sum(len(lines.feed(". " * 500)) for _ in range(100)) > 50_000
+
+
+def test_the_stream_writes_at_once_what_is_flushed() -> None:
+    below = io.StringIO()
+    shown = stream(below, Redactor.of({"A_TOKEN": "hunter2"}))
+    print("\rprogress hunter2 50%", end="", file=shown)
+    assert below.getvalue() == "\r"
+    shown.flush()
+    shown.writelines(["\n", "done\n"])
+    assert below.getvalue() == "\rprogress *** 50%\ndone\n"
+    assert not shown.isatty()
+
+
+def test_errors_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNPOD_API_KEY", "hunter2")
+    error = TorchImagesError("no hunter2 at http://a:b@h", "unset hunter2")
+    assert str(error) == "no *** at http://***@h; unset ***"
+    failed = CommandError("git clone http://a:b@h", 1, "fatal: hunter2\n")
+    assert (failed.command, failed.output) == ("git clone http://***@h", "fatal: ***\n")
+    assert "hunter2" not in repr((error, failed))
+
+
+def test_the_output_of_a_streamed_command(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "hunter2")
+    done = Runner().stream(["sh", "-c", "echo one $A_TOKEN; printf 'http://a:b@h'"])
+    assert done.output == "one ***\nhttp://***@h"
+    shown = Runner().run(["sh", "-c", "echo {}; echo $A_TOKEN >&2"], show_errors=True)
+    assert shown.output == "{}\n"
+    assert capfd.readouterr().err == "one ***\nhttp://***@h***\n"
+
+
+@pytest.mark.parametrize("status", [401, 403, 407, 500])
+def test_what_the_index_and_mirrors_answer(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the real clients, which put the whole URL into what they raise."""
+    monkeypatch.setattr(Retry, "sleep", lambda *_: None)  # between attempts
+    wheel = LockedWheel(name="x", version="1", sha256="0" * 64, size=1, filename="x-1.whl")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status, self.headers.get("Authorization"))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Keep requests out of the output of tests."""
+
+    with serving(Handler) as url:
+        secret = url.replace("://", "://me:hunter2@")
+        monkeypatch.setenv("UV_DEFAULT_INDEX", secret)
+        network = Network(index=f"{secret}/simple", source_mirror=secret)
+        with pytest.raises(NetworkError) as asked, PackageIndex(network) as index:
+            index.find(wheel)
+        with pytest.raises(NetworkError) as got:
+            read("https://example.org/x", network)
+        texts = [str(asked.value), str(got.value)]
+    for text in texts:
+        assert "hunter2" not in text
+        assert base64.b64encode(b"me:hunter2").decode() not in text
+
+
+@pytest.mark.parametrize("name", ["UV_DEFAULT_INDEX", "HTTPS_PROXY", "TORCH_IMAGES_SOURCE_MIRROR"])
+@pytest.mark.parametrize("url", ["http://me:hun/ter2@h", "http://[::1", "http://me:hun#ter@h:80"])
+def test_what_is_no_url_is_named_and_not_shown(name: str, url: str) -> None:
+    with pytest.raises(TorchImagesError) as caught:
+        detect({name: url})
+    assert str(caught.value).startswith(f"{name} is not a URL; correct it")
+    assert "hun" not in str(caught.value)
+
+
+@pytest.mark.parametrize("start", ["torch_images", "invoke"])
+def test_a_traceback_shows_no_secret(root: Path, tmp_path: Path, start: str) -> None:
+    """Of an error that nobody foresaw, such as one in a tasks.py; what is printed, too."""
+    (tmp_path / "tasks.py").write_text(
+        "import os, sys\n"
+        "from torch_images.program import adopt\n"
+        "adopt()\n"
+        "from torch_images import cli\n"
+        "@cli.verb()\n"
+        "def fail(c):\n"
+        "    '''Fail.'''\n"
+        "    print(os.environ['A_TOKEN'])\n"
+        "    print(os.environ['A_TOKEN'], file=sys.stderr)\n"
+        "    raise RuntimeError('for url: http://me:x@host', os.environ['A_TOKEN'])\n"
+    )
+    env = {**os.environ, "A_TOKEN": "hunter2", "PYTHONPATH": str(root)}
+    command = [sys.executable, "-m", start, "fail"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout == "***\n"
+    assert done.stderr.startswith("***\nTraceback")
+    assert done.stderr.endswith("RuntimeError: ('for url: http://***@host', '***')\n")
+
+
+def test_as_a_filter(root: Path) -> None:
+    command = [sys.executable, "-m", "torch_images.redact"]
+    env = {**os.environ, "A_TOKEN": "hunter2"}
+    done = subprocess.run(
+        command,
+        check=True,
+        cwd=root,
+        env=env,
+        input="a hunter2\nhttp://a:b@h\n",
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "a ***\nhttp://***@h\n"
+
+
+def test_nothing_listens_and_nothing_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy = f"http://me:hunter2@127.0.0.1:{closed_port()}"
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    monkeypatch.setenv("http_proxy", proxy)
+    with pytest.raises(NetworkError) as caught:
+        read("http://mirror.example/x", Network())
+    assert "hunter2" not in str(caught.value)
+    assert redact(proxy).startswith("http://***@127.0.0.1:")
