@@ -219,7 +219,7 @@ def keeps_its_promises(path: Path) -> Config | None:
         choose(config)
     except TorchImagesError as error:
         one_line(error)
-    kinds = {(s.source.name, s.base.name, s.variant.name, s.every_arch): s for s in specs}
+    kinds = {(s.source.name, s.base.name, s.variant.name): s for s in specs}
     for spec in kinds.values():
         try:
             found = render(config, spec, locked(config, spec), ROOT)
