@@ -228,6 +228,14 @@ def test_a_revision_descends_from_those_before_it(
     assert not follows(second, first, dataclasses.replace(place, root=tmp_path))
 
 
+def test_without_git_nothing_is_known_to_follow(
+    history: tuple[Workplace, str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, first, second, _ = history
+    monkeypatch.setenv("PATH", "")
+    assert not _descends(second, first, place=place, run=Runner())
+
+
 def test_changed_files_do_not_hide_what_a_revision_follows(
     history: tuple[Workplace, str, str, str],
 ) -> None:
