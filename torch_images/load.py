@@ -352,7 +352,10 @@ def _check_pairs(config: Config, top: Record) -> None:
     for cuda in config.cudas:
         for arch in config.architectures:
             excluded = any(
-                x.arch == arch.name and x.cuda in (None, cuda.version) for x in config.excludes
+                x.arch == arch.name
+                and x.cuda in (None, cuda.version)
+                and (x.source, x.base, x.variant) == (None, None, None)
+                for x in config.excludes
             )
             if arch.capability not in cuda.targets and not excluded:
                 raise lines[arch.name].error(

@@ -225,7 +225,6 @@ def test_versions_are_never_rounded(yaml_file: Write) -> None:
 
 
 @settings(
-    max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.binary(max_size=300))
@@ -236,7 +235,6 @@ def test_no_file_makes_a_traceback(tmp_path: Path, data: bytes) -> None:
 
 
 @settings(
-    max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.integers(min_value=0), st.sampled_from(["", ":", "- x", "\t", "'", "{}", "a: b"]))

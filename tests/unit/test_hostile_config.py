@@ -322,3 +322,9 @@ def test_too_many_combinations_are_refused_before_they_are_made(yaml_file: Write
     assert (
         "6120 combinations of cuda, arch, source, base, variant; remove some, so that 5000" in text
     )
+
+
+def test_an_exclude_of_one_variant_does_not_excuse_the_others(yaml_file: Write) -> None:
+    rule = '  - {cuda: "13.0", arch: "7.0", variant: recsys, reason: dropped in CUDA 13}\n'
+    path = yaml_file(('  "8.0":', '  "7.0":'), ("exclude:\n", "exclude:\n" + rule))
+    assert "CUDA 13.0 cannot target 7.0" in complaint(path)
