@@ -11,6 +11,7 @@ import argparse
 import datetime as dt
 import json
 import platform
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -176,6 +177,7 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = True
     chosen = [case for case in cases() if fnmatchcase(case.key, options.select)]
     if options.list:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # who has read enough may close it
         print("\n".join(case.key for case in chosen))
         return
     if not chosen:

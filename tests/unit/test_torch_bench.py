@@ -1,0 +1,146 @@
+"""scripts/image/bench without a GPU: its list, and what it writes, as `invoke` reads it.
+
+A stand-in for torch counts time. That operations are counted right is checked inside images, where
+the real torch counts them (tests/container/test_bench.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torch_images.bench import markdown, read
+
+Bench = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def bench(root: Path) -> Bench:
+    """Run the program, with a GPU or without one."""
+
+    def run(*words: str, gpu: bool = False) -> subprocess.CompletedProcess[str]:
+        env = {name: value for name, value in os.environ.items() if name != "STAND_IN_GPU"}
+        env |= {"PYTHONPATH": str(root / "tests/fixtures/bench"), "PYTHONDONTWRITEBYTECODE": "1"}
+        env |= {"STAND_IN_GPU": "1"} if gpu else {}
+        command = [sys.executable, str(root / "scripts/image/bench"), *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_list_names_each_case_once(bench: Bench) -> None:
+    done = bench("--list")
+    assert (done.returncode, done.stderr) == (0, "")
+    keys = done.stdout.splitlines()
+    assert len(set(keys)) == len(keys)
+    assert Counter(key.split("/")[0] for key in keys) == {
+        "gemm": 5,
+        "precision": 6,
+        "batched gemm": 3,
+        "conv2d": 5,
+        "depthwise conv2d": 3,
+        "sdpa": 7,
+        "sdpa baseline": 8,
+        "linear": 5,
+        "layernorm": 3,
+        "softmax": 3,
+        "resnet-50": 11,
+        "transformer encoder": 10,
+        "torch.compile": 8,
+        "memory bandwidth": 2,
+        "gpu to gpu": 6,
+    }
+
+
+def test_the_committed_result_has_the_cases_of_the_list(bench: Bench, root: Path) -> None:
+    """What was renamed or dropped cannot be compared with it any more."""
+    kept = read(root / "docs/benchmarks/h200/result.json")
+    known = {figure.key for figure in kept.figures} | {key for key, _ in kept.skipped}
+    listed = set(bench("--list").stdout.splitlines())
+    assert known == listed
+    for path in (root / "benchmarks/reference").glob("*.json"):
+        assert {figure.key for figure in read(path).figures} <= listed
+
+
+def test_select_is_a_glob(bench: Bench) -> None:
+    assert bench("--list", "--select", "gemm/*4*").stdout.splitlines() == [
+        "gemm/1024x1024/fp16",
+        "gemm/2048x2048/fp16",
+        "gemm/4096x4096/fp16",
+        "gemm/16384x16384/fp16",
+    ]
+
+
+def test_a_glob_that_matches_nothing(bench: Bench) -> None:
+    done = bench("--select", "gem", gpu=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "torch-bench: no case matches 'gem'; --list names them\n"
+
+
+def test_without_a_gpu(bench: Bench) -> None:
+    done = bench()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "torch-bench: torch sees no CUDA device; cuda-doctor says why\n"
+
+
+def test_a_reader_that_ends_early_is_no_error(root: Path) -> None:
+    """As in `torch-bench --list | head -1`."""
+    command = [sys.executable, str(root / "scripts/image/bench"), "--list"]
+    env = {**os.environ, "PYTHONPATH": str(root / "tests/fixtures/bench")}
+    env |= {"PYTHONDONTWRITEBYTECODE": "1"}
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+def test_a_result_is_what_its_reader_expects(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    done = bench("--select", "gemm/1*", "--output", str(path), gpu=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    found = read(path)
+    assert found.machine["gpu"] == "Stand-in"
+    assert (found.machine["torch"], found.machine["capability"]) == ("2.11.0+cu130", "8.0")
+    assert [figure.key for figure in found.figures] == [
+        "gemm/1024x1024/fp16",
+        "gemm/16384x16384/fp16",
+    ]
+    first, last = found.figures
+    assert (first.flops, last.flops) == (2 * 1024**3, 2 * 16384**3)
+    assert first.median == first.low == first.high == pytest.approx(1e-3)
+    assert len(first.samples) == 200
+    assert first.rate == "2.1 TFLOPS"
+    # Inputs rotate through three times the cache of 50 MiB, each set has two times two MiB.
+    assert [case["sets"] for case in json.loads(path.read_text())["cases"]] == [38, 1]
+    assert "| 1024x1024 | fp16 | 1 | 0.0% | 2.1 TFLOPS | 0% |" in markdown(found)
+
+
+def test_a_result_goes_to_standard_output_too(bench: Bench, tmp_path: Path) -> None:
+    done = bench("--select", "gemm/1024*", gpu=True)
+    (tmp_path / "x.json").write_text(done.stdout)
+    assert [f.key for f in read(tmp_path / "x.json").figures] == ["gemm/1024x1024/fp16"]
+    assert "0/1 gemm/1024x1024/fp16" in done.stderr
+
+
+def test_what_cannot_run_here_is_skipped_with_its_reason(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    globs = {
+        "precision/*/fp8": "needs compute capability 8.9",
+        "gpu to gpu/0 to 1, 1 MiB/*": "needs 2 GPUs",
+        "batched gemm/*/fp16": "CUDA out of memory.",
+    }
+    for glob, reason in globs.items():
+        assert bench("--select", glob, "--output", str(path), gpu=True).returncode == 0
+        found = read(path)
+        assert found.figures == ()
+        assert [why for _, why in found.skipped] == [reason]
