@@ -1,9 +1,12 @@
-"""Wheels that nobody should have packed: each is refused in one line that names the file."""
+"""Wheels, packages and libraries that mean harm: each is refused in one line that names it."""
 
 from __future__ import annotations
 
+import hashlib
 import io
+import lzma
 import struct
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.hostile import WORDS, ends_well
+from tests.packages import compat_deb, elf, make_deb
+from tests.unit.test_fatbin import library
 from tests.wheels import make_wheel
-from torch_images.errors import BuildError
+from torch_images.base import repository
+from torch_images.compat import read_note
+from torch_images.debfile import files
+from torch_images.debs import LockedDeb
+from torch_images.errors import BuildError, LockError
+from torch_images.fatbin import PruneError, prune, section
 from torch_images.wheellayer import write_layer
 
 INFO = "a-1.dist-info"
@@ -258,3 +268,205 @@ def test_a_wheel_is_refused_by_name(
         packed(make(tmp_path))
     assert problem in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def locked(data: bytes, name: str = "tini", version: str = "1") -> LockedDeb:
+    return LockedDeb(
+        name=name,
+        version=version,
+        archive="debian",
+        path=f"pool/{name}_{version}_amd64.deb",
+        size=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
+
+
+def indexed(folder: Path, data: bytes, deb: LockedDeb | None = None) -> bytes:
+    """The index of a repository that has one package."""
+    path = folder / "x.deb"
+    path.write_bytes(data)
+    found = repository("bookworm", {deb or locked(data): path})
+    return found["dists/bookworm/main/binary-amd64/Packages"]
+
+
+def listed(folder: Path, data: bytes) -> list[str]:
+    """The files of a package."""
+    path = folder / "x.deb"
+    path.write_bytes(data)
+    with files(locked(data), path) as members:
+        return [member.name for member in members if members.extractfile(member)]
+
+
+TINI = make_deb("tini", "1", {"usr/bin/tini": b"x" * 50})
+
+
+def archive(*members: tuple[str, bytes]) -> bytes:
+    """An ar archive."""
+    data = b"!<arch>\n"
+    for name, content in members:
+        data += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
+        data += content + b"\n" * (len(content) % 2)
+    return data
+
+
+def tar_of(name: str, content: bytes, kind: bytes = tarfile.REGTYPE) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:") as made:
+        member = tarfile.TarInfo(name)
+        member.size, member.type = len(content), kind
+        made.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def said(text: str) -> bytes:
+    """A package that says this of itself."""
+    return archive(
+        ("debian-binary", b"2.0\n"),
+        ("control.tar", tar_of("./control", text.encode("utf-8", "surrogateescape"))),
+        ("data.tar", tar_of("./x", b"x")),
+    )
+
+
+def test_a_package_is_indexed_as_it_is(tmp_path: Path) -> None:
+    assert b"Package: tini\nVersion: 1\n" in indexed(tmp_path, TINI)
+    assert listed(tmp_path, TINI) == ["./usr/bin/tini"]
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "is not a Debian package: "),
+        (b"!<arch>\n", "is not a Debian package: "),
+        (TINI[:100], "is not a Debian package: "),
+        (TINI[:-200], "is not a Debian package: "),
+        (archive(("debian-binary", b"2.0\n")), "is not a Debian package: "),
+        (said(""), "was locked as tini 1, it says"),
+        (said("Package: bash\nVersion: 1\n"), "was locked as tini 1, it says bash 1"),
+        (said("Package: tini\nVersion: 2\n"), "was locked as tini 1, it says tini 2"),
+        (said("Package: \x1b[31m\nVersion: 1\n"), "was locked as tini 1, it says"),
+        (said("Package: \udcff\nVersion: 1\n"), ""),
+    ],
+)
+def test_a_package_is_refused_by_name(tmp_path: Path, data: bytes, problem: str) -> None:
+    with pytest.raises(LockError, match=r"^tini_1_amd64\.deb ") as caught:
+        indexed(tmp_path, data)
+        listed(tmp_path, data)
+    assert problem in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["tini-", "tin.*", "ti"])
+def test_no_expression_reaches_apt(tmp_path: Path, name: str) -> None:
+    """apt is asked for names that packages have, each by itself, and for nothing else."""
+    with pytest.raises(LockError, match="was locked as"):
+        indexed(tmp_path, TINI, locked(TINI, name))
+
+
+@within
+@given(
+    at=st.lists(st.integers(0, 10**6), min_size=1, max_size=4),
+    new=st.lists(st.integers(0, 255), min_size=1, max_size=4),
+    end=st.none() | st.integers(0, 10**6),
+)
+def test_a_package_of_damaged_bytes_is_one_line(
+    tmp_path: Path, at: list[int], new: list[int], end: int | None
+) -> None:
+    for whole_one in (TINI, compat_deb("13.0", "580.1", elf("{}"), "zst")):
+        data = bytearray(whole_one)
+        for place, value in zip(at, new, strict=False):
+            data[place % len(data)] = value
+        cut_off = bytes(data[: None if end is None else end % len(data)])
+        ends_well(lambda data=cut_off: indexed(tmp_path, data))  # type: ignore[misc]
+        ends_well(lambda data=cut_off: listed(tmp_path, data))  # type: ignore[misc]
+
+
+MEMBERS = st.tuples(
+    st.sampled_from(["debian-binary", "control.tar", "control.tar.xz", "data.tar", "data.tar.zst"])
+    | st.text("abc./ -\0", max_size=16),
+    st.sampled_from(
+        [
+            *(b"", b"2.0\n", b"9.9\n", b"\xff", tar_of("control", b"Package: tini\nVersion: 1\n")),
+            *(tar_of("./control", b"\xff: x\n"), tar_of("./control", b"", tarfile.SYMTYPE)),
+            *(tar_of("./control", b"Package"), tar_of("./control", b":"), tar_of("control", b"-")),
+            *(lzma.compress(b"x"), lzma.compress(tar_of("./control", b"Package: a\n"))[:-9]),
+            *(tar_of("../../x", b"x"), tar_of("./control/", b"", tarfile.DIRTYPE)),
+        ]
+    ),
+)
+
+
+@within
+@given(st.lists(MEMBERS, max_size=4))
+def test_a_package_of_any_members_is_one_line(
+    tmp_path: Path, members: list[tuple[str, bytes]]
+) -> None:
+    data = archive(*members)
+    ends_well(lambda: indexed(tmp_path, data))
+    ends_well(lambda: listed(tmp_path, data))
+
+
+LIBRARY = library([[(90, False, False, 64), (80, True, False, 64)], [(120, False, False, 4096)]])
+NUMBERS = st.sampled_from([0, 1, 7, 0x40, 0xFFF, 0x1000, 2**31, 2**32 - 1, 2**63, 2**64 - 1])
+
+
+@st.composite
+def libraries(draw: st.DrawFn) -> bytes:
+    """A library with fields of its headers, or any other place, replaced by extreme numbers."""
+    data = bytearray(draw(st.sampled_from([LIBRARY, elf("{}")])))
+    shoff = int.from_bytes(data[40:48], "little")
+    for _ in range(draw(st.integers(1, 3))):
+        spot = draw(
+            st.sampled_from(range(16, 64, 2))
+            | st.integers(64, 64 + 56 * 4)
+            | st.integers(shoff, len(data) - 1)
+            | st.integers(0, len(data) - 1)
+        )
+        size = draw(st.sampled_from([1, 2, 4, 8]))
+        value = draw(NUMBERS).to_bytes(8, "little")[:size]
+        data[spot : spot + size] = value
+    return bytes(data[: draw(st.just(len(data)) | st.integers(0, len(data)))])
+
+
+@given(libraries())
+def test_a_hostile_library_is_pruned_or_refused(data: bytes) -> None:
+    for arches in (None, [90]):
+        try:
+            pruned = prune(memoryview(data), arches)
+        except PruneError as error:
+            assert len(str(error).splitlines()) == 1  # noqa: PT017
+        else:
+            assert pruned.size <= len(data) + 4096
+
+
+@within
+@given(libraries())
+def test_a_hostile_libcuda_has_a_note_or_none(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "libcuda.so"
+    path.write_bytes(data)
+    assert isinstance(read_note(path), str)
+
+
+@pytest.mark.parametrize(
+    "note",
+    ['{"driver": [1e999], "device": []}', '{"driver": ' + "[" * 50_000, "9" * 5000, "{" * 9 + "}"],
+)
+def test_a_note_that_cannot_be_understood_is_none(tmp_path: Path, note: str) -> None:
+    path = tmp_path / "libcuda.so"
+    path.write_bytes(elf(note))
+    assert read_note(path) == ""
+
+
+def test_more_sections_than_any_library_has_are_refused() -> None:
+    """Else a file of a few megabytes keeps a processor busy for hours."""
+    data = bytearray(LIBRARY)
+    struct.pack_into("<H", data, 60, 0xFFFF)
+    with pytest.raises(PruneError, match="it has 65535 segments or sections"):
+        prune(memoryview(data), [90])
+
+
+def test_sections_lie_within_the_file() -> None:
+    data = bytearray(elf("{}"))
+    shoff = int.from_bytes(data[40:48], "little")
+    struct.pack_into("<Q", data, shoff + 2 * 64 + 32, 2**60)  # the size of the note
+    with pytest.raises(PruneError, match="it ends before its sections do"):
+        section(memoryview(data), ".note.cuda.fwd_compatibility")
