@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from torch_images import lockfile
-from torch_images.errors import LockError
+from torch_images.errors import LockError, shown
 
 _DEB = re.compile(
     # No name ends in "-": apt would take it as a package to remove.
@@ -152,9 +152,7 @@ def parse_packages(text: str) -> tuple[LockedDeb, ...]:
             match = _URI.fullmatch(line)
             root = next((r for r in archives if match and match["uri"].startswith(f"{r}/")), None)
             if not match or not root:
-                raise LockError(
-                    f"apt offers a package without index or SHA-256: {lockfile.shown(line)}"
-                )
+                raise LockError(f"apt offers a package without index or SHA-256: {shown(line)}")
             name, version, _ = map(unquote, match["file"].split("_"))
             found.append(
                 LockedDeb(

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from torch_images.errors import LockError
+from torch_images.errors import LockError, shown
 
 _WRITTEN = "# Written by `invoke lock`; do not edit."
 _HEADER = re.compile(r"# (?P<key>[a-z]+): (?P<value>[!-~]+(?: [!-~]+)*)")
@@ -30,7 +30,6 @@ _LINE = re.compile(r"[!-~]+(?: [!-~]+)*")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _OLDEST = dt.date(1980, 1, 1)  # an archive of wheels can hold no earlier one
 _LARGEST = 1 << 24  # bytes; the largest lock of this project has 50,000
-_SHOWN = 120  # characters of a line that messages repeat
 _LONGEST_VERSION = 80
 
 
@@ -160,10 +159,3 @@ def _is_date(text: str) -> bool:
         return dt.date.fromisoformat(text) >= _OLDEST
     except ValueError:
         return False
-
-
-def shown(line: str) -> str:
-    """The beginning of a line from outside, with nothing in it that a terminal would obey."""
-    start = line[:_SHOWN].encode("ascii", "backslashreplace").decode()
-    visible = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in start)
-    return visible if len(line) <= _SHOWN else f"{visible}..."
