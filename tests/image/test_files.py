@@ -32,6 +32,7 @@ MADE = re.compile(
     | /etc/(?:systemd|init\.d)/.+
     | /opt/venv/(?:pyvenv\.cfg|lib64|bin/(?:activate.*|deactivate\.bat|pydoc\.bat|python[0-9.]*))
     | /opt/venv/lib/python3\.[0-9]+/site-packages/_virtualenv\.(?:pth|py)
+    | /opt/venv/lib/python3\.[0-9]+/site-packages/_torch_images(?:\.pth|/__init__\.py)
     | /root/\.(?:bashrc|profile)
     | /etc/(?:dpkg/origins/default|inputrc|python3/debian_config)
     | /usr/lib/ssl/cert\.pem

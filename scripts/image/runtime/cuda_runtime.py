@@ -1,8 +1,9 @@
 """Choose this container's libcuda, and make the choice hold: `cuda_runtime.py [--say]`.
 
 Prints lines for the shell that starts the container's command to evaluate and, with --say and
-without TORCH_IMAGE_QUIET, one line on standard error that says what was chosen and why. Runs at
-every start, so it is done in half a second, and whatever goes wrong, the command starts.
+without TORCH_IMAGE_QUIET, one line on standard error that says what was chosen and why. Gives the
+user id what it lacks, too (account.py), and says what only a mount option can give. Runs at every
+start, so it is done in half a second, and whatever goes wrong, the command starts.
 """
 
 import json
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import account
 import decision
 import effect
 import facts
@@ -107,11 +109,13 @@ def probe(folder: str, seconds: float) -> Probe:
 def start(*, say: bool) -> None:
     """Choose, make it effective, and say so."""
     root = Path("/")
+    given = account.changes(os.environ, os.getuid())
     mode, complaint = read_mode(os.environ)
     made = decide(root, mode, BUDGET)
     _, environment = effect.apply(made.choice, made.host, root, os.environ, COMPAT_ROOT)
-    print(effect.exports(environment), end="")
-    for line in (complaint, made.line) if say else ():
+    print(effect.exports({**environment, **given}), end="")
+    lines = (complaint, made.line, account.complaint({**os.environ, **given}))
+    for line in lines if say else ():
         if line:
             print(f"torch-images: {line}", file=sys.stderr)
 
