@@ -75,10 +75,16 @@ class Runner:
             raise CommandError(shlex.join(command), code, output + said)
         return Completed(code, output, said)
 
-    def interact(self, command: Sequence[str], *, cwd: Path | None = None) -> int:
+    def interact(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str | None] | None = None,
+        cwd: Path | None = None,
+    ) -> int:
         """Run on the user's own terminal, so that it can ask and has colours; its exit code."""
         with _starting(command):
-            return subprocess.run(command, cwd=cwd, check=False).returncode
+            return subprocess.run(command, env=_environment(env), cwd=cwd, check=False).returncode
 
     def stream(
         self,
