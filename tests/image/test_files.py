@@ -109,7 +109,10 @@ def problems(host: Host, expected: dict[str, Any]) -> dict[str, list[str]]:
     }
     program = Path(installed.__file__).read_text(encoding="utf-8")
     run = "/usr/bin/python3 -I -B -c %s %s"
-    found: dict[str, list[str]] = json.loads(host.check_output(run, program, json.dumps(question)))
+    done = host.run(run, program, json.dumps(question))
+    if done.rc:
+        pytest.fail(f"the files could not be read: {done.stderr[-500:]}", pytrace=False)
+    found: dict[str, list[str]] = json.loads(done.stdout)
     return found
 
 
