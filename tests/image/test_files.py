@@ -103,11 +103,17 @@ def problems(host: Host, expected: dict[str, Any]) -> dict[str, list[str]]:
         "sites": [expected["site_packages"], *folders],
         # An image as base has packages of its own, which its publisher answers for.
         "packages": sorted(expected["debs"]),
-        "bytecode": ["/opt", "/usr/lib", "/usr/local/lib/torch-images"],
+        "bytecode": [
+            *("/opt/venv", "/usr/lib/python3", f"/usr/lib/python{expected['python']}"),
+            "/usr/local/lib/torch-images",
+        ],
     }
     program = Path(installed.__file__).read_text(encoding="utf-8")
     run = "/usr/bin/python3 -I -B -c %s %s"
-    found: dict[str, list[str]] = json.loads(host.check_output(run, program, json.dumps(question)))
+    done = host.run(run, program, json.dumps(question))
+    if done.rc:
+        pytest.fail(f"the files could not be read: {done.stderr[-500:]}", pytrace=False)
+    found: dict[str, list[str]] = json.loads(done.stdout)
     return found
 
 

@@ -193,5 +193,9 @@ def test_plots_are_reproducible(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_report_without_figures_for_plots(tmp_path: Path) -> None:
-    assert plots(result(figure("a/b/c", 1)), tmp_path) == ()
-    assert json.dumps(markdown(result(figure("a/b/c", 1))))
+    found = result(figure("a/b/c", 1))
+    assert plots(found, tmp_path) == ()
+    assert list(tmp_path.iterdir()) == []
+    text = markdown(found)
+    assert "![" not in text
+    assert "| b | c | 1000 | 2.0% |  |  |" in text.splitlines()

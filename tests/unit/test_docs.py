@@ -69,7 +69,9 @@ def test_every_setting_of_the_profile_is_documented(root: Path) -> None:
         row.group(1): row.group(2)
         for row in re.finditer(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", text, re.MULTILINE)
     }
-    for name, value in re.findall(r"export (\w+)=\"?(?:\$\{\w+-)?([^}\"\n]+)", profile):
+    settings = re.findall(r"export (\w+)=\"?(?:\$\{\w+-)?([^}\"\n]+)", profile)
+    assert len(settings) == len(re.findall(r"^ *export ", profile, re.MULTILINE)) > 0
+    for name, value in settings:
         assert table[name].startswith(f"`{value}`")
     assert table["CUDA_MODULE_LOADING"] == "not set"
 
