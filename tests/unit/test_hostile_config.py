@@ -144,11 +144,11 @@ def complaint(path: Path) -> str:
         ("owner: ", "~: c\nowner: ", "'a key of the file' must be text"),
         ("owner: ", "owner: x\nowner: ", "'owner' is given twice; first at images.yaml:5"),
         ("owner: ", "owner: x\n---\nowner: ", "images.yaml:6: not valid YAML: but found another do"),
-        ("owner: ", f"x: {'[' * 100_000}\nowner: ", ":5: more than 20 levels within each other"),
-        ("owner: ", f"x: {'{a: ' * 40_000}\nowner: ", ":5: more than 20 levels within each other"),
+        ("owner: ", f"x: {'[' * 50_000}\nowner: ", ":5: more than 20 levels within each other"),
+        ("owner: ", f"x: {'{a: ' * 20_000}\nowner: ", ":5: more than 20 levels within each other"),
         ("owner: ", f"x: {'- ' * 400}a\nowner: ", ":5: "),
-        ("owner: ", f"x: [{'a, ' * 301}]\nowner: ", ":5: more than 300 entries in one place"),
-        ("owner: ", f"owner: {'x' * 199_000}", "larger than 200 kB"),
+        ("owner: ", f"x: [{'a, ' * 101}]\nowner: ", ":5: more than 100 entries in one place"),
+        ("owner: ", f"owner: {'x' * 99_000}", "larger than 100 kB"),
         ("owner: ", "owner: a\0b", ":5: not valid YAML: a character that YAML does not allow"),
         ("owner: ", "owner: a\x1b[31mb", ":5: not valid YAML: a character that YAML does not allow"),
         ("owner: torch-images", 'owner: "a\\u202eb"', "must be one line of printable text"),
@@ -219,7 +219,7 @@ def test_the_line_of_a_character_that_yaml_does_not_allow(tmp_path: Path) -> Non
 def test_depth_does_not_end_the_process(tmp_path: Path) -> None:
     """The parser in C calls itself for each level: what got through to it ended Python itself."""
     path = tmp_path / "images.yaml"
-    path.write_text("[" * 150_000)
+    path.write_text("[" * 90_000)
     code = "import sys, pathlib, torch_images.yamlnode as y; y.load(pathlib.Path(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
@@ -318,9 +318,8 @@ def test_too_many_combinations_are_refused_before_they_are_made(yaml_file: Write
     more = [f"v{number}" for number in range(80)]
     text = complaint(yaml_file(variants(*more)))
     assert "images.yaml:" in text
-    assert "the file has 3060 combinations" not in text
     assert (
-        "6120 combinations of cuda, arch, source, base, variant; remove some, so that 5000" in text
+        "6120 combinations of cuda, arch, source, base, variant; remove some, so that 3000" in text
     )
 
 
