@@ -350,3 +350,13 @@ def test_an_exclude_of_one_variant_does_not_excuse_the_others(yaml_file: Write) 
     rule = '  - {cuda: "13.0", arch: "7.0", variant: recsys, reason: dropped in CUDA 13}\n'
     path = yaml_file(('  "8.0":', '  "7.0":'), ("exclude:\n", "exclude:\n" + rule))
     assert "CUDA 13.0 cannot target 7.0" in complaint(path)
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["127.0.0.1:5000/standin/cuda:13.0.2", "ghcr.io/me/my_cuda__x:v1", "debian:bookworm-slim"],
+)
+def test_images_of_any_registry(yaml_file: Write, image: str) -> None:
+    path = yaml_file(("nvidia/cuda:13.0.2-devel-ubuntu24.04", image))
+    [ubuntu] = [base for base in load_config(path).bases if base.images]
+    assert ubuntu.image("13.0") == image
