@@ -57,16 +57,16 @@ def test_floating_tags(config: Config, axes: dict[str, str], wanted: list[str]) 
     assert list(floating(config, choose(config, **axes))) == wanted
 
 
-@pytest.mark.parametrize("less", [{"prune": True}, {"ptx": True}, {"prune": True, "ptx": True}])
+@pytest.mark.parametrize(("prune", "ptx"), [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("source", ["wheel", "fork"])
 def test_latest_is_never_pruned_and_never_ptx(
-    config: Config, less: dict[str, bool], source: str
+    config: Config, prune: bool, ptx: bool, source: str
 ) -> None:
     """Whoever types no tag gets what `invoke build` makes with nothing else asked for."""
     usual = dataclasses.replace(config.defaults, source=source)
     config = dataclasses.replace(config, defaults=usual)
     whole = choose(config)
-    other = dataclasses.replace(whole, **less)
+    other = dataclasses.replace(whole, prune=prune, ptx=ptx)
     assert floating(config, whole)[-1] == LATEST
     assert LATEST not in floating(config, other)
     assert not set(floating(config, whole)) & set(floating(config, other))
