@@ -52,7 +52,6 @@ def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: 
 def bench_report(c: Context, result: str, output: str = "") -> None:
     """Write the report and the plots of a result."""
     folder = Path(output) if output else Path(result).parent
-    folder.mkdir(parents=True, exist_ok=True)
     _report(Path(result), folder)
 
 
@@ -88,6 +87,7 @@ def _report(result: Path, folder: Path) -> None:
     from torch_images.bench_plots import plots
 
     found = stage.read(result)
+    folder.mkdir(parents=True, exist_ok=True)
     references = [stage.read(path) for path in sorted(REFERENCE.glob("*.json"))]
     text = stage.markdown(found, references, plots(found, folder))
     (folder / "README.md").write_text(text)

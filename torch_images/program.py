@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from invoke import __version__, program
-from invoke.exceptions import Exit, ParseError
+from invoke.exceptions import Exit, ParseError, UnknownFileType
 
 from torch_images import interrupts
 from torch_images.errors import UsageError, suggest
@@ -26,6 +26,9 @@ class Program(program.Program):
         """Read the options before the first verb."""
         with _one_line():
             super().parse_core(argv)
+        known = ("flat", "nested", "json")
+        if (wanted := self.args["list-format"].value) not in known:
+            raise Exit(f"error: unknown list format '{wanted}'; {suggest(wanted, known)}", code=2)
 
     def parse_tasks(self) -> None:
         """Read the verbs and their options."""
@@ -36,6 +39,13 @@ class Program(program.Program):
         """Do what the options before the first verb ask for, such as --help."""
         with _one_line(self.collection.task_names):
             super().parse_cleanup()
+
+    def update_config(self, merge: bool = True) -> None:
+        """Read the file that --config names."""
+        try:
+            super().update_config(merge)
+        except UnknownFileType as error:
+            raise Exit(f"error: {error}", code=2) from None
 
 
 def main() -> None:
