@@ -13,6 +13,7 @@ from torch_images.errors import (
     LockError,
     NetworkError,
     TorchImagesError,
+    UsageError,
 )
 from torch_images.network import cause
 
@@ -66,6 +67,13 @@ _FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
 _COMPILING = "what is compiled is kept; a builder with more memory goes on from there"
 
 
+# What is wrong with a path that a user gave.
+_PATHS = (
+    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+)
+
+
 def explain(output: str) -> Exception:
     """The user's view of a failed bake, from its last lines."""
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
@@ -84,10 +92,17 @@ def explain(output: str) -> Exception:
 
 
 def of_system(error: OSError) -> TorchImagesError | None:
-    """A full disk, or what docker-py raises, which derives from OSError; None for anything else."""
+    """A full disk, a path that cannot be used, or what docker-py raises, which derives from OSError.
+
+    None for anything else.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" ({error.filename})" if error.filename else ""
         return DiskError(f"the disk is full{where}", "free some space and try again")
+    if error.errno in _PATHS and error.filename:
+        return UsageError(
+            f"'{str(error.filename)[:200]}' cannot be used: {error.strerror}", "name another path"
+        )
     if "docker" in sys.modules:
         from docker.errors import APIError
         from requests import ConnectionError as BrokenOff

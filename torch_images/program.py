@@ -11,21 +11,24 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 
-import invoke
-from invoke.exceptions import Exit, ParseError
+from invoke import __version__, program
+from invoke.exceptions import Exit, ParseError, UnknownFileType
 
 from torch_images import interrupts
 from torch_images.errors import UsageError, suggest
 from torch_images.redact import Redactor, stream
 
 
-class Program(invoke.Program):
+class Program(program.Program):
     """Ends with exit code 2, and one line, for a command line that it cannot read."""
 
     def parse_core(self, argv: list[str] | None) -> None:
         """Read the options before the first verb."""
         with _one_line():
             super().parse_core(argv)
+        known = ("flat", "nested", "json")
+        if (wanted := self.args["list-format"].value) not in known:
+            raise Exit(f"error: unknown list format '{wanted}'; {suggest(wanted, known)}", code=2)
 
     def parse_tasks(self) -> None:
         """Read the verbs and their options."""
@@ -37,22 +40,29 @@ class Program(invoke.Program):
         with _one_line(self.collection.task_names):
             super().parse_cleanup()
 
+    def update_config(self, merge: bool = True) -> None:
+        """Read the file that --config names."""
+        try:
+            super().update_config(merge)
+        except UnknownFileType as error:
+            raise Exit(f"error: {error}", code=2) from None
+
 
 def main() -> None:
     """Run the verbs of the command line; ends the process unless all goes well."""
     _hide_secrets()
     names = ["invoke", "inv"]
-    Program(version=invoke.__version__, name="Invoke", binary="inv[oke]", binary_names=names).run()
+    Program(version=__version__, name="Invoke", binary="inv[oke]", binary_names=names).run()
 
 
 def adopt() -> None:
     """Make a plain `invoke` that is running behave as `main` does; without one, do nothing."""
-    from invoke.main import program
+    from invoke.main import program as plain
 
-    if hasattr(program, "argv") and not isinstance(program, Program):
+    if plain.argv and not isinstance(plain, Program):
         interrupts.end_at_once()
         _hide_secrets()
-        program.__class__ = Program
+        plain.__class__ = Program
 
 
 def _hide_secrets() -> None:

@@ -126,3 +126,14 @@ def test_inv_ends_with_the_codes_of_the_readme(
     assert said[:20] in done.stderr
     assert "hunter2" not in done.stderr
     assert not (folder / ".venv").exists()
+
+
+def test_importing_the_tasks_changes_nothing(root: Path) -> None:
+    """Only a running `invoke` is adopted, so tests and other programs keep their streams."""
+    code = (
+        "import signal, sys\n"
+        "before = (sys.stdout, sys.stderr, signal.getsignal(signal.SIGINT))\n"
+        "import tasks\n"
+        "assert before == (sys.stdout, sys.stderr, signal.getsignal(signal.SIGINT))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True)

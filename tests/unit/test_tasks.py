@@ -49,6 +49,7 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("build --cuda", 2, "--cuda needs a value; see `invoke --help build`"),
         ("wheels --torch-source", 2, "--torch-source needs a value; see `invoke --help wheels`"),
         ("pick", 2, "'pick' did not receive required positional arguments: 'gpu', 'driver'"),
+        ("bench-report /dev/zero/x", 2, "error: "),
         ("--help nonsense", 2, "unknown word 'nonsense'; "),
         ("wheels --progress fancy", 2, "unknown progress 'fancy'; known: auto, plain, tty"),
         ("build --progress fancy", 2, "unknown progress 'fancy'; known: auto, plain, tty"),
@@ -68,7 +69,12 @@ def test_user_errors_are_one_line(root: Path, words: str, code: int, text: str) 
 
 def test_the_program_of_inv_reads_its_own_options_too(root: Path) -> None:
     command = [sys.executable, "-m", "torch_images"]
-    for words, told in (("--list-depth abc", "error: invalid literal"), ("-x", "'-x'")):
+    for words, told in (
+        ("--list-depth abc", "error: invalid literal"),
+        ("-x", "'-x'"),
+        ("--list-format odd --list", "error: unknown list format 'odd'; known: flat, nested, json"),
+        ("--config /none matrix", "error: Config files of type '' "),
+    ):
         done = subprocess.run(
             [*command, *words.split()], cwd=root, capture_output=True, text=True, check=False
         )
@@ -118,6 +124,20 @@ def test_a_full_disk_is_one_line() -> None:
     assert caught.value.message == (
         "error: the disk is full (/somewhere/file); free some space and try again"
     )
+
+
+def test_a_path_that_cannot_be_used_is_one_line(root: Path) -> None:
+    long = "x" * 300
+    for words, variable in (
+        (("bench-compare", long, "h100"), "TORCH_IMAGES_NONE"),
+        (("build", "--dry-run"), "TORCH_IMAGES_LOCKS"),
+        (("build", "--dry-run"), "SSL_CERT_FILE"),
+    ):
+        done = invoke(root, *words, **{variable: long})
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: '")
+        assert "cannot be used: File name too long; name another path\n" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
