@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_tasks import invoke
 from torch_images import checkout, toolchain
 from torch_images.build import revision
 from torch_images.config import Config, Tree
@@ -384,3 +385,18 @@ def test_a_tree_without_a_version_has_the_one_of_images_yaml(
     torch = next(s.torch for s in config.sources if s.name == "fork")
     assert torch
     assert named(config, str(outer), tmp_path / "cache").version == torch.version
+
+
+def test_a_dry_run_neither_runs_nor_writes_anything(root: Path, tmp_path: Path) -> None:
+    marker, cache = tmp_path / "ran", tmp_path / "cache"
+    inner, outer = made(tmp_path / "inner"), hooked(tmp_path / "outer", marker)
+    (outer / "version.txt").write_text("2.13.0a0")
+    git(outer, "add", ".")
+    submodule(outer, PATHS[0], inner, "https://nowhere.invalid/inner")
+    words = ["build", "--dry-run", "--source", "fork", "--arch", "12.0", "--torch-source"]
+    for where in (str(outer), f"file://{outer}@{git(outer, 'rev-parse', 'HEAD')}"):
+        done = invoke(root, *words, where, TORCH_IMAGES_CACHE=str(cache))
+        assert done.returncode == 0, done.stderr
+        assert "2.13.0a0-sm120-fork-runtime-" in done.stdout
+    assert not cache.exists()
+    assert not marker.exists()
