@@ -27,7 +27,7 @@ from torch_images.build import _digests
 from torch_images.builders import elsewhere
 from torch_images.compare import compare
 from torch_images.config import Config
-from torch_images.errors import BuildError, EngineError, LockError, NetworkError, TorchImagesError
+from torch_images.errors import BuildError, EngineError, NetworkError, TorchImagesError
 from torch_images.jsondoc import MalformedError, member, optional, parse
 from torch_images.lock import update
 from torch_images.loopback import serving
@@ -36,7 +36,7 @@ from torch_images.packageindex import PackageIndex
 from torch_images.registry import contents, holder
 from torch_images.runpod import Templates
 from torch_images.sources import LockedArchive, read_sources
-from torch_images.toolchain import _wanted, resolve_toolkit
+from torch_images.toolchain import resolve_toolkit
 from torch_images.wheels import LockedWheel
 
 HEX = "0" * 64
@@ -523,24 +523,3 @@ def test_whatever_a_list_of_archives_says(
         return read_sources(tmp_path / "toolkit-x.txt") == lock
 
     assert ends_well(resolved) in {True, None}
-
-
-INFO = {"llvm_hash": "f6ded0be00", "build_number": 1, "sha256sum": {"ubuntu-x64": HEX}}
-
-
-@within
-@given(json_texts(INFO), WORDS)
-def test_whatever_tritons_tree_says(tmp_path: Path, info: str, version: str) -> None:
-    folder = tmp_path / "cmake"
-    folder.mkdir(exist_ok=True)
-    (folder / "llvm-info.json").write_bytes(info.encode("utf-8", "surrogateescape"))
-    (folder / "json-version.txt").write_bytes(version.encode("utf-8", "replace"))
-    for name, word, url, _ in ends_well(lambda: list(_wanted(tmp_path))) or ():
-        assert word in url
-        assert "/" not in word
-        assert name in {"llvm", "json"}
-
-
-def test_a_tree_that_says_nothing_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(LockError, match="Triton's tree does not say what it is compiled with"):
-        list(_wanted(tmp_path))
