@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import datetime
 import gzip
 import hashlib
 import http.server
@@ -28,12 +29,14 @@ from torch_images.compare import compare
 from torch_images.config import Config
 from torch_images.errors import BuildError, EngineError, NetworkError, TorchImagesError
 from torch_images.jsondoc import MalformedError, member, optional, parse
+from torch_images.lock import update
 from torch_images.loopback import serving
 from torch_images.network import Network
 from torch_images.packageindex import PackageIndex
 from torch_images.registry import contents, holder
 from torch_images.runpod import Templates
-from torch_images.sources import LockedArchive
+from torch_images.sources import LockedArchive, read_sources
+from torch_images.toolchain import resolve_toolkit
 from torch_images.wheels import LockedWheel
 
 HEX = "0" * 64
@@ -486,3 +489,37 @@ def test_an_answer_that_sends_nowhere_is_one_line(
     with pytest.raises(TorchImagesError) as caught:
         fetch_archives([archive], tmp_path, Network())
     assert len(str(caught.value).splitlines()) == 1
+
+
+RELEASE = {
+    "release_date": "2026-01-01",
+    "cuda_nvcc": {
+        "version": "13.0.88",
+        "linux-x86_64": {"relative_path": "a/b.tar.xz", "sha256": HEX, "size": "12"},
+    },
+}
+
+
+@within
+@given(json_texts(RELEASE))
+def test_whatever_a_list_of_archives_says(
+    config: Config, service: Service, tmp_path: Path, text: str
+) -> None:
+    service.status, service.pages, service.headers = 200, None, {}
+    service.body = text.encode("utf-8", "surrogateescape")
+    cuda = dataclasses.replace(config.cudas[0], release="13.0.2", archives=("cuda_nvcc",))
+    day = datetime.date(2026, 1, 1)
+
+    def resolved() -> bool:
+        lock = resolve_toolkit(
+            "toolkit-x",
+            ("cuda==13.0.2", "cuda_nvcc"),
+            cuda,
+            root=service.url,
+            network=Network(),
+            date=day,
+        )
+        update(tmp_path / "toolkit-x.txt", lock)
+        return read_sources(tmp_path / "toolkit-x.txt") == lock
+
+    assert ends_well(resolved) in {True, None}
