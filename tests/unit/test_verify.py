@@ -82,33 +82,7 @@ def test_a_report_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     assert read_report(path) is None
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["tests/image/test_files.py", "tests/container/test_arch.py", "torch_images/arch.py"],
-)
-def test_the_suite_hash_changes_with_the_checks(root: Path, tmp_path: Path, name: str) -> None:
-    """With a file's text, with its name, and with one more."""
-    ignore = shutil.ignore_patterns("__pycache__")
-    for folder in ("tests/image", "tests/container"):
-        shutil.copytree(root / folder, tmp_path / folder, ignore=ignore)
-    (tmp_path / "torch_images").mkdir()
-    for module in ("__init__.py", "arch.py"):
-        shutil.copy(root / "torch_images" / module, tmp_path / "torch_images")
-    path, first = tmp_path / name, suite_hash(tmp_path, {})
-    assert first == suite_hash(root, {})
-    text = path.read_text()
-    path.write_text(f"{text}#")
-    hashes = {first, suite_hash(tmp_path, {})}
-    path.write_text(text)
-    assert suite_hash(tmp_path, {}) == first
-    (tmp_path / "tests/image/more.py").touch()
-    hashes.add(suite_hash(tmp_path, {}))
-    (tmp_path / "tests/image/more.py").rename(tmp_path / "tests/container/more.py")
-    hashes.add(suite_hash(tmp_path, {}))
-    assert len(hashes) == 4
-
-
-def test_the_suite_hash_changes_with_claim_and_note(config: Config, root: Path) -> None:
+def test_the_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) -> None:
     hashes = {
         suite_hash(root, claim(config, image, note))
         for image in plan(
