@@ -112,9 +112,7 @@ def test_when_nvml_is_asked(
         ("zz-00-compat-1f2e.conf", False),
     ],
 )
-def test_only_the_toolkits_own_file_is_its_choice(
-    tmp_path: Path, name: str, found: bool
-) -> None:
+def test_only_the_toolkits_own_file_is_its_choice(tmp_path: Path, name: str, found: bool) -> None:
     """An image's own folders, such as those of libc.conf, may hold a libcuda, too."""
     folder = tmp_path / "usr/local/cuda-13.0/compat"
     folder.mkdir(parents=True)
