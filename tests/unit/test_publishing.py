@@ -100,7 +100,7 @@ def test_on_the_same_day_a_later_commit_of_this_checkout_moves(
 ) -> None:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@localhost"]
     subprocess.run([*git, "init", "--quiet"], check=True)
-    commits = []
+    commits: list[str] = []
     for message in "ab":
         subprocess.run(
             [
@@ -257,7 +257,7 @@ def test_a_refusal_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_retries_the_first_problem_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Stub([PushError("EOF")])
-    with pytest.raises(NetworkError, match="r.io:5000 could not be reached: EOF"):
+    with pytest.raises(NetworkError, match=r"r.io:5000 could not be reached: EOF"):
         pushed(engine, monkeypatch, retries=0)
 
 
