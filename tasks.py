@@ -90,7 +90,7 @@ def render(c: Context, image: str, output: str = "") -> None:
     [planned] = plan(config, [matrix.find(config, image)], cli.ROOT, cli.place().locks)
     context = render.render(config, planned.spec, planned.lock, cli.ROOT)
     if output:
-        render.write_context(context, Path(output))
+        render.write_context(context, Path(output), keep=True)
         print(f"wrote {len(context.files)} files to {output}")
     else:
         print(context.dockerfile)

@@ -158,10 +158,15 @@ def host_network(planned: Sequence[Planned]) -> dict[str, Any]:
 def output(image: Planned, archive: Path | None = None) -> str:
     """The exporter: into the engine, or as an archive to load where the builder is elsewhere."""
     if archive:
-        where = f"type=docker,name={image.candidate},dest={archive}"
+        where = f"type=docker,name={image.candidate},{destination(archive)}"
     else:
         where = f"type=image,name={image.candidate},unpack=true"
     return f"{where},oci-mediatypes=true,compression=zstd,force-compression=true"
+
+
+def destination(path: Path) -> str:
+    """Where an exporter writes to, as one field of its comma-separated words."""
+    return '"dest={}"'.format(str(path).replace('"', '""'))
 
 
 def environment(network: Network, options: BuildOptions) -> dict[str, str | None]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from invoke.context import Context
@@ -9,6 +12,7 @@ from invoke.context import Context
 from torch_images import cli
 
 REFERENCE = cli.ROOT / "benchmarks" / "reference"
+RESULT, REPORT = "result.json", "README.md"
 
 
 @cli.verb(
@@ -31,15 +35,14 @@ def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: 
     options = with_gpus(gpus)
     reference, planned = publish.identify(config, image, place, engine)
     folder = Path(output) if output else place.output / "bench" / planned.spec.id
+    _require_ours(folder)
     with engine.container(engine.inspect(reference).id, shm_size="2g", **options) as container:
         command = ["docker", "exec", "--env=TORCH_IMAGE_QUIET=1", container.id]
         command += ["torch-entrypoint", "torch-bench", f"--select={select}"]
         done = Runner().run(command, check=False, show_errors=True)
     if done.code:
         raise TorchImagesError("torch-bench failed, see above")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(done.output)
-    _report(folder / "result.json", folder)
+    _write(done.output, folder, keep=True)
 
 
 @cli.verb(
@@ -51,9 +54,11 @@ def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: 
 )
 def bench_report(c: Context, result: str, output: str = "") -> None:
     """Write the report and the plots of a result."""
+    from torch_images import bench as stage
+
     folder = Path(output) if output else Path(result).parent
-    folder.mkdir(parents=True, exist_ok=True)
-    _report(Path(result), folder)
+    stage.read(Path(result))
+    _write(Path(result).read_text(), folder)
 
 
 @cli.verb(
@@ -82,13 +87,42 @@ def _path(word: str) -> Path:
     return named if named.is_file() else Path(word)
 
 
-def _report(result: Path, folder: Path) -> None:
-    """Markdown and plots of a result, beside the documents' figures."""
+def _require_ours(folder: Path, names: Iterable[str] = (RESULT, REPORT)) -> None:
+    """Raise UsageError for a folder in which a file would be replaced that is not of a report."""
+    from torch_images import outputs
+    from torch_images.errors import UsageError
+
+    with outputs.saying(folder):
+        report = folder / REPORT
+        ours = report.is_file() and b"by `torch-bench`." in report.read_bytes()
+        for path in (folder / name for name in names):
+            if path.is_symlink() or (path.exists() and not (ours and path.is_file())):
+                raise UsageError(
+                    f"{path} is there, and is not of a report", "name another folder with --output"
+                )
+
+
+def _write(text: str, folder: Path, *, keep: bool = False) -> None:
+    """Markdown and plots of a result, beside the documents' figures; `keep` the result as well.
+
+    Raises UsageError as `_require_ours` does, and for a folder that cannot be written.
+    """
     from torch_images import bench as stage
+    from torch_images import outputs
     from torch_images.bench_plots import plots
 
-    found = stage.read(result)
     references = [stage.read(path) for path in sorted(REFERENCE.glob("*.json"))]
-    text = stage.markdown(found, references, plots(found, folder))
-    (folder / "README.md").write_text(text)
-    print(f"{folder / 'README.md'} was written")
+    with outputs.saying(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".torch-images-") as scratch:
+            made = Path(scratch)
+            (made / RESULT).write_text(text)
+            found = stage.read(made / RESULT)
+            (made / REPORT).write_text(stage.markdown(found, references, plots(found, made)))
+            if not keep:
+                (made / RESULT).unlink()
+            files = sorted(made.iterdir())
+            _require_ours(folder, [path.name for path in files])
+            for path in files:
+                os.replace(path, folder / path.name)
+    print(f"{folder / REPORT} was written")

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images import bake
+from torch_images import bake, outputs
 from torch_images.bake import BuildOptions, Parts
 from torch_images.base import ReadyBase
 from torch_images.base import prepare as prepare_base
@@ -153,7 +153,11 @@ def export(
     run: Runner,
     bar: Bar = no_bar,
 ) -> tuple[Path, ...]:
-    """Compile the wheels of an image and put them into a folder. Raises as `build` does."""
+    """Compile the wheels of an image and put them into a folder.
+
+    Raises as `build` does, and UsageError for a folder with anything but such wheels in it.
+    """
+    named, folder = folder, outputs.claim(folder)
     builds = None if elsewhere(options.builder, run) else engine
     if not options.skip_disk_check:
         check_disk(engine.local_root(), [planned])
@@ -162,17 +166,22 @@ def export(
         config, [planned], place, options, engine=engine, builds=builds, run=run, bar=bar
     )
     command = prepare(config, ready, parts, place, options, run=run, namespace=namespace)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
-        made = Path(scratch, "wheels")
+    with outputs.saying(named):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.TemporaryDirectory(dir=folder.parent, prefix=".torch-images-")
+    with scratch:
+        made = Path(scratch.name, "wheels")
         target = ready[0].target
         command += ["--set", f"{target}.target=compiled"]
-        command += ["--set", f"{target}.output=type=local,dest={made}"]
+        command += ["--set", f"{target}.output=type=local,{bake.destination(made)}"]
         _bake(command, place, options, namespace=namespace, run=run)
-        folder.mkdir(exist_ok=True)
         wheels = sorted(made.glob("*.whl"))
-        for wheel in wheels:
-            os.replace(wheel, folder / wheel.name)
+        outputs.claim(named)  # again: it took hours
+        with outputs.saying(named):
+            folder.mkdir(exist_ok=True)
+            outputs.mark(folder, made)
+            for wheel in wheels:
+                os.replace(wheel, folder / wheel.name)
     return tuple(folder / wheel.name for wheel in wheels)
 
 

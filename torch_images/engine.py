@@ -1,4 +1,6 @@
-"""The only module that imports docker (docker-py): inspect, run, tag.
+"""The only module that speaks to an engine, through docker-py: inspect, run, tag.
+
+Which engine that is says connection.py; failures.py knows docker-py's errors by name.
 
 Building goes through `docker buildx` instead, because docker-py cannot drive BuildKit
 (https://github.com/docker/docker-py/issues/2230).
@@ -9,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,10 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import docker.errors
 import requests
+from docker.tls import TLSConfig
 from docker.types import DeviceRequest
 
 import docker
+from torch_images.connection import Endpoint, current
 from torch_images.errors import DiskError, EngineError, NetworkError, PushError, UsageError
+from torch_images.runner import Runner
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -389,40 +393,60 @@ def gpus(words: str) -> dict[str, Any]:
     return {"device_requests": [DeviceRequest(**wanted, capabilities=[["gpu"]])]}
 
 
-def connect() -> Engine:
+def connect(run: Runner | None = None) -> Engine:
     """The engine that the docker CLI would use.
 
-    Raises EngineError when none answers, when it is too old, and when it lacks the containerd
-    image store, without which neither zstd layers nor image digests exist before a push.
+    Raises EngineError when none answers, when it is too old, when it lacks the containerd image
+    store, without which neither zstd layers nor image digests exist before a push, and as
+    `connection.current` does.
     """
-    host = os.environ.get("DOCKER_HOST") or _context_host()
+    endpoint = current(run or Runner())
+    if endpoint.host.startswith("ssh://"):
+        raise EngineError(
+            f"the engine at {endpoint.host} is behind SSH, which docker-py cannot use here",
+            "forward its socket with `ssh -L`, and name that in DOCKER_HOST",
+        )
     try:
-        seconds = 600  # the engine is silent while it unpacks what it was given
-        client = (
-            docker.DockerClient(base_url=host, timeout=seconds)
-            if host
-            else docker.from_env(timeout=seconds)
+        client = docker.DockerClient(
+            base_url=endpoint.host,
+            tls=_tls(endpoint),
+            timeout=600,  # seconds; the engine is silent while it unpacks what it was given
         )
         version = client.version()
-    except (docker.errors.DockerException, requests.RequestException) as error:
+        number = str(version["Version"])
+    except (
+        docker.errors.DockerException,
+        requests.RequestException,
+        # What docker-py does not expect of an address, a configuration or an answer.
+        *(AttributeError, KeyError, TypeError, ValueError),
+    ) as error:
         reason = "permission denied" if "Permission denied" in str(error) else "no answer"
         raise EngineError(
-            f"no Docker Engine at {host or 'the default socket'}: {reason}",
+            f"no Docker Engine at {endpoint.host}: {reason}",
             "start it, or run this through ./inv, which sets one up",
         ) from None
-    number = str(version["Version"])
     if tuple(int(part) for part in number.split(".")[:2] if part.isdigit()) < MINIMUM:
         raise EngineError(
             f"Docker Engine {number} is too old", f"{MINIMUM[0]}.{MINIMUM[1]} or newer is needed"
         )
     engine = Engine(client)
-    if ["driver-type", "io.containerd.snapshotter.v1"] not in engine.info()["DriverStatus"]:
+    driver = ["driver-type", "io.containerd.snapshotter.v1"]
+    if driver not in (engine.info().get("DriverStatus") or []):
         raise EngineError(
             "the engine's containerd image store is off",
             'add "features": {"containerd-snapshotter": true} to /etc/docker/daemon.json and '
             "restart it",
         )
     return engine
+
+
+def _tls(endpoint: Endpoint) -> TLSConfig | bool:
+    """An endpoint's certificates as docker-py takes them; False for none."""
+    if not endpoint.tls or not endpoint.host.startswith("tcp://"):
+        return False
+    client = endpoint.client and (str(endpoint.client[0]), str(endpoint.client[1]))
+    ca = str(endpoint.ca) if endpoint.ca else None
+    return TLSConfig(client_cert=client, ca_cert=ca, verify=endpoint.verify)
 
 
 def _broken_load(reason: str) -> EngineError | DiskError:
@@ -442,10 +466,3 @@ def _registry_error(image: str, error: docker.errors.APIError) -> NetworkError |
     return NetworkError(
         f"the registry of {image} could not be asked: {text}", "check network, proxy and login"
     )
-
-
-def _context_host() -> str | None:
-    """The address of the CLI's current context (`docker context use`)."""
-    context = docker.ContextAPI.get_current_context()
-    host = context.Host if context else None
-    return str(host) if host else None

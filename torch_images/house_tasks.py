@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -18,20 +19,33 @@ from torch_images import cli
 )
 def test(c: Context, all: bool = False, fast: bool = False) -> None:
     """Lint, check types, and run the tests; all but --fast build and verify real images."""
-    tools = Path(sys.executable).parent
-    with c.cd(str(cli.ROOT)):
-        c.run(f"{tools}/ruff check .", echo=True)
-        c.run(f"{tools}/ruff format --check .", echo=True)
-        c.run(f"{tools}/mypy", echo=True)
-        c.run(f"{tools}/shellcheck inv .ci/run {_shell_scripts()}", echo=True)
-        # a test that cannot be collected is found before anything waits for an engine
-        c.run(f"{tools}/pytest tests/integration --collect-only --quiet --quiet", echo=True)
-        c.run(f"{tools}/pytest tests/unit", echo=True)
-        if fast:
-            return
-        cli.engine(bootstraps=True)
-        slow = "" if all else " -m 'not slow'"
-        c.run(f"{tools}/pytest tests/integration --durations=30{slow}", echo=True)
+    scripts = ["inv", ".ci/run", *_shell_scripts()]
+    _run("-m", "ruff", "check", ".")
+    _run("-m", "ruff", "format", "--check", ".")
+    _run("-m", "mypy")
+    _run(*scripts, program=str(Path(sys.executable).with_name("shellcheck")))
+    # a test that cannot be collected is found before anything waits for an engine
+    _run("-m", "pytest", "tests/integration", "--collect-only", "--quiet", "--quiet")
+    _run("-m", "pytest", "tests/unit")
+    if fast:
+        return
+    cli.engine(bootstraps=True)
+    slow = [] if all else ["-m", "not slow"]
+    _run("-m", "pytest", "tests/integration", "--durations=30", *slow)
+
+
+def _run(*words: str, program: str = sys.executable) -> None:
+    """Run a program of this environment in the project's folder, on the user's own terminal.
+
+    No shell reads its words, which may hold any path. Raises TorchImagesError where it fails.
+    """
+    from torch_images.errors import TorchImagesError
+    from torch_images.runner import Runner
+
+    command = [program, *words]
+    print(shlex.join(command), flush=True)
+    if code := Runner().interact(command, cwd=cli.ROOT):
+        raise TorchImagesError(f"exit code {code} from: {shlex.join(command)}")
 
 
 @cli.verb(
@@ -67,13 +81,11 @@ def docs(c: Context, check: bool = False) -> None:
     print("README.md is up to date" if found == text else "README.md was written")
 
 
-def _shell_scripts() -> str:
+def _shell_scripts() -> list[str]:
     """The scripts below scripts/ that a shell runs."""
     found = (path for path in (cli.ROOT / "scripts").rglob("*") if path.is_file())
     files = sorted(path for path in found if path.suffix != ".pyc")
-    return " ".join(
-        str(p.relative_to(cli.ROOT)) for p in files if "sh" in p.read_text().split("\n")[0]
-    )
+    return [str(p.relative_to(cli.ROOT)) for p in files if "sh" in p.read_text().split("\n")[0]]
 
 
 @cli.verb(

@@ -26,6 +26,8 @@ _PARTS = (
     *("archive-sets", "archives", "bases", "compat", "debs"),
     *("foundations", "layers", "sources", "tools"),
 )
+# Their names end in a hash. The folder is the user's choice, and may hold what is not ours.
+_OURS = re.compile(r"(?:.+-)?[0-9a-f]{16,64}(?:\.deb)?|\.making-.+")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -93,7 +95,7 @@ def cache(folder: Path) -> tuple[Item, ...]:
     found = []
     for part in _PARTS:
         for path in sorted([*(folder / part).glob("[!.]*"), *(folder / part).glob(".making-*")]):
-            if path.suffix == ".lock":
+            if path.is_symlink() or not _OURS.fullmatch(path.name):
                 continue
             noted = mark(path)
             time = max(p.lstat().st_mtime for p in (path, noted) if p.exists())

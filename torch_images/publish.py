@@ -150,6 +150,8 @@ def clean(
     """
     lines = []
     for folder in sorted(place.output.glob("cu*")):
+        if folder.is_symlink() or not (folder / "layers.json").is_file():
+            continue  # no context of ours
         shutil.rmtree(folder)
         lines.append(f"removed {folder.relative_to(place.root)}")
     for prefix in (f"{CANDIDATE}:", f"{ORIGINAL}:"):

@@ -6,10 +6,10 @@ must pass a quoting filter, or rendering fails.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,6 +18,7 @@ from typing import Any
 
 import jinja2
 
+from torch_images import outputs
 from torch_images.config import Config, Variant
 from torch_images.errors import ConfigError
 from torch_images.hosts import COMPAT_FOLDER, require_cuda
@@ -312,24 +313,28 @@ def labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
     }
 
 
-def write_context(context: Context, folder: Path) -> None:
+def write_context(context: Context, folder: Path, *, keep: bool = False) -> None:
     """Write a context, replacing what is there; modes are fixed.
 
-    Times must not be: BuildKit takes a file of equal size and time for the one it has already, and
-    would build from an older lock. No time of a context reaches a layer, see settle-times.
+    With `keep`, the folder is a user's: nothing of theirs is replaced, see outputs.py, which
+    raises UsageError.
+    Times must not be fixed: BuildKit takes a file of equal size and time for the one it has
+    already, and would build from an older lock. No time of a context reaches a layer, see
+    settle-times.
     """
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    for file in context.files:
-        path = partial / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(file.data)
-        path.chmod(0o755 if file.executable else 0o644)
-    for path in sorted(partial.rglob("*"), reverse=True):
-        if path.is_dir():
-            path.chmod(0o755)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    guard = outputs.saying(folder) if keep else contextlib.nullcontext()
+    folder = outputs.claim(folder) if keep else folder
+    with guard, outputs.replacing(folder) as made:
+        for file in context.files:
+            path = made / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.data)
+            path.chmod(0o755 if file.executable else 0o644)
+        for path in made.rglob("*"):
+            if path.is_dir():
+                path.chmod(0o755)
+        if keep:
+            outputs.mark(made, made)
 
 
 def quoted(value: str) -> str:

@@ -25,10 +25,14 @@ _TAIL = 400  # lines of output kept of a streamed command, enough for any build 
 
 @dataclass(frozen=True)
 class Completed:
-    """How a command ended; `output` is stdout for `run`, the last lines of both for `stream`."""
+    """How a command ended; `output` is stdout for `run`, the last lines of both for `stream`.
+
+    `errors` is stderr, where `run` captured it.
+    """
 
     code: int
     output: str
+    errors: str = ""
 
 
 class Runner:
@@ -66,12 +70,12 @@ class Runner:
             raise CommandError(
                 shlex.join(command), done.returncode, done.stdout + (done.stderr or "")
             )
-        return Completed(done.returncode, done.stdout)
+        return Completed(done.returncode, done.stdout, done.stderr or "")
 
-    def interact(self, command: Sequence[str]) -> int:
-        """Run on the user's own terminal, so that it can ask; its exit code."""
+    def interact(self, command: Sequence[str], *, cwd: Path | None = None) -> int:
+        """Run on the user's own terminal, so that it can ask and has colours; its exit code."""
         with _starting(command):
-            return subprocess.run(command, check=False).returncode
+            return subprocess.run(command, cwd=cwd, check=False).returncode
 
     def stream(
         self,

@@ -9,6 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
+from torch_images.connection import current
 from torch_images.engine import Engine, connect
 from torch_images.errors import EngineError
 from torch_images.runner import Runner
@@ -18,10 +19,13 @@ def ready_engine(root: Path, run: Runner, *, allowed: str, bootstraps: bool = Fa
     """The engine, set up first where that is needed and allowed.
 
     `allowed` is "yes", "ask", or "" for no. With `bootstraps`, the programs that make bookworm
-    bases count as part of it. Raises EngineError.
+    bases count as part of it. Raises EngineError, also for a Docker configuration that names no
+    engine: nothing is set up in place of the one that was meant.
     """
+    if shutil.which("docker") or not allowed:
+        current(run)
     try:
-        engine = connect()
+        engine = connect(run)
         if not allowed or not bootstraps or can_bootstrap():
             return engine
     except EngineError:
@@ -30,7 +34,7 @@ def ready_engine(root: Path, run: Runner, *, allowed: str, bootstraps: bool = Fa
     yes = ["--yes"] if allowed == "yes" else []
     if run.interact([str(root / "scripts" / "setup-engine"), *yes]):
         raise EngineError("no Docker Engine was set up", "the lines above say why") from None
-    return connect()
+    return connect(run)
 
 
 def can_bootstrap() -> bool:

@@ -9,6 +9,7 @@ import datetime as dt
 import hashlib
 import json
 import logging
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from torch_images.archive import discover, fetch_archives, read
 from torch_images.cached import keep, used
-from torch_images.checkout import check_out
+from torch_images.checkout import check_out, read_file
 from torch_images.config import Cuda
 from torch_images.errors import LockError
 from torch_images.network import Network
@@ -159,18 +160,36 @@ def _archives(
 
 
 def _wanted(triton: Path) -> Iterable[tuple[str, str, str, str]]:
-    """Name, version, URL and, where the tree says it, SHA-256 of what Triton would download."""
-    folder = triton / "cmake"
-    info = folder / "llvm-info.json"
-    if info.exists():  # newer ones pin their LLVM themselves
-        said = json.loads(info.read_text())
-        name = f"{said['llvm_hash'][:8]}-{_SYSTEM}-{said['build_number']}"
-        yield "llvm", name, _LLVM.format(name=name), said["sha256sum"][_SYSTEM]
+    """Name, version, URL and, where the tree says it, SHA-256 of what Triton would download.
+
+    Raises LockError where the tree does not say it in the words of Triton's setup.py.
+    """
+    info = "cmake/llvm-info.json"
+    if text := read_file(triton, info):  # newer ones pin their LLVM themselves
+        try:
+            said = json.loads(text)
+            commit, number = str(said["llvm_hash"]), str(said["build_number"])
+            sha256 = str(said["sha256sum"][_SYSTEM])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            commit = number = sha256 = ""
+        _check(triton, info, r"[0-9a-f]{40} [0-9]{1,9} [0-9a-f]{64}", f"{commit} {number} {sha256}")
+        name = f"{commit[:8]}-{_SYSTEM}-{number}"
     else:
-        name = f"{(folder / 'llvm-hash.txt').read_text()[:8]}-{_SYSTEM}"
-        yield "llvm", name, _LLVM.format(name=name), ""
-    version = (folder / "json-version.txt").read_text().strip()
+        file, sha256 = "cmake/llvm-hash.txt", ""
+        commit = (read_file(triton, file) or "").strip()
+        _check(triton, file, "[0-9a-f]{8,40}", commit)
+        name = f"{commit[:8]}-{_SYSTEM}"
+    yield "llvm", name, _LLVM.format(name=name), sha256
+    file = "cmake/json-version.txt"
+    version = (read_file(triton, file) or "").strip()
+    _check(triton, file, r"v?[0-9]+(\.[0-9]+){0,3}", version)
     yield "json", version, _JSON.format(version=version), ""
+
+
+def _check(tree: Path, name: str, pattern: str, text: str) -> None:
+    """Raise LockError unless what a file of a tree says has the form that it should have."""
+    if not re.fullmatch(pattern, text):
+        raise LockError(f"{name} of {tree.parent.name} does not name what Triton would download")
 
 
 def _folder(archives: Iterable[LockedArchive], cache: Path, network: Network) -> Path:

@@ -29,6 +29,9 @@ from torch_images.prune import (
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 NO_ENGINE = cast("Engine", None)
+BASE = f"bases/bookworm-{'b' * 16}"
+TOOL = f"tools/tools-build-{'c' * 16}"
+DEB = f"debs/{'d' * 64}.deb"
 
 
 def item(name: str, size: int, days: float) -> Item:
@@ -89,12 +92,12 @@ def test_no_size(text: str) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A cache with a base, a tool and a package, all of long ago."""
-    for name in ("bases/b", "tools/t"):
+    for name in (BASE, TOOL):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "file").write_bytes(b"x" * 10)
-    (tmp_path / "bases" / "b.lock").touch()
+    (tmp_path / f"{BASE}.lock").touch()
     (tmp_path / "debs").mkdir()
-    (tmp_path / "debs" / "d.deb").write_bytes(b"x" * 5)
+    (tmp_path / DEB).write_bytes(b"x" * 5)
     (tmp_path / "unknown").mkdir()
     for path in (*tmp_path.glob("*/*"),):
         os.utime(path, (10**9, 10**9))
@@ -103,29 +106,29 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_cache_and_what_was_used_of_it(folder: Path) -> None:
     assert [(i.name, i.size) for i in cache(folder)] == [
-        ("bases/b", 10),
-        ("debs/d.deb", 5),
-        ("tools/t", 10),
+        (BASE, 10),
+        (DEB, 5),
+        (TOOL, 10),
     ]
-    used(folder / "tools" / "t")
-    used(folder / "debs" / "d.deb")
+    used(folder / TOOL)
+    used(folder / DEB)
     limits = Limits(age=timedelta(days=1))
     gone = surplus(cache(folder), limits, datetime.now(UTC))
-    assert names(gone) == ["bases/b"]
-    assert (folder / "tools" / "t").stat().st_mtime == 10**9
+    assert names(gone) == [BASE]
+    assert (folder / TOOL).stat().st_mtime == 10**9
 
 
 def test_removed_without_a_trace(folder: Path) -> None:
-    used(folder / "tools" / "t")
+    used(folder / TOOL)
     assert len(list(remove(cache(folder), NO_ENGINE))) == 3
     assert [path for path in folder.rglob("*") if path.is_file()] == []
 
 
 def test_what_is_being_made_stays(folder: Path) -> None:
-    with (folder / "bases" / "b.lock").open("w") as guard:
+    with (folder / f"{BASE}.lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
-        assert names(remove(cache(folder), NO_ENGINE)) == ["debs/d.deb", "tools/t"]
-    assert (folder / "bases" / "b" / "file").exists()
+        assert names(remove(cache(folder), NO_ENGINE)) == [DEB, TOOL]
+    assert (folder / BASE / "file").exists()
 
 
 def test_the_faster_process_wins(tmp_path: Path) -> None:
@@ -148,7 +151,7 @@ def test_a_cache_that_may_only_be_read_serves(
 
     monkeypatch.setattr(os, "utime", refuse)
     monkeypatch.setattr(Path, "touch", refuse)
-    for name in ("tools/t", "debs/d.deb"):
+    for name in (TOOL, DEB):
         assert used(folder / name) == folder / name
 
 

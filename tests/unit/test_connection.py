@@ -1,0 +1,236 @@
+"""Which engine is spoken to: as the docker CLI decides, and never another one in its place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.fakes import FakeRunner
+from tests.unit.test_tasks import invoke
+from torch_images import engine, setup
+from torch_images.connection import Endpoint, current
+from torch_images.errors import EngineError
+from torch_images.runner import Runner
+
+SOCKET = "unix:///var/run/docker.sock"
+MEMORY = {"MetadataPath": "<IN MEMORY>", "TLSPath": "<IN MEMORY>"}
+
+# The client alone: no engine is asked for anything.
+needs_cli = pytest.mark.skipif(not shutil.which("docker"), reason="there is no docker CLI")
+
+
+def said(host: str, *material: str, skip: bool = False, tls_path: str = "<IN MEMORY>") -> str:
+    """The words of `docker context inspect` 28.2."""
+    context = {
+        "Name": "x",
+        "Metadata": {},
+        "Endpoints": {"docker": {"Host": host, "SkipTLSVerify": skip}},
+        "TLSMaterial": {"docker": list(material)} if material else {},
+        "Storage": {**MEMORY, "TLSPath": tls_path},
+    }
+    return json.dumps([context])
+
+
+def answer(output: str, code: int = 0) -> FakeRunner:
+    return FakeRunner({"docker context inspect": (code, output)})
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "wanted"),
+    [
+        (said(SOCKET), {}, Endpoint(host=SOCKET)),
+        (
+            said("tcp://h:2376", "key.pem", "ca.pem", "cert.pem"),
+            {"DOCKER_CERT_PATH": "/certs"},
+            Endpoint(
+                host="tcp://h:2376",
+                tls=True,
+                ca=Path("/certs/ca.pem"),
+                client=(Path("/certs/cert.pem"), Path("/certs/key.pem")),
+            ),
+        ),
+        (
+            said("tcp://h:2376", "ca.pem"),
+            {"DOCKER_CONFIG": "/config"},
+            Endpoint(host="tcp://h:2376", tls=True, ca=Path("/config/ca.pem")),
+        ),
+        (
+            said("tcp://h:1", "ca.pem", "cert.pem", "key.pem", skip=True, tls_path="/c/tls/5c"),
+            {"DOCKER_CERT_PATH": "/certs"},
+            Endpoint(
+                host="tcp://h:1",
+                tls=True,
+                verify=False,
+                ca=Path("/c/tls/5c/docker/ca.pem"),
+                client=(Path("/c/tls/5c/docker/cert.pem"), Path("/c/tls/5c/docker/key.pem")),
+            ),
+        ),
+        (said("tcp://h:1", skip=True), {}, Endpoint(host="tcp://h:1", tls=True, verify=False)),
+    ],
+)
+def test_what_the_cli_says(words: str, environ: dict[str, str], wanted: Endpoint) -> None:
+    assert current(answer(words), environ) == wanted
+
+
+@pytest.mark.parametrize("words", ["", "[]", "{}", "[5]", '[{"Endpoints": {}}]', "[" * 9000])
+def test_what_the_cli_cannot_have_meant(words: str) -> None:
+    with pytest.raises(EngineError, match="the current Docker context names no engine; see"):
+        current(answer(words), {})
+
+
+def test_a_password_is_not_repeated() -> None:
+    host = "http://me:secret@[::1"
+    with pytest.raises(
+        EngineError, match=r"^DOCKER_HOST names no engine; give an address"
+    ) as caught:
+        current(answer(f'parse "{host}": bad', 1), {"DOCKER_HOST": host})
+    assert "secret" not in str(caught.value)
+
+
+def test_certificates_reach_the_client(tmp_path: Path) -> None:
+    for name in ("ca.pem", "cert.pem", "key.pem"):
+        (tmp_path / name).touch()
+    pair = (tmp_path / "cert.pem", tmp_path / "key.pem")
+    found = engine._tls(Endpoint(host="tcp://h:1", tls=True, ca=tmp_path / "ca.pem", client=pair))
+    assert not isinstance(found, bool)
+    assert (found.verify, found.ca_cert) == (True, str(tmp_path / "ca.pem"))
+    assert found.cert == tuple(map(str, pair))
+    found = engine._tls(Endpoint(host="tcp://h:1", tls=True, verify=False))
+    assert not isinstance(found, bool)
+    assert not found.verify
+    assert engine._tls(Endpoint(host="tcp://h:1")) is False
+    assert engine._tls(Endpoint(host=SOCKET, tls=True)) is False
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Docker configuration of its own, without anything in it, and nothing in the environment."""
+    folder = tmp_path / "docker config"
+    folder.mkdir()
+    for name in [name for name in os.environ if name.startswith("DOCKER_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
+    return folder
+
+
+def context(config: Path, name: str, host: str) -> Path:
+    """Make a context; the file that describes it."""
+    command = ["docker", "context", "create", name, "--docker", f"host={host}"]
+    subprocess.run(command, check=True, capture_output=True)
+    return config / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
+
+
+@needs_cli
+def test_the_order_of_what_names_an_engine(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert current(Runner()).host == SOCKET
+    context(config, "one", "tcp://127.0.0.1:1")
+    context(config, "two", "tcp://127.0.0.1:2")
+    settings = config / "config.json"
+    settings.write_text('{"currentContext": "one"}')
+    assert current(Runner()).host == "tcp://127.0.0.1:1"
+    monkeypatch.setenv("DOCKER_CONTEXT", "two")
+    assert current(Runner()).host == "tcp://127.0.0.1:2"
+    monkeypatch.setenv("DOCKER_CONTEXT", "default")
+    assert current(Runner()).host == SOCKET
+    monkeypatch.setenv("DOCKER_CONTEXT", "none such")
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:3")
+    assert current(Runner()).host == "tcp://127.0.0.1:3"
+    monkeypatch.setenv("DOCKER_HOST", "")
+    monkeypatch.setenv("DOCKER_CONTEXT", "")
+    assert current(Runner()).host == "tcp://127.0.0.1:1"
+
+
+@needs_cli
+@pytest.mark.parametrize("allowed", ["", "ask", "yes"])
+def test_a_mistyped_context_is_no_other_engine(
+    config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, allowed: str
+) -> None:
+    """./inv may set an engine up, but not in place of the one that was meant."""
+    monkeypatch.setenv("DOCKER_CONTEXT", "prodction")
+    with pytest.raises(EngineError, match=r"^there is no Docker context 'prodction'; see"):
+        setup.ready_engine(tmp_path, Runner(), allowed=allowed)
+    monkeypatch.delenv("DOCKER_CONTEXT")
+    (config / "config.json").write_text('{"currentContext": "gone"}')
+    with pytest.raises(EngineError, match=r"^there is no Docker context 'gone'; see"):
+        setup.ready_engine(tmp_path, Runner(), allowed=allowed)
+
+
+@needs_cli
+@pytest.mark.parametrize("text", ["{bad", "[]", '{"currentContext": 5}', '{"auths": 5}'])
+def test_a_broken_configuration_is_no_default_engine(
+    config: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (config / "config.json").write_text(text)
+    with pytest.raises(EngineError, match=r"^Docker's configuration cannot be read: .*; correct"):
+        current(Runner())
+    monkeypatch.setenv("DOCKER_CONTEXT", "default")  # as the CLI: it has no say then
+    assert current(Runner()).host == SOCKET
+
+
+@needs_cli
+def test_a_configuration_that_is_a_folder(config: Path) -> None:
+    (config / "config.json").mkdir()
+    with pytest.raises(EngineError, match=r"^Docker's configuration cannot be read: .*directory"):
+        current(Runner())
+
+
+@needs_cli
+@pytest.mark.parametrize("text", ["{bad", "", "[]", '{"Name": "one", "Endpoints": {}}'])
+def test_a_damaged_context(config: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    context(config, "one", "tcp://127.0.0.1:1").write_text(text)
+    monkeypatch.setenv("DOCKER_CONTEXT", "one")
+    with pytest.raises(EngineError, match="names no engine"):
+        current(Runner())
+
+
+@needs_cli
+@pytest.mark.parametrize(
+    "host",
+    [
+        "http://[::1",
+        "tcp://",
+        "tcp://h:99999",
+        "tcp://h:port",
+        "fd://x",
+        "npipe://x",
+        "ssh://h",
+        "nonsense://x",
+        "tcp://user:secret@[::1",
+        "tcp://" + "a" * 300 + ":1",
+        "tcp://127.0.0.1:1/%zz",
+    ],
+)
+def test_addresses_that_lead_nowhere(root: Path, config: Path, host: str) -> None:
+    done = invoke(root, "sbom", "nothing", DOCKER_HOST=host, DOCKER_CONFIG=str(config))
+    assert done.returncode == 4, done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "secret" not in line
+
+
+@needs_cli
+@pytest.mark.parametrize("text", ["null", "[]", '{"proxies": {"default": 5}}', '{"auths": [1]}'])
+def test_a_configuration_that_docker_py_does_not_expect(
+    root: Path, config: Path, text: str
+) -> None:
+    (config / "config.json").write_text(text)
+    done = invoke(root, "sbom", "nothing", DOCKER_HOST="unix:///nowhere", DOCKER_CONFIG=str(config))
+    assert done.returncode == 4, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@needs_cli
+def test_no_engine_is_started_in_place_of_another(root: Path, config: Path) -> None:
+    context(config, "far", "tcp://127.0.0.1:1")
+    for name in ("far", "gone"):
+        env = {**os.environ, "DOCKER_CONTEXT": name, "TORCH_IMAGES_ENGINE_PID": os.devnull}
+        command = [str(root / "scripts/setup-engine"), "--dry-run"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 3
+        assert "no engine answers at the current Docker context; start it" in done.stderr

@@ -1,0 +1,358 @@
+"""Trees that somebody else wrote: real git, and nothing that they hold runs or leaves its place."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torch_images import checkout, toolchain
+from torch_images.config import Config, Tree
+from torch_images.errors import (
+    ConfigError,
+    LockError,
+    NetworkError,
+    TorchImagesError,
+    UsageError,
+)
+from torch_images.network import Network
+from torch_images.runner import Runner
+from torch_images.sources import LockedTree
+
+INFO = '{"llvm_hash": "%s", "build_number": %s, "sha256sum": {"ubuntu-x64": "%s"}}'
+HOOK = "./hook.sh"
+# Each would end the name of a section of git's configuration, or its line, and begin another.
+PATHS = [
+    f'a"] [core] fsmonitor = {HOOK} #',
+    f'a"]\n[core]\n\tfsmonitor = {HOOK}\n#',
+    f"a\n[core]\n\tfsmonitor = {HOOK}\n#",
+    "a.insteadOf=b",
+    "a b\\",
+    "-c core.fsmonitor=./hook.sh",
+]
+
+
+def git(folder: Path, *words: str, **environment: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *words]
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
+    return done.stdout.strip()
+
+
+def commit(folder: Path) -> str:
+    git(folder, "commit", "--quiet", "--all", "--message=x")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def made(folder: Path, **files: str) -> Path:
+    """A repository with one commit."""
+    folder.mkdir(parents=True)
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    for name, text in {"file": folder.name, **files}.items():
+        (folder / name).write_text(text)
+    git(folder, "add", ".")
+    commit(folder)
+    return folder
+
+
+def submodule(outer: Path, path: str, inner: Path, url: str, **more: str) -> None:
+    """Record a submodule and check it out, as a clone of `outer` would have it."""
+    git(outer, "clone", "--quiet", str(inner), str(outer / path))
+    git(outer / path, "remote", "set-url", "--", "origin", url)
+    head = git(inner, "rev-parse", "HEAD")
+    git(outer, "update-index", "--add", "--cacheinfo", f"160000,{head},{path}")
+    for key, value in {"path": path, "url": url, **more}.items():
+        git(outer, "config", "--file", ".gitmodules", f"submodule.x.{key}", value)
+    git(outer, "add", ".gitmodules")
+    git(outer, "config", "submodule.x.url", url)
+    commit(outer)
+
+
+def hooked(folder: Path, marker: Path) -> Path:
+    """A repository with a program that must never run."""
+    script = f"#!/bin/sh\ntouch '{marker}'\n"
+    outer = made(folder, **{"hook.sh": script})
+    (outer / "hook.sh").chmod(0o755)
+    commit(outer)
+    return outer
+
+
+def check_out(repository: str | Path, cache: Path, head: str = "") -> Path:
+    head = head or git(Path(repository), "rev-parse", "HEAD")
+    wanted = LockedTree(name="torch", version="1", repository=str(repository), commit=head)
+    return checkout.check_out(wanted, cache=cache, network=Network(), run=Runner())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_path_of_a_submodule_is_a_path(tmp_path: Path, path: str) -> None:
+    marker, inner = tmp_path / "ran", made(tmp_path / "inner")
+    outer = hooked(tmp_path / "outer", marker)
+    submodule(outer, path, inner, "https://nowhere.invalid/inner")
+    try:
+        folder = check_out(outer, tmp_path / "cache")
+        assert (folder / path / "file").read_text() == "inner"
+    except TorchImagesError as error:  # git itself takes no newline, nor a dash, in front
+        assert path.startswith("-") or "\n" in path, error
+        assert "\n" not in str(error)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("folder", PATHS[:2] + ["a=b.c", "a\nb", "a;b", "$(touch ran)"])
+def test_the_folder_of_a_tree_is_a_folder(
+    tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    marker, inner = tmp_path / "ran", made(tmp_path / "inner")
+    outer = hooked(tmp_path / folder.replace("/", "_") / "outer", marker)
+    submodule(outer, "sub", inner, "https://nowhere.invalid/inner")
+    assert (check_out(outer, tmp_path / "cache") / "sub/file").read_text() == "inner"
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("home", [f'h"\n[core]\n\tfsmonitor = {HOOK}\n#', "h;x", "h #"])
+def test_the_home_is_a_folder(tmp_path: Path, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = tmp_path / "ran"
+    (tmp_path / home.replace("/", "_")).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / home.replace("/", "_")))
+    check_out(hooked(tmp_path / "outer", marker), tmp_path / "cache")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("mirror", ['http://127.0.0.1:1/"]\n[core]\n\tfsmonitor = ./x\n#', "x\ny"])
+def test_a_mirror_is_one_line(tmp_path: Path, mirror: str) -> None:
+    wanted = LockedTree(name="torch", version="1", repository="https://x/y", commit="a" * 40)
+    network = Network(source_mirror=mirror)
+    with pytest.raises(ConfigError, match="TORCH_IMAGES_SOURCE_MIRROR is not one line"):
+        checkout.check_out(wanted, cache=tmp_path, network=network, run=Runner())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"url": "https://nowhere.invalid/x", "update": "!touch ran"},
+        {"url": "ext::sh -c touch% ran"},
+        {"url": "--upload-pack=touch ran"},
+        {"url": "ssh://-oProxyCommand=touch${IFS}ran/x"},
+    ],
+)
+def test_what_gitmodules_says_is_not_run(
+    tmp_path: Path, said: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, outer = made(tmp_path / "inner"), made(tmp_path / "outer")
+    submodule(outer, "sub", inner, **said)
+    copy = tmp_path / "copy"  # without the submodule, which its address must give then
+    git(tmp_path, "clone", "--quiet", str(outer), str(copy))
+    (tmp_path / "config").write_text('[protocol "ext"]\n\tallow = always\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    with pytest.raises(TorchImagesError) as caught:
+        check_out(copy, tmp_path / "cache")
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.rglob("ran"))
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_submodule_is_no_folder_of_this_host(
+    tmp_path: Path, scheme: str, allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a named folder that has it not checked out, and of a URL alike."""
+    inner, outer = made(tmp_path / "private"), made(tmp_path / "outer")
+    submodule(outer, "sub", inner, f"{scheme}{inner}")
+    copy = tmp_path / "copy"
+    git(tmp_path, "clone", "--quiet", str(outer), str(copy))
+    if allowed:  # by the user's own settings, for trees that the user trusts
+        (tmp_path / "config").write_text('[protocol "file"]\n\tallow = always\n')
+        monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    head = git(outer, "rev-parse", "HEAD")
+    for repository in (copy, f"file://{copy}"):
+        with pytest.raises(LockError, match="is not on the network: its address is one of file;"):
+            check_out(repository, tmp_path / "cache", head)
+
+
+def test_a_submodule_that_a_link_leads_away_from(tmp_path: Path) -> None:
+    """At the commit that is named it is a submodule; today it is a link to another repository."""
+    inner, outer = made(tmp_path / "private"), made(tmp_path / "outer")
+    submodule(outer, "sub", inner, "https://nowhere.invalid/inner")
+    head = git(outer, "rev-parse", "HEAD")
+    (outer / "sub").rename(tmp_path / "elsewhere")
+    (outer / "sub").symlink_to(inner)
+    with pytest.raises(NetworkError):
+        check_out(outer, tmp_path / "cache", head)
+
+
+def test_links_of_a_tree_are_not_followed(tmp_path: Path) -> None:
+    victim, outer = made(tmp_path / "victim"), made(tmp_path / "outer")
+    (outer / "link").symlink_to(victim)
+    (outer / "up").symlink_to("..")
+    git(outer, "add", ".")
+    commit(outer)
+    folder = check_out(outer, tmp_path / "cache")
+    assert (victim / ".git").is_dir()
+    assert (folder / "link").is_symlink()
+
+
+def test_hooks_and_monitors_of_the_user_do_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are for the user's own work, and may run what lies in a tree."""
+    marker, hooks = tmp_path / "ran", tmp_path / "hooks"
+    outer = hooked(tmp_path / "outer", marker)
+    inner = hooked(tmp_path / "inner", marker)
+    submodule(outer, "sub", inner, "https://nowhere.invalid/inner")
+    hooks.mkdir()
+    for name in ("post-checkout", "reference-transaction"):
+        (hooks / name).write_text(f"#!/bin/sh\n{HOOK}\n")
+        (hooks / name).chmod(0o755)
+    (tmp_path / "config").write_text(f"[core]\n\thooksPath = {hooks}\n\tfsmonitor = {HOOK}\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    checkout.parse(str(outer), Runner())
+    folder = check_out(outer, tmp_path / "cache")
+    assert (folder / "sub/file").read_text() == "inner"
+    assert not marker.exists()
+
+
+def test_the_repository_that_git_is_at_work_in_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hook of git's has GIT_DIR and GIT_INDEX_FILE set, and may start a build."""
+    mine, outer = made(tmp_path / "mine"), made(tmp_path / "outer")
+    before = git(mine, "rev-parse", "HEAD"), git(mine, "config", "--local", "--list")
+    monkeypatch.setenv("GIT_DIR", str(mine / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(mine))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(mine / ".git/index"))
+    repository, head = checkout.parse(str(outer), Runner())
+    with monkeypatch.context() as plain:
+        for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+            plain.delenv(name)
+        assert head == git(outer, "rev-parse", "HEAD")
+    folder = check_out(repository, tmp_path / "cache", head)
+    assert (folder / "file").read_text() == "outer"
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name)
+    assert before == (git(mine, "rev-parse", "HEAD"), git(mine, "config", "--local", "--list"))
+    assert git(mine, "status", "--porcelain") == ""
+
+
+def test_what_the_user_hands_to_git_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer, elsewhere = made(tmp_path / "outer"), "https://nowhere.invalid/outer"
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", f"url.{outer}.insteadOf")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", elsewhere)
+    head = git(outer, "rev-parse", "HEAD")
+    assert (check_out(elsewhere, tmp_path / "cache", head) / "file").read_text() == "outer"
+
+
+def named(config: Config, repository: str, cache: Path) -> Tree:
+    torch = next(s.torch for s in config.sources if s.name == "fork")
+    assert torch
+    return checkout.with_tree(torch, repository, cache=cache, network=Network(), run=Runner())
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+@pytest.mark.parametrize("link", ["SECRET", "../../outer/../secret", "file"])
+def test_the_version_is_no_link(tmp_path: Path, config: Config, scheme: str, link: str) -> None:
+    (tmp_path / "secret").write_text("1.2.3\n")
+    outer = made(tmp_path / "outer")
+    (outer / "version.txt").symlink_to(link.replace("SECRET", str(tmp_path / "secret")))
+    git(outer, "add", ".")
+    where = f"{scheme}{outer}@{commit(outer)}"
+    with pytest.raises(UsageError, match=r"version\.txt of .*outer is no small file"):
+        named(config, where, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("link", ["../../../secret", "SECRET", "loop/version.txt", "version.txt"])
+def test_a_cached_tree_is_not_read_through_links(tmp_path: Path, config: Config, link: str) -> None:
+    (tmp_path / "secret").write_text("1.2.3\n")
+    head, cache = "a" * 40, tmp_path / "cache"
+    tree = cache / "sources" / f"torch-{head}" / "tree"
+    tree.mkdir(parents=True)
+    (tree / "loop").symlink_to("loop")
+    (tree / "version.txt").symlink_to(link.replace("SECRET", str(tmp_path / "secret")))
+    with pytest.raises(LockError, match=r"is a link to a place outside the tree|is no short text"):
+        named(config, f"https://nowhere.invalid/x@{head}", cache)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("llvm-hash.txt", ""),
+        ("llvm-hash.txt", "../../evil"),
+        ("llvm-hash.txt", "0123456\n8"),
+        ("json-version.txt", ""),
+        ("json-version.txt", "v3\n# sha256:"),
+        ("json-version.txt", "../../../../evil"),
+        ("json-version.txt", ".."),
+        ("llvm-info.json", "{"),
+        ("llvm-info.json", "[]"),
+        ("llvm-info.json", "{}"),
+        ("llvm-info.json", "[" * 60000),
+        ("llvm-info.json", '{"llvm_hash": 5, "build_number": 1, "sha256sum": {}}'),
+        ("llvm-info.json", INFO % ("a" * 40, '"/../x"', "b" * 64)),
+        ("llvm-info.json", INFO % ("a" * 40, "1", "b\\n")),
+        ("llvm-info.json", "x" * 100000),
+    ],
+)
+def test_what_triton_says_is_parsed(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / "cmake").mkdir()
+    (tmp_path / "cmake/llvm-hash.txt").write_text("0" * 40)
+    (tmp_path / "cmake/json-version.txt").write_text("v3.11.3\n")
+    assert len(list(toolchain._wanted(tmp_path))) == 2
+    (tmp_path / "cmake" / name).write_text(text)
+    with pytest.raises(LockError, match=rf"cmake/{name} of "):
+        list(toolchain._wanted(tmp_path))
+
+
+def test_what_triton_says_is_not_read_through_links(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/llvm-hash.txt").write_text("0" * 40)
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "cmake").symlink_to("../elsewhere")
+    with pytest.raises(LockError, match=r"is a link to a place outside the tree"):
+        list(toolchain._wanted(tree))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nightly",
+        "v2.13.0",
+        "2.13.0-alpha",
+        "2.13.0+cu130",
+        "1!2.0",
+        "2.13.0\n2.14.0",
+        "2.0\u0660",
+        "2." + "1" * 5000,
+        "1" * 60,
+        "$(reboot)",
+    ],
+)
+def test_a_version_is_checked_before_anything_is_compiled(
+    tmp_path: Path, config: Config, text: str
+) -> None:
+    outer = made(tmp_path / "outer", **{"version.txt": text})
+    with pytest.raises(UsageError, match=r"version\.txt of .* does not hold a version: ") as caught:
+        named(config, str(outer), tmp_path / "cache")
+    assert len(str(caught.value)) < 400 + len(str(outer))
+
+
+@pytest.mark.parametrize("text", ["2.13.0a0\n", "2.12.1", " 2.13.0.dev20260101\n", "2.13.0rc1"])
+def test_a_version_that_a_tag_can_have(tmp_path: Path, config: Config, text: str) -> None:
+    outer = made(tmp_path / "outer", **{"version.txt": text})
+    for where in (str(outer), f"file://{outer}@{git(outer, 'rev-parse', 'HEAD')}"):
+        assert named(config, where, tmp_path / "cache").version == text.strip()
+    assert not (tmp_path / "cache").exists()  # it is all a dry run may do
+
+
+def test_a_tree_without_a_version_has_the_one_of_images_yaml(
+    tmp_path: Path, config: Config
+) -> None:
+    outer = made(tmp_path / "outer")
+    torch = next(s.torch for s in config.sources if s.name == "fork")
+    assert torch
+    assert named(config, str(outer), tmp_path / "cache").version == torch.version

@@ -1,0 +1,139 @@
+"""`invoke test` and ./inv in folders whose names a shell would read as commands."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NAMES = ["a b", "x; touch ran; #", "$(touch ran) `touch ran`", 'it\'s "q" & touch ran']
+# Stands in for ruff, mypy and pytest, whose own work takes minutes.
+STUB = """
+import os, sys
+with open("log", "a") as log:
+    name = os.path.basename(__file__)
+    print(name, *sys.argv[1:], sys.stdout.isatty(), os.getcwd(), sep="|", file=log)
+sys.exit(7 if os.environ.get("FAILS") == name else 0)
+"""
+
+
+@pytest.fixture(params=NAMES)
+def project(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> Path:
+    """The project in a folder of a name, with stubs of what it would start."""
+    folder = tmp_path / str(request.param)
+    folder.mkdir()
+    for name in ("torch_images", "scripts", ".ci"):
+        shutil.copytree(root / name, folder / name)
+    for name in ("tasks.py", "inv"):
+        shutil.copy(root / name, folder / name)
+    for name in ("ruff", "mypy", "pytest"):
+        (folder / f"{name}.py").write_text(STUB)
+    return folder
+
+
+def fast(project: Path, **environment: str) -> tuple[int, str, list[list[str]]]:
+    """Run `invoke test --fast` on a terminal: exit code, what it shows, what was started."""
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "invoke", "test", "--fast"],
+        cwd=project,
+        env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": "", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(ours, 65536)
+        except OSError:  # its other end is closed
+            break
+    os.close(ours)
+    log = (project / "log").read_text().splitlines()
+    return process.wait(), shown.decode(), [line.split("|") for line in log]
+
+
+def test_no_part_of_a_path_is_a_command(project: Path) -> None:
+    code, shown, started = fast(project)
+    assert code == 0, shown
+    assert [words[:3] for words in started] == [
+        ["ruff.py", "check", "."],
+        ["ruff.py", "format", "--check"],
+        ["mypy.py", "True", str(project)],
+        ["pytest.py", "tests/integration", "--collect-only"],
+        ["pytest.py", "tests/unit", "True"],
+    ]
+    for words in started:
+        assert words[-2:] == ["True", str(project)]  # a terminal, so colours and progress
+    assert not list(project.parent.rglob("ran"))
+
+
+def test_the_first_failure_ends_it(project: Path) -> None:
+    code, shown, started = fast(project, FAILS="mypy.py")
+    assert code == 1
+    assert [words[0] for words in started] == ["ruff.py", "ruff.py", "mypy.py"]
+    assert shown.splitlines()[-1].startswith("error: exit code 7 from: ")
+    assert not list(project.parent.rglob("ran"))
+
+
+def test_inv_in_such_a_folder(project: Path, root: Path) -> None:
+    """With an environment whose programs begin as pip writes them for a path with blanks."""
+    folder = project / ".venv"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin/python").symlink_to(sys.executable)
+    (project / "locks").mkdir()
+    for name in ("locks/host.txt", ".venv/installed.txt"):
+        (project / name).write_text("x")
+    (project / "invoke.py").write_text("import sys; print('invoked', *sys.argv[1:])")
+    command = [str(project / "inv"), "--yes", "two words", "$(touch ran)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root.parent)
+    assert done.stdout == "invoked two words $(touch ran)\n", done.stderr
+    assert not list(project.parent.rglob("ran"))
+
+
+@pytest.mark.parametrize("made", ["folder", "link", "file"])
+def test_inv_leaves_an_environment_of_somebody_else(root: Path, tmp_path: Path, made: str) -> None:
+    shutil.copy(root / "inv", tmp_path)
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks/host.txt").write_text("x")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/pyvenv.cfg").write_text("mine")
+    if made == "link":
+        (tmp_path / ".venv").symlink_to("mine")
+    elif made == "folder":
+        shutil.copytree(tmp_path / "mine", tmp_path / ".venv")
+    else:
+        (tmp_path / ".venv").write_text("mine")
+    done = subprocess.run([tmp_path / "inv"], capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert done.stderr == "setup: .venv was not made by ./inv; move it away, or remove it\n"
+    kept = tmp_path / ".venv"
+    assert (kept if made == "file" else kept / "pyvenv.cfg").read_text() == "mine"
+
+
+def test_inv_takes_up_its_own(root: Path, tmp_path: Path) -> None:
+    """One that was interrupted is made again; here with a Python whose pip fails."""
+    shutil.copy(root / "inv", tmp_path)
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks/host.txt").write_text("x")
+    (tmp_path / ".venv/half").mkdir(parents=True)
+    (tmp_path / ".venv/torch-images").touch()
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin/python3"
+    python.write_text(
+        '#!/bin/sh\n[ "$1" = -c ] && exit 0\nls .venv >found\n'
+        "mkdir .venv/bin\nprintf '#!/bin/sh\\nexit 1\\n' >.venv/bin/python\n"
+        "chmod +x .venv/bin/python\n"
+    )
+    python.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    done = subprocess.run([tmp_path / "inv"], env=env, capture_output=True, text=True, check=False)
+    assert "setup: the Python environment could not be made; check network" in done.stderr
+    assert not (tmp_path / ".venv").exists()
+    # What was half made is gone before, and the mark is there from the start.
+    assert (tmp_path / "found").read_text() == "torch-images\n"

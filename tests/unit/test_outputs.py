@@ -1,0 +1,351 @@
+"""Folders that a user names: what is theirs stays as it is, and the refusal is one line."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.fakes import FakeRunner
+from tests.unit.test_tasks import invoke
+from torch_images import bake, bench_tasks, build, outputs, prune, publish
+from torch_images.config import Config
+from torch_images.engine import Engine
+from torch_images.errors import UsageError
+from torch_images.network import Network
+from torch_images.planned import Planned
+from torch_images.render import Context, ContextFile, write_context
+from torch_images.workplace import Workplace
+
+IMAGE = "cu130-sm120-wheel-bookworm-runtime"
+CONTEXT = Context(
+    id="x",
+    files=(
+        ContextFile(path="Dockerfile", data=b"FROM scratch\n"),
+        ContextFile(path="build/step", data=b"true\n", executable=True),
+    ),
+)
+
+
+def listing(folder: Path) -> dict[str, tuple[int, str]]:
+    """All that is below a folder: kind, and content or target."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        kind = stat.S_IFMT(path.lstat().st_mode)
+        text = str(path.readlink()) if path.is_symlink() else ""
+        text = text or (path.read_text(errors="replace") if stat.S_ISREG(kind) else "")
+        found[str(path.relative_to(folder))] = (kind, text)
+    return found
+
+
+def write(folder: str | Path) -> None:
+    write_context(CONTEXT, Path(folder), keep=True)
+
+
+def edited(folder: Path) -> None:
+    write(folder)
+    (folder / "Dockerfile").write_text("FROM mine\n")
+
+
+def added(folder: Path) -> None:
+    write(folder)
+    (folder / "build/notes").write_text("mine")
+
+
+def linked(folder: Path) -> None:
+    write(folder)
+    shutil.move(folder / "build", folder.parent / "kept")
+    (folder / "build").symlink_to("../kept")
+
+
+def empty_folder_added(folder: Path) -> None:
+    write(folder)
+    (folder / "mine").mkdir()
+
+
+def forged(folder: Path) -> None:
+    (folder / "mine").mkdir(parents=True)
+    (folder / "mine/file").write_text("mine")
+    (folder / outputs.MARK).write_text(f"{'0' * 64}  mine/file\n")
+
+
+def mark_is_a_link(folder: Path) -> None:
+    write(folder)
+    (folder / outputs.MARK).rename(folder.parent / "list")
+    (folder / outputs.MARK).symlink_to(folder.parent / "list")
+
+
+def unmarked(folder: Path) -> None:
+    write_context(CONTEXT, folder)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "name"),
+    [
+        (edited, "Dockerfile"),
+        (added, "build/notes"),
+        (linked, "build"),
+        (empty_folder_added, "mine"),
+        (forged, "mine/file"),
+        (mark_is_a_link, r"\.torch-images"),
+        (unmarked, "Dockerfile"),
+    ],
+)
+def test_what_was_not_written_here_stays(
+    tmp_path: Path, prepare: Callable[[Path], None], name: str
+) -> None:
+    folder = tmp_path / "out"
+    prepare(folder)
+    before = listing(tmp_path)
+    with pytest.raises(UsageError, match=f"has {name}, which was not written by this; name a new"):
+        write(folder)
+    assert listing(tmp_path) == before
+
+
+def test_new_empty_and_written_here(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "deep"
+    write(folder)
+    first = listing(folder)
+    assert set(first) == {"Dockerfile", "build", "build/step", outputs.MARK}
+    digest = hashlib.sha256(b"FROM scratch\n").hexdigest()
+    assert f"{digest}  Dockerfile\n" in (folder / outputs.MARK).read_text()
+    (folder / "build/step").unlink()  # what is gone is no reason to refuse
+    write(folder)
+    assert listing(folder) == first
+    less = Context(id="x", files=CONTEXT.files[:1])
+    write_context(less, folder, keep=True)
+    assert set(listing(folder)) == {"Dockerfile", outputs.MARK}
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "empty")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "new"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["deep"]
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        (".", "is the folder that this runs in, or above it"),
+        ("./", "is the folder that this runs in"),
+        ("..", "is the folder that this runs in, or above it"),
+        ("../..", "is the folder that this runs in, or above it"),
+        ("/", "is the folder that this runs in, or above it"),
+        ("../here/sub/..", "is the folder that this runs in"),
+        ("file", "file is not a folder"),
+        ("file/below", "file is not a folder"),
+        ("link", "link is a link"),
+        ("link/", "link is a link"),
+        ("dangling", "dangling is a link"),
+        ("loop/below", "cannot be written|not a folder"),
+        ("to-file", "to-file is a link"),
+        ("sub", "sub has mine, which was not written by this"),
+        ("pipe", "pipe is not a folder"),
+        ("/proc/torch-images", "/proc/torch-images cannot be written"),
+        ("/sys/torch-images/x", "/sys/torch-images/x cannot be written"),
+        ("/dev/null", "/dev/null is not a folder"),
+        ("x" * 300, "cannot be written: File name too long"),
+    ],
+)
+def test_where_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, words: str
+) -> None:
+    here = tmp_path / "here"
+    (here / "sub").mkdir(parents=True)
+    (here / "sub/mine").write_text("mine")
+    (here / "file").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(here / "pipe")
+    for link, target in {
+        "link": "../empty",
+        "dangling": "nowhere",
+        "loop": "loop",
+        "to-file": "file",
+    }.items():
+        (here / link).symlink_to(target)
+    monkeypatch.chdir(here)
+    before = listing(tmp_path)
+    with pytest.raises(UsageError, match=words) as caught:
+        write(named)
+    assert "\n" not in str(caught.value)
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    with pytest.raises(UsageError, match="cannot be written"):
+        write(tmp_path / "out")
+
+
+def test_the_folder_above_need_not_be_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is on the way may be a link: many homes are."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "home").symlink_to("real")
+    write(tmp_path / "home/out")
+    assert (tmp_path / "real/out/Dockerfile").is_file()
+
+
+def test_what_fails_on_the_way_leaves_all_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "out")
+    before = listing(tmp_path)
+    evil = Context(id="x", files=(*CONTEXT.files, ContextFile(path="build", data=b"")))
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_context(evil, tmp_path / "out", keep=True)
+    assert listing(tmp_path) == before
+    real = Path.rename
+
+    def busy(path: Path, target: Path) -> Path:
+        if path.name == "made":
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", busy)
+    with pytest.raises(UsageError, match="cannot be written: Device or resource busy"):
+        write(tmp_path / "out")
+    assert listing(tmp_path) == before
+
+
+def test_a_full_disk_is_the_disk(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="full"), outputs.saying(tmp_path):
+        raise OSError(errno.ENOSPC, "full")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
+def test_any_list_is_read(text: str) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch, "out")
+        folder.mkdir()
+        (folder / outputs.MARK).write_text(text)
+        (folder / "mine").write_text("mine")
+        with pytest.raises(UsageError):
+            outputs.claim(folder)
+        assert (folder / "mine").read_text() == "mine"
+
+
+def test_render_as_a_user_meets_it(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    done = invoke(root, "render", IMAGE, "--output", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {tmp_path} has notes, which was not written by this;")
+    assert len(done.stderr.splitlines()) == 1
+    assert listing(tmp_path) == {"notes": (stat.S_IFREG, "mine")}
+    for named in (".", "/", str(root)):
+        done = invoke(root, "render", IMAGE, "--output", named)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+def test_wheels_are_refused_before_hours_of_compiling(
+    config: Config, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "torch-2.11.0-cp311-cp311-linux_x86_64.whl").write_text("mine")
+    place = Workplace(root=root, cache=tmp_path / "c", network=Network(), locks=root / "locks")
+    run = FakeRunner()
+    with pytest.raises(UsageError, match=r"has torch-2\.11\.0-.*, which was not written by this"):
+        build.export(
+            config,
+            cast("Planned", None),
+            place,
+            bake.BuildOptions(),
+            tmp_path,
+            engine=cast("Engine", None),
+            run=run,
+        )
+    assert run.commands == []
+
+
+def test_wheels_of_several_images_share_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "dist"
+    folder.mkdir()
+    for name in ("a.whl", "b.whl", "a.whl"):
+        outputs.claim(folder)
+        made = tmp_path / "made"
+        made.mkdir()
+        (made / name).write_text(f"{name} {len(listing(folder))}")
+        outputs.mark(folder, made)
+        os.replace(made / name, folder / name)
+        made.rmdir()
+    assert set(listing(folder)) == {"a.whl", "b.whl", outputs.MARK}
+    outputs.claim(folder)
+    (folder / "c.whl").write_text("mine")
+    with pytest.raises(UsageError, match=r"has c\.whl"):
+        outputs.claim(folder)
+
+
+def test_a_comma_in_a_path_is_no_option_of_the_exporter() -> None:
+    assert bake.destination(Path('/a,type=x "b"')) == '"dest=/a,type=x ""b"""'
+
+
+@pytest.fixture
+def result(root: Path, tmp_path: Path) -> Path:
+    """A result in a folder of its own."""
+    folder = tmp_path / "bench"
+    folder.mkdir()
+    shutil.copy(root / "docs/benchmarks/h200/result.json", folder)
+    return folder / "result.json"
+
+
+@pytest.mark.parametrize("name", ["README.md", "gemm.svg", "shares.svg"])
+def test_a_report_replaces_only_reports(result: Path, name: str) -> None:
+    mine = result.parent / name
+    mine.write_text("# mine\n")
+    before = listing(result.parent)
+    with pytest.raises(UsageError, match=f"{name} is there, and is not of a report; name another"):
+        bench_tasks._write(result.read_text(), result.parent)
+    assert listing(result.parent) == before
+    mine.unlink()
+    bench_tasks._write(result.read_text(), result.parent)
+    bench_tasks._write(result.read_text(), result.parent)
+    assert json.loads(result.read_text())
+    assert not list(result.parent.glob(".*"))
+
+
+def test_a_result_is_not_replaced(result: Path) -> None:
+    with pytest.raises(UsageError, match=r"result\.json is there, and is not of a report"):
+        bench_tasks._require_ours(result.parent)
+    (result.parent / "README.md").symlink_to("/etc/hostname")
+    with pytest.raises(UsageError, match="is there, and is not of a report"):
+        bench_tasks._require_ours(result.parent, ["README.md"])
+
+
+def test_a_report_where_nothing_can_be_written(result: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        bench_tasks._write(result.read_text(), Path("/proc/torch-images"))
+
+
+def test_pruning_leaves_what_is_not_of_the_cache(tmp_path: Path) -> None:
+    """TORCH_IMAGES_CACHE may name a home with folders of these names in it."""
+    for name in ("sources/pytorch", "archives/taxes-2025.tar", "tools/bin", "debs/mine.deb"):
+        (tmp_path / name).mkdir(parents=True)
+    ours = tmp_path / "sources" / f"torch-{'a' * 40}"
+    ours.mkdir()
+    (tmp_path / "sources" / f"torch-{'b' * 40}").symlink_to(ours)
+    assert [item.path for item in prune.cache(tmp_path)] == [ours]
+
+
+def test_cleaning_leaves_what_is_no_context(tmp_path: Path) -> None:
+    class NoImages:
+        def tags(self, prefix: str = "") -> tuple[str, ...]:
+            return ()
+
+    place = Workplace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
+    (place.output / "cuda-notes").mkdir(parents=True)
+    (place.output / "cu.txt").write_text("mine")
+    (place.output / "cu130-link").symlink_to("cuda-notes")
+    made = Context(id="x", files=(ContextFile(path="layers.json", data=b"[]"),))
+    write_context(made, place.output / "cu130-x")
+    lines = publish.clean(place, cast("Engine", NoImages()), FakeRunner())
+    assert lines == ("removed build/cu130-x",)
+    assert sorted(p.name for p in place.output.iterdir()) == ["cu.txt", "cu130-link", "cuda-notes"]
