@@ -185,25 +185,27 @@ def tool_input(name: str) -> Input:
     return Input(name=name, request=_request(TOOLS[name]), python=_TOOLS_PYTHON)
 
 
+def image_inputs(config: Config, spec: ImageSpec) -> tuple[Input, ...]:
+    """Every lock file that an image needs, but for those of the tools."""
+    items = (
+        wheel_input(config, spec),
+        base_input(spec.base, spec.cuda),
+        compat_input(config, spec.cuda),
+        *variant_inputs(config, spec),
+        *unpacked_inputs(spec),
+        *tools_inputs(config, spec),
+        source_input(spec),
+        toolkit_input(config, spec),
+    )
+    return tuple(item for item in items if item)
+
+
 def inputs(config: Config, pattern: str = "*") -> tuple[Input, ...]:
     """Every lock file that the matrix needs whose name matches a glob.
 
     Raises UsageError if none does.
     """
-    found = {}
-    for spec in matrix(config):
-        for item in (
-            wheel_input(config, spec),
-            base_input(spec.base, spec.cuda),
-            compat_input(config, spec.cuda),
-            *variant_inputs(config, spec),
-            *unpacked_inputs(spec),
-            *tools_inputs(config, spec),
-            source_input(spec),
-            toolkit_input(config, spec),
-        ):
-            if item:
-                found[item.name] = item
+    found = {item.name: item for spec in matrix(config) for item in image_inputs(config, spec)}
     found |= {name: tool_input(name) for name in TOOLS}
     chosen = tuple(found[name] for name in sorted(found) if fnmatchcase(name, pattern))
     if not chosen:

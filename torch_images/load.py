@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
-
-from torch_images.arch import Capability
 from torch_images.config import (
     AXES,
     COMPAT_MODES,
@@ -27,21 +25,37 @@ from torch_images.config import (
     target_range,
 )
 from torch_images.errors import suggest
-from torch_images.loadfields import NAME, entry_name, packages, requirement, requirements
+from torch_images.loadfields import (
+    BRANCH,
+    NAME,
+    capability,
+    entry_name,
+    packages,
+    release,
+    requirements,
+    url,
+)
+from torch_images.loadnames import check_names
 from torch_images.loadpods import load_pods
 from torch_images.loadremovals import load_removals
 from torch_images.loadvariants import check_extras, load_extras, load_variants
 from torch_images.options import known_options
 from torch_images.yamlnode import Record, Value, load
 
-_TAGGED_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*:[A-Za-z0-9_][A-Za-z0-9._-]*")
+# The grammar of references, without a digest: https://github.com/distribution/reference
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_TAGGED_IMAGE = re.compile(
+    rf"(?:[a-z0-9.-]+(?::[0-9]{{1,5}})?/)?{_PART}(?:/{_PART})*:[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}"
+)
+_REGISTRY = re.compile(r"[a-z0-9]+(?:[.-]+[a-z0-9]+)*(?::[0-9]{1,5})?")
 _CUDA = re.compile(r"[1-9][0-9]\.[0-9]")
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
-_BRANCH = re.compile(r"[0-9]{3}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}")
-_URL = re.compile(r"https://[A-Za-z0-9.-]+(?:/[A-Za-z0-9._~/-]*)?")
-_ARCHIVE = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~/-]*)?")
+_NVCC_FLAGS = re.compile(r"-[A-Za-z0-9=_,.:/+-]*(?: -[A-Za-z0-9=_,.:/+-]*)*")
+_SYSTEM = re.compile(r"[a-z]+ [a-z]+")
+# More combinations than these would take seconds to go through; each of them hours to build.
+_MOST_COMBINATIONS = 5000
 
 
 def load_config(path: Path) -> Config:
@@ -52,48 +66,43 @@ def load_config(path: Path) -> Config:
         + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
         ("exclude", "extras", "removals"),
     )
-    architectures = tuple(_architecture(k, v) for k, v in top["architectures"].entries())
+    architectures = tuple(_architecture(k, v) for k, v in top["architectures"].filled().entries())
     features = _features(top["features"])
-    cudas = tuple(_cuda(k, v, features) for k, v in top["cuda"].entries())
+    cudas = tuple(_cuda(k, v, features) for k, v in top["cuda"].filled().entries())
     extras = load_extras(top["extras"], cudas) if "extras" in top else ()
     config = Config(
-        registry=top["registry"].matching(re.compile(r"[a-z0-9.-]+(?::[0-9]+)?"), "a registry"),
+        registry=top["registry"].matching(_REGISTRY, "a registry"),
         owner=top["owner"].matching(NAME, "a lower-case name"),
-        homepage=top["homepage"].matching(_URL, "an https URL"),
+        homepage=url(top["homepage"], secure=True),
         defaults=_defaults(top["defaults"]),
         architectures=architectures,
         cudas=cudas,
-        archives=top["archives"].matching(_ARCHIVE, "an http or https URL").rstrip("/"),
+        archives=url(top["archives"]),
         compat=_compat(top["compat"]),
-        sources=_sources(top["sources"], features),
-        packages=tuple(requirement(v) for v in top["packages"].items()),
-        bases=tuple(_base(k, v) for k, v in top["bases"].entries()),
+        sources=_sources(top["sources"].filled(), features),
+        packages=requirements(top["packages"]),
+        bases=tuple(_base(k, v) for k, v in top["bases"].filled().entries()),
         extras=extras,
-        variants=load_variants(top["variants"], extras),
+        variants=load_variants(top["variants"].filled(), extras),
         pods=load_pods(top["pods"]),
         removals=load_removals(top["removals"]) if "removals" in top else (),
         excludes=tuple(_exclude(v) for v in top["exclude"].items()) if "exclude" in top else (),
     )
+    _check_size(config, root)
     _check_references(config, top)
     _check_pairs(config, top)
     _check_toolkits(config, top)
     check_extras(config, top["variants"])
+    check_names(config, top)
     return config
-
-
-def _capability(value: Value, text: str) -> Capability:
-    try:
-        return Capability.parse(text)
-    except ValueError as error:
-        raise value.error(str(error)) from None
 
 
 def _architecture(key: str, value: Value) -> Architecture:
     fields = value.record(("family", "gpus"), ("geforce",))
     return Architecture(
-        capability=_capability(value, key),
+        capability=capability(value, key),
         family=fields.text("family"),
-        gpus=fields.texts("gpus"),
+        gpus=fields["gpus"].filled().texts(),
         geforce=fields.texts("geforce"),
     )
 
@@ -107,39 +116,42 @@ def _cuda(key: str, value: Value, features: tuple[Feature, ...]) -> Cuda:
     )
     if ("release" in fields) != ("archives" in fields):
         raise value.error(f"CUDA {key} must give both release and archives, or neither")
+    driver = fields["driver"].matching(_DRIVER, "a Linux driver version like 580.65.06")
+    floor = fields["floor"].matching(BRANCH, "a driver branch like 580")
+    if int(floor) > int(driver.partition(".")[0]):
+        raise fields["floor"].wrong(f"is newer than the driver {driver}")
+    for word in ("toolkit", "archives", "compat"):
+        if word in fields:
+            fields[word].filled()
+    if "release" in fields:
+        fields["release"].matching(
+            re.compile(re.escape(key) + r"\.[0-9]{1,2}"), f"a release of CUDA {key} like {key}.1"
+        )
+    if "nvcc-flags" in fields:
+        fields["nvcc-flags"].matching(_NVCC_FLAGS, "a row of flags like -compress-mode=size")
     return Cuda(
         version=key,
-        driver=fields["driver"].matching(_DRIVER, "a Linux driver version like 580.65.06"),
-        floor=fields["floor"].matching(_BRANCH, "a driver branch like 580"),
-        targets=tuple(_capability(v, v.text()) for v in fields["targets"].items()),
+        driver=driver,
+        floor=floor,
+        targets=tuple(capability(v, v.text()) for v in fields["targets"].filled().scalars()),
         wheel=_wheel(fields["wheel"].record(("torch", "features")), features),
-        toolkit=requirements(fields, "toolkit"),
+        toolkit=requirements(fields["toolkit"]) if "toolkit" in fields else (),
         release=fields.text("release"),
         nvcc_flags=fields.text("nvcc-flags"),
         compat=tuple(
-            int(v.matching(_BRANCH, "a driver branch like 535"))
-            for v in (fields["compat"].items() if "compat" in fields else ())
+            int(v.matching(BRANCH, "a driver branch like 535"))
+            for v in (fields["compat"].scalars() if "compat" in fields else ())
         ),
         archives=tuple(
             v.matching(re.compile(r"[a-z][a-z0-9_]+"), "the name of an archive of CUDA's")
-            for v in (fields["archives"].items() if "archives" in fields else ())
+            for v in (fields["archives"].scalars() if "archives" in fields else ())
         ),
     )
 
 
 def _wheel(fields: Record, features: tuple[Feature, ...]) -> Wheel:
-    value = fields["torch"]
-    try:
-        version = Version(value.text())
-    except InvalidVersion:
-        raise value.error(
-            f"'{value.path}' is '{value.text()}', which does not pin a version",
-            "give one exact version like 2.11.0",
-        ) from None
-    if version.local:
-        raise value.error(f"'{value.path}' names a local version", f"write {version.public}")
     names = tuple(f.name for f in _named_features(fields, "features", features))
-    return Wheel(torch=str(version), features=names)
+    return Wheel(torch=release(fields["torch"]), features=names)
 
 
 def _compat(value: Value) -> Compat:
@@ -149,7 +161,7 @@ def _compat(value: Value) -> Compat:
         raise fields["mode"].error(f"unknown compat mode '{mode}'", suggest(mode, COMPAT_MODES))
     return Compat(
         mode=mode,
-        repository=fields["repository"].matching(_ARCHIVE, "an http or https URL").rstrip("/"),
+        repository=url(fields["repository"]),
         key=fields["key"].matching(_FINGERPRINT, "a full fingerprint of 40 hexadecimal digits"),
     )
 
@@ -161,8 +173,9 @@ def _features(value: Value) -> tuple[Feature, ...]:
         fields = member.record((), ("option", "arch"))
         if "option" in fields:
             _check_option("torch", fields.text("option"), fields["option"])
-        arch = _capability(fields["arch"], fields.text("arch")) if "arch" in fields else None
-        found.append(Feature(name=name, option=fields.text("option"), arch=arch))
+        arch = capability(fields["arch"], fields.text("arch")) if "arch" in fields else None
+        feature = Feature(name=entry_name(name, member), option=fields.text("option"), arch=arch)
+        found.append(feature)
     return tuple(found)
 
 
@@ -183,7 +196,7 @@ def _source(
     if "packages" in fields:
         origin = replace(origin, packages=packages(fields))
     if "wheels" in fields:
-        origin = replace(origin, wheels=requirements(fields, "wheels"))
+        origin = replace(origin, wheels=requirements(fields["wheels"]))
     if not origin.compiled:
         extra = next((k for k in ("packages", "wheels", "features", "without") if k in fields), "")
         if extra:
@@ -234,13 +247,10 @@ def _origin(fields: Record, key: str, value: Value, others: Mapping[str, Source]
 def _tree(value: Value) -> Tree:
     fields = value.record(("repository", "commit", "version"), ("options",))
     version = fields["version"]
-    try:
-        Version(version.text())
-    except InvalidVersion:
-        problem = f"'{version.path}' is '{version.text()}', which is not a version"
-        raise version.error(problem) from None
+    if release(version) != version.text():
+        raise version.wrong("is not how PEP 440 writes it", f"write {release(version)}")
     return Tree(
-        repository=fields["repository"].matching(_URL, "an https URL"),
+        repository=url(fields["repository"], secure=True),
         commit=fields["commit"].matching(COMMIT, "a full commit of 40 hexadecimal digits"),
         version=version.text(),
     )
@@ -268,7 +278,7 @@ def _base(key: str, value: Value) -> Base:
     )
     if ("suite" in fields) == ("images" in fields):
         raise value.error(f"base '{key}' must have either a suite to bootstrap or images, not both")
-    images = dict(fields["images"].entries()) if "images" in fields else {}
+    images = dict(fields["images"].filled().entries()) if "images" in fields else {}
     for image in images.values():
         if not _TAGGED_IMAGE.fullmatch(image.text()):
             raise image.error(
@@ -281,13 +291,13 @@ def _base(key: str, value: Value) -> Base:
         raise value.error(f"base '{key}' lacks the mirror that has its packages")
     for key_ in ("mirror", "snapshot"):
         if key_ in fields:
-            fields[key_].matching(_ARCHIVE, "an http or https URL")
+            url(fields[key_])
     return Base(
         name=entry_name(key, value),
         description=fields.text("description"),
         python=fields["python"].matching(re.compile(r"3\.[0-9]{2}"), "a version like 3.11"),
         packages=packages(fields),
-        system=fields.text("system"),
+        system=fields["system"].matching(_SYSTEM, "distribution and codename like debian bookworm"),
         suite=fields.text("suite"),
         images=tuple((cuda, image.text()) for cuda, image in images.items()),
         mirror=fields.text("mirror"),
@@ -308,9 +318,18 @@ def _defaults(value: Value) -> Defaults:
     return Defaults(**{axis: fields.text(axis) for axis in AXES})
 
 
+def _check_size(config: Config, root: Value) -> None:
+    """Raise ConfigError for more combinations than anybody can build."""
+    most = math.prod(len(config.names(axis)) for axis in AXES)
+    if most > _MOST_COMBINATIONS:
+        problem = f"the file has {most} combinations of {', '.join(AXES)}"
+        raise root.error(problem, f"remove some, so that {_MOST_COMBINATIONS} or fewer are left")
+
+
 def _check_references(config: Config, top: Record) -> None:
     """Every name that one section uses exists in the section it points to."""
-    pointers = [(axis, v) for axis, v in top["defaults"].entries() if v.text() != "all"]
+    given = top["defaults"].entries()
+    pointers = [(axis, v) for axis, v in given if (axis, v.text()) != ("arch", "all")]
     pointers += [(axis, v) for axis, v in top["pods"].entries() if axis in AXES]
     for exclude in top["exclude"].items() if "exclude" in top else ():
         pointers += [(axis, v) for axis, v in exclude.entries() if axis in AXES]
@@ -333,7 +352,10 @@ def _check_pairs(config: Config, top: Record) -> None:
     for cuda in config.cudas:
         for arch in config.architectures:
             excluded = any(
-                x.arch == arch.name and x.cuda in (None, cuda.version) for x in config.excludes
+                x.arch == arch.name
+                and x.cuda in (None, cuda.version)
+                and (x.source, x.base, x.variant) == (None, None, None)
+                for x in config.excludes
             )
             if arch.capability not in cuda.targets and not excluded:
                 raise lines[arch.name].error(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 
 from torch_images.config import Pods
+from torch_images.loadfields import BRANCH, MOST_PORTS, folder, url
 from torch_images.yamlnode import Value
 
-_API = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._~-]+)*")
-_PORT = re.compile(r"[1-9][0-9]{0,4}/(?:http|tcp)")
+_PORT = re.compile(r"([1-9][0-9]{0,4})/(?:http|tcp)")
+_CUDA = re.compile(r"[1-9][0-9]?\.[0-9]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SMALLEST_VOLUME = 10  # GB, RunPod's own limit
+_LARGEST = 99_999  # GB
 
 
 def load_pods(value: Value) -> Pods:
@@ -27,23 +29,35 @@ def load_pods(value: Value) -> Pods:
         if not _VARIABLE.fullmatch(name):
             raise variable.error(f"'{name}' is not the name of a variable")
     return Pods(
-        api=fields["api"].matching(_API, "a URL"),
-        readme_api=fields["readme-api"].matching(_API, "a URL"),
+        api=url(fields["api"]),
+        readme_api=url(fields["readme-api"]),
         variant=fields.text("variant"),
         args=fields.text("args"),
-        ports=tuple(
-            v.matching(_PORT, "a port like 22/tcp or 8888/http") for v in fields["ports"].items()
-        ),
+        ports=tuple(_port(v) for v in fields["ports"].scalars()),
         environment=tuple((k, v.text()) for k, v in fields["environment"].entries()),
         room=_gigabytes(fields["room"]),
         volume=size,
-        volume_path=volume["path"].matching(re.compile(r"(?:/[A-Za-z0-9._-]+)+"), "a path"),
+        volume_path=folder(volume["path"]),
         hosts=tuple(
-            (cuda, v.matching(re.compile(r"[0-9]{3}"), "a driver branch like 580"))
-            for cuda, v in fields["hosts"].entries()
+            (_cuda(cuda, v), v.matching(BRANCH, "a driver branch like 580"))
+            for cuda, v in fields["hosts"].filled().entries()
         ),
     )
 
 
+def _port(value: Value) -> str:
+    what = "a port like 22/tcp or 8888/http"
+    text = value.matching(_PORT, what)
+    if int(text.partition("/")[0]) > MOST_PORTS:
+        raise value.wrong(f"is not {what}", f"give one up to {MOST_PORTS}")
+    return text
+
+
+def _cuda(key: str, value: Value) -> str:
+    if not _CUDA.fullmatch(key):
+        raise value.error(f"'{key}' is not a CUDA version like 12.8 or 13.0")
+    return key
+
+
 def _gigabytes(value: Value) -> int:
-    return int(value.matching(re.compile(r"[1-9][0-9]{0,4}"), "a number of GB"))
+    return value.number("a number of GB", 1, _LARGEST)

@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 from torch_images.config import Removal
 from torch_images.yamlnode import Record, Value
 
-_GLOB = re.compile(r"[A-Za-z0-9_*?][A-Za-z0-9._*?/-]*")
+_GLOB = re.compile(r"(?!(?:.*/)?\.{1,2}(?:/|$))[A-Za-z0-9_*?][A-Za-z0-9._*?/-]*")
 _KINDS = ("files", "code", "symbols")
 
 
@@ -25,7 +25,7 @@ def _removal(value: Value, *, prune: bool) -> Removal:
     fields = value.record(("of", "reason"), _KINDS)
     if not any(kind in fields for kind in _KINDS):
         raise value.error("a removal must name files, code or symbols")
-    for name in fields["of"].items():
+    for name in fields["of"].filled().scalars():
         if canonicalize_name(name.text()) != name.text():
             raise name.error(
                 f"'{name.text()}' is not the name of a wheel",
@@ -51,5 +51,6 @@ def _globs(fields: Record, kind: str) -> tuple[str, ...]:
     if kind not in fields:
         return ()
     return tuple(
-        v.matching(_GLOB, "a path below site-packages, with * and ?") for v in fields[kind].items()
+        v.matching(_GLOB, "a path below site-packages, with * and ?")
+        for v in fields[kind].filled().scalars()
     )

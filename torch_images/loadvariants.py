@@ -6,15 +6,24 @@ import itertools
 import re
 from collections.abc import Iterator
 
+from packaging.utils import canonicalize_name
+
 from torch_images.config import AXES, Config, Cuda, Extra, Source, Variant
 from torch_images.errors import ConfigError, suggest
-from torch_images.loadfields import entry_name, packages, requirement, requirements
+from torch_images.loadfields import (
+    NAME,
+    below,
+    capability,
+    entry_name,
+    folder,
+    packages,
+    port,
+    release,
+    requirements,
+)
 from torch_images.yamlnode import Record, Value
 
-_PATH = re.compile(r"(?:/[a-z0-9.-]+)+")
-_RELATIVE = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
 _COMMAND = re.compile(r"[a-z][a-z0-9-]*")
-_PORT = re.compile(r"[1-9][0-9]{0,4}")
 
 
 def load_extras(value: Value, cudas: tuple[Cuda, ...]) -> tuple[Extra, ...]:
@@ -76,20 +85,22 @@ def _extra(key: str, value: Value, cudas: tuple[Cuda, ...]) -> Extra:
     )
     if "links" in fields and "unpack" not in fields:
         raise value.error(f"extra '{key}' has links, but is not unpacked")
+    for arch in fields["arches"].filled().scalars() if "arches" in fields else ():
+        capability(arch, arch.text())
+    for name in fields["replaces"].filled().scalars() if "replaces" in fields else ():
+        if canonicalize_name(name.text()) != name.text() or not NAME.fullmatch(name.text()):
+            raise name.wrong("is not the name of a wheel", "write it like cuda-bindings")
     return Extra(
         name=entry_name(key, value),
         description=fields.text("description"),
-        wheels=_by_cuda(fields["wheels"], cudas),
-        torch=tuple((k, v.text()) for k, v in _of_cuda(fields["torch"], cudas))
+        wheels=_by_cuda(fields["wheels"].filled(), cudas),
+        torch=tuple((k, release(v)) for k, v in _of_cuda(fields["torch"].filled(), cudas))
         if "torch" in fields
         else (),
         arches=fields.texts("arches"),
         replaces=fields.texts("replaces"),
-        unpack=fields["unpack"].matching(_PATH, "an absolute path") if "unpack" in fields else "",
-        links=tuple(
-            (link, target.matching(_RELATIVE, "a path below the folder"))
-            for link, target in (fields["links"].entries() if "links" in fields else ())
-        ),
+        unpack=folder(fields["unpack"]) if "unpack" in fields else "",
+        links=_links(fields["links"].filled()) if "links" in fields else (),
         conflicts=tuple(
             (other, reason.text())
             for other, reason in (fields["conflicts"].entries() if "conflicts" in fields else ())
@@ -97,15 +108,24 @@ def _extra(key: str, value: Value, cudas: tuple[Cuda, ...]) -> Extra:
     )
 
 
+def _links(value: Value) -> tuple[tuple[str, str], ...]:
+    """What gets linked below a folder: each path, and what is found there."""
+    found = tuple(
+        (below(member, link), below(member, member.text())) for link, member in value.entries()
+    )
+    for (one, _), (_, member) in itertools.product(found, value.entries()):
+        inside = member.path.removeprefix(f"{value.path}.")
+        if inside.startswith(f"{one}/"):
+            raise member.error(f"'{inside}' lies in '{one}', which is a link, too")
+    return found
+
+
 def _by_cuda(value: Value, cudas: tuple[Cuda, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Requirements by CUDA version; a list is for each of them."""
     if value.is_list:
-        words = tuple(requirement(item) for item in value.items())
+        words = requirements(value)
         return tuple((c.version, words) for c in cudas)
-    return tuple(
-        (version, tuple(requirement(item) for item in member.items()))
-        for version, member in _of_cuda(value, cudas)
-    )
+    return tuple((version, requirements(member)) for version, member in _of_cuda(value, cudas))
 
 
 def _of_cuda(value: Value, cudas: tuple[Cuda, ...]) -> tuple[tuple[str, Value], ...]:
@@ -122,22 +142,16 @@ def _variant(key: str, value: Value, extras: tuple[Extra, ...]) -> Variant:
         ("description",),
         ("cuda-home", "packages", "wheels", "extras", "command", "folder", "ports"),
     )
-    for path in ("cuda-home", "folder"):
-        if path in fields:
-            fields[path].matching(_PATH, "an absolute path")
     command = fields["command"].matching(_COMMAND, "a command") if "command" in fields else ""
     return Variant(
         name=entry_name(key, value),
         description=fields.text("description"),
         packages=packages(fields),
-        wheels=requirements(fields, "wheels"),
+        wheels=requirements(fields["wheels"]) if "wheels" in fields else (),
         extras=_chosen(fields, extras),
-        cuda_home=fields.text("cuda-home"),
-        folder=fields.text("folder"),
-        ports=tuple(
-            int(port.matching(_PORT, "a port"))
-            for port in (fields["ports"].items() if "ports" in fields else ())
-        ),
+        cuda_home=folder(fields["cuda-home"]) if "cuda-home" in fields else "",
+        folder=folder(fields["folder"]) if "folder" in fields else "",
+        ports=tuple(port(p) for p in (fields["ports"].scalars() if "ports" in fields else ())),
         **({"command": command} if command else {}),
     )
 
@@ -146,12 +160,14 @@ def _chosen(fields: Record, extras: tuple[Extra, ...]) -> tuple[Extra, ...]:
     """The extras that a variant names. Raises ConfigError where two of them conflict."""
     known = {extra.name: extra for extra in extras}
     found: list[Extra] = []
-    for item in fields["extras"].items() if fields.texts("extras") else ():
+    for item in fields["extras"].scalars() if "extras" in fields else ():
         if item.text() not in known:
             raise item.error(f"unknown extra '{item.text()}'", suggest(item.text(), known))
         extra = known[item.text()]
         for other in found:
             _check_pair(item, extra, other)
+            if extra.unpack and extra.unpack == other.unpack:
+                raise _conflict(item, extra, other, f"both are unpacked to {extra.unpack}")
         found.append(extra)
     return tuple(found)
 
@@ -160,10 +176,10 @@ def _check_pair(item: Value, extra: Extra, other: Extra) -> None:
     reason = dict(extra.conflicts).get(other.name) or dict(other.conflicts).get(extra.name)
     if reason:
         raise _conflict(item, extra, other, reason)
-    for cuda, release in extra.torch:
-        wanted = dict(other.torch).get(cuda, release)
-        if wanted != release:
-            reason = f"for CUDA {cuda} one is compiled for torch {release}, one for {wanted}"
+    for cuda, torch in extra.torch:
+        wanted = dict(other.torch).get(cuda, torch)
+        if wanted != torch:
+            reason = f"for CUDA {cuda} one is compiled for torch {torch}, one for {wanted}"
             raise _conflict(item, extra, other, reason)
 
 

@@ -168,6 +168,12 @@ def find(config: Config, identifier: str) -> ImageSpec:
     return specs[identifier]
 
 
+def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
+    """What is not the default of source, variant and base, in the order that tags have."""
+    values = ("source", spec.source), ("variant", spec.variant), ("base", spec.base)
+    return tuple(v.name for axis, v in values if v.name != getattr(config.defaults, axis))
+
+
 def describe(spec: ImageSpec) -> dict[str, str | list[str]]:
     """The image as plain data, for JSON: CI matrices read it."""
     return {

@@ -17,7 +17,7 @@ from packaging.version import Version
 
 from torch_images.config import Config
 from torch_images.errors import UsageError, VerifyError
-from torch_images.matrix import ImageSpec
+from torch_images.matrix import ImageSpec, unusual
 from torch_images.render import LABEL_PREFIX
 
 LATEST = "latest"
@@ -86,7 +86,7 @@ class Move:
 
 def short(config: Config, spec: ImageSpec) -> str:
     """The shortest tag: "sm120", or "sm120-devel" where something is not the default."""
-    return "-".join((spec.arch_name, *_unusual(config, spec)))
+    return "-".join((spec.arch_name, *unusual(config, spec)))
 
 
 def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     every = (f"{spec.torch}-{name}", f"{minor}-{name}", name)
     usual = spec.every_arch and config.defaults.arch == "all"
     usual = usual and not spec.ptx and not spec.prune
-    return (*every, LATEST) if usual and not _unusual(config, spec) else every
+    return (*every, LATEST) if usual and not unusual(config, spec) else every
 
 
 def observed(
@@ -181,12 +181,6 @@ def _obstacle(ours: Holder, held: Holder, descends: Callable[[str, str], bool]) 
     if descends(ours.revision, held.revision):
         return ""
     return f"revision {ours.revision or 'unknown'} is not known to follow {held.revision or 'its'}"
-
-
-def _unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
-    """What is not the default, in the order that the immutable tag has."""
-    values = ("source", spec.source), ("variant", spec.variant), ("base", spec.base)
-    return tuple(v.name for axis, v in values if v.name != getattr(config.defaults, axis))
 
 
 def _public(version: str) -> str:

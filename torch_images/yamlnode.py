@@ -1,12 +1,14 @@
 """YAML with positions: read a file so that every complaint names its line.
 
 Values are taken as they are written: `12.8` and `"12.8"` are both the text 12.8, so no version is
-ever rounded to a float.
+ever rounded to a float. A file can only say what its lines show: aliases, tags and merge keys are
+refused, and so is what is too large or too deep for a person to have written.
 """
 
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,10 @@ from torch_images.errors import ConfigError, suggest
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TEXT_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:float", "tag:yaml.org,2002:int"}
 _KIND = {yaml.MappingNode: "a mapping", yaml.SequenceNode: "a list", yaml.ScalarNode: "a value"}
+# Far beyond what images.yaml needs, and small enough to be read in a moment. The parser in C calls
+# itself for each level, and ends the process where there are too many.
+_MOST_BYTES, _MOST_LEVELS, _MOST_MEMBERS, _MOST_LETTERS = 200_000, 20, 300, 1000
+_SHOWN = 100  # letters of a value that an error repeats
 
 
 class Value:
@@ -46,18 +52,37 @@ class Value:
         self._expect(yaml.ScalarNode)
         value = self._node.value
         assert isinstance(value, str)
-        if self._node.tag not in _TEXT_TAGS or not value:
-            raise self.error(f"'{self.path}' must be text, not '{value}'", "put it in quotes")
+        if len(value) > _MOST_LETTERS:
+            raise self.error(f"'{self.path}' is longer than {_MOST_LETTERS} letters", "shorten it")
         if not value.isprintable():
             raise self.error(f"'{self.path}' must be one line of printable text")
+        if not value.strip():
+            raise self.error(f"'{self.path}' must be text, it is blank", "write a value")
+        if self._node.tag == "tag:yaml.org,2002:merge":
+            raise self.error("the merge key '<<' is not understood here", "write the members out")
+        if self._node.tag not in _TEXT_TAGS:
+            raise self.error(f"'{self.path}' must be text, not '{value}'", "put it in quotes")
         return value
 
     def matching(self, pattern: re.Pattern[str], what: str) -> str:
         """A scalar that is `what`, such as "a URL"."""
         text = self.text()
         if not pattern.fullmatch(text):
-            raise self.error(f"'{self.path}' is '{text}', which is not {what}")
+            raise self.wrong(f"is not {what}")
         return text
+
+    def number(self, what: str, least: int, most: int) -> int:
+        """A whole number in decimal digits, such as "a port"."""
+        digits = self.matching(re.compile(r"0|[1-9][0-9]{0,8}"), what)
+        if not least <= int(digits) <= most:
+            raise self.wrong(f"is not {what}", f"give one from {least} to {most}")
+        return int(digits)
+
+    def wrong(self, problem: str, hint: str = "") -> ConfigError:
+        """An error that repeats this scalar: `problem` goes on after "which"."""
+        text = self.text()
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        return self.error(f"'{self.path}' is '{shown}', which {problem}", hint)
 
     @property
     def is_list(self) -> bool:
@@ -70,14 +95,25 @@ class Value:
         nodes: list[yaml.Node] = self._node.value
         return tuple(Value(node, self._file, f"{self.path}[{i}]") for i, node in enumerate(nodes))
 
-    def texts(self) -> tuple[str, ...]:
-        """A list of scalars, none of them twice."""
-        seen: list[str] = []
+    def scalars(self) -> tuple[Value, ...]:
+        """The members of a list of scalars, none of them twice."""
+        seen: set[str] = set()
         for item in self.items():
             if item.text() in seen:
                 raise item.error(f"'{item.text()}' is listed twice in '{self.path}'")
-            seen.append(item.text())
-        return tuple(seen)
+            seen.add(item.text())
+        return self.items()
+
+    def texts(self) -> tuple[str, ...]:
+        """A list of scalars, none of them twice."""
+        return tuple(item.text() for item in self.scalars())
+
+    def filled(self) -> Value:
+        """The same list or mapping. Raises ConfigError for one that is empty."""
+        if not isinstance(self._node, yaml.ScalarNode) and not self._node.value:
+            hint = "give one entry or more" + (", or leave the key out" if self.path else "")
+            raise self.error(f"'{self.path}' is empty", hint)
+        return self
 
     def entries(self) -> tuple[tuple[str, Value], ...]:
         """The members of a mapping whose keys are free, in the order of the file."""
@@ -85,7 +121,10 @@ class Value:
         pairs: list[tuple[yaml.Node, yaml.Node]] = self._node.value
         found: dict[str, Value] = {}
         for key_node, node in pairs:
-            key = Value(key_node, self._file, f"{self.path} key").text()
+            key = Value(key_node, self._file, f"a key of {self.path or 'the file'}").text()
+            if len(key) > _SHOWN:
+                at = Value(key_node, self._file, "")
+                raise at.error(f"a key is longer than {_SHOWN} letters", "shorten it")
             value = Value(node, self._file, f"{self.path}.{key}" if self.path else key)
             if key in found:
                 at = Value(key_node, self._file, key)
@@ -132,16 +171,84 @@ class Record:
 
 
 def load(path: Path) -> Value:
-    """The root of a YAML file. Raises ConfigError for a file that is missing or not YAML."""
+    """The root of a YAML file.
+
+    Raises ConfigError for one that is missing or no file, not YAML, or more than a plain list of
+    facts.
+    """
+    text = _read(path)
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
-    except OSError as error:
-        raise ConfigError(f"{path.name}: {error.strerror}", f"looked for {path}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        _check(text, path.name)
+        node = yaml.compose(text, Loader=_LOADER)
+    except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "not UTF-8 text"
+        position = getattr(error, "position", None)  # of a character that YAML does not allow
+        number = mark and mark.line
+        if position is not None:
+            number = text.encode().count(b"\n", 0, position)
+        line = "" if number is None else f":{number + 1}"
+        problem = getattr(error, "problem", None) or "a character that YAML does not allow"
         raise ConfigError(f"{path.name}{line}: not valid YAML: {problem}") from None
     if node is None:
         raise ConfigError(f"{path.name}: the file is empty")
     return Value(node, path.name, "")
+
+
+def _read(path: Path) -> str:
+    """The text of a file of ordinary size."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would never end
+            raise ConfigError(f"{path.name}: it is not a file", f"looked at {path}")
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path.name}: {error.strerror}", f"looked for {path}") from None
+    if len(data) > _MOST_BYTES:
+        problem = f"it is larger than {_MOST_BYTES // 1000} kB"
+        raise ConfigError(f"{path.name}: {problem}", "keep what is not about images elsewhere")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        problem = "not valid YAML: not UTF-8 text"
+        raise ConfigError(f"{path.name}:{line}: {problem}", "save it as UTF-8") from None
+
+
+def _check(text: str, name: str) -> None:
+    """Raise ConfigError for what cannot be read as a tree of plain values.
+
+    Goes through the file without descending into it, and so ends for any depth.
+    """
+    left: list[int] = []  # how many members each open list and mapping may still get
+    for event in yaml.parse(text, Loader=_LOADER):
+        problem = _strange(event) or _excess(event, left)
+        if problem:
+            mark = event.start_mark
+            line = f":{mark.line + 1}" if mark else ""
+            raise ConfigError(f"{name}{line}: {problem}", "write out what is meant")
+
+
+def _strange(event: yaml.Event) -> str:
+    """What a node has that would make it mean more than its text; "" for nothing."""
+    anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
+    if anchor is not None:
+        mark = "*" if isinstance(event, yaml.AliasEvent) else "&"
+        return f"'{mark}{anchor[:_SHOWN]}' is not understood here"
+    return "" if tag is None else f"the tag '{tag[:_SHOWN]}' is not understood here"
+
+
+def _excess(event: yaml.Event, left: list[int]) -> str:
+    """What there is too much of, up to this event; "" for nothing."""
+    if isinstance(event, yaml.CollectionEndEvent):
+        left.pop()
+    elif isinstance(event, yaml.NodeEvent):
+        if left:
+            left[-1] -= 1
+            if left[-1] < 0:
+                return f"more than {_MOST_MEMBERS} entries in one place"
+        if isinstance(event, yaml.CollectionStartEvent):
+            keys_count_too = 2 if isinstance(event, yaml.MappingStartEvent) else 1
+            left.append(_MOST_MEMBERS * keys_count_too)
+        if len(left) > _MOST_LEVELS:
+            return f"more than {_MOST_LEVELS} levels within each other"
+    return ""

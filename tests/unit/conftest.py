@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +14,23 @@ from torch_images.load import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Hypothesis measures time, too, and a busy machine is no fault of what is tested.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+# "ci" makes the same examples in every run and measures no time: a busy machine is no fault of what
+# is tested. "long" makes new ones, many more, and holds each to 2 s (here in ms).
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    deadline=None,
+    max_examples=100,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "long",
+    deadline=2000,
+    max_examples=5000,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.config import Config
+from torch_images.arch import Capability
+from torch_images.config import Architecture, Config
 from torch_images.errors import UsageError
 from torch_images.load import load_config
 from torch_images.matrix import choose, describe, find, matrix, select
@@ -116,3 +118,28 @@ def test_an_excluded_architecture_is_left_out(yaml_file: Callable[..., Path]) ->
 
 def test_description_is_plain_data(config: Config) -> None:
     assert describe(choose(config, arch="12.0"))["arch"] == ["12.0"]
+
+
+def test_a_base_is_left_out_where_it_names_no_image(yaml_file: Callable[..., Path]) -> None:
+    line = '      "12.8": nvidia/cuda:12.8.1-devel-ubuntu24.04\n'
+    config = load_config(yaml_file((line, "")))
+    bases = {(s.cuda.version, s.base.name) for s in matrix(config)}
+    assert bases == {("12.8", "bookworm"), ("13.0", "bookworm"), ("13.0", "ubuntu24.04")}
+    assert complaint(config, cuda="12.8", base="ubuntu24.04") == (
+        "CUDA 12.8, arch 8.0, source wheel, base ubuntu24.04, variant runtime is not built: base "
+        "ubuntu24.04 names no image for CUDA 12.8"
+    )
+    assert choose(config, cuda="13.0", base="ubuntu24.04").base.name == "ubuntu24.04"
+
+
+def test_an_architecture_is_left_out_where_its_compiler_cannot(config: Config) -> None:
+    """Whoever builds a Config without images.yaml is held to the same: nothing excludes 7.0."""
+    volta = Architecture(capability=Capability(7, 0), family="Volta", gpus=("V100",))
+    wider = dataclasses.replace(config, architectures=(volta, *config.architectures))
+    served = {(s.cuda.version, volta in s.architectures) for s in matrix(wider) if s.every_arch}
+    assert {("12.8", True), ("13.0", False)} <= served
+    assert ("13.0", True) not in served
+    assert {s.cuda.version for s in matrix(wider) if s.architectures == (volta,)} == {"12.8"}
+    assert volta in choose(wider, cuda="12.8").architectures
+    assert volta not in choose(wider, cuda="13.0").architectures
+    assert "CUDA 13.0 cannot target 7.0" in complaint(wider, cuda="13.0", arch="7.0")

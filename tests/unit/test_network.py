@@ -46,3 +46,32 @@ def test_uv_gets_the_index() -> None:
 )
 def test_on_loopback(network: Network, there: bool) -> None:
     assert network.on_loopback is there
+
+
+def test_an_empty_variable_is_no_setting(tmp_path: Path) -> None:
+    """Empty is how a shell or a CI file switches one off."""
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("x")
+    empty = dict.fromkeys(
+        ("SSL_CERT_FILE", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "HTTPS_PROXY", "HTTP_PROXY")
+        + ("TORCH_IMAGES_COMPAT_MIRROR", "TORCH_IMAGES_SOURCE_MIRROR", "SCCACHE_BUCKET"),
+        "",
+    )
+    assert detect(empty) == detect({})
+    found = detect(
+        {**empty, "PIP_CERT": str(bundle), "PIP_INDEX_URL": "http://i", "https_proxy": "http://p"}
+    )
+    assert found.ca_bundle == bundle
+    assert found.index == "http://i"
+    assert found.proxies == (("HTTPS_PROXY", "http://p"),)
+    assert found.compat_mirror is found.source_mirror is None
+
+
+def test_an_empty_cache_variable_lets_nothing_through() -> None:
+    environ = {"SCCACHE_BUCKET": "", "AWS_SECRET_ACCESS_KEY": "s", "SCCACHE_REGION": "r"}
+    assert detect(environ).compile_cache == ()
+    kept = dict(detect({**environ, "SCCACHE_REDIS": "redis://c"}).compile_cache)
+    assert kept == {"SCCACHE_BUCKET": "", "SCCACHE_REDIS": "redis://c", "SCCACHE_REGION": "r"}
+    assert detect({**environ, "SCCACHE_BUCKET": "b", "SCCACHE_DIR": "/x"}).compile_cache == (
+        ("AWS_SECRET_ACCESS_KEY", "s"), ("SCCACHE_BUCKET", "b"), ("SCCACHE_REGION", "r"),
+    )  # fmt: skip

@@ -49,6 +49,27 @@ def test_what_is_old_goes_then_what_is_too_much() -> None:
     assert names(surplus(items, limits, NOW)) == ["old", "older"]
 
 
+def test_what_is_just_within_the_limits_stays() -> None:
+    month = Limits(age=timedelta(days=30))
+    assert surplus([item("a", 1, 30)], month, NOW) == ()
+    late = Item(name="b", size=1, used=NOW - timedelta(days=30, microseconds=1))
+    assert names(surplus([late], month, NOW)) == ["b"]
+    items = [item("new", 40, 1), item("old", 10, 2)]
+    assert surplus(items, Limits(age=month.age, size=50), NOW) == ()
+    assert names(surplus(items, Limits(age=month.age, size=49), NOW)) == ["old"]
+
+
+def test_no_size_is_any_size() -> None:
+    items = [item("a", 10**15, 1), item("b", 10**15, 2)]
+    assert surplus(items, Limits(age=timedelta(days=30), size=0), NOW) == ()
+    assert names(surplus(items, Limits(age=timedelta(days=30), size=1), NOW)) == ["b", "a"]
+
+
+def test_what_has_to_go_takes_no_room_from_what_may_stay() -> None:
+    items = [item("large", 100, 1), item("small", 50, 2), item("old", 1, 40)]
+    assert names(surplus(items, Limits(age=timedelta(days=30), size=50), NOW)) == ["old", "large"]
+
+
 ITEMS = st.lists(st.builds(item, st.text(), st.integers(0, 100), st.floats(0, 100)), max_size=20)
 
 
@@ -69,7 +90,14 @@ def test_ages(text: str, hours: int) -> None:
     assert parse_age(text) == timedelta(hours=hours)
 
 
-@pytest.mark.parametrize("text", ["", "30", "d", "-1d", "3 months", "1.5d"])
+@pytest.mark.parametrize(("text", "hours"), [("99999h", 99_999), ("1h", 1), ("99999w", 16_799_832)])
+def test_largest_and_smallest_ages(text: str, hours: int) -> None:
+    assert parse_age(text) == timedelta(hours=hours)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "30", "d", "-1d", "3 months", "1.5d", "100000d", "1m", "²d", "1d x", "x1d"]
+)
 def test_no_age(text: str) -> None:
     with pytest.raises(UsageError, match="is not an age; give one like"):
         parse_age(text)
@@ -83,7 +111,16 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["GB", "-1", "1.5GB", "1GiB", "lots"])
+def test_units_are_powers_of_a_thousand() -> None:
+    found = [parse_size(f"2{unit}") for unit in ("B", "KB", "MB", "GB", "TB")]
+    assert found == [2, 2 * 10**3, 2 * 10**6, 2 * 10**9, 2 * 10**12]
+    assert parse_size("9" * 15) == 10**15 - 1
+    assert parse_size(" 0 ") == parse_size(" ") == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["GB", "-1", "1.5GB", "1GiB", "lots", "9" * 16, "1K", "²", "1 B B"]
+)
 def test_no_size(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size; give one like"):
         parse_size(text)
@@ -153,6 +190,30 @@ def test_a_cache_that_may_only_be_read_serves(
     monkeypatch.setattr(Path, "touch", refuse)
     for name in (TOOL, DEB):
         assert used(folder / name) == folder / name
+
+
+def test_what_a_build_left_half_made_counts_too(folder: Path) -> None:
+    (folder / "bases" / ".making-x").mkdir()
+    (folder / "bases" / ".making-x" / "file").write_bytes(b"x" * 7)
+    (folder / "bases" / ".hidden").mkdir()
+    assert ("bases/.making-x", 7) in [(i.name, i.size) for i in cache(folder)]
+    assert "bases/.hidden" not in names(cache(folder))
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        (Limits(age=timedelta(hours=36), size=0), ["--filter=until=36h"]),
+        (Limits(age=timedelta(minutes=90), size=1), ["--filter=until=1h", "--keep-storage=1"]),
+        (Limits(age=timedelta(0), size=0), []),
+    ],
+)
+def test_the_build_cache_within_limits(limits: Limits, words: list[str]) -> None:
+    run = FakeRunner()
+    build_cache(limits, run, dry_run=False)
+    assert run.commands == [["docker", "buildx", "prune", "--force", *words]]
+    assert build_cache(limits, run, dry_run=True).endswith("h: 0B")
+    assert run.commands[1] == ["docker", "buildx", "du", *words[:1]]
 
 
 def test_the_build_cache() -> None:

@@ -13,9 +13,13 @@ from hypothesis import strategies as st
 from torch_images.config import Config
 from torch_images.errors import UsageError, VerifyError
 from torch_images.matrix import choose, matrix
+from torch_images.network import Network
 from torch_images.planned import plan
+from torch_images.push import _descends
 from torch_images.render import labels, version
+from torch_images.runner import Runner
 from torch_images.tagging import (
+    LATEST,
     MOVES,
     NEW,
     STAYS,
@@ -28,6 +32,7 @@ from torch_images.tagging import (
     namespace,
     observed,
 )
+from torch_images.workplace import Workplace
 
 SEEN = {"cuda": "13.0", "torch": "2.11.0+cu130", "arch 12.0": "native sm_120"}
 NAMES = Names(repository="torch-cu130", immutable="exact", floating=("sm120",))
@@ -50,6 +55,28 @@ OURS = Holder(digest="sha256:a", torch="2.11.0", created="2026-11-02", revision=
 )
 def test_floating_tags(config: Config, axes: dict[str, str], wanted: list[str]) -> None:
     assert list(floating(config, choose(config, **axes))) == wanted
+
+
+@pytest.mark.parametrize("less", [{"prune": True}, {"ptx": True}, {"prune": True, "ptx": True}])
+@pytest.mark.parametrize("source", ["wheel", "fork"])
+def test_latest_is_never_pruned_and_never_ptx(
+    config: Config, less: dict[str, bool], source: str
+) -> None:
+    """Whoever types no tag gets what `invoke build` makes with nothing else asked for."""
+    usual = dataclasses.replace(config.defaults, source=source)
+    config = dataclasses.replace(config, defaults=usual)
+    whole = choose(config)
+    other = dataclasses.replace(whole, **less)
+    assert floating(config, whole)[-1] == LATEST
+    assert LATEST not in floating(config, other)
+    assert not set(floating(config, whole)) & set(floating(config, other))
+
+
+def test_latest_is_for_all_architectures_where_that_is_usual(config: Config) -> None:
+    narrow = dataclasses.replace(config.defaults, arch="12.0")
+    config = dataclasses.replace(config, defaults=narrow)
+    assert LATEST not in floating(config, choose(config, arch="all"))
+    assert LATEST not in floating(config, choose(config))
 
 
 def test_no_two_images_share_a_floating_tag(config: Config) -> None:
@@ -156,3 +183,62 @@ def test_no_namespace(config: Config, named: str) -> None:
     with pytest.raises(UsageError, match="is not a registry to publish to") as caught:
         namespace(config, named)
     assert "pass" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, str, str, str]:
+    """A checkout at its second commit, the commits, and one of another branch."""
+    root = tmp_path_factory.mktemp("checkout")
+
+    def git(*words: str) -> str:
+        us = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        return Runner().run(["git", "-C", str(root), *us, *words]).output.strip()
+
+    def commit(text: str) -> str:
+        git("commit", "--quiet", "--allow-empty", "--message", text)
+        return git("rev-parse", "HEAD")
+
+    git("init", "--quiet", "--initial-branch", "main")
+    first = commit("first")
+    git("branch", "aside")
+    second = commit("second")
+    git("checkout", "--quiet", "aside")
+    aside = commit("aside")
+    git("checkout", "--quiet", "main")
+    place = Workplace(root=root, cache=root, network=Network(), locks=root)
+    return place, first, second, aside
+
+
+def test_a_revision_descends_from_those_before_it(
+    history: tuple[Workplace, str, str, str], tmp_path: Path
+) -> None:
+    place, first, second, aside = history
+
+    def follows(ours: str, theirs: str, at: Workplace = place) -> bool:
+        return _descends(ours, theirs, place=at, run=Runner())
+
+    assert follows(second, first)
+    assert not follows(first, second)
+    assert not follows(second, aside)
+    assert not follows(aside, second)
+    assert not follows(second, second)
+    assert not follows(second, "")
+    assert not follows("", first)
+    assert not follows(second, "c" * 40)
+    assert not follows(second, first, dataclasses.replace(place, root=tmp_path))
+
+
+def test_changed_files_do_not_hide_what_a_revision_follows(
+    history: tuple[Workplace, str, str, str],
+) -> None:
+    place, first, second, _ = history
+
+    def follows(ours: str, theirs: str) -> bool:
+        return _descends(ours, theirs, place=place, run=Runner())
+
+    assert follows(f"{second}-dirty", first)
+    assert follows(second, f"{first}-dirty")
+    assert follows(f"{second}-dirty", f"{first}-dirty")
+    assert not follows(f"{first}-dirty", second)
+    # Files were changed after the commit that an image without changes was built from.
+    assert follows(f"{second}-dirty", second)
