@@ -25,12 +25,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from debian.deb822 import Deb822
-from debian.debfile import DebFile
 
 from torch_images import oci
 from torch_images.archive import Fetched, fetch
 from torch_images.cached import used
 from torch_images.config import Base
+from torch_images.debfile import control
 from torch_images.debs import DebLock, LockedDeb, changes
 from torch_images.errors import CommandError, DiskError, LockError
 from torch_images.loopback import serving
@@ -162,15 +162,17 @@ def kept(path: str) -> bool:
 
 
 def repository(suite: str, debs: Mapping[LockedDeb, Path]) -> dict[str, bytes]:
-    """The index files of an apt repository that has these packages and no others, by path."""
+    """The index files of an apt repository that has these packages and no others, by path.
+
+    Raises LockError for a package that is damaged, or not what its lock says.
+    """
     stanzas = []
     for deb, path in sorted(debs.items()):
-        with DebFile(path) as archive:
-            control = archive.debcontrol()
-        control["Filename"] = f"pool/{deb.sha256}.deb"
-        control["Size"] = str(path.stat().st_size)
-        control["SHA256"] = deb.sha256
-        stanzas.append(control.dump())
+        stanza = control(deb, path)
+        stanza["Filename"] = f"pool/{deb.sha256}.deb"
+        stanza["Size"] = str(path.stat().st_size)
+        stanza["SHA256"] = deb.sha256
+        stanzas.append(stanza.dump())
     packages = "\n".join(stanzas).encode()
     folder = "main/binary-amd64"
     release = (

@@ -10,21 +10,15 @@ import json
 import logging
 import re
 import shutil
-import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
 
-import zstandard
-from debian.arfile import ArError
-from debian.debfile import DebError, DebFile
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-
+from torch_images import fatbin
 from torch_images.archive import fetch
 from torch_images.cached import keep, used
 from torch_images.config import Compat
+from torch_images.debfile import files
 from torch_images.debs import DebLock
 from torch_images.errors import LockError, NetworkError
 from torch_images.network import Network
@@ -85,12 +79,10 @@ def prepare(
 def read_note(libcuda: Path) -> str:
     """The note of a libcuda as JSON on one line; "" where it has none that can be understood."""
     try:
-        with libcuda.open("rb") as stream:
-            section = ELFFile(stream).get_section_by_name(_SECTION)
-            text = section.data().decode("latin-1") if section else ""
+        text = fatbin.section(memoryview(libcuda.read_bytes()), _SECTION).decode("latin-1")
         note = json.loads(text[text.index("{") : text.rindex("}") + 1])
         kept = {key: [int(n) for n in note[key]] for key in ("driver", "device")}
-    except (ELFError, ValueError, KeyError, TypeError):
+    except (fatbin.PruneError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return ""
     return json.dumps(kept, separators=(",", ":"))
 
@@ -112,28 +104,13 @@ def _ready(lock: DebLock, deb: Path, cache: Path) -> ReadyCompat:
 
 def _note_of(lock: DebLock, deb: Path, scratch: Path) -> str:
     """The note of the libcuda in a package. Raises LockError where it has no libcuda."""
-    try:
-        with DebFile(deb) as package, _content(package) as files:
-            for member in files:
-                if member.isfile() and re.search(r"/compat/libcuda\.so\.[0-9.]+$", member.name):
-                    library = files.extractfile(member)
-                    assert library is not None
-                    copy = scratch / "libcuda.so"
-                    with copy.open("wb") as stream:
-                        shutil.copyfileobj(library, stream)
-                    return read_note(copy)
-    except (ArError, DebError, tarfile.TarError, zstandard.ZstdError) as error:
-        raise LockError(f"{lock.debs[0].filename} is not a Debian package: {error}") from None
+    with files(lock.debs[0], deb) as members:
+        for member in members:
+            if member.isfile() and re.search(r"/compat/libcuda\.so\.[0-9.]+$", member.name):
+                library = members.extractfile(member)
+                assert library is not None
+                copy = scratch / "libcuda.so"
+                with copy.open("wb") as stream:
+                    shutil.copyfileobj(library, stream)
+                return read_note(copy)
     raise LockError(f"{lock.debs[0].filename} has no libcuda", f"see locks/{lock.name}.txt")
-
-
-def _content(package: DebFile) -> tarfile.TarFile:
-    """What a package installs, to be read from front to end."""
-    name = next((n for n in package.getnames() if n.startswith("data.tar")), "")
-    if not name:
-        raise DebError("it has no content")
-    member = cast("IO[bytes]", package.getmember(name))
-    if name.endswith(".zst"):  # Ubuntu's way, which python-debian leaves to a program
-        unpacked = zstandard.ZstdDecompressor().stream_reader(member)
-        return tarfile.open(fileobj=cast("IO[bytes]", unpacked), mode="r|")
-    return tarfile.open(fileobj=member, mode="r|*")

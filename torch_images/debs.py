@@ -14,17 +14,26 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from torch_images import lockfile
-from torch_images.errors import LockError
+from torch_images.errors import LockError, shown
 
 _DEB = re.compile(
-    r"(?P<name>[a-z0-9][a-z0-9+.-]+)=(?P<version>[A-Za-z0-9.+~:-]+) sha256:(?P<sha256>[0-9a-f]{64})"
+    # No name ends in "-": apt would take it as a package to remove.
+    r"(?P<name>[a-z0-9][a-z0-9+.-]*[a-z0-9+.])=(?P<version>[0-9][A-Za-z0-9.+~:-]*) "
+    r"sha256:(?P<sha256>[0-9a-f]{64})"
 )
-_WHERE = re.compile(r"(?P<archive>[a-z0-9-]+)/(?P<path>[^\s/]+(?:/[^\s/]+)*\.deb)")
+# A path without "." and "..", and a file name that no program takes for an option.
+_WHERE = re.compile(
+    r"(?P<archive>[a-z0-9]+(?:-[a-z0-9]+)*)/"
+    r"(?P<path>(?:(?!\.{1,2}/)[A-Za-z0-9._+~%:=-]{1,250}/)*"
+    r"[A-Za-z0-9][A-Za-z0-9._+~%:=-]{0,245}\.deb)"
+)
+# An image with a tag, at a digest.
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*:[A-Za-z0-9_][A-Za-z0-9_.-]*@sha256:[0-9a-f]{64}")
 
 # What scripts/print-packages prints.
 _INDEX = re.compile(r"index (?P<uri>\S+?)/? (?P<label>\S.*)")
 _URI = re.compile(
-    r"'(?P<uri>\S+)' (?P<file>[^\s_]+_[^\s_]+_[^\s_]+\.deb) (?P<size>[0-9]+) "
+    r"'(?P<uri>\S+)' (?P<file>[^\s_]+_[^\s_]+_[^\s_]+\.deb) (?P<size>[0-9]{1,15}) "
     r"SHA256:(?P<sha256>[0-9a-f]{64})"
 )
 
@@ -100,21 +109,27 @@ def format_debs(lock: DebLock) -> str:
 
 def parse_debs(text: str, name: str) -> DebLock:
     """Read the text of a lock with a name. Raises LockError for anything unexpected."""
-    header, entries = lockfile.parse(text, name)
+    keys = ("date", "system", "image", "request", "unlocked")
+    header, entries = lockfile.parse(text, name, keys)
     debs = []
     for entry in entries:
         match, where = _DEB.fullmatch(entry.line), _WHERE.fullmatch(entry.where)
         if not match or not where:
             raise lockfile.unreadable(name, entry.line)
         debs.append(LockedDeb(size=entry.size, **match.groupdict(), **where.groupdict()))
+    lockfile.check_once((deb.name for deb in debs), name)
+    lockfile.check_once((deb.filename for deb in debs), name)
+    image = header.get("image", "")
+    if image and not _IMAGE.fullmatch(image):
+        raise lockfile.damaged(name, f"image {image} is not one with a tag and a digest")
     return DebLock(
         name=name,
         date=dt.date.fromisoformat(header["date"]),
         system=header.get("system", ""),
-        request=tuple(header.get("request", "").split()),
+        request=tuple(sorted(header.get("request", "").split())),
         debs=tuple(sorted(debs)),
-        image=header.get("image", ""),
-        unlocked=header.get("unlocked") == "yes",
+        image=image,
+        unlocked=lockfile.unlocked(header, name),
     )
 
 
@@ -137,8 +152,8 @@ def parse_packages(text: str) -> tuple[LockedDeb, ...]:
             match = _URI.fullmatch(line)
             root = next((r for r in archives if match and match["uri"].startswith(f"{r}/")), None)
             if not match or not root:
-                raise LockError(f"apt offers a package without index or SHA-256: {line}")
-            name, version, _ = unquote(match["file"]).split("_")
+                raise LockError(f"apt offers a package without index or SHA-256: {shown(line)}")
+            name, version, _ = map(unquote, match["file"].split("_"))
             found.append(
                 LockedDeb(
                     name=name,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_SHOWN = 120  # characters that a message repeats of what came from outside
+
 
 class TorchImagesError(Exception):
     """A failure that the user can act on.
@@ -93,3 +95,10 @@ def suggest(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     guess = f"did you mean '{near[0]}'? " if near else ""
     return f"{guess}known: {', '.join(names) or 'none'}"
+
+
+def shown(text: str) -> str:
+    """The beginning of a text from outside, with nothing in it that a terminal would obey."""
+    start = text[:_SHOWN].encode("ascii", "backslashreplace").decode()
+    visible = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in start)
+    return visible if len(text) <= _SHOWN else f"{visible}..."

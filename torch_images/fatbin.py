@@ -24,7 +24,7 @@ _PTX, _ELF = 1, 2
 _SPECIFIC = 0x100000
 
 _LOAD, _RELATIVE = 1, 8
-_RELA, _NOBITS, _ALLOC = 4, 8, 2
+_NULL, _RELA, _NOBITS, _ALLOC = 0, 4, 8, 2
 _PAGE = 0x1000
 _EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 _PHDR = struct.Struct("<IIQQQQQQ")
@@ -32,6 +32,9 @@ _SHDR = struct.Struct("<IIQQQQIIQQ")
 _RELATION = struct.Struct("<QQq")
 _WRAP = struct.Struct("<IIQQ")
 _HEAD = struct.Struct("<IHHQ")
+# More sections or segments than any library has; some checks take the square of their number.
+_MOST = 1000
+_LONGEST_NAME = 1000  # bytes of a section's
 _SHORTEST = 48  # bytes of an entry's header with flags
 _ENTRY = struct.Struct("<HHIQIIHHI")
 
@@ -167,6 +170,16 @@ def prune(data: memoryview, arches: Iterable[int] | None = None, *, symbols: boo
         raise PruneError(f"damaged: {error}") from None
 
 
+def section(data: memoryview, name: str) -> bytes:
+    """The content of a section of an ELF file; b"" where there is none. Raises PruneError."""
+    try:
+        file = _read(data)
+    except (struct.error, IndexError, ValueError) as error:
+        raise PruneError(f"damaged: {error}") from None
+    found = file.section(name)
+    return bytes(data[found.offset : found.offset + found.size]) if found else b""
+
+
 def _prune(data: memoryview, arches: Iterable[int] | None, *, symbols: bool) -> Pruned:
     file = _read(data)
     cuts: list[tuple[int, int]] = []  # ranges of the file that leave it; whole pages
@@ -199,12 +212,14 @@ def _read(data: memoryview) -> _File:
         raise PruneError("not an ELF file of 64 bits, little endian")
     header = _EHDR.unpack_from(data)
     phoff, shoff, phnum, shnum, names = header[5], header[6], header[10], header[12], header[13]
+    if max(phnum, shnum) > _MOST:
+        raise PruneError(f"it has {max(phnum, shnum)} segments or sections")
     segments = tuple(_Segment(*_PHDR.unpack_from(data, phoff + 56 * n)) for n in range(phnum))
     raw = [_SHDR.unpack_from(data, shoff + 64 * n) for n in range(shnum)]
     texts = bytes(data[raw[names][4] : raw[names][4] + raw[names][5]]) if raw else b""
     sections = tuple(
         _Section(
-            name=texts[r[0] : texts.index(b"\0", r[0])].decode(),
+            name=texts[r[0] : texts.index(b"\0", r[0], r[0] + _LONGEST_NAME)].decode(),
             at=shoff + 64 * n,
             type=r[1],
             flags=r[2],
@@ -214,6 +229,10 @@ def _read(data: memoryview) -> _File:
         )
         for n, r in enumerate(raw)
     )
+    parts = [(s.offset, s.filesz) for s in segments]
+    parts += [(s.offset, s.size) for s in sections if s.type not in (_NULL, _NOBITS)]
+    if any(offset + size > len(data) for offset, size in parts):
+        raise PruneError("it ends before its sections do")
     return _File(data, phoff, shoff, segments, sections)
 
 
@@ -246,10 +265,11 @@ def _relocated(file: _File, fatbin: _Section, moved: dict[int, int]) -> dict[int
     pointers = range(wrappers.addr + 8, wrappers.addr + wrappers.size, _WRAP.size)
     end = fatbin.addr + fatbin.size
     patches, found = {}, set()
-    for section in file.sections:
-        if section.type != _RELA:
-            continue
-        for at in range(section.offset, section.offset + section.size, _RELATION.size):
+    tables = [section for section in file.sections if section.type == _RELA]
+    if sum(table.size for table in tables) > len(file.data):
+        raise PruneError("its relocations overlap")
+    for table in tables:
+        for at in range(table.offset, table.offset + table.size, _RELATION.size):
             where, kind, addend = _RELATION.unpack_from(file.data, at)
             if kind & 0xFFFFFFFF != _RELATIVE or not fatbin.addr <= addend < end:
                 continue
@@ -302,11 +322,12 @@ def _symbols(file: _File) -> tuple[list[_Section], list[tuple[int, int]]]:
         if not s.flags & _ALLOC
         and (s.name in (".symtab", ".strtab") or s.name.startswith(".debug"))
     ]
+    headers = {table.at for table in tables}
     used = [(s.offset, s.offset + s.filesz) for s in file.segments if s.filesz]
     used += [
         (s.offset, s.offset + s.size)
         for s in file.sections
-        if s not in tables and s.type != _NOBITS and s.size
+        if s.at not in headers and s.type != _NOBITS and s.size
     ]
     used += [(0, _EHDR.size), (file.shoff, file.shoff + _SHDR.size * len(file.sections))]
     holes, at = [], 0

