@@ -28,15 +28,15 @@ RUNTIME = "scripts/image/runtime"
 
 # The tests that are run for each module, files of tests/unit.
 MODULES = {
-    "checkout": ("checkout", "sources"),
-    "config": ("config", "matrix", "render", "tagging", "lock", "options"),
+    "checkout": ("sources", "hostile_trees"),
+    "config": ("config", "matrix", "tagging", "options", "settings"),
     "decision": ("runtime", "decision"),
     "effect": ("runtime", "effect"),
     "fatbin": ("fatbin", "fatbin_guards"),
     "jobs": ("jobs", "measure"),
-    "lock": ("lock", "image_lock", "sources", "compat"),
-    "matrix": ("matrix", "options", "tagging", "lock"),
-    "network": ("network", "archive", "wheels", "runpod"),
+    "lock": ("lock", "image_lock", "sources"),
+    "matrix": ("matrix", "options", "tagging"),
+    "network": ("network", "runpod"),
     "push": ("push", "publishing"),
     "tagging": ("tagging", "publishing"),
 }
