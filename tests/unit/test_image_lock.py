@@ -162,7 +162,9 @@ def test_a_base_of_another_image_is_refused(
 
 def test_a_base_without_an_image_must_not_have_one(config: Config, locks: Path) -> None:
     edit(locks, "base-bookworm", "# request: ", f"# image: a/b:1@sha256:{'0' * 64}\n# request: ")
-    with pytest.raises(LockError, match=r"is of image a/b:1@sha256:0+, images.yaml names none; run"):
+    with pytest.raises(
+        LockError, match=r"is of image a/b:1@sha256:0+, images.yaml names none; run"
+    ):
         image_lock(config, choose(config), locks)
 
 
