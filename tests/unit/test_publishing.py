@@ -177,6 +177,8 @@ class Stub(Engine):
         return ImageInfo(id=DIGEST, size=1, labels=told, config={}, created="2026-01-02T03:04:05Z")
 
     def tag(self, image: str, repository: str, tag: str) -> None:
+        assert ":" not in tag
+        assert "/" not in tag
         self.tagged[f"{repository}:{tag}"] = image
 
     def push(self, reference: str, report: Callable[[Mapping[str, Any]], None]) -> None:

@@ -201,7 +201,7 @@ def test_features_of_a_source_that_is_compiled(config: Config) -> None:
         (
             {"arch": "7.0"},
             "CUDA 13.0 cannot target 7.0: its compiler goes from 7.5 to 12.1; images.yaml does not "
-            "list 7.0 either; known: 8.0, 8.6, 8.9, 9.0, 10.0, 12.0",
+            "list 7.0 either; did you mean '9.0'? known: 8.0, 8.6, 8.9, 9.0, 10.0, 12.0",
         ),
         (
             {"arch": "x"},
