@@ -19,7 +19,7 @@ from tests.libraries import (
     pruned,
     relocations,
 )
-from torch_images.fatbin import Entry, PruneError, chosen, containers, prune
+from torch_images.fatbin import Entry, PruneError, chosen, containers, prune, section
 
 ONE: list[list[Code]] = [[(80, False, False, 8), (90, False, False, 3 * PAGE)]]
 TWO = [*ONE, ONE[0]]
@@ -212,16 +212,16 @@ def test_only_the_tables_leave_with_the_symbols(early: bool, slack: int) -> None
     and beside a table goes with it.
     """
     data = library(ONE, early=early, slack=slack)
-    found = prune(memoryview(data), None)
-    new = b"".join(found.pieces)
+    done = prune(memoryview(data), None)
+    new = b"".join(done.pieces)
     (_, *before), (_, *after) = (list(loaded(file).items()) for file in (data, new))
     assert after == before  # and the first one has the headers
     old = {s.name: s for s in ELFFile(BytesIO(data)).iter_sections()}
-    for section in ELFFile(BytesIO(new)).iter_sections():
-        table = section.name in (".symtab", ".strtab", ".debug_info")
-        assert section["sh_type"] == old[section.name]["sh_type"]
-        assert section.data() == (b"" if table else old[section.name].data())
-    assert 4 * PAGE + slack / 2 <= found.symbols <= 6 * PAGE + 48 + slack
+    for found in ELFFile(BytesIO(new)).iter_sections():
+        table = found.name in (".symtab", ".strtab", ".debug_info")
+        assert found["sh_type"] == old[found.name]["sh_type"]
+        assert found.data() == (b"" if table else old[found.name].data())
+    assert 4 * PAGE + slack / 2 <= done.symbols <= 6 * PAGE + 48 + slack
 
 
 def test_a_table_that_is_loaded_stays() -> None:
@@ -257,3 +257,94 @@ def test_the_shortest_elf_file_is_a_header() -> None:
     assert pruned(header, [80]) == header
     with pytest.raises(PruneError, match=r"^not an ELF file of 64 bits, little endian$"):
         pruned(header[:-1], [80])
+
+
+def with_header(data: bytes, *, at: int, form: str, value: int) -> bytes:
+    """A file with another value in its ELF header, at an offset."""
+    changed = bytearray(data)
+    struct.pack_into(form, changed, at, value)
+    return bytes(changed)
+
+
+def headers_of(data: bytes) -> tuple[int, int]:
+    """Where a file's section headers are, and how many."""
+    (shoff,) = struct.unpack_from("<Q", data, 40)
+    (shnum,) = struct.unpack_from("<H", data, 60)
+    return shoff, shnum
+
+
+def test_the_content_of_one_section() -> None:
+    data = memoryview(library(ONE))
+    assert section(data, ".rodata") == b"r" * 0x100
+    assert section(data, ".data") == b"d" * 8
+    assert section(data, ".none") == b""
+    with pytest.raises(PruneError, match=r"^damaged: "):
+        section(data[:-100], ".data")
+    with pytest.raises(PruneError, match=r"^not an ELF file"):
+        section(memoryview(b"#!/bin/sh"), ".data")
+
+
+@pytest.mark.parametrize("at", [56, 60])
+def test_more_parts_than_any_library_has_are_not_read(at: int) -> None:
+    """Before the file is found to be too short for them."""
+    data = library(ONE)
+    with pytest.raises(PruneError, match=r"^it has 1001 segments or sections$"):
+        section(memoryview(with_header(data, at=at, form="<H", value=1001)), ".data")
+    with pytest.raises(PruneError, match=r"^(?!it has)"):
+        section(memoryview(with_header(data, at=at, form="<H", value=1000)), ".data")
+
+
+def test_a_file_that_ends_before_its_sections_do() -> None:
+    """By one byte; a section without bytes in the file may say what it likes."""
+    data = library(ONE)
+    shoff, shnum = headers_of(data)
+    last = shoff + 64 * (shnum - 1)  # .shstrtab, which the headers follow
+    (offset,) = struct.unpack_from("<Q", data, last + 24)
+    for size, fits in ((len(data) - offset, True), (len(data) - offset + 1, False)):
+        changed = bytearray(data)
+        struct.pack_into("<Q", changed, shoff + 64 * 2 + 24, offset)  # .rodata
+        struct.pack_into("<Q", changed, shoff + 64 * 2 + 32, size)
+        if fits:
+            assert len(section(memoryview(changed), ".rodata")) == size
+            continue
+        with pytest.raises(PruneError, match=r"^it ends before its sections do$"):
+            section(memoryview(changed), ".rodata")
+    changed = bytearray(data)
+    struct.pack_into("<Q", changed, 64 + 32, len(data) + 1)  # the first segment
+    with pytest.raises(PruneError, match=r"^it ends before its sections do$"):
+        section(memoryview(changed), ".data")
+    unused = bytearray(data)
+    struct.pack_into("<QQ", unused, shoff + 24, len(data), 9)  # of no type
+    assert section(memoryview(unused), ".data") == b"d" * 8
+
+
+def test_relocations_that_lie_over_each_other_are_refused() -> None:
+    """Each would be looked at as often as a section names it."""
+    data = library(ONE)
+    shoff, _ = headers_of(data)
+    changed = bytearray(data)
+    for number in (1, 2, 4):
+        struct.pack_into("<I", changed, shoff + 64 * number + 4, 4)
+        struct.pack_into("<QQ", changed, shoff + 64 * number + 24, 0, len(data) // 72 * 24)
+    with pytest.raises(PruneError, match="no wrapper"):  # all are read, and none is one
+        pruned(bytes(changed), [80])
+    struct.pack_into("<Q", changed, shoff + 64 + 32, len(data) // 24 * 24)
+    with pytest.raises(PruneError, match=r"^its relocations overlap$"):
+        pruned(bytes(changed), [80])
+
+
+def test_a_section_with_a_long_name() -> None:
+    """A name has an end within 1,000 bytes, or the file is damaged."""
+    data = library(ONE)
+    shoff, shnum = headers_of(data)
+    for length, fits in ((999, True), (1000, False)):
+        names = b"\0" + b"n" * length + b"\0"
+        changed = bytearray(data + names)
+        struct.pack_into("<QQ", changed, shoff + 64 * (shnum - 1) + 24, len(data), len(names))
+        for number in range(shnum):
+            struct.pack_into("<I", changed, shoff + 64 * number, 1 if number == 2 else 0)
+        if fits:
+            assert section(memoryview(changed), "n" * length) == b"r" * 0x100
+            continue
+        with pytest.raises(PruneError, match=r"^damaged: "):
+            section(memoryview(changed), "n" * length)
