@@ -38,7 +38,7 @@ MODULES = {
     "matrix": ("matrix", "settings", "options", "tagging"),
     "network": ("network", "settings"),
     "push": ("push", "publishing"),
-    "tagging": ("tagging", "publishing"),
+    "tagging": ("tagging", "holders", "publishing"),
 }
 
 # The same examples in every run, and no search for the smallest one that fails.
