@@ -28,13 +28,13 @@ RUNTIME = "scripts/image/runtime"
 
 # The tests that are run for each module, files of tests/unit.
 MODULES = {
-    "checkout": ("sources", "hostile_trees"),
+    "checkout": ("checkout", "sources"),
     "config": ("settings", "config", "matrix", "tagging"),
     "decision": ("runtime", "decision"),
     "effect": ("runtime", "effect"),
     "fatbin": ("fatbin", "fatbin_guards"),
     "jobs": ("jobs", "measure"),
-    "lock": ("lock", "image_lock", "sources"),
+    "lock": ("image_lock", "lock", "sources"),
     "matrix": ("matrix", "settings", "options", "tagging"),
     "network": ("network", "settings"),
     "push": ("push", "publishing"),
@@ -77,15 +77,19 @@ def main() -> None:
     """Make and test the mutants of some modules or of all."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutation")
     parser.add_argument("module", nargs="*", choices=[[], *MODULES], help="else all")
-    parser.add_argument("--again", action="store_true", help="only what survived the last time")
+    parser.add_argument(
+        "--again", action="store_true", help="only what is new, and what survived the last time"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at once")
     options = parser.parse_args()
     results = []
     for module in options.module or MODULES:
-        again = options.again and unchanged(module)
-        stage(module, again=again)
-        left = survivors(module) if again else ()
-        if left or not again:
+        tested = options.again and unchanged(module)
+        stage(module, again=options.again)
+        if not tested:  # functions that are as they were keep what is known of their mutants
+            mutmut(module, "run", f"--max-children={options.jobs}")
+        left = survivors(module) if options.again else ()
+        if left:
             mutmut(module, "run", f"--max-children={options.jobs}", *left)
         results.append(result(module))
     print("| module | mutants | killed | survivors | score |\n|---|--:|--:|--:|--:|")
@@ -104,19 +108,19 @@ def stage(module: str, *, again: bool) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     listed = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.splitlines()
+    path, now = mutated(module), plain((ROOT / source(module)).read_text())
     for name in names:
-        if (ROOT / name).is_file() and not (again and name == source(module)):
+        if (ROOT / name).is_file() and name != path:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+    (folder / "src").mkdir(exist_ok=True)
+    for file in (ROOT / RUNTIME).glob("*.py"):
+        if f"src/{file.name}" != path:
+            shutil.copy2(file, folder / "src")
+    if not (again and unchanged(module)):
+        (folder / path).write_text(now)
     if again:
         (folder / "mutants/mutmut-stats.json").unlink(missing_ok=True)
-    for file in (ROOT / RUNTIME).glob("*.py"):
-        if not (again and file.stem == module):
-            (folder / "src").mkdir(exist_ok=True)
-            shutil.copy2(file, folder / "src")
-    path = mutated(module)
-    if not again:
-        (folder / path).write_text(plain((folder / path).read_text()))
     with (folder / "tests/unit/conftest.py").open("a") as conftest:
         conftest.write(PROFILE)
     settings = {
