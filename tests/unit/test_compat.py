@@ -136,7 +136,7 @@ def test_only_the_compat_librarys_own_note_counts(
         with web_server({f"/{lock.debs[0].path}": data}) as (url, _):
             network = Network(compat_mirror=url)
             if note is None:
-                with pytest.raises(LockError, match="has no libcuda; see locks/compat-cu130.txt"):
+                with pytest.raises(LockError, match=r"has no libcuda; see locks/compat-cu130\.txt"):
                     prepare(config.compat, lock, "auto", cache=cache, network=network)
                 continue
             ready = prepare(config.compat, lock, "auto", cache=cache, network=network)

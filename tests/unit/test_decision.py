@@ -27,12 +27,15 @@ def trial(code: int | None, host: Host = MACHINE, image: Release = CUDA_13) -> C
 
 
 @pytest.mark.parametrize(
-    ("code", "words"), [(2, "the GPU's memory is full"), (46, "the GPU is busy or in exclusive use")]
+    ("code", "words"),
+    [(2, "the GPU's memory is full"), (46, "the GPU is busy or in exclusive use")],
 )
 def test_a_gpu_that_is_occupied_says_nothing_against_the_library(code: int, words: str) -> None:
     made = trial(code)
     assert (made.library, made.works, made.tentative, made.code) == (COMPAT, True, False, 0)
-    assert made.reason == f"driver 570.86.15 is older than CUDA 13.0's 580.65.06; not proved, {words}"
+    assert (
+        made.reason == f"driver 570.86.15 is older than CUDA 13.0's 580.65.06; not proved, {words}"
+    )
 
 
 def test_a_trial_that_passes_changes_nothing() -> None:
@@ -42,7 +45,11 @@ def test_a_trial_that_passes_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("devices", "driver", "library"),
     [
-        ((TESLA,), "570.86.15", COMPAT),  # CUDA 12.8 would run by minor versions, but GPUs are known
+        (
+            (TESLA,),
+            "570.86.15",
+            COMPAT,
+        ),  # CUDA 12.8 would run by minor versions, but GPUs are known
         (None, "570.86.15", HOST),
         (None, "520.61.05", COMPAT),  # nothing else could work
     ],

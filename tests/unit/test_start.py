@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import cuda_runtime
+import effect
 import facts
 import pytest
 from cuda_runtime import Image
@@ -58,7 +59,7 @@ def test_facts_and_trial_share_the_time_of_a_start(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cuda_runtime, "read_image", lambda _: IMAGE)
     monkeypatch.setattr(facts, "gather", gather)
     monkeypatch.setattr(cuda_runtime, "probe", probe)
-    monkeypatch.setattr(cuda_runtime.effect, "apply", lambda *_: ("", {}))
+    monkeypatch.setattr(effect, "apply", lambda *_: ("", {}))
     cuda_runtime.start(say=False)
     assert given == pytest.approx([0.38, 0.13])
 
@@ -112,9 +113,7 @@ def test_when_nvml_is_asked(
         ("zz-00-compat-1f2e.conf", False),
     ],
 )
-def test_only_the_toolkits_own_file_is_its_choice(
-    tmp_path: Path, name: str, found: bool
-) -> None:
+def test_only_the_toolkits_own_file_is_its_choice(tmp_path: Path, name: str, found: bool) -> None:
     """An image's own folders, such as those of libc.conf, may hold a libcuda, too."""
     folder = tmp_path / "usr/local/cuda-13.0/compat"
     folder.mkdir(parents=True)
@@ -136,7 +135,7 @@ def test_what_a_start_prints(
     choice = Choice("host", works=True, reason="why")
     made = cuda_runtime.Decision(IMAGE, Host("580.95.05"), "auto", choice, None)
     monkeypatch.setattr(cuda_runtime, "decide", lambda *_: made)
-    monkeypatch.setattr(cuda_runtime.effect, "apply", lambda *_: ("", {"A": "b c"}))
+    monkeypatch.setattr(effect, "apply", lambda *_: ("", {"A": "b c"}))
     monkeypatch.setenv("CUDA_COMPAT", "yes")
     cuda_runtime.start(say=True)
     out, err = capsys.readouterr()

@@ -93,7 +93,7 @@ def test_the_suite_hash_changes_with_claim_and_checks(config: Config, root: Path
     assert len(hashes) == 4
 
 
-class Checked(EngineError):
+class CheckedError(EngineError):
     """The checks were run, and not an old report taken."""
 
 
@@ -107,7 +107,7 @@ class OneImage(Engine):
         return self.info_of_it
 
     def container(self, *_: object, **__: object) -> NoReturn:
-        raise Checked("the image is looked at")
+        raise CheckedError("the image is looked at")
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_report_of_the_same_checks_and_claim_is_used_again(
 def test_another_report_is_not_used(
     verified: Callable[..., VerifyReport], changes: dict[str, Any]
 ) -> None:
-    with pytest.raises(Checked):
+    with pytest.raises(CheckedError):
         verified(**changes)
 
 

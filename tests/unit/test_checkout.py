@@ -1,0 +1,299 @@
+"""How git is asked for trees: with which settings, how often, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.fakes import FakeRunner
+from torch_images import checkout
+from torch_images.config import Tree
+from torch_images.errors import CommandError, LockError, NetworkError, UsageError
+from torch_images.network import Network
+from torch_images.runner import Completed, Runner
+from torch_images.sources import LockedTree
+
+URL, COMMIT = "https://host/x", "a" * 40
+ELSEWHERE = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR"}
+
+
+class Watched(Runner):
+    """Runs commands, and remembers them."""
+
+    def __init__(self) -> None:
+        self.environments: list[Mapping[str, str | None] | None] = []
+        self.commands: list[list[str]] = []
+
+    def run(self, command: Sequence[str], **options: Any) -> Completed:
+        self.commands.append(list(command))
+        self.environments.append(options.get("env"))
+        return super().run(command, **options)
+
+
+def git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def made(folder: Path, **inner: Path) -> Path:
+    """A repository with a file and submodules by path, checked out as in a clone."""
+    folder.mkdir()
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    (folder / "file").write_text(folder.name)
+    (folder / "version.txt").write_text("2.13.0a0\n")
+    for path, repository in inner.items():
+        git(folder, "-c", "protocol.file.allow=always", "clone", "--quiet", str(repository), path)
+        git(folder / path, "remote", "set-url", "origin", f"https://nowhere.invalid/{path}")
+        for name in repository.iterdir():
+            if name.is_dir() and (name / ".git").exists():
+                clone = folder / path / name.name
+                git(folder, "clone", "--quiet", str(name), str(clone))
+                git(clone, "remote", "set-url", "origin", "https://nowhere.invalid/deep")
+        git(folder, "config", "--file", ".gitmodules", f"submodule.{path}.path", path)
+        git(
+            folder,
+            "config",
+            "--file",
+            ".gitmodules",
+            f"submodule.{path}.url",
+            "https://no.invalid/",
+        )
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "x")
+    return folder
+
+
+@pytest.fixture
+def nested(tmp_path: Path) -> Path:
+    """A repository with two submodules, of which one has one itself."""
+    deep, plain = made(tmp_path / "deep"), made(tmp_path / "plain")
+    return made(tmp_path / "outer", middle=made(tmp_path / "middle", deep=deep), plain=plain)
+
+
+def test_each_command_has_our_settings(nested: Path, tmp_path: Path) -> None:
+    run, network = Watched(), Network(ca_bundle=tmp_path / "ca")
+    wanted = LockedTree(
+        name="torch", version="1", repository=str(nested), commit=git(nested, "rev-parse", "HEAD")
+    )
+    folder = checkout.check_out(wanted, cache=tmp_path / "cache", network=network, run=run)
+    assert folder == tmp_path / f"cache/sources/torch-{wanted.commit}/tree"
+    for path, text in (("", "outer"), ("middle/", "middle"), ("middle/deep/", "deep")):
+        assert (folder / f"{path}file").read_text() == text
+    assert (folder / "plain/file").read_text() == "plain"
+    assert not list(folder.rglob(".git"))
+    assert run.environments == [checkout.environment(network)] * len(run.commands)
+    fetches = [command for command in run.commands if "fetch" in command]
+    assert len(fetches) == 4
+    assert all("--depth=1" in command for command in fetches)
+
+
+def test_a_users_tree_is_asked_with_our_settings(nested: Path, tmp_path: Path) -> None:
+    run, network = Watched(), Network(source_mirror="https://mirror")
+    tree = Tree(repository=URL, commit=COMMIT, version="1")
+    for text in (str(nested), f"file://{nested}@{git(nested, 'rev-parse', 'HEAD')}"):
+        found = checkout.with_tree(tree, text, cache=tmp_path, network=network, run=run)
+        assert found.version == "2.13.0a0"
+        assert found.commit == git(nested, "rev-parse", "HEAD")
+    allowed = (checkout.environment(), checkout.environment(network))
+    assert all(env in allowed for env in run.environments)
+    assert all(
+        env == allowed[1]
+        for env, command in zip(run.environments, run.commands, strict=True)
+        if {"ls-tree", "cat-file", "fetch"} & set(command)
+    )
+    assert not (tmp_path / "sources").exists()
+
+
+def test_the_settings_that_git_gets(tmp_path: Path) -> None:
+    network = Network(ca_bundle=tmp_path / "ca", source_mirror="https://m")
+    found = checkout.environment(network, {"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "a"})
+    count = int(found.pop("GIT_CONFIG_COUNT") or "")
+    told = {}
+    for number in range(2, count):
+        key = found.pop(f"GIT_CONFIG_KEY_{number}") or ""
+        told[key] = found.pop(f"GIT_CONFIG_VALUE_{number}")
+    assert told == {
+        "advice.detachedHead": "false",
+        "core.autocrlf": "false",
+        "core.fsmonitor": "false",
+        "core.hooksPath": os.devnull,
+        "protocol.ext.allow": "never",
+        "protocol.file.allow": "user",
+        "url.https://m/.insteadOf": "https://",
+    }
+    assert {name for name, value in found.items() if value is None} >= ELSEWHERE
+    assert {name: value for name, value in found.items() if value is not None} == {
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+        "GIT_SSL_CAINFO": str(tmp_path / "ca"),
+    }
+
+
+@pytest.mark.parametrize("count", ["", "x", "-1", "1" * 7, " 1"])
+def test_a_count_of_settings_that_is_none(count: str) -> None:
+    assert checkout.environment(None, {"GIT_CONFIG_COUNT": count})["GIT_CONFIG_COUNT"] == "6"
+    assert checkout.environment(None, {})["GIT_CONFIG_KEY_0"]
+
+
+class Failing(Runner):
+    """A git whose command with a word ends with a message, once or always."""
+
+    def __init__(self, word: str, message: str, times: int = 99, output: str = "") -> None:
+        self.word, self.message, self.times, self.output = word, message, times, output
+        self.commands: list[list[str]] = []
+
+    def run(self, command: Sequence[str], **options: Any) -> Completed:
+        self.commands.append(list(command))
+        if self.word in command and self.times:
+            self.times -= 1
+            if options.get("check", True):
+                raise CommandError(" ".join(command), 128, self.message)
+            return Completed(128, self.message)
+        if "init" in command:
+            Path(command[-1]).mkdir(parents=True)
+        return Completed(0, self.output if "status" in command else "")
+
+
+def checked_out(tmp_path: Path, run: Runner, repository: str = URL) -> Path:
+    wanted = LockedTree(name="torch", version="1", repository=repository, commit=COMMIT)
+    return checkout.check_out(wanted, cache=tmp_path, network=Network(), run=run)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "fatal: remote error: upload-pack: not our ref aaaa",
+        "error: bad object aaaa",
+        "fatal: unable to read tree aaaa",
+        "fatal: reference is not a tree: aaaa",
+        "error: Server does not allow request for unadvertised object aaaa",
+        "Fetched in submodule path 'x', but it did not contain aaaa",
+        "error: pathspec 'aaaa' did not match",
+    ],
+)
+def test_a_commit_that_a_repository_lacks(tmp_path: Path, said: str) -> None:
+    with pytest.raises(LockError) as caught:
+        checked_out(tmp_path, Failing("fetch", said))
+    assert str(caught.value) == f"{URL} has no commit {COMMIT}; correct it in images.yaml"
+    assert not list((tmp_path / "sources").iterdir())
+
+
+@pytest.mark.parametrize("said", ["write error: No space left on device", "write() ENOSPC"])
+def test_a_full_disk_is_named_as_it_is(tmp_path: Path, said: str) -> None:
+    with pytest.raises(CommandError, match=said.replace("(", r"\(").replace(")", r"\)")):
+        checked_out(tmp_path, Failing("checkout", said))
+
+
+def test_a_submodule_of_another_transport(tmp_path: Path) -> None:
+    said = "fatal: transport 'ext' not allowed"
+    with pytest.raises(LockError) as caught:
+        checked_out(tmp_path, Failing("update", said))
+    assert str(caught.value) == (
+        f"a submodule of {URL} is not on the network: its address is one of ext; check it out in a "
+        "clone, and name that folder with --torch-source"
+    )
+
+
+def test_what_else_git_says_is_cut(tmp_path: Path) -> None:
+    said = f"start {'x' * 300}\n  the end\n"
+    with pytest.raises(NetworkError) as caught:
+        checked_out(tmp_path, Failing("fetch", said))
+    assert caught.value.message.startswith(f"{URL} could not be cloned: xxx")
+    assert caught.value.message.endswith("xxx the end")
+    assert len(caught.value.message) == len(f"{URL} could not be cloned: ") + 200
+    assert caught.value.hint == (
+        "check network and proxy, or name a mirror in TORCH_IMAGES_SOURCE_MIRROR, or a folder with "
+        "--torch-source"
+    )
+
+
+@pytest.mark.parametrize(("word", "whole"), [("fetch", "--tags"), ("update", "--jobs=8")])
+def test_a_server_that_does_not_give_single_commits_is_asked_for_all(
+    tmp_path: Path, word: str, whole: str
+) -> None:
+    run = Failing(word, "no", times=1)
+    assert checked_out(tmp_path, run).is_dir()
+    first, second = [command for command in run.commands if word in command]
+    assert "--depth=1" in first
+    assert "--depth=1" not in second
+    assert whole in second
+
+
+@pytest.mark.parametrize("line", ["-abc sub", "+abc sub (x)", "Uabc sub"])
+def test_submodules_that_are_not_those_of_the_commit(tmp_path: Path, line: str) -> None:
+    run = Failing("", "", output=f" abc good (x)\n{line}\n")
+    with pytest.raises(LockError) as caught:
+        checked_out(tmp_path, run)
+    assert caught.value.message == f"the submodules of {URL} are not those of its commit"
+    assert not list((tmp_path / "sources").iterdir())
+    assert checked_out(tmp_path, Failing("", "", output=" abc good\n b c\n")).is_dir()
+
+
+def test_a_small_file_of_a_tree(tmp_path: Path) -> None:
+    tree = tmp_path / "torch-1" / "tree"
+    tree.mkdir(parents=True)
+    (tree / "x").write_text("text")
+    (tree / "link").symlink_to("x")
+    (tree / "folder").mkdir()
+    (tree / "large").write_bytes(b"x" * 65536)
+    (tree / "larger").write_bytes(b"x" * 65537)
+    (tree / "latin").write_bytes(b"\xff")
+    (tree / "out").symlink_to(tmp_path)
+    assert checkout.read_file(tree, "x") == checkout.read_file(tree, "link") == "text"
+    assert checkout.read_file(tree, "none") is None
+    assert len(checkout.read_file(tree, "large") or "") == 65536
+    for name, said in (
+        ("larger", "larger of torch-1 is no short text"),
+        ("latin", "latin of torch-1 is no short text"),
+        ("folder", "folder of torch-1 is no short text"),
+        ("out", "out of torch-1 is a link to a place outside the tree"),
+    ):
+        with pytest.raises(LockError) as caught:
+            checkout.read_file(tree, name)
+        assert caught.value.message == said
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "https://u:secret@host/x@abc",
+            "'https://...' has credentials, which an image would carry; leave them to git's "
+            "credential helpers",
+        ),
+        (
+            "https://host/x@abc",
+            "'https://host/x@abc' names no commit; add @ and the whole commit, 40 hexadecimal digits",
+        ),
+        (
+            "https://host/x",
+            "'https://host/x' names no commit; add @ and the whole commit, 40 hexadecimal digits",
+        ),
+        ("/none@abc", "/none has no commit abc; name a git repository"),
+        ("/none", "/none has no commit at all; name a git repository"),
+        ("/no@n/e", "/no@n/e has no commit at all; name a git repository"),
+    ],
+)
+def test_what_names_no_tree(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        checkout.parse(text, FakeRunner({"git": (128, "")}))
+    assert str(caught.value) == message
+
+
+def test_work_that_no_commit_has(nested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (nested / "file").write_text("later")
+    with pytest.raises(UsageError) as caught:
+        checkout.parse(str(nested), Runner())
+    assert str(caught.value) == (
+        f"{nested} has changes that no commit has; commit them, or name the commit to build: "
+        f"{nested}@COMMIT"
+    )
+    head = git(nested, "rev-parse", "HEAD")
+    assert checkout.parse(f"{nested}@main", Runner()) == (str(nested), head)
+    monkeypatch.setenv("HOME", str(nested.parent))
+    assert checkout.parse("~/outer@HEAD", Runner()) == (str(nested), head)

@@ -1,0 +1,99 @@
+"""Who holds a tag, why it stays, and what is no place to publish to: the words that are said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torch_images.config import Config
+from torch_images.errors import UsageError, VerifyError
+from torch_images.matrix import choose
+from torch_images.planned import plan
+from torch_images.render import LABEL_PREFIX, labels
+from torch_images.tagging import (
+    NEW,
+    STAYS,
+    TAKEN,
+    THERE,
+    Holder,
+    Move,
+    Names,
+    moves,
+    namespace,
+    observed,
+)
+
+NAMES = Names(repository="t", immutable="exact", floating=("short",))
+OURS = Holder(digest="sha256:a", torch="2.11.0", created="2026-11-02", revision="mine")
+
+
+def test_an_image_without_our_labels_is_older_than_any() -> None:
+    assert Holder.of("d", "2026-11-02T03:04:05Z", {}) == Holder(
+        digest="d", torch="0", created="2026-11-02", revision=""
+    )
+    told = {f"{LABEL_PREFIX}.torch": "2.1", "org.opencontainers.image.revision": "r"}
+    assert Holder.of("d", "", told) == Holder(digest="d", torch="2.1", created="", revision="r")
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, "verification saw CUDA none, the tag says 13.0"),
+        ({"cuda": "13.0"}, "verification saw torch none, the tag says 2.11.0"),
+        ({"cuda": "13.0", "torch": "2.11.0"}, "verification saw arch 12.0 none"),
+        ({"cuda": "13.0", "torch": "2.11.0+cu130+x", "arch 12.0": "native"}, ""),
+        ({"cuda": "13.0", "torch": "2.11.0", "arch 12.0": "native"}, ""),
+    ],
+)
+def test_what_verification_did_not_see(
+    config: Config, root: Path, facts: dict[str, str], said: str
+) -> None:
+    [image] = plan(config, [choose(config, arch="12.0")], root, root / "locks")
+    label = labels(config, image.spec, image.lock)
+    if not said:
+        assert observed(config, image.spec, label, facts).floating
+        return
+    with pytest.raises(VerifyError) as caught:
+        observed(config, image.spec, label, facts)
+    assert caught.value.message.startswith(said)
+
+
+def moved(held: Holder | None) -> list[Move]:
+    return list(moves(NAMES, OURS, "r.io/me", lambda _: held, lambda _a, _b: False))
+
+
+def test_tags_that_nobody_has() -> None:
+    assert moved(None) == [
+        Move(reference="r.io/me/t:exact", state=NEW),
+        Move(reference="r.io/me/t:short", state=NEW),
+    ]
+    assert {(m.state, m.held, m.reason) for m in moved(OURS)} == {(THERE, OURS.digest, "")}
+
+
+@pytest.mark.parametrize(
+    ("revision", "named", "follows"), [("theirs", "theirs", "theirs"), ("", "unknown", "its")]
+)
+def test_why_a_tag_stays(revision: str, named: str, follows: str) -> None:
+    held = Holder(digest="sha256:b", torch="2.11.0", created="2026-11-02", revision=revision)
+    immutable, floating = moved(held)
+    assert (immutable.state, floating.state) == (TAKEN, STAYS)
+    assert immutable.reason == f"it is sha256:b, built from revision {named}"
+    assert floating.reason == f"revision mine is not known to follow {follows}"
+    ours = Holder(digest="sha256:a", torch="2.11.0", created="2026-11-02")
+    [_, unknown] = moves(NAMES, ours, "r.io/me", lambda _: held, lambda _a, _b: False)
+    assert unknown.reason == f"revision unknown is not known to follow {follows}"
+
+
+@pytest.mark.parametrize(
+    ("named", "shown"),
+    [("me:pass@ghcr.io/me", "***@ghcr.io/me"), ("ghcr.io/meX", "ghcr.io/meX"), (" x ", "x")],
+)
+def test_what_is_no_registry(config: Config, named: str, shown: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        namespace(config, named)
+    assert str(caught.value) == (
+        f"'{shown}' is not a registry to publish to; give host and owner, such as ghcr.io/me or "
+        "127.0.0.1:5000/me"
+    )
+    assert namespace(config, " ghcr.io/me/ ") == "ghcr.io/me"

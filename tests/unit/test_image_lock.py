@@ -1,0 +1,270 @@
+"""What an image's locks say together: identity, versions, and errors that name the file."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from torch_images.config import Config
+from torch_images.debs import DebLock, read_debs
+from torch_images.errors import LockError
+from torch_images.lock import (
+    AnyLock,
+    ImageLock,
+    compat_versions,
+    image_lock,
+    parse_image_lock,
+    read_date,
+    settled,
+    update,
+)
+from torch_images.matrix import choose
+from torch_images.sources import SourceLock, read_sources
+from torch_images.wheels import read_lock
+
+UBUNTU = "base-ubuntu24.04-cu130"
+
+
+@pytest.fixture
+def lock(config: Config, root: Path) -> ImageLock:
+    return image_lock(config, choose(config), root / "locks")
+
+
+@pytest.fixture
+def fork(config: Config, root: Path) -> ImageLock:
+    return image_lock(config, choose(config, source="fork"), root / "locks")
+
+
+@pytest.fixture
+def locks(root: Path, tmp_path: Path) -> Path:
+    """A copy of all locks."""
+    shutil.copytree(root / "locks", tmp_path / "locks")
+    return tmp_path / "locks"
+
+
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def edit(folder: Path, name: str, old: str, new: str) -> None:
+    path = folder / f"{name}.txt"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.usefixtures("far_east")
+def test_a_date_is_the_same_moment_everywhere(lock: ImageLock) -> None:
+    newest = replace(lock, wheels=replace(lock.wheels, date=date(2031, 1, 1)))
+    assert newest.epoch == 1924992000
+
+
+def test_digest_and_identity_are_of_all_locks_and_the_recipe(lock: ImageLock) -> None:
+    """Tags and labels have them, so the same locks must always give the same."""
+    texts = lock.texts()
+    assert list(texts) == sorted(texts)
+    assert lock.digest == hashlib.sha256("".join(texts.values()).encode()).hexdigest()
+    known = {replace(lock, recipe=recipe).identity for recipe in ("", "a", "b")}
+    known.add(replace(lock, recipe="a", compat=None).identity)
+    assert len(known) == 4
+    assert replace(lock, recipe="a").identity in known
+
+
+def test_an_image_is_unlocked_where_any_part_is(lock: ImageLock, fork: ImageLock) -> None:
+    assert not lock.unlocked
+    loose = replace(lock.base, unlocked=True)
+    assert replace(lock, base=loose).unlocked
+    assert replace(lock, extra_debs=loose).unlocked
+    assert replace(lock, tool_debs=loose).unlocked
+    assert not replace(lock, extra_debs=lock.base, tool_debs=lock.base).unlocked
+    assert fork.sources
+    assert not fork.unlocked
+    assert replace(fork, sources=replace(fork.sources, unlocked=True)).unlocked
+
+
+def test_versions_of_what_an_image_has(lock: ImageLock, fork: ImageLock) -> None:
+    assert lock.compat
+    assert lock.compat_version == lock.compat.debs[0].version
+    assert replace(lock, compat=None).compat_version == "none"
+    assert lock.triton == lock.wheels.versions()["triton"]
+    assert fork.sources
+    assert "triton" not in fork.wheels.versions()
+    assert fork.triton == fork.sources.tree("triton").version
+    assert lock.compiled == {}
+    torch, triton = fork.sources.tree("torch"), fork.sources.tree("triton")
+    assert fork.compiled == {
+        "torch": f"{torch.version}+git{torch.commit[:7]}.cu130",
+        "triton": f"{triton.version}+git{triton.commit[:7]}",
+    }
+
+
+def test_all_packages_and_archives(config: Config, root: Path, lock: ImageLock) -> None:
+    devel = image_lock(config, choose(config, variant="devel"), root / "locks")
+    assert devel.extra_debs
+    assert devel.all_debs == (*lock.base.debs, *devel.extra_debs.debs)
+    assert lock.all_debs == lock.base.debs
+    assert lock.all_archives == ()
+    fork = image_lock(config, choose(config, source="fork", cuda="12.8"), root / "locks")
+    assert fork.sources
+    assert fork.toolkit
+    assert fork.all_archives == (*fork.sources.archives, *fork.toolkit.archives)
+
+
+@pytest.mark.parametrize("cuda", ["13.0", "12.8"])
+def test_the_compat_library_of_each_version(config: Config, root: Path, cuda: str) -> None:
+    image = image_lock(config, choose(config, cuda=cuda), root / "locks")
+    assert image.compat
+    assert image.compat.name == f"compat-cu{cuda.replace('.', '')}"
+    found = compat_versions(config, root / "locks")
+    assert f"{found[cuda]}-" in f"{image.compat_version}-"
+    assert "-" not in found[cuda]
+    assert found.keys() == {"13.0", "12.8"}
+
+
+def test_a_version_of_compat_ends_at_its_first_dash(config: Config, locks: Path) -> None:
+    lock = read_debs(locks / "compat-cu130.txt")
+    path = locks / "compat-cu130.txt"
+    path.write_text(path.read_text().replace(lock.debs[0].version, "580.1.2-3ubuntu-4"))
+    assert compat_versions(config, locks)["13.0"] == "580.1.2"
+
+
+@pytest.mark.parametrize(
+    ("image", "said"),
+    [
+        (f"nvidia/other:1@sha256:{'0' * 64}", f"nvidia/other:1@sha256:{'0' * 64}, images.yaml"),
+        ("", "none, images.yaml names nvidia/cuda:13.0.2-"),
+    ],
+)
+def test_a_base_of_another_image_is_refused(
+    config: Config, locks: Path, image: str, said: str
+) -> None:
+    spec = choose(config, base="ubuntu24.04")
+    own = image_lock(config, spec, locks).base
+    assert own.name == UBUNTU
+    edit(locks, UBUNTU, f"# image: {own.image}\n", f"# image: {image}\n" if image else "")
+    with pytest.raises(LockError) as caught:
+        image_lock(config, spec, locks)
+    assert caught.value.message.startswith(f"locks/{UBUNTU}.txt is of image {said}")
+    assert caught.value.hint == f"run `invoke lock --select {UBUNTU}`"
+
+
+def test_a_base_without_an_image_must_not_have_one(config: Config, locks: Path) -> None:
+    edit(locks, "base-bookworm", "# request: ", f"# image: a/b:1@sha256:{'0' * 64}\n# request: ")
+    with pytest.raises(
+        LockError, match=r"is of image a/b:1@sha256:0+, images.yaml names none; run"
+    ):
+        image_lock(config, choose(config), locks)
+
+
+def test_an_image_is_settled_on_the_trees_of_its_lock(config: Config, fork: ImageLock) -> None:
+    spec = choose(config, source="fork")
+    assert fork.sources
+    trees = tuple(
+        replace(tree, repository=f"https://mine/{tree.name}", commit=digit * 40, version=digit)
+        for tree, digit in zip(fork.sources.trees, "12", strict=True)
+    )
+    found = settled(spec, replace(fork, sources=replace(fork.sources, trees=trees)))
+    for tree in trees:
+        chosen = getattr(found.source, tree.name)
+        assert (chosen.repository, chosen.commit, chosen.version) == (
+            tree.repository,
+            tree.commit,
+            tree.version,
+        )
+    plain = choose(config)
+    assert settled(plain, image_lock(config, plain, Path(__file__).parents[2] / "locks")) == plain
+
+
+def test_an_image_without_compat_says_so_in_its_locks(lock: ImageLock) -> None:
+    without = replace(lock, compat=None)
+    assert parse_image_lock(without.texts()) == without
+
+
+def test_tools_are_told_apart_by_their_names(fork: ImageLock) -> None:
+    """Wheels are for a Python, packages for a base, whose name may come after "cu130"."""
+    assert fork.tool_debs
+    other = replace(fork, tool_debs=replace(fork.tool_debs, name="build-fork-ubuntu24.04"))
+    assert parse_image_lock(other.texts()) == other
+
+
+def test_locks_that_are_not_of_one_image_are_named(lock: ImageLock) -> None:
+    texts = {name: text for name, text in lock.texts().items() if "tools" in name}
+    with pytest.raises(LockError, match=r"image: tools-build\.txt, tools-sbom\.txt$"):
+        parse_image_lock(texts)
+    with pytest.raises(LockError, match=r"^not the locks of one image: none$"):
+        parse_image_lock({})
+
+
+def test_a_damaged_lock_is_named(tmp_path: Path) -> None:
+    (tmp_path / "base-x.txt").write_text("# date: tomorrow\n")
+    with pytest.raises(LockError, match=r"^locks/base-x\.txt: .*; run `invoke lock --select base"):
+        read_date(tmp_path / "base-x.txt")
+
+
+@pytest.mark.parametrize("name", ["base-bookworm", "source-fork", "toolkit-cu128", "tools-sbom"])
+def test_only_what_differs_is_written(root: Path, tmp_path: Path, name: str) -> None:
+    """Of any kind of lock: the same inputs of another day leave the file alone."""
+    path = root / "locks" / f"{name}.txt"
+    kept: AnyLock
+    if name.startswith("base-"):
+        kept = read_debs(path)
+    elif name.startswith("tools-"):
+        kept = read_lock(path)
+    else:
+        kept = read_sources(path)
+    copy = tmp_path / path.name
+    assert update(copy, kept)
+    assert copy.read_text() == path.read_text()
+    assert not update(copy, replace(kept, date=date(2031, 1, 1)))
+    assert copy.read_text() == path.read_text()
+    if isinstance(kept, DebLock | SourceLock):
+        assert update(copy, replace(kept, unlocked=not kept.unlocked, date=date(2031, 1, 1)))
+        assert read_date(copy) == date(2031, 1, 1)
+
+
+def test_what_a_variant_replaces_by_the_same_is_not_there_twice(
+    config: Config, locks: Path
+) -> None:
+    plain = read_lock(locks / "wheel-cu130-py311.txt")
+    [own] = [w for w in plain.wheels if w.name == "cuda-bindings"]
+    [other] = [
+        w for w in read_lock(locks / "wheel-cu130-py311-pod.txt").wheels if w.name == own.name
+    ]
+    path = locks / "wheel-cu130-py311-pod.txt"
+    text = path.read_text()
+    for field in ("filename", "sha256", "version"):
+        text = text.replace(str(getattr(other, field)), str(getattr(own, field)))
+    path.write_text(text.replace(f"{other.size} bytes", f"{own.size} bytes"))
+    pod = image_lock(config, choose(config, variant="pod"), locks)
+    assert pod.extra_wheels
+    assert own.name not in pod.extra_wheels.versions()
+    assert [w for w in pod.all_wheels if w.name == own.name] == [own]
+
+
+def test_wheels_without_packages(config: Config, root: Path) -> None:
+    vllm = image_lock(config, choose(config, variant="vllm"), root / "locks")
+    assert vllm.extra_wheels
+    assert "vllm" in vllm.extra_wheels.versions()
+    assert vllm.extra_debs is None
+
+
+def test_what_is_out_of_step_is_said_word_by_word(config: Config, locks: Path) -> None:
+    edit(locks, "wheel-cu130-py311", "numpy pip", "numpy")
+    with pytest.raises(LockError) as caught:
+        image_lock(config, choose(config), locks)
+    assert caught.value.message == (
+        "locks/wheel-cu130-py311.txt is out of step: it was resolved for numpy setuptools "
+        "torch==2.11.0, wanted is numpy pip setuptools torch==2.11.0"
+    )

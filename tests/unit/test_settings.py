@@ -1,0 +1,334 @@
+"""What images.yaml and the environment mean, case by case: names, sums of parts, and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import requests
+
+from torch_images import network
+from torch_images.arch import Capability
+from torch_images.config import (
+    Architecture,
+    Base,
+    Config,
+    Cuda,
+    Exclude,
+    Extra,
+    Feature,
+    Source,
+    Tree,
+    Variant,
+    Wheel,
+    target_range,
+)
+from torch_images.errors import UsageError
+from torch_images.matrix import choose, describe, find, select
+from torch_images.network import Network, detect
+
+SM90 = Architecture(capability=Capability(9, 0), family="Hopper", gpus=("a", "b", "c", "d"))
+CUDA = Cuda(
+    version="13.0",
+    driver="580.65.06",
+    floor="580",
+    targets=(Capability(9, 0), Capability(12, 1), Capability(7, 5)),
+    wheel=Wheel(torch="2.11.0", features=("x",)),
+)
+OLDER = replace(CUDA, version="12.8")
+TREE = Tree(repository="https://r", commit="c" * 40, version="2.12.0a0")
+SOURCE = Source(name="s", description="")
+EXTRA = Extra(
+    name="e",
+    description="",
+    wheels=(("13.0", ("e==1", "f")),),
+    torch=(("13.0", "2.11.0"),),
+    arches=("9.0", "8.0"),
+)
+
+
+def test_names_of_an_architecture_and_of_a_cuda_version() -> None:
+    assert SM90.name == "9.0"
+    assert SM90.examples == ("a", "b", "c")
+    assert replace(SM90, geforce=("1", "2", "3")).examples == ("1", "2", "a", "b")
+    assert replace(SM90, geforce=("1",)).examples == ("1", "a", "b")
+    assert (CUDA.name, CUDA.short, CUDA.repository) == ("13.0", "cu130", "torch-cu130")
+    assert target_range(CUDA) == "its compiler goes from 7.5 to 12.1"
+
+
+def test_what_a_build_is_told_tells_sources_apart() -> None:
+    """And nothing else does: a source's description is for people."""
+    others = [
+        SOURCE,
+        replace(SOURCE, torch_options=(("A", "1"),)),
+        replace(SOURCE, triton_options=(("A", "1"),)),
+        replace(SOURCE, features=(Feature(name="f"),)),
+        replace(SOURCE, without=(Feature(name="f"),)),
+    ]
+    assert len({source.build for source in others}) == len(others)
+    assert replace(SOURCE, description="d", wheels=("w",), name="n").build == SOURCE.build
+    assert not SOURCE.compiled
+    assert replace(SOURCE, torch=TREE).compiled
+
+
+def test_the_image_of_a_base() -> None:
+    base = Base(name="b", description="", python="3", system="x y", packages=())
+    assert base.image("13.0") == ""
+    named = replace(base, images=(("12.8", "i:1"), ("13.0", "i:2")))
+    assert [named.image(cuda) for cuda in ("12.8", "13.0", "13.1")] == ["i:1", "i:2", ""]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "torch", "arches", "why"),
+    [
+        (CUDA, "2.11.0", ("9.0",), None),
+        (CUDA, "2.11.0", (), None),
+        (OLDER, "2.11.0", (), "e has no wheels for CUDA 12.8"),
+        (CUDA, "2.10.0", (), "e is compiled for torch 2.11.0, the image has 2.10.0"),
+        (CUDA, "2.11.0", ("9.0", "12.0"), "the wheels of e have code for 9.0, 8.0 only"),
+    ],
+)
+def test_why_an_image_cannot_have_an_extra(
+    cuda: Cuda, torch: str, arches: tuple[str, ...], why: str | None
+) -> None:
+    assert EXTRA.refusal(cuda, torch, arches) == why
+    assert EXTRA.requirements(cuda) == (() if cuda is OLDER else ("e==1", "f"))
+    anywhere = replace(EXTRA, torch=(), arches=())
+    assert anywhere.refusal(CUDA, torch, arches) is None
+
+
+def test_what_a_variant_adds() -> None:
+    plain = Variant(name="v", description="")
+    assert not plain.adds
+    assert all(
+        variant.adds
+        for variant in (
+            replace(plain, packages=("git",)),
+            replace(plain, wheels=("w",)),
+            replace(plain, extras=(EXTRA,)),
+            replace(plain, cuda_home="/usr/local/cuda"),
+        )
+    )
+    one = replace(EXTRA, name="b", replaces=("z", "a"), unpack="/opt/b")
+    two = replace(EXTRA, name="b-c", replaces=("a", "m"), unpack="/opt/a")
+    three = replace(EXTRA, name="a")
+    variant = replace(plain, extras=(one, two, three))
+    assert variant.replaces == ("a", "m", "z")
+    # As their locks sort, whose names go on with "-cu130": "b-c-cu130" comes before "b-cu130".
+    assert variant.unpacked == (two, one)
+
+
+def test_what_is_excluded(config: Config) -> None:
+    image = {"cuda": "13.0", "arch": "9.0", "source": "s", "base": "b", "variant": "v"}
+    assert Exclude(reason="").matches(**image)
+    for axis, value in image.items():
+        assert Exclude(reason="", **{axis: value}).matches(**image)
+        assert not Exclude(reason="", **{axis: "other"}).matches(**image)
+    rules = (
+        Exclude(reason="one", cuda="12.8", variant="v"),
+        Exclude(reason="two", variant="v"),
+        Exclude(reason="three"),
+    )
+    assert replace(config, excludes=rules[:1]).excluded(**image) is None
+    assert replace(config, excludes=rules).excluded(**image) == "two"
+
+
+def test_the_values_of_each_axis(config: Config) -> None:
+    assert config.names("cuda") == tuple(cuda.version for cuda in config.cudas)
+    assert config.names("arch") == ("8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
+    assert config.names("source") == tuple(source.name for source in config.sources)
+    assert config.names("base") == ("bookworm", "ubuntu24.04")
+    assert config.names("variant") == tuple(variant.name for variant in config.variants)
+
+
+def test_an_image_by_its_parts(config: Config) -> None:
+    spec = choose(config, source="fork", cuda="12.8", arch="12.0;9.0,+PTX", variant="devel")
+    assert spec.id == "cu128-sm90_sm120_ptx-fork-bookworm-devel"
+    assert spec.arches == ("9.0", "12.0+PTX")
+    assert spec.source.torch
+    assert spec.torch == spec.source.torch.version
+    assert not spec.every_arch
+    plain = choose(config)
+    assert replace(plain, prune=True).arch_name == "all_pruned"
+    assert plain.torch == plain.cuda.wheel.torch
+    assert plain.arches == config.names("arch")
+    assert plain.features == plain.cuda.wheel.features
+    assert describe(spec) == {
+        "id": spec.id,
+        "cuda": "12.8",
+        "arch": ["9.0", "12.0"],
+        "source": "fork",
+        "base": "bookworm",
+        "variant": "devel",
+        "python": "3.11",
+        "torch": spec.torch,
+        "repository": "torch-cu128",
+    }
+
+
+def test_features_of_a_source_that_is_compiled(config: Config) -> None:
+    spec = choose(config, source="fork", arch="9.0")
+    features = (
+        Feature(name="any"),
+        Feature(name="hopper", arch=Capability(9, 0)),
+        Feature(name="blackwell", arch=Capability(12, 0)),
+    )
+    assert replace(spec, source=replace(spec.source, features=features)).features == (
+        "any",
+        "hopper",
+    )
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (
+            {"arch": "12.0+PTX"},
+            "source wheel has no PTX: it is published without; leave +PTX out, or compile with "
+            "--source fork or fork-slim",
+        ),
+        ({"arch": ",;"}, "no architecture in ',;'; give one like 12.0, or all"),
+        ({"arch": ","}, "no architecture in ','; give one like 12.0, or all"),
+        (
+            {"arch": "12.0+ptx", "source": "fork"},
+            "'+ptx' is no part of an architecture; +PTX may end the last one",
+        ),
+        (
+            {"arch": "12.0+", "source": "fork"},
+            "'+' is no part of an architecture; +PTX may end the last one",
+        ),
+        (
+            {"arch": "7.0"},
+            "CUDA 13.0 cannot target 7.0: its compiler goes from 7.5 to 12.1; images.yaml does not "
+            "list 7.0 either; did you mean '9.0'? known: 8.0, 8.6, 8.9, 9.0, 10.0, 12.0",
+        ),
+        (
+            {"arch": "x"},
+            "'x' is not a compute capability like 9.0 or 12.0; known: 8.0, 8.6, 8.9, 9.0, 10.0, "
+            "12.0",
+        ),
+    ],
+)
+def test_each_refusal_in_full(config: Config, axes: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        choose(config, **axes)
+    assert str(caught.value) == message
+
+
+def test_an_architecture_that_only_another_cuda_version_can(config: Config) -> None:
+    volta = Architecture(capability=Capability(7, 0), family="Volta", gpus=("V100",))
+    wider = replace(config, architectures=(volta, *config.architectures))
+    with pytest.raises(UsageError) as caught:
+        choose(wider, arch="7.0")
+    assert str(caught.value) == (
+        "CUDA 13.0 cannot target 7.0: its compiler goes from 7.5 to 12.1; CUDA 12.8 can"
+    )
+
+
+def test_an_image_or_none_by_its_name(config: Config) -> None:
+    name = "cu130-sm120-wheel-bookworm-runtime"
+    assert find(config, name).id == name
+    assert [spec.id for spec in select(config, name)] == [name]
+    for ask, words in ((find, "no image '{}' in the matrix"), (select, "no image matches '{}'")):
+        with pytest.raises(UsageError) as caught:
+            ask(config, name[:-1])
+        assert caught.value.message == words.format(name[:-1])
+        assert caught.value.hint.startswith(f"did you mean '{name}'? known: cu128-")
+
+
+def test_bundles_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user names goes before what the system has, of which the first that is there counts."""
+    ours, other, system = (tmp_path / name for name in ("ours", "other", "system"))
+    for path in (ours, other, system):
+        path.touch()
+    monkeypatch.setattr(network, "_SYSTEM_BUNDLES", (tmp_path / "none", system, other))
+    assert detect({}).ca_bundle == system
+    assert detect({"PIP_CERT": str(ours)}).ca_bundle == ours
+    assert detect({"PIP_CERT": str(ours), "SSL_CERT_FILE": str(other)}).ca_bundle == other
+    monkeypatch.setattr(network, "_SYSTEM_BUNDLES", (tmp_path / "none",))
+    assert detect({}).ca_bundle is None
+
+
+def test_what_clients_are_told(tmp_path: Path) -> None:
+    told = Network(ca_bundle=tmp_path / "ca", index="https://i")
+    assert told.verify == str(tmp_path / "ca")
+    assert told.for_uv() == {
+        "UV_DEFAULT_INDEX": "https://i",
+        "UV_INDEX_URL": None,
+        "PIP_INDEX_URL": None,
+        "UV_INDEX": None,
+        "UV_EXTRA_INDEX_URL": None,
+        "UV_FIND_LINKS": None,
+        "UV_NO_CONFIG": "1",
+        "SSL_CERT_FILE": str(tmp_path / "ca"),
+    }
+    plain = Network()
+    assert plain.verify is True
+    assert plain.for_uv()["SSL_CERT_FILE"] is plain.for_uv()["UV_DEFAULT_INDEX"] is None
+
+
+def test_where_a_mirror_has_what_is_elsewhere() -> None:
+    assert Network().mirrored("https://host/a") == "https://host/a"
+    found = Network(source_mirror="https://m/x/").mirrored("https://host/a?b=://c")
+    assert found == "https://m/x/host/a?b=://c"
+
+
+def test_every_variable_that_reaches_out() -> None:
+    found = detect(
+        {
+            "HTTP_PROXY": "http://a",
+            "https_proxy": "http://b",
+            "ALL_PROXY": "http://c",
+            "all_proxy": "http://other",
+            "no_proxy": "x",
+            "PIP_INDEX_URL": "https://1",
+            "UV_INDEX_URL": "https://2",
+            "TORCH_IMAGES_COMPAT_MIRROR": "https://compat/",
+            "TORCH_IMAGES_SOURCE_MIRROR": "https://source//",
+        }
+    )
+    assert found.proxies == (
+        ("HTTP_PROXY", "http://a"),
+        ("HTTPS_PROXY", "http://b"),
+        ("ALL_PROXY", "http://c"),
+        ("NO_PROXY", "x"),
+    )
+    assert found.index == "https://2"
+    assert (found.compat_mirror, found.source_mirror) == ("https://compat", "https://source")
+    assert detect({"UV_DEFAULT_INDEX": "https://0", "UV_INDEX_URL": "https://2"}).index == (
+        "https://0"
+    )
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+def test_each_name_of_loopback(host: str) -> None:
+    assert Network(index=f"http://{host}:80/simple").on_loopback
+    assert Network(proxies=(("ALL_PROXY", f"http://{host}"),)).on_loopback
+    assert not Network(proxies=(("NO_PROXY", f"http://{host}"),)).on_loopback
+
+
+def test_a_cache_by_its_own_settings_only() -> None:
+    environ = {
+        "SCCACHE_WEBDAV_ENDPOINT": "https://w",
+        "SCCACHE_GHA_ENABLED": "on",
+        "ACTIONS_CACHE_URL": "u",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "SCCACHE_DIR": "/d",
+        "OTHER": "o",
+    }
+    assert detect(environ).compile_cache == (
+        ("ACTIONS_CACHE_URL", "u"),
+        ("SCCACHE_GHA_ENABLED", "on"),
+        ("SCCACHE_WEBDAV_ENDPOINT", "https://w"),
+    )
+
+
+def test_why_a_request_failed() -> None:
+    class Pool(Exception):  # noqa: N818  as urllib3's errors have it
+        reason = "<urllib3.X object at 0x1>: refused\n <y>: by the\thost"
+
+    assert network.cause(requests.ConnectionError(Pool())) == "refused by the host"
+    assert network.cause(requests.ConnectionError("no\nroute")) == "no route"
+    assert network.cause(requests.ConnectionError()) == ""
+    assert network.cause(requests.ConnectionError("x" * 300)) == "x" * 200
