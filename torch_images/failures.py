@@ -92,7 +92,7 @@ def explain(output: str) -> Exception:
 
 
 def of_system(error: OSError) -> TorchImagesError | None:
-    """A full disk, a path that cannot be used, or what docker-py raises, which derives from OSError.
+    """A full disk, an unusable path, or what docker-py raises, which derives from OSError.
 
     None for anything else.
     """

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.libraries import library
 from tests.packages import compat_deb, elf, make_deb
 from tests.unit.hostile import WORDS, ends_well
-from tests.unit.test_fatbin import library
 from tests.wheels import make_wheel
 from torch_images.base import repository
 from torch_images.compat import read_note

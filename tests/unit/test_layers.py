@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import zstandard
 
+from tests.libraries import library
 from tests.servers import closed_port, web_server
-from tests.unit.test_fatbin import library
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.config import Removal
 from torch_images.errors import BuildError, LockError, NetworkError
