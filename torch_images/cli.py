@@ -97,8 +97,16 @@ def place() -> Workplace:
 
 
 def mirrors(named: list[str] | None) -> tuple[str, ...]:
-    """The mirrors to use: those of the command line, else TORCH_IMAGES_MIRROR."""
-    return tuple(named or ()) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
+    """The mirrors to use: those of the command line, else TORCH_IMAGES_MIRROR.
+
+    Raises ConfigError for one that cannot be read.
+    """
+    from torch_images.network import check_url
+
+    found = tuple(named or ()) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
+    for word in (word for mirror in found for word in mirror.split() if "://" in word):
+        check_url("--mirror" if named else "TORCH_IMAGES_MIRROR", word)
+    return found
 
 
 def namespace(config: Config, named: str) -> str:

@@ -92,9 +92,9 @@ def explain(output: str) -> Exception:
 
 
 def of_system(error: OSError) -> TorchImagesError | None:
-    """A full disk, an unusable path, or what docker-py raises, which derives from OSError.
+    """The user's view of a full disk, a path that cannot be used, or an error of docker-py's.
 
-    None for anything else.
+    Those derive from OSError, too. None for anything else.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" ({error.filename})" if error.filename else ""

@@ -6,6 +6,7 @@ Plain `invoke` becomes the same as soon as it reads tasks.py.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import sys
@@ -67,6 +68,8 @@ def adopt() -> None:
 
 def _hide_secrets() -> None:
     """Let no secret reach standard output and standard error, tracebacks included."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path need not be text in any encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     redactor = Redactor.of(os.environ, sys.argv)
     sys.stdout, sys.stderr = stream(sys.stdout, redactor), stream(sys.stderr, redactor)
 

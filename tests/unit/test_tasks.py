@@ -50,6 +50,7 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("wheels --torch-source", 2, "--torch-source needs a value; see `invoke --help wheels`"),
         ("pick", 2, "'pick' did not receive required positional arguments: 'gpu', 'driver'"),
         ("bench-report /dev/zero/x", 2, "error: "),
+        ("build --dry-run --mirror http://[::1", 2, "error: --mirror is not a URL; correct it"),
         ("--help nonsense", 2, "unknown word 'nonsense'; "),
         ("wheels --progress fancy", 2, "unknown progress 'fancy'; known: auto, plain, tty"),
         ("build --progress fancy", 2, "unknown progress 'fancy'; known: auto, plain, tty"),
@@ -81,6 +82,13 @@ def test_the_program_of_inv_reads_its_own_options_too(root: Path) -> None:
         assert (done.returncode, done.stdout) == (2, "")
         assert told in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+def test_output_that_the_terminal_cannot_spell_is_escaped(root: Path, tmp_path: Path) -> None:
+    words = ("render", "cu130-sm120-wheel-bookworm-runtime", "--output", f"{tmp_path}/é")
+    done = invoke(root, *words, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("/\\xe9\n")
 
 
 def test_a_zero_byte_is_refused() -> None:
