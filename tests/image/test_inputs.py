@@ -132,3 +132,28 @@ def test_bill_of_materials_is_dated_by_the_lock(sbom: dict[str, Any], expected: 
     assert sbom["metadata"]["timestamp"].startswith(expected["lock_date"])
     component = sbom["metadata"]["component"]
     assert component["version"] == expected["labels"]["org.opencontainers.image.version"]
+
+
+def test_constraints_are_what_is_installed(host: Host, expected: Facts) -> None:
+    """Neither pip nor uv may change torch, Triton or the CUDA libraries of an image."""
+    lines = host.file(f"{FOLDER}/constraints.txt").content_string.splitlines()
+    held = dict(line.split("==") for line in lines if not line.startswith("#"))
+    there = expected["packages"]
+    libraries = {n for n in there if n.startswith("nvidia-") and "cutlass" not in n}
+    assert {"torch", "triton"} | libraries <= held.keys()
+    assert {n: v for n, v in held.items() if n in there} == {
+        n: there[n] for n in held if n in there
+    }
+
+
+def test_pip_and_uv_are_told_of_the_constraints(config: Facts) -> None:
+    told = dict(line.split("=", 1) for line in config["Env"])
+    names = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT")
+    assert {told[name] for name in names} == {f"{FOLDER}/constraints.txt"}
+
+
+def test_pip_refuses_another_torch(host: Host, expected: Facts) -> None:
+    """Without a network: pip has read both versions when it looks for the first candidate."""
+    done = host.run("pip install --no-index torch==1.0")
+    assert done.rc == 1
+    assert f"(constraint) torch=={expected['packages']['torch']}" in done.stdout + done.stderr

@@ -87,3 +87,15 @@ def test_torch_works_for_any_user(host: Host) -> None:
         "python -c 'import torch; print(torch.ones(2).sum().item())'"
     )
     assert (done.rc, done.stdout.strip()) == (0, "2.0"), done.stderr
+
+
+def test_an_id_without_a_name_has_name_and_home(host: Host) -> None:
+    """As `docker exec` gives it, without the start: torch.compile asks for both."""
+    as_other = "setpriv --reuid=12345 --regid=0 --clear-groups env --unset=USER --unset=LOGNAME"
+    code = "import getpass, os; print(getpass.getuser(), os.environ['HOME'])"
+    done = host.run(f'{as_other} HOME=/ python -c "{code}"')
+    assert (done.rc, done.stdout.strip()) == (0, "user12345 /tmp/torch-images-12345"), done.stderr
+
+
+def test_root_has_its_own_home(host: Host) -> None:
+    assert host.check_output("python -c 'import os; print(os.environ[\"HOME\"])'") == "/root"

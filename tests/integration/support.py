@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.servers import closed_port
 from torch_images.engine import Engine
+from torch_images.network import Network
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "torch-images-test"  # the repository of what only tests make
@@ -101,6 +102,18 @@ def running(
         yield name
     finally:
         subprocess.run(["docker", "rm", "--force", name], check=True, capture_output=True)
+
+
+def online(network: Network) -> tuple[str, ...]:
+    """Options of `docker run` for a container that reaches the package index as the host does."""
+    told = dict(network.proxies)
+    if network.index:
+        told |= dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), network.index)
+    mounts: tuple[str, ...] = ()
+    if network.ca_bundle:
+        told |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), "/run/ca.crt")
+        mounts = (f"--volume={network.ca_bundle.resolve()}:/run/ca.crt:ro",)
+    return (*mounts, *(f"--env={name}={value}" for name, value in told.items()))
 
 
 class Registry:

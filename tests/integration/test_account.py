@@ -1,0 +1,136 @@
+"""Any user id, and read-only root file systems: what compiles and what is cached has a place."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.support import Built, facts, running
+from torch_images.engine import Engine
+
+# torch.compile with the C++ compiler, and a file in Triton's cache; where they were, as JSON.
+COMPILES = """
+import getpass, json, os, torch
+from triton.runtime.cache import get_cache_manager
+torch._inductor.config.cpp_cache_precompile_headers = False  # for many kernels; here is one
+found = torch.compile(lambda x: x.sin() + 1)(torch.ones(3))
+torch.testing.assert_close(found, torch.ones(3).sin() + 1)
+put = get_cache_manager("a" * 64).put(b"x", "cached.bin")
+print(json.dumps({
+    "name": getpass.getuser(), "home": os.environ["HOME"], "triton": put,
+    "inductor": os.environ["TORCHINDUCTOR_CACHE_DIR"],
+}))
+"""
+HOME = "/tmp/torch-images-12345"
+
+
+@pytest.fixture(scope="module")
+def image(built: dict[str, Built]) -> str:
+    return built["cu130"].digest
+
+
+@pytest.fixture(scope="module")
+def nameless(image: str) -> Iterator[str]:
+    """A container of an id that /etc/passwd does not know."""
+    words = ("sh", "-c", "echo ready; exec sleep infinity")
+    with running(image, *words, options=("--user=12345",)) as name:
+        yield name
+
+
+def found(text: str) -> dict[str, Any]:
+    """What COMPILES printed; shown as it is where it failed."""
+    assert text.strip().endswith("}"), text[-3000:]
+    places: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return places
+
+
+def check(places: dict[str, Any]) -> None:
+    triton = places.pop("triton")
+    assert places == {
+        "name": "user12345",
+        "home": HOME,
+        "inductor": "/tmp/torchinductor_user12345",
+    }
+    assert triton.startswith(f"{HOME}/.triton/cache/")
+
+
+@pytest.mark.parametrize(
+    "words", [("python", "-c"), ("torch-entrypoint", "python", "-c")], ids=["exec", "start"]
+)
+def test_torch_compiles_for_an_id_without_a_name(nameless: str, words: tuple[str, ...]) -> None:
+    """By `docker exec`, which starts nothing of ours, and by the start."""
+    command = ["docker", "exec", nameless, *words, COMPILES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    check(found(done.stdout))
+
+
+def test_it_compiles_read_only_without_a_home_and_with_another_entrypoint(
+    image: str, engine: Engine
+) -> None:
+    done = engine.run(
+        image,
+        "-c",
+        COMPILES,
+        entrypoint=["python"],
+        **facts(user="12345", read_only=True, tmpfs={"/tmp": "exec"}, environment={"HOME": ""}),
+    )
+    check(found(done.output))
+
+
+def test_other_programs_have_name_and_home_from_the_start(image: str, engine: Engine) -> None:
+    done = engine.run(image, "env", user="12345", **facts())
+    assert {"USER=user12345", "LOGNAME=user12345", f"HOME={HOME}"} <= set(done.output.splitlines())
+
+
+def test_the_folder_is_the_users_alone(nameless: str) -> None:
+    command = ["docker", "exec", nameless, "stat", "--format=%a %u", HOME]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "700 12345\n"
+
+
+def test_root_and_a_user_with_a_home_keep_their_own(image: str, engine: Engine) -> None:
+    done = engine.run(image, "env", **facts())
+    assert "HOME=/root" in done.output.splitlines()
+    assert not {"LOGNAME", "XDG_CACHE_HOME", "TRITON_CACHE_DIR"} & {
+        line.partition("=")[0] for line in done.output.splitlines()
+    }
+
+
+NOEXEC = (
+    "torch-images: torch.compile cannot load what it compiles: /tmp is mounted noexec; "
+    "start the container with --tmpfs /tmp:exec"
+)
+CLOSED = (
+    "torch-images: torch.compile cannot work: /tmp cannot be written; "
+    "start the container with --tmpfs /tmp:exec"
+)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "said"),
+    [({"/tmp": ""}, [NOEXEC]), ({}, [CLOSED]), ({"/tmp": "exec"}, [])],
+    ids=["noexec", "read-only", "exec"],
+)
+def test_what_needs_a_mount_option_is_said(
+    image: str, engine: Engine, mounts: dict[str, str], said: list[str]
+) -> None:
+    options = facts(read_only=True, tmpfs=mounts)
+    assert engine.run(image, "true", **options).output.splitlines()[1:] == said
+    done = engine.run(image, "cuda-doctor", "--json", entrypoint=["/usr/bin/env"], **options)
+    assert [f"torch-images: {json.loads(done.output)['user']['complaint']}"] == (
+        said or ["torch-images: "]
+    )
+
+
+def test_a_folder_that_can_be_loaded_from_is_taken_instead(image: str, engine: Engine) -> None:
+    """A home on a volume, as pods have it."""
+    mounts = {"/tmp": "", "/root": "exec"}
+    done = engine.run(image, "env", **facts(read_only=True, tmpfs=mounts))
+    place = "TORCHINDUCTOR_CACHE_DIR=/root/.cache/torch-images-0/torchinductor"
+    assert place in done.output.splitlines()
+    assert NOEXEC not in done.output

@@ -1,0 +1,177 @@
+"""Images that others build on ours: what they install with pip and uv leaves torch as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uv
+
+from tests.integration.support import Built, online, running
+from torch_images.engine import Engine
+from torch_images.workplace import Workplace
+
+WANTED = "timm transformers accelerate diffusers lightning"
+COMMANDS = {"pip": "pip install --no-cache-dir", "uv": "uv pip install --no-cache"}
+
+# Torch's own distributions by version, and their files by name, size and time.
+LOOK = """
+import json, pathlib, re
+from importlib.metadata import distributions
+held = {}
+for wheel in distributions(path=["/opt/venv/lib/python3.11/site-packages"]):
+    name = re.sub("[-_.]+", "-", wheel.metadata["Name"]).lower()
+    if name in ("torch", "triton") or name.startswith(("nvidia-", "cuda-")):
+        stats = [(str(f), f.locate().lstat()) for f in wheel.files if f.locate().exists()]
+        held[name] = [wheel.version, sorted((n, s.st_size, s.st_mtime_ns) for n, s in stats)]
+print(json.dumps(held))
+"""
+WORKS = """
+import accelerate, diffusers, lightning, timm, torch, torchvision, transformers
+boxes = torch.tensor([[0., 0., 2., 2.], [0., 0., 2., 2.], [5., 5., 6., 6.]])
+kept = torchvision.ops.nms(boxes, torch.tensor([.9, .8, .7]), .5).tolist()  # compiled for torch
+print(torch.__version__, torchvision.__version__.partition("+")[0], kept)
+"""
+
+
+@pytest.fixture(scope="module")
+def image(built: dict[str, Built]) -> str:
+    return built["cu130"].tags[0]  # a Dockerfile takes no digest of an image without a registry
+
+
+def look(engine: Engine, image: str) -> dict[str, Any]:
+    done = engine.run(image, "-c", LOOK, entrypoint=["python"], network_mode="none")
+    assert done.code == 0, done.output
+    found: dict[str, Any] = json.loads(done.output)
+    return found
+
+
+@pytest.fixture(scope="module", params=COMMANDS)
+def derived(request: pytest.FixtureRequest, image: str, place: Workplace) -> Iterator[str]:
+    """An image that starts from ours and installs what people install."""
+    network, tag = place.network, f"torch-images-test:derived-{request.param}"
+    told = dict(network.proxies)  # BuildKit knows these arguments; an index must be declared
+    index = dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), network.index or "")
+    told |= index if network.index else {}
+    arguments = "\n".join(f"ARG {name}" for name in index if network.index)
+    steps = f"""
+FROM {image}
+{arguments}
+RUN --mount=type=bind,from=uv,source=uv,target=/usr/local/bin/uv \\
+    --mount=type=secret,id=ca \\
+    if [ -s /run/secrets/ca ]; then \\
+        export PIP_CERT=/run/secrets/ca SSL_CERT_FILE=/run/secrets/ca; \\
+    fi; \\
+    {COMMANDS[request.param]} {WANTED}
+"""
+    command = ["docker", "buildx", "build", "--load", f"--tag={tag}", "--file=-"]
+    command += [f"--build-context=uv={Path(uv.find_uv_bin()).parent}"]
+    command += [f"--build-arg={name}={value}" for name, value in told.items()]
+    command += [f"--secret=id=ca,src={network.ca_bundle}"] if network.ca_bundle else []
+    command += ["--network=host"] if network.on_loopback else []
+    done = subprocess.run(
+        [*command, str(Path(__file__).parent / "stubs")],
+        input=steps,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    yield tag
+    subprocess.run(["docker", "rmi", tag], check=True, capture_output=True)
+
+
+def test_what_is_installed_on_top_keeps_torch(image: str, derived: str, engine: Engine) -> None:
+    before = look(engine, image)
+    assert {"torch", "triton", "nvidia-cudnn-cu13"} <= before.keys()
+    assert len(before["torch"][1]) > 5000
+    assert look(engine, derived) == before
+    done = engine.run(derived, "-c", WORKS, entrypoint=["python"], network_mode="none")
+    assert done.output.splitlines()[-1] == "2.11.0+cu130 0.26.0 [0, 2]"
+
+
+ASKS = {"pip": "pip install --dry-run", "uv": "uv pip install --dry-run"}
+REFUSALS = {
+    "pip": "The user requested (constraint) torchvision==0.26.0",
+    "uv": "require torchvision==0.25.0 and torchvision==0.26.0",
+}
+
+
+@pytest.fixture(scope="module")
+def resting(image: str, place: Workplace) -> Iterator[str]:
+    """A container with uv that reaches the package index."""
+    with connected(image, place, f"--volume={uv.find_uv_bin()}:/usr/local/bin/uv:ro") as name:
+        yield name
+
+
+def connected(
+    image: str, place: Workplace, *options: str
+) -> contextlib.AbstractContextManager[str]:
+    """A container that does nothing and reaches the package index."""
+    network = "host" if place.network.on_loopback else "bridge"
+    words = ("sh", "-c", "echo ready; exec sleep infinity")
+    return running(image, *words, options=(*options, *online(place.network)), network=network)
+
+
+def within(container: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """What `docker exec` gives, without a shell unless `words` start one."""
+    command = ["docker", "exec", container, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("tool", ASKS)
+def test_a_release_for_another_torch_is_refused_and_the_one_that_fits_named(
+    resting: str, tool: str
+) -> None:
+    done = within(resting, *ASKS[tool].split(), "torchvision==0.25.0")
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert REFUSALS[tool] in " ".join(said.split())
+
+
+@pytest.mark.parametrize("tool", ASKS)
+def test_variables_that_are_set_to_nothing_lift_the_constraints(resting: str, tool: str) -> None:
+    lifted = ("env", "PIP_CONSTRAINT=", "UV_CONSTRAINT=")
+    done = within(resting, *lifted, *ASKS[tool].split(), "torchvision==0.25.0")
+    assert done.returncode == 0, done.stderr
+    assert "torch-2.10.0" in done.stdout.replace("==", "-") + done.stderr.replace("==", "-")
+
+
+NOTEBOOK = """
+import json, os, subprocess, sys, urllib.request
+os.chdir(os.environ["HOME"])
+lab = [sys.executable, "-m", "jupyterlab", "--no-browser", "--port=8888", "--IdentityProvider.token=x"]
+with subprocess.Popen(lab, stderr=subprocess.PIPE, text=True) as server:
+    lines = []
+    up = any(lines.append(line) or "is running at" in line for line in server.stderr)
+    page = "http://127.0.0.1:8888/lab?token=x"
+    print("server", urllib.request.urlopen(page).status if up else lines)
+    server.kill()
+cell = {"cell_type": "code", "id": "a", "execution_count": None, "metadata": {}, "outputs": []}
+cell["source"] = "import getpass, torch; print(getpass.getuser(), torch.__version__)"
+book = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+open("a.ipynb", "w").write(json.dumps(book))
+run = [sys.executable, "-m", "nbconvert", "--to", "markdown", "--execute", "--stdout", "a.ipynb"]
+print(subprocess.run(run, capture_output=True, text=True).stdout)
+"""
+
+
+def test_pip_and_jupyter_work_for_an_id_without_a_name(image: str, place: Workplace) -> None:
+    options = ("--user=12345", "--read-only", "--tmpfs=/tmp:exec")
+    with connected(image, place, *options) as name:
+        done = within(name, "pip", "install", "jupyterlab")
+        assert done.returncode == 0, done.stderr
+        assert "cache has been disabled" not in done.stderr  # pip's own folder can be written, too
+        done = within(name, "python", "-c", NOTEBOOK)
+        assert "server 200" in done.stdout, done.stdout + done.stderr
+        assert "user12345 2.11.0+cu130" in done.stdout, done.stdout + done.stderr
+        # What the image has cannot be shadowed by a home: pip says so.
+        done = within(
+            name, "env", "PIP_CONSTRAINT=", "pip", "install", "--no-deps", "torch==2.10.0"
+        )
+        assert "lack sys.path precedence to torch in /opt/venv" in done.stderr
