@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images import bake, outputs
+from torch_images import bake, git, outputs
 from torch_images.bake import BuildOptions, Parts
 from torch_images.base import ReadyBase
 from torch_images.base import prepare as prepare_base
@@ -333,10 +333,11 @@ def revision(root: Path, run: Runner) -> str | None:
     """The commit that `root` is at, with "-dirty" when files differ from it; None without git."""
     if not (root / ".git").exists() or not shutil.which("git"):
         return None
-    head = run.run(["git", "-C", str(root), "rev-parse", "--verify", "HEAD"], check=False)
+    env = git.environment()
+    head = run.run(["git", "-C", str(root), "rev-parse", "--verify", "HEAD"], env=env, check=False)
     if head.code:
         return None
-    status = run.run(["git", "-C", str(root), "status", "--porcelain"], check=False)
+    status = run.run(["git", "-C", str(root), "status", "--porcelain"], env=env, check=False)
     return head.output.strip() + ("-dirty" if status.output.strip() else "")
 
 

@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
 
+from torch_images import git
 from torch_images.cached import keep, used
 from torch_images.config import Tree
-from torch_images.errors import CommandError, ConfigError, LockError, NetworkError, UsageError
+from torch_images.errors import CommandError, LockError, NetworkError, UsageError
 from torch_images.load import COMMIT
 from torch_images.network import Network
 from torch_images.runner import Runner
@@ -30,22 +31,6 @@ _PARALLEL = 8  # submodules fetched side by side
 _VERSION_FILE = "version.txt"
 _LONGEST_VERSION = 40  # characters; a tag has room for 128, and says more
 _LARGEST_FILE = 65536  # bytes of a file that is read here; those that matter are a line or two
-_SETTINGS = {
-    "advice.detachedHead": "false",
-    "core.autocrlf": "false",
-    # A user's own may run what lies in a tree.
-    "core.fsmonitor": "false",
-    "core.hooksPath": os.devnull,
-    # No submodule is a command or a folder of this host, whatever its tree says.
-    "protocol.ext.allow": "never",
-    "protocol.file.allow": "user",
-}
-# They would have git work in another repository than the one it is told to.
-_ELSEWHERE = (
-    *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_DIR", "GIT_GRAFT_FILE"),
-    *("GIT_INDEX_FILE", "GIT_NAMESPACE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"),
-    *("GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE", "GIT_WORK_TREE"),
-)
 
 
 def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner) -> Path:
@@ -58,22 +43,22 @@ def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner)
     folder = _folder(wanted, cache)
     if folder.exists():
         return used(folder) / "tree"
-    env = environment(network)
+    env = git.environment(network)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{wanted.name}-") as scratch:
         made = Path(scratch, "made")
         tree = made / "tree"
-        git = ["git", "-C", str(tree)]
+        here = ["git", "-C", str(tree)]
         try:
             _obtain(tree, wanted.repository, wanted.commit, env, run)
-            run.run([*git, "checkout", "--quiet", "--detach", wanted.commit], env=env)
+            run.run([*here, "checkout", "--quiet", "--detach", wanted.commit], env=env)
             if "://" not in wanted.repository:
                 _seed(tree, Path(wanted.repository), env, run)
-            update = [*git, "submodule", "--quiet", "update", "--init", "--recursive"]
+            update = [*here, "submodule", "--quiet", "update", "--init", "--recursive"]
             update.append(f"--jobs={_PARALLEL}")
             if run.run([*update, "--depth=1"], env=env, check=False).code:
                 run.run(update, env=env)
-            status = run.run([*git, "submodule", "status", "--recursive"], env=env).output
+            status = run.run([*here, "submodule", "status", "--recursive"], env=env).output
         except CommandError as error:
             raise _problem(wanted.repository, wanted.commit, error) from None
         if not all(line.startswith(" ") for line in status.splitlines()):
@@ -123,14 +108,14 @@ def parse(text: str, run: Runner) -> tuple[str, str]:
             )
         return where, commit
     folder = Path(where).expanduser().resolve()
-    git, env = ["git", "-C", str(folder)], environment()
+    here, env = ["git", "-C", str(folder)], git.environment()
     revision = f"{commit or 'HEAD'}^{{commit}}"
     found = run.run(
-        [*git, "rev-parse", "--verify", "--end-of-options", revision], env=env, check=False
+        [*here, "rev-parse", "--verify", "--end-of-options", revision], env=env, check=False
     )
     if found.code:
         raise UsageError(f"{folder} has no commit {commit or 'at all'}", "name a git repository")
-    if not commit and run.run([*git, "status", "--porcelain"], env=env).output.strip():
+    if not commit and run.run([*here, "status", "--porcelain"], env=env).output.strip():
         raise UsageError(
             f"{folder} has changes that no commit has",
             f"commit them, or name the commit to build: {where}@COMMIT",
@@ -157,30 +142,6 @@ def with_tree(tree: Tree, text: str, *, cache: Path, network: Network, run: Runn
     return named if stated is None else replace(named, version=_checked(stated, text))
 
 
-def environment(
-    network: Network | None = None, environ: Mapping[str, str] = os.environ
-) -> dict[str, str | None]:
-    """Git's environment, also for submodules: the user's own settings, with ours on top.
-
-    Settings are handed over one by one, where no text can end one and begin another.
-    Raises ConfigError for a mirror that is not one line.
-    """
-    settings = dict(_SETTINGS)
-    found: dict[str, str | None] = dict.fromkeys(_ELSEWHERE)
-    found |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    if network and network.source_mirror:
-        if not network.source_mirror.isprintable():
-            raise ConfigError("TORCH_IMAGES_SOURCE_MIRROR is not one line of text", "correct it")
-        settings[f"url.{network.source_mirror}/.insteadOf"] = "https://"
-    if network and network.ca_bundle:
-        found["GIT_SSL_CAINFO"] = str(network.ca_bundle)
-    count = environ.get("GIT_CONFIG_COUNT", "")
-    first = int(count) if re.fullmatch("[0-9]{1,6}", count) else 0
-    for number, (key, value) in enumerate(settings.items(), first):
-        found |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
-    return {**found, "GIT_CONFIG_COUNT": str(first + len(settings))}
-
-
 def _folder(wanted: LockedTree, cache: Path) -> Path:
     return cache / "sources" / f"{wanted.name}-{wanted.commit}"
 
@@ -194,10 +155,10 @@ def _obtain(
     *options: str,
 ) -> None:
     """Make a repository that has a commit, from another one. Raises CommandError."""
-    git = ["git", "-C", str(folder)]
+    here = ["git", "-C", str(folder)]
     run.run(["git", "init", "--quiet", str(folder)], env=env)
-    run.run([*git, "remote", "add", "--", "origin", source], env=env)
-    fetch = [*git, "fetch", "--quiet", *options]
+    run.run([*here, "remote", "add", "--", "origin", source], env=env)
+    fetch = [*here, "fetch", "--quiet", *options]
     # Not every server gives single commits.
     if run.run([*fetch, "--depth=1", "origin", commit], env=env, check=False).code:
         run.run([*fetch, "--tags", "origin"], env=env)
@@ -216,6 +177,8 @@ def _seed(tree: Path, named: Path, env: Mapping[str, str | None], run: Runner) -
         if not facts.startswith("160000 ") or not _inside(ours, tree) or not _inside(theirs, named):
             continue
         commit = facts.split()[1]
+        if not os.path.lexists(theirs / ".git"):
+            continue  # it is not checked out there
         known = ["git", "-C", str(theirs), "cat-file", "-e", f"{commit}^{{commit}}"]
         if run.run(known, env=env, check=False).code:
             continue
@@ -235,20 +198,20 @@ def _stated(repository: str, commit: str, network: Network, run: Runner) -> str 
 
     Nothing is checked out, and of a repository elsewhere as little as possible is fetched.
     """
-    env = environment(network)
+    env = git.environment(network)
     with tempfile.TemporaryDirectory(prefix="torch-images-") as scratch:
         try:
             if "://" in repository:
                 _obtain(Path(scratch), repository, commit, env, run, "--filter=blob:none")
-            git = ["git", "-C", scratch if "://" in repository else repository]
-            entry = run.run([*git, "ls-tree", "--long", commit, _VERSION_FILE], env=env).output
+            here = ["git", "-C", scratch if "://" in repository else repository]
+            entry = run.run([*here, "ls-tree", "--long", commit, _VERSION_FILE], env=env).output
             found = re.match(r"(\d+) (\w+) (\w+) +(\d+|-)\t", entry)
             if not found:
                 return None
             mode, _, blob, size = found.groups()
             if mode not in ("100644", "100755") or int(size) > _LARGEST_FILE:
                 raise UsageError(f"{_VERSION_FILE} of {repository} is no small file", "correct it")
-            return run.run([*git, "cat-file", "blob", blob], env=env).output
+            return run.run([*here, "cat-file", "blob", blob], env=env).output
         except CommandError as error:
             raise _problem(repository, commit, error) from None
 
@@ -272,7 +235,7 @@ def _checked(stated: str, text: str) -> str:
 def _origin(folder: str, run: Runner) -> str:
     """Where a local repository was cloned from, if that is a public address; else "local"."""
     command = ["git", "-C", folder, "config", "remote.origin.url"]
-    url = run.run(command, env=environment(), check=False).output.strip()
+    url = run.run(command, env=git.environment(), check=False).output.strip()
     return url if re.fullmatch(r"https://[^@\s]+", url) else "local"
 
 

@@ -1,6 +1,7 @@
-"""The only module that speaks to an engine, through docker-py: inspect, run, tag.
+"""What an engine is asked, through docker-py: inspect, run, tag.
 
-Which engine that is says connection.py; failures.py knows docker-py's errors by name.
+Only this module and connection.py, which says which engine it is, import docker-py; failures.py
+knows its errors by name.
 
 Building goes through `docker buildx` instead, because docker-py cannot drive BuildKit
 (https://github.com/docker/docker-py/issues/2230).
@@ -22,19 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 import docker.errors
 import requests
-from docker.tls import TLSConfig
 from docker.types import DeviceRequest
 
 import docker
-from torch_images.connection import Endpoint, current
 from torch_images.errors import DiskError, EngineError, NetworkError, PushError, UsageError
-from torch_images.runner import Runner
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
 
 _LARGEST_DOCUMENT = 4_000_000  # bytes; a manifest or configuration is some kilobytes
-MINIMUM = (25, 0)  # the first release in which the containerd image store is not experimental
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,62 +388,6 @@ def gpus(words: str) -> dict[str, Any]:
     elif words != "all":
         raise UsageError(f"--gpus {words} is not a choice of GPUs", "give all, 2, or device=0,1")
     return {"device_requests": [DeviceRequest(**wanted, capabilities=[["gpu"]])]}
-
-
-def connect(run: Runner | None = None) -> Engine:
-    """The engine that the docker CLI would use.
-
-    Raises EngineError when none answers, when it is too old, when it lacks the containerd image
-    store, without which neither zstd layers nor image digests exist before a push, and as
-    `connection.current` does.
-    """
-    endpoint = current(run or Runner())
-    if endpoint.host.startswith("ssh://"):
-        raise EngineError(
-            f"the engine at {endpoint.host} is behind SSH, which docker-py cannot use here",
-            "forward its socket with `ssh -L`, and name that in DOCKER_HOST",
-        )
-    try:
-        client = docker.DockerClient(
-            base_url=endpoint.host,
-            tls=_tls(endpoint),
-            timeout=600,  # seconds; the engine is silent while it unpacks what it was given
-        )
-        version = client.version()
-        number = str(version["Version"])
-    except (
-        docker.errors.DockerException,
-        requests.RequestException,
-        # What docker-py does not expect of an address, a configuration or an answer.
-        *(AttributeError, KeyError, TypeError, ValueError),
-    ) as error:
-        reason = "permission denied" if "Permission denied" in str(error) else "no answer"
-        raise EngineError(
-            f"no Docker Engine at {endpoint.host}: {reason}",
-            "start it, or run this through ./inv, which sets one up",
-        ) from None
-    if tuple(int(part) for part in number.split(".")[:2] if part.isdigit()) < MINIMUM:
-        raise EngineError(
-            f"Docker Engine {number} is too old", f"{MINIMUM[0]}.{MINIMUM[1]} or newer is needed"
-        )
-    engine = Engine(client)
-    driver = ["driver-type", "io.containerd.snapshotter.v1"]
-    if driver not in (engine.info().get("DriverStatus") or []):
-        raise EngineError(
-            "the engine's containerd image store is off",
-            'add "features": {"containerd-snapshotter": true} to /etc/docker/daemon.json and '
-            "restart it",
-        )
-    return engine
-
-
-def _tls(endpoint: Endpoint) -> TLSConfig | bool:
-    """An endpoint's certificates as docker-py takes them; False for none."""
-    if not endpoint.tls or not endpoint.host.startswith("tcp://"):
-        return False
-    client = endpoint.client and (str(endpoint.client[0]), str(endpoint.client[1]))
-    ca = str(endpoint.ca) if endpoint.ca else None
-    return TLSConfig(client_cert=client, ca_cert=ca, verify=endpoint.verify)
 
 
 def _broken_load(reason: str) -> EngineError | DiskError:

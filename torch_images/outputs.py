@@ -108,7 +108,7 @@ def _foreign(folder: Path) -> str:
 def _listed(folder: Path) -> dict[str, str]:
     """SHA-256 by the name of each file that was written to a folder; {} where none was."""
     path = folder / MARK
-    if path.is_symlink() or not path.is_file():
+    if not path.is_file():
         return {}
     lines = path.read_text(errors="replace").splitlines()
     return {found[2]: found[1] for line in lines if (found := _LINE.fullmatch(line))}

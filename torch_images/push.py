@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from torch_images import registry
+from torch_images import git, registry
 from torch_images.build import revision
 from torch_images.config import Config
 from torch_images.engine import Engine
@@ -145,7 +145,8 @@ def _send(reference: str, engine: Engine, transfer: Transfer) -> None:
 
 def _descends(ours: str, theirs: str, *, place: Workplace, run: Runner) -> bool:
     """Whether one revision follows another, as far as this checkout knows."""
-    if not theirs or ours == theirs or revision(place.root, run) is None:
+    if not theirs or theirs.startswith("-") or ours == theirs or revision(place.root, run) is None:
         return False
     words = ["merge-base", "--is-ancestor", *(r.removesuffix("-dirty") for r in (theirs, ours))]
-    return not run.run(["git", "-C", str(place.root), *words], check=False).code
+    command = ["git", "-C", str(place.root), *words]
+    return not run.run(command, env=git.environment(), check=False).code

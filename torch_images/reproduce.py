@@ -17,12 +17,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images import lockfile
+from torch_images import git, lockfile
 from torch_images.build import revision
 from torch_images.compare import Difference, compare
 from torch_images.config import Config
 from torch_images.engine import Engine
 from torch_images.errors import BuildError, CommandError, LockError, UsageError
+from torch_images.load import COMMIT
 from torch_images.lock import image_lock, settled
 from torch_images.planned import Planned
 from torch_images.publish import ORIGINAL, carried_lock, spec_of
@@ -141,11 +142,14 @@ def _check_out(named: str, root: Path, place: Workplace, source: str, run: Runne
             f"the image was built from files that no commit has (revision '{named}')",
             "commit, build again, and reproduce that",
         )
+    if not COMMIT.fullmatch(named):  # a label can say anything
+        raise UsageError(f"the image's revision '{named}' is not a commit", "build it again")
+    env = git.environment()
     here = ["git", "-C", str(place.root), "cat-file", "-e", f"{named}^{{commit}}"]
-    origin = str(place.root) if not run.run(here, check=False).code else source
+    origin = str(place.root) if not run.run(here, env=env, check=False).code else source
     try:
-        run.run(["git", "clone", "--quiet", "--no-checkout", origin, str(root)])
-        run.run(["git", "-C", str(root), "checkout", "--quiet", "--detach", named])
+        run.run(["git", "clone", "--quiet", "--no-checkout", "--", origin, str(root)], env=env)
+        run.run(["git", "-C", str(root), "checkout", "--quiet", "--detach", named], env=env)
     except CommandError as error:
         raise UsageError(
             f"revision {named} could not be had from {origin}: {error.output.strip()[-200:]}",

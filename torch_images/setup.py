@@ -9,8 +9,8 @@ import os
 import shutil
 from pathlib import Path
 
-from torch_images.connection import current
-from torch_images.engine import Engine, connect
+from torch_images.connection import connect, current
+from torch_images.engine import Engine
 from torch_images.errors import EngineError
 from torch_images.runner import Runner
 

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.builds.lab import ROOT, Lab
 from benchmarks.builds.report import plot, summary, table
 from benchmarks.builds.rows import ROWS, Figures, rounds
-from torch_images.engine import connect
+from torch_images.connection import connect
 from torch_images.jobs import processors
 from torch_images.network import detect
 from torch_images.runner import Runner

@@ -13,7 +13,8 @@ import pytest
 from tests.integration.standins import copy_project, replace
 from tests.integration.support import ROOT, SELECT, Built, invoke
 from torch_images.config import Config
-from torch_images.engine import Engine, connect
+from torch_images.connection import connect
+from torch_images.engine import Engine
 from torch_images.load import load_config
 from torch_images.network import detect
 from torch_images.runner import Runner

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.fakes import FakeRunner
 from tests.unit.test_tasks import invoke
-from torch_images import engine, setup
+from torch_images import connection, setup
 from torch_images.connection import Endpoint, current
 from torch_images.errors import EngineError
 from torch_images.runner import Runner
@@ -97,15 +97,17 @@ def test_certificates_reach_the_client(tmp_path: Path) -> None:
     for name in ("ca.pem", "cert.pem", "key.pem"):
         (tmp_path / name).touch()
     pair = (tmp_path / "cert.pem", tmp_path / "key.pem")
-    found = engine._tls(Endpoint(host="tcp://h:1", tls=True, ca=tmp_path / "ca.pem", client=pair))
+    found = connection._tls(
+        Endpoint(host="tcp://h:1", tls=True, ca=tmp_path / "ca.pem", client=pair)
+    )
     assert not isinstance(found, bool)
     assert (found.verify, found.ca_cert) == (True, str(tmp_path / "ca.pem"))
     assert found.cert == tuple(map(str, pair))
-    found = engine._tls(Endpoint(host="tcp://h:1", tls=True, verify=False))
+    found = connection._tls(Endpoint(host="tcp://h:1", tls=True, verify=False))
     assert not isinstance(found, bool)
     assert not found.verify
-    assert engine._tls(Endpoint(host="tcp://h:1")) is False
-    assert engine._tls(Endpoint(host=SOCKET, tls=True)) is False
+    assert connection._tls(Endpoint(host="tcp://h:1")) is False
+    assert connection._tls(Endpoint(host=SOCKET, tls=True)) is False
 
 
 @pytest.fixture

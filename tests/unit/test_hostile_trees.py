@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_tasks import invoke
 from torch_images import checkout, toolchain
+from torch_images.build import revision
 from torch_images.config import Config, Tree
 from torch_images.errors import (
     ConfigError,
@@ -131,17 +133,19 @@ def test_a_mirror_is_one_line(tmp_path: Path, mirror: str) -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        {"url": "https://nowhere.invalid/x", "update": "!touch ran"},
-        {"url": "ext::sh -c touch% ran"},
-        {"url": "--upload-pack=touch ran"},
-        {"url": "ssh://-oProxyCommand=touch${IFS}ran/x"},
+        {"url": "https://nowhere.invalid/x", "update": "!touch RAN"},
+        {"url": "ext::sh -c touch% RAN"},
+        {"url": "--upload-pack=touch RAN"},
+        {"url": "ssh://-oProxyCommand=touch${IFS}RAN/x"},
     ],
 )
 def test_what_gitmodules_says_is_not_run(
     tmp_path: Path, said: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner, outer = made(tmp_path / "inner"), made(tmp_path / "outer")
-    submodule(outer, "sub", inner, **said)
+    marker = tmp_path / "ran"
+    words = {key: text.replace("RAN", str(marker)) for key, text in said.items()}
+    submodule(outer, "sub", inner, **words)
     copy = tmp_path / "copy"  # without the submodule, which its address must give then
     git(tmp_path, "clone", "--quiet", str(outer), str(copy))
     (tmp_path / "config").write_text('[protocol "ext"]\n\tallow = always\n')
@@ -149,7 +153,7 @@ def test_what_gitmodules_says_is_not_run(
     with pytest.raises(TorchImagesError) as caught:
         check_out(copy, tmp_path / "cache")
     assert "\n" not in str(caught.value)
-    assert not list(tmp_path.rglob("ran"))
+    assert not marker.exists()
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
@@ -180,6 +184,24 @@ def test_a_submodule_that_a_link_leads_away_from(tmp_path: Path) -> None:
     (outer / "sub").symlink_to(inner)
     with pytest.raises(NetworkError):
         check_out(outer, tmp_path / "cache", head)
+
+
+def test_submodules_of_submodules_come_from_the_folder_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the very bytes of the commit, whatever the user has set up for work of their own."""
+    deep, inner, outer = (made(tmp_path / name) for name in ("deep", "inner", "outer"))
+    (deep / "lines").write_bytes(b"one\ntwo\n")
+    git(deep, "add", ".")
+    commit(deep)
+    submodule(inner, "deep", deep, "https://nowhere.invalid/deep")
+    submodule(outer, "sub", inner, "https://nowhere.invalid/inner")
+    git(outer / "sub", "clone", "--quiet", str(deep), "deep")
+    (tmp_path / "config").write_text("[core]\n\tautocrlf = true\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    folder = check_out(outer, tmp_path / "cache")
+    assert (folder / "sub/deep/lines").read_bytes() == b"one\ntwo\n"
+    assert not list(folder.rglob(".git"))
 
 
 def test_links_of_a_tree_are_not_followed(tmp_path: Path) -> None:
@@ -229,6 +251,7 @@ def test_the_repository_that_git_is_at_work_in_stays(
         assert head == git(outer, "rev-parse", "HEAD")
     folder = check_out(repository, tmp_path / "cache", head)
     assert (folder / "file").read_text() == "outer"
+    assert revision(outer, Runner()) == head
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name)
     assert before == (git(mine, "rev-parse", "HEAD"), git(mine, "config", "--local", "--list"))
@@ -349,6 +372,12 @@ def test_a_version_that_a_tag_can_have(tmp_path: Path, config: Config, text: str
     assert not (tmp_path / "cache").exists()  # it is all a dry run may do
 
 
+def test_a_version_file_is_small(tmp_path: Path, config: Config) -> None:
+    outer = made(tmp_path / "outer", **{"version.txt": "2.13.0" + " " * 70000})
+    with pytest.raises(UsageError, match=r"version\.txt of .* is no small file"):
+        named(config, str(outer), tmp_path / "cache")
+
+
 def test_a_tree_without_a_version_has_the_one_of_images_yaml(
     tmp_path: Path, config: Config
 ) -> None:
@@ -356,3 +385,18 @@ def test_a_tree_without_a_version_has_the_one_of_images_yaml(
     torch = next(s.torch for s in config.sources if s.name == "fork")
     assert torch
     assert named(config, str(outer), tmp_path / "cache").version == torch.version
+
+
+def test_a_dry_run_neither_runs_nor_writes_anything(root: Path, tmp_path: Path) -> None:
+    marker, cache = tmp_path / "ran", tmp_path / "cache"
+    inner, outer = made(tmp_path / "inner"), hooked(tmp_path / "outer", marker)
+    (outer / "version.txt").write_text("2.13.0a0")
+    git(outer, "add", ".")
+    submodule(outer, PATHS[0], inner, "https://nowhere.invalid/inner")
+    words = ["build", "--dry-run", "--source", "fork", "--arch", "12.0", "--torch-source"]
+    for where in (str(outer), f"file://{outer}@{git(outer, 'rev-parse', 'HEAD')}"):
+        done = invoke(root, *words, where, TORCH_IMAGES_CACHE=str(cache))
+        assert done.returncode == 0, done.stderr
+        assert "2.13.0a0-sm120-fork-runtime-" in done.stdout
+    assert not cache.exists()
+    assert not marker.exists()

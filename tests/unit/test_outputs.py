@@ -343,9 +343,11 @@ def test_cleaning_leaves_what_is_no_context(tmp_path: Path) -> None:
     place = Workplace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
     (place.output / "cuda-notes").mkdir(parents=True)
     (place.output / "cu.txt").write_text("mine")
-    (place.output / "cu130-link").symlink_to("cuda-notes")
+    (place.output / "cu130-link").symlink_to(tmp_path / "kept")
     made = Context(id="x", files=(ContextFile(path="layers.json", data=b"[]"),))
+    write_context(made, tmp_path / "kept")
     write_context(made, place.output / "cu130-x")
     lines = publish.clean(place, cast("Engine", NoImages()), FakeRunner())
     assert lines == ("removed build/cu130-x",)
+    assert (tmp_path / "kept/layers.json").is_file()
     assert sorted(p.name for p in place.output.iterdir()) == ["cu.txt", "cu130-link", "cuda-notes"]

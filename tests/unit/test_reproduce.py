@@ -111,3 +111,11 @@ def test_differences_are_a_table() -> None:
         ["0644", "->", "0600"],
     ]
     assert differences([found] * 50)[-1].strip() == "and 10 more; --json lists them all"
+
+
+@pytest.mark.parametrize("named", ["--orphan=x", "main", "c" * 39, f"{COMMIT} ", "HEAD~1"])
+def test_a_label_can_say_anything(place: Workplace, tmp_path: Path, named: str) -> None:
+    run = runner(place)
+    with pytest.raises(UsageError, match=f"the image's revision '{named}' is not a commit; build"):
+        _check_out(named, tmp_path / "copy", place, HOME, run)
+    assert not [words for words in run.commands if "clone" in words or "checkout" in words]
