@@ -55,7 +55,7 @@ _FINGERPRINT = re.compile(r"[0-9A-F]{40}")
 _NVCC_FLAGS = re.compile(r"-[A-Za-z0-9=_,.:/+-]*(?: -[A-Za-z0-9=_,.:/+-]*)*")
 _SYSTEM = re.compile(r"[a-z]+ [a-z]+")
 # More combinations than these would take seconds to go through; each of them hours to build.
-_MOST_COMBINATIONS = 5000
+_MOST_COMBINATIONS = 3000
 
 
 def load_config(path: Path) -> Config:

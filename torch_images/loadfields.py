@@ -20,6 +20,12 @@ _DEBIAN_PACKAGE = re.compile(r"[a-z0-9](?:[a-z0-9+-]|\.(?![.+-]|$))*[a-z0-9+]")
 _STEP = r"(?!\.{1,2}(?:/|$))"  # of a path: neither "." nor ".."
 _FOLDER = re.compile(rf"(?:/{_STEP}[A-Za-z0-9._-]+)+")
 _BELOW = re.compile(rf"{_STEP}[A-Za-z0-9._-]+(?:/{_STEP}[A-Za-z0-9._-]+)*")
+# Where a base, its packages and the image's own files are.
+_TAKEN = (
+    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys"),
+    *("/tmp", "/usr/bin", "/usr/include", "/usr/lib", "/usr/sbin", "/usr/share", "/var"),  # noqa: S108
+    *("/usr/local/bin", "/usr/local/lib", "/usr/local/sbin", "/opt/venv", "/opt/cuda-compat"),
+)
 _URL = re.compile(
     r"(https?)://(?:[A-Za-z0-9]+(?:[.-]+[A-Za-z0-9]+)*)(?::([0-9]+))?"
     rf"(?:/(?:{_STEP}[A-Za-z0-9._~-]+(?:/|$))*)?"
@@ -70,6 +76,20 @@ def url(value: Value, *, secure: bool = False) -> str:
 def folder(value: Value) -> str:
     """An absolute path in an image."""
     return value.matching(_FOLDER, "an absolute path of letters, digits and . _ - without '..'")
+
+
+def own_folder(value: Value) -> str:
+    """An absolute path in an image, at which nothing else is."""
+    path = folder(value)
+    for taken in _TAKEN:
+        if overlap(path, taken):
+            raise value.wrong(f"is, holds or lies in {taken}", "give one of its own below /opt")
+    return path
+
+
+def overlap(one: str, two: str) -> bool:
+    """Whether one of two paths is, or lies in, the other."""
+    return f"{one}/".startswith(f"{two}/") or f"{two}/".startswith(f"{one}/")
 
 
 def below(value: Value, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from torch_images.config import Pods
 from torch_images.loadfields import BRANCH, MOST_PORTS, folder, url
@@ -32,7 +33,7 @@ def load_pods(value: Value) -> Pods:
         api=url(fields["api"]),
         readme_api=url(fields["readme-api"]),
         variant=fields.text("variant"),
-        args=fields.text("args"),
+        args=_words(fields["args"]) if "args" in fields else "",
         ports=tuple(_port(v) for v in fields["ports"].scalars()),
         environment=tuple((k, v.text()) for k, v in fields["environment"].entries()),
         room=_gigabytes(fields["room"]),
@@ -43,6 +44,15 @@ def load_pods(value: Value) -> Pods:
             for cuda, v in fields["hosts"].filled().entries()
         ),
     )
+
+
+def _words(value: Value) -> str:
+    """The words of a command, as a shell reads them."""
+    try:
+        shlex.split(value.text())
+    except ValueError as error:
+        raise value.wrong(f"is not a row of words: {error}", "close the quotes") from None
+    return value.text()
 
 
 def _port(value: Value) -> str:

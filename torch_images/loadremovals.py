@@ -7,6 +7,7 @@ import re
 from packaging.utils import canonicalize_name
 
 from torch_images.config import Removal
+from torch_images.loadfields import NAME
 from torch_images.yamlnode import Record, Value
 
 _GLOB = re.compile(r"(?!(?:.*/)?\.{1,2}(?:/|$))[A-Za-z0-9_*?][A-Za-z0-9._*?/-]*")
@@ -26,6 +27,8 @@ def _removal(value: Value, *, prune: bool) -> Removal:
     if not any(kind in fields for kind in _KINDS):
         raise value.error("a removal must name files, code or symbols")
     for name in fields["of"].filled().scalars():
+        if not NAME.fullmatch(canonicalize_name(name.text())):
+            raise name.wrong("is not the name of a wheel")
         if canonicalize_name(name.text()) != name.text():
             raise name.error(
                 f"'{name.text()}' is not the name of a wheel",

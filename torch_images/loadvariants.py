@@ -16,6 +16,8 @@ from torch_images.loadfields import (
     capability,
     entry_name,
     folder,
+    overlap,
+    own_folder,
     packages,
     port,
     release,
@@ -99,7 +101,7 @@ def _extra(key: str, value: Value, cudas: tuple[Cuda, ...]) -> Extra:
         else (),
         arches=fields.texts("arches"),
         replaces=fields.texts("replaces"),
-        unpack=folder(fields["unpack"]) if "unpack" in fields else "",
+        unpack=own_folder(fields["unpack"]) if "unpack" in fields else "",
         links=_links(fields["links"].filled()) if "links" in fields else (),
         conflicts=tuple(
             (other, reason.text())
@@ -142,14 +144,20 @@ def _variant(key: str, value: Value, extras: tuple[Extra, ...]) -> Variant:
         ("description",),
         ("cuda-home", "packages", "wheels", "extras", "command", "folder", "ports"),
     )
+    cuda_home = own_folder(fields["cuda-home"]) if "cuda-home" in fields else ""
+    chosen = _chosen(fields, extras)
+    for extra in chosen:
+        if cuda_home and extra.unpack and overlap(cuda_home, extra.unpack):
+            problem = f"is where extra {extra.name} is unpacked, {extra.unpack}"
+            raise fields["cuda-home"].wrong(problem, "give another folder to one of them")
     command = fields["command"].matching(_COMMAND, "a command") if "command" in fields else ""
     return Variant(
         name=entry_name(key, value),
         description=fields.text("description"),
         packages=packages(fields),
         wheels=requirements(fields["wheels"]) if "wheels" in fields else (),
-        extras=_chosen(fields, extras),
-        cuda_home=folder(fields["cuda-home"]) if "cuda-home" in fields else "",
+        extras=chosen,
+        cuda_home=cuda_home,
         folder=folder(fields["folder"]) if "folder" in fields else "",
         ports=tuple(port(p) for p in (fields["ports"].scalars() if "ports" in fields else ())),
         **({"command": command} if command else {}),
@@ -166,8 +174,9 @@ def _chosen(fields: Record, extras: tuple[Extra, ...]) -> tuple[Extra, ...]:
         extra = known[item.text()]
         for other in found:
             _check_pair(item, extra, other)
-            if extra.unpack and extra.unpack == other.unpack:
-                raise _conflict(item, extra, other, f"both are unpacked to {extra.unpack}")
+            if extra.unpack and other.unpack and overlap(extra.unpack, other.unpack):
+                places = f"{other.unpack} and {extra.unpack}"
+                raise _conflict(item, extra, other, f"they are unpacked to {places}")
         found.append(extra)
     return tuple(found)
 

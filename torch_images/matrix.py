@@ -124,14 +124,14 @@ def choose(
         )
     every = wanted == "all"
     if every:
-        found = tuple(a for a in config.architectures if a.capability in cuda_.targets)
+        found = config.architectures
     else:
         names = dict.fromkeys(name for name in wanted.replace(";", ",").split(",") if name)
         if not names:
             raise UsageError(f"no architecture in '{wanted}'", "give one like 12.0, or all")
         found = tuple(sorted((_arch(config, cuda_, n) for n in names), key=lambda a: a.capability))
     refusals = {a: _refusal(config, cuda_, a, source_, base_, variant_) for a in found}
-    if every:  # leave out the excluded ones, unless that leaves nothing and the reason is due
+    if every:  # leave out the refused ones, unless that leaves nothing and the reason is due
         found = tuple(a for a in found if refusals[a] is None) or found
     for architecture in found:
         if refusals[architecture] is not None:

@@ -22,7 +22,7 @@ _TEXT_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:float", "tag:yaml.org,
 _KIND = {yaml.MappingNode: "a mapping", yaml.SequenceNode: "a list", yaml.ScalarNode: "a value"}
 # Far beyond what images.yaml needs, and small enough to be read in a moment. The parser in C calls
 # itself for each level, and ends the process where there are too many.
-_MOST_BYTES, _MOST_LEVELS, _MOST_MEMBERS, _MOST_LETTERS = 200_000, 20, 300, 1000
+_MOST_BYTES, _MOST_LEVELS, _MOST_MEMBERS, _MOST_LETTERS = 100_000, 20, 100, 1000
 _SHOWN = 100  # letters of a value that an error repeats
 
 

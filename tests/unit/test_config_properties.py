@@ -215,10 +215,11 @@ def keeps_its_promises(path: Path) -> Config | None:
     for item in itertools.chain.from_iterable(image_inputs(config, spec) for spec in specs):
         assert requests.setdefault(item.name, item.request) == item.request
     assert {item.name for item in inputs(config)} >= set(requests)
-    try:
-        choose(config)
-    except TorchImagesError as error:
-        one_line(error)
+    for cuda in config.names("cuda"):
+        try:
+            assert choose(config, cuda=cuda).architectures
+        except TorchImagesError as error:
+            one_line(error)
     kinds = {(s.source.name, s.base.name, s.variant.name): s for s in specs}
     for spec in kinds.values():
         try:

@@ -143,3 +143,10 @@ def test_an_architecture_is_left_out_where_its_compiler_cannot(config: Config) -
     assert volta in choose(wider, cuda="12.8").architectures
     assert volta not in choose(wider, cuda="13.0").architectures
     assert "CUDA 13.0 cannot target 7.0" in complaint(wider, cuda="13.0", arch="7.0")
+
+
+def test_a_cuda_version_for_none_of_the_architectures_has_no_image(config: Config) -> None:
+    future = Architecture(capability=Capability(12, 1), family="Blackwell", gpus=("GB10",))
+    only = dataclasses.replace(config, architectures=(future,))
+    assert {s.cuda.version for s in matrix(only)} == {"13.0"}
+    assert "is not built: CUDA 12.8 cannot target 12.1" in complaint(only, cuda="12.8")

@@ -57,16 +57,16 @@ def test_floating_tags(config: Config, axes: dict[str, str], wanted: list[str]) 
     assert list(floating(config, choose(config, **axes))) == wanted
 
 
-@pytest.mark.parametrize("less", [{"prune": True}, {"ptx": True}, {"prune": True, "ptx": True}])
+@pytest.mark.parametrize(("prune", "ptx"), [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("source", ["wheel", "fork"])
 def test_latest_is_never_pruned_and_never_ptx(
-    config: Config, less: dict[str, bool], source: str
+    config: Config, prune: bool, ptx: bool, source: str
 ) -> None:
     """Whoever types no tag gets what `invoke build` makes with nothing else asked for."""
     usual = dataclasses.replace(config.defaults, source=source)
     config = dataclasses.replace(config, defaults=usual)
     whole = choose(config)
-    other = dataclasses.replace(whole, **less)
+    other = dataclasses.replace(whole, prune=prune, ptx=ptx)
     assert floating(config, whole)[-1] == LATEST
     assert LATEST not in floating(config, other)
     assert not set(floating(config, whole)) & set(floating(config, other))
@@ -226,6 +226,14 @@ def test_a_revision_descends_from_those_before_it(
     assert not follows("", first)
     assert not follows(second, "c" * 40)
     assert not follows(second, first, dataclasses.replace(place, root=tmp_path))
+
+
+def test_without_git_nothing_is_known_to_follow(
+    history: tuple[Workplace, str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, first, second, _ = history
+    monkeypatch.setenv("PATH", "")
+    assert not _descends(second, first, place=place, run=Runner())
 
 
 def test_changed_files_do_not_hide_what_a_revision_follows(
