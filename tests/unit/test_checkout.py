@@ -14,6 +14,7 @@ from tests.unit.fakes import FakeRunner
 from torch_images import checkout
 from torch_images.config import Tree
 from torch_images.errors import CommandError, LockError, NetworkError, UsageError
+from torch_images.git import environment
 from torch_images.network import Network
 from torch_images.runner import Completed, Runner
 from torch_images.sources import LockedTree
@@ -86,7 +87,7 @@ def test_each_command_has_our_settings(nested: Path, tmp_path: Path) -> None:
         assert (folder / f"{path}file").read_text() == text
     assert (folder / "plain/file").read_text() == "plain"
     assert not list(folder.rglob(".git"))
-    assert run.environments == [checkout.environment(network)] * len(run.commands)
+    assert run.environments == [environment(network)] * len(run.commands)
     fetches = [command for command in run.commands if "fetch" in command]
     assert len(fetches) == 4
     assert all("--depth=1" in command for command in fetches)
@@ -99,7 +100,7 @@ def test_a_users_tree_is_asked_with_our_settings(nested: Path, tmp_path: Path) -
         found = checkout.with_tree(tree, text, cache=tmp_path, network=network, run=run)
         assert found.version == "2.13.0a0"
         assert found.commit == git(nested, "rev-parse", "HEAD")
-    allowed = (checkout.environment(), checkout.environment(network))
+    allowed = (environment(), environment(network))
     assert all(env in allowed for env in run.environments)
     assert all(
         env == allowed[1]
@@ -111,7 +112,7 @@ def test_a_users_tree_is_asked_with_our_settings(nested: Path, tmp_path: Path) -
 
 def test_the_settings_that_git_gets(tmp_path: Path) -> None:
     network = Network(ca_bundle=tmp_path / "ca", source_mirror="https://m")
-    found = checkout.environment(network, {"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "a"})
+    found = environment(network, {"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "a"})
     count = int(found.pop("GIT_CONFIG_COUNT") or "")
     told = {}
     for number in range(2, count):
@@ -136,8 +137,8 @@ def test_the_settings_that_git_gets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", ["", "x", "-1", "1" * 7, " 1"])
 def test_a_count_of_settings_that_is_none(count: str) -> None:
-    assert checkout.environment(None, {"GIT_CONFIG_COUNT": count})["GIT_CONFIG_COUNT"] == "6"
-    assert checkout.environment(None, {})["GIT_CONFIG_KEY_0"]
+    assert environment(None, {"GIT_CONFIG_COUNT": count})["GIT_CONFIG_COUNT"] == "6"
+    assert environment(None, {})["GIT_CONFIG_KEY_0"]
 
 
 class Failing(Runner):
