@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -22,7 +22,7 @@ from urllib3.util import Retry
 
 from torch_images.cached import used
 from torch_images.debs import DebLock, LockedDeb
-from torch_images.errors import DiskError, LockError, NetworkError
+from torch_images.errors import DiskError, LockError, NetworkError, shown
 from torch_images.network import Network, cause
 from torch_images.sources import LockedArchive
 
@@ -208,7 +208,7 @@ class _Source:
 
     def get(self, url: str) -> requests.Response | None:
         """The answer of a source, its body still to be read; None where it cannot be asked."""
-        host = urlsplit(url).netloc
+        host = url.partition("://")[2].partition("/")[0]
         if host in self._silent:
             return None
         try:
@@ -218,6 +218,10 @@ class _Source:
         except requests.RequestException as error:
             self._silent.add(host)
             self.problem = cause(error)
+            return None
+        except ValueError as error:  # an address, also one that an answer sends to, is none
+            self._silent.add(host)
+            self.problem = shown(f"{url} leads to no address: {error}")
             return None
         return answer
 

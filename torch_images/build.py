@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images import bake, git, outputs
+from torch_images import bake, git, jsondoc, outputs
 from torch_images.bake import BuildOptions, Parts
 from torch_images.base import ReadyBase
 from torch_images.base import prepare as prepare_base
@@ -30,7 +30,7 @@ from torch_images.config import Base, Config
 from torch_images.debs import DebLock
 from torch_images.diskspace import check_disk
 from torch_images.engine import Engine
-from torch_images.errors import UsageError
+from torch_images.errors import EngineError, UsageError
 from torch_images.failures import explain
 from torch_images.foundation import Foundations, Wanted
 from torch_images.inputs import tools_inputs, variant_inputs
@@ -122,16 +122,25 @@ def build(
             archive = Path(scratch, f"{image.target}.tar")
             command += ["--set", f"{image.target}.output={bake.output(image, archive)}"]
         _bake(command, place, options, namespace=namespace, run=run)
-        digests = json.loads(metadata.read_text())
+        digests = _digests(metadata, [image.target for image in ready])
         for image in ready if load else ():
             run.run(["docker", "load", "--input", str(Path(scratch, f"{image.target}.tar"))])
     seconds = time.monotonic() - started
     results = []
     for image in ready:
-        digest = str(digests[image.target]["containerimage.digest"])
         info = engine.inspect(image.candidate)
+        digest = digests[image.target]
         results.append(BuildResult(planned=image, digest=digest, size=info.size, seconds=seconds))
     return tuple(results)
+
+
+def _digests(metadata: Path, targets: Sequence[str]) -> dict[str, str]:
+    """The digest of each image, from what buildx wrote of a build. Raises EngineError."""
+    try:
+        found = jsondoc.parse(metadata.read_bytes())
+        return {t: jsondoc.member(found, t, "containerimage.digest", kind=str) for t in targets}
+    except (OSError, jsondoc.MalformedError) as error:
+        raise EngineError(f"buildx does not say what it built: {error}") from None
 
 
 def check_compiles(planned: Planned) -> None:

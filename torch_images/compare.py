@@ -6,10 +6,12 @@ differs are unpacked, as a stream.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
-import json
+import re
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +19,19 @@ from typing import IO, Any, Self, cast
 
 import zstandard
 
-from torch_images.errors import EngineError
+from torch_images.errors import EngineError, shown
+from torch_images.jsondoc import MalformedError, member, parse
 
+# What the readers of archives raise for files that are damaged.
+_DAMAGES = (
+    tarfile.TarError,
+    zstandard.ZstdError,
+    zlib.error,
+    EOFError,
+    OSError,
+    ValueError,
+    KeyError,
+)
 _TYPES = {
     tarfile.REGTYPE: "file",
     tarfile.DIRTYPE: "directory",
@@ -76,14 +89,45 @@ class Archive:
     """An image in a tar that `docker save` wrote."""
 
     def __init__(self, path: Path) -> None:
-        self._tar = tarfile.open(path)
+        self._path = path
+        with self._named():
+            self._tar = tarfile.open(path)
+        try:
+            with self._named():
+                self._read()
+        except BaseException:
+            self._tar.close()
+            raise
+
+    def _read(self) -> None:
+        """Read the documents."""
         index = self._json("index.json")
-        self.manifest_digest = str(index["manifests"][0]["digest"])
+        self.manifest_digest = member(index, "manifests", 0, "digest", kind=str)
         self.manifest = self._json(_blob(self.manifest_digest))
         if "manifests" in self.manifest:
             raise EngineError("the image is an index of several platforms, not one image")
-        self.config_digest = str(self.manifest["config"]["digest"])
+        self.config_digest = member(self.manifest, "config", "digest", kind=str)
         self.config = self._json(_blob(self.config_digest))
+        self._layers = member(self.manifest, "layers", kind=list)
+        for layer in self._layers:
+            _blob(member(layer, "digest", kind=str))
+            member(layer, "mediaType", kind=str)
+            member(layer, "size", kind=int)
+        if len(member(self.config, "rootfs", "diff_ids", kind=list)) != len(self._layers):
+            raise MalformedError("manifest and configuration have other layers")
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say which file is damaged. An OSError with a number is the system's."""
+        try:
+            yield
+        except _DAMAGES as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            said = shown(" ".join(str(error).split())) or "it ends too early"
+            raise EngineError(
+                f"{self._path.name} is not an image as `docker save` writes it: {said}"
+            ) from None
 
     def __enter__(self) -> Self:
         return self
@@ -93,10 +137,14 @@ class Archive:
 
     def layers(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Digest of the uncompressed layer, and descriptor of the blob, of each layer."""
-        return list(zip(self.config["rootfs"]["diff_ids"], self.manifest["layers"], strict=True))
+        return list(zip(self.config["rootfs"]["diff_ids"], self._layers, strict=True))
 
     def entries(self, descriptor: Mapping[str, Any]) -> Iterator[tuple[str, _Entry]]:
-        """The members of a layer in their order."""
+        """The members of a layer in their order. Raises EngineError where it is damaged."""
+        with self._named():
+            yield from self._entries(descriptor)
+
+    def _entries(self, descriptor: Mapping[str, Any]) -> Iterator[tuple[str, _Entry]]:
         blob = self._open(_blob(descriptor["digest"]))
         media_type = str(descriptor["mediaType"])
         stream: IO[bytes] = blob
@@ -105,17 +153,17 @@ class Archive:
         elif media_type.endswith("gzip"):
             stream = cast("IO[bytes]", gzip.open(blob))
         with tarfile.open(fileobj=stream, mode="r|") as layer:
-            for member in layer:
-                yield member.name.removeprefix("./").rstrip("/") or ".", _entry(layer, member)
+            for each in layer:
+                yield each.name.removeprefix("./").rstrip("/") or ".", _entry(layer, each)
 
     def _open(self, name: str) -> IO[bytes]:
         found = self._tar.extractfile(name)
-        assert found is not None
+        if found is None:
+            raise MalformedError(f"{name} is not a file")
         return found
 
     def _json(self, name: str) -> dict[str, Any]:
-        document: dict[str, Any] = json.load(self._open(name))
-        return document
+        return member(parse(self._open(name).read()), kind=dict)
 
 
 def compare(first: Path, second: Path) -> Comparison:
@@ -139,16 +187,17 @@ def _configs(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Differe
             )
 
 
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """The leaves of a JSON document with their paths."""
-    if isinstance(value, dict):
-        for key in value:
-            yield from _flat(value[key], f"{path}.{key}" if path else key)
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _flat(item, f"{path}[{number}]")
-    else:
-        yield path, str(value)
+def _flat(document: Any) -> Iterator[tuple[str, str]]:
+    """The leaves of a JSON document with their paths. Without recursion: it may be deep."""
+    left = [("", document)]
+    while left:
+        path, value = left.pop()
+        if isinstance(value, dict):
+            left += [(f"{path}.{key}" if path else key, value[key]) for key in value]
+        elif isinstance(value, list):
+            left += [(f"{path}[{number}]", item) for number, item in enumerate(value)]
+        else:
+            yield path, str(value)
 
 
 def _layers(one: Archive, two: Archive) -> Iterator[Difference]:
@@ -208,7 +257,7 @@ def _aspects(one: _Entry, two: _Entry) -> Iterator[tuple[str, str, str]]:
 
 def _time(seconds: float) -> str:
     """Seconds since 1970, whole ones without a fraction."""
-    return str(int(seconds)) if seconds == int(seconds) else f"{seconds:.9f}"
+    return str(int(seconds)) if seconds.is_integer() else f"{seconds:.9f}"
 
 
 def _entry(layer: tarfile.TarFile, member: tarfile.TarInfo) -> _Entry:
@@ -230,4 +279,7 @@ def _entry(layer: tarfile.TarFile, member: tarfile.TarInfo) -> _Entry:
 
 
 def _blob(digest: str) -> str:
+    """Where an archive has what a digest names. Raises MalformedError."""
+    if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+        raise MalformedError(f"{shown(digest)} is not a digest")
     return f"blobs/{digest.replace(':', '/')}"

@@ -18,6 +18,7 @@ from torch_images.wheels import WheelLock
 
 # What every image has, as wheels or compiled.
 CORE = ("torch", "triton")
+_LONGEST = 1000  # characters of a requirement
 
 
 def check_wheels(
@@ -34,7 +35,7 @@ def check_wheels(
     found = dict(chain.from_iterable(each.versions().items() for each in (*more, lock)))
     for word in lock.request:
         try:
-            wanted = Requirement(word)
+            wanted = Requirement(word if len(word) <= _LONGEST else "")
             name = canonicalize_name(wanted.name)
             fits = name in found and (
                 by_name or wanted.specifier.contains(found[name], prereleases=True)

@@ -36,7 +36,8 @@ def control(deb: LockedDeb, path: Path) -> Deb822:
         said = found.get("Package", ""), found.get("Version", "")
     if said != (deb.name, deb.version):
         raise LockError(
-            f"{deb.filename} was locked as {deb.name} {deb.version}, it says {shown(' '.join(said))}"
+            f"{deb.filename} was locked as {deb.name} {deb.version}, it says "
+            f"{shown(' '.join(said))}"
         )
     return found
 

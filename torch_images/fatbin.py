@@ -166,7 +166,7 @@ def prune(data: memoryview, arches: Iterable[int] | None = None, *, symbols: boo
     """
     try:
         return _prune(data, arches, symbols=symbols)
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise PruneError(f"damaged: {error}") from None
 
 
@@ -174,7 +174,7 @@ def section(data: memoryview, name: str) -> bytes:
     """The content of a section of an ELF file; b"" where there is none. Raises PruneError."""
     try:
         file = _read(data)
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise PruneError(f"damaged: {error}") from None
     found = file.section(name)
     return bytes(data[found.offset : found.offset + found.size]) if found else b""

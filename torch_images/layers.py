@@ -12,7 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from torch_images import jsondoc
 from torch_images.cached import keep, used
+from torch_images.errors import BuildError
 from torch_images.jobs import processors
 from torch_images.layerplan import LayerPlan
 from torch_images.network import Network
@@ -125,5 +127,15 @@ def _done(layer: ReadyLayer) -> Future[ReadyLayer]:
 
 def _read(plan: LayerPlan, folder: Path) -> ReadyLayer:
     place = used(folder / plan.key)
-    layer = Layer(**json.loads((place / "layer.json").read_text()))
+    try:
+        said = jsondoc.parse((place / "layer.json").read_bytes())
+        layer = Layer(
+            digest=jsondoc.member(said, "digest", kind=str),
+            diff_id=jsondoc.member(said, "diff_id", kind=str),
+            size=jsondoc.member(said, "size", kind=int),
+        )
+    except (OSError, jsondoc.MalformedError) as error:
+        raise BuildError(
+            f"{place} is not a layer: {error}", "remove it, and it is made again"
+        ) from None
     return ReadyLayer(title=plan.title, layer=layer, path=place / "blob")

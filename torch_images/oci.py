@@ -6,13 +6,15 @@ Format: https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,11 +22,14 @@ from typing import IO, Any
 
 import zstandard
 
+from torch_images import jsondoc
+from torch_images.errors import BuildError, shown
 from torch_images.jobs import processors
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 # The time of every file, in seconds since 1970: 1980-01-01, the first that a zip archive (a wheel)
@@ -177,9 +182,11 @@ def image(base: Path | None, layers: Iterable[tuple[str, Layer]], env: Iterable[
     """The image in the layout `base`, if any, with more layers: what its history says, and it."""
     config, manifest = _image_config(env), _manifest()
     if base:
-        blobs = base / "blobs" / "sha256"
-        manifest = _document(blobs, layout_digest(base))
-        config = _document(blobs, manifest["config"]["digest"])
+        manifest = _manifest_of(base)
+        with _named(base):
+            config = _document(base, jsondoc.member(manifest, "config", "digest", kind=str))
+            jsondoc.member(config, "rootfs", "diff_ids", kind=list)
+            jsondoc.member(config, "history", kind=list)
     for title, layer in layers:
         held = {"mediaType": f"{LAYER}+zstd", "digest": layer.digest, "size": layer.size}
         manifest["layers"].append(held)
@@ -203,16 +210,40 @@ def layout_files(made: Image, annotations: Mapping[str, str]) -> dict[str, bytes
 
 
 def layout_layers(folder: Path) -> tuple[Path, ...]:
-    """The blobs of the layers of a layout, the lowest first."""
-    blobs = folder / "blobs" / "sha256"
-    manifest = _document(blobs, layout_digest(folder))
-    return tuple(blobs / x["digest"].removeprefix("sha256:") for x in manifest["layers"])
+    """The blobs of the layers of a layout, the lowest first. Raises BuildError."""
+    layers = _manifest_of(folder)["layers"]
+    with _named(folder):
+        digests = [jsondoc.member(each, "digest", kind=str) for each in layers]
+        return tuple(_blob(folder, digest) for digest in digests)
 
 
 def layout_digest(folder: Path) -> str:
-    """The digest of the one manifest of a layout that `write_layout` made."""
-    index = json.loads((folder / "index.json").read_text())
-    return str(index["manifests"][0]["digest"])
+    """The digest of the one manifest of a layout that `write_layout` made. Raises BuildError."""
+    with _named(folder):
+        index = jsondoc.parse((folder / "index.json").read_bytes())
+        digest = jsondoc.member(index, "manifests", 0, "digest", kind=str)
+        return f"sha256:{_blob(folder, digest).name}"
+
+
+@contextlib.contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Say which layout is damaged; those that are read here lie in the cache."""
+    try:
+        yield
+    except (OSError, jsondoc.MalformedError) as error:
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        raise BuildError(
+            f"{folder} is not an OCI layout: {said}", "remove it, and it is made again"
+        ) from None
+
+
+def _manifest_of(folder: Path) -> dict[str, Any]:
+    """The manifest of a layout, which has a list of layers."""
+    digest = layout_digest(folder)
+    with _named(folder):
+        manifest = _document(folder, digest)
+        jsondoc.member(manifest, "layers", kind=list)
+        return manifest
 
 
 def _path(member: tarfile.TarInfo) -> str:
@@ -256,9 +287,19 @@ def _write(folder: Path, made: Image) -> str:
     return made.digest
 
 
-def _document(blobs: Path, digest: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((blobs / digest.removeprefix("sha256:")).read_bytes())
-    return found
+def _blob(folder: Path, digest: str) -> Path:
+    """Where a layout has what a digest names. Raises MalformedError."""
+    if not _DIGEST.fullmatch(digest):
+        raise jsondoc.MalformedError(f"{shown(digest)} is not a digest")
+    return folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+
+def _document(folder: Path, digest: str) -> dict[str, Any]:
+    """The document that a digest names. Raises MalformedError for another one."""
+    data = _blob(folder, digest).read_bytes()
+    if f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
+        raise jsondoc.MalformedError(f"{digest} is damaged")
+    return jsondoc.member(jsondoc.parse(data), kind=dict)
 
 
 def _link(source: Path, target: Path) -> None:

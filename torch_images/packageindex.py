@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import requests
 
 from torch_images.archive import fetch_url
-from torch_images.errors import LockError, NetworkError
+from torch_images.errors import LockError, NetworkError, shown
 from torch_images.network import Network, cause
 from torch_images.wheels import LockedWheel
 
@@ -49,17 +49,27 @@ class PackageIndex:
         self._index.__exit__(kind, value, traceback)
 
     def find(self, wheel: LockedWheel) -> DistributionPackage | None:
-        """The file of a locked wheel, None where the index has none. Raises NetworkError."""
-        from pypi_simple import NoSuchProjectError
+        """The file of a locked wheel, None where the index has none.
+
+        Raises NetworkError, also for a page that no index has.
+        """
+        from pypi_simple import NoSuchProjectError, UnsupportedRepoVersionError
 
         try:
             page = self._index.get_project_page(wheel.name)
         except NoSuchProjectError:
             return None
+        except requests.JSONDecodeError as error:
+            raise _malformed(wheel, error) from None
         except requests.RequestException as error:
             raise NetworkError(
                 f"the package index could not be asked: {cause(error)}", _WAYS
             ) from None
+        except (
+            *(UnsupportedRepoVersionError, ValueError, LookupError, TypeError),
+            *(AttributeError, AssertionError, RecursionError),
+        ) as error:
+            raise _malformed(wheel, error) from None
         return next((f for f in page.packages if f.filename == wheel.filename), None)
 
     def fetch(self, wheel: LockedWheel, folder: Path) -> Path:
@@ -74,3 +84,11 @@ class PackageIndex:
                 "run `invoke lock`, or name an index that has it in UV_DEFAULT_INDEX",
             )
         return path
+
+
+def _malformed(wheel: LockedWheel, error: Exception) -> NetworkError:
+    """The error for a page that no index has."""
+    said = shown(" ".join(str(error).split())) or type(error).__name__
+    return NetworkError(
+        f"the package index's page of {wheel.name} cannot be understood: {said}", _WAYS
+    )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from torch_images.errors import CommandError, NetworkError, UsageError
+from torch_images.errors import CommandError, NetworkError, UsageError, shown
+from torch_images.jsondoc import MalformedError, member, optional, parse
+from torch_images.lockfile import is_version
+from torch_images.render import LABEL_PREFIX
 from torch_images.runner import Runner
 from torch_images.tagging import Holder
 
@@ -25,6 +28,7 @@ _PERMANENT = re.compile(
     r"|does not exist|invalid reference|unsupported",
     re.IGNORECASE,
 )
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST = 60.0  # seconds between two attempts
 
 
@@ -36,9 +40,18 @@ def holder(reference: str, run: Runner) -> Holder | None:
     found = _inspect(reference, run)
     if found is None:
         return None
-    image = found.get("image") or {}
-    labels = (image.get("config") or {}).get("Labels") or {}
-    return Holder.of(str(found["manifest"]["digest"]), str(image.get("created", "")), labels)
+    with _understood(reference):
+        digest = member(found, "manifest", "digest", kind=str)
+        if not _DIGEST.fullmatch(digest):
+            raise MalformedError(f"{shown(digest)} is not a digest")
+        image = optional(found, "image", kind=dict)
+        labels = optional(optional(image, "config", kind=dict), "Labels", kind=dict)
+        created = optional(image, "created", kind=str)
+        texts = {name: member(labels, name, kind=str) for name in labels}
+        torch = texts.get(f"{LABEL_PREFIX}.torch", "0")
+        if not is_version(torch):
+            raise MalformedError(f"its torch is {shown(torch)}, which is no version")
+    return Holder.of(digest, created, texts)
 
 
 def contents(reference: str, run: Runner) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -48,9 +61,17 @@ def contents(reference: str, run: Runner) -> tuple[dict[str, Any], list[dict[str
         raise UsageError(f"{reference} is not in its registry", "push it first")
     command = ["docker", "buildx", "imagetools", "inspect", "--raw", reference]
     try:
-        return json.loads(run.run(command).output), found["image"]["history"]
+        answer = run.run(command).output
     except CommandError as error:
         raise problem(reference, error.output) from None
+    with _understood(reference):
+        manifest = member(parse(answer), kind=dict)
+        member(manifest, "config", "digest", kind=str)
+        for number in range(len(member(manifest, "layers", kind=list))):
+            member(manifest, "layers", number, "digest", kind=str)
+            member(manifest, "layers", number, "size", kind=int)
+        history = member(found, "image", "history", kind=list)
+        return manifest, [member(history, number, kind=dict) for number in range(len(history))]
 
 
 def problem(reference: str, text: str) -> UsageError | NetworkError:
@@ -100,9 +121,22 @@ def persist(
 def _inspect(reference: str, run: Runner) -> dict[str, Any] | None:
     command = ["docker", "buildx", "imagetools", "inspect", "--format", "{{json .}}", reference]
     try:
-        found: dict[str, Any] = json.loads(run.run(command).output)
+        answer = run.run(command).output
     except CommandError as error:
         if re.search(r"not found\s*$", error.output):
             return None
         raise problem(reference, error.output) from None
-    return found
+    with _understood(reference):
+        return member(parse(answer), kind=dict)
+
+
+@contextlib.contextmanager
+def _understood(reference: str) -> Iterator[None]:
+    """Say whose answer is none that buildx gives."""
+    try:
+        yield
+    except MalformedError as error:
+        raise NetworkError(
+            f"what was said of {reference} cannot be understood: {error}",
+            "see `docker buildx imagetools inspect`",
+        ) from None

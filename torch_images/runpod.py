@@ -6,18 +6,22 @@ API has no word for a readme, so that one goes through `PATCH /v1/templates/{id}
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from torch_images.config import Config
-from torch_images.errors import NetworkError, UsageError
+from torch_images.errors import NetworkError, UsageError, shown
+from torch_images.jsondoc import MalformedError, member, optional, parse
 from torch_images.network import Network, cause
 from torch_images.pick import Gpu, judge
 from torch_images.publish import Proved
@@ -26,6 +30,8 @@ from torch_images.tagging import short
 
 _TIMEOUT = 60.0  # seconds
 _GB = 10**9
+_PAGES = 1000  # of a list of templates
+_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 SSH, JUPYTER = 22, 8888  # the ports of sshd and JupyterLab
 
 
@@ -126,13 +132,18 @@ class Templates:
         """The template of this name; None for none. Raises UsageError where there are several."""
         found: list[dict[str, Any]] = []
         cursor = ""
+        seen = {cursor}
         while True:
-            query = f"?cursor={cursor}" if cursor else ""
+            query = f"?{urlencode({'cursor': cursor})}" if cursor else ""
             page = self._ask("GET", f"{self._api}/templates{query}")
-            found += [t for t in page["templates"] if t["name"] == name]
-            cursor = (page.get("pagination") or {}).get("nextCursor") or ""
-            if not cursor:
-                break
+            with _understood():
+                found += [t for t in _templates(page) if t["name"] == name]
+                cursor = _next(page)
+                if not cursor:
+                    break
+                if cursor in seen or len(seen) == _PAGES:
+                    raise MalformedError("its list of templates never ends")
+            seen.add(cursor)
         if len(found) > 1:
             ids = ", ".join(t["id"] for t in found)
             raise UsageError(f"several templates are called '{name}': {ids}", "remove all but one")
@@ -143,10 +154,12 @@ class Templates:
     ) -> str:
         """Create a template, or change the one that exists; its id."""
         if existing:
-            identifier = str(existing["id"])
+            identifier = _identifier(existing)
             self._ask("PATCH", f"{self._api}/templates/{identifier}", template)
         else:
-            identifier = str(self._ask("POST", f"{self._api}/templates", template)["id"])
+            made = self._ask("POST", f"{self._api}/templates", template)
+            with _understood():
+                identifier = _identifier(made)
         self._ask("PATCH", f"{self._readme_api}/templates/{identifier}", {"readme": text})
         return identifier
 
@@ -166,7 +179,39 @@ class Templates:
             raise NetworkError(
                 f"RunPod answers {answer.status_code}: {_detail(answer)}", "try later"
             )
-        return answer.json()
+        with _understood():
+            return parse(answer.content)
+
+
+def _templates(page: Any) -> Iterator[dict[str, Any]]:
+    """The templates of a page, each with a name and an identifier. Raises MalformedError."""
+    for number in range(len(member(page, "templates", kind=list))):
+        template = member(page, "templates", number, kind=dict)
+        member(template, "name", kind=str)
+        _identifier(template)
+        yield template
+
+
+def _next(page: Any) -> str:
+    """Where the list goes on; "" where it ends. Raises MalformedError."""
+    return optional(optional(page, "pagination", kind=dict), "nextCursor", kind=str)
+
+
+def _identifier(template: Any) -> str:
+    """A template's identifier, which addresses have in them. Raises MalformedError."""
+    found = member(template, "id", kind=str)
+    if not _IDENTIFIER.fullmatch(found):
+        raise MalformedError(f"{shown(found)} is not the identifier of a template")
+    return found
+
+
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    """Say whose answer is none that its documentation has."""
+    try:
+        yield
+    except MalformedError as error:
+        raise NetworkError(f"RunPod's answer cannot be understood: {error}", "try later") from None
 
 
 def changes(template: Mapping[str, Any], existing: Mapping[str, Any] | None) -> list[str]:
@@ -181,7 +226,8 @@ def changes(template: Mapping[str, Any], existing: Mapping[str, Any] | None) -> 
 def _detail(answer: requests.Response) -> str:
     """The words of an answer: those of application/problem+json, if it is that."""
     try:
-        found = answer.json()
-        return " ".join(str(found.get("detail") or found.get("title") or found).split())[:300]
-    except (ValueError, AttributeError):
-        return " ".join(answer.text.split())[:300] or answer.reason
+        found = parse(answer.content)
+        said = str(found.get("detail") or found.get("title") or found)
+    except (MalformedError, AttributeError):
+        said = answer.text
+    return shown(" ".join(said.split())) or shown(answer.reason or "")

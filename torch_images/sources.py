@@ -113,7 +113,7 @@ def parse_sources(text: str, name: str) -> SourceLock:
             archives.append(LockedArchive(url=entry.where, size=entry.size, **match.groupdict()))
         else:
             raise lockfile.unreadable(name, entry.line)
-    lockfile.check_once((each.name for each in (*trees, *archives)), name)
+    lockfile.check_once([*(t.name for t in trees), *(a.name for a in archives)], name)
     lockfile.check_once((archive.filename for archive in archives), name)
     return SourceLock(
         name=name,

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torch_images import jsondoc
 from torch_images.archive import discover, fetch_archives, read
 from torch_images.cached import keep, used
 from torch_images.checkout import check_out, read_file
@@ -105,23 +106,25 @@ def resolve_toolkit(
     """
     url = f"{root}/redistrib_{cuda.release}.json"
     try:
-        listed = json.loads(read(url, network))
-    except ValueError:
-        raise LockError(f"{url} is not a list of archives") from None
+        listed = jsondoc.parse(read(url, network))
+    except jsondoc.MalformedError as error:
+        raise LockError(f"{url} is not a list of archives: {error}") from None
     archives = []
     for wanted in cuda.archives:
         try:
-            version, file = listed[wanted]["version"], listed[wanted][_PLATFORM]
+            file = jsondoc.member(listed, wanted, _PLATFORM, kind=dict)
+            path = jsondoc.member(file, "relative_path", kind=str)
+            size = jsondoc.member(file, "size", kind=str)  # NVIDIA writes it as text
             archives.append(
                 LockedArchive(
                     name=wanted,
-                    version=version,
-                    url=f"{root}/{file['relative_path']}",
-                    size=int(file["size"]),
-                    sha256=file["sha256"],
+                    version=jsondoc.member(listed, wanted, "version", kind=str),
+                    url=f"{root}/{path}",
+                    size=int(size),
+                    sha256=jsondoc.member(file, "sha256", kind=str),
                 )
             )
-        except (KeyError, TypeError, ValueError):
+        except ValueError:  # also for a size that is no number
             raise LockError(
                 f"CUDA release {cuda.release} has no {wanted} for {_PLATFORM}",
                 "correct `archives` in images.yaml",

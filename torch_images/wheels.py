@@ -175,18 +175,19 @@ def resolve(
         except CommandError as error:
             raise _resolve_error(error.output) from None
         document = tomllib.loads(target.read_text(encoding="utf-8"))
-    chosen = [_pick(package, python) for package in document["packages"]]
+    packages = document.get("packages", [])
+    chosen = [_pick(package, python) for package in packages]
     with ThreadPoolExecutor(8) as pool:
         sizes = pool.map(lambda wheel: wheel.get("size") or _size(wheel["url"], network), chosen)
     wheels = [
         LockedWheel(
             name=canonicalize_name(package["name"]),
-            version=package["version"],
+            version=str(package.get("version", "")),
             filename=_filename(wheel["url"]),
             size=size,
             sha256=wheel["hashes"]["sha256"],
         )
-        for package, wheel, size in zip(document["packages"], chosen, sizes, strict=True)
+        for package, wheel, size in zip(packages, chosen, sizes, strict=True)
     ]
     return WheelLock(
         name=name,
@@ -256,7 +257,9 @@ def _filename(url: str) -> str:
 
 def _pick(package: dict[str, Any], python: str) -> dict[str, Any]:
     """The wheel to install of one package of a pylock.toml (PEP 751)."""
-    wheels = {_filename(wheel["url"]): wheel for wheel in package.get("wheels", [])}
+    wheels = {
+        _filename(wheel["url"]): wheel for wheel in package.get("wheels", []) if "url" in wheel
+    }
     filename = best_wheel(tuple(wheels), python)
     if filename is None:
         raise LockError(
@@ -264,6 +267,11 @@ def _pick(package: dict[str, Any], python: str) -> dict[str, Any]:
             "choose another version in images.yaml",
         )
     found: dict[str, Any] = wheels[filename]
+    if "sha256" not in found.get("hashes", {}):
+        raise LockError(
+            f"the package index gives no SHA-256 for {filename}",
+            "name an index that does in UV_DEFAULT_INDEX",
+        )
     return found
 
 
@@ -281,7 +289,7 @@ def _size(url: str, network: Network) -> int:
         )
         answer.raise_for_status()
         return int(answer.headers["Content-Length"])
-    except (requests.RequestException, KeyError) as error:
+    except (requests.RequestException, KeyError, ValueError) as error:
         raise NetworkError(f"the size of {_filename(url)} could not be read: {error}") from None
 
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.hostile import WORDS, ends_well
+from tests.libraries import library
 from tests.packages import compat_deb, elf, make_deb
-from tests.unit.test_fatbin import library
+from tests.unit.hostile import WORDS, ends_well
 from tests.wheels import make_wheel
 from torch_images.base import repository
 from torch_images.compat import read_note
@@ -350,14 +350,13 @@ def test_a_package_is_indexed_as_it_is(tmp_path: Path) -> None:
 def test_a_package_is_refused_by_name(tmp_path: Path, data: bytes, problem: str) -> None:
     with pytest.raises(LockError, match=r"^tini_1_amd64\.deb ") as caught:
         indexed(tmp_path, data)
-        listed(tmp_path, data)
     assert problem in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", ["tini-", "tin.*", "ti"])
 def test_no_expression_reaches_apt(tmp_path: Path, name: str) -> None:
-    """apt is asked for names that packages have, each by itself, and for nothing else."""
+    """What apt is asked for are names that packages have, and nothing else."""
     with pytest.raises(LockError, match="was locked as"):
         indexed(tmp_path, TINI, locked(TINI, name))
 
@@ -409,40 +408,48 @@ LIBRARY = library([[(90, False, False, 64), (80, True, False, 64)], [(120, False
 NUMBERS = st.sampled_from([0, 1, 7, 0x40, 0xFFF, 0x1000, 2**31, 2**32 - 1, 2**63, 2**64 - 1])
 
 
-@st.composite
-def libraries(draw: st.DrawFn) -> bytes:
-    """A library with fields of its headers, or any other place, replaced by extreme numbers."""
-    data = bytearray(draw(st.sampled_from([LIBRARY, elf("{}")])))
-    shoff = int.from_bytes(data[40:48], "little")
-    for _ in range(draw(st.integers(1, 3))):
-        spot = draw(
-            st.sampled_from(range(16, 64, 2))
-            | st.integers(64, 64 + 56 * 4)
-            | st.integers(shoff, len(data) - 1)
-            | st.integers(0, len(data) - 1)
-        )
-        size = draw(st.sampled_from([1, 2, 4, 8]))
-        value = draw(NUMBERS).to_bytes(8, "little")[:size]
-        data[spot : spot + size] = value
-    return bytes(data[: draw(st.just(len(data)) | st.integers(0, len(data)))])
+# Which file, what to write where and in how many bytes, and where to cut it off.
+HARM = st.tuples(
+    st.booleans(),
+    st.lists(
+        st.tuples(
+            st.integers(-1000, 300) | st.integers(0, 10**5), NUMBERS, st.sampled_from([1, 2, 4, 8])
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.none() | st.integers(0, 10**5),
+)
+Harm = tuple[bool, list[tuple[int, int, int]], int | None]
 
 
-@given(libraries())
-def test_a_hostile_library_is_pruned_or_refused(data: bytes) -> None:
+def harmed(harm: Harm) -> bytes:
+    """A library with numbers written over its headers, which begin and end it, or elsewhere."""
+    large, writes, end = harm
+    data = bytearray(LIBRARY if large else elf("{}"))
+    for place, number, size in writes:
+        at = place % len(data)
+        data[at : at + size] = number.to_bytes(8, "little")[:size]
+    return bytes(data[: None if end is None else end % len(data)])
+
+
+@given(HARM)
+def test_a_hostile_library_is_pruned_or_refused(harm: Harm) -> None:
+    data = harmed(harm)
     for arches in (None, [90]):
         try:
             pruned = prune(memoryview(data), arches)
         except PruneError as error:
-            assert len(str(error).splitlines()) == 1  # noqa: PT017
+            assert len(str(error).splitlines()) == 1
         else:
             assert pruned.size <= len(data) + 4096
 
 
 @within
-@given(libraries())
-def test_a_hostile_libcuda_has_a_note_or_none(tmp_path: Path, data: bytes) -> None:
+@given(HARM)
+def test_a_hostile_libcuda_has_a_note_or_none(tmp_path: Path, harm: Harm) -> None:
     path = tmp_path / "libcuda.so"
-    path.write_bytes(data)
+    path.write_bytes(harmed(harm))
     assert isinstance(read_note(path), str)
 
 
@@ -461,6 +468,15 @@ def test_more_sections_than_any_library_has_are_refused() -> None:
     data = bytearray(LIBRARY)
     struct.pack_into("<H", data, 60, 0xFFFF)
     with pytest.raises(PruneError, match="it has 65535 segments or sections"):
+        prune(memoryview(data), [90])
+
+
+@pytest.mark.parametrize("place", [32, 40])
+def test_a_header_that_lies_nowhere_is_refused(place: int) -> None:
+    """An offset that no file can have."""
+    data = bytearray(LIBRARY)
+    struct.pack_into("<Q", data, place, 2**64 - 1)
+    with pytest.raises(PruneError, match="damaged: "):
         prune(memoryview(data), [90])
 
 

@@ -356,6 +356,13 @@ def test_the_locks_in_an_image_are_complete(config: Config, name: str) -> None:
         parse_image_lock(less.texts())
 
 
+@pytest.mark.parametrize("word", ["==", "a" * 1001, f"torch=={'9' * 900}.{'9' * 5000}"])
+def test_a_request_that_is_none_is_named(config: Config, word: str) -> None:
+    wheels = dataclasses.replace(whole(config).wheels, request=(word,))
+    with pytest.raises(LockError, match=r"^locks/wheel-cu130-py311\.txt: it was asked for '"):
+        complete.check_wheels(wheels)
+
+
 def test_a_tree_of_the_users_own_is_complete(config: Config) -> None:
     lock = whole(config, source="fork")
     assert lock.sources

@@ -98,14 +98,15 @@ def test_words_of_a_registry(text: str, kind: type[TorchImagesError], said: str)
 def test_who_holds_a_name() -> None:
     inspect = "docker buildx imagetools inspect"
     answer = (
-        '{"manifest": {"digest": "sha256:a"}, "image": {"created": "2026-11-02T00:00:00Z", '
+        f'{{"manifest": {{"digest": "sha256:{"a" * 64}"}}, '
+        '"image": {"created": "2026-11-02T00:00:00Z", '
         '"config": {"Labels": {"io.github.torch-images.torch": "2.11.0", '
         '"org.opencontainers.image.revision": "abc"}}}}'
     )
     found = holder(NAME, FakeRunner({inspect: (0, answer)}))
     assert found
     assert (found.digest, found.torch, found.created, found.revision) == (
-        *("sha256:a", "2.11.0", "2026-11-02"),
+        *(f"sha256:{'a' * 64}", "2.11.0", "2026-11-02"),
         "abc",
     )
     assert holder(NAME, FakeRunner({inspect: (1, f"ERROR: {NAME}: not found\n")})) is None

@@ -1,0 +1,525 @@
+"""What registries, indexes, services and caches may say: an answer, or one line that names it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import datetime
+import gzip
+import hashlib
+import http.server
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.fakes import FakeRunner
+from tests.unit.hostile import DOCUMENTS, RAW_JSON, WORDS, altered_lines, ends_well, json_texts
+from torch_images import oci
+from torch_images.archive import fetch_archives
+from torch_images.build import _digests
+from torch_images.builders import elsewhere
+from torch_images.compare import compare
+from torch_images.config import Config
+from torch_images.errors import BuildError, EngineError, NetworkError, TorchImagesError
+from torch_images.jsondoc import MalformedError, member, optional, parse
+from torch_images.lock import update
+from torch_images.loopback import serving
+from torch_images.network import Network
+from torch_images.packageindex import PackageIndex
+from torch_images.registry import contents, holder
+from torch_images.runpod import Templates
+from torch_images.sources import LockedArchive, read_sources
+from torch_images.toolchain import resolve_toolkit
+from torch_images.wheels import LockedWheel
+
+HEX = "0" * 64
+NAME = "ghcr.io/me/torch-cu130:sm120"
+within = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+@given(RAW_JSON | st.text(max_size=20) | DOCUMENTS.map(json.dumps))
+def test_any_text_is_a_document_or_one_error(text: str) -> None:
+    try:
+        parse(text)
+        parse(text.encode("utf-8", "surrogateescape"))
+    except MalformedError as error:
+        assert len(str(error).splitlines()) == 1
+
+
+@given(DOCUMENTS, st.lists(st.sampled_from(["a", "", 0, 1, -9]), max_size=3))
+def test_a_member_is_of_its_kind(document: Any, path: list[str | int]) -> None:
+    for kind in (dict, list, str, int):
+        try:
+            assert isinstance(member(document, *path, kind=kind), kind)
+            assert isinstance(optional(document, "a", kind=kind), kind)
+        except MalformedError as error:
+            assert str(error)
+
+
+def test_a_member_is_named_by_its_path() -> None:
+    document = {"a": [{"b": True}]}
+    assert member(document, "a", 0, "b", kind=bool)
+    with pytest.raises(MalformedError, match=r"^'a\[0\]\.b' is not a number$"):
+        member(document, "a", 0, "b", kind=int)
+    with pytest.raises(MalformedError, match=r"^'a\[1\]' is missing$"):
+        member(document, "a", 1, kind=dict)
+    with pytest.raises(MalformedError, match=r"^'it' is not a list$"):
+        member(document, kind=list)
+    assert optional({"a": None}, "a", kind=str) == ""
+
+
+# --- buildx ---------------------------------------------------------------------------------------
+
+HELD = {
+    "name": NAME,
+    "manifest": {"digest": f"sha256:{HEX}", "size": 1},
+    "image": {
+        "created": "2026-11-21T00:00:00Z",
+        "config": {"Labels": {"io.github.torch-images.torch": "2.11.0"}},
+        "history": [{"created_by": "x"}],
+    },
+}
+MANIFEST = {
+    "config": {"digest": f"sha256:{HEX}", "size": 1},
+    "layers": [{"digest": f"sha256:{HEX}", "size": 1, "mediaType": "x"}],
+}
+INSPECT = "docker buildx imagetools inspect --format"
+RAW = "docker buildx imagetools inspect --raw"
+
+
+@given(json_texts(HELD))
+def test_whatever_buildx_says_of_a_name(text: str) -> None:
+    found = ends_well(lambda: holder(NAME, FakeRunner({INSPECT: (0, text)})))
+    assert found is None or found.digest.startswith("sha256:")
+
+
+@given(json_texts(HELD), json_texts(MANIFEST))
+def test_whatever_buildx_says_of_an_image(held: str, manifest: str) -> None:
+    ends_well(lambda: contents(NAME, FakeRunner({INSPECT: (0, held), RAW: (0, manifest)})))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        (("manifest",), {}, "'manifest.digest' is missing"),
+        (("manifest", "digest"), "sha256:../x", "sha256:../x is not a digest"),
+        (
+            ("image", "config", "Labels"),
+            {"io.github.torch-images.torch": "new"},
+            "its torch is new",
+        ),
+        (("image", "config"), [], "'config' is not an object"),
+    ],
+)
+def test_what_buildx_should_not_say(path: tuple[str, ...], value: Any, problem: str) -> None:
+    held: Any = copy.deepcopy(HELD)
+    at = held
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    with pytest.raises(
+        NetworkError, match=f"what was said of {NAME} cannot be understood: "
+    ) as caught:
+        holder(NAME, FakeRunner({INSPECT: (0, json.dumps(held))}))
+    assert problem in str(caught.value)
+
+
+@given(json_texts({"a": {"containerimage.digest": f"sha256:{HEX}"}}))
+def test_whatever_buildx_writes_of_a_build(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "metadata.json"
+    path.write_text(text)
+    found = ends_well(lambda: _digests(path, ["a"]))
+    assert found is None or isinstance(found["a"], str)
+    path.unlink()
+    with pytest.raises(EngineError, match="buildx does not say what it built"):
+        _digests(path, ["a"])
+
+
+DESCRIBED = (
+    "Name: default\nDriver: docker\n\nNodes:\nName: default\nEndpoint: default\nStatus: running\n"
+)
+
+
+@given(altered_lines(st.just(DESCRIBED)) | WORDS, WORDS)
+def test_whatever_buildx_says_of_a_builder(text: str, context: str) -> None:
+    answers = {"docker buildx inspect": (0, text), "docker context show": (0, context)}
+    assert ends_well(lambda: elsewhere("", FakeRunner(answers))) in {True, False, None}
+
+
+# --- layouts --------------------------------------------------------------------------------------
+
+
+def layout(folder: Path) -> Path:
+    """A layout of one small layer."""
+    source = folder / "tree.tar"
+    with tarfile.open(source, "w") as tar:
+        tar.addfile(tarfile.TarInfo("x"))
+    made = folder / "layout"
+    oci.write_layout(made, source, history="x")
+    return made
+
+
+def read_all(folder: Path) -> bool:
+    oci.layout_digest(folder)
+    oci.layout_layers(folder)
+    return bool(oci.image(folder, []))
+
+
+@pytest.mark.parametrize(
+    "damage", ["missing", "folder", "cut", "[]", "{", "9" * 5000, "[" * 99_999]
+)
+@pytest.mark.parametrize("which", ["index.json", "manifest", "config"])
+def test_a_damaged_layout_is_named(tmp_path: Path, which: str, damage: str) -> None:
+    folder = layout(tmp_path)
+    assert read_all(folder)
+    path = folder / "index.json"
+    manifest = folder / "blobs" / "sha256" / oci.layout_digest(folder).removeprefix("sha256:")
+    if which == "manifest":
+        path = manifest
+    elif which == "config":
+        path = manifest.with_name(json.loads(manifest.read_bytes())["config"]["digest"][7:])
+    text = path.read_text()
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage != "missing":
+        path.write_text(text[: len(text) // 2] if damage == "cut" else damage)
+    with pytest.raises(BuildError, match=r"/layout is not an OCI layout: .*; remove it, and it is"):
+        read_all(folder)
+
+
+@within
+@given(st.data())
+def test_a_layout_of_any_documents_is_one_line(tmp_path: Path, data: st.DataObject) -> None:
+    folder = tmp_path / "layout"
+    if not folder.exists():
+        layout(tmp_path)
+        (tmp_path / "index").write_bytes((folder / "index.json").read_bytes())
+    index = json.loads((tmp_path / "index").read_bytes())
+    blobs = folder / "blobs" / "sha256"
+    manifest = json.loads((blobs / index["manifests"][0]["digest"][7:]).read_bytes())
+    config = json.loads((blobs / manifest["config"]["digest"][7:]).read_bytes())
+
+    def stored(text: str) -> str:
+        digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+        (blobs / digest).write_bytes(text.encode("utf-8", "surrogateescape"))
+        return f"sha256:{digest}"
+
+    if data.draw(st.booleans()):
+        manifest["config"]["digest"] = stored(data.draw(json_texts(config)))
+    index["manifests"][0]["digest"] = stored(data.draw(json_texts(manifest)))
+    (folder / "index.json").write_text(data.draw(json_texts(index)))
+    ends_well(lambda: read_all(folder))
+    for path in ends_well(lambda: oci.layout_layers(folder)) or ():
+        assert path.parent == blobs
+
+
+# --- what docker save writes ----------------------------------------------------------------------
+
+
+def saved(path: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, content in files.items():
+            made = tarfile.TarInfo(name)
+            made.size = len(content)
+            archive.addfile(made, io.BytesIO(content))
+    return path
+
+
+def tree(**fields: Any) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:") as archive:
+        made = tarfile.TarInfo("x")
+        for name, value in fields.items():
+            setattr(made, name, value)
+        archive.addfile(made, io.BytesIO(bytes(made.size)))
+    return stream.getvalue()
+
+
+def blob(content: bytes) -> tuple[str, bytes]:
+    return f"blobs/sha256/{hashlib.sha256(content).hexdigest()}", content
+
+
+@within
+@given(st.data())
+def test_an_image_of_any_content_compares_or_is_one_line(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    layer = data.draw(
+        st.sampled_from(
+            [
+                *(tree(), tree(mtime=-1), tree(pax_headers={"mtime": "inf"}), tree(size=99)[:700]),
+                *(tree(pax_headers={"size": "9" * 400}), gzip.compress(tree())[:-9], b"", b"x" * 9),
+                *(tree(name="../../x"), tree(type=b"K"), tree(pax_headers={"mtime": "nan"})),
+            ]
+        )
+        | st.binary(max_size=600)
+    )
+    where, _ = blob(layer)
+    digest = f"sha256:{where.rpartition('/')[2]}"
+    kind = data.draw(st.sampled_from(["x.tar", "x+gzip", "x+zstd", ""]))
+    config = {"config": {"Labels": {"a": "b"}}, "rootfs": {"diff_ids": [digest]}}
+    config_blob = blob(data.draw(json_texts(config)).encode("utf-8", "surrogateescape"))
+    manifest = {
+        "config": {"digest": f"sha256:{config_blob[0].rpartition('/')[2]}"},
+        "layers": [{"digest": digest, "mediaType": kind, "size": len(layer)}],
+    }
+    top = blob(data.draw(json_texts(manifest)).encode("utf-8", "surrogateescape"))
+    index = {"manifests": [{"digest": f"sha256:{top[0].rpartition('/')[2]}"}]}
+    files = dict([blob(layer), config_blob, top])
+    text = data.draw(json_texts(index)).encode("utf-8", "surrogateescape")
+    one = saved(tmp_path / "one.tar", {"index.json": text, **files})
+
+    other_config = json.dumps({"rootfs": {"diff_ids": [f"sha256:{HEX}"]}}).encode()
+    other_tree = blob(tree())
+    other = json.dumps(
+        {
+            "config": {"digest": f"sha256:{blob(other_config)[0][13:]}"},
+            "layers": [{"digest": f"sha256:{other_tree[0][13:]}", "mediaType": "", "size": 1}],
+        }
+    ).encode()
+    others = dict([other_tree, blob(other_config), blob(other)])
+    head = json.dumps({"manifests": [{"digest": f"sha256:{blob(other)[0][13:]}"}]}).encode()
+    two = saved(tmp_path / "two.tar", {"index.json": head, **others})
+    assert compare(two, two).differences == ()
+    ends_well(lambda: compare(one, two))
+    ends_well(lambda: compare(two, one))
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 2000, tree(), tree(size=5000)[:1000]])
+def test_what_is_no_image_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "one.tar").write_bytes(content)
+    with pytest.raises(
+        EngineError, match=r"^one\.tar is not an image as `docker save` writes it: "
+    ):
+        compare(tmp_path / "one.tar", tmp_path / "one.tar")
+
+
+# --- services -------------------------------------------------------------------------------------
+
+
+class Service:
+    """A server that answers every request with what it is told to."""
+
+    def __init__(self) -> None:
+        self.url, self.status, self.body = "", 200, b""
+        self.headers: dict[str, str] = {}
+        self.asked: list[str] = []
+        self.pages: Callable[[int], bytes] | None = None
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    found = Service()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found.asked.append(self.path)
+            body = found.pages(len(found.asked)) if found.pages else found.body
+            self.send_response(found.status)
+            for name, value in found.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_PATCH = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            """Keep requests out of the output of tests."""
+
+    with serving(Handler) as url:
+        found.url = url
+        yield found
+
+
+@pytest.fixture
+def templates(config: Config, service: Service) -> Templates:
+    service.status, service.headers, service.pages, service.asked = 200, {}, None, []
+    pods = dataclasses.replace(config.pods, api=service.url, readme_api=service.url)
+    return Templates(dataclasses.replace(config, pods=pods), "KEY", Network())
+
+
+PAGE = {
+    "templates": [{"id": "a1", "name": "mine"}, {"id": "a2", "name": "other"}],
+    "pagination": {"nextCursor": ""},
+}
+
+
+@within
+@given(json_texts(PAGE), st.sampled_from([200, 201, 400, 401, 404, 422]))
+def test_whatever_runpod_answers(
+    templates: Templates, service: Service, text: str, status: int
+) -> None:
+    body = text.encode("utf-8", "surrogateescape")
+    assume(b'"nextCursor": "' not in body or b'"nextCursor": ""' in body)
+    service.status, service.body = status, body
+    ends_well(lambda: templates.find("mine"))
+    ends_well(lambda: templates.save({"name": "mine"}, "", None))
+
+
+def test_a_cursor_that_repeats_ends(templates: Templates, service: Service) -> None:
+    service.body = json.dumps({**PAGE, "pagination": {"nextCursor": "a&b"}}).encode()
+    with pytest.raises(NetworkError, match="its list of templates never ends; try later"):
+        templates.find("mine")
+    assert service.asked == ["/templates", "/templates?cursor=a%26b"]
+
+
+def test_cursors_without_end_end(templates: Templates, service: Service) -> None:
+    service.pages = lambda n: json.dumps(
+        {"templates": [], "pagination": {"nextCursor": str(n)}}
+    ).encode()
+    with pytest.raises(NetworkError, match="its list of templates never ends; try later"):
+        templates.find("mine")
+    assert len(service.asked) == 1000
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("<html>", "it is not JSON: Expecting value"),
+        ("[]", "'templates' is missing"),
+        ('{"templates": [{"id": "a"}]}', "'name' is missing"),
+        ('{"templates": [{"id": 7, "name": "mine"}]}', "'id' is not text"),
+        ('{"templates": [{"id": "../x", "name": "mine"}]}', "../x is not the identifier of"),
+        ('{"templates": [], "pagination": {"nextCursor": 7}}', "'nextCursor' is not text"),
+        ("[" * 100_000, "it is nested too deeply"),
+    ],
+)
+def test_what_runpod_should_not_say(
+    templates: Templates, service: Service, body: str, problem: str
+) -> None:
+    service.body = body.encode()
+    with pytest.raises(NetworkError, match=r"^RunPod's answer cannot be understood: ") as caught:
+        templates.find("mine")
+    assert problem in str(caught.value)
+
+
+WHEEL = LockedWheel(name="a", version="1", filename="a-1-py3-none-any.whl", size=1, sha256=HEX)
+HTML = f'<html><body><a href="a-1-py3-none-any.whl#sha256={HEX}">a-1-py3-none-any.whl</a></body>'
+JSON_PAGE = {
+    "meta": {"api-version": "1.0"},
+    "name": "a",
+    "files": [
+        {"filename": WHEEL.filename, "url": "a-1-py3-none-any.whl", "hashes": {"sha256": HEX}}
+    ],
+}
+HTML_PAGES = st.one_of(
+    altered_lines(st.just(HTML.replace("<", "\n<").replace(" href", "\nhref"))),
+    WORDS,
+    WORDS.map(lambda w: f'<meta name="pypi:repository-version" content="{w}">{HTML}'),
+    WORDS.map(lambda w: f'<a href="{w}">{WHEEL.filename}</a>'),
+    WORDS.map(lambda w: f'<base href="{w}"><a href="{WHEEL.filename}#{w}">{WHEEL.filename}</a>'),
+    WORDS.map(lambda w: f'<a href="x" data-yanked="{w}" data-requires-python="{w}">{w}</a>'),
+)
+TYPES = st.sampled_from(
+    [
+        *(
+            "text/html",
+            "application/vnd.pypi.simple.v1+json",
+            "application/vnd.pypi.simple.v9+json",
+        ),
+        *("", "text/html; charset=none", "text/html; charset=utf-16", "application/json", "\xe4/x"),
+    ]
+)
+
+
+@within
+@pytest.mark.filterwarnings("ignore")
+@given(
+    st.tuples(HTML_PAGES, st.just("text/html"))
+    | st.tuples(json_texts(JSON_PAGE), st.just("application/vnd.pypi.simple.v1+json"))
+    | st.tuples(HTML_PAGES, TYPES)
+)
+def test_whatever_an_index_answers(service: Service, tmp_path: Path, page: tuple[str, str]) -> None:
+    service.status, service.pages, service.headers = 200, None, {"Content-Type": page[1]}
+    service.body = page[0].encode(
+        "utf-8", "surrogateescape" if "\ud800" not in page[0] else "replace"
+    )
+    with PackageIndex(Network(index=f"{service.url}/simple/")) as index:
+        ends_well(lambda: index.find(WHEEL))
+        ends_well(lambda: index.fetch(WHEEL, tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_page_that_is_none_is_named(service: Service) -> None:
+    service.status, service.pages, service.body = 200, None, b"<html>"
+    for kind, problem in (
+        ("image/png", "unsupported Content-Type"),
+        ("application/vnd.pypi.simple.v1+json", ""),
+    ):
+        service.headers = {"Content-Type": kind}
+        with (
+            PackageIndex(Network(index=f"{service.url}/simple/")) as index,
+            pytest.raises(
+                NetworkError, match="the package index's page of a cannot be understood: "
+            ) as caught,
+        ):
+            index.find(WHEEL)
+        assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://[",
+        "http://[::1",
+        "http://\u00e4\u0301..x",
+        "file:///etc/passwd",
+        "http://a:b:c/",
+        "//",
+        "\udcff",
+    ],
+)
+def test_an_answer_that_sends_nowhere_is_one_line(
+    service: Service, tmp_path: Path, target: str
+) -> None:
+    service.status, service.pages, service.body = 302, None, b""
+    service.headers = {"Location": target.encode("utf-8", "surrogateescape").decode("latin-1")}
+    archive = LockedArchive(name="a", version="1", url=f"{service.url}/x", size=1, sha256=HEX)
+    with pytest.raises(TorchImagesError) as caught:
+        fetch_archives([archive], tmp_path, Network())
+    assert len(str(caught.value).splitlines()) == 1
+
+
+RELEASE = {
+    "release_date": "2026-01-01",
+    "cuda_nvcc": {
+        "version": "13.0.88",
+        "linux-x86_64": {"relative_path": "a/b.tar.xz", "sha256": HEX, "size": "12"},
+    },
+}
+
+
+@within
+@given(json_texts(RELEASE))
+def test_whatever_a_list_of_archives_says(
+    config: Config, service: Service, tmp_path: Path, text: str
+) -> None:
+    service.status, service.pages, service.headers = 200, None, {}
+    service.body = text.encode("utf-8", "surrogateescape")
+    cuda = dataclasses.replace(config.cudas[0], release="13.0.2", archives=("cuda_nvcc",))
+    day = datetime.date(2026, 1, 1)
+
+    def resolved() -> bool:
+        lock = resolve_toolkit(
+            "toolkit-x",
+            ("cuda==13.0.2", "cuda_nvcc"),
+            cuda,
+            root=service.url,
+            network=Network(),
+            date=day,
+        )
+        update(tmp_path / "toolkit-x.txt", lock)
+        return read_sources(tmp_path / "toolkit-x.txt") == lock
+
+    assert ends_well(resolved) in {True, None}

@@ -1,0 +1,51 @@
+"""JSON from outside: documents that are not what they should be give one kind of error."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_KINDS = {dict: "an object", list: "a list", str: "text", int: "a number"}
+
+
+class MalformedError(ValueError):
+    """A document that is not what it should be; the message says where, on one line."""
+
+
+def parse(text: str | bytes) -> Any:
+    """What a text says. Raises MalformedError for what is not JSON, or cannot be held."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise MalformedError("it is nested too deeply") from None
+    except ValueError as error:  # also for bytes that are no text, and for endless numbers
+        raise MalformedError(f"it is not JSON: {' '.join(str(error).split())[:100]}") from None
+
+
+def member(document: Any, *path: str | int, kind: type[T]) -> T:
+    """What a document has at a path of keys and places, which must be of a kind.
+
+    Raises MalformedError where it is missing or of another kind.
+    """
+    where, found = "", document
+    for step in path:
+        where = f"{where}[{step}]" if isinstance(step, int) else f"{where}.{step}".lstrip(".")
+        try:
+            found = found[step]
+        except (LookupError, TypeError):
+            raise MalformedError(f"'{where}' is missing") from None
+    # A truth is a number to Python, but not to whoever wrote the document.
+    if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
+        raise MalformedError(f"'{where or 'it'}' is not {_KINDS.get(kind, kind.__name__)}")
+    return found
+
+
+def optional(document: Any, key: str, *, kind: type[T]) -> T:
+    """What an object has under a key; empty where that is nothing, or null.
+
+    Raises MalformedError.
+    """
+    if member(document, kind=dict).get(key) is None:
+        return kind()
+    return member(document, key, kind=kind)
