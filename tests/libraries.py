@@ -157,7 +157,8 @@ def _written(
             whole[s.offset : s.offset + len(s.data)] = s.data
         link = (names.index(f"\0{s.name}\0".encode()) + 1, s.kind, s.flags, s.addr, s.offset)
         strtab = 1 + order.index(".strtab") if s.kind == 2 else 0
-        table += struct.pack("<IIQQQQIIQQ", *link, len(s.data), strtab, 0, 8, 24)
+        info = 7 if s.name in (".symtab", ".nv_fatbin") else 0
+        table += struct.pack("<IIQQQQIIQQ", *link, len(s.data), strtab, info, 8, 24)
     whole[shoff : shoff + len(table)] = table
     return bytes(whole)
 

@@ -33,6 +33,7 @@ MODULES = {
     "decision": ("runtime", "decision"),
     "effect": ("runtime", "effect"),
     "fatbin": ("fatbin", "fatbin_guards"),
+    "git": ("checkout",),
     "jobs": ("jobs", "measure"),
     "lock": ("image_lock", "lock", "sources"),
     "matrix": ("matrix", "settings", "options", "tagging"),

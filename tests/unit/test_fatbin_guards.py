@@ -235,7 +235,9 @@ def test_a_table_that_is_loaded_stays() -> None:
 def test_room_of_no_table_stays() -> None:
     """Nobody knows what it is for."""
     data = library(ONE, symbols=0, slack=3 * PAGE)
-    assert b"".join(prune(memoryview(data), None).pieces) == data
+    found = prune(memoryview(data), None)
+    assert (found.symbols, found.size) == (0, len(data))
+    assert b"u" * 3 * PAGE in b"".join(found.pieces)
 
 
 def test_a_library_without_device_code_only_loses_its_symbols() -> None:
@@ -348,3 +350,34 @@ def test_a_section_with_a_long_name() -> None:
             continue
         with pytest.raises(PruneError, match=r"^damaged: "):
             section(memoryview(changed), "n" * length)
+
+
+@pytest.mark.parametrize("arches", [None, [80]])
+def test_section_headers_change_in_place_and_size_only(arches: list[int] | None) -> None:
+    """A table that is empty has no local symbols, of which its header tells the number."""
+    data = library(ONE)
+    old = {s.name: s for s in ELFFile(BytesIO(data)).iter_sections()}
+    new = b"".join(prune(memoryview(data), arches).pieces)
+    for found in ELFFile(BytesIO(new)).iter_sections():
+        before = old[found.name]
+        for field in ("sh_type", "sh_flags", "sh_addr", "sh_link", "sh_addralign", "sh_entsize"):
+            assert found[field] == before[field], (found.name, field)
+        assert found["sh_info"] == (0 if found.name == ".symtab" else before["sh_info"])
+    assert old[".symtab"]["sh_info"] == old[".nv_fatbin"]["sh_info"] == 7
+
+
+def test_an_empty_section_takes_no_room() -> None:
+    """Wherever it says that it is, such as among the program headers."""
+    data = bytearray(library(ONE))
+    shoff, _ = headers_of(bytes(data))
+    struct.pack_into("<QQ", data, shoff + 24, 8, 0)
+    assert entries(pruned(bytes(data), [80])) == [ONE[0][:1]]
+
+
+def test_headers_that_lie_over_each_other_are_refused() -> None:
+    """A section header within the program headers."""
+    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    header = struct.pack("<16sHHIQQQIHHHHHH", ident, 3, 62, 1, 0, 64, 72, 0, 64, 56, 1, 64, 1, 0)
+    table = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 16, 0, 0, 0, 0)  # names: the first 16 bytes
+    with pytest.raises(PruneError, match=r"^changes overlap at 0x48$"):
+        pruned(header + bytes(8) + table, [80])

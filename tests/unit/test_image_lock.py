@@ -268,3 +268,26 @@ def test_what_is_out_of_step_is_said_word_by_word(config: Config, locks: Path) -
         "locks/wheel-cu130-py311.txt is out of step: it was resolved for numpy setuptools "
         "torch==2.11.0, wanted is numpy pip setuptools torch==2.11.0"
     )
+
+
+@pytest.mark.parametrize("name", ["base-bookworm", "tools-sbom", "source-fork"])
+def test_a_lock_that_could_not_be_read_again_is_not_written(
+    root: Path, tmp_path: Path, name: str
+) -> None:
+    """Indexes and archives say what it holds, and a file of it is as good as what reads it."""
+    path = root / "locks" / f"{name}.txt"
+    bad: AnyLock
+    if name.startswith("base-"):
+        debs = read_debs(path)
+        bad = replace(debs, debs=(replace(debs.debs[0], sha256="x"), *debs.debs[1:]))
+    elif name.startswith("tools-"):
+        wheels = read_lock(path)
+        bad = replace(wheels, wheels=(replace(wheels.wheels[0], sha256="x"), *wheels.wheels[1:]))
+    else:
+        sources = read_sources(path)
+        bad = replace(sources, trees=(replace(sources.trees[0], commit="x"), *sources.trees[1:]))
+    with pytest.raises(
+        LockError, match=rf"^locks/{name}\.txt.*; run `invoke lock --select {name}`"
+    ):
+        update(tmp_path / path.name, bad)
+    assert not list(tmp_path.iterdir())

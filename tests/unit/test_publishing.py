@@ -132,6 +132,7 @@ def test_on_the_same_day_a_later_commit_of_this_checkout_moves(
     assert state(first, first) == STAYS
     assert state(first, "") == STAYS
     assert state(second, "0" * 40) == STAYS
+    assert state(second, f"--all {first}") == STAYS
 
 
 def test_without_git_nothing_is_known_to_follow(

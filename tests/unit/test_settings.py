@@ -225,6 +225,27 @@ def test_an_architecture_that_only_another_cuda_version_can(config: Config) -> N
         "CUDA 13.0 cannot target 7.0: its compiler goes from 7.5 to 12.1; CUDA 12.8 can"
     )
 
+    twice = replace(wider, cudas=(*wider.cudas, replace(wider.cudas[0], version="12.9")))
+    assert {c.version for c in twice.cudas} == {"12.8", "13.0", "12.9"}
+    with pytest.raises(UsageError, match=r"; CUDA 12\.8 or 12\.9 can$"):
+        choose(twice, arch="7.0")
+
+
+@pytest.mark.parametrize("axis", ["cuda", "source", "base", "variant"])
+def test_an_unknown_value_is_named_with_its_axis(config: Config, axis: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        choose(config, **{axis: "none-such"})
+    assert caught.value.message == f"unknown {axis} 'none-such'"
+    assert caught.value.hint.endswith(f"known: {', '.join(config.names(axis))}")
+
+
+def test_ptx_is_for_the_newest_architecture(config: Config) -> None:
+    for asked, arches in (
+        ("12.0+PTX", ("12.0+PTX",)),
+        ("9.0,12.0,8.0+PTX", ("8.0", "9.0", "12.0+PTX")),
+    ):
+        assert choose(config, source="fork", arch=asked).arches == arches
+
 
 def test_an_image_or_none_by_its_name(config: Config) -> None:
     name = "cu130-sm120-wheel-bookworm-runtime"
@@ -272,6 +293,7 @@ def test_where_a_mirror_has_what_is_elsewhere() -> None:
     assert Network().mirrored("https://host/a") == "https://host/a"
     found = Network(source_mirror="https://m/x/").mirrored("https://host/a?b=://c")
     assert found == "https://m/x/host/a?b=://c"
+    assert Network(source_mirror="https://m/X").mirrored("https://host/a") == "https://m/X/host/a"
 
 
 def test_every_variable_that_reaches_out() -> None:
@@ -284,8 +306,8 @@ def test_every_variable_that_reaches_out() -> None:
             "no_proxy": "x",
             "PIP_INDEX_URL": "https://1",
             "UV_INDEX_URL": "https://2",
-            "TORCH_IMAGES_COMPAT_MIRROR": "https://compat/",
-            "TORCH_IMAGES_SOURCE_MIRROR": "https://source//",
+            "TORCH_IMAGES_COMPAT_MIRROR": "https://compat/X/",
+            "TORCH_IMAGES_SOURCE_MIRROR": "https://source/X//",
         }
     )
     assert found.proxies == (
@@ -295,7 +317,10 @@ def test_every_variable_that_reaches_out() -> None:
         ("NO_PROXY", "x"),
     )
     assert found.index == "https://2"
-    assert (found.compat_mirror, found.source_mirror) == ("https://compat", "https://source")
+    assert (found.compat_mirror, found.source_mirror) == (
+        "https://compat/X",
+        "https://source/X",
+    )
     assert detect({"UV_DEFAULT_INDEX": "https://0", "UV_INDEX_URL": "https://2"}).index == (
         "https://0"
     )
