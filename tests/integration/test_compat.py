@@ -32,8 +32,8 @@ from torch_images.verify import claim_of, examine
 from torch_images.workplace import Workplace
 
 # Other tests build for 12.0 at the same time.
-CANDIDATE = "torch-images-candidate:cu130-sm90-wheel-bookworm-runtime"
-BUILD = ("build", "--cuda", "13.0", "--arch", "9.0", "--progress", "plain", "--unverified")
+CANDIDATE = "torch-images-candidate:cu130-sm86-wheel-bookworm-runtime"
+BUILD = ("build", "--cuda", "13.0", "--arch", "8.6", "--progress", "plain", "--unverified")
 REFERENCE = "torch-images-test:compat"
 LABEL = "io.github.torch-images.compat"
 NVRM = {
