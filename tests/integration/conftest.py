@@ -28,7 +28,7 @@ from torch_images.workplace import Workplace, default_cache, default_locks
 
 # Modules that mostly wait, for containers and registries. All others build, one after the other,
 # as they give images the same names: a lane is a process of pytest-xdist.
-WAITING = frozenset({"test_compat", "test_push", "test_start"})
+WAITING = frozenset({"test_account", "test_compat", "test_derived", "test_push", "test_start"})
 
 
 def pytest_configure(config: pytest.Config) -> None:

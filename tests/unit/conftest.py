@@ -26,7 +26,7 @@ settings.register_profile(
 settings.register_profile(
     "long",
     deadline=2000,
-    max_examples=5000,
+    max_examples=1000,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
