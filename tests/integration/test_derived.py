@@ -146,11 +146,14 @@ NOTEBOOK = """
 import json, os, subprocess, sys, urllib.request
 os.chdir(os.environ["HOME"])
 lab = [sys.executable, "-m", "jupyterlab", "--no-browser", "--port=8888", "--IdentityProvider.token=x"]
-with subprocess.Popen(lab, stderr=subprocess.PIPE, text=True) as server:
-    lines = []
-    up = any(lines.append(line) or "is running at" in line for line in server.stderr)
-    page = "http://127.0.0.1:8888/lab?token=x"
-    print("server", urllib.request.urlopen(page).status if up else lines)
+with open("log", "w") as log, subprocess.Popen(lab, stderr=log) as server:
+    page = None
+    while page is None and server.poll() is None:  # it listens some time after it says so
+        try:
+            page = urllib.request.urlopen("http://127.0.0.1:8888/lab?token=x")
+        except OSError:
+            os.sched_yield()
+    print("server", page and page.status, open("log").read())
     server.kill()
 cell = {"cell_type": "code", "id": "a", "execution_count": None, "metadata": {}, "outputs": []}
 cell["source"] = "import getpass, torch; print(getpass.getuser(), torch.__version__)"

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.support import Built, facts, quiet, running
+from torch_images.constraints import VARIABLES
 from torch_images.engine import Engine
+from torch_images.render import CONSTRAINTS
 
 # The environment of whatever runs it, as one line.
 SHOW = "python -c 'import json, os; print(json.dumps(dict(os.environ)))'"
@@ -146,6 +148,7 @@ def test_shells_get_what_the_command_gets(resting: str, shell: str, user: str) -
     environment = json.loads(done.stdout)
     assert kept(environment) == ON
     assert environment["PATH"].split(":")[0] == "/opt/venv/bin"
+    assert {environment[name] for name in VARIABLES} == {CONSTRAINTS}
     assert done.stderr == ""
 
 

@@ -9,6 +9,13 @@ if [ -z "${TORCH_IMAGE_STARTED-}" ]; then
                 export PATH="/usr/local/cuda/bin:$PATH" CUDA_HOME=/usr/local/cuda
             fi
             export PATH="/opt/venv/bin:$PATH" VIRTUAL_ENV=/opt/venv
+            # What holds pip and uv, where the image's environment did not come along.
+            torch_image_held=/usr/share/torch-images/constraints.txt
+            export PIP_CONSTRAINT="${PIP_CONSTRAINT-$torch_image_held}"
+            export UV_CONSTRAINT="${UV_CONSTRAINT-$torch_image_held}"
+            export PIP_BUILD_CONSTRAINT="${PIP_BUILD_CONSTRAINT-$torch_image_held}"
+            export UV_BUILD_CONSTRAINT="${UV_BUILD_CONSTRAINT-$torch_image_held}"
+            unset torch_image_held
             ;;
     esac
     # shellcheck source=/dev/null
