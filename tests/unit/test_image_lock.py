@@ -326,3 +326,9 @@ def test_a_lock_with_another_torch_than_it_was_asked_for(config: Config, locks: 
     edit(locks, path.stem, "\ntorch==2.11.0", "\ntorch==2.10.0")
     with pytest.raises(LockError, match=r"has torch 2\.10\.0.*, and was asked for torch==2\.11\.0"):
         image_lock(config, choose(config), locks)
+
+
+def test_a_lock_that_was_asked_for_nothing(config: Config, locks: Path) -> None:
+    edit(locks, "tools-build", "# request: uv\n", "")
+    with pytest.raises(LockError, match=r"it was resolved for nothing, wanted is uv; run"):
+        image_lock(config, choose(config), locks)
