@@ -291,3 +291,44 @@ def test_a_lock_that_could_not_be_read_again_is_not_written(
     ):
         update(tmp_path / path.name, bad)
     assert not list(tmp_path.iterdir())
+
+
+def without(folder: Path, name: str, word: str) -> None:
+    """Take an entry, two lines, out of a lock."""
+    path = folder / f"{name}.txt"
+    lines = path.read_text().splitlines(keepends=True)
+    [number] = [n for n, line in enumerate(lines) if line.startswith(word)]
+    path.write_text("".join(lines[: number - 1] + lines[number + 1 :]))
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "axes"),
+    [
+        ("wheel-cu130-py311", "torch==", {}),
+        ("wheel-cu130-py311-devel", "cmake==", {"variant": "devel"}),
+        ("base-bookworm-devel", "git=", {"variant": "devel"}),
+        ("build-fork-cu130-py311", "cmake==", {"source": "fork"}),
+        ("build-fork-bookworm", "git=", {"source": "fork"}),
+    ],
+)
+def test_a_lock_that_lacks_what_it_was_asked_for(
+    config: Config, locks: Path, name: str, word: str, axes: dict[str, str]
+) -> None:
+    without(locks, name, word)
+    package = word.rstrip("=")
+    with pytest.raises(LockError, match=rf"^locks/{name}\.txt: it (lacks|has no) {package}\b"):
+        image_lock(config, choose(config, **axes), locks)
+
+
+def test_a_lock_with_another_torch_than_it_was_asked_for(config: Config, locks: Path) -> None:
+    path = locks / "wheel-cu130-py311.txt"
+    path.write_text(path.read_text().replace("torch-2.11.0", "torch-2.10.0"))
+    edit(locks, path.stem, "\ntorch==2.11.0", "\ntorch==2.10.0")
+    with pytest.raises(LockError, match=r"has torch 2\.10\.0.*, and was asked for torch==2\.11\.0"):
+        image_lock(config, choose(config), locks)
+
+
+def test_a_lock_that_was_asked_for_nothing(config: Config, locks: Path) -> None:
+    edit(locks, "tools-build", "# request: uv\n", "")
+    with pytest.raises(LockError, match=r"it was resolved for nothing, wanted is uv; run"):
+        image_lock(config, choose(config), locks)
