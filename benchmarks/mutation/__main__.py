@@ -28,7 +28,7 @@ RUNTIME = "scripts/image/runtime"
 
 # The tests that are run for each module, files of tests/unit.
 MODULES = {
-    "checkout": ("checkout", "sources"),
+    "checkout": ("checkout",),
     "config": ("settings", "config", "matrix", "tagging"),
     "decision": ("runtime", "decision"),
     "effect": ("runtime", "effect"),

@@ -298,3 +298,83 @@ def test_work_that_no_commit_has(nested: Path, monkeypatch: pytest.MonkeyPatch) 
     assert checkout.parse(f"{nested}@main", Runner()) == (str(nested), head)
     monkeypatch.setenv("HOME", str(nested.parent))
     assert checkout.parse("~/outer@HEAD", Runner()) == (str(nested), head)
+
+
+TREE = Tree(repository="https://other", commit="b" * 40, version="1.0")
+
+
+def with_tree(text: str, cache: Path, run: Runner) -> Tree:
+    return checkout.with_tree(TREE, text, cache=cache, network=Network(), run=run)
+
+
+def test_a_tree_that_is_cached_is_not_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / f"sources/torch-{COMMIT}/tree"
+    folder.mkdir(parents=True)
+    run = FakeRunner()
+    assert with_tree(f"{URL}@{COMMIT}", tmp_path, run) == Tree(
+        repository=URL, commit=COMMIT, version="1.0"
+    )
+    (folder / "version.txt").write_text("2.13.0a0\n")
+    assert with_tree(f"{URL}@{COMMIT}", tmp_path, run) == Tree(
+        repository=URL, commit=COMMIT, version="2.13.0a0"
+    )
+    assert run.commands == []
+    (folder / "version.txt").write_text("nightly\n")
+    with pytest.raises(UsageError) as caught:
+        with_tree(f"{URL}@{COMMIT}", tmp_path, run)
+    assert str(caught.value) == (
+        f"version.txt of {URL}@{COMMIT} does not hold a version: 'nightly'; write one such as "
+        "2.13.0a0 (PEP 440, in its normal form, without + and !)"
+    )
+
+
+def test_a_tree_of_this_host_is_local_and_one_of_a_url_is_its_url(
+    nested: Path, tmp_path: Path
+) -> None:
+    head = git(nested, "rev-parse", "HEAD")
+    assert with_tree(str(nested), tmp_path, Runner()) == Tree(
+        repository="local", commit=head, version="2.13.0a0"
+    )
+    git(nested, "remote", "add", "origin", "https://host/mine")
+    assert with_tree(str(nested), tmp_path, Runner()).repository == "https://host/mine"
+    run, url = Watched(), f"file://{nested}"
+    assert with_tree(f"{url}@{head}", tmp_path, run) == Tree(
+        repository=url, commit=head, version="2.13.0a0"
+    )
+    [fetch] = [command for command in run.commands if "fetch" in command]
+    assert "--filter=blob:none" in fetch
+
+
+@pytest.mark.parametrize(
+    ("size", "executable", "said"),
+    [
+        (8, False, ""),
+        (8, True, ""),
+        (65536, False, "version.txt of {} does not hold a version: '" + "1" * 40),
+        (65537, False, "version.txt of {} is no small file; correct it"),
+    ],
+)
+def test_the_version_file_of_a_commit(
+    nested: Path, tmp_path: Path, size: int, executable: bool, said: str
+) -> None:
+    (nested / "version.txt").write_text("1" * size)
+    (nested / "version.txt").chmod(0o755 if executable else 0o644)
+    git(nested, "commit", "--quiet", "--all", "-m", "y")
+    if not said:
+        assert with_tree(str(nested), tmp_path, Runner()).version == "1" * size
+        return
+    with pytest.raises(UsageError) as caught:
+        with_tree(str(nested), tmp_path, Runner())
+    assert str(caught.value).startswith(said.format(nested))
+
+
+def test_a_commit_without_a_version_file(nested: Path, tmp_path: Path) -> None:
+    git(nested, "rm", "--quiet", "version.txt")
+    git(nested, "commit", "--quiet", "-m", "y")
+    assert with_tree(str(nested), tmp_path, Runner()).version == "1.0"
+    (nested / "version.txt").symlink_to("file")
+    git(nested, "add", ".")
+    git(nested, "commit", "--quiet", "-m", "z")
+    with pytest.raises(UsageError) as caught:
+        with_tree(str(nested), tmp_path, Runner())
+    assert str(caught.value) == f"version.txt of {nested} is no small file; correct it"

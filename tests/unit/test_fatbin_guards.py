@@ -340,11 +340,11 @@ def test_a_section_with_a_long_name() -> None:
     data = library(ONE)
     shoff, shnum = headers_of(data)
     for length, fits in ((999, True), (1000, False)):
-        names = b"\0" + b"n" * length + b"\0"
+        names = bytes(9) + b"n" * length + b"\0"
         changed = bytearray(data + names)
         struct.pack_into("<QQ", changed, shoff + 64 * (shnum - 1) + 24, len(data), len(names))
         for number in range(shnum):
-            struct.pack_into("<I", changed, shoff + 64 * number, 1 if number == 2 else 0)
+            struct.pack_into("<I", changed, shoff + 64 * number, 9 if number == 2 else 0)
         if fits:
             assert section(memoryview(changed), "n" * length) == b"r" * 0x100
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch_images.planned import plan
 from torch_images.publish import Proved
 from torch_images.push import Transfer, in_engine, preview, push, unpublished
 from torch_images.render import LABEL_PREFIX, labels
-from torch_images.runner import Runner
+from torch_images.runner import Completed, Runner
 from torch_images.tagging import MOVES, NEW, STAYS, THERE, Holder, Move
 from torch_images.verify import VerifyReport
 from torch_images.workplace import Workplace
@@ -42,14 +42,26 @@ def image(config: Config, root: Path) -> Proved:
     return Proved(planned=planned, info=info, report=report)
 
 
+class Watched(Runner):
+    """Runs commands, and remembers them."""
+
+    def __init__(self) -> None:
+        self.commands: list[list[str]] = []
+
+    def run(self, command: Sequence[str], **options: Any) -> Completed:
+        self.commands.append(list(command))
+        return super().run(command, **options)
+
+
 def previewed(
     config: Config,
     image: Proved,
     held: Mapping[str, Holder],
     folder: Path,
+    run: Runner | None = None,
 ) -> dict[str, Move]:
     place = Workplace(root=folder, cache=folder, network=Network(), locks=folder)
-    found = preview(config, image, "r.io/me", look=held.get, place=place, run=Runner())
+    found = preview(config, image, "r.io/me", look=held.get, place=place, run=run or Runner())
     return {move.reference.removeprefix("r.io/me/torch-cu130:"): move for move in found}
 
 
@@ -96,7 +108,7 @@ def test_tags_that_verification_did_not_see_are_refused(
 
 
 def test_on_the_same_day_a_later_commit_of_this_checkout_moves(
-    config: Config, image: Proved, tmp_path: Path
+    config: Config, image: Proved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@localhost"]
     subprocess.run([*git, "init", "--quiet"], check=True)
@@ -120,10 +132,12 @@ def test_on_the_same_day_a_later_commit_of_this_checkout_moves(
         commits.append(done.stdout.strip())
     first, second = commits
 
+    run = Watched()
+
     def state(ours: str, theirs: str) -> str:
         image.info.labels[REVISION] = ours  # type: ignore[index]
         held = {"r.io/me/torch-cu130:sm120": holder(created="2026-11-02", revision=theirs)}
-        return previewed(config, image, held, tmp_path)["sm120"].state
+        return previewed(config, image, held, tmp_path, run)["sm120"].state
 
     assert state(second, first) == MOVES
     assert state(f"{second}-dirty", f"{first}-dirty") == MOVES
@@ -132,7 +146,12 @@ def test_on_the_same_day_a_later_commit_of_this_checkout_moves(
     assert state(first, first) == STAYS
     assert state(first, "") == STAYS
     assert state(second, "0" * 40) == STAYS
-    assert state(second, f"--all {first}") == STAYS
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "another"))
+    assert state(second, first) == MOVES
+    run.commands.clear()
+    for theirs in ("", "--all", "-x"):  # a label of somebody else's is no option, and no commit
+        assert state(second, theirs) == STAYS
+    assert not [command for command in run.commands if "merge-base" in command]
 
 
 def test_without_git_nothing_is_known_to_follow(
