@@ -268,6 +268,11 @@ def test_a_small_file_of_a_tree(tmp_path: Path) -> None:
             "credential helpers",
         ),
         (
+            "https://u:secret@host/x?y=://z@abc",
+            "'https://...' has credentials, which an image would carry; leave them to git's "
+            "credential helpers",
+        ),
+        (
             "https://host/x@abc",
             "'https://host/x@abc' names no commit; add @ and the whole commit, 40 hexadecimal digits",
         ),
@@ -337,6 +342,9 @@ def test_a_tree_of_this_host_is_local_and_one_of_a_url_is_its_url(
     )
     git(nested, "remote", "add", "origin", "https://host/mine")
     assert with_tree(str(nested), tmp_path, Runner()).repository == "https://host/mine"
+    for origin in ("https://user:secret@host/mine", "git@host:mine", "https://host/a b", "/x"):
+        git(nested, "remote", "set-url", "origin", origin)
+        assert with_tree(str(nested), tmp_path, Runner()).repository == "local"
     run, url = Watched(), f"file://{nested}"
     assert with_tree(f"{url}@{head}", tmp_path, run) == Tree(
         repository=url, commit=head, version="2.13.0a0"
@@ -378,3 +386,31 @@ def test_a_commit_without_a_version_file(nested: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         with_tree(str(nested), tmp_path, Runner())
     assert str(caught.value) == f"version.txt of {nested} is no small file; correct it"
+
+
+@pytest.mark.parametrize(
+    ("stated", "fits"),
+    [
+        ("2." + "1" * 38, True),
+        ("2." + "1" * 39, False),
+        ("2.13.0+cu130", False),
+        ("1!2.0", False),
+        ("1!2.0+a", False),
+        ("v2.13.0", False),
+        ("2.13.0-alpha", False),
+        ("", False),
+    ],
+)
+def test_a_version_that_an_image_can_have(tmp_path: Path, stated: str, fits: bool) -> None:
+    folder = tmp_path / f"sources/torch-{COMMIT}/tree"
+    folder.mkdir(parents=True)
+    (folder / "version.txt").write_text(f" {stated}\n")
+    text = f"{URL}@{COMMIT}"
+    if fits:
+        assert with_tree(text, tmp_path, FakeRunner()).version == stated
+        return
+    with pytest.raises(UsageError) as caught:
+        with_tree(text, tmp_path, FakeRunner())
+    assert caught.value.message == (
+        f"version.txt of {text} does not hold a version: {stated[:40]!r}"
+    )
