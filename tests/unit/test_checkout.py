@@ -414,3 +414,69 @@ def test_a_version_that_an_image_can_have(tmp_path: Path, stated: str, fits: boo
     assert caught.value.message == (
         f"version.txt of {text} does not hold a version: {stated[:40]!r}"
     )
+
+
+def test_a_tree_is_checked_out_once(nested: Path, tmp_path: Path) -> None:
+    wanted = LockedTree(
+        name="torch", version="1", repository=str(nested), commit=git(nested, "rev-parse", "HEAD")
+    )
+    cache, run = tmp_path / "cache", FakeRunner()
+    first = checkout.check_out(wanted, cache=cache, network=Network(), run=Runner())
+    assert checkout.check_out(wanted, cache=cache, network=Network(), run=run) == first
+    assert run.commands == []
+
+
+def test_what_is_not_done_has_a_hidden_name_beside_its_place(tmp_path: Path) -> None:
+    """On the same file system, so that a rename makes it whole at once."""
+    seen: list[str] = []
+
+    class Looking(Failing):
+        def run(self, command: Sequence[str], **options: Any) -> Completed:
+            seen.extend(os.listdir(tmp_path / "sources"))  # noqa: PTH208
+            return super().run(command, **options)
+
+    checked_out(tmp_path, Looking("", ""))
+    assert seen
+    assert all(name.startswith(".torch-") for name in seen)
+    assert [path.name for path in (tmp_path / "sources").glob("[!.]*")] == [f"torch-{COMMIT}"]
+
+
+def seeded_from(repository: Path, cache: Path) -> list[str]:
+    """The folders of this host that a tree's submodules are taken from; one fails."""
+    wanted = LockedTree(
+        name="torch",
+        version="1",
+        repository=str(repository),
+        commit=git(repository, "rev-parse", "HEAD"),
+    )
+    run = Watched()
+    with pytest.raises(NetworkError):
+        checkout.check_out(wanted, cache=cache, network=Network(), run=run)
+    return [command[-1] for command in run.commands if "remote" in command][1:]
+
+
+def test_a_submodule_that_is_not_checked_out_leaves_the_others(
+    nested: Path, tmp_path: Path
+) -> None:
+    """It is fetched, and they are not; so is one whose commit is not there."""
+    middle = nested / "middle"
+    (middle / ".git").rename(tmp_path / "git")
+    assert seeded_from(nested, tmp_path / "one") == [str(nested / "plain")]
+    git(middle, "init", "--quiet")
+    assert seeded_from(nested, tmp_path / "two") == [str(nested / "plain")]
+
+
+def test_a_submodule_behind_a_link_is_not_taken(nested: Path, tmp_path: Path) -> None:
+    (nested / "plain").rename(tmp_path / "elsewhere")
+    (nested / "plain").symlink_to(tmp_path / "elsewhere")
+    assert seeded_from(nested, tmp_path / "cache") == [
+        str(nested / "middle"),
+        str(nested / "middle/deep"),
+    ]
+
+
+def test_a_url_that_cannot_be_asked_for_its_version(nested: Path, tmp_path: Path) -> None:
+    with pytest.raises(NetworkError, match=r"^file:///none could not be cloned: .*none"):
+        with_tree(f"file:///none@{COMMIT}", tmp_path, Runner())
+    with pytest.raises(LockError, match=rf"^file://{nested} has no commit {COMMIT}; correct it"):
+        with_tree(f"file://{nested}@{COMMIT}", tmp_path, Runner())
