@@ -480,3 +480,20 @@ def test_a_url_that_cannot_be_asked_for_its_version(nested: Path, tmp_path: Path
         with_tree(f"file:///none@{COMMIT}", tmp_path, Runner())
     with pytest.raises(LockError, match=rf"^file://{nested} has no commit {COMMIT}; correct it"):
         with_tree(f"file://{nested}@{COMMIT}", tmp_path, Runner())
+
+
+def test_no_history_stays_be_it_a_folder_or_a_file(tmp_path: Path) -> None:
+    """A submodule that git itself has fetched has a file that names its history."""
+
+    class Cloning(Failing):
+        def run(self, command: Sequence[str], **options: Any) -> Completed:
+            done = super().run(command, **options)
+            if "init" in command:
+                tree = Path(command[-1])
+                (tree / ".git/modules").mkdir(parents=True)
+                (tree / "sub").mkdir()
+                (tree / "sub/.git").write_text("gitdir: ../.git/modules/sub\n")
+            return done
+
+    tree = checked_out(tmp_path, Cloning("", ""))
+    assert [path.name for path in tree.rglob("*")] == ["sub"]
