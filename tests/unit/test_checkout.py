@@ -147,9 +147,11 @@ class Failing(Runner):
     def __init__(self, word: str, message: str, times: int = 99, output: str = "") -> None:
         self.word, self.message, self.times, self.output = word, message, times, output
         self.commands: list[list[str]] = []
+        self.environments: list[Mapping[str, str | None] | None] = []
 
     def run(self, command: Sequence[str], **options: Any) -> Completed:
         self.commands.append(list(command))
+        self.environments.append(options.get("env"))
         if self.word in command and self.times:
             self.times -= 1
             if options.get("check", True):
@@ -223,6 +225,8 @@ def test_a_server_that_does_not_give_single_commits_is_asked_for_all(
     assert "--depth=1" in first
     assert "--depth=1" not in second
     assert whole in second
+    assert run.environments == [environment(Network())] * len(run.commands)
+    assert not [command for command in run.commands if "ls-files" in command]  # it is not here
 
 
 @pytest.mark.parametrize("line", ["-abc sub", "+abc sub (x)", "Uabc sub"])
