@@ -147,9 +147,11 @@ class Failing(Runner):
     def __init__(self, word: str, message: str, times: int = 99, output: str = "") -> None:
         self.word, self.message, self.times, self.output = word, message, times, output
         self.commands: list[list[str]] = []
+        self.environments: list[Mapping[str, str | None] | None] = []
 
     def run(self, command: Sequence[str], **options: Any) -> Completed:
         self.commands.append(list(command))
+        self.environments.append(options.get("env"))
         if self.word in command and self.times:
             self.times -= 1
             if options.get("check", True):
@@ -223,6 +225,8 @@ def test_a_server_that_does_not_give_single_commits_is_asked_for_all(
     assert "--depth=1" in first
     assert "--depth=1" not in second
     assert whole in second
+    assert run.environments == [environment(Network())] * len(run.commands)
+    assert not [command for command in run.commands if "ls-files" in command]  # it is not here
 
 
 @pytest.mark.parametrize("line", ["-abc sub", "+abc sub (x)", "Uabc sub"])
@@ -264,6 +268,11 @@ def test_a_small_file_of_a_tree(tmp_path: Path) -> None:
     [
         (
             "https://u:secret@host/x@abc",
+            "'https://...' has credentials, which an image would carry; leave them to git's "
+            "credential helpers",
+        ),
+        (
+            "https://u:secret@host/x?y=://z@abc",
             "'https://...' has credentials, which an image would carry; leave them to git's "
             "credential helpers",
         ),
@@ -337,6 +346,9 @@ def test_a_tree_of_this_host_is_local_and_one_of_a_url_is_its_url(
     )
     git(nested, "remote", "add", "origin", "https://host/mine")
     assert with_tree(str(nested), tmp_path, Runner()).repository == "https://host/mine"
+    for origin in ("https://user:secret@host/mine", "git@host:mine", "https://host/a b", "/x"):
+        git(nested, "remote", "set-url", "origin", origin)
+        assert with_tree(str(nested), tmp_path, Runner()).repository == "local"
     run, url = Watched(), f"file://{nested}"
     assert with_tree(f"{url}@{head}", tmp_path, run) == Tree(
         repository=url, commit=head, version="2.13.0a0"
@@ -378,3 +390,114 @@ def test_a_commit_without_a_version_file(nested: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         with_tree(str(nested), tmp_path, Runner())
     assert str(caught.value) == f"version.txt of {nested} is no small file; correct it"
+
+
+@pytest.mark.parametrize(
+    ("stated", "fits"),
+    [
+        ("2." + "1" * 38, True),
+        ("2." + "1" * 39, False),
+        ("2.13.0+cu130", False),
+        ("1!2.0", False),
+        ("1!2.0+a", False),
+        ("v2.13.0", False),
+        ("2.13.0-alpha", False),
+        ("", False),
+    ],
+)
+def test_a_version_that_an_image_can_have(tmp_path: Path, stated: str, fits: bool) -> None:
+    folder = tmp_path / f"sources/torch-{COMMIT}/tree"
+    folder.mkdir(parents=True)
+    (folder / "version.txt").write_text(f" {stated}\n")
+    text = f"{URL}@{COMMIT}"
+    if fits:
+        assert with_tree(text, tmp_path, FakeRunner()).version == stated
+        return
+    with pytest.raises(UsageError) as caught:
+        with_tree(text, tmp_path, FakeRunner())
+    assert caught.value.message == (
+        f"version.txt of {text} does not hold a version: {stated[:40]!r}"
+    )
+
+
+def test_a_tree_is_checked_out_once(nested: Path, tmp_path: Path) -> None:
+    wanted = LockedTree(
+        name="torch", version="1", repository=str(nested), commit=git(nested, "rev-parse", "HEAD")
+    )
+    cache, run = tmp_path / "cache", FakeRunner()
+    first = checkout.check_out(wanted, cache=cache, network=Network(), run=Runner())
+    assert checkout.check_out(wanted, cache=cache, network=Network(), run=run) == first
+    assert run.commands == []
+
+
+def test_what_is_not_done_has_a_hidden_name_beside_its_place(tmp_path: Path) -> None:
+    """On the same file system, so that a rename makes it whole at once."""
+    seen: list[str] = []
+
+    class Looking(Failing):
+        def run(self, command: Sequence[str], **options: Any) -> Completed:
+            seen.extend(os.listdir(tmp_path / "sources"))  # noqa: PTH208
+            return super().run(command, **options)
+
+    checked_out(tmp_path, Looking("", ""))
+    assert seen
+    assert all(name.startswith(".torch-") for name in seen)
+    assert [path.name for path in (tmp_path / "sources").glob("[!.]*")] == [f"torch-{COMMIT}"]
+
+
+def seeded_from(repository: Path, cache: Path) -> list[str]:
+    """The folders of this host that a tree's submodules are taken from; one fails."""
+    wanted = LockedTree(
+        name="torch",
+        version="1",
+        repository=str(repository),
+        commit=git(repository, "rev-parse", "HEAD"),
+    )
+    run = Watched()
+    with pytest.raises(NetworkError):
+        checkout.check_out(wanted, cache=cache, network=Network(), run=run)
+    return [command[-1] for command in run.commands if "remote" in command][1:]
+
+
+def test_a_submodule_that_is_not_checked_out_leaves_the_others(
+    nested: Path, tmp_path: Path
+) -> None:
+    """It is fetched, and they are not; so is one whose commit is not there."""
+    middle = nested / "middle"
+    (middle / ".git").rename(tmp_path / "git")
+    assert seeded_from(nested, tmp_path / "one") == [str(nested / "plain")]
+    git(middle, "init", "--quiet")
+    assert seeded_from(nested, tmp_path / "two") == [str(nested / "plain")]
+
+
+def test_a_submodule_behind_a_link_is_not_taken(nested: Path, tmp_path: Path) -> None:
+    (nested / "plain").rename(tmp_path / "elsewhere")
+    (nested / "plain").symlink_to(tmp_path / "elsewhere")
+    assert seeded_from(nested, tmp_path / "cache") == [
+        str(nested / "middle"),
+        str(nested / "middle/deep"),
+    ]
+
+
+def test_a_url_that_cannot_be_asked_for_its_version(nested: Path, tmp_path: Path) -> None:
+    with pytest.raises(NetworkError, match=r"^file:///none could not be cloned: .*none"):
+        with_tree(f"file:///none@{COMMIT}", tmp_path, Runner())
+    with pytest.raises(LockError, match=rf"^file://{nested} has no commit {COMMIT}; correct it"):
+        with_tree(f"file://{nested}@{COMMIT}", tmp_path, Runner())
+
+
+def test_no_history_stays_be_it_a_folder_or_a_file(tmp_path: Path) -> None:
+    """A submodule that git itself has fetched has a file that names its history."""
+
+    class Cloning(Failing):
+        def run(self, command: Sequence[str], **options: Any) -> Completed:
+            done = super().run(command, **options)
+            if "init" in command:
+                tree = Path(command[-1])
+                (tree / ".git/modules").mkdir(parents=True)
+                (tree / "sub").mkdir()
+                (tree / "sub/.git").write_text("gitdir: ../.git/modules/sub\n")
+            return done
+
+    tree = checked_out(tmp_path, Cloning("", ""))
+    assert [path.name for path in tree.rglob("*")] == ["sub"]
