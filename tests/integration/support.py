@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.servers import closed_port
 from torch_images.engine import Engine
 from torch_images.network import Network
+from torch_images.workplace import scratch_room
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "torch-images-test"  # the repository of what only tests make
@@ -65,6 +68,35 @@ def invoke(
         text=True,
         check=False,
     )
+
+
+def as_root(*words: str) -> list[str]:
+    """A command that runs as root, with this process's environment but sudo's own PATH.
+
+    It is the words themselves for root. Everybody else needs sudo without a password, as on
+    GitHub's runners; the test fails where that is refused.
+    """
+    if os.geteuid() == 0:
+        return [*words]
+    sudo = ["sudo", "--non-interactive", "--preserve-env"]
+    asked = [*sudo, "true"]
+    if (
+        not shutil.which("sudo")
+        or subprocess.run(asked, capture_output=True, check=False).returncode
+    ):
+        pytest.fail(f"needs root for {words[0]}: run as root, or allow `sudo -n`", pytrace=False)
+    return [*sudo, *words]
+
+
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """A temporary folder that every user can enter, as a rootless bootstrap must.
+
+    pytest's own are closed to others.
+    """
+    with tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def facts(**values: Any) -> dict[str, Any]:
@@ -194,7 +226,7 @@ def second_engine(*, runs: bool = False) -> Iterator[str]:
     Unless it `runs` containers, whatever it is to run fails: it can take layers from a cache, but
     never make one itself.
     """
-    as_root = [] if os.geteuid() == 0 else ["sudo"]
+    as_root("dockerd")  # or fail before anything is made
     # A socket's whole path may have 104 letters.
     folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/tmp"))
     (folder / "daemon.json").write_text('{"features": {"containerd-snapshotter": true}}')
@@ -209,7 +241,7 @@ def second_engine(*, runs: bool = False) -> Iterator[str]:
     command += [f"--pidfile={folder}/pid", "--bridge=docker0", "--iptables=false"]
     command += ["--ip6tables=false"]
     try:
-        with subprocess.Popen([*as_root, *command], stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(as_root(*command), stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             lines: list[str] = []
             for line in process.stderr:
@@ -228,6 +260,6 @@ def second_engine(*, runs: bool = False) -> Iterator[str]:
                 process.wait()
     finally:
         # An engine that failed to start leaves its folder mounted on itself.
-        unmount = [*as_root, "umount", "--quiet", "--recursive", str(folder / "data")]
+        unmount = as_root("umount", "--quiet", "--recursive", str(folder / "data"))
         subprocess.run(unmount, check=False, capture_output=True)
-        subprocess.run([*as_root, "rm", "-rf", str(folder)], check=True)
+        subprocess.run(as_root("rm", "-rf", str(folder)), check=True)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.standins import WHEEL_LOCK as LOCK
 from tests.integration.standins import small_project
-from tests.integration.support import ROOT, Built, images, invoke
+from tests.integration.support import ROOT, Built, as_root, images, invoke, open_folder
 from tests.servers import closed_port, web_server
 from torch_images.bake import BuildOptions
 from torch_images.base import prepare
@@ -42,13 +42,16 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", folder], check=True)
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+def small_disk() -> Iterator[Path]:
+    """A file system of 64 MB that belongs to this user."""
+    options = f"size=64m,uid={os.getuid()},gid={os.getgid()}"
+    with open_folder() as folder:
+        mount = as_root("mount", "-t", "tmpfs", "-o", options, "none", str(folder))
+        subprocess.run(mount, check=True)
+        try:
+            yield folder
+        finally:
+            subprocess.run(as_root("umount", str(folder)), check=True)
 
 
 def test_a_wheel_whose_hash_differs(
