@@ -201,7 +201,7 @@ def registry_program(folder: Path) -> Path:
         return Path(installed)
     download = ["apt-get", "-qq", "download", "docker-registry"]
     if subprocess.run(download, cwd=folder, check=False, capture_output=True).returncode:
-        subprocess.run(["apt-get", "-qq", "update"], check=True, capture_output=True)
+        subprocess.run(as_root("apt-get", "-qq", "update"), check=True, capture_output=True)
         subprocess.run(download, cwd=folder, check=True, capture_output=True)
     [package] = folder.glob("*.deb")
     subprocess.run(["dpkg-deb", "--extract", package, folder / "program"], check=True)

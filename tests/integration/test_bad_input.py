@@ -31,6 +31,7 @@ from torch_images.network import Network
 from torch_images.planned import plan
 from torch_images.resolver import Resolver
 from torch_images.runner import Runner
+from torch_images.tools import install_tools
 from torch_images.wheels import read_lock
 from torch_images.workplace import Workplace
 
@@ -169,6 +170,7 @@ def test_a_mirror_of_the_index_is_used(
     folder = tmp_path / "small"
     pages = small_project(folder, place.locks, tmp_path / "wheels")
     config = load_config(folder / "images.yaml")
+    install_tools("tools-build", place, runner)  # the index on loopback does not have them
     with web_server(pages) as (url, _):
         index = f"{url}/simple"
         network = Network(ca_bundle=place.network.ca_bundle, index=index)
