@@ -170,7 +170,8 @@ def test_a_mirror_of_the_index_is_used(
     folder = tmp_path / "small"
     pages = small_project(folder, place.locks, tmp_path / "wheels")
     config = load_config(folder / "images.yaml")
-    install_tools("tools-build", place, runner)  # the index on loopback does not have them
+    for tools in ("tools-build", "tools-sbom"):  # the index on loopback does not have them
+        install_tools(tools, place, runner)
     with web_server(pages) as (url, _):
         index = f"{url}/simple"
         network = Network(ca_bundle=place.network.ca_bundle, index=index)
