@@ -234,7 +234,8 @@ def second_engine(*, runs: bool = False) -> Iterator[str]:
     if not runs:
         (folder / "bin" / "runc").symlink_to("/bin/false")
     address = f"unix://{folder}/docker.sock"
-    path = f"PATH={folder}/bin:{os.environ['PATH']}"
+    # Debian's users do not have dockerd's folder in PATH, nor that of iptables.
+    path = f"PATH={folder}/bin:{os.environ['PATH']}:/usr/local/sbin:/usr/sbin:/sbin"
     command = ["env", path, "dockerd", f"--config-file={folder}/daemon.json", f"--host={address}"]
     command += [f"--data-root={folder}/data", f"--exec-root={folder}/exec"]
     # With a bridge of its own, or none, it would take the first engine's away.
@@ -255,7 +256,8 @@ def second_engine(*, runs: bool = False) -> Iterator[str]:
             try:
                 yield address
             finally:
-                process.terminate()
+                # sudo itself passes no signal on that comes from its own group of processes.
+                subprocess.run(as_root("kill", (folder / "pid").read_text()), check=True)
                 drain.join()
                 process.wait()
     finally:
