@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def compile_stubs(
         entrypoint=["/bin/sh"],
         volumes=volumes,
         working_dir="/out",
+        user=f"{os.getuid()}:{os.getgid()}",
         network_mode="none",
     )
     assert done.code == 0, done.output

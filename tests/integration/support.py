@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.servers import closed_port
 from torch_images.engine import Engine
 from torch_images.network import Network
+from torch_images.workplace import scratch_room
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "torch-images-test"  # the repository of what only tests make
@@ -66,6 +69,35 @@ def invoke(
         text=True,
         check=False,
     )
+
+
+def as_root(*words: str) -> list[str]:
+    """A command that runs as root, with this process's environment but sudo's own PATH.
+
+    It is the words themselves for root. Everybody else needs sudo without a password, as on
+    GitHub's runners; the test fails where that is refused.
+    """
+    if os.geteuid() == 0:
+        return [*words]
+    sudo = ["sudo", "--non-interactive", "--preserve-env"]
+    asked = [*sudo, "true"]
+    if (
+        not shutil.which("sudo")
+        or subprocess.run(asked, capture_output=True, check=False).returncode
+    ):
+        pytest.fail(f"needs root for {words[0]}: run as root, or allow `sudo -n`", pytrace=False)
+    return [*sudo, *words]
+
+
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """A temporary folder that every user can enter, as a rootless bootstrap must.
+
+    pytest's own are closed to others.
+    """
+    with tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def facts(**values: Any) -> dict[str, Any]:
@@ -170,7 +202,7 @@ def registry_program(folder: Path) -> Path:
         return Path(installed)
     download = ["apt-get", "-qq", "download", "docker-registry"]
     if subprocess.run(download, cwd=folder, check=False, capture_output=True).returncode:
-        subprocess.run(["apt-get", "-qq", "update"], check=True, capture_output=True)
+        subprocess.run(as_root("apt-get", "-qq", "update"), check=True, capture_output=True)
         subprocess.run(download, cwd=folder, check=True, capture_output=True)
     [package] = folder.glob("*.deb")
     subprocess.run(["dpkg-deb", "--extract", package, folder / "program"], check=True)
@@ -195,7 +227,7 @@ def second_engine(*, runs: bool = False) -> Iterator[str]:
     Unless it `runs` containers, whatever it is to run fails: it can take layers from a cache, but
     never make one itself.
     """
-    as_root = [] if os.geteuid() == 0 else ["sudo"]
+    as_root("dockerd")  # or fail before anything is made
     # A socket's whole path may have 104 letters.
     folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/tmp"))
     (folder / "daemon.json").write_text('{"features": {"containerd-snapshotter": true}}')
@@ -203,14 +235,15 @@ def second_engine(*, runs: bool = False) -> Iterator[str]:
     if not runs:
         (folder / "bin" / "runc").symlink_to("/bin/false")
     address = f"unix://{folder}/docker.sock"
-    path = f"PATH={folder}/bin:{os.environ['PATH']}"
+    # Debian's users do not have dockerd's folder in PATH, nor that of iptables.
+    path = f"PATH={folder}/bin:{os.environ['PATH']}:/usr/local/sbin:/usr/sbin:/sbin"
     command = ["env", path, "dockerd", f"--config-file={folder}/daemon.json", f"--host={address}"]
     command += [f"--data-root={folder}/data", f"--exec-root={folder}/exec"]
     # With a bridge of its own, or none, it would take the first engine's away.
     command += [f"--pidfile={folder}/pid", "--bridge=docker0", "--iptables=false"]
     command += ["--ip6tables=false"]
     try:
-        with subprocess.Popen([*as_root, *command], stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(as_root(*command), stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             lines: list[str] = []
             for line in process.stderr:
@@ -224,11 +257,12 @@ def second_engine(*, runs: bool = False) -> Iterator[str]:
             try:
                 yield address
             finally:
-                process.terminate()
+                # sudo itself passes no signal on that comes from its own group of processes.
+                subprocess.run(as_root("kill", (folder / "pid").read_text()), check=True)
                 drain.join()
                 process.wait()
     finally:
         # An engine that failed to start leaves its folder mounted on itself.
-        unmount = [*as_root, "umount", "--quiet", "--recursive", str(folder / "data")]
+        unmount = as_root("umount", "--quiet", "--recursive", str(folder / "data"))
         subprocess.run(unmount, check=False, capture_output=True)
-        subprocess.run([*as_root, "rm", "-rf", str(folder)], check=True)
+        subprocess.run(as_root("rm", "-rf", str(folder)), check=True)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.standins import WHEEL_LOCK as LOCK
 from tests.integration.standins import small_project
-from tests.integration.support import ROOT, Built, images, invoke
+from tests.integration.support import ROOT, Built, as_root, images, invoke, open_folder
 from tests.servers import closed_port, web_server
 from torch_images.bake import BuildOptions
 from torch_images.base import prepare
@@ -31,6 +31,7 @@ from torch_images.network import Network
 from torch_images.planned import plan
 from torch_images.resolver import Resolver
 from torch_images.runner import Runner
+from torch_images.tools import install_tools
 from torch_images.wheels import read_lock
 from torch_images.workplace import Workplace
 
@@ -42,13 +43,16 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", folder], check=True)
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+def small_disk() -> Iterator[Path]:
+    """A file system of 64 MB that belongs to this user."""
+    options = f"size=64m,uid={os.getuid()},gid={os.getgid()}"
+    with open_folder() as folder:
+        mount = as_root("mount", "-t", "tmpfs", "-o", options, "none", str(folder))
+        subprocess.run(mount, check=True)
+        try:
+            yield folder
+        finally:
+            subprocess.run(as_root("umount", str(folder)), check=True)
 
 
 def test_a_wheel_whose_hash_differs(
@@ -169,6 +173,8 @@ def test_a_mirror_of_the_index_is_used(
     folder = tmp_path / "small"
     pages = small_project(folder, place.locks, tmp_path / "wheels")
     config = load_config(folder / "images.yaml")
+    for tools in ("tools-build", "tools-sbom"):  # the index on loopback does not have them
+        install_tools(tools, place, runner)
     with web_server(pages) as (url, _):
         index = f"{url}/simple"
         network = Network(ca_bundle=place.network.ca_bundle, index=index)

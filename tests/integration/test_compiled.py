@@ -23,7 +23,7 @@ import pytest
 import uv
 
 from tests.integration.standins import replace, served
-from tests.integration.support import ROOT, Built, invoke, outside, quiet
+from tests.integration.support import ROOT, Built, as_root, invoke, outside, quiet
 from tests.integration.trees import (
     FORK,
     LLVM,
@@ -388,19 +388,36 @@ def iter_until(lines: Iterator[str], pattern: str, count: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def control_group(limit: int) -> Iterator[str]:
-    """A control group with so many bytes of memory, of whichever version this machine has."""
-    top = Path("/sys/fs/cgroup")
-    first = (top / "cgroup.controllers").exists()
-    folder = (top if first else top / "memory") / f"torch-images-{os.getpid()}"
-    folder.mkdir()
+    """A control group with so many bytes of memory and no swap, as the engine names its parent.
+
+    It is a slice where the engine leaves control groups to systemd. Else it is a folder, of
+    whichever version this machine has.
+    """
+    ask = ["docker", "info", "--format", "{{.CgroupDriver}}"]
+    driver = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+    if driver == "systemd":
+        name = f"torchimages{os.getpid()}.slice"  # without a dash, which would mean slices within
+        unit, reload = f"/run/systemd/system/{name}", "systemctl daemon-reload"
+        text = f"[Slice]\\nMemoryMax={limit}\\nMemorySwapMax=0\\n"
+        make = f"printf '{text}' >{unit} && {reload} && systemctl start {name}"
+        remove = f"systemctl stop {name}; rm -f {unit}; {reload}"
+    else:
+        top = Path("/sys/fs/cgroup")
+        second = (top / "cgroup.controllers").exists()
+        folder = (top if second else top / "memory") / f"torch-images-{os.getpid()}"
+        name = f"/{folder.name}"
+        make = f"mkdir {folder} && cd {folder} && "
+        if second:
+            make += f"echo {limit} >memory.max && {{ [ ! -e memory.swap.max ] || echo 0 >memory.swap.max; }}"
+        else:
+            make += f"echo {limit} >memory.limit_in_bytes"
+        remove = f"find {folder} -depth -type d -exec rmdir {{}} ';'"
+    undo = as_root("sh", "-c", remove)
     try:
-        name = "memory.max" if first else "memory.limit_in_bytes"
-        (folder / name).write_text(str(limit))
-        yield f"/{folder.name}"
+        subprocess.run(as_root("sh", "-c", make), check=True)
+        yield name
     finally:
-        for inner in sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True):
-            inner.rmdir()
-        folder.rmdir()
+        subprocess.run(undo, check=True)
 
 
 def step(

@@ -17,7 +17,7 @@ import pytest
 from tests.decisions import NOTES
 from tests.integration.drivers import repository
 from tests.integration.standins import commit, replace, served, small_project
-from tests.integration.support import Built, invoke, registry
+from tests.integration.support import Built, as_root, invoke, open_folder, registry
 from tests.packages import elf
 from torch_images.engine import Engine
 from torch_images.load import load_config
@@ -124,8 +124,7 @@ def test_nothing_but_the_inputs_matters(small: Small, original: str, tmp_path: P
     other = clone(small, deep)
     link = tmp_path / "link"
     link.symlink_to(deep)
-    env = {
-        **os.environ,
+    changed = {
         **other.env,
         "TORCH_IMAGES_CACHE": str(tmp_path / "cache, also with spaces"),
         "TORCH_IMAGES_LOCKS": str(link / "locks"),
@@ -135,15 +134,20 @@ def test_nothing_but_the_inputs_matters(small: Small, original: str, tmp_path: P
         "LANGUAGE": "tr",
         "PYTHONHASHSEED": "4711",
         "SOURCE_DATE_EPOCH": "1",
-        "TMPDIR": str(tmp_path),
         "USER": "somebody",
     }
+    # Only root may change the host name, and only this user may do the rest. sudo has a PATH of its
+    # own and drops TMPDIR, so the environment that matters is given by words.
+    changed["PATH"] = os.environ["PATH"]
     script = 'umask 077; hostname perturbed; cd -- "$0"; exec "$@"'
-    words = [sys.executable, "-m", "invoke", *BUILD, NOTHING]
-    with one_processor():
+    user = ["setpriv", f"--reuid={os.getuid()}", f"--regid={os.getgid()}", "--init-groups"]
+    outer = as_root("unshare", "--uts", "taskset", "-c", "0", "sh", "-c", script, str(link))
+    with one_processor(), open_folder() as temporary:
+        changed["TMPDIR"] = str(temporary)
+        words = [*user, "env", *(f"{name}={value}" for name, value in changed.items())]
+        words += [sys.executable, "-m", "invoke", *BUILD, NOTHING]
         done = subprocess.run(
-            ["unshare", "--uts", "taskset", "-c", "0", "sh", "-c", script, link, *words],
-            env=env,
+            [*outer, *words],
             capture_output=True,
             text=True,
             check=False,

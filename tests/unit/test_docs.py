@@ -76,7 +76,11 @@ def test_every_setting_of_the_profile_is_documented(root: Path) -> None:
     assert table["CUDA_MODULE_LOADING"] == "not set"
 
 
-TEXTS = [README, *sorted((README.parent / "docs").glob("*.md"))]
+TEXTS = [
+    README,
+    README.with_name("CONTRIBUTING.md"),
+    *sorted((README.parent / "docs").glob("*.md")),
+]
 COMMANDS = [
     line for text in TEXTS for line in re.findall(r"^\./inv (.*)$", text.read_text(), re.MULTILINE)
 ]

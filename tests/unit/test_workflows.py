@@ -51,7 +51,7 @@ INVOKED = [
 
 
 def test_there_is_something_to_test() -> None:
-    assert [path.stem for path in WORKFLOWS] == ["ci", "nightly", "release"]
+    assert [path.stem for path in WORKFLOWS] == ["ci", "nightly", "release", "weekly"]
     assert len(INVOKED) > 8
 
 
@@ -103,16 +103,61 @@ def test_rights_are_given_to_jobs_alone(path: Path) -> None:
     assert document["defaults"]["run"]["shell"] == "bash"
     for job in document["jobs"].values():
         assert job["permissions"]
-        assert job["timeout-minutes"]
+        assert 0 < int(job["timeout-minutes"]) <= 360
         writes = {right for right, level in job["permissions"].items() if level == "write"}
         assert (
             writes
             <= {
                 "release": {"packages", "id-token", "attestations"},
-                "nightly": {"contents", "pull-requests"},
+                "nightly": {"contents", "pull-requests", "actions"},
                 "ci": set(),
+                "weekly": set(),
             }[path.stem]
         )
+
+
+SECRET = re.compile(r"secrets\.|github\.token")
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_only_the_step_that_needs_a_token_gets_one(path: Path) -> None:
+    document = read(path)
+    for scope in (document, *document["jobs"].values()):
+        assert not SECRET.search(str(scope.get("env", "")))
+    for step in steps(path):
+        environment = step.get("env", {})
+        calls = any(re.search(r"(^|\s)gh ", line) for line in lines(step.get("run", "")))
+        assert ("GH_TOKEN" in environment) == calls, step
+        assert not SECRET.search(str(environment)) or calls, step
+        assert not SECRET.search(step.get("run", ""))
+
+
+def test_the_nightly_pull_request_is_checked() -> None:
+    """What GITHUB_TOKEN pushes or opens starts no workflow, except by a dispatch."""
+    assert "workflow_dispatch" in read(GITHUB / "workflows" / "ci.yml")["on"]
+    nightly = GITHUB / "workflows" / "nightly.yml"
+    [job] = read(nightly)["jobs"].values()
+    assert job["permissions"]["actions"] == "write"
+    said = [line for step in steps(nightly) for line in lines(step.get("run", ""))]
+    dispatch = said.index('gh workflow run ci.yml --ref "$BRANCH"')
+    assert dispatch > said.index('git push --force origin "$BRANCH"')
+
+
+def test_the_slow_tests_run_every_week() -> None:
+    document = read(GITHUB / "workflows" / "weekly.yml")
+    [when] = document["on"]["schedule"]
+    assert re.fullmatch(r"\d+ \d+ \* \* [0-6]", when["cron"])
+    assert [line for name, line in INVOKED if name == "weekly.yml"] == ["./inv --yes test --all"]
+
+
+def test_all_that_is_large_lies_on_the_larger_disk() -> None:
+    """A runner has some 14 GB at / and some 70 GB at /mnt."""
+    script = "".join(step["run"] for step in steps(GITHUB / "actions" / "engine" / "action.yml"))
+    assert '"data-root": "/mnt/' in script
+    [made] = [line for line in lines(script) if line.startswith("sudo install --directory --owner")]
+    for name in ("TORCH_IMAGES_CACHE", "TMPDIR"):
+        [folder] = re.findall(rf"{name}=(/mnt/\S+)", script)
+        assert folder in made.split()
 
 
 @pytest.mark.parametrize(("name", "line"), INVOKED)
