@@ -233,7 +233,10 @@ def build(
     place = cli.place()
     planned = plan(config, specs, place.root, place.locks)
     if torch_source:
-        planned = tuple(stage.with_torch(config, p, torch_source, place, Runner()) for p in planned)
+        planned = tuple(
+            stage.with_torch(config, p, torch_source, place, Runner(), obtain=not dry_run)
+            for p in planned
+        )
     options = BuildOptions(
         builder=builder,
         no_cache=no_cache,

@@ -59,18 +59,27 @@ class BuildResult:
 
 
 def with_torch(
-    config: Config, planned: Planned, named: str, place: Workplace, run: Runner
+    config: Config,
+    planned: Planned,
+    named: str,
+    place: Workplace,
+    run: Runner,
+    *,
+    obtain: bool = True,
 ) -> Planned:
     """The image with torch compiled from the tree that a user names instead.
 
-    Raises UsageError for an image that compiles nothing, and as `checkout.with_tree` does.
+    The tree is checked out into the cache if `obtain` is set: its lock does not say where on this
+    host it was. Raises UsageError for an image that compiles nothing, and as `checkout.with_tree`
+    does.
     """
     spec, sources = planned.spec, planned.lock.sources
     if not spec.source.torch or not sources:
         raise UsageError(
             f"source {spec.source.name} compiles no torch", "add --source fork to --torch-source"
         )
-    tree = with_tree(spec.source.torch, named, cache=place.cache, network=place.network, run=run)
+    cache, network = place.cache, place.network
+    tree = with_tree(spec.source.torch, named, cache=cache, network=network, run=run, obtain=obtain)
     if tree == spec.source.torch:
         return planned
     ours = LockedTree(

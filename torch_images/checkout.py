@@ -123,11 +123,13 @@ def parse(text: str, run: Runner) -> tuple[str, str]:
     return str(folder), found.output.strip()
 
 
-def with_tree(tree: Tree, text: str, *, cache: Path, network: Network, run: Runner) -> Tree:
+def with_tree(
+    tree: Tree, text: str, *, cache: Path, network: Network, run: Runner, obtain: bool = False
+) -> Tree:
     """The tree that a user names in place of another; its version is what its files say.
 
-    Nothing is checked out yet. Raises UsageError, also for a version that no image can have,
-    NetworkError or LockError.
+    It is checked out, once its version was found to be one, only if `obtain` is set. Raises
+    UsageError, also for a version that no image can have, NetworkError or LockError.
     """
     repository, commit = parse(text, run)
     named = replace(tree, repository=repository, commit=commit)
@@ -137,9 +139,13 @@ def with_tree(tree: Tree, text: str, *, cache: Path, network: Network, run: Runn
         stated = read_file(folder / "tree", _VERSION_FILE)
     else:
         stated = _stated(repository, commit, network, run)
+    if stated is not None:
+        named = replace(named, version=_checked(stated, text))
+    if obtain:
+        check_out(locked, cache=cache, network=network, run=run)
     if "://" not in repository:  # an image does not tell where on this host
         named = replace(named, repository=_origin(repository, run))
-    return named if stated is None else replace(named, version=_checked(stated, text))
+    return named
 
 
 def _folder(wanted: LockedTree, cache: Path) -> Path:

@@ -177,7 +177,8 @@ def _find(config: Config, image: str, engine: Engine) -> str:
     for spec in matrix(config):
         if spec.id == image:
             names = engine.tags(f"{CANDIDATE}:{spec.id}") or engine.tags(f"{spec.repository}:")
-            for name in names:
+            # The floating tag is the shortest one, and names the latest of several builds.
+            for name in sorted(names, key=len):
                 if engine.inspect(name).labels.get(f"{LABEL_PREFIX}.id") == image:
                     return name
             raise UsageError(f"{image} is not built", "build it first: invoke build")

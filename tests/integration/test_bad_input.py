@@ -144,7 +144,7 @@ def test_an_engine_without_buildx(tmp_path: Path) -> None:
     """A docker client that finds no plugins, as Debian 12's own packages install it."""
     docker = tmp_path / "docker"
     docker.write_text(
-        f"#!/bin/sh\n[ \"$1\" = buildx ] || exec {shutil.which('docker')} \"$@\"\n"
+        f'#!/bin/sh\n[ "$1" = buildx ] || exec {shutil.which("docker")} "$@"\n'
         "echo \"docker: '$1' is not a docker command.\" >&2\nexit 1\n"
     )
     docker.chmod(0o755)

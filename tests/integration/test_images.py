@@ -161,3 +161,18 @@ def test_verify_finds_an_image_by_any_name(
     reference, planned = publish.identify(config, name, place, engine)
     assert planned.spec.id == built["cu130"].id
     assert engine.inspect(reference).id == built["cu130"].digest
+
+
+def test_an_identifier_names_the_latest_build(
+    built: dict[str, Built], config: Config, place: Workplace, engine: Engine, runner: Runner
+) -> None:
+    """Also beside an older one of the same identifier, whose tag comes first in the alphabet."""
+    name = "torch-cu130:0-older-build"
+    recipe = f"FROM scratch\nLABEL io.github.torch-images.id={built['cu130'].id}\nCOPY <<x /x\nx"
+    command = ["docker", "buildx", "build", "--provenance=false", "--tag", name, "-"]
+    runner.run(command, stdin=recipe)
+    try:
+        reference, _ = publish.identify(config, built["cu130"].id, place, engine)
+        assert engine.inspect(reference).id == built["cu130"].digest
+    finally:
+        engine.untag(name)

@@ -110,6 +110,18 @@ def test_a_users_tree_is_asked_with_our_settings(nested: Path, tmp_path: Path) -
     assert not (tmp_path / "sources").exists()
 
 
+def test_a_users_tree_is_there_when_it_is_compiled(nested: Path, tmp_path: Path) -> None:
+    """Its lock says "local" and no folder, so what is compiled comes from the cache."""
+    run, network = Runner(), Network()
+    tree = Tree(repository=URL, commit=COMMIT, version="1")
+    found = checkout.with_tree(
+        tree, str(nested), cache=tmp_path, network=network, run=run, obtain=True
+    )
+    locked = LockedTree(name="torch", version="1", repository="local", commit=found.commit)
+    folder = checkout.check_out(locked, cache=tmp_path, network=network, run=run)
+    assert (folder / "version.txt").read_text().strip() == found.version
+
+
 def test_the_settings_that_git_gets(tmp_path: Path) -> None:
     network = Network(ca_bundle=tmp_path / "ca", source_mirror="https://m")
     found = environment(network, {"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "a"})
