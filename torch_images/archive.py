@@ -156,7 +156,10 @@ def _open(url: str, network: Network) -> requests.Response:
     source = _Source((), "", "", network)
     answer = source.get(network.mirrored(url))
     if answer is None or answer.status_code != requests.codes.ok:
-        problem = f"status {answer.status_code}" if answer is not None else source.problem
+        problem = source.problem
+        if answer is not None:
+            answer.close()
+            problem = f"status {answer.status_code}"
         raise NetworkError(
             f"{url} could not be read: {problem}",
             "check network and proxy, or name a mirror in TORCH_IMAGES_SOURCE_MIRROR",
@@ -221,7 +224,8 @@ class _Source:
         try:
             answer = self.session.get(url, stream=True, timeout=(15, 60))
             if answer.status_code not in (requests.codes.ok, *_GONE):
-                answer.raise_for_status()
+                with answer:
+                    answer.raise_for_status()
         except requests.RequestException as error:
             self._silent.add(host)
             self.problem = cause(error)

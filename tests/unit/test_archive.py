@@ -6,14 +6,18 @@ import dataclasses
 import datetime
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 
 from tests.servers import closed_port, web_server
-from torch_images.archive import fetch, holders
+from torch_images.archive import fetch, holders, read
 from torch_images.debs import DebLock, LockedDeb
 from torch_images.errors import LockError, NetworkError
+from torch_images.loopback import serving
 from torch_images.network import Network
 
 CONTENT = {name: f"content of {name}".encode() for name in ("a", "b")}
@@ -169,3 +173,29 @@ def test_says_who_has_a_package(serve: Serve) -> None:
     nobody = (f"http://127.0.0.1:{closed_port()}",)
     with pytest.raises(NetworkError):
         holders(LOCK, [a], mirrors=nobody, snapshot="", network=Network())
+
+
+@pytest.mark.parametrize("status", [401, 404, 407])
+def test_an_answer_that_is_not_read_is_closed(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would hold its connection until Python finds it."""
+    answers: list[requests.Response] = []
+    send = requests.Session.send
+
+    def kept(session: requests.Session, *words: Any, **options: Any) -> requests.Response:
+        answers.append(send(session, *words, **options))
+        return answers[-1]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "3")
+            self.end_headers()
+            self.wfile.write(b"no\n")
+
+        def log_message(self, *_: object) -> None:
+            """Keep requests out of the output of tests."""
+
+    monkeypatch.setattr(requests.Session, "send", kept)
+    with serving(Handler) as url, pytest.raises(NetworkError):
+        read(f"{url}/x", Network())
+    assert [answer.raw.closed for answer in answers] == [True]
