@@ -151,9 +151,14 @@ def test_the_slow_tests_run_every_week() -> None:
 
 
 def test_all_that_is_large_lies_on_the_larger_disk() -> None:
-    """A runner has some 14 GB at / and some 70 GB at /mnt."""
+    """Some runners have 14 GB at / and 70 GB at /mnt.
+
+    Images lie in containerd's folder, not in Docker's data-root.
+    """
     script = "".join(step["run"] for step in steps(GITHUB / "actions" / "engine" / "action.yml"))
     assert '"data-root": "/mnt/' in script
+    assert 'root = "/mnt/containerd"\' | sudo tee /etc/containerd/config.toml' in script
+    assert "sudo systemctl restart containerd docker" in lines(script)
     [made] = [line for line in lines(script) if line.startswith("sudo install --directory --owner")]
     for name in ("TORCH_IMAGES_CACHE", "TMPDIR"):
         [folder] = re.findall(rf"{name}=(/mnt/\S+)", script)
