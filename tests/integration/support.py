@@ -230,6 +230,7 @@ def second_engine(*, runs: bool = False) -> Iterator[str]:
     as_root("dockerd")  # or fail before anything is made
     # A socket's whole path may have 104 letters.
     folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/tmp"))
+    data = Path(tempfile.mkdtemp(prefix="engine-", dir=scratch_room()))  # has room for an image
     (folder / "daemon.json").write_text('{"features": {"containerd-snapshotter": true}}')
     (folder / "bin").mkdir()
     if not runs:
@@ -237,8 +238,12 @@ def second_engine(*, runs: bool = False) -> Iterator[str]:
     address = f"unix://{folder}/docker.sock"
     # Debian's users do not have dockerd's folder in PATH, nor that of iptables.
     path = f"PATH={folder}/bin:{os.environ['PATH']}:/usr/local/sbin:/usr/sbin:/sbin"
-    command = ["env", path, "dockerd", f"--config-file={folder}/daemon.json", f"--host={address}"]
-    command += [f"--data-root={folder}/data", f"--exec-root={folder}/exec"]
+    # An engine takes the system's containerd, with all images of the first engine, where one listens
+    # in /run/containerd. In a mount namespace with another /run/containerd it starts its own.
+    hide = '[ ! -d /run/containerd ] || mount -t tmpfs none /run/containerd; exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", hide, "sh", "env", path]
+    command += ["dockerd", f"--config-file={folder}/daemon.json", f"--host={address}"]
+    command += [f"--data-root={data}", f"--exec-root={folder}/exec"]
     # With a bridge of its own, or none, it would take the first engine's away.
     command += [f"--pidfile={folder}/pid", "--bridge=docker0", "--iptables=false"]
     command += ["--ip6tables=false"]
@@ -262,7 +267,4 @@ def second_engine(*, runs: bool = False) -> Iterator[str]:
                 drain.join()
                 process.wait()
     finally:
-        # An engine that failed to start leaves its folder mounted on itself.
-        unmount = as_root("umount", "--quiet", "--recursive", str(folder / "data"))
-        subprocess.run(unmount, check=False, capture_output=True)
-        subprocess.run(as_root("rm", "-rf", str(folder)), check=True)
+        subprocess.run(as_root("rm", "-rf", str(folder), str(data)), check=True)
