@@ -249,8 +249,8 @@ def _problem(repository: str, commit: str, error: CommandError) -> Exception:
     """The user's view of a git that failed."""
     text = " ".join(error.output.split())
     if re.search(
-        r"not our ref|bad object|unable to read tree|reference is not a tree|unadvertised|"
-        r"did not contain|pathspec",
+        r"not our ref|bad object|unable to read tree|reference is not a tree|not a tree object|"
+        r"unadvertised|did not contain|pathspec",
         text,
     ):
         return LockError(f"{repository} has no commit {commit}", "correct it in images.yaml")

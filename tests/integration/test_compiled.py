@@ -211,9 +211,10 @@ def test_an_image_of_it(compiling: Compiling, built: dict[str, Built], engine: E
         assert ours[0] == plain[0]
         assert len(set(ours) & set(plain)) > 1  # the virtual environment, on whatever it lies
         failed = {check.name for check in seen(compiling, tag, engine) if check.outcome == "failed"}
-        # The rest of the suite is what a stand-in cannot do: be torch.
+        # The rest of the suite is what a stand-in cannot do: be torch, or have pip.
         assert {name.rpartition("/")[2] for name in failed} == {
             "test_bill_of_materials_names_known_licences",
+            "test_pip_refuses_another_torch",
             "test_profile_is_in_force[off]",
             "test_profile_is_in_force[on]",
             "test_python_is_the_environments",

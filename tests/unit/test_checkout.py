@@ -186,6 +186,7 @@ def checked_out(tmp_path: Path, run: Runner, repository: str = URL) -> Path:
         "error: bad object aaaa",
         "fatal: unable to read tree aaaa",
         "fatal: reference is not a tree: aaaa",
+        "error: RPC failed; curl 52 Empty reply from server fatal: not a tree object",
         "error: Server does not allow request for unadvertised object aaaa",
         "Fetched in submodule path 'x', but it did not contain aaaa",
         "error: pathspec 'aaaa' did not match",
