@@ -30,6 +30,7 @@ from torch_images.errors import DiskError, EngineError, NetworkError, PushError,
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
+    from docker.models.images import Image
 
 _LARGEST_DOCUMENT = 4_000_000  # bytes; a manifest or configuration is some kilobytes
 
@@ -128,7 +129,7 @@ class Engine:
 
     def tags(self, prefix: str = "") -> tuple[str, ...]:
         """Every tag in the engine that begins with `prefix`."""
-        found = {tag for image in self._client.images.list() for tag in image.tags}
+        found = {tag for image in self._list() for tag in image.tags}
         return tuple(sorted(tag for tag in found if tag.startswith(prefix)))
 
     def ours(self, label: str, repository: str) -> tuple[OurImage, ...]:
@@ -136,19 +137,30 @@ class Engine:
         containers = self._client.containers.list(all=True, sparse=True)
         held = {container.attrs["ImageID"] for container in containers}
         found = []
-        images = self._client.images
-        for image in [*images.list(filters={"label": label}), *images.list(name=repository)]:
+        for image in [*self._list(filters={"label": label}), *self._list(name=repository)]:
             time = str(image.attrs["Metadata"]["LastTagTime"])
-            found.append(
-                OurImage(
-                    id=str(image.id),
-                    tags=tuple(image.tags),
-                    size=self.inspect(str(image.id)).size,
-                    tagged=datetime.fromisoformat(re.sub(r"\.\d+", "", time)),
-                    in_use=image.id in held,
+            with contextlib.suppress(UsageError, docker.errors.NotFound):  # it goes meanwhile
+                found.append(
+                    OurImage(
+                        id=str(image.id),
+                        tags=tuple(image.tags),
+                        size=self.inspect(str(image.id)).size,
+                        tagged=datetime.fromisoformat(re.sub(r"\.\d+", "", time)),
+                        in_use=image.id in held,
+                    )
                 )
-            )
         return tuple(found)
+
+    def _list(self, **options: Any) -> list[Image]:
+        """The images of the engine, but for those that go while it lists them.
+
+        docker-py's own list asks for each one, and fails where another command removes one.
+        """
+        found = []
+        for listed in self._client.api.images(**options):
+            with contextlib.suppress(docker.errors.ImageNotFound):
+                found.append(self._client.images.get(listed["Id"]))
+        return found
 
     def version(self) -> str:
         """The engine's version, such as "26.1.5"."""
@@ -255,7 +267,7 @@ class Engine:
 
     def label_values(self, label: str) -> frozenset[str]:
         """The values that a label has on the images of the engine."""
-        images = self._client.images.list(filters={"label": label})
+        images = self._list(filters={"label": label})
         return frozenset(image.labels[label] for image in images)
 
     def run(self, image: str, *command: str, **options: Any) -> ExecResult:

@@ -42,7 +42,7 @@ def test(c: Context, all: bool = False, fast: bool = False) -> None:
     cli.engine(bootstraps=True)
     locks, warning = _usable_locks()
     slow = [] if all else ["-m", "not slow"]
-    # Two lanes, one that builds and one that waits: see tests/integration/conftest.py.
+    # Two lanes side by side: see tests/integration/conftest.py.
     lanes = ["--numprocesses=2", "--dist=loadscope", "--verbose", "--durations=30"]
     try:
         _run("-m", "pytest", "tests/integration", *lanes, *slow, env=locks)

@@ -1,6 +1,6 @@
 """Real images, built once per run by the command that users type.
 
-With pytest-xdist the tests run in two lanes side by side: see WAITING.
+With pytest-xdist the tests run in two lanes side by side: see SECOND.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from torch_images.network import detect
 from torch_images.runner import Runner
 from torch_images.workplace import Workplace, default_cache, default_locks
 
-# Modules that mostly wait, for containers and registries. All others build, one after the other,
-# as they give images the same names: a lane is a process of pytest-xdist.
-WAITING = frozenset({"test_account", "test_compat", "test_derived", "test_push", "test_start"})
+# Modules of the second lane. They may give images only names that no module of the first lane
+# gives them: two builds of one name would get in each other's way.
+SECOND = frozenset(
+    {"test_account", "test_compat", "test_compiled", "test_derived", "test_push", "test_start"}
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,7 +45,7 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no t
 
     def _split_scope(self, nodeid: str) -> str:
         """The lane of a test."""
-        return "waits" if file_of(nodeid).removesuffix(".py") in WAITING else "builds"
+        return "second" if file_of(nodeid).removesuffix(".py") in SECOND else "first"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
