@@ -166,7 +166,7 @@ def test_a_package_has_vanished_once_the_snapshot_archive_says_so(
     done = invoke(*BUILD, "--locked", cwd=folder, env=env)
     assert "no snapshot archive has tini 0.0" in last_line(done.stderr)
     [asked] = snapshot[1]
-    assert re.fullmatch(r"/archive/debian/\w+/pool/main/t/tini/tini_.+\.deb\.0\.0\.deb", asked)
+    assert re.fullmatch(r"/archive/debian/\w+/pool/main/t/tini/tini_.+\.deb\.0\.deb", asked)
 
 
 def test_a_snapshot_archive_that_cannot_be_asked_is_no_vanished_package(
@@ -214,7 +214,7 @@ def test_a_stale_lock_is_replaced_where_it_need_not(
         # Who asks for this image by its tag gets its own claim, not that of the project's lock.
         own = dataclasses.replace(place, root=folder, locks=folder / "locks")
         reference, planned = publish.identify(config, image["tags"][0], own, engine)
-        assert (reference, planned.lock.unlocked) == (image["digest"], True)
+        assert (engine.inspect(reference).id, planned.lock.unlocked) == (image["digest"], True)
     finally:
         engine.tag(built["cu130"].digest, "torch-cu130", "sm120")
         engine.untag(image["tags"][0])
