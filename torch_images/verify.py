@@ -204,7 +204,8 @@ def examine(
         first = beside.submit(outside)
         if gpus:
             wait([first])  # a GPU can be set to serve one process only
-        found = (inside(), first.result())
+        within = inside()
+        found = (first.result(), within)
     return (
         tuple(check for checks, _ in found for check in checks),
         {name: value for _, facts in found for name, value in facts.items()},
