@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.standins import served, small_project
 from tests.integration.support import Built, invoke
 from torch_images.arch import Capability
 from torch_images.config import Architecture, Config
@@ -188,20 +187,18 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
 
 
 def test_a_build_whose_image_fails_is_not_tagged(
-    built: dict[str, Built], engine: Engine, place: Workplace, tmp_path: Path
+    built: dict[str, Built], engine: Engine, project: Callable[..., Path]
 ) -> None:
-    """By the command that users type, of stand-in wheels, which fail soon."""
     before = engine.tags("torch-cu130:")
-    folder = tmp_path / "project"
-    pages = small_project(folder, place.locks, tmp_path / "wheels")
-    with served(pages) as index:
-        env = {"UV_DEFAULT_INDEX": index}
-        assert invoke("lock", "--select", "base-bookworm", cwd=folder, env=env).returncode == 0
-        done = invoke("build", "--cuda", "13.0", "--arch", "12.0", cwd=folder, env=env)
+    install = "scripts/image/finish/install-files"
+    folder = project(
+        (install, "install -d /usr/local/bin", "touch /usr/local/stray\ninstall -d /usr/local/bin")
+    )
+    done = invoke("build", "--cuda", "13.0", "--arch", "12.0", cwd=folder)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
     assert last.startswith("error: cu130-sm120-wheel-bookworm-runtime failed verification: ")
-    assert "container/test_versions/" in last or "image/" in last
+    assert "image/test_files/test_every_file_is_accounted_for" in last
     assert engine.tags("torch-cu130:") == before
     assert engine.inspect("torch-cu130:sm120").id == built["cu130"].digest
     candidate = "torch-images-candidate:cu130-sm120-wheel-bookworm-runtime"
