@@ -13,7 +13,7 @@ import pytest
 from tests.unit.fakes import FakeRunner
 from torch_images import checkout
 from torch_images.config import Tree
-from torch_images.errors import CommandError, LockError, NetworkError, UsageError
+from torch_images.errors import CommandError, ConfigError, LockError, NetworkError, UsageError
 from torch_images.git import environment
 from torch_images.network import Network
 from torch_images.runner import Completed, Runner
@@ -145,6 +145,12 @@ def test_the_settings_that_git_gets(tmp_path: Path) -> None:
         "LC_ALL": "C",
         "GIT_SSL_CAINFO": str(tmp_path / "ca"),
     }
+
+
+def test_a_mirror_that_git_cannot_be_told() -> None:
+    told = "TORCH_IMAGES_SOURCE_MIRROR is not one line of text; correct it"
+    with pytest.raises(ConfigError, match=f"^{told}$"):
+        environment(Network(source_mirror="https://m\n[core]"), {})
 
 
 @pytest.mark.parametrize("count", ["", "x", "-1", "1" * 7, " 1"])

@@ -75,3 +75,32 @@ def test_an_empty_cache_variable_lets_nothing_through() -> None:
     assert detect({**environ, "SCCACHE_BUCKET": "b", "SCCACHE_DIR": "/x"}).compile_cache == (
         ("AWS_SECRET_ACCESS_KEY", "s"), ("SCCACHE_BUCKET", "b"), ("SCCACHE_REGION", "r"),
     )  # fmt: skip
+
+
+URLS = (
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"),
+    *("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"),
+    *("TORCH_IMAGES_COMPAT_MIRROR", "TORCH_IMAGES_SOURCE_MIRROR"),
+)
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://host:99999", "host:99999", "host:port"])
+@pytest.mark.parametrize("name", URLS)
+def test_what_is_no_url_is_named_and_not_shown(name: str, url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        detect({name: url})
+    upper = name.upper()
+    assert caught.value.message == f"{upper} is not a URL"
+    assert caught.value.hint.startswith("correct it; ")
+    assert "%2F" in caught.value.hint
+
+
+@pytest.mark.parametrize("url", ["http://user:a%2Fb@host:3128", "host:3128", "http://[::1]:80/x"])
+def test_a_url_may_lack_its_scheme(url: str) -> None:
+    assert dict(detect({"https_proxy": url}).proxies) == {"HTTPS_PROXY": url}
+
+
+def test_what_goes_past_proxies_is_no_url() -> None:
+    assert dict(detect({"NO_PROXY": "[::1, host:99999"}).proxies) == {
+        "NO_PROXY": "[::1, host:99999"
+    }
