@@ -17,7 +17,7 @@ from torch_images.program import adopt
 
 adopt()  # before the imports that take a while
 
-from torch_images import bench_tasks, cli, house_tasks, publish_tasks  # noqa: E402
+from torch_images.cli import bench_tasks, maintenance_tasks, publish_tasks, verb  # noqa: E402
 
 _AXES_HELP = {
     "cuda": "CUDA version, such as 13.0",
@@ -33,7 +33,7 @@ _COMPILING_HELP = {
 _MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeatable"
 
 
-@cli.verb(
+@verb.verb(
     help={
         "json": "print JSON, for CI matrices",
         "select": "only images whose identifier matches this glob",
@@ -51,9 +51,9 @@ def matrix(
     registry: str = "",
 ) -> None:
     """Print every image of images.yaml by its identifier."""
-    from torch_images import matrix as images
+    from torch_images.config import matrix as images
 
-    config = cli.config()
+    config = verb.config()
     if excluded:
         for rule in config.excludes:
             axes = {axis: getattr(rule, axis) for axis in _AXES_HELP}
@@ -62,17 +62,17 @@ def matrix(
     specs = images.select(config, select)
     names = dict.fromkeys(specs, "")
     if unpublished:
-        from torch_images import push
+        from torch_images.publish import push
 
-        look, place = cli.look(5), cli.place()
-        where = cli.namespace(config, registry)
-        names = dict(push.unpublished(config, specs, where, look=look, place=place))
+        lookup, workspace = verb.registry_lookup(5), verb.workspace()
+        where = verb.namespace(config, registry)
+        names = dict(push.unpublished(config, specs, where, lookup=lookup, workspace=workspace))
     if json:
         found = [
             {**images.describe(spec), **({"reference": name} if name else {})}
             for spec, name in names.items()
         ]
-        print(cli.as_json({"image": found}))
+        print(verb.as_json({"image": found}))
         return
     width = max((len(spec.id) for spec in names), default=0)
     specs = tuple(names)
@@ -81,18 +81,19 @@ def matrix(
         print(f"{spec.id:<{width}}  torch {spec.torch}  {arches}")
 
 
-@cli.verb(
+@verb.verb(
     positional=["image"],
     help={"image": "identifier, see `invoke matrix`", "output": "write the context to this folder"},
 )
 def render(c: Context, image: str, output: str = "") -> None:
     """Print an image's Dockerfile, or write its whole build context."""
-    from torch_images import matrix, render
-    from torch_images.planned import plan
+    from torch_images.build import render
+    from torch_images.build.plan import plan
+    from torch_images.config import matrix
 
-    config = cli.config()
-    [planned] = plan(config, [matrix.find(config, image)], cli.ROOT, cli.place().locks)
-    context = render.render(config, planned.spec, planned.lock, cli.ROOT)
+    config = verb.config()
+    [planned] = plan(config, [matrix.find(config, image)], verb.ROOT, verb.workspace().locks)
+    context = render.render(config, planned.spec, planned.lock, verb.ROOT)
     if output:
         render.write_context(context, Path(output), keep=True)
         print(f"wrote {len(context.files)} files to {output}")
@@ -100,7 +101,7 @@ def render(c: Context, image: str, output: str = "") -> None:
         print(context.dockerfile)
 
 
-@cli.verb(
+@verb.verb(
     iterable=["mirror"],
     help={
         "select": "only locks whose name matches this glob, such as 'base-*' (see locks/)",
@@ -121,47 +122,48 @@ def lock(
     """Resolve every input - wheels, Debian packages, images, tools - into locks/."""
     from dataclasses import asdict
 
-    from torch_images import relock, report
+    from torch_images.cli import report
+    from torch_images.config.lock_requests import inputs
     from torch_images.errors import TorchImagesError
-    from torch_images.inputs import inputs
-    from torch_images.lock import update
-    from torch_images.resolver import Resolver
-    from torch_images.runner import Runner
-    from torch_images.setup import can_bootstrap
+    from torch_images.fetch import update as relock
+    from torch_images.fetch.apt import Resolver
+    from torch_images.host.runner import Runner
+    from torch_images.host.setup import can_bootstrap
+    from torch_images.locks.image_lock import update
 
-    chosen, place = inputs(cli.config(), select), cli.place()
+    chosen, workspace = inputs(verb.config(), select), verb.workspace()
     images = any(item.image for item in chosen)
     if not can_bootstrap() and any(item.by_apt for item in chosen):
-        cli.engine(bootstraps=True)
+        verb.engine(bootstraps=True)
     resolver = Resolver(
-        root=cli.ROOT,
-        network=place.network,
+        root=verb.ROOT,
+        network=workspace.network,
         run=Runner(),
-        engine=cli.engine() if images else None,
-        mirrors=cli.mirrors(mirror),
+        engine=verb.engine() if images else None,
+        mirrors=verb.mirrors(mirror),
     )
     findings: list[relock.Finding] = []
     problem: TorchImagesError | None = None
     for item in chosen:
         try:
             if check:
-                findings += relock.check(item, place.locks, resolver, place.cache)
+                findings += relock.check(item, workspace.locks, resolver, workspace.cache)
             else:
-                found = relock.resolve_input(item, place.locks, resolver, place.cache)
-                changed = update(item.path(place.locks), found)
+                found = relock.resolve_input(item, workspace.locks, resolver, workspace.cache)
+                changed = update(item.path(workspace.locks), found)
                 print(report.locked(item.name, found, changed=changed))
         except TorchImagesError as error:  # the other inputs are none the worse for it
-            print(cli.red(f"{item.name}: {error}"), file=sys.stderr)
+            print(verb.red(f"{item.name}: {error}"), file=sys.stderr)
             problem = error
     if check:
         text = report.findings(findings, every=verbose)
-        print(cli.as_json([asdict(finding) for finding in findings]) if json else text)
+        print(verb.as_json([asdict(finding) for finding in findings]) if json else text)
         relock.require(findings)
     if problem:
         raise problem
 
 
-@cli.verb(
+@verb.verb(
     iterable=["mirror", "cache_from", "cache_to"],
     help={
         **_AXES_HELP,
@@ -209,18 +211,18 @@ def build(
     """Build an image, verify it, and give it its tags."""
     from dataclasses import replace
 
-    from torch_images import build as stage
     from torch_images import jobs as planning
-    from torch_images import report
-    from torch_images.bake import BuildOptions
-    from torch_images.config import COMPAT_MODES
+    from torch_images.build import build as stage
+    from torch_images.build.bake import BuildOptions
+    from torch_images.build.plan import plan
+    from torch_images.cli import report
+    from torch_images.config.matrix import choose
+    from torch_images.config.matrix import select as select_images
+    from torch_images.config.types import COMPAT_MODES
     from torch_images.errors import UsageError, suggest
-    from torch_images.matrix import choose
-    from torch_images.matrix import select as select_images
-    from torch_images.planned import plan
-    from torch_images.runner import Runner
+    from torch_images.host.runner import Runner
 
-    config = cli.config()
+    config = verb.config()
     axes = {"cuda": cuda, "arch": arch, "source": source, "base": base, "variant": variant}
     if select and any(axes.values()):
         raise UsageError("--select and single axes exclude each other", "give one or the other")
@@ -230,33 +232,40 @@ def build(
     named = {axis: value for axis, value in axes.items() if value}
     specs = select_images(config, select) if select else (choose(config, **named),)
     specs = tuple(replace(spec, prune=prune) for spec in specs)
-    place = cli.place()
-    planned = plan(config, specs, place.root, place.locks)
+    workspace = verb.workspace()
+    planned = plan(config, specs, workspace.root, workspace.locks)
     if torch_source:
         planned = tuple(
-            stage.with_torch(config, p, torch_source, place, Runner(), obtain=not dry_run)
+            stage.with_torch(config, p, torch_source, workspace, Runner(), obtain=not dry_run)
             for p in planned
         )
     options = BuildOptions(
         builder=builder,
         no_cache=no_cache,
-        progress=cli.progress(progress),
-        mirrors=cli.mirrors(mirror),
+        progress=verb.progress(progress),
+        mirrors=verb.mirrors(mirror),
         skip_disk_check=skip_disk_check,
         locked=locked,
         compat=compat,
-        jobs=cli.number("--jobs", jobs, least=1) if jobs else 0,
+        jobs=verb.number("--jobs", jobs, least=1) if jobs else 0,
         cache_from=tuple(cache_from or ()),
         cache_to=tuple(cache_to or ()),
     )
     if dry_run:
-        print(report.plan(config, planned, options, place, planning.measure()))
+        print(report.plan(config, planned, options, workspace, planning.measure()))
         return
-    from torch_images import publish, sbom
+    from torch_images.publish import tag
+    from torch_images.verify import sbom
 
-    engine = cli.engine(bootstraps=any(spec.base.suite for spec in specs))
+    engine = verb.engine(bootstraps=any(spec.base.suite for spec in specs))
     results = stage.build(
-        config, planned, place, options, engine=engine, run=Runner(), bar=cli.layer_bar
+        config,
+        planned,
+        workspace,
+        options,
+        engine=engine,
+        run=Runner(),
+        progress=verb.layer_progress,
     )
     outcomes: list[dict[str, Any]] = []
     for result in results:
@@ -264,16 +273,16 @@ def build(
             outcomes.append(report.outcome(result, None, (result.planned.candidate,)))
             continue
         image, reuse = result.planned, not no_cache
-        proof = cli.verified(result.digest, config, image, place, engine, reuse=reuse)
-        tags = publish.tag(config, image, proof, engine)
-        sbom.save(result.digest, image.spec.id, place, engine)
+        proof = verb.verified(result.digest, config, image, workspace, engine, reuse=reuse)
+        tags = tag.tag(config, image, proof, engine)
+        sbom.save(result.digest, image.spec.id, workspace, engine)
         outcomes.append(report.outcome(result, proof, tags))
     print(
-        cli.as_json(outcomes) if json else "\n".join(report.built(outcome) for outcome in outcomes)
+        verb.as_json(outcomes) if json else "\n".join(report.built(outcome) for outcome in outcomes)
     )
 
 
-@cli.verb(
+@verb.verb(
     help={
         **{axis: text for axis, text in _AXES_HELP.items() if axis != "variant"},
         **_COMPILING_HELP,
@@ -304,39 +313,46 @@ def wheels(
     skip_disk_check: bool = False,
 ) -> None:
     """Compile torch and Triton, and export their wheels without an image."""
-    from torch_images import build as stage
-    from torch_images import report
-    from torch_images.bake import BuildOptions
-    from torch_images.matrix import choose
-    from torch_images.planned import plan
-    from torch_images.runner import Runner
+    from torch_images.build import build as stage
+    from torch_images.build.bake import BuildOptions
+    from torch_images.build.plan import plan
+    from torch_images.cli import report
+    from torch_images.config.matrix import choose
+    from torch_images.host.runner import Runner
 
-    config, place, run = cli.config(), cli.place(), Runner()
+    config, workspace, run = verb.config(), verb.workspace(), Runner()
     named = {"cuda": cuda, "arch": arch, "source": source or "fork", "base": base}
     spec = choose(config, **{axis: value for axis, value in named.items() if value})
-    [planned] = plan(config, [spec], place.root, place.locks)
+    [planned] = plan(config, [spec], workspace.root, workspace.locks)
     stage.check_compiles(planned)
     if torch_source:
-        planned = stage.with_torch(config, planned, torch_source, place, run)
+        planned = stage.with_torch(config, planned, torch_source, workspace, run)
     options = BuildOptions(
         builder=builder,
         no_cache=no_cache,
-        progress=cli.progress(progress),
-        mirrors=cli.mirrors(mirror),
+        progress=verb.progress(progress),
+        mirrors=verb.mirrors(mirror),
         skip_disk_check=skip_disk_check,
         locked=locked,
         compat="off",
-        jobs=cli.number("--jobs", jobs, least=1) if jobs else 0,
+        jobs=verb.number("--jobs", jobs, least=1) if jobs else 0,
     )
-    engine = cli.engine(bootstraps=bool(spec.base.suite))
-    folder = Path(output) if output else cli.ROOT / "dist" / spec.id
+    engine = verb.engine(bootstraps=bool(spec.base.suite))
+    folder = Path(output) if output else verb.ROOT / "dist" / spec.id
     files = stage.export(
-        config, planned, place, options, folder, engine=engine, run=run, bar=cli.layer_bar
+        config,
+        planned,
+        workspace,
+        options,
+        folder,
+        engine=engine,
+        run=run,
+        progress=verb.layer_progress,
     )
     print(report.exported(folder, files))
 
 
-@cli.verb(
+@verb.verb(
     positional=["image"],
     help={
         "image": "tag, image id or identifier",
@@ -348,22 +364,23 @@ def verify(c: Context, image: str, gpus: str = "", json: bool = False) -> None:
     """Check a built image against images.yaml and its lock."""
     from dataclasses import asdict
 
-    from torch_images import publish, report
-    from torch_images.engine import gpus as with_gpus
-    from torch_images.verify import require
+    from torch_images.cli import report
+    from torch_images.host.engine import gpus as with_gpus
+    from torch_images.verify.identify import identify
+    from torch_images.verify.verify import require
 
     with_gpus(gpus)  # a wrong word is said before anything is looked at
-    config, place, engine = cli.config(), cli.place(), cli.engine()
-    reference, planned = publish.identify(config, image, place, engine)
-    proof = cli.verified(reference, config, planned, place, engine, reuse=False, gpus=gpus)
+    config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
+    reference, planned = identify(config, image, workspace, engine)
+    proof = verb.verified(reference, config, planned, workspace, engine, reuse=False, gpus=gpus)
     if json:
-        print(cli.as_json({**asdict(proof), "passed": proof.passed}))
+        print(verb.as_json({**asdict(proof), "passed": proof.passed}))
     require(proof)
     if not json:
         print(report.verified(proof))
 
 
-@cli.verb(
+@verb.verb(
     positional=["image"],
     help={
         "image": "tag, image id or registry reference",
@@ -375,27 +392,29 @@ def reproduce(c: Context, image: str, repository: str = "", json: bool = False) 
     """Build an image again from nothing, elsewhere, and compare the two."""
     from dataclasses import asdict
 
-    from torch_images import report
+    from torch_images.cli import report
     from torch_images.errors import VerifyError
-    from torch_images.reproduce import reproduce as again
-    from torch_images.runner import Runner
+    from torch_images.host.runner import Runner
+    from torch_images.verify.reproduce import reproduce as again
 
-    config, engine = cli.config(), cli.engine(bootstraps=True)
-    verdict = again(config, image, cli.place(), engine=engine, run=Runner(), repository=repository)
-    print(cli.as_json(asdict(verdict)) if json else report.verdict(verdict))
+    config, engine = verb.config(), verb.engine(bootstraps=True)
+    verdict = again(
+        config, image, verb.workspace(), engine=engine, run=Runner(), repository=repository
+    )
+    print(verb.as_json(asdict(verdict)) if json else report.verdict(verdict))
     if not verdict.reproducible:
         count = len(verdict.differences)
         raise VerifyError(f"{image} is not reproducible: {count} differences")
 
 
-@cli.verb(positional=["image"], help={"image": "tag, image id or identifier"})
+@verb.verb(positional=["image"], help={"image": "tag, image id or identifier"})
 def sbom(c: Context, image: str) -> None:
     """Print the bill of materials of an image: CycloneDX, JSON."""
-    from torch_images import publish
-    from torch_images.sbom import read
+    from torch_images.verify.identify import identify
+    from torch_images.verify.sbom import read
 
-    config, place, engine = cli.config(), cli.place(), cli.engine()
-    reference, _ = publish.identify(config, image, place, engine)
+    config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
+    reference, _ = identify(config, image, workspace, engine)
     print(read(reference, engine), end="")
 
 
@@ -404,5 +423,10 @@ namespace = Collection(
     *(publish_tasks.tag, publish_tasks.push, publish_tasks.manifest),
     *(publish_tasks.pick, publish_tasks.runpod),
     *(bench_tasks.bench, bench_tasks.bench_report, bench_tasks.bench_compare),
-    *(house_tasks.test, house_tasks.docs, house_tasks.clean, house_tasks.prune),
+    *(
+        maintenance_tasks.test,
+        maintenance_tasks.docs,
+        maintenance_tasks.clean,
+        maintenance_tasks.prune,
+    ),
 )

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from torch_images.loopback import running
+from torch_images.host.loopback import running
 
 _TLS_HANDSHAKE = 0x16
 

@@ -11,7 +11,7 @@ from datetime import date
 
 import zstandard
 
-from torch_images.debs import DebLock, LockedDeb
+from torch_images.locks.debs import DebLock, LockedDeb
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"xz": lzma.compress, "zst": zstandard.compress}
 SECTION = ".note.cuda.fwd_compatibility"

@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonschema
 
-from torch_images.loopback import serving
+from torch_images.host.loopback import serving
 
 KEY = "rpa_TESTKEY"
 _SCHEMA = json.loads((Path(__file__).parent / "fixtures" / "runpod-template.json").read_text())

@@ -7,7 +7,7 @@ import http.server
 import socket
 from collections.abc import Iterator, Mapping
 
-from torch_images.loopback import serving
+from torch_images.host.loopback import serving
 
 
 def closed_port() -> int:
@@ -19,7 +19,7 @@ def closed_port() -> int:
 
 
 @contextlib.contextmanager
-def web_server(files: Mapping[str, bytes], elsewhere: str = "") -> Iterator[tuple[str, list[str]]]:
+def web_server(files: Mapping[str, bytes], is_remote: str = "") -> Iterator[tuple[str, list[str]]]:
     """Serve files by path on loopback; the URL, and the list that requests are added to.
 
     What is not there is looked for below `elsewhere`, if that is given.
@@ -30,10 +30,10 @@ def web_server(files: Mapping[str, bytes], elsewhere: str = "") -> Iterator[tupl
         def do_GET(self) -> None:
             asked.append(self.path)
             data = files.get(self.path)
-            missing = 302 if elsewhere else 404
+            missing = 302 if is_remote else 404
             self.send_response(missing if data is None else 200)
-            if data is None and elsewhere:
-                self.send_header("Location", elsewhere + self.path)
+            if data is None and is_remote:
+                self.send_header("Location", is_remote + self.path)
             page = self.path.endswith("/")
             self.send_header("Content-Type", "text/html" if page else "application/octet-stream")
             self.send_header("Content-Length", str(len(data or b"")))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_images.wheels import LockedWheel
+from torch_images.locks.wheels import LockedWheel
 
 
 @dataclass(frozen=True)

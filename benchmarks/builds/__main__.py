@@ -21,10 +21,10 @@ from typing import Any
 from benchmarks.builds.lab import ROOT, Lab
 from benchmarks.builds.report import plot, summary, table
 from benchmarks.builds.rows import ROWS, Figures, rounds
-from torch_images.connection import connect
+from torch_images.host.connection import connect
+from torch_images.host.network import detect
+from torch_images.host.runner import Runner
 from torch_images.jobs import processors
-from torch_images.network import detect
-from torch_images.runner import Runner
 
 # What makes an image, and what measures it.
 _SOURCES = ("benchmarks/builds", "docker", "images.yaml", "locks", "scripts", "torch_images")

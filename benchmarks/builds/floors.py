@@ -21,11 +21,11 @@ from typing import TypeVar
 import zstandard
 
 from benchmarks.builds.lab import ROOT
-from torch_images.network import detect
-from torch_images.oci import Compressed
-from torch_images.packageindex import PackageIndex
-from torch_images.wheels import read_lock
-from torch_images.wheelzip import WheelZip
+from torch_images.fetch.packageindex import PackageIndex
+from torch_images.host.network import detect
+from torch_images.layers.wheelzip import WheelZip
+from torch_images.locks.wheels import read_lock
+from torch_images.oci.layout import Compressed
 
 _LOCK = "wheel-cu130-py311"
 _T = TypeVar("_T")

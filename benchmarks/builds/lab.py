@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch_images.base import prepare
-from torch_images.debs import read_debs
-from torch_images.engine import Engine
-from torch_images.load import load_config
-from torch_images.network import Network
-from torch_images.packageindex import PackageIndex
-from torch_images.planned import FOUNDATION
-from torch_images.render import LABEL_PREFIX
-from torch_images.resolver import Resolver
-from torch_images.runner import Runner
-from torch_images.wheels import read_lock
+from torch_images.build.render import LABEL_PREFIX
+from torch_images.config.parse import load_config
+from torch_images.fetch.apt import Resolver
+from torch_images.fetch.bootstrap import prepare
+from torch_images.fetch.packageindex import PackageIndex
+from torch_images.host.engine import Engine
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.layers.parent import PARENT_IMAGES
+from torch_images.locks.debs import read_debs
+from torch_images.locks.wheels import read_lock
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = "torch-images-plain"
@@ -53,7 +53,7 @@ class Lab:
         """Forget all that was built; bases and programs stay."""
         for name in (*self.engine.tags("torch-"), *self.engine.tags(PLAIN)):
             self.engine.untag(name)
-        for image in self.engine.ours(f"{LABEL_PREFIX}.id", FOUNDATION):  # those without a tag
+        for image in self.engine.ours(f"{LABEL_PREFIX}.id", PARENT_IMAGES):  # those without a tag
             self.engine.untag(image.id)
         self.run.run(["docker", "buildx", "prune", "--force", "--all"])
         for part in self.cache.iterdir():

@@ -24,22 +24,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "mutation"
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
-RUNTIME = "scripts/image/runtime"
+PROGRAMS = "scripts/image"
+RUNTIME = f"{PROGRAMS}/runtime"
 
-# The tests that are run for each module, files of tests/unit.
+# The tests that are run for each module of torch_images/ or scripts/image/, files of tests/unit.
 MODULES = {
-    "checkout": ("checkout",),
-    "config": ("settings", "config", "matrix", "tagging"),
-    "decision": ("runtime", "decision"),
-    "effect": ("runtime", "effect"),
-    "fatbin": ("fatbin", "fatbin_guards"),
-    "git": ("checkout",),
+    "config/matrix": ("matrix", "settings", "options", "tagging"),
+    "config/types": ("settings", "config", "matrix", "tagging"),
+    "fetch/checkout": ("checkout",),
+    "host/git": ("checkout",),
+    "host/network": ("network", "settings"),
     "jobs": ("jobs", "measure"),
-    "lock": ("image_lock", "lock", "sources"),
-    "matrix": ("matrix", "settings", "options", "tagging"),
-    "network": ("network", "settings"),
-    "push": ("push", "publishing"),
-    "tagging": ("tagging", "holders", "publishing"),
+    "fatbin": ("fatbin", "fatbin_guards"),
+    "locks/image_lock": ("image_lock", "lock", "sources"),
+    "publish/push": ("push", "publishing"),
+    "publish/tag_rules": ("tagging", "holders", "publishing"),
+    "runtime/decision": ("runtime", "decision"),
+    "runtime/effect": ("runtime", "effect"),
 }
 
 # The same examples in every run, and no search for the smallest one that fails.
@@ -150,7 +151,7 @@ def unchanged(module: str) -> bool:
 
 def source(module: str) -> str:
     """Where a module is in the project."""
-    place = f"{RUNTIME}/{module}.py"
+    place = f"{PROGRAMS}/{module}.py"
     return place if (ROOT / place).exists() else f"torch_images/{module}.py"
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 _INFO = "var/lib/dpkg/info"
 
-# What dpkg is told to leave out of an image, see install-packages and torch_images/base.py.
+# What dpkg is told to leave out of an image, see install-packages and torch_images/fetch/bootstrap.py.
 _LEFT_OUT = re.compile(r"/usr/share/(?:doc/(?!.*/copyright$)|info/|locale/|man/).+")
 
 

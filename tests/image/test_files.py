@@ -192,7 +192,7 @@ def test_file_times_are_fixed(tree: Tree) -> None:
 
 
 def expected_time() -> float:
-    return 315532800.0  # 1980-01-01, see torch_images/oci.py
+    return 315532800.0  # 1980-01-01, see torch_images/oci/layout.py
 
 
 def test_trusts_only_debians_certificates(host: Host) -> None:

@@ -18,13 +18,13 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.integration.standins import copy_project, replace
 from tests.integration.support import ROOT, SELECT, Built, invoke
 from tests.progress import Progress, file_of
-from torch_images.config import Config
-from torch_images.connection import connect
-from torch_images.engine import Engine
-from torch_images.load import load_config
-from torch_images.network import detect
-from torch_images.runner import Runner
-from torch_images.workplace import Workplace, default_cache, default_locks
+from torch_images.config.parse import load_config
+from torch_images.config.types import Config
+from torch_images.host.connection import connect
+from torch_images.host.engine import Engine
+from torch_images.host.network import detect
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace, default_cache, default_locks
 
 # Modules of the second lane. They may give images only names that no module of the first lane
 # gives them: two builds of one name would get in each other's way.
@@ -76,9 +76,9 @@ def locks() -> Path:
 
 
 @pytest.fixture(scope="session")
-def place(locks: Path) -> Workplace:
+def workspace(locks: Path) -> Workspace:
     """The project's own folder and cache."""
-    return Workplace(root=ROOT, cache=default_cache(), network=detect(os.environ), locks=locks)
+    return Workspace(root=ROOT, cache=default_cache(), network=detect(os.environ), locks=locks)
 
 
 @pytest.fixture(scope="session")

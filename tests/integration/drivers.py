@@ -12,7 +12,7 @@ from pysequoia import SignatureMode, Tsk, sign
 
 from tests.packages import compat_deb
 from tests.servers import web_server
-from torch_images.engine import Engine
+from torch_images.host.engine import Engine
 
 STUBS = Path(__file__).with_name("stubs")
 DRIVER = "580.95.05"

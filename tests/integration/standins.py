@@ -20,7 +20,7 @@ from pypi_simple import PYPI_SIMPLE_ENDPOINT
 from tests.integration.support import ROOT
 from tests.servers import web_server
 from tests.wheels import index, make_wheel
-from torch_images.wheels import format_lock, read_lock
+from torch_images.locks.wheels import format_lock, read_lock
 
 WHEEL_LOCK = "locks/wheel-cu130-py311.txt"
 WHEELS = (("torch", "2.11.0"), ("triton", "3.6.0"), ("torch-images-probe", "1.0"))

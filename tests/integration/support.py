@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from tests.servers import closed_port
-from torch_images.engine import Engine
-from torch_images.network import Network
-from torch_images.workplace import scratch_room
+from torch_images.host.engine import Engine
+from torch_images.host.network import Network
+from torch_images.host.workspace import scratch_room
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "torch-images-test"  # the repository of what only tests make

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.support import Built, facts, running
-from torch_images.engine import Engine
+from torch_images.host.engine import Engine
 
 # torch.compile with the C++ compiler, and a file in Triton's cache; where they were, as JSON.
 COMPILES = """

@@ -17,23 +17,23 @@ from tests.integration.standins import WHEEL_LOCK as LOCK
 from tests.integration.standins import small_project
 from tests.integration.support import ROOT, Built, as_root, images, invoke, open_folder
 from tests.servers import closed_port, web_server
-from torch_images.bake import BuildOptions
-from torch_images.base import prepare
-from torch_images.build import build
-from torch_images.config import Config
-from torch_images.debs import read_debs
-from torch_images.diskspace import check_disk
-from torch_images.engine import Engine
+from torch_images.build.bake import BuildOptions
+from torch_images.build.build import build
+from torch_images.build.diskspace import check_disk
+from torch_images.build.plan import plan
+from torch_images.config.matrix import choose
+from torch_images.config.parse import load_config
+from torch_images.config.types import Config
 from torch_images.errors import DiskError, NetworkError
-from torch_images.load import load_config
-from torch_images.matrix import choose
-from torch_images.network import Network
-from torch_images.planned import plan
-from torch_images.resolver import Resolver
-from torch_images.runner import Runner
-from torch_images.tools import install_tools
-from torch_images.wheels import read_lock
-from torch_images.workplace import Workplace
+from torch_images.fetch.apt import Resolver
+from torch_images.fetch.bootstrap import prepare
+from torch_images.fetch.tools import install_tools
+from torch_images.host.engine import Engine
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.locks.debs import read_debs
+from torch_images.locks.wheels import read_lock
 
 BUILD = ("build", "--cuda", "13.0", "--arch", "12.0", "--progress", "plain")
 
@@ -87,12 +87,12 @@ def test_an_unreachable_index(
 
 
 def test_an_unreachable_debian_mirror(
-    config: Config, place: Workplace, runner: Runner, tmp_path: Path
+    config: Config, workspace: Workspace, runner: Runner, tmp_path: Path
 ) -> None:
     mirror = f"http://127.0.0.1:{closed_port()}/debian"
     resolver = Resolver(root=ROOT, network=Network(), run=runner, mirrors=(mirror,))
     base = dataclasses.replace(config.bases[0], snapshot="")
-    lock = read_debs(place.locks / "base-bookworm.txt")
+    lock = read_debs(workspace.locks / "base-bookworm.txt")
     with pytest.raises(NetworkError, match="no mirror could be reached"):
         prepare(base, lock, cache=tmp_path, resolver=resolver)
     with pytest.raises(NetworkError, match="the mirror could not be reached or lacks bookw"):
@@ -101,10 +101,10 @@ def test_an_unreachable_debian_mirror(
 
 
 def test_a_disk_that_fills_up_while_packages_are_fetched(
-    config: Config, small_disk: Path, place: Workplace, runner: Runner
+    config: Config, small_disk: Path, workspace: Workspace, runner: Runner
 ) -> None:
-    resolver = Resolver(root=ROOT, network=place.network, run=runner)
-    lock = read_debs(place.locks / "base-bookworm.txt")
+    resolver = Resolver(root=ROOT, network=workspace.network, run=runner)
+    lock = read_debs(workspace.locks / "base-bookworm.txt")
     with pytest.raises(DiskError, match=r"\.deb could not be saved: No space left on device"):
         prepare(config.bases[0], lock, cache=small_disk, resolver=resolver)
     assert not list(small_disk.rglob(".partial-*"))
@@ -114,24 +114,24 @@ def test_a_disk_that_fills_up_while_the_base_is_made(
     built: dict[str, Built],
     config: Config,
     small_disk: Path,
-    place: Workplace,
+    workspace: Workspace,
     runner: Runner,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(small_disk))
-    (tmp_path / "debs").symlink_to(place.cache / "debs")
-    resolver = Resolver(root=ROOT, network=place.network, run=runner)
-    lock = read_debs(place.locks / "base-bookworm.txt")
+    (tmp_path / "debs").symlink_to(workspace.cache / "debs")
+    resolver = Resolver(root=ROOT, network=workspace.network, run=runner)
+    lock = read_debs(workspace.locks / "base-bookworm.txt")
     with pytest.raises(DiskError, match="the disk filled up while base bookworm was made"):
         prepare(config.bases[0], lock, cache=tmp_path, resolver=resolver)
     assert [p for p in (tmp_path / "bases").iterdir() if p.is_dir()] == []
     assert list(small_disk.iterdir()) == []
 
 
-def test_a_disk_that_is_too_small(config: Config, small_disk: Path, place: Workplace) -> None:
+def test_a_disk_that_is_too_small(config: Config, small_disk: Path, workspace: Workspace) -> None:
     with pytest.raises(DiskError, match=r"needs about \d+ GB, .* has 0\.1 GB free"):
-        check_disk(small_disk, plan(config, [choose(config)], place.root, place.locks))
+        check_disk(small_disk, plan(config, [choose(config)], workspace.root, workspace.locks))
 
 
 def test_a_builder_that_does_not_exist() -> None:
@@ -161,7 +161,7 @@ def test_a_mirror_of_the_index_is_used(
     monkeypatch: pytest.MonkeyPatch,
     engine: Engine,
     runner: Runner,
-    place: Workplace,
+    workspace: Workspace,
     tmp_path: Path,
 ) -> None:
     """Packages that only an index on loopback has are installed; its address stays out.
@@ -171,14 +171,14 @@ def test_a_mirror_of_the_index_is_used(
     """
     monkeypatch.setattr("torch_images.build.elsewhere", lambda *_: far)
     folder = tmp_path / "small"
-    pages = small_project(folder, place.locks, tmp_path / "wheels")
+    pages = small_project(folder, workspace.locks, tmp_path / "wheels")
     config = load_config(folder / "images.yaml")
     for tools in ("tools-build", "tools-sbom"):  # the index on loopback does not have them
-        install_tools(tools, place, runner)
+        install_tools(tools, workspace, runner)
     with web_server(pages) as (url, _):
         index = f"{url}/simple"
-        network = Network(ca_bundle=place.network.ca_bundle, index=index)
-        copy = dataclasses.replace(place, root=folder, network=network, locks=folder / "locks")
+        network = Network(ca_bundle=workspace.network.ca_bundle, index=index)
+        copy = dataclasses.replace(workspace, root=folder, network=network, locks=folder / "locks")
         invoke("lock", "--select", "base-bookworm", cwd=folder)
         planned = plan(config, [choose(config, arch="12.0")], copy.root, copy.locks)
         options = BuildOptions(progress="plain")
@@ -201,7 +201,7 @@ def test_a_killed_build_is_safe_to_repeat(
     built: dict[str, Built],
     engine: Engine,
     runner: Runner,
-    place: Workplace,
+    workspace: Workspace,
     project: Callable[..., Path],
 ) -> None:
     """Killed while it compiles what wheels have: no tag moves, and the same build succeeds."""
@@ -225,7 +225,7 @@ def test_a_killed_build_is_safe_to_repeat(
     assert images(engine) == before
 
     config = load_config(folder / "images.yaml")
-    copy = dataclasses.replace(place, root=folder, locks=folder / "locks")
+    copy = dataclasses.replace(workspace, root=folder, locks=folder / "locks")
     [image] = plan(config, [choose(config, arch="12.0")], copy.root, copy.locks)
     [result] = build(config, [image], copy, BuildOptions(), engine=engine, run=runner)
     assert engine.inspect(image.candidate).id == result.digest

@@ -18,9 +18,9 @@ import pytest
 from tests.faults import copy
 from tests.integration.standins import served, small_project
 from tests.integration.support import invoke, registry, second_engine
-from torch_images.engine import Engine
-from torch_images.loopback import running
-from torch_images.workplace import Workplace
+from torch_images.host.engine import Engine
+from torch_images.host.loopback import running
+from torch_images.host.workspace import Workspace
 
 pytestmark = pytest.mark.slow  # a second engine starts from nothing
 CANDIDATE = "torch-images-candidate:cu130-sm120-wheel-bookworm-runtime"
@@ -42,11 +42,11 @@ class Shared:
 
 @pytest.fixture(scope="module")
 def shared(
-    place: Workplace, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+    workspace: Workspace, engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shared]:
     scratch = tmp_path_factory.mktemp("builders")
     folder = scratch / "project"
-    pages = small_project(folder, place.locks, scratch / "wheels")
+    pages = small_project(folder, workspace.locks, scratch / "wheels")
     assert invoke("lock", "--select", "base-bookworm", cwd=folder).returncode == 0
     with (
         registry(scratch / "registry") as host,

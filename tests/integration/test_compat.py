@@ -21,15 +21,16 @@ from tests.decisions import NOTES, READ_ONLY, TABLE, USER, USER_READ_ONLY, VERSI
 from tests.integration.drivers import DRIVER, compile_stubs, repository
 from tests.integration.standins import copy_project, replace
 from tests.integration.support import Built, facts, invoke, outside, running
-from torch_images import publish
-from torch_images.config import Config
-from torch_images.debs import read_debs
-from torch_images.engine import Engine
-from torch_images.load import load_config
-from torch_images.render import image_facts
-from torch_images.runner import Runner
-from torch_images.verify import claim_of, examine
-from torch_images.workplace import Workplace
+from torch_images.build.render import image_facts
+from torch_images.config.parse import load_config
+from torch_images.config.types import Config
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.locks.debs import read_debs
+from torch_images.publish import tag as publish
+from torch_images.verify.identify import identify
+from torch_images.verify.verify import claim_of, examine
 
 # Other tests build for 12.0 at the same time.
 CANDIDATE = "torch-images-candidate:cu130-sm86-wheel-bookworm-runtime"
@@ -137,20 +138,20 @@ def test_a_repository_signed_by_another_key_is_refused(with_compat: Made) -> Non
 
 
 def test_the_image_says_what_it_has_and_passes(
-    with_compat: Made, engine: Engine, runner: Runner, place: Workplace
+    with_compat: Made, engine: Engine, runner: Runner, workspace: Workspace
 ) -> None:
     """From outside, where all that the package adds is to be seen."""
     labels = engine.inspect(with_compat.digest).labels
     assert labels[LABEL] == f"{DRIVER}-1"
     note = json.loads(labels[f"{LABEL}.note"])
     assert note["driver"] == json.loads(NOTES["13.0"])["driver"]
-    own = Workplace(
-        root=place.root,
-        cache=place.cache,
-        network=place.network,
+    own = Workspace(
+        root=workspace.root,
+        cache=workspace.cache,
+        network=workspace.network,
         locks=with_compat.folder / "locks",
     )
-    reference, planned = publish.identify(with_compat.config, REFERENCE, own, engine)
+    reference, planned = identify(with_compat.config, REFERENCE, own, engine)
     assert not [tag for tag in publish.tags(with_compat.config, planned) if "nocompat" in tag]
     info = engine.inspect(reference)
     wanted = claim_of(with_compat.config, planned, info)
@@ -192,16 +193,16 @@ def test_table(row: Row, with_compat: Made, stubs: Path, engine: Engine) -> None
     host = row.folder
     toolkits = f"/usr/local/cuda-{row.cuda}/compat"
     untouched = toolkits if row.toolkit else host if row.library else "none"
-    place = {"compat": own, "host": host}.get(row.chosen, untouched) if row.works else untouched
-    assert look["libcuda"].startswith(place), text
+    folder = {"compat": own, "host": host}.get(row.chosen, untouched) if row.works else untouched
+    assert look["libcuda"].startswith(folder), text
     how = row.how
     if row.stale == "cache" and row.chosen == "compat":
         how = "loader cache"
     assert look["conf"] == (how == "loader cache" or (bool(row.stale) and USER in row.runs_as))
     path = look["env"]["LD_LIBRARY_PATH"]
     if how == "environment":
-        assert path == place
-        assert look["env"]["TRITON_LIBCUDA_PATH"] == place
+        assert path == folder
+        assert look["env"]["TRITON_LIBCUDA_PATH"] == folder
     elif isinstance(row.library, str):
         assert path == (f"{own}:{host}" if row.chosen == "compat" else host)
     else:

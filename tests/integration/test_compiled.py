@@ -34,20 +34,21 @@ from tests.integration.trees import (
     mirror,
 )
 from tests.servers import closed_port
-from torch_images import publish, verify
 from torch_images.arch import targets_in_listing
-from torch_images.bake import BuildOptions, environment
-from torch_images.build import prepare, settle
-from torch_images.config import Config
-from torch_images.engine import Engine
-from torch_images.load import load_config
-from torch_images.matrix import choose
-from torch_images.network import detect
-from torch_images.planned import plan
-from torch_images.runner import Completed, Runner
-from torch_images.verify import Check
-from torch_images.wheels import format_lock, read_lock
-from torch_images.workplace import Workplace, default_cache
+from torch_images.build.bake import BuildOptions, environment
+from torch_images.build.build import prepare, prepare_inputs
+from torch_images.build.plan import plan
+from torch_images.config.matrix import choose
+from torch_images.config.parse import load_config
+from torch_images.config.types import Config
+from torch_images.host.engine import Engine
+from torch_images.host.network import detect
+from torch_images.host.runner import Completed, Runner
+from torch_images.host.workspace import Workspace, default_cache
+from torch_images.locks.wheels import format_lock, read_lock
+from torch_images.verify import verify
+from torch_images.verify.identify import identify
+from torch_images.verify.verify import Check
 
 WHEELS = (
     *("wheels", "--cuda", "13.0", "--progress", "plain", "--skip-disk-check"),
@@ -258,12 +259,14 @@ def seen(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]:
     """The checks of an image from outside, against its claim."""
     folder = compiling.folder
     network = detect(os.environ)
-    place = Workplace(root=folder, cache=default_cache(), network=network, locks=folder / "locks")
+    workspace = Workspace(
+        root=folder, cache=default_cache(), network=network, locks=folder / "locks"
+    )
     config = load_config(folder / "images.yaml")
-    reference, planned = publish.identify(config, tag, place, engine)
+    reference, planned = identify(config, tag, workspace, engine)
     wanted = verify.claim(config, planned, "")
     info, run = engine.inspect(reference), Runner()
-    return verify.examine(info, wanted, place, engine=engine, run=run, modules=outside())[0]
+    return verify.examine(info, wanted, workspace, engine=engine, run=run, modules=outside())[0]
 
 
 def test_a_feature_that_was_switched_off_is_named(compiling: Compiling) -> None:
@@ -436,12 +439,14 @@ def step(
         source_mirror=compiling.env["TORCH_IMAGES_SOURCE_MIRROR"],
         compile_cache=compile_cache,
     )
-    place = Workplace(root=folder, cache=cache, network=network, locks=folder / "locks")
+    workspace = Workspace(root=folder, cache=cache, network=network, locks=folder / "locks")
     config, wanted = load_config(folder / "images.yaml"), BuildOptions(compat="off", jobs=2)
-    [planned] = plan(config, [choose(config, arch="12.0", source="fork")], place.root, place.locks)
+    [planned] = plan(
+        config, [choose(config, arch="12.0", source="fork")], workspace.root, workspace.locks
+    )
     run = Runner()
-    ready, parts = settle(config, [planned], place, wanted, engine=engine, run=run)
-    prepare(config, ready, parts, place, wanted, run=run)
+    ready, parts = prepare_inputs(config, [planned], workspace, wanted, engine=engine, run=run)
+    prepare(config, ready, parts, workspace, wanted, run=run)
     target = json.loads((folder / "build/docker-bake.json").read_text())["target"][planned.target]
     command = ["docker", "buildx", "build", "--progress=plain", "--network=host", *options]
     command += [f"--build-context={name}={path}" for name, path in target["contexts"].items()]
@@ -585,12 +590,12 @@ def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
     env |= {k: v for k, v in network.items() if v is not None}
     subprocess.run([*install, "--target", site, *words], env=env, check=True)
     root = "/developer.download.nvidia.com/compute/cuda/redist"
-    data, place = io.BytesIO(), "cuda_nvcc/linux-x86_64/cuda_nvcc-linux-x86_64-13.0.88-archive"
+    data, path = io.BytesIO(), "cuda_nvcc/linux-x86_64/cuda_nvcc-linux-x86_64-13.0.88-archive"
     with tarfile.open(fileobj=data, mode="w:xz", preset=0) as tar:
-        tar.add(site / "nvidia" / "cu13", arcname=place.rpartition("/")[2])
-    compiling.files[f"{root}/{place}.tar.xz"] = data.getvalue()
+        tar.add(site / "nvidia" / "cu13", arcname=path.rpartition("/")[2])
+    compiling.files[f"{root}/{path}.tar.xz"] = data.getvalue()
     file = {
-        "relative_path": f"{place}.tar.xz",
+        "relative_path": f"{path}.tar.xz",
         "sha256": hashlib.sha256(data.getvalue()).hexdigest(),
         "size": str(len(data.getvalue())),
     }
@@ -612,7 +617,7 @@ def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
             assert "torch: compiled in" in said
             [torch] = (tmp_path / "dist").glob("torch-*")
             assert compiling.code(torch, "elf", tmp_path).keys() == {"sm_120"}
-            compiling.files[f"{root}/{place}.tar.xz"] += b"x"
+            compiling.files[f"{root}/{path}.tar.xz"] += b"x"
             done = compiling.invoke("lock", "--check", "--select", "toolkit-cu130")
             assert done.returncode == 0, done.stderr  # the list of the release says the same
     finally:

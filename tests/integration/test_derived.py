@@ -13,8 +13,8 @@ import pytest
 import uv
 
 from tests.integration.support import Built, online, running
-from torch_images.engine import Engine
-from torch_images.workplace import Workplace
+from torch_images.host.engine import Engine
+from torch_images.host.workspace import Workspace
 
 WANTED = ("accelerate", "diffusers", "lightning", "timm", "transformers")
 # What each installs for good; what pip would do with all of them is asked for below.
@@ -55,9 +55,9 @@ def look(engine: Engine, image: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def derived(tool: str, image: str, place: Workplace) -> Iterator[str]:
+def derived(tool: str, image: str, workspace: Workspace) -> Iterator[str]:
     """An image that starts from ours and installs what people install."""
-    network, tag = place.network, f"torch-images-test:derived-{tool}"
+    network, tag = workspace.network, f"torch-images-test:derived-{tool}"
     told = dict(network.proxies)  # BuildKit knows these arguments; an index must be declared
     index = dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), network.index or "")
     told |= index if network.index else {}
@@ -93,12 +93,12 @@ RUN --mount=type=bind,from=uv,source=uv,target=/usr/local/bin/uv \\
 
 @pytest.mark.parametrize("tool", COMMANDS)
 def test_what_is_installed_on_top_keeps_torch(
-    image: str, engine: Engine, place: Workplace, tool: str
+    image: str, engine: Engine, workspace: Workspace, tool: str
 ) -> None:
     before = look(engine, image)
     assert {"torch", "triton", "nvidia-cudnn-cu13"} <= before.keys()
     assert len(before["torch"][1]) > 5000
-    with derived(tool, image, place) as tag:
+    with derived(tool, image, workspace) as tag:
         assert look(engine, tag) == before
         words = ("-c", WORKS, *INSTALLED[tool])
         done = engine.run(tag, *words, entrypoint=["python"], network_mode="none")
@@ -113,19 +113,19 @@ REFUSALS = {
 
 
 @pytest.fixture(scope="module")
-def resting(image: str, place: Workplace) -> Iterator[str]:
+def resting(image: str, workspace: Workspace) -> Iterator[str]:
     """A container with uv that reaches the package index."""
-    with connected(image, place, f"--volume={uv.find_uv_bin()}:/usr/local/bin/uv:ro") as name:
+    with connected(image, workspace, f"--volume={uv.find_uv_bin()}:/usr/local/bin/uv:ro") as name:
         yield name
 
 
 def connected(
-    image: str, place: Workplace, *options: str
+    image: str, workspace: Workspace, *options: str
 ) -> contextlib.AbstractContextManager[str]:
     """A container that does nothing and reaches the package index."""
-    network = "host" if place.network.on_loopback else "bridge"
+    network = "host" if workspace.network.on_loopback else "bridge"
     words = ("sh", "-c", "echo ready; exec sleep infinity")
-    return running(image, *words, options=(*options, *online(place.network)), network=network)
+    return running(image, *words, options=(*options, *online(workspace.network)), network=network)
 
 
 def within(container: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -184,9 +184,9 @@ print(subprocess.run(run, capture_output=True, text=True).stdout)
 """
 
 
-def test_pip_and_jupyter_work_for_an_id_without_a_name(image: str, place: Workplace) -> None:
+def test_pip_and_jupyter_work_for_an_id_without_a_name(image: str, workspace: Workspace) -> None:
     options = ("--user=12345", "--read-only", "--tmpfs=/tmp:exec")
-    with connected(image, place, *options) as name:
+    with connected(image, workspace, *options) as name:
         done = within(name, "pip", "install", "jupyterlab")
         assert done.returncode == 0, done.stderr
         assert "cache has been disabled" not in done.stderr  # pip's own folder can be written, too

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.integration.support import SELECT, Built, invoke, quiet
-from torch_images import publish
-from torch_images.config import Config
-from torch_images.debs import read_debs
-from torch_images.engine import Engine
-from torch_images.planned import FOUNDATION
-from torch_images.runner import Runner
-from torch_images.wheels import read_lock
-from torch_images.workplace import Workplace
+from torch_images.config.types import Config
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.layers.parent import PARENT_IMAGES
+from torch_images.locks.debs import read_debs
+from torch_images.locks.wheels import read_lock
+from torch_images.verify.identify import identify
 
 CUDA = {"cu130": "13.0", "cu128": "12.8"}
 PRINT = "import torch; print(torch.__version__, torch.version.cuda)"
@@ -127,7 +127,7 @@ def test_an_image_that_lost_its_tag_is_found(engine: Engine, runner: Runner) -> 
     label, names = "io.github.torch-images.id", ("torch-images-test:old", "torch-images-test:new")
 
     def untagged() -> set[str]:
-        return {image.id for image in engine.ours(label, FOUNDATION) if not image.tags}
+        return {image.id for image in engine.ours(label, PARENT_IMAGES) if not image.tags}
 
     for name in names:
         recipe = f"FROM scratch\nLABEL {label}=test name={name}\nCOPY <<x /x\nx"
@@ -156,15 +156,15 @@ def test_gpus_where_the_engine_has_none(built: dict[str, Built], engine: Engine)
 
 @pytest.mark.parametrize("name", ["cu130-sm120-wheel-bookworm-runtime", "torch-cu130:sm120"])
 def test_verify_finds_an_image_by_any_name(
-    built: dict[str, Built], config: Config, place: Workplace, engine: Engine, name: str
+    built: dict[str, Built], config: Config, workspace: Workspace, engine: Engine, name: str
 ) -> None:
-    reference, planned = publish.identify(config, name, place, engine)
+    reference, planned = identify(config, name, workspace, engine)
     assert planned.spec.id == built["cu130"].id
     assert engine.inspect(reference).id == built["cu130"].digest
 
 
 def test_an_identifier_names_the_latest_build(
-    built: dict[str, Built], config: Config, place: Workplace, engine: Engine, runner: Runner
+    built: dict[str, Built], config: Config, workspace: Workspace, engine: Engine, runner: Runner
 ) -> None:
     """Also beside an older one of the same identifier, whose tag comes first in the alphabet."""
     name = "torch-cu130:0-older-build"
@@ -172,7 +172,7 @@ def test_an_identifier_names_the_latest_build(
     command = ["docker", "buildx", "build", "--provenance=false", "--tag", name, "-"]
     runner.run(command, stdin=recipe)
     try:
-        reference, _ = publish.identify(config, built["cu130"].id, place, engine)
+        reference, _ = identify(config, built["cu130"].id, workspace, engine)
         assert engine.inspect(reference).id == built["cu130"].digest
     finally:
         engine.untag(name)

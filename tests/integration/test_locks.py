@@ -15,13 +15,13 @@ import pytest
 from tests.integration.standins import replace
 from tests.integration.support import ROOT, Built, images, invoke
 from tests.servers import closed_port, web_server
-from torch_images import publish
-from torch_images.config import Config
-from torch_images.debs import format_debs, read_debs
-from torch_images.engine import Engine
-from torch_images.lockfile import write
-from torch_images.wheels import read_lock
-from torch_images.workplace import Workplace
+from torch_images.config.types import Config
+from torch_images.host.engine import Engine
+from torch_images.host.workspace import Workspace
+from torch_images.locks.debs import format_debs, read_debs
+from torch_images.locks.grammar import write
+from torch_images.locks.wheels import read_lock
+from torch_images.verify.identify import identify
 
 LOCK = "locks/base-bookworm.txt"
 LABEL = "io.github.torch-images.lock"
@@ -53,7 +53,10 @@ def snapshot() -> Iterator[tuple[str, list[str]]]:
 
 @pytest.fixture
 def stale(
-    project: Callable[..., Path], place: Workplace, tmp_path: Path, snapshot: tuple[str, list[str]]
+    project: Callable[..., Path],
+    workspace: Workspace,
+    tmp_path: Path,
+    snapshot: tuple[str, list[str]],
 ) -> tuple[Path, dict[str, str]]:
     """A project whose lock names a version of tini that no archive has, and a cache without bases."""
     folder = project(("images.yaml", SNAPSHOT, f"snapshot: {snapshot[0]}"))
@@ -68,8 +71,8 @@ def stale(
     cache = tmp_path / "cache"
     cache.mkdir()
     for name in ("debs", "layers"):  # what is not vanished is not what these tests are about
-        (place.cache / name).mkdir(parents=True, exist_ok=True)
-        (cache / name).symlink_to(place.cache / name)
+        (workspace.cache / name).mkdir(parents=True, exist_ok=True)
+        (cache / name).symlink_to(workspace.cache / name)
     return folder, {"TORCH_IMAGES_CACHE": str(cache)}
 
 
@@ -188,7 +191,7 @@ def test_a_stale_lock_is_replaced_where_it_need_not(
     engine: Engine,
     fresh: tuple[Path, dict[str, str]],
     config: Config,
-    place: Workplace,
+    workspace: Workspace,
 ) -> None:
     """The image is built, verified, and says everywhere that it is not of the project's lock."""
     folder, env = stale
@@ -212,8 +215,8 @@ def test_a_stale_lock_is_replaced_where_it_need_not(
         assert "# unlocked: yes\n" in carried["base-bookworm.txt"]
         assert all(deb.line in carried["base-bookworm.txt"] for deb in today.debs)
         # Who asks for this image by its tag gets its own claim, not that of the project's lock.
-        own = dataclasses.replace(place, root=folder, locks=folder / "locks")
-        reference, planned = publish.identify(config, image["tags"][0], own, engine)
+        own = dataclasses.replace(workspace, root=folder, locks=folder / "locks")
+        reference, planned = identify(config, image["tags"][0], own, engine)
         assert (engine.inspect(reference).id, planned.lock.unlocked) == (image["digest"], True)
     finally:
         engine.tag(built["cu130"].digest, "torch-cu130", "sm120")

@@ -17,13 +17,13 @@ import pytest
 import requests
 
 from tests.integration.support import Built, invoke, quiet, running
-from torch_images.config import Config
-from torch_images.engine import Engine
-from torch_images.lock import image_lock
-from torch_images.matrix import choose
-from torch_images.render import layer_plans
-from torch_images.verify import read_report, report_path
-from torch_images.workplace import Workplace
+from torch_images.build.render import layer_plans
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config
+from torch_images.host.engine import Engine
+from torch_images.host.workspace import Workspace
+from torch_images.locks.image_lock import image_lock
+from torch_images.verify.verify import read_report, report_path
 
 BUILD = ("build", "--cuda", "13.0", "--arch", "9.0,12.0", "--variant", "pod")
 EXTRAS: tuple[str, ...] = (
@@ -62,8 +62,8 @@ def test_its_name_says_what_it_is(image: dict[str, Any], config: Config) -> None
     assert short == "torch-cu130:sm90_sm120-pod"
 
 
-def test_toolkit_and_extras_were_checked(image: dict[str, Any], place: Workplace) -> None:
-    report = read_report(report_path(place, image["digest"]))
+def test_toolkit_and_extras_were_checked(image: dict[str, Any], workspace: Workspace) -> None:
+    report = read_report(report_path(workspace, image["digest"]))
     assert report is not None
     passed = {check.name for check in report.checks if check.outcome == "passed"}
     assert passed >= {
@@ -75,11 +75,15 @@ def test_toolkit_and_extras_were_checked(image: dict[str, Any], place: Workplace
 
 
 def test_layers_of_the_plain_image_are_shared(
-    image: dict[str, Any], built: dict[str, Built], config: Config, place: Workplace, engine: Engine
+    image: dict[str, Any],
+    built: dict[str, Built],
+    config: Config,
+    workspace: Workspace,
+    engine: Engine,
 ) -> None:
     """The base, the wheels, the environment and what is compiled of them."""
     spec = choose(config)
-    groups = layer_plans(config, spec, image_lock(config, spec, place.locks))
+    groups = layer_plans(config, spec, image_lock(config, spec, workspace.locks))
     count = 3 + sum(len(plans) for plans in groups.values())
     ours, plain = (engine.inspect(x).layers for x in (image["digest"], built["cu130"].digest))
     assert ours[:count] == plain[:count]
@@ -287,7 +291,7 @@ def test_a_read_only_pod_still_starts(image: dict[str, Any], client: Client) -> 
 
 
 @pytest.mark.slow
-def test_devel_is_verified(built: dict[str, Built], engine: Engine, place: Workplace) -> None:
+def test_devel_is_verified(built: dict[str, Built], engine: Engine, workspace: Workspace) -> None:
     """What a pod's image has more is not in the plainer variant; its toolkit is the same."""
     words = [word.replace("pod", "devel") for word in BUILD]
     done = invoke(*words, "--progress", "plain", "--json")
@@ -295,7 +299,7 @@ def test_devel_is_verified(built: dict[str, Built], engine: Engine, place: Workp
     [found] = json.loads(done.stdout)
     for tag in found["tags"]:
         engine.untag(tag)
-    report = read_report(report_path(place, found["digest"]))
+    report = read_report(report_path(workspace, found["digest"]))
     assert report is not None
     assert report.id == "cu130-sm90_sm120-wheel-bookworm-devel"
     assert not report.failed

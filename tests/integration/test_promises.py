@@ -10,14 +10,15 @@ import pytest
 
 from tests.integration.support import Built, invoke
 from torch_images.arch import Capability
-from torch_images.config import Architecture, Config
-from torch_images.engine import Engine
+from torch_images.build.plan import ImagePlan, plan
+from torch_images.config.matrix import choose
+from torch_images.config.types import Architecture, Config
 from torch_images.errors import VerifyError
-from torch_images.matrix import choose
-from torch_images.planned import Planned, plan
-from torch_images.publish import tag
-from torch_images.runner import Runner
-from torch_images.verify import (
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.publish.tag import tag
+from torch_images.verify.verify import (
     VerifyReport,
     claim_of,
     examine,
@@ -25,7 +26,6 @@ from torch_images.verify import (
     report_path,
     verify,
 )
-from torch_images.workplace import Workplace
 
 BROKEN = "torch-images-test:broken"
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -102,8 +102,10 @@ BREAKAGES = {
 
 
 @pytest.fixture(scope="module")
-def planned(config: Config, place: Workplace) -> Planned:
-    [image] = plan(config, [choose(config, cuda="13.0", arch="12.0")], place.root, place.locks)
+def planned(config: Config, workspace: Workspace) -> ImagePlan:
+    [image] = plan(
+        config, [choose(config, cuda="13.0", arch="12.0")], workspace.root, workspace.locks
+    )
     return image
 
 
@@ -111,8 +113,8 @@ def planned(config: Config, place: Workplace) -> Planned:
 def broken(
     built: dict[str, Built],
     config: Config,
-    planned: Planned,
-    place: Workplace,
+    planned: ImagePlan,
+    workspace: Workspace,
     engine: Engine,
     runner: Runner,
 ) -> Iterator[VerifyReport]:
@@ -120,8 +122,8 @@ def broken(
     recipe = "\n".join([f"FROM {built['cu130'].tags[0]}", *BREAKAGES])
     command = ["docker", "buildx", "build", "--provenance=false", "--tag", BROKEN, "-"]
     runner.run(command, stdin=recipe)
-    yield verify(BROKEN, config, planned, place, engine=engine, run=runner)
-    report_path(place, engine.inspect(BROKEN).id).unlink()
+    yield verify(BROKEN, config, planned, workspace, engine=engine, run=runner)
+    report_path(workspace, engine.inspect(BROKEN).id).unlink()
     engine.untag(BROKEN)
 
 
@@ -145,14 +147,16 @@ def test_what_was_not_broken_still_passes(broken: VerifyReport) -> None:
     assert "container/test_arch/test_machine_code_serves[12.0-libtorch_cuda.so]" in passed
 
 
-def test_a_failed_report_is_kept_but_never_reused(broken: VerifyReport, place: Workplace) -> None:
-    kept = read_report(report_path(place, broken.digest))
+def test_a_failed_report_is_kept_but_never_reused(
+    broken: VerifyReport, workspace: Workspace
+) -> None:
+    kept = read_report(report_path(workspace, broken.digest))
     assert kept is not None
     assert not kept.passed
 
 
 def test_nothing_is_tagged_after_a_failure(
-    broken: VerifyReport, config: Config, planned: Planned, engine: Engine
+    broken: VerifyReport, config: Config, planned: ImagePlan, engine: Engine
 ) -> None:
     before = engine.tags("torch-cu130:")
     with pytest.raises(VerifyError, match="failed verification: image/"):
@@ -161,17 +165,19 @@ def test_nothing_is_tagged_after_a_failure(
 
 
 def test_an_architecture_without_code_and_another_cuda_are_named(
-    built: dict[str, Built], config: Config, place: Workplace, engine: Engine, runner: Runner
+    built: dict[str, Built], config: Config, workspace: Workspace, engine: Engine, runner: Runner
 ) -> None:
     """The 12.8 image, taken for a 13.0 image that serves a chip it has no code for."""
     thor = Architecture(capability=Capability(11, 0), family="Blackwell", gpus=("Jetson Thor",))
     wider = dataclasses.replace(config, architectures=(*config.architectures, thor))
-    [wrong] = plan(wider, [choose(wider, cuda="13.0", arch="11.0")], place.root, place.locks)
+    [wrong] = plan(
+        wider, [choose(wider, cuda="13.0", arch="11.0")], workspace.root, workspace.locks
+    )
     info = engine.inspect(built["cu128"].tags[0])
     inside = ("test_arch", "test_versions", "test_features")
     modules = (*(f"container/{module}" for module in inside), "image/test_metadata")
     wanted = claim_of(wider, wrong, info)
-    checks, _ = examine(info, wanted, place, engine=engine, run=runner, modules=modules)
+    checks, _ = examine(info, wanted, workspace, engine=engine, run=runner, modules=modules)
     failed = {check.name for check in checks if check.outcome == "failed"}
     assert failed >= {
         "container/test_arch/test_arch_flags_serve[11.0]",

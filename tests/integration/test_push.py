@@ -27,15 +27,22 @@ import requests
 from tests.faults import Fault, faulty
 from tests.integration.support import ROOT, Built, Registry, invoke, registry_program, second_engine
 from tests.runpod_stub import KEY, runpod
-from torch_images.config import Config
-from torch_images.engine import Engine
-from torch_images.matrix import choose
-from torch_images.planned import plan
-from torch_images.prune import Limits, images, remove, surplus
-from torch_images.render import labels
-from torch_images.runner import Runner
-from torch_images.verify import Check, VerifyReport, claim_of, report_path, suite_hash, write_report
-from torch_images.workplace import Workplace
+from torch_images.build.plan import plan
+from torch_images.build.render import labels
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.maintain.prune import Limits, images, remove, surplus
+from torch_images.verify.verify import (
+    Check,
+    VerifyReport,
+    claim_of,
+    report_path,
+    suite_hash,
+    write_report,
+)
 
 REPOSITORY = "owner/torch-cu130"
 LAYERS, LAYER_SIZE = 4, 3_000_000
@@ -62,13 +69,13 @@ Make = Callable[..., StandIn]
 @pytest.fixture(scope="module")
 def make(
     config: Config,
-    place: Workplace,
+    workspace: Workspace,
     engine: Engine,
     runner: Runner,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Make]:
     """Make a stand-in: of other bytes each time, of inputs of a day, from a revision."""
-    [planned] = plan(config, [choose(config, arch="12.0")], place.root, place.locks)
+    [planned] = plan(config, [choose(config, arch="12.0")], workspace.root, workspace.locks)
     made: list[StandIn] = []
 
     def make(
@@ -96,7 +103,7 @@ def make(
         found = StandIn(tag, info.id, label["org.opencontainers.image.version"])
         made.append(found)
         if verified:
-            report(info.id, suite_hash(place.root, claim_of(config, planned, info)))
+            report(info.id, suite_hash(workspace.root, claim_of(config, planned, info)))
         return found
 
     def report(digest: str, suite: str) -> None:
@@ -111,12 +118,12 @@ def make(
                 observed=seen,
                 seconds=0,
             ),
-            place,
+            workspace,
         )
 
     yield make
     for image in made:
-        report_path(place, image.digest).unlink(missing_ok=True)
+        report_path(workspace, image.digest).unlink(missing_ok=True)
         engine.untag(image.digest)
 
 
@@ -224,14 +231,14 @@ def test_names_in_the_engine(make: Make, engine: Engine) -> None:
 
 
 def test_what_was_not_proved_stays_here(
-    make: Make, server: Registry, place: Workplace, config: Config
+    make: Make, server: Registry, workspace: Workspace, config: Config
 ) -> None:
     image = make(verified=False)
     done = push(image, server.host)
     assert done.returncode == 1
     assert f"({image.digest}) was never verified here; run `invoke verify" in done.stderr
     good = make()
-    path = report_path(place, good.digest)
+    path = report_path(workspace, good.digest)
     kept = json.loads(path.read_text())
     for change, text in (
         ({"checks": [{**kept["checks"][0], "outcome": "failed"}]}, "failed verification"),
@@ -461,7 +468,7 @@ def test_another_digest_in_the_registry_is_noticed(make: Make, server: Registry)
 
 
 def test_a_pod_template_of_an_image(
-    make: Make, place: Workplace, project: Callable[..., Path]
+    make: Make, workspace: Workspace, project: Callable[..., Path]
 ) -> None:
     """Shown, then created, then changed where it differs; in an account of a stand-in's."""
     image = make()
@@ -470,8 +477,8 @@ def test_a_pod_template_of_an_image(
             ("images.yaml", "https://api.runpod.io", account.url),
             ("images.yaml", "https://rest.runpod.io", account.url),
         )
-        report = report_path(place, image.digest)
-        copy = folder / report.relative_to(place.root)
+        report = report_path(workspace, image.digest)
+        copy = folder / report.relative_to(workspace.root)
         copy.parent.mkdir(parents=True)
         copy.write_bytes(report.read_bytes())
         words = ("runpod", "--image", image.tag, "--registry", "ghcr.io/me")

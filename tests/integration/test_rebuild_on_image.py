@@ -14,14 +14,14 @@ import pytest
 
 from tests.integration.standins import replace, served, small_project
 from tests.integration.support import invoke, registry
-from torch_images.base import prepare
-from torch_images.config import Config
-from torch_images.debs import read_debs
-from torch_images.engine import Engine
-from torch_images.oci import layout_digest
-from torch_images.resolver import Resolver
-from torch_images.runner import Runner
-from torch_images.workplace import Workplace
+from torch_images.config.types import Config
+from torch_images.fetch.apt import Resolver
+from torch_images.fetch.bootstrap import prepare
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.locks.debs import read_debs
+from torch_images.oci.layout import layout_digest
 
 CANDIDATE = "torch-images-candidate:cu130-sm120-wheel-ubuntu24.04-runtime"
 LOCK = "base-ubuntu24.04-cu130"
@@ -43,22 +43,25 @@ class OnImage:
 @pytest.fixture(scope="module")
 def project_on_image(
     config: Config,
-    place: Workplace,
+    workspace: Workspace,
     engine: Engine,
     runner: Runner,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[OnImage]:
     scratch = tmp_path_factory.mktemp("image")
-    resolver = Resolver(root=place.root, network=place.network, run=runner)
+    resolver = Resolver(root=workspace.root, network=workspace.network, run=runner)
     base = config.bases[0]
     ready = prepare(
-        base, read_debs(place.locks / "base-bookworm.txt"), cache=place.cache, resolver=resolver
+        base,
+        read_debs(workspace.locks / "base-bookworm.txt"),
+        cache=workspace.cache,
+        resolver=resolver,
     )
     layout = Path(ready.contexts["base"].removeprefix("oci-layout://").partition("@")[0])
     assert layout_digest(layout) == ready.digest
     layer = max((layout / "blobs" / "sha256").iterdir(), key=lambda path: path.stat().st_size)
     folder = scratch / "project"
-    pages = small_project(folder, place.locks, scratch / "wheels")
+    pages = small_project(folder, workspace.locks, scratch / "wheels")
     with registry(scratch / "registry") as host, served(pages) as index:
         image = f"{host}/standin/cuda:13.0.2"
         path = "ENV PATH=/usr/sbin:/usr/bin:/sbin:/bin"

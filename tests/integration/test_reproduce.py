@@ -19,9 +19,9 @@ from tests.integration.drivers import repository
 from tests.integration.standins import commit, replace, served, small_project
 from tests.integration.support import Built, as_root, invoke, open_folder, registry
 from tests.packages import elf
-from torch_images.engine import Engine
-from torch_images.load import load_config
-from torch_images.runner import Runner
+from torch_images.config.parse import load_config
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
 
 CANDIDATE = "torch-images-candidate:cu130-sm120-wheel-bookworm-runtime"
 BUILD = (

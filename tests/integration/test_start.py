@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.support import Built, facts, quiet, running
-from torch_images.constraints import VARIABLES
-from torch_images.engine import Engine
-from torch_images.render import CONSTRAINTS
+from torch_images.build.render import CONSTRAINTS
+from torch_images.host.engine import Engine
+from torch_images.layers.constraints import VARIABLES
 
 # The environment of whatever runs it, as one line.
 SHOW = "python -c 'import json, os; print(json.dumps(dict(os.environ)))'"

@@ -23,11 +23,11 @@ from pathlib import Path
 from tests.integration.standins import copy_project, replace
 from tests.integration.support import ROOT
 from tests.wheels import StandIn, index, make_wheel
-from torch_images.inputs import source_input, tools_inputs
-from torch_images.load import load_config
-from torch_images.loopback import serving
-from torch_images.matrix import choose
-from torch_images.wheels import format_lock, read_lock
+from torch_images.config.lock_requests import source_input, tools_inputs
+from torch_images.config.matrix import choose
+from torch_images.config.parse import load_config
+from torch_images.host.loopback import serving
+from torch_images.locks.wheels import format_lock, read_lock
 
 FIXTURES = ROOT / "tests" / "fixtures"
 FORK, TRITON, FBGEMM = "cluster2600/pytorch", "triton-lang/triton", "pytorch/FBGEMM"

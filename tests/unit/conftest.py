@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from torch_images.config import Config
-from torch_images.load import load_config
+from torch_images.config.parse import load_config
+from torch_images.config.types import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 

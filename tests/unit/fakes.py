@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_images.errors import CommandError
-from torch_images.runner import Completed, Runner
+from torch_images.host.runner import Completed, Runner
 
 
 class FakeRunner(Runner):

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.unit.conftest import ROOT
-from torch_images.config import Config
-from torch_images.matrix import choose
-from torch_images.planned import plan
-from torch_images.verify import claim
+from torch_images.build.plan import plan
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config
+from torch_images.verify.verify import claim
 
 LOCKED = {"torch": "2.11.0", "filelock": "4.2"}
 

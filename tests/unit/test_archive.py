@@ -14,11 +14,11 @@ import pytest
 import requests
 
 from tests.servers import closed_port, web_server
-from torch_images.archive import fetch, holders, read
-from torch_images.debs import DebLock, LockedDeb
 from torch_images.errors import LockError, NetworkError
-from torch_images.loopback import serving
-from torch_images.network import Network
+from torch_images.fetch.download import fetch, holders, read
+from torch_images.host.loopback import serving
+from torch_images.host.network import Network
+from torch_images.locks.debs import DebLock, LockedDeb
 
 CONTENT = {name: f"content of {name}".encode() for name in ("a", "b")}
 LOCK = DebLock(

@@ -13,9 +13,7 @@ import zstandard
 
 from tests.servers import closed_port, web_server
 from tests.unit.fakes import FakeRunner
-from torch_images.base import command, kept, prepare
-from torch_images.config import Base
-from torch_images.debs import DebLock, LockedDeb
+from torch_images.config.types import Base
 from torch_images.errors import (
     BuildError,
     DiskError,
@@ -23,9 +21,11 @@ from torch_images.errors import (
     NetworkError,
     TorchImagesError,
 )
-from torch_images.network import Network
-from torch_images.oci import EPOCH, layout_digest, normalise, write_layout
-from torch_images.resolver import Resolver, sources
+from torch_images.fetch.apt import Resolver, sources
+from torch_images.fetch.bootstrap import command, kept, prepare
+from torch_images.host.network import Network
+from torch_images.locks.debs import DebLock, LockedDeb
+from torch_images.oci.layout import EPOCH, layout_digest, normalise, write_layout
 
 BASE = Base(
     name="bookworm",

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.bench import Figure, Result, compare, compared, markdown, read
-from torch_images.bench_plots import plots
+from torch_images.bench.plots import plots
+from torch_images.bench.results import Figure, Result, compare, compared, markdown, read
 from torch_images.errors import UsageError
 
 MACHINE = {"gpu": "NVIDIA X", "torch": "2.11.0", "driver": "580.1"}

@@ -12,8 +12,8 @@ import pytest
 
 from tests.decisions import NOTES
 from tests.unit.fakes import FakeRunner
-from torch_images import build
-from torch_images.bake import (
+from torch_images.build import build
+from torch_images.build.bake import (
     BuildOptions,
     Parts,
     bake_command,
@@ -21,14 +21,12 @@ from torch_images.bake import (
     environment,
     host_network,
 )
-from torch_images.base import ReadyBase
-from torch_images.build import revision
-from torch_images.builders import elsewhere
-from torch_images.compat import ReadyCompat
-from torch_images.config import Config
-from torch_images.debs import DebLock
-from torch_images.diskspace import check_disk, disk_needed
-from torch_images.engine import Engine
+from torch_images.build.build import revision
+from torch_images.build.diskspace import check_disk, disk_needed
+from torch_images.build.plan import ImagePlan, plan
+from torch_images.build.render import render
+from torch_images.config.matrix import choose, select
+from torch_images.config.types import Config
 from torch_images.errors import (
     BuildError,
     DiskError,
@@ -37,32 +35,34 @@ from torch_images.errors import (
     NetworkError,
     TorchImagesError,
 )
-from torch_images.failures import explain
-from torch_images.foundation import Foundations, Wanted
-from torch_images.layerplan import LayerPlan
-from torch_images.matrix import choose, select
-from torch_images.network import Network
-from torch_images.planned import Planned, plan
-from torch_images.render import render
-from torch_images.runner import Runner
-from torch_images.toolchain import ReadySources
-from torch_images.workplace import Workplace, default_cache
+from torch_images.fetch.bootstrap import ReadyBase
+from torch_images.fetch.compat import ReadyCompat
+from torch_images.fetch.toolchain import ReadySources
+from torch_images.host.buildx import is_remote
+from torch_images.host.diagnose import explain
+from torch_images.host.engine import Engine
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace, default_cache
+from torch_images.layers.parent import ParentImages, Wanted
+from torch_images.layers.plan import LayerPlan
+from torch_images.locks.debs import DebLock
 
 
 @pytest.fixture
-def planned(config: Config, root: Path) -> tuple[Planned, ...]:
+def planned(config: Config, root: Path) -> tuple[ImagePlan, ...]:
     specs = [choose(config, cuda=v, arch="12.0") for v in ("12.8", "13.0")]
     return plan(config, specs, root, root / "locks")
 
 
 def bake(
-    planned: tuple[Planned, ...],
+    planned: tuple[ImagePlan, ...],
     root: Path,
     network: Network,
     namespace: str = "",
     options: BuildOptions | None = None,
 ) -> dict[str, Any]:
-    place = Workplace(root=root, cache=Path("/cache"), network=network, locks=root / "locks")
+    workspace = Workspace(root=root, cache=Path("/cache"), network=network, locks=root / "locks")
     digest = "sha256:" + "a" * 64
     compat = ReadyCompat(folder=Path("/compat"), note=NOTES["13.0"])
     parts = {
@@ -75,10 +75,10 @@ def bake(
         for p in planned
     }
     tools, commit, wanted = {"tools": "/t"}, "c" * 40, options or BuildOptions()
-    return bake_file(planned, place, parts, tools, commit, options=wanted, namespace=namespace)
+    return bake_file(planned, workspace, parts, tools, commit, options=wanted, namespace=namespace)
 
 
-def test_a_target_per_image(planned: tuple[Planned, ...], root: Path) -> None:
+def test_a_target_per_image(planned: tuple[ImagePlan, ...], root: Path) -> None:
     document = bake(planned, root, Network())
     assert list(document["target"]) == document["group"]["default"]["targets"]
     target = document["target"]["cu130-sm120-wheel-bookworm-runtime"]
@@ -106,7 +106,7 @@ def test_target_names_are_what_bake_accepts(config: Config, root: Path) -> None:
         assert re.fullmatch(r"[a-zA-Z0-9_-]+", image.target)
 
 
-def test_nothing_secret_is_written(planned: tuple[Planned, ...], root: Path) -> None:
+def test_nothing_secret_is_written(planned: tuple[ImagePlan, ...], root: Path) -> None:
     network = Network(
         ca_bundle=Path("/etc/ca.pem"),
         proxies=(("HTTPS_PROXY", "http://user:hunter2@proxy:1"),),
@@ -123,7 +123,7 @@ def test_nothing_secret_is_written(planned: tuple[Planned, ...], root: Path) -> 
 
 
 def test_an_index_on_loopback_needs_the_hosts_network(
-    planned: tuple[Planned, ...], root: Path
+    planned: tuple[ImagePlan, ...], root: Path
 ) -> None:
     assert Network(index="http://127.0.0.1:3141/simple").on_loopback
     services = host_network(planned)["services"]
@@ -141,7 +141,7 @@ def test_the_command_follows_the_options() -> None:
 
 
 def test_a_build_from_nothing_keeps_its_cache_mounts_apart(
-    planned: tuple[Planned, ...], root: Path
+    planned: tuple[ImagePlan, ...], root: Path
 ) -> None:
     document = bake(planned, root, Network(), namespace="apart")
     for target in document["target"].values():
@@ -191,7 +191,7 @@ def test_images_that_share_wheels_need_their_disk_once(config: Config, root: Pat
 
 
 def test_a_small_disk_is_refused(
-    planned: tuple[Planned, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    planned: tuple[ImagePlan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=3_000_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
@@ -233,7 +233,7 @@ def test_no_buildx() -> None:
     unknown = (1, "'buildx' is not a docker command")
     runner = FakeRunner(dict.fromkeys(("docker buildx inspect", "docker buildx version"), unknown))
     with pytest.raises(EngineError, match="docker buildx is not installed; install docker-buildx"):
-        elsewhere("", runner)
+        is_remote("", runner)
 
 
 @pytest.mark.parametrize(
@@ -246,15 +246,15 @@ def test_no_buildx() -> None:
 )
 def test_whether_a_builder_is_elsewhere_is_read_from_buildx(described: str, wanted: bool) -> None:
     answers = {"docker buildx inspect": (0, described), "docker context show": (0, "here\n")}
-    assert elsewhere("b", FakeRunner(answers)) == wanted
+    assert is_remote("b", FakeRunner(answers)) == wanted
 
 
 def test_a_builder_that_cannot_build() -> None:
     with pytest.raises(EngineError, match="no builder 'b'; see `docker buildx ls`"):
-        elsewhere("b", FakeRunner({"docker buildx inspect": (1, "")}))
+        is_remote("b", FakeRunner({"docker buildx inspect": (1, "")}))
     gone = "Name: b\nDriver: \nError:  Cannot connect\n"
     with pytest.raises(EngineError, match="builder 'b' does not answer: Cannot connect"):
-        elsewhere("b", FakeRunner({"docker buildx inspect": (0, gone)}))
+        is_remote("b", FakeRunner({"docker buildx inspect": (0, gone)}))
 
 
 def printed(document: dict[str, Any], folder: Path, **environ: str | None) -> dict[str, Any]:
@@ -276,7 +276,7 @@ needs_buildx = pytest.mark.skipif(
 
 @needs_buildx
 def test_caches_are_handed_over_for_each_image(
-    planned: tuple[Planned, ...], root: Path, tmp_path: Path
+    planned: tuple[ImagePlan, ...], root: Path, tmp_path: Path
 ) -> None:
     options = BuildOptions(
         cache_from=("type=registry,ref=h/c:{id}", "type=local,src=/${HOME}%{x}"),
@@ -297,7 +297,7 @@ def test_caches_are_handed_over_for_each_image(
 
 @needs_buildx
 def test_bake_fills_nothing_into_names_of_the_users(
-    planned: tuple[Planned, ...], tmp_path: Path
+    planned: tuple[ImagePlan, ...], tmp_path: Path
 ) -> None:
     odd = tmp_path / "${HOME} %{if}"
     document = bake(planned, odd, Network(proxies=(("HTTP_PROXY", "http://p:1"),)))
@@ -339,7 +339,7 @@ def test_what_images_share_is_made_ready_once(
     ) -> Iterator[dict[LayerPlan, LayerPlan]]:
         yield {plan: plan for group in groups for plan in group}
 
-    def contexts(_: Foundations, wanted: dict[str, Wanted]) -> dict[str, dict[str, str]]:
+    def contexts(_: ParentImages, wanted: dict[str, Wanted]) -> dict[str, dict[str, str]]:
         found = {}
         for name, image in wanted.items():
             assert image.base
@@ -353,12 +353,12 @@ def test_what_images_share_is_made_ready_once(
     monkeypatch.setattr(build, "prepare_base", base)
     monkeypatch.setattr(build, "prepare_compat", compat)
     monkeypatch.setattr(build, "making", making)
-    monkeypatch.setattr(Foundations, "contexts", contexts)
+    monkeypatch.setattr(ParentImages, "contexts", contexts)
     images = plan(config, select(config, "cu130-sm*0-wheel-bookworm-*"), root, root / "locks")
-    place = Workplace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
+    workspace = Workspace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
     nobody = Engine(None)  # type: ignore[arg-type]
-    settled, parts = build.settle(
-        config, images, place, BuildOptions(), engine=nobody, run=FakeRunner()
+    settled, parts = build.prepare_inputs(
+        config, images, workspace, BuildOptions(), engine=nobody, run=FakeRunner()
     )
     assert len(settled) > 4
     assert sorted(asked) == [
@@ -371,8 +371,8 @@ def test_what_images_share_is_made_ready_once(
         more = bool(image.spec.variant.packages)
         assert (parts[image.target].added is not None) == more == bool(image.lock.extra_debs)
         assert image.lock.compat is None
-        assert "'torch " in parts[image.target].foundations["wheels"]
-        assert parts[image.target].foundations["wheels"].endswith(" on /b")
+        assert "'torch " in parts[image.target].parents["wheels"]
+        assert parts[image.target].parents["wheels"].endswith(" on /b")
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
     part = Parts(
         base=ReadyBase(lock=planned.lock.base, contexts={"base": "b"}, digest=digest),
         compat=None,
-        foundations={"wheels": "w", "libraries": "l"},
+        parents={"wheels": "w", "libraries": "l"},
         sources=ReadySources(
             lock=sources,
             trees={"torch": Path("/t/tree"), "triton": Path("/u/tree")},
@@ -428,8 +428,10 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
         ),
         tools=ReadyBase(lock=planned.lock.base, contexts={"debs": "/d"}, digest=""),
     )
-    place = Workplace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
-    document = bake_file([planned], place, {planned.target: part}, {}, None, options=BuildOptions())
+    workspace = Workspace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
+    document = bake_file(
+        [planned], workspace, {planned.target: part}, {}, None, options=BuildOptions()
+    )
     target = document["target"][planned.target]
     assert target["contexts"] == {
         "wheels": "w",

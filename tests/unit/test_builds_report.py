@@ -12,7 +12,7 @@ from benchmarks.builds.__main__ import read
 from benchmarks.builds.lab import Lab
 from benchmarks.builds.report import Line, plot, summary, table
 from tests.unit.fakes import FakeRunner
-from torch_images.network import Network
+from torch_images.host.network import Network
 
 FIGURES = {
     "cold": [

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.unit.fakes import FakeRunner
-from torch_images import checkout
-from torch_images.config import Tree
+from torch_images.config.types import Tree
 from torch_images.errors import CommandError, ConfigError, LockError, NetworkError, UsageError
-from torch_images.git import environment
-from torch_images.network import Network
-from torch_images.runner import Completed, Runner
-from torch_images.sources import LockedTree
+from torch_images.fetch import checkout
+from torch_images.host.git import environment
+from torch_images.host.network import Network
+from torch_images.host.runner import Completed, Runner
+from torch_images.locks.sources import LockedTree
 
 URL, COMMIT = "https://host/x", "a" * 40
 ELSEWHERE = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR"}

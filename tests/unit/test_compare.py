@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import zstandard
 
-from torch_images.compare import Comparison, compare
-from torch_images.oci import CONFIG, LAYER, MANIFEST
+from torch_images.oci.diff import Comparison, compare
+from torch_images.oci.layout import CONFIG, LAYER, MANIFEST
 
 Change = Callable[[list[tarfile.TarInfo]], object]
 

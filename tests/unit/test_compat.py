@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from tests.decisions import NOTES
 from tests.packages import compat_deb, compat_lock, elf, make_deb
 from tests.servers import closed_port, web_server
-from torch_images.compat import prepare, read_note
-from torch_images.config import Config
-from torch_images.debs import DebLock
+from torch_images.build.nvidia_require import require_cuda
+from torch_images.config.types import Config
 from torch_images.errors import LockError, NetworkError
-from torch_images.hosts import require_cuda
-from torch_images.network import Network
+from torch_images.fetch.compat import prepare, read_note
+from torch_images.host.network import Network
+from torch_images.locks.debs import DebLock
 
 DEB = compat_deb("13.0", "580.95.05", elf(NOTES["13.0"]))
 
@@ -69,7 +69,7 @@ def test_where_it_cannot_be_had(
         network = Network(compat_mirror=mirror)
         with caplog.at_level(logging.WARNING):
             assert prepare(config.compat, LOCK, "auto", cache=tmp_path, network=network) is None
-        [line] = [r.message for r in caplog.records if r.name == "torch_images.compat"]
+        [line] = [r.message for r in caplog.records if r.name == "torch_images.fetch.compat"]
         assert line.startswith("BUILDING WITHOUT FORWARD COMPATIBILITY: cuda-compat-13-0 580.95.05")
         assert line.endswith(
             "name a mirror with TORCH_IMAGES_COMPAT_MIRROR, or build without it: --compat off"
@@ -202,9 +202,9 @@ def test_hosts_of_minor_version_compatibility_are_let_in(config: Config) -> None
 
 
 def test_a_lock_that_pins_nothing_is_refused(config: Config, root: Path, tmp_path: Path) -> None:
-    from torch_images.debs import format_debs
-    from torch_images.lock import image_lock
-    from torch_images.matrix import choose
+    from torch_images.config.matrix import choose
+    from torch_images.locks.debs import format_debs
+    from torch_images.locks.image_lock import image_lock
 
     for path in (root / "locks").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_images.config import Config
+from torch_images.config.parse import load_config
+from torch_images.config.types import Config
 from torch_images.errors import ConfigError
-from torch_images.load import load_config
 
 Write = Callable[..., Path]
 

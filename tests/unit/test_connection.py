@@ -13,10 +13,10 @@ import pytest
 
 from tests.unit.fakes import FakeRunner
 from tests.unit.test_tasks import invoke
-from torch_images import connection, setup
-from torch_images.connection import Endpoint, current
 from torch_images.errors import EngineError
-from torch_images.runner import Runner
+from torch_images.host import connection, setup
+from torch_images.host.connection import Endpoint, current
+from torch_images.host.runner import Runner
 
 SOCKET = "unix:///var/run/docker.sock"
 MEMORY = {"MetadataPath": "<IN MEMORY>", "TLSPath": "<IN MEMORY>"}

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from torch_images.config import Config
-from torch_images.constraints import VARIABLES, constraints
-from torch_images.lock import image_lock
-from torch_images.matrix import choose, matrix
-from torch_images.render import CONSTRAINTS, environment, render
+from torch_images.build.render import CONSTRAINTS, environment, render
+from torch_images.config.matrix import choose, matrix
+from torch_images.config.types import Config
+from torch_images.layers.constraints import VARIABLES, constraints
+from torch_images.locks.image_lock import image_lock
 
 
 def pins(config: Config, root: Path, **axes: str) -> dict[str, str]:

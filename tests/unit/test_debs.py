@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.debs import (
+from torch_images.errors import LockError
+from torch_images.locks.debs import (
     DebLock,
     LockedDeb,
     changes,
@@ -15,7 +16,6 @@ from torch_images.debs import (
     parse_debs,
     parse_packages,
 )
-from torch_images.errors import LockError
 
 names = st.from_regex(r"[a-z0-9][a-z0-9+.-]{0,12}[a-z0-9+.]", fullmatch=True)
 debs = st.builds(

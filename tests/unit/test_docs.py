@@ -10,10 +10,10 @@ import pytest
 from invoke.parser import Parser
 
 import tasks
-from torch_images.config import Config
+from torch_images.cli.tables import fill, tables
+from torch_images.config.matrix import matrix
+from torch_images.config.types import Config
 from torch_images.jobs import GB, Builder, choose, hours
-from torch_images.matrix import matrix
-from torch_images.tables import fill, tables
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import docker.errors
 import pytest
 
-from torch_images.engine import _registry_error, gpus
 from torch_images.errors import NetworkError, TorchImagesError, UsageError
+from torch_images.host.engine import _registry_error, gpus
 
 
 # The words of moby 26.1 for each case.

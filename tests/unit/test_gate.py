@@ -9,7 +9,7 @@ from typing import Any
 import gate
 import pytest
 
-from torch_images.config import Config
+from torch_images.config.types import Config
 
 COMMIT = "a" * 40
 LOG = """\

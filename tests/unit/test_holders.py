@@ -6,34 +6,36 @@ from pathlib import Path
 
 import pytest
 
-from torch_images.config import Config
+from torch_images.build.plan import plan
+from torch_images.build.render import LABEL_PREFIX, labels
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
-from torch_images.matrix import choose
-from torch_images.planned import plan
-from torch_images.render import LABEL_PREFIX, labels
-from torch_images.tagging import (
+from torch_images.publish.tag_rules import (
     NEW,
     STAYS,
     TAKEN,
     THERE,
-    Holder,
     Move,
     Names,
+    TagTarget,
     moves,
     namespace,
     observed,
 )
 
 NAMES = Names(repository="t", immutable="exact", floating=("short",))
-OURS = Holder(digest="sha256:a", torch="2.11.0", created="2026-11-02", revision="mine")
+OURS = TagTarget(digest="sha256:a", torch="2.11.0", created="2026-11-02", revision="mine")
 
 
 def test_an_image_without_our_labels_is_older_than_any() -> None:
-    assert Holder.of("d", "2026-11-02T03:04:05Z", {}) == Holder(
+    assert TagTarget.of("d", "2026-11-02T03:04:05Z", {}) == TagTarget(
         digest="d", torch="0", created="2026-11-02", revision=""
     )
     told = {f"{LABEL_PREFIX}.torch": "2.1", "org.opencontainers.image.revision": "r"}
-    assert Holder.of("d", "", told) == Holder(digest="d", torch="2.1", created="", revision="r")
+    assert TagTarget.of("d", "", told) == TagTarget(
+        digest="d", torch="2.1", created="", revision="r"
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_what_verification_did_not_see(
     assert caught.value.message.startswith(said)
 
 
-def moved(held: Holder | None) -> list[Move]:
+def moved(held: TagTarget | None) -> list[Move]:
     return list(moves(NAMES, OURS, "r.io/me", lambda _: held, lambda _a, _b: False))
 
 
@@ -75,12 +77,12 @@ def test_tags_that_nobody_has() -> None:
     ("revision", "named", "follows"), [("theirs", "theirs", "theirs"), ("", "unknown", "its")]
 )
 def test_why_a_tag_stays(revision: str, named: str, follows: str) -> None:
-    held = Holder(digest="sha256:b", torch="2.11.0", created="2026-11-02", revision=revision)
+    held = TagTarget(digest="sha256:b", torch="2.11.0", created="2026-11-02", revision=revision)
     immutable, floating = moved(held)
     assert (immutable.state, floating.state) == (TAKEN, STAYS)
     assert immutable.reason == f"it is sha256:b, built from revision {named}"
     assert floating.reason == f"revision mine is not known to follow {follows}"
-    ours = Holder(digest="sha256:a", torch="2.11.0", created="2026-11-02")
+    ours = TagTarget(digest="sha256:a", torch="2.11.0", created="2026-11-02")
     [_, unknown] = moves(NAMES, ours, "r.io/me", lambda _: held, lambda _a, _b: False)
     assert unknown.reason == f"revision unknown is not known to follow {follows}"
 

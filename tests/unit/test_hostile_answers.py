@@ -21,23 +21,23 @@ from hypothesis import strategies as st
 
 from tests.unit.fakes import FakeRunner
 from tests.unit.hostile import DOCUMENTS, RAW_JSON, WORDS, altered_lines, ends_well, json_texts
-from torch_images import oci
-from torch_images.archive import fetch_archives
-from torch_images.build import _digests
-from torch_images.builders import elsewhere
-from torch_images.compare import compare
-from torch_images.config import Config
+from torch_images.build.build import _digests
+from torch_images.config.types import Config
 from torch_images.errors import BuildError, EngineError, NetworkError, TorchImagesError
+from torch_images.fetch.download import fetch_archives
+from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.toolchain import resolve_toolkit
+from torch_images.host.buildx import is_remote
+from torch_images.host.loopback import serving
+from torch_images.host.network import Network
 from torch_images.jsondoc import MalformedError, member, optional, parse
-from torch_images.lock import update
-from torch_images.loopback import serving
-from torch_images.network import Network
-from torch_images.packageindex import PackageIndex
-from torch_images.registry import contents, holder
-from torch_images.runpod import Templates
-from torch_images.sources import LockedArchive, read_sources
-from torch_images.toolchain import resolve_toolkit
-from torch_images.wheels import LockedWheel
+from torch_images.locks.image_lock import update
+from torch_images.locks.sources import LockedArchive, read_sources
+from torch_images.locks.wheels import LockedWheel
+from torch_images.oci import layout as oci
+from torch_images.oci.diff import compare
+from torch_images.publish.registry import contents, lookup
+from torch_images.publish.runpod import Templates
 
 HEX = "0" * 64
 NAME = "ghcr.io/me/torch-cu130:sm120"
@@ -96,7 +96,7 @@ RAW = "docker buildx imagetools inspect --raw"
 
 @given(json_texts(HELD))
 def test_whatever_buildx_says_of_a_name(text: str) -> None:
-    found = ends_well(lambda: holder(NAME, FakeRunner({INSPECT: (0, text)})))
+    found = ends_well(lambda: lookup(NAME, FakeRunner({INSPECT: (0, text)})))
     assert found is None or found.digest.startswith("sha256:")
 
 
@@ -127,7 +127,7 @@ def test_what_buildx_should_not_say(path: tuple[str, ...], value: Any, problem: 
     with pytest.raises(
         NetworkError, match=f"what was said of {NAME} cannot be understood: "
     ) as caught:
-        holder(NAME, FakeRunner({INSPECT: (0, json.dumps(held))}))
+        lookup(NAME, FakeRunner({INSPECT: (0, json.dumps(held))}))
     assert problem in str(caught.value)
 
 
@@ -152,7 +152,7 @@ DESCRIBED = (
 @given(altered_lines(st.just(DESCRIBED)) | WORDS, WORDS)
 def test_whatever_buildx_says_of_a_builder(text: str, context: str) -> None:
     answers = {"docker buildx inspect": (0, text), "docker context show": (0, context)}
-    assert ends_well(lambda: elsewhere("", FakeRunner(answers))) in {True, False, None}
+    assert ends_well(lambda: is_remote("", FakeRunner(answers))) in {True, False, None}
 
 
 # --- layouts --------------------------------------------------------------------------------------

@@ -19,13 +19,13 @@ from tests.libraries import library
 from tests.packages import compat_deb, elf, make_deb
 from tests.unit.hostile import WORDS, ends_well
 from tests.wheels import make_wheel
-from torch_images.base import repository
-from torch_images.compat import read_note
-from torch_images.debfile import files
-from torch_images.debs import LockedDeb
 from torch_images.errors import BuildError, LockError
 from torch_images.fatbin import PruneError, prune, section
-from torch_images.wheellayer import write_layer
+from torch_images.fetch.bootstrap import repository
+from torch_images.fetch.compat import read_note
+from torch_images.layers.install import write_layer
+from torch_images.locks.debfile import files
+from torch_images.locks.debs import LockedDeb
 
 INFO = "a-1.dist-info"
 NAMES = st.sampled_from(

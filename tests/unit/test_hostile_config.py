@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from torch_images.config.parse import load_config
 from torch_images.errors import ConfigError
-from torch_images.load import load_config
 
 Write = Callable[..., Path]
 
@@ -243,7 +243,7 @@ def test_depth_does_not_end_the_process(tmp_path: Path) -> None:
     """The parser in C calls itself for each level: what got through to it ended Python itself."""
     path = tmp_path / "images.yaml"
     path.write_text("[" * 90_000)
-    code = "import sys, pathlib, torch_images.yamlnode as y; y.load(pathlib.Path(sys.argv[1]))"
+    code = "import sys, pathlib, torch_images.config.yaml_nodes as y; y.load(pathlib.Path(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
     )

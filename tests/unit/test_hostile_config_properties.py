@@ -18,10 +18,8 @@ import yaml
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from torch_images.config import Config
-from torch_images.debs import read_debs
-from torch_images.errors import TorchImagesError
-from torch_images.inputs import (
+from torch_images.build.render import render
+from torch_images.config.lock_requests import (
     image_inputs,
     inputs,
     source_input,
@@ -31,13 +29,15 @@ from torch_images.inputs import (
     variant_inputs,
     wheel_input,
 )
-from torch_images.load import load_config
-from torch_images.lock import ImageLock
-from torch_images.matrix import ImageSpec, choose, describe, matrix
-from torch_images.render import render
-from torch_images.sources import read_sources
-from torch_images.tagging import floating
-from torch_images.wheels import WheelLock, read_lock
+from torch_images.config.matrix import ImageSpec, choose, describe, matrix
+from torch_images.config.parse import load_config
+from torch_images.config.types import Config
+from torch_images.errors import TorchImagesError
+from torch_images.locks.debs import read_debs
+from torch_images.locks.image_lock import ImageLock
+from torch_images.locks.sources import read_sources
+from torch_images.locks.wheels import WheelLock, read_lock
+from torch_images.publish.tag_rules import floating
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ROOT / "locks"
@@ -262,8 +262,8 @@ SYNTAX = (
 )
 def test_any_syntax_is_refused_or_can_be_made(path: Path, pieces: list[tuple[int, str]]) -> None:
     text = TEXT
-    for place, piece in pieces:
-        text = text[:place] + piece + text[place:]
+    for workspace, piece in pieces:
+        text = text[:workspace] + piece + text[workspace:]
     path.write_text(text)
     event("refused" if keeps_its_promises(path) is None else "made")
 

@@ -15,20 +15,27 @@ from hypothesis import strategies as st
 
 from tests.unit.conftest import ROOT
 from tests.unit.hostile import altered_lines, ends_well
-from torch_images import complete
-from torch_images.config import Config
-from torch_images.debs import format_debs, parse_debs, parse_packages, read_debs
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config
 from torch_images.errors import LockError
-from torch_images.lock import AnyLock, ImageLock, image_lock, parse_image_lock, read_date, update
-from torch_images.matrix import choose
-from torch_images.sources import (
+from torch_images.locks import complete
+from torch_images.locks.debs import format_debs, parse_debs, parse_packages, read_debs
+from torch_images.locks.image_lock import (
+    AnyLock,
+    ImageLock,
+    image_lock,
+    parse_image_lock,
+    read_date,
+    update,
+)
+from torch_images.locks.sources import (
     LockedArchive,
     SourceLock,
     format_sources,
     parse_sources,
     read_sources,
 )
-from torch_images.wheels import format_lock, parse_lock, read_lock
+from torch_images.locks.wheels import format_lock, parse_lock, read_lock
 
 LOCKS = ROOT / "locks"
 # One of each grammar, cut to a size that leaves time for many examples.

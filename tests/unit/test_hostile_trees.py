@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_tasks import invoke
-from torch_images import checkout, toolchain
-from torch_images.build import revision
-from torch_images.config import Config, Tree
+from torch_images.build.build import revision
+from torch_images.config.types import Config, Tree
 from torch_images.errors import (
     ConfigError,
     LockError,
@@ -19,9 +18,10 @@ from torch_images.errors import (
     TorchImagesError,
     UsageError,
 )
-from torch_images.network import Network
-from torch_images.runner import Runner
-from torch_images.sources import LockedTree
+from torch_images.fetch import checkout, toolchain
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.locks.sources import LockedTree
 
 INFO = '{"llvm_hash": "%s", "build_number": %s, "sha256sum": {"ubuntu-x64": "%s"}}'
 HOOK = "./hook.sh"
@@ -261,12 +261,12 @@ def test_the_repository_that_git_is_at_work_in_stays(
 def test_what_the_user_hands_to_git_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outer, elsewhere = made(tmp_path / "outer"), "https://nowhere.invalid/outer"
+    outer, is_remote = made(tmp_path / "outer"), "https://nowhere.invalid/outer"
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", f"url.{outer}.insteadOf")
-    monkeypatch.setenv("GIT_CONFIG_VALUE_0", elsewhere)
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", is_remote)
     head = git(outer, "rev-parse", "HEAD")
-    assert (check_out(elsewhere, tmp_path / "cache", head) / "file").read_text() == "outer"
+    assert (check_out(is_remote, tmp_path / "cache", head) / "file").read_text() == "outer"
 
 
 def named(config: Config, repository: str, cache: Path) -> Tree:

@@ -12,22 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from torch_images.config import Config
-from torch_images.debs import DebLock, read_debs
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config
 from torch_images.errors import LockError
-from torch_images.lock import (
+from torch_images.locks.debs import DebLock, read_debs
+from torch_images.locks.image_lock import (
     AnyLock,
     ImageLock,
     compat_versions,
     image_lock,
     parse_image_lock,
     read_date,
-    settled,
     update,
+    with_locked_trees,
 )
-from torch_images.matrix import choose
-from torch_images.sources import SourceLock, read_sources
-from torch_images.wheels import read_lock
+from torch_images.locks.sources import SourceLock, read_sources
+from torch_images.locks.wheels import read_lock
 
 UBUNTU = "base-ubuntu24.04-cu130"
 
@@ -175,7 +175,7 @@ def test_an_image_is_settled_on_the_trees_of_its_lock(config: Config, fork: Imag
         replace(tree, repository=f"https://mine/{tree.name}", commit=digit * 40, version=digit)
         for tree, digit in zip(fork.sources.trees, "12", strict=True)
     )
-    found = settled(spec, replace(fork, sources=replace(fork.sources, trees=trees)))
+    found = with_locked_trees(spec, replace(fork, sources=replace(fork.sources, trees=trees)))
     for tree in trees:
         chosen = getattr(found.source, tree.name)
         assert (chosen.repository, chosen.commit, chosen.version) == (
@@ -184,7 +184,10 @@ def test_an_image_is_settled_on_the_trees_of_its_lock(config: Config, fork: Imag
             tree.version,
         )
     plain = choose(config)
-    assert settled(plain, image_lock(config, plain, Path(__file__).parents[2] / "locks")) == plain
+    assert (
+        with_locked_trees(plain, image_lock(config, plain, Path(__file__).parents[2] / "locks"))
+        == plain
+    )
 
 
 def test_an_image_without_compat_says_so_in_its_locks(lock: ImageLock) -> None:

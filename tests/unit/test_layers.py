@@ -20,13 +20,13 @@ import zstandard
 from tests.libraries import library
 from tests.servers import closed_port, web_server
 from tests.wheels import StandIn, index, make_wheel
-from torch_images.config import Removal
+from torch_images.config.types import Removal
 from torch_images.errors import BuildError, LockError, NetworkError
-from torch_images.layerplan import LayerPlan, plan_layers
-from torch_images.layers import ReadyLayer, making
-from torch_images.network import Network
-from torch_images.oci import EPOCH
-from torch_images.wheellayer import write_layer
+from torch_images.host.network import Network
+from torch_images.layers.install import write_layer
+from torch_images.layers.make import ReadyLayer, making
+from torch_images.layers.plan import LayerPlan, plan_layers
+from torch_images.oci.layout import EPOCH
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 FILES = {
@@ -99,9 +99,9 @@ def test_the_record_names_every_file_with_its_hash(wheel: Path) -> None:
 
 
 def test_equal_wheels_give_equal_bytes(wheel: Path, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    copy = elsewhere / wheel.name
+    is_remote = tmp_path / "elsewhere"
+    is_remote.mkdir()
+    copy = is_remote / wheel.name
     copy.write_bytes(wheel.read_bytes())
     os.utime(copy, (1, 1))
     old = os.umask(0o077)

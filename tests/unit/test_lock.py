@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from torch_images.config import Config
+from torch_images.config.lock_requests import inputs
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError
-from torch_images.inputs import inputs
-from torch_images.lock import ImageLock, image_lock, parse_image_lock, update
-from torch_images.matrix import choose
-from torch_images.wheels import LockedWheel, WheelLock, read_lock
+from torch_images.locks.image_lock import ImageLock, image_lock, parse_image_lock, update
+from torch_images.locks.wheels import LockedWheel, WheelLock, read_lock
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch_images.config import Config
-from torch_images.manifest import _layers
-from torch_images.matrix import choose
-from torch_images.planned import plan
+from torch_images.build.plan import plan
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config
+from torch_images.publish.datasheet import _layers
 
 
 def held(config: Config, root: Path, history: list[str], **axes: str) -> list[str]:

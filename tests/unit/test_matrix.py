@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_images.arch import Capability
-from torch_images.config import Architecture, Config
+from torch_images.config.matrix import choose, describe, find, matrix, select
+from torch_images.config.parse import load_config
+from torch_images.config.types import Architecture, Config
 from torch_images.errors import UsageError
-from torch_images.load import load_config
-from torch_images.matrix import choose, describe, find, matrix, select
 
 CONFIG = load_config(Path(__file__).resolve().parents[2] / "images.yaml")
 

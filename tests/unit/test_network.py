@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from torch_images.errors import ConfigError
-from torch_images.network import Network, detect
+from torch_images.host.network import Network, detect
 
 
 def test_a_bundle_that_the_environment_names(tmp_path: Path) -> None:

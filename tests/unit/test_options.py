@@ -7,11 +7,11 @@ from pathlib import Path
 import options
 import pytest
 
-from torch_images.config import Config
-from torch_images.lock import image_lock
-from torch_images.matrix import choose
-from torch_images.options import known_options
-from torch_images.recipe import recipes
+from torch_images.build.compile_recipe import recipes
+from torch_images.config.matrix import choose
+from torch_images.config.pytorch_options import known_options
+from torch_images.config.types import Config
+from torch_images.locks.image_lock import image_lock
 
 # What the fork's own CI sets, and what of it exists; checked against PyTorch's files.
 REAL = {"USE_FBGEMM", "USE_CUDNN", "USE_NCCL", "USE_FLASH_ATTENTION", "USE_MEM_EFF_ATTENTION"}

@@ -18,14 +18,17 @@ from hypothesis import strategies as st
 
 from tests.unit.fakes import FakeRunner
 from tests.unit.test_tasks import invoke
-from torch_images import bake, bench_tasks, build, outputs, prune, publish
-from torch_images.config import Config
-from torch_images.engine import Engine
+from torch_images.build import bake, build
+from torch_images.build.plan import ImagePlan
+from torch_images.build.render import Context, ContextFile, write_context
+from torch_images.cli import bench_tasks
+from torch_images.config.types import Config
 from torch_images.errors import UsageError
-from torch_images.network import Network
-from torch_images.planned import Planned
-from torch_images.render import Context, ContextFile, write_context
-from torch_images.workplace import Workplace
+from torch_images.host import outputs
+from torch_images.host.engine import Engine
+from torch_images.host.network import Network
+from torch_images.host.workspace import Workspace
+from torch_images.maintain import clean, prune
 
 IMAGE = "cu130-sm120-wheel-bookworm-runtime"
 CONTEXT = Context(
@@ -251,13 +254,13 @@ def test_wheels_are_refused_before_hours_of_compiling(
     config: Config, root: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "torch-2.11.0-cp311-cp311-linux_x86_64.whl").write_text("mine")
-    place = Workplace(root=root, cache=tmp_path / "c", network=Network(), locks=root / "locks")
+    workspace = Workspace(root=root, cache=tmp_path / "c", network=Network(), locks=root / "locks")
     run = FakeRunner()
     with pytest.raises(UsageError, match=r"has torch-2\.11\.0-.*, which was not written by this"):
         build.export(
             config,
-            cast("Planned", None),
-            place,
+            cast("ImagePlan", None),
+            workspace,
             bake.BuildOptions(),
             tmp_path,
             engine=cast("Engine", None),
@@ -340,14 +343,18 @@ def test_cleaning_leaves_what_is_no_context(tmp_path: Path) -> None:
         def tags(self, prefix: str = "") -> tuple[str, ...]:
             return ()
 
-    place = Workplace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
-    (place.output / "cuda-notes").mkdir(parents=True)
-    (place.output / "cu.txt").write_text("mine")
-    (place.output / "cu130-link").symlink_to(tmp_path / "kept")
+    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
+    (workspace.output / "cuda-notes").mkdir(parents=True)
+    (workspace.output / "cu.txt").write_text("mine")
+    (workspace.output / "cu130-link").symlink_to(tmp_path / "kept")
     made = Context(id="x", files=(ContextFile(path="layers.json", data=b"[]"),))
     write_context(made, tmp_path / "kept")
-    write_context(made, place.output / "cu130-x")
-    lines = publish.clean(place, cast("Engine", NoImages()), FakeRunner())
+    write_context(made, workspace.output / "cu130-x")
+    lines = clean.clean(workspace, cast("Engine", NoImages()), FakeRunner())
     assert lines == ("removed build/cu130-x",)
     assert (tmp_path / "kept/layers.json").is_file()
-    assert sorted(p.name for p in place.output.iterdir()) == ["cu.txt", "cu130-link", "cuda-notes"]
+    assert sorted(p.name for p in workspace.output.iterdir()) == [
+        "cu.txt",
+        "cu130-link",
+        "cuda-notes",
+    ]

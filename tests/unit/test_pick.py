@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.config import Config
+from torch_images.config.types import Config
 from torch_images.errors import UsageError
-from torch_images.lock import compat_versions
-from torch_images.pick import answer, find_driver, find_gpu, pick
+from torch_images.locks.image_lock import compat_versions
+from torch_images.publish.pick import answer, find_driver, find_gpu, pick
 
 COMPAT, MINOR = "uses the compat library", "by minor version compatibility"
 

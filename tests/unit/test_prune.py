@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.fakes import FakeRunner
-from torch_images.cached import keep, mark, used
-from torch_images.engine import Engine
 from torch_images.errors import UsageError
-from torch_images.prune import (
+from torch_images.host.cache import keep, mark, used
+from torch_images.host.engine import Engine
+from torch_images.maintain.prune import (
     Item,
     Limits,
     build_cache,

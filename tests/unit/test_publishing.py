@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from torch_images import registry
-from torch_images.config import Config
-from torch_images.engine import Engine, ImageInfo
+from torch_images.build.plan import plan
+from torch_images.build.render import LABEL_PREFIX, labels
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config
 from torch_images.errors import NetworkError, PublishError, PushError, UsageError, VerifyError
-from torch_images.matrix import choose
-from torch_images.network import Network
-from torch_images.planned import plan
-from torch_images.publish import Proved
-from torch_images.push import Transfer, in_engine, preview, push, unpublished
-from torch_images.render import LABEL_PREFIX, labels
-from torch_images.runner import Completed, Runner
-from torch_images.tagging import MOVES, NEW, STAYS, THERE, Holder, Move
-from torch_images.verify import VerifyReport
-from torch_images.workplace import Workplace
+from torch_images.host.engine import Engine, ImageInfo
+from torch_images.host.network import Network
+from torch_images.host.runner import Completed, Runner
+from torch_images.host.workspace import Workspace
+from torch_images.publish import registry
+from torch_images.publish.push import Transfer, in_engine, preview, push, unpublished
+from torch_images.publish.tag_rules import MOVES, NEW, STAYS, THERE, Move, TagTarget
+from torch_images.verify.identify import VerifiedImage
+from torch_images.verify.verify import VerifyReport
 
 DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 REVISION = "org.opencontainers.image.revision"
@@ -31,7 +31,7 @@ IMMUTABLE = "2.11.0-sm120-runtime-"
 
 
 @pytest.fixture
-def image(config: Config, root: Path) -> Proved:
+def image(config: Config, root: Path) -> VerifiedImage:
     [planned] = plan(config, [choose(config, arch="12.0")], root, root / "locks")
     told = {**labels(config, planned.spec, planned.lock), REVISION: "ours"}
     info = ImageInfo(id=DIGEST, size=1, labels=told, config={}, created="2026-11-02T00:00:00Z")
@@ -39,7 +39,7 @@ def image(config: Config, root: Path) -> Proved:
     report = VerifyReport(
         digest=DIGEST, id=planned.spec.id, suite="", checks=(), observed=seen, seconds=1
     )
-    return Proved(planned=planned, info=info, report=report)
+    return VerifiedImage(planned=planned, info=info, report=report)
 
 
 class Watched(Runner):
@@ -55,27 +55,29 @@ class Watched(Runner):
 
 def previewed(
     config: Config,
-    image: Proved,
-    held: Mapping[str, Holder],
+    image: VerifiedImage,
+    held: Mapping[str, TagTarget],
     folder: Path,
     run: Runner | None = None,
 ) -> dict[str, Move]:
-    place = Workplace(root=folder, cache=folder, network=Network(), locks=folder)
-    found = preview(config, image, "r.io/me", look=held.get, place=place, run=run or Runner())
+    workspace = Workspace(root=folder, cache=folder, network=Network(), locks=folder)
+    found = preview(
+        config, image, "r.io/me", lookup=held.get, workspace=workspace, run=run or Runner()
+    )
     return {move.reference.removeprefix("r.io/me/torch-cu130:"): move for move in found}
 
 
-def holder(**changes: str) -> Holder:
-    return Holder(
+def target(**changes: str) -> TagTarget:
+    return TagTarget(
         **{"digest": OTHER, "torch": "2.11.0", "created": "2026-11-01", "revision": "x", **changes}
     )
 
 
-def test_what_a_push_would_do(config: Config, image: Proved, tmp_path: Path) -> None:
+def test_what_a_push_would_do(config: Config, image: VerifiedImage, tmp_path: Path) -> None:
     held = {
-        "r.io/me/torch-cu130:sm120": holder(),
-        "r.io/me/torch-cu130:2.11-sm120": holder(created="2026-11-03"),
-        "r.io/me/torch-cu130:2.11.0-sm120": holder(digest=DIGEST),
+        "r.io/me/torch-cu130:sm120": target(),
+        "r.io/me/torch-cu130:2.11-sm120": target(created="2026-11-03"),
+        "r.io/me/torch-cu130:2.11.0-sm120": target(digest=DIGEST),
     }
     found = previewed(config, image, held, tmp_path)
     [first, *others] = found
@@ -87,10 +89,10 @@ def test_what_a_push_would_do(config: Config, image: Proved, tmp_path: Path) -> 
 
 
 def test_an_immutable_tag_of_another_image_stops_everything(
-    config: Config, image: Proved, tmp_path: Path
+    config: Config, image: VerifiedImage, tmp_path: Path
 ) -> None:
     tag = image.info.labels["org.opencontainers.image.version"]
-    held = {f"r.io/me/torch-cu130:{tag}": holder()}
+    held = {f"r.io/me/torch-cu130:{tag}": target()}
     with pytest.raises(
         PublishError,
         match=rf"^r.io/me/torch-cu130:{IMMUTABLE}[0-9a-f]+ names another image and never moves: "
@@ -100,7 +102,7 @@ def test_an_immutable_tag_of_another_image_stops_everything(
 
 
 def test_tags_that_verification_did_not_see_are_refused(
-    config: Config, image: Proved, tmp_path: Path
+    config: Config, image: VerifiedImage, tmp_path: Path
 ) -> None:
     image.report.observed["torch"] = "2.10.0+cu130"  # type: ignore[index]
     with pytest.raises(VerifyError, match=r"saw torch 2\.10\.0, the tag says 2\.11\.0"):
@@ -108,7 +110,7 @@ def test_tags_that_verification_did_not_see_are_refused(
 
 
 def test_on_the_same_day_a_later_commit_of_this_checkout_moves(
-    config: Config, image: Proved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Config, image: VerifiedImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@localhost"]
     subprocess.run([*git, "init", "--quiet"], check=True)
@@ -136,7 +138,7 @@ def test_on_the_same_day_a_later_commit_of_this_checkout_moves(
 
     def state(ours: str, theirs: str) -> str:
         image.info.labels[REVISION] = ours  # type: ignore[index]
-        held = {"r.io/me/torch-cu130:sm120": holder(created="2026-11-02", revision=theirs)}
+        held = {"r.io/me/torch-cu130:sm120": target(created="2026-11-02", revision=theirs)}
         return previewed(config, image, held, tmp_path, run)["sm120"].state
 
     assert state(second, first) == MOVES
@@ -155,22 +157,22 @@ def test_on_the_same_day_a_later_commit_of_this_checkout_moves(
 
 
 def test_without_git_nothing_is_known_to_follow(
-    config: Config, image: Proved, tmp_path: Path
+    config: Config, image: VerifiedImage, tmp_path: Path
 ) -> None:
-    held = {"r.io/me/torch-cu130:sm120": holder(created="2026-11-02")}
+    held = {"r.io/me/torch-cu130:sm120": target(created="2026-11-02")}
     assert previewed(config, image, held, tmp_path)["sm120"].state == STAYS
 
 
 def test_what_nobody_has_published(config: Config, root: Path, tmp_path: Path) -> None:
     specs = [choose(config, arch=arch) for arch in ("9.0", "12.0", "8.0")]
-    place = Workplace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+    workspace = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
     asked: list[str] = []
 
-    def look(name: str) -> Holder | None:
+    def lookup(name: str) -> TagTarget | None:
         asked.append(name)
-        return holder() if ":2.11.0-sm120-" in name else None
+        return target() if ":2.11.0-sm120-" in name else None
 
-    found = unpublished(config, specs, "r.io/me", look=look, place=place)
+    found = unpublished(config, specs, "r.io/me", lookup=lookup, workspace=workspace)
     images = plan(config, specs, root, root / "locks")
     names = [
         f"r.io/me/{p.spec.repository}:"
@@ -216,7 +218,7 @@ class Stub(Engine):
 
 def test_the_holder_of_a_name_in_the_engine() -> None:
     assert in_engine("gone", Stub()) is None
-    assert in_engine("here", Stub()) == Holder(
+    assert in_engine("here", Stub()) == TagTarget(
         digest=DIGEST, torch="2.9.0", created="2026-01-02", revision="r"
     )
 
@@ -233,7 +235,7 @@ def pushed(
 ) -> tuple[list[str], list[float]]:
     said: list[str] = []
     waits: list[float] = []
-    monkeypatch.setattr(registry, "persist", partial(registry.persist, sleep=waits.append))
+    monkeypatch.setattr(registry, "retry", partial(registry.retry, sleep=waits.append))
     transfer = Transfer(lambda _sent, _size: None)
     push(DIGEST, PLAN, engine, retries=retries, transfer=transfer, say=said.append)
     return said, waits

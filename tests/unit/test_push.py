@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.fakes import FakeRunner
 from torch_images.errors import NetworkError, TorchImagesError, UsageError
-from torch_images.push import Transfer
-from torch_images.registry import holder, persist, problem
+from torch_images.publish.push import Transfer
+from torch_images.publish.registry import lookup, problem, retry
 
 NAME = "ghcr.io/me/torch-cu130:sm120"
 
@@ -31,7 +31,7 @@ class Failing:
 def tried(failing: Failing, retries: int) -> tuple[str, list[float]]:
     waits: list[float] = []
     try:
-        found = persist(
+        found = retry(
             failing,
             retries=retries,
             say=lambda _: None,
@@ -58,7 +58,7 @@ def test_a_refusal_is_not_repeated() -> None:
         raise UsageError("no")
 
     with pytest.raises(UsageError):
-        persist(refused, retries=9, say=lambda _: None, sleep=lambda _: pytest.fail("waited"))
+        retry(refused, retries=9, say=lambda _: None, sleep=lambda _: pytest.fail("waited"))
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,15 @@ def test_who_holds_a_name() -> None:
         '"config": {"Labels": {"io.github.torch-images.torch": "2.11.0", '
         '"org.opencontainers.image.revision": "abc"}}}}'
     )
-    found = holder(NAME, FakeRunner({inspect: (0, answer)}))
+    found = lookup(NAME, FakeRunner({inspect: (0, answer)}))
     assert found
     assert (found.digest, found.torch, found.created, found.revision) == (
         *(f"sha256:{'a' * 64}", "2.11.0", "2026-11-02"),
         "abc",
     )
-    assert holder(NAME, FakeRunner({inspect: (1, f"ERROR: {NAME}: not found\n")})) is None
+    assert lookup(NAME, FakeRunner({inspect: (1, f"ERROR: {NAME}: not found\n")})) is None
     with pytest.raises(NetworkError, match=r"ghcr.io could not be reached: connection refused"):
-        holder(NAME, FakeRunner({inspect: (1, "ERROR: connection refused")}))
+        lookup(NAME, FakeRunner({inspect: (1, "ERROR: connection refused")}))
 
 
 def test_a_transfer_counts_bytes_and_layers() -> None:

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from urllib3.util import Retry
 
 from tests.servers import closed_port
-from torch_images.archive import read
 from torch_images.errors import CommandError, NetworkError, TorchImagesError
-from torch_images.loopback import serving
-from torch_images.network import Network, detect
-from torch_images.packageindex import PackageIndex
+from torch_images.fetch.download import read
+from torch_images.fetch.packageindex import PackageIndex
+from torch_images.host.loopback import serving
+from torch_images.host.network import Network, detect
+from torch_images.host.runner import Runner
+from torch_images.locks.wheels import LockedWheel
 from torch_images.redact import SHORTEST, Lines, Redactor, redact, stream
-from torch_images.runner import Runner
-from torch_images.wheels import LockedWheel
 
 ODD = "p@s/s#w%rd?&=:+~'\"\\é"  # every character that URLs, shells, JSON or CSV treat specially
 # Variables whose value is a URL with a user's name and password.
@@ -279,8 +279,8 @@ def test_a_traceback_shows_no_secret(root: Path, tmp_path: Path, start: str) -> 
         "import os, sys\n"
         "from torch_images.program import adopt\n"
         "adopt()\n"
-        "from torch_images import cli\n"
-        "@cli.verb()\n"
+        "from torch_images.cli import verb\n"
+        "@verb.verb()\n"
         "def fail(c):\n"
         "    '''Fail.'''\n"
         "    print(os.environ['A_TOKEN'])\n"

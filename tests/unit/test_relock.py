@@ -11,15 +11,16 @@ import pytest
 
 from tests.servers import web_server
 from tests.unit.fakes import FakeRunner
-from torch_images import relock, report
-from torch_images.config import Base
-from torch_images.debs import DebLock, LockedDeb, format_debs
+from torch_images.cli import report
+from torch_images.config.lock_requests import LockRequest
+from torch_images.config.types import Base
 from torch_images.errors import LockError
-from torch_images.inputs import Input
-from torch_images.network import Network
-from torch_images.relock import Finding, check, require
-from torch_images.resolver import Resolver
-from torch_images.wheels import LockedWheel, WheelLock, format_lock
+from torch_images.fetch import update
+from torch_images.fetch.apt import Resolver
+from torch_images.fetch.update import Finding, check, require
+from torch_images.host.network import Network
+from torch_images.locks.debs import DebLock, LockedDeb, format_debs
+from torch_images.locks.wheels import LockedWheel, WheelLock, format_lock
 
 TODAY = datetime.date(2026, 1, 1)
 BASE = Base(
@@ -87,14 +88,14 @@ def test_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             wheel(name, "2" if name == "newer" else "1") for name in names if name != "unneeded"
         ),
     )
-    monkeypatch.setattr(relock, "resolve", lambda *_, **__: fresh)
+    monkeypatch.setattr(update, "resolve", lambda *_, **__: fresh)
     pages = {f"/simple/{name}/": page(wheel(name)) for name in names}
     pages["/simple/altered/"] = page(wheel("altered", sha256="f" * 64))
     pages["/simple/gone/"] = page(wheel("gone", "3"))
     pages["/simple/yanked/"] = page(wheel("yanked"), extra=' data-yanked="broken"')
     with web_server(pages) as (url, _):
         network = Network(index=f"{url}/simple")
-        item = Input(name="w", request=("same",), python="3.11")
+        item = LockRequest(name="w", request=("same",), python="3.11")
         findings = check(item, tmp_path, sources(network), tmp_path)
     assert states(findings) == {
         "altered": ("altered", f"expected sha256:{'0' * 64}, found sha256:{'f' * 64}"),
@@ -116,9 +117,9 @@ def test_what_cannot_be_resolved_any_more_is_still_looked_up(
         name="w", date=TODAY, python="3.11", request=("a",), wheels=(wheel("a"), wheel("b"))
     )
     (tmp_path / "w.txt").write_text(format_lock(lock))
-    monkeypatch.setattr(relock, "resolve", fail)
+    monkeypatch.setattr(update, "resolve", fail)
     with web_server({"/simple/b/": page(wheel("b"))}) as (url, _):
-        item = Input(name="w", request=("a",), python="3.11")
+        item = LockRequest(name="w", request=("a",), python="3.11")
         findings = check(item, tmp_path, sources(Network(index=f"{url}/simple")), tmp_path)
     assert [f.state for f in findings] == ["vanished", "unchanged"]
 
@@ -160,7 +161,7 @@ def test_packages(tmp_path: Path) -> None:
     files["/snapshots/debian/20260101T235959Z/pool/kept_1_all.deb"] = b""
     with web_server(files) as (url, _):
         base = dataclasses.replace(BASE, images=(), snapshot=f"{url}/snapshots")
-        item = Input(name="base-x", request=("a",), base=base)
+        item = LockRequest(name="base-x", request=("a",), base=base)
         facts = sources(latest=latest, mirror=f"{url}/debian")
         findings = check(item, tmp_path, facts, tmp_path)
     assert states(findings) == {
@@ -184,7 +185,7 @@ def test_packages(tmp_path: Path) -> None:
 def test_a_base_image(tmp_path: Path, digests: dict[str, str], state: str, detail: str) -> None:
     lock = debs(deb("aa"), image=f"host/i:1@{DIGEST}")
     (tmp_path / "base-x.txt").write_text(format_debs(lock))
-    item = Input(name="base-x", request=("a",), base=BASE, image="host/i:1")
+    item = LockRequest(name="base-x", request=("a",), base=BASE, image="host/i:1")
     image, package = check(
         item, tmp_path, sources(latest=debs(deb("aa")), digests=digests), tmp_path
     )

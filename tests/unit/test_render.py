@@ -11,12 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.config import Config
-from torch_images.errors import ConfigError
-from torch_images.load import load_config
-from torch_images.lock import ImageLock, image_lock
-from torch_images.matrix import ImageSpec, choose, matrix
-from torch_images.render import (
+from torch_images.build.render import (
     comment,
     environment,
     labels,
@@ -27,6 +22,11 @@ from torch_images.render import (
     wheel_groups,
     write_context,
 )
+from torch_images.config.matrix import ImageSpec, choose, matrix
+from torch_images.config.parse import load_config
+from torch_images.config.types import Config
+from torch_images.errors import ConfigError
+from torch_images.locks.image_lock import ImageLock, image_lock
 
 
 def lock_of(config: Config, root: Path, spec: ImageSpec) -> ImageLock:

@@ -5,27 +5,27 @@ from pathlib import Path
 import pytest
 
 from tests.unit.fakes import FakeRunner
-from torch_images.compare import Difference
+from torch_images.cli.report import differences, verdict
 from torch_images.errors import UsageError
-from torch_images.network import Network
-from torch_images.report import differences, verdict
-from torch_images.reproduce import DIFFERENT, IDENTICAL, SAME_CONTENT, Verdict, _check_out
-from torch_images.workplace import Workplace
+from torch_images.host.network import Network
+from torch_images.host.workspace import Workspace
+from torch_images.oci.diff import Difference
+from torch_images.verify.reproduce import DIFFERENT, IDENTICAL, SAME_CONTENT, Verdict, _check_out
 
 COMMIT, HOME = "c" * 40, "https://example.org/project"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Workplace:
+def workspace(tmp_path: Path) -> Workspace:
     root = tmp_path / "project"
     (root / ".git").mkdir(parents=True)
     (root / "build").mkdir()
     (root / "scripts" / "build").mkdir(parents=True)
-    return Workplace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+    return Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
 
 
-def runner(place: Workplace, *, here: bool = True, dirty: bool = False) -> FakeRunner:
-    git = f"git -C {place.root}"
+def runner(workspace: Workspace, *, here: bool = True, dirty: bool = False) -> FakeRunner:
+    git = f"git -C {workspace.root}"
     return FakeRunner(
         {
             f"{git} rev-parse": (0, COMMIT),
@@ -37,36 +37,38 @@ def runner(place: Workplace, *, here: bool = True, dirty: bool = False) -> FakeR
 
 @pytest.mark.parametrize("here", [True, False])
 def test_a_revision_comes_from_here_or_a_trusted_place(
-    place: Workplace, tmp_path: Path, here: bool
+    workspace: Workspace, tmp_path: Path, here: bool
 ) -> None:
-    run = runner(place, here=here)
-    _check_out(COMMIT, tmp_path / "copy", place, HOME, run)
+    run = runner(workspace, here=here)
+    _check_out(COMMIT, tmp_path / "copy", workspace, HOME, run)
     [clone] = [command for command in run.commands if "clone" in command]
-    assert clone[-2:] == [str(place.root) if here else HOME, str(tmp_path / "copy")]
+    assert clone[-2:] == [str(workspace.root) if here else HOME, str(tmp_path / "copy")]
     assert run.commands[-1][-2:] == ["--detach", COMMIT]
 
 
-def test_uncommitted_files_are_copied_while_they_are_here(place: Workplace, tmp_path: Path) -> None:
-    run = runner(place, dirty=True)
-    _check_out(f"{COMMIT}-dirty", tmp_path / "copy", place, HOME, run)
+def test_uncommitted_files_are_copied_while_they_are_here(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    run = runner(workspace, dirty=True)
+    _check_out(f"{COMMIT}-dirty", tmp_path / "copy", workspace, HOME, run)
     assert not [command for command in run.commands if "clone" in command]
     assert (tmp_path / "copy" / "scripts" / "build").is_dir()
     assert not (tmp_path / "copy" / "build").exists()
 
 
 @pytest.mark.parametrize("named", ["", f"{COMMIT}-dirty"])
-def test_files_that_are_gone_are_refused(place: Workplace, tmp_path: Path, named: str) -> None:
+def test_files_that_are_gone_are_refused(workspace: Workspace, tmp_path: Path, named: str) -> None:
     with pytest.raises(UsageError, match=r"from files that no commit has.*commit, build again"):
-        _check_out(named, tmp_path / "copy", place, HOME, runner(place))
+        _check_out(named, tmp_path / "copy", workspace, HOME, runner(workspace))
 
 
-def test_a_revision_that_nobody_has(place: Workplace, tmp_path: Path) -> None:
-    run = runner(place, here=False)
+def test_a_revision_that_nobody_has(workspace: Workspace, tmp_path: Path) -> None:
+    run = runner(workspace, here=False)
     run.answers["git clone"] = (128, "fatal: repository not found")
     with pytest.raises(
         UsageError, match=r"could not be had from https.*not found; name a repository"
     ):
-        _check_out(COMMIT, tmp_path / "copy", place, HOME, run)
+        _check_out(COMMIT, tmp_path / "copy", workspace, HOME, run)
 
 
 def made(outcome: str, *found: Difference) -> Verdict:
@@ -114,8 +116,8 @@ def test_differences_are_a_table() -> None:
 
 
 @pytest.mark.parametrize("named", ["--orphan=x", "main", "c" * 39, f"{COMMIT} ", "HEAD~1"])
-def test_a_label_can_say_anything(place: Workplace, tmp_path: Path, named: str) -> None:
-    run = runner(place)
+def test_a_label_can_say_anything(workspace: Workspace, tmp_path: Path, named: str) -> None:
+    run = runner(workspace)
     with pytest.raises(UsageError, match=f"the image's revision '{named}' is not a commit; build"):
-        _check_out(named, tmp_path / "copy", place, HOME, run)
+        _check_out(named, tmp_path / "copy", workspace, HOME, run)
     assert not [words for words in run.commands if "clone" in words or "checkout" in words]

@@ -9,7 +9,7 @@ import termios
 import pytest
 
 from torch_images.errors import CommandError, TorchImagesError
-from torch_images.runner import Runner
+from torch_images.host.runner import Runner
 
 
 def test_a_failure_can_be_replayed() -> None:
@@ -48,7 +48,7 @@ def test_stream_keeps_the_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_on_a_terminal_the_command_has_one_too() -> None:
     code = (
-        "from torch_images.runner import Runner\n"
+        "from torch_images.host.runner import Runner\n"
         "done = Runner().stream(['sh', '-c', 'test -t 1 && test -t 2 && stty size <&1'])\n"
         "raise SystemExit(done.output.strip() != '40 100')"
     )

@@ -10,23 +10,23 @@ from pathlib import Path
 import pytest
 
 from tests.runpod_stub import KEY, Account, runpod
-from torch_images.config import Config
-from torch_images.engine import ImageInfo
+from torch_images.build.plan import plan
+from torch_images.build.render import labels
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config
 from torch_images.errors import NetworkError, UsageError
-from torch_images.matrix import choose
-from torch_images.network import Network
-from torch_images.planned import plan
-from torch_images.publish import Proved
-from torch_images.render import labels
-from torch_images.runpod import Templates, body, changes, command, readme
-from torch_images.verify import VerifyReport
+from torch_images.host.engine import ImageInfo
+from torch_images.host.network import Network
+from torch_images.publish.runpod import Templates, body, changes, command, readme
+from torch_images.verify.identify import VerifiedImage
+from torch_images.verify.verify import VerifyReport
 
 WHERE = "ghcr.io/me"
 
 
-def proved(
+def verified_image(
     config: Config, root: Path, cuda: str, *, compat: bool = True, variant: str = "runtime"
-) -> Proved:
+) -> VerifiedImage:
     """An image of 5.45 GB that serves all architectures."""
     [planned] = plan(config, [choose(config, cuda=cuda, variant=variant)], root, root / "locks")
     label = labels(config, planned.spec, planned.lock)
@@ -34,7 +34,7 @@ def proved(
     info = ImageInfo(id="sha256:a", size=5_450_000_000, labels=label, config={}, created="")
     seen = {"torch": "2.11.0+cu130", "cuda": "13.0", "triton": "3.6.0"}
     report = VerifyReport(digest="sha256:a", id="", suite="", checks=(), observed=seen, seconds=0)
-    return Proved(planned=planned, info=info, report=report)
+    return VerifiedImage(planned=planned, info=info, report=report)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def templates(config: Config, account: Account, key: str = KEY) -> Templates:
 
 
 def test_a_template_follows_the_image(config: Config, root: Path) -> None:
-    image = proved(config, root, "13.0")
+    image = verified_image(config, root, "13.0")
     found = body(config, image, WHERE)
     assert found["name"] == "torch-images/torch-cu130:all"
     version = image.info.labels["org.opencontainers.image.version"]
@@ -73,14 +73,14 @@ def test_a_template_follows_the_image(config: Config, root: Path) -> None:
 def test_the_filter_leaves_in_whom_compat_serves(
     config: Config, root: Path, cuda: str, compat: bool, geforce: bool, wanted: str
 ) -> None:
-    image = proved(config, root, cuda, compat=compat)
+    image = verified_image(config, root, cuda, compat=compat)
     found = body(config, image, WHERE, geforce=geforce)
     assert found["allowedCudaVersions"] == wanted.split()
     assert found["name"].endswith(" geforce") == geforce
 
 
 def test_the_command_line_says_the_same(config: Config, root: Path) -> None:
-    template = body(config, proved(config, root, "13.0"), WHERE)
+    template = body(config, verified_image(config, root, "13.0"), WHERE)
     words = shlex.split(command(template, "a readme\n"))
     assert words[:3] == ["runpodctl", "template", "create"]
     options = dict(zip(words[3::2], words[4::2], strict=True))
@@ -91,16 +91,16 @@ def test_the_command_line_says_the_same(config: Config, root: Path) -> None:
 
 def test_a_pods_own_image_starts_what_it_has(config: Config, root: Path) -> None:
     """Its command, which arguments would replace; key and password are for what it starts."""
-    template = body(config, proved(config, root, "13.0", variant="pod"), WHERE)
+    template = body(config, verified_image(config, root, "13.0", variant="pod"), WHERE)
     assert (template["args"], template["startSsh"], template["startJupyter"]) == ("", True, True)
     assert "--docker-start-cmd" not in command(template, "")
-    plain = body(config, proved(config, root, "13.0"), WHERE)
+    plain = body(config, verified_image(config, root, "13.0"), WHERE)
     assert not plain["startSsh"]
     assert not plain["startJupyter"]
 
 
 def test_created_once_then_changed(config: Config, root: Path, account: Account) -> None:
-    image = proved(config, root, "13.0")
+    image = verified_image(config, root, "13.0")
     template, there = body(config, image, WHERE), templates(config, account)
     assert there.find(template["name"]) is None
     identifier = there.save(template, readme(image, template), None)

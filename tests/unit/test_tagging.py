@@ -10,33 +10,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.config import Config
+from torch_images.build.plan import plan
+from torch_images.build.render import labels, version
+from torch_images.config.matrix import choose, matrix
+from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
-from torch_images.matrix import choose, matrix
-from torch_images.network import Network
-from torch_images.planned import plan
-from torch_images.push import _descends
-from torch_images.render import labels, version
-from torch_images.runner import Runner
-from torch_images.tagging import (
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.publish.push import _descends
+from torch_images.publish.tag_rules import (
     LATEST,
     MOVES,
     NEW,
     STAYS,
     TAKEN,
     THERE,
-    Holder,
     Names,
+    TagTarget,
     floating,
     moves,
     namespace,
     observed,
 )
-from torch_images.workplace import Workplace
 
 SEEN = {"cuda": "13.0", "torch": "2.11.0+cu130", "arch 12.0": "native sm_120"}
 NAMES = Names(repository="torch-cu130", immutable="exact", floating=("sm120",))
-OURS = Holder(digest="sha256:a", torch="2.11.0", created="2026-11-02", revision="b")
+OURS = TagTarget(digest="sha256:a", torch="2.11.0", created="2026-11-02", revision="b")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,9 @@ def test_the_immutable_tag_names_inputs_and_recipe(config: Config, root: Path) -
     assert version(config, image.spec, other) != tag
 
 
-def after(held: Holder | None, descends: Callable[[str, str], bool] = lambda _a, _b: False) -> str:
+def after(
+    held: TagTarget | None, descends: Callable[[str, str], bool] = lambda _a, _b: False
+) -> str:
     [_, move] = moves(
         NAMES, OURS, "r/o", lambda name: held if name.endswith("sm120") else None, descends
     )
@@ -159,12 +161,12 @@ def test_an_immutable_tag_is_new_there_or_taken() -> None:
 
 VERSIONS = st.builds("2.{}.{}".format, st.integers(0, 20), st.integers(0, 3))
 DAYS = st.dates().map(str)
-HOLDERS = st.builds(Holder, digest=st.sampled_from("abc"), torch=VERSIONS, created=DAYS)
+HOLDERS = st.builds(TagTarget, digest=st.sampled_from("abc"), torch=VERSIONS, created=DAYS)
 
 
 @given(HOLDERS, HOLDERS)
-def test_a_tag_never_goes_back_and_forth(one: Holder, two: Holder) -> None:
-    def moved(ours: Holder, held: Holder) -> bool:
+def test_a_tag_never_goes_back_and_forth(one: TagTarget, two: TagTarget) -> None:
+    def moved(ours: TagTarget, held: TagTarget) -> bool:
         found = moves(NAMES, ours, "r/o", lambda _: held, lambda _a, _b: False)
         return found[1].state == MOVES
 
@@ -186,7 +188,7 @@ def test_no_namespace(config: Config, named: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, str, str, str]:
+def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, str, str, str]:
     """A checkout at its second commit, the commits, and one of another branch."""
     root = tmp_path_factory.mktemp("checkout")
 
@@ -205,17 +207,17 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, str, s
     git("checkout", "--quiet", "aside")
     aside = commit("aside")
     git("checkout", "--quiet", "main")
-    place = Workplace(root=root, cache=root, network=Network(), locks=root)
-    return place, first, second, aside
+    workspace = Workspace(root=root, cache=root, network=Network(), locks=root)
+    return workspace, first, second, aside
 
 
 def test_a_revision_descends_from_those_before_it(
-    history: tuple[Workplace, str, str, str], tmp_path: Path
+    history: tuple[Workspace, str, str, str], tmp_path: Path
 ) -> None:
-    place, first, second, aside = history
+    workspace, first, second, aside = history
 
-    def follows(ours: str, theirs: str, at: Workplace = place) -> bool:
-        return _descends(ours, theirs, place=at, run=Runner())
+    def follows(ours: str, theirs: str, at: Workspace = workspace) -> bool:
+        return _descends(ours, theirs, workspace=at, run=Runner())
 
     assert follows(second, first)
     assert not follows(first, second)
@@ -225,24 +227,24 @@ def test_a_revision_descends_from_those_before_it(
     assert not follows(second, "")
     assert not follows("", first)
     assert not follows(second, "c" * 40)
-    assert not follows(second, first, dataclasses.replace(place, root=tmp_path))
+    assert not follows(second, first, dataclasses.replace(workspace, root=tmp_path))
 
 
 def test_without_git_nothing_is_known_to_follow(
-    history: tuple[Workplace, str, str, str], monkeypatch: pytest.MonkeyPatch
+    history: tuple[Workspace, str, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, first, second, _ = history
+    workspace, first, second, _ = history
     monkeypatch.setenv("PATH", "")
-    assert not _descends(second, first, place=place, run=Runner())
+    assert not _descends(second, first, workspace=workspace, run=Runner())
 
 
 def test_changed_files_do_not_hide_what_a_revision_follows(
-    history: tuple[Workplace, str, str, str],
+    history: tuple[Workspace, str, str, str],
 ) -> None:
-    place, first, second, _ = history
+    workspace, first, second, _ = history
 
     def follows(ours: str, theirs: str) -> bool:
-        return _descends(ours, theirs, place=place, run=Runner())
+        return _descends(ours, theirs, workspace=workspace, run=Runner())
 
     assert follows(f"{second}-dirty", first)
     assert follows(second, f"{first}-dirty")

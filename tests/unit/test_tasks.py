@@ -16,7 +16,7 @@ from invoke.exceptions import Exit
 from invoke.parser import Parser
 
 import tasks
-from torch_images import cli
+from torch_images.cli import verb as cli
 
 
 def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_images.bench import markdown, read
+from torch_images.bench.results import markdown, read
 
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -10,14 +10,15 @@ import pytest
 
 from tests.decisions import NOTES
 from tests.unit.fakes import FakeRunner
-from torch_images.config import Config
-from torch_images.engine import Engine, ImageInfo
+from torch_images.build.plan import plan
+from torch_images.build.render import NOTE_LABEL
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config
 from torch_images.errors import EngineError, VerifyError
-from torch_images.matrix import choose
-from torch_images.network import Network
-from torch_images.planned import plan
-from torch_images.render import NOTE_LABEL
-from torch_images.verify import (
+from torch_images.host.engine import Engine, ImageInfo
+from torch_images.host.network import Network
+from torch_images.host.workspace import Workspace
+from torch_images.verify.verify import (
     Check,
     VerifyReport,
     claim,
@@ -30,7 +31,6 @@ from torch_images.verify import (
     verify,
     write_report,
 )
-from torch_images.workplace import Workplace
 
 JUNIT = """<testsuites><testsuite>
 <testcase classname="tests.image.test_files" name="test_owners[docker://0a1b2c]" time="0.5"/>
@@ -74,8 +74,8 @@ def test_no_checks_are_no_pass() -> None:
 
 
 def test_a_report_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    place = Workplace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
-    path = report_path(place, "sha256:d")
+    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
+    path = report_path(workspace, "sha256:d")
     assert read_report(path) is None
     path.parent.mkdir(parents=True)
     path.write_text("{")
@@ -119,7 +119,7 @@ def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., Verify
     )
     for folder in ("tests", "torch_images"):
         (tmp_path / folder).symlink_to(root / folder)
-    place = Workplace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
+    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
     kept = VerifyReport(
         digest=info.id,
         id=image.spec.id,
@@ -130,9 +130,9 @@ def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., Verify
     )
 
     def run(*, reuse: bool = True, **changes: Any) -> VerifyReport:
-        write_report(replace(kept, **changes), place)
+        write_report(replace(kept, **changes), workspace)
         return verify(
-            "x", config, image, place, engine=OneImage(info), run=FakeRunner(), reuse=reuse
+            "x", config, image, workspace, engine=OneImage(info), run=FakeRunner(), reuse=reuse
         )
 
     return run

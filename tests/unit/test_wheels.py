@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_images.errors import CommandError, LockError, NetworkError, TorchImagesError
-from torch_images.network import Network
-from torch_images.runner import Runner
-from torch_images.wheels import (
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.locks.wheels import (
     LockedWheel,
     WheelLock,
     best_wheel,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_images.wheelzip import WheelZip
+from torch_images.layers.wheelzip import WheelZip
 
 
 def written(path: Path, *members: bytes, method: int = zipfile.ZIP_DEFLATED) -> Path:

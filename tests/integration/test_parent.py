@@ -1,0 +1,108 @@
+"""What images start from, in the image store of a real engine."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tarfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from torch_images.errors import EngineError, LockError, UsageError
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
+from torch_images.layers.make import ReadyLayer
+from torch_images.layers.parent import PARENT_IMAGES, Layers, ParentImages, Wanted
+from torch_images.maintain import prune
+from torch_images.oci.layout import Compressed
+
+
+def contexts(parents: ParentImages, groups: Mapping[str, Layers]) -> dict[str, str]:
+    """Those of one image, which has no base."""
+    wanted = Wanted(groups=groups, base=None, compiles=False)
+    return parents.contexts({"image": wanted})["image"]
+
+
+def layer(folder: Path, name: str) -> Future[ReadyLayer]:
+    """A layer with one file, that no engine has."""
+    path, data = folder / name, os.urandom(100_000)
+    with path.open("wb") as target:
+        sink = Compressed(target)
+        with tarfile.open(fileobj=sink, mode="w:") as archive:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+        made = sink.finish()
+    ready: Future[ReadyLayer] = Future()
+    ready.set_result(ReadyLayer(title=name, layer=made, path=path))
+    return ready
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> Layers:
+    return [layer(tmp_path, name) for name in ("one", "two")]
+
+
+@pytest.fixture
+def parents(engine: Engine, layers: Layers, tmp_path: Path) -> Iterator[ParentImages]:
+    yield ParentImages(tmp_path / "cache", engine)
+    for name in having(engine, layers):
+        engine.untag(name)
+
+
+def having(engine: Engine, layers: Layers) -> list[str]:
+    """The parent images in the engine with one of these layers; other builds make others meanwhile."""
+    ours, found = {each.result().layer.diff_id for each in layers}, []
+    for name in engine.tags(f"{PARENT_IMAGES}:"):
+        with contextlib.suppress(UsageError):  # gone since it was listed
+            if ours & set(engine.inspect(name).layers):
+                found.append(name)
+    return found
+
+
+def test_a_build_starts_from_it(
+    parents: ParentImages, layers: Layers, engine: Engine, runner: Runner, tmp_path: Path
+) -> None:
+    """No registry is asked; layers that an earlier one brought are not handed over again."""
+    contexts(parents, {"one": layers[:1]})
+    [context] = contexts(parents, {"both": layers}).values()
+    (tmp_path / "Dockerfile").write_text("FROM wheels\nCOPY Dockerfile /\n")
+    name = "torch-images-test:parent"
+    command = ["docker", "buildx", "build", f"--build-context=wheels={context}", f"--tag={name}"]
+    runner.run([*command, "--provenance=false", str(tmp_path)])
+    try:
+        held = [each.result().layer.diff_id for each in layers]
+        assert list(engine.inspect(name).layers[:2]) == held
+    finally:
+        engine.untag(name)
+
+
+def test_it_can_be_pruned(parents: ParentImages, layers: Layers, engine: Engine) -> None:
+    [context] = contexts(parents, {"x": layers}).values()
+    name = context.removeprefix("docker-image://")
+    [item] = [x for x in prune.images(engine) if x.name == name]
+    assert item.size > 200_000
+    assert list(prune.remove([item], engine)) == [item]
+    assert engine.digest(name) is None
+
+
+def test_nothing_is_left_of_one_that_broke_off(
+    parents: ParentImages, layers: Layers, engine: Engine
+) -> None:
+    """A layer that fails while the others are handed over; the engine takes the next one."""
+    failed: Future[ReadyLayer] = Future()
+    failed.set_exception(LockError("not the file that was locked"))
+    with pytest.raises(LockError, match="not the file that was locked"):
+        contexts(parents, {"x": [*layers, failed]})
+    assert having(engine, layers) == []
+    [context] = contexts(parents, {"x": layers}).values()
+    assert [f"docker-image://{name}" for name in having(engine, layers)] == [context]
+
+
+def test_an_archive_that_is_none(engine: Engine) -> None:
+    with pytest.raises(EngineError, match=r"the engine did not take the layers: .+; build again"):
+        engine.load([b"this is no archive" * 1000])

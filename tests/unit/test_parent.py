@@ -1,0 +1,298 @@
+"""Parent images: what a builder elsewhere is sent, and what an engine is handed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import tarfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import web_server
+from tests.wheels import index, make_wheel
+from torch_images.errors import LockError
+from torch_images.host.network import Network
+from torch_images.layers.make import ReadyLayer, making
+from torch_images.layers.parent import PARENT_IMAGES, Layers, Layout, ParentImages, Wanted
+from torch_images.layers.plan import LayerPlan
+from torch_images.oci.layout import layout_digest, write_layout
+
+
+class StandInEngine:
+    """Stands in for an engine's image store: takes archives, and notes the blobs of each."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.images: dict[str, str] = {}
+        self.loads: list[set[str]] = []
+        self.loaded: Callable[[], None] = lambda: None
+
+    def digest(self, image: str) -> str | None:
+        return self.images.get(image)
+
+    def untag(self, reference: str) -> None:
+        del self.images[reference]
+
+    def load(self, archive: Iterable[bytes]) -> None:
+        files = {}
+        with tarfile.open(fileobj=io.BytesIO(b"".join(archive))) as tar:
+            for member in tar:
+                assert member.name not in files
+                files[member.name] = (tar.extractfile(member) or io.BytesIO()).read()
+        assert json.loads(files.pop("oci-layout")) == {"imageLayoutVersion": "1.0.0"}
+        [descriptor] = json.loads(files.pop("index.json"))["manifests"]
+        blobs = {name.removeprefix("blobs/sha256/"): data for name, data in files.items()}
+        for digest, data in blobs.items():
+            assert hashlib.sha256(data).hexdigest() == digest
+        self.blobs |= blobs
+        self.loads.append(set(blobs))
+        name = descriptor["annotations"]["io.containerd.image.name"]
+        self.images[name.removeprefix("docker.io/library/")] = descriptor["digest"]
+        self.loaded()
+
+    def document(self, digest: str) -> Any:
+        return json.loads(self.blobs[digest.removeprefix("sha256:")])
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Layout:
+    ready: Layout = Future()
+    ready.set_result(bootstrapped(tmp_path))
+    return ready
+
+
+def bootstrapped(tmp_path: Path) -> Path:
+    with tarfile.open(tmp_path / "tree", "w"):
+        pass
+    write_layout(tmp_path / "base", tmp_path / "tree", history="the base", env=("PATH=/bin",))
+    return tmp_path / "base"
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> Iterator[Layers]:
+    """Two layers, which are made meanwhile."""
+    with layers_of(tmp_path, "one", "two") as found:
+        yield found
+
+
+@contextlib.contextmanager
+def layers_of(tmp_path: Path, *names: str) -> Iterator[Layers]:
+    wheels = [make_wheel(tmp_path, name, "1.0") for name in names]
+    group = [LayerPlan(title=w.locked.name, wheels=(w.locked,), python="3.11") for w in wheels]
+    with (
+        web_server(index(wheels)) as (url, _),
+        making([group], tmp_path, Network(index=f"{url}/simple")) as found,
+    ):
+        yield [found[plan] for plan in group]
+
+
+def made(tmp_path: Path, engine: StandInEngine | None = None) -> ParentImages:
+    return ParentImages(tmp_path / "c", engine)  # type: ignore[arg-type]
+
+
+def contexts(
+    parents: ParentImages, groups: Mapping[str, Layers], base: Layout | None, *, compiles: bool
+) -> dict[str, str]:
+    """Those of one image."""
+    wanted = Wanted(groups=groups, base=base, compiles=compiles)
+    return parents.contexts({"image": wanted})["image"]
+
+
+def test_a_parent_image_is_the_base_with_the_layers(
+    base: Layout, layers: Layers, tmp_path: Path
+) -> None:
+    named = contexts(made(tmp_path), {"cuda": layers}, base, compiles=False)["wheels"]
+    folder, _, digest = named.removeprefix("oci-layout://").rpartition("@")
+    assert digest == layout_digest(Path(folder))
+    blobs = Path(folder, "blobs", "sha256")
+    for blob in blobs.iterdir():
+        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
+    manifest = json.loads((blobs / digest.removeprefix("sha256:")).read_text())
+    config = json.loads((blobs / manifest["config"]["digest"].removeprefix("sha256:")).read_text())
+    ready = [layer.result() for layer in layers]
+    assert [h["created_by"] for h in config["history"]] == ["the base", "one", "two"]
+    assert config["rootfs"]["diff_ids"][1:] == [r.layer.diff_id for r in ready]
+    assert [x["digest"] for x in manifest["layers"]][1:] == [r.layer.digest for r in ready]
+    assert {x["mediaType"] for x in manifest["layers"]} == {
+        "application/vnd.oci.image.layer.v1.tar+zstd"
+    }
+    assert config["config"]["Env"] == ["PATH=/bin"]
+    again = contexts(made(tmp_path / "d"), {"cuda": layers}, base, compiles=False)
+    assert again["wheels"].rpartition("@")[2] == digest
+
+
+def test_contexts_of_an_image(base: Layout, layers: Layers, tmp_path: Path) -> None:
+    one, two = layers
+    groups = {"cuda": [one], "python": [two]}
+    for engine in (None, StandInEngine()):
+        parents = made(tmp_path, engine)
+        found = contexts(parents, groups, base, compiles=True)
+        assert found.keys() == {"wheels", "libraries"}
+        assert contexts(parents, groups, base, compiles=False).keys() == {"wheels"}
+        copied = contexts(parents, groups, None, compiles=False)
+        assert copied.keys() == {"wheels-cuda", "wheels-python"}
+
+
+def test_an_engine_gets_each_blob_once(base: Layout, layers: Layers, tmp_path: Path) -> None:
+    """What is loaded is the layout that a builder elsewhere gets; the libraries come first."""
+    one, two = layers
+    groups, engine = {"cuda": [one], "python": [two]}, StandInEngine()
+    found = contexts(made(tmp_path, engine), groups, base, compiles=True)
+    libraries, wheels = (
+        engine.document(engine.images[found[name].removeprefix("docker-image://")])
+        for name in ("libraries", "wheels")
+    )
+    assert wheels["layers"][:-1] == libraries["layers"]
+    first, second = engine.loads
+    assert not first & second
+    layout = contexts(made(tmp_path), groups, base, compiles=False)["wheels"]
+    assert (
+        engine.digest(found["wheels"].removeprefix("docker-image://"))
+        == (layout.rpartition("@")[2])
+    )
+    folder = Path(layout.removeprefix("oci-layout://").rpartition("@")[0])
+    assert {p.name for p in (folder / "blobs" / "sha256").iterdir()} <= first | second
+    assert contexts(made(tmp_path, engine), groups, base, compiles=True) == found
+    assert len(engine.loads) == 2
+
+
+def test_images_may_share_layers_anywhere(base: Layout, tmp_path: Path) -> None:
+    engine = StandInEngine()
+    with layers_of(tmp_path, "one", "two", "three") as (one, two, three):
+        parents = made(tmp_path, engine)
+        for layers in ([one, two], [three, two], [three, one, two]):
+            found = contexts(parents, {"x": layers}, base, compiles=False)
+            name = found["wheels"].removeprefix("docker-image://")
+            manifest = engine.document(engine.images[name])
+            digests = [layer.result().layer.digest for layer in layers]
+            assert [held["digest"] for held in manifest["layers"]][1:] == digests
+            assert {digest.removeprefix("sha256:") for digest in digests} <= engine.blobs.keys()
+    assert sum(map(len, engine.loads)) == len(engine.blobs)
+
+
+def test_many_layers_go_in_steps(base: Layout, tmp_path: Path) -> None:
+    """Each step is the image so far, and has only what is new; the last one alone stays."""
+    names = [f"wheel{number}" for number in range(8)]
+    engine = StandInEngine()
+    with layers_of(tmp_path, *names) as layers:
+        found = contexts(made(tmp_path, engine), {"x": layers}, base, compiles=False)
+        digests = [layer.result().layer.digest for layer in layers]
+    assert len(engine.loads) == 4  # of CUDA's libraries there are none: the base, then 3, 3, 2
+    assert sum(map(len, engine.loads)) == len(engine.blobs)
+    manifest = engine.document(engine.images[found["wheels"].removeprefix("docker-image://")])
+    assert [held["digest"] for held in manifest["layers"]][1:] == digests
+    assert len(engine.images) == 2
+
+
+def test_images_without_common_libraries_go_side_by_side(base: Layout, tmp_path: Path) -> None:
+    """Neither is there before the engine has begun to take both."""
+    both = threading.Barrier(2)
+
+    class Engine(StandInEngine):
+        def load(self, archive: Iterable[bytes]) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(60)
+            super().load(archive)
+
+    with layers_of(tmp_path, "one", "two") as (one, two):
+        groups: list[dict[str, Layers]] = [{"cuda": [one]}, {"cuda": [two]}]
+        wanted = {
+            name: Wanted(groups=held, base=base, compiles=False)
+            for name, held in zip("ab", groups, strict=True)
+        }
+        found = made(tmp_path, Engine()).contexts(wanted)
+        apart = {n: made(tmp_path, StandInEngine()).contexts({n: w}) for n, w in wanted.items()}
+    assert not both.broken
+    assert found == apart["a"] | apart["b"]
+
+
+def test_what_fails_for_one_image_stops_the_others(base: Layout, tmp_path: Path) -> None:
+    never, failed = Future[Any](), Future[Any]()
+    failed.set_exception(LockError("not the file"))
+    engine = StandInEngine()
+    wanted = {
+        name: Wanted(groups={"cuda": [layer]}, base=base, compiles=False)
+        for name, layer in (("a", never), ("b", failed))
+    }
+    with pytest.raises(LockError, match="not the file"):
+        made(tmp_path, engine).contexts(wanted)
+    assert not engine.images
+
+
+def test_what_fails_in_a_later_step_stops_the_others(base: Layout, tmp_path: Path) -> None:
+    engine, never, failed = StandInEngine(), Future[Any](), Future[Any]()
+
+    def fail() -> None:
+        if len(engine.loads) == 2:
+            failed.set_exception(LockError("not the file"))
+
+    engine.loaded = fail
+    with layers_of(tmp_path, "one", "two", "three") as layers:
+        wanted = [*layers, failed, never, never, never]
+        with pytest.raises(LockError, match="not the file"):
+            contexts(made(tmp_path, engine), {"x": wanted}, base, compiles=False)
+    assert len(engine.loads) == 2  # the base alone, and the first three
+    assert len(engine.images) == 1
+
+
+def test_an_image_that_was_removed_is_loaded_again(
+    base: Layout, layers: Layers, tmp_path: Path
+) -> None:
+    engine = StandInEngine()
+    found = contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)
+    name = found["wheels"].removeprefix("docker-image://")
+    assert name.startswith(f"{PARENT_IMAGES}:")
+    engine.images[name] = "sha256:another"
+    contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)
+    assert engine.images[name] != "sha256:another"
+
+
+def test_layers_are_on_their_way_before_the_base_is_made(layers: Layers, tmp_path: Path) -> None:
+    one, two = layers
+    base: Layout = Future()
+    packed: Future[ReadyLayer] = Future()
+
+    class Engine(StandInEngine):
+        """Has begun to take the first layer before the rest is made."""
+
+        def load(self, archive: Iterable[bytes]) -> None:
+            blobs = iter(archive)
+            early = [next(blobs)]
+            if not base.done():
+                base.set_result(bootstrapped(tmp_path))
+                packed.set_result(two.result())
+            super().load([*early, *blobs])
+
+    engine, groups = Engine(), {"cuda": [one], "python": [packed]}
+    found = contexts(made(tmp_path, engine), groups, base, compiles=True)
+    assert contexts(made(tmp_path, engine), groups, base, compiles=True) == found
+    assert len(engine.loads) == 2
+
+
+@pytest.mark.parametrize("engine", [None, StandInEngine()])
+def test_a_base_that_fails_is_the_error(
+    engine: StandInEngine | None, layers: Layers, tmp_path: Path
+) -> None:
+    base: Layout = Future()
+    base.set_exception(LockError("no such package"))
+    with pytest.raises(LockError, match="no such package"):
+        contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)
+    assert not engine or not engine.images
+
+
+@pytest.mark.parametrize("engine", [None, StandInEngine()])
+def test_a_layer_that_fails_is_the_error(
+    engine: StandInEngine | None, base: Layout, layers: Layers, tmp_path: Path
+) -> None:
+    failed: Future[Any] = Future()
+    failed.set_exception(LockError("not the file"))
+    with pytest.raises(LockError, match="not the file"):
+        contexts(made(tmp_path, engine), {"cuda": [*layers, failed]}, base, compiles=False)
+    assert not engine or not engine.images

@@ -1,0 +1,210 @@
+"""Planned images -> the bake definition and the command that builds it. Pure.
+
+Format: https://docs.docker.com/build/bake/reference/
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch_images.build.nvidia_require import require_cuda
+from torch_images.build.plan import ImagePlan
+from torch_images.build.render import NOTE_LABEL
+from torch_images.fetch.bootstrap import ReadyBase
+from torch_images.fetch.compat import ReadyCompat
+from torch_images.fetch.toolchain import ReadySources
+from torch_images.host.network import Network
+from torch_images.host.workspace import Workspace
+
+_COMPILE = ("type=env,id=compile,env=TORCH_IMAGES_COMPILE",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """What a user can say about how to build.
+
+    `cache_from` and `cache_to` are caches in buildx's words, such as "type=registry,ref=...";
+    "{id}" in them stands for the image.
+    """
+
+    builder: str = ""
+    no_cache: bool = False
+    progress: str = "auto"
+    mirrors: tuple[str, ...] = ()
+    skip_disk_check: bool = False
+    locked: bool = False
+    compat: str = "auto"
+    jobs: int = 0
+    cache_from: tuple[str, ...] = ()
+    cache_to: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What was made ready for an image before its build: for itself, and for what compiles it.
+
+    `parents` are the contexts with its wheels.
+    """
+
+    base: ReadyBase
+    compat: ReadyCompat | None
+    added: ReadyBase | None = None
+    parents: Mapping[str, str] = field(default_factory=dict)
+    sources: ReadySources | None = None
+    tools: ReadyBase | None = None
+    toolkit: Path | None = None
+
+    def contexts(self) -> dict[str, str]:
+        """Named contexts: what they hold by name."""
+        found = dict(self.parents)
+        if "debs" in self.base.contexts:
+            found["debs"] = self.base.contexts["debs"]
+        if self.compat:
+            found["compat"] = str(self.compat.folder)
+        if self.added:
+            found["added"] = self.added.contexts["debs"]
+        if self.tools:
+            found["tool-debs"] = self.tools.contexts["debs"]
+        if self.toolkit:
+            found["toolkit"] = str(self.toolkit)
+        if self.sources:
+            found |= {f"{name}-tree": str(path.parent) for name, path in self.sources.trees.items()}
+            found["archives"] = str(self.sources.archives)
+        return found
+
+
+def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:
+    """The command that builds every target of bake files; the last one has the last word.
+
+    Attestations are made beside the image after the build, so that its digest depends on content
+    alone.
+    """
+    command = ["docker", "buildx", "bake", *(f"--file={file}" for file in files)]
+    command += ["--provenance=false", "--sbom=false", f"--progress={options.progress}"]
+    if options.builder:
+        command.append(f"--builder={options.builder}")
+    if options.no_cache:
+        command.append("--no-cache")
+    return command
+
+
+def bake_file(
+    planned: Sequence[ImagePlan],
+    workspace: Workspace,
+    parts: Mapping[str, Parts],
+    tools: Mapping[str, str],
+    commit: str | None,
+    *,
+    options: BuildOptions,
+    namespace: str = "",
+) -> dict[str, Any]:
+    """The bake definition: a target per image; `parts` are by target, `tools` named contexts.
+
+    Proxies and caches, which may hold secrets, stand in it by name only; bake takes their values
+    from the environment, see `environment`. `namespace` keeps the build's cache mounts apart from
+    those of other builds.
+    """
+    network = workspace.network
+    secrets = ["type=env,id=index,env=TORCH_IMAGES_INDEX"] if network.index else []
+    if network.ca_bundle:
+        secrets.append(f"type=file,id=ca,src={network.ca_bundle}")
+    targets = {}
+    for image in planned:
+        labels = {"org.opencontainers.image.revision": commit} if commit else {}
+        part = parts[image.target]
+        labels["org.opencontainers.image.base.digest"] = part.base.digest
+        note = part.compat.note if part.compat else ""
+        labels[NOTE_LABEL] = note or "none"
+        target: dict[str, Any] = {
+            "context": str(workspace.output / image.spec.id),
+            "contexts": {**tools, **part.contexts()},
+            "platforms": ["linux/amd64"],
+            "args": {
+                "SOURCE_DATE_EPOCH": str(image.lock.epoch),
+                "NVIDIA_REQUIRE_CUDA": require_cuda(image.spec.cuda, note),
+                **({"BUILDKIT_CACHE_MOUNT_NS": namespace} if namespace else {}),
+            },
+            "labels": labels,
+            "secret": [*secrets, *(_COMPILE if part.sources else ())],
+            "output": [output(image)],
+        }
+        target = _literally(target)
+        target["args"] |= {name: f"${{{name}}}" for name, _ in network.proxies}
+        for key, names in _caches(options).items():
+            identifier = json.dumps(image.spec.id)
+            target[key] = [f'${{replace({name}, "{{id}}", {identifier})}}' for name in names]
+        targets[image.target] = target
+    bake: dict[str, Any] = {
+        "group": {"default": {"targets": [image.target for image in planned]}},
+        "target": targets,
+    }
+    cached = (name for names in _caches(options).values() for name in names)
+    variables = [*(name for name, _ in network.proxies), *cached]
+    if variables:
+        bake["variable"] = {name: {"default": ""} for name in variables}
+    return bake
+
+
+def _literally(value: Any) -> Any:
+    """A value in which bake finds nothing to fill in, though it may look so."""
+    if isinstance(value, dict):
+        return {key: _literally(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_literally(item) for item in value]
+    return re.sub(r"([$%])\{", r"\1\1{", value)
+
+
+def _caches(options: BuildOptions) -> dict[str, dict[str, str]]:
+    """The caches of a build by the key of a target, each by the variable that holds it."""
+    given = {"cache-from": options.cache_from, "cache-to": options.cache_to}
+    return {
+        key: {
+            f"TORCH_IMAGES_{key.upper().replace('-', '_')}_{number}": cache
+            for number, cache in enumerate(caches)
+        }
+        for key, caches in given.items()
+        if caches
+    }
+
+
+def host_network(planned: Sequence[ImagePlan]) -> dict[str, Any]:
+    """A Compose file that gives every target the host's network.
+
+    Bake reads it before its own file, which keeps the last word on contexts. The format of that
+    file has no word for this before buildx 0.14.
+    """
+    build = {"context": ".", "network": "host"}
+    return {"services": {image.target: {"build": build} for image in planned}}
+
+
+def output(image: ImagePlan, archive: Path | None = None) -> str:
+    """The exporter: into the engine, or as an archive to load where the builder is elsewhere."""
+    if archive:
+        where = f"type=docker,name={image.candidate},{destination(archive)}"
+    else:
+        where = f"type=image,name={image.candidate},unpack=true"
+    return f"{where},oci-mediatypes=true,compression=zstd,force-compression=true"
+
+
+def destination(path: Path) -> str:
+    """Where an exporter writes to, as one field of its comma-separated words."""
+    return '"dest={}"'.format(str(path).replace('"', '""'))
+
+
+def environment(network: Network, options: BuildOptions) -> dict[str, str | None]:
+    """The environment of the command: values that the definition names only."""
+    index = {"TORCH_IMAGES_INDEX": network.index} if network.index else {}
+    # A secret: how many jobs there are, and where a cache is, must not change the result.
+    told = {"jobs": options.jobs, "environment": dict(network.compile_cache)}
+    return {
+        "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
+        "TORCH_IMAGES_COMPILE": json.dumps(told),
+        **dict(network.proxies),
+        **index,
+        **{name: cache for names in _caches(options).values() for name, cache in names.items()},
+    }

@@ -1,0 +1,42 @@
+"""Which hosts an image asks for. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from torch_images.config.types import Cuda
+
+COMPAT_FOLDER = (
+    "/opt/cuda-compat"  # in images; NVIDIA's container toolkit acts on /usr/local/cuda/compat
+)
+# The brands of NVIDIA's official value, read in nvidia/cuda:13.0.2 and 12.8.1.
+_BRANDS = (
+    *("unknown", "grid", "tesla", "nvidia", "quadro", "quadrortx", "nvidiartx"),
+    *("vapps", "vpc", "vcs", "vws", "cloudgaming"),
+)
+
+
+def require_cuda(cuda: Cuda, note: str) -> str:
+    """NVIDIA_REQUIRE_CUDA: the hosts that an image can start on, in the container toolkit's words.
+
+    Space is "or", comma is "and". `note` is that of the compat library, "" where there is none.
+    Drivers that run the CUDA version by minor version compatibility are let in, too: NVIDIA's own
+    images refuse them, although their GPUs can be used.
+    """
+    branch = int(cuda.driver.partition(".")[0])
+    floor = int(cuda.floor)
+    hosts = [f"cuda>={cuda.version}"]
+    if floor < branch:
+        hosts.append(f"driver>={floor},driver<{branch}")
+    for number in _branches(note):
+        if number < floor:
+            hosts += [f"brand={b},driver>={number},driver<{number + 1}" for b in _BRANDS]
+    return " ".join(hosts)
+
+
+def _branches(note: str) -> list[int]:
+    """The driver branches in a note; none in one that cannot be understood."""
+    try:
+        return sorted(json.loads(note)["driver"])
+    except (ValueError, KeyError, TypeError):
+        return []

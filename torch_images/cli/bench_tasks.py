@@ -1,0 +1,128 @@
+"""The verbs that measure and compare; see tasks.py."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from invoke.context import Context
+
+from torch_images.cli import verb
+
+REFERENCE = verb.ROOT / "benchmarks" / "reference"
+RESULT, REPORT = "result.json", "README.md"
+
+
+@verb.verb(
+    positional=["image"],
+    help={
+        "image": "tag, image id or identifier",
+        "gpus": "which to measure: all, a number, or device=0,1",
+        "select": "only cases that match this glob; `torch-bench --list` in the image names them",
+        "output": "folder for the result, its report and plots, else build/bench/IDENTIFIER",
+    },
+)
+def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: str = "") -> None:
+    """Measure GPUs with an image: the documents' tables, as JSON, Markdown and plots."""
+    from torch_images.errors import TorchImagesError
+    from torch_images.host.engine import gpus as with_gpus
+    from torch_images.host.runner import Runner
+    from torch_images.verify.identify import identify
+
+    options = with_gpus(gpus)
+    config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
+    reference, planned = identify(config, image, workspace, engine)
+    folder = Path(output) if output else workspace.output / "bench" / planned.spec.id
+    _require_ours(folder)
+    with engine.container(engine.inspect(reference).id, shm_size="2g", **options) as container:
+        command = ["docker", "exec", "--env=TORCH_IMAGE_QUIET=1", container.id]
+        command += ["torch-entrypoint", "torch-bench", f"--select={select}"]
+        done = Runner().run(command, check=False, show_errors=True)
+    if done.code:
+        raise TorchImagesError("torch-bench failed, see above")
+    _write(done.output, folder, keep=True)
+
+
+@verb.verb(
+    positional=["result"],
+    help={
+        "result": "what torch-bench wrote",
+        "output": "folder to write to, else the result's own",
+    },
+)
+def bench_report(c: Context, result: str, output: str = "") -> None:
+    """Write the report and the plots of a result."""
+    from torch_images.bench import results as stage
+
+    folder = Path(output) if output else Path(result).parent
+    stage.read(Path(result))
+    _write(Path(result).read_text(), folder)
+
+
+@verb.verb(
+    positional=["first", "second"],
+    help={
+        "first": "a result of torch-bench, or rtx5090 or h100 for a document's figures",
+        "second": "another one",
+        "json": "print JSON",
+    },
+)
+def bench_compare(c: Context, first: str, second: str, json: bool = False) -> None:
+    """Two results side by side, and which differences are more than chance."""
+    from dataclasses import asdict
+
+    from torch_images.bench import results as stage
+
+    a, b = (stage.read(_path(word)) for word in (first, second))
+    found = stage.compare(a, b)
+    rows = [{**asdict(d), "ratio": d.ratio, "verdict": d.verdict} for d in found]
+    print(verb.as_json(rows) if json else stage.compared(a, b, found))
+
+
+def _path(word: str) -> Path:
+    """A result by path, or reference data by name."""
+    named = REFERENCE / f"{word}.json"
+    return named if named.is_file() else Path(word)
+
+
+def _require_ours(folder: Path, names: Iterable[str] = (RESULT, REPORT)) -> None:
+    """Raise UsageError for a folder in which a file would be replaced that is not of a report."""
+    from torch_images.errors import UsageError
+    from torch_images.host import outputs
+
+    with outputs.saying(folder):
+        report = folder / REPORT
+        ours = report.is_file() and b"by `torch-bench`." in report.read_bytes()
+        for path in (folder / name for name in names):
+            if path.is_symlink() or (path.exists() and not (ours and path.is_file())):
+                raise UsageError(
+                    f"{path} is there, and is not of a report", "name another folder with --output"
+                )
+
+
+def _write(text: str, folder: Path, *, keep: bool = False) -> None:
+    """Markdown and plots of a result, beside the documents' figures; `keep` the result as well.
+
+    Raises UsageError as `_require_ours` does, and for a folder that cannot be written.
+    """
+    from torch_images.bench import results as stage
+    from torch_images.bench.plots import plots
+    from torch_images.host import outputs
+
+    references = [stage.read(path) for path in sorted(REFERENCE.glob("*.json"))]
+    with outputs.saying(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".torch-images-") as scratch:
+            made = Path(scratch)
+            (made / RESULT).write_text(text)
+            found = stage.read(made / RESULT)
+            (made / REPORT).write_text(stage.markdown(found, references, plots(found, made)))
+            if not keep:
+                (made / RESULT).unlink()
+            files = sorted(made.iterdir())
+            _require_ours(folder, [path.name for path in files])
+            for path in files:
+                os.replace(path, folder / path.name)
+    print(f"{folder / REPORT} was written")

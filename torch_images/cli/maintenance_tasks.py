@@ -1,0 +1,150 @@
+"""The verbs that keep the project and this machine in order; see tasks.py."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from invoke.context import Context
+
+from torch_images.cli import verb
+from torch_images.errors import TorchImagesError
+
+
+@verb.verb(
+    help={
+        "all": "also what is too slow for every change",
+        "fast": "only lint, types and unit tests: no Docker",
+    }
+)
+def test(c: Context, all: bool = False, fast: bool = False) -> None:
+    """Lint, check types, and run the tests; all but --fast build and verify real images."""
+    scripts = ["inv", ".ci/run", *_shell_scripts()]
+    _run("-m", "ruff", "check", ".")
+    _run("-m", "ruff", "format", "--check", ".")
+    _run("-m", "mypy")
+    _run(*scripts, program=str(Path(sys.executable).with_name("shellcheck")))
+    # a test that cannot be collected is found before anything waits for an engine
+    _run("-m", "pytest", "tests/integration", "--collect-only", "--quiet", "--quiet")
+    _run("-m", "pytest", "tests/unit", "--numprocesses=2")
+    if fast:
+        return
+    if all:
+        # Other examples every day; a failure names the seed, which makes the same ones again.
+        files = sorted(str(path) for path in (verb.ROOT / "tests/unit").glob("test_hostile_*.py"))
+        seed = f"--hypothesis-seed={datetime.now(UTC):%Y%m%d}"
+        long = {"HYPOTHESIS_PROFILE": "long"}
+        _run("-m", "pytest", *files, seed, "--numprocesses=2", env=long)
+    verb.engine(bootstraps=True)
+    locks, warning = _usable_locks()
+    slow = [] if all else ["-m", "not slow"]
+    # Two lanes side by side: see tests/integration/conftest.py.
+    lanes = ["--numprocesses=2", "--dist=loadscope", "--verbose", "--durations=30"]
+    try:
+        _run("-m", "pytest", "tests/integration", *lanes, *slow, env=locks)
+    finally:
+        print(warning, end="")
+
+
+def _usable_locks() -> tuple[dict[str, str], str]:
+    """What tells the tests their locks, and a warning where those are not the committed ones.
+
+    Debian's mirrors drop a package when a newer one appears. Then the tests get locks of today.
+    """
+    bases, folder = "*-bookworm*", verb.workspace().output / "test-locks"
+    if not _code("-m", "invoke", "lock", "--check", "--select", bases):
+        return {}, ""
+    warning = verb.red(
+        "THE COMMITTED LOCKS CANNOT BE BUILT HERE: Debian has moved on, see above. The tests take "
+        f"locks of today instead; run `invoke lock --select '{bases}'` and commit the result."
+    )
+    print(warning, flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(verb.ROOT / "locks", folder)
+    env = {"TORCH_IMAGES_LOCKS": str(folder)}
+    _run("-m", "invoke", "lock", "--select", bases, env=env)
+    return env, f"{warning}\n"
+
+
+def _run(*words: str, program: str = sys.executable, env: Mapping[str, str] | None = None) -> None:
+    """Run a program of this environment as `_code` does. Raises TorchImagesError where it fails."""
+    if code := _code(*words, program=program, env=env):
+        raise TorchImagesError(f"exit code {code} from: {shlex.join([program, *words])}")
+
+
+def _code(*words: str, program: str = sys.executable, env: Mapping[str, str] | None = None) -> int:
+    """Run a program of this environment in the project's folder, on the user's own terminal.
+
+    No shell reads its words, which may hold any path. Its exit code.
+    """
+    from torch_images.host.runner import Runner
+
+    command = [program, *words]
+    print(shlex.join(command), flush=True)
+    return Runner().interact(command, cwd=verb.ROOT, env=env)
+
+
+@verb.verb(
+    help={
+        "images": "also the images that were built and tagged",
+        "cache": "also the builder's whole build cache, whoever filled it",
+    }
+)
+def clean(c: Context, images: bool = False, cache: bool = False) -> None:
+    """Remove build contexts and images that were never verified."""
+    from torch_images.host.runner import Runner
+    from torch_images.maintain import clean
+
+    workspace = verb.workspace()
+    removed = clean.clean(workspace, verb.engine(), Runner(), images=images, cache=cache)
+    for line in removed:
+        print(line)
+
+
+@verb.verb(help={"check": "change nothing, fail if a table is out of date"})
+def docs(c: Context, check: bool = False) -> None:
+    """Write the tables of README.md that follow from images.yaml."""
+    from torch_images.cli.tables import fill, tables
+    from torch_images.errors import UsageError
+
+    readme = verb.ROOT / "README.md"
+    text = readme.read_text()
+    found = fill(text, tables(verb.config(), verb.workspace().locks))
+    if check and found != text:
+        raise UsageError("README.md is out of step with images.yaml", "run `invoke docs`")
+    if found != text:
+        readme.write_text(found)
+    print("README.md is up to date" if found == text else "README.md was written")
+
+
+def _shell_scripts() -> list[str]:
+    """The scripts below scripts/ that a shell runs."""
+    found = (path for path in (verb.ROOT / "scripts").rglob("*") if path.is_file())
+    files = sorted(path for path in found if path.suffix != ".pyc")
+    return [str(p.relative_to(verb.ROOT)) for p in files if "sh" in p.read_text().split("\n")[0]]
+
+
+@verb.verb(
+    help={
+        "older": "what was not used for this long goes, such as 12h, 30d, 8w",
+        "keep": "of the rest, keep the latest used up to this size of images, and of cache, each",
+        "dry-run": "say what would go, change nothing",
+    }
+)
+def prune(c: Context, older: str = "30d", keep: str = "", dry_run: bool = False) -> None:
+    """Remove old images of ours, our own cache and the build cache; registries are not touched."""
+    from torch_images.host.runner import Runner
+    from torch_images.maintain import prune as stage
+
+    limits = stage.Limits(age=stage.parse_age(older), size=stage.parse_size(keep))
+    engine, run, now = verb.engine(), Runner(), datetime.now(UTC)
+    groups = (stage.images(engine), stage.cache(verb.workspace().cache))
+    items = tuple(item for group in groups for item in stage.surplus(group, limits, now))
+    for item in items if dry_run else stage.remove(items, engine):
+        word = "would remove" if dry_run else "removed"
+        print(f"{word} {item.name}, {item.size / 1e6:.1f} MB, used {item.used:%Y-%m-%d %H:%M}")
+    print(stage.build_cache(limits, run, dry_run=dry_run))

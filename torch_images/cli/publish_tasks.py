@@ -1,0 +1,199 @@
+"""The verbs that bring verified images to those who use them; see tasks.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+from functools import partial
+
+from invoke.context import Context
+
+from torch_images.cli import verb
+
+_IMAGE_HELP = {"image": "tag, image id or identifier"}
+_REGISTRY_HELP = {
+    "registry": "registry and owner, such as ghcr.io/me, else TORCH_IMAGES_REGISTRY, images.yaml's"
+}
+
+
+@verb.verb(
+    positional=["image"],
+    help={
+        **_IMAGE_HELP,
+        **_REGISTRY_HELP,
+        "dry-run": "say what would be tagged, change nothing",
+        "json": "print every tag as JSON",
+    },
+)
+def tag(
+    c: Context, image: str, registry: str = "", dry_run: bool = False, json: bool = False
+) -> None:
+    """Give a verified image, in the engine, the names under which it can be pushed."""
+    from torch_images.cli import report
+    from torch_images.host.runner import Runner
+    from torch_images.publish import push as stage
+    from torch_images.verify.identify import verified_image
+
+    config, workspace = verb.config(), verb.workspace()
+    where = verb.namespace(config, registry)
+    engine = verb.engine()
+    subject = verified_image(config, image, workspace, engine)
+    lookup = partial(stage.in_engine, engine=engine)
+    moves = stage.preview(config, subject, where, lookup=lookup, workspace=workspace, run=Runner())
+    for move in moves if not dry_run else ():
+        if move.changes:
+            engine.tag(subject.info.id, *move.reference.rsplit(":", 1))
+    text = report.moves(moves, done=not dry_run)
+    print(verb.as_json([asdict(m) for m in moves]) if json else text)
+
+
+@verb.verb(
+    positional=["image"],
+    help={
+        **_IMAGE_HELP,
+        **_REGISTRY_HELP,
+        "retries": "how often in a row it may fail without getting on",
+        "dry-run": "ask the registry what would move, change nothing",
+        "json": "print tags and manifest as JSON",
+    },
+)
+def push(
+    c: Context,
+    image: str,
+    registry: str = "",
+    retries: str = "5",
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
+    """Push a verified image and its tags to a registry; safe to repeat."""
+    from torch_images.cli import report
+    from torch_images.host.runner import Runner
+    from torch_images.publish import datasheet as made
+    from torch_images.publish import push as stage
+    from torch_images.publish.registry import contents, retry
+    from torch_images.verify.identify import verified_image
+
+    config, workspace, run = verb.config(), verb.workspace(), Runner()
+    attempts = verb.number("--retries", retries)
+    where = verb.namespace(config, registry)
+    engine = verb.engine()
+    subject = verified_image(config, image, workspace, engine)
+    lookup = verb.registry_lookup(attempts)
+    moves = stage.preview(config, subject, where, lookup=lookup, workspace=workspace, run=run)
+    if dry_run:
+        print(verb.as_json([asdict(m) for m in moves]) if json else report.moves(moves, done=False))
+        return
+    with verb.transfer_progress() as show:
+        transfer, digest = stage.Transfer(show), subject.info.id
+        stage.push(digest, moves, engine, retries=attempts, transfer=transfer, say=verb.say)
+    names = [m.reference for m in moves if m.held == digest or m.changes]
+    held = retry(partial(contents, names[0], run), retries=attempts, say=verb.say)
+    found = made.describe(subject, engine, *held, names)
+    made.save(found, workspace)
+    print(verb.as_json(found) if json else report.moves(moves, done=True))
+
+
+@verb.verb(
+    positional=["image"],
+    help={**_IMAGE_HELP, "json": "print JSON instead of Markdown"},
+)
+def manifest(c: Context, image: str, json: bool = False) -> None:
+    """Print what a verified image is: versions, layers with sizes, digests, checks."""
+    from torch_images.publish import datasheet as made
+    from torch_images.verify.identify import verified_image
+
+    config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
+    subject = verified_image(config, image, workspace, engine)
+    found = made.describe(subject, engine, *engine.contents(subject.info.id))
+    made.save(found, workspace)
+    print(verb.as_json(found) if json else made.markdown(found).rstrip())
+
+
+@verb.verb(
+    help={
+        **_REGISTRY_HELP,
+        "gpu": "name as nvidia-smi prints it, such as 'RTX 5090', or compute capability",
+        "driver": "version of the host's driver, such as 570.133, or its branch, such as 570",
+        "variant": "what the image holds beside torch, such as devel",
+        "json": "print the answer as JSON",
+    },
+)
+def pick(
+    c: Context,
+    gpu: str,
+    driver: str,
+    variant: str = "",
+    registry: str = "",
+    json: bool = False,
+) -> None:
+    """Say which image to run on a GPU and a driver, how, and why."""
+    from torch_images.cli import report
+    from torch_images.locks.image_lock import compat_versions
+    from torch_images.publish import pick as chooser
+
+    config = verb.config()
+    found = chooser.find_gpu(config, gpu)
+    asked = driver.strip()
+    version = chooser.find_driver(config, asked)
+    versions = compat_versions(config, verb.workspace().locks)
+    suggestions = chooser.pick(
+        config,
+        found,
+        version,
+        lambda cuda: versions[cuda.version],
+        variant=variant or config.defaults.variant,
+        namespace=verb.namespace(config, registry),
+    )
+    branch = asked if asked != version else ""
+    answer = chooser.answer(found, version, suggestions, branch=branch)
+    print(verb.as_json(answer) if json else report.picked(answer))
+
+
+@verb.verb(
+    help={
+        **_REGISTRY_HELP,
+        "image": "tag, image id or identifier, else the default image of images.yaml's pods",
+        "geforce": "name only machines on which GeForce GPUs work",
+        "apply": "create the template, or change the one of this name; needs RUNPOD_API_KEY",
+        "dry-run": "with --apply: only show what would change",
+        "json": "print template and readme as JSON",
+    },
+)
+def runpod(
+    c: Context,
+    image: str = "",
+    registry: str = "",
+    geforce: bool = False,
+    apply: bool = False,
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
+    """Render a pod template of RunPod's for a verified image; with --apply, bring it there."""
+    from torch_images.cli import report
+    from torch_images.config import matrix
+    from torch_images.errors import UsageError
+    from torch_images.publish import runpod as pods
+    from torch_images.verify.identify import verified_image
+
+    config, workspace = verb.config(), verb.workspace()
+    where = verb.namespace(config, registry)
+    key = os.environ.get("RUNPOD_API_KEY", "")
+    if apply and not key:
+        raise UsageError("--apply needs RUNPOD_API_KEY", "export the key of your RunPod account")
+    image = image or matrix.choose(config, arch="all", variant=config.pods.variant).id
+    subject = verified_image(config, image, workspace, verb.engine())
+    template = pods.body(config, subject, where, geforce=geforce)
+    text = pods.readme(subject, template)
+    if not apply:
+        found = {"template": template, "readme": text}
+        shown = verb.as_json(template) + "\n\n" + pods.command(template, text)
+        print(verb.as_json(found) if json else shown)
+        return
+    templates = pods.Templates(config, key, workspace.network)
+    existing = templates.find(template["name"])
+    changes = pods.changes(template, existing)
+    print(report.template(template["name"], existing, changes), file=sys.stderr)
+    if not dry_run:
+        identifier = templates.save(template, text, existing)
+        print(verb.as_json({"id": identifier, "template": template}) if json else identifier)

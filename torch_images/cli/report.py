@@ -1,0 +1,247 @@
+"""What the verbs print: plain lines for people, plain data for `--json`."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch_images.build import bake
+from torch_images.build.bake import BuildOptions
+from torch_images.build.build import BuildResult
+from torch_images.build.diskspace import disk_needed
+from torch_images.build.plan import ImagePlan, pair
+from torch_images.config.types import Config
+from torch_images.fetch.update import UNCHANGED, Finding
+from torch_images.host.workspace import Workspace
+from torch_images.jobs import Builder, choose, hours
+from torch_images.locks.debs import DebLock
+from torch_images.locks.image_lock import AnyLock
+from torch_images.locks.sources import SourceLock
+from torch_images.oci.diff import Difference
+from torch_images.publish import tag, tag_rules
+from torch_images.publish.tag_rules import Move
+from torch_images.verify.reproduce import IDENTICAL, SAME_CONTENT, Verdict
+from torch_images.verify.verify import VerifyReport
+
+
+def plan(
+    config: Config,
+    planned: Sequence[ImagePlan],
+    options: BuildOptions,
+    workspace: Workspace,
+    builder: Builder,
+) -> str:
+    """What a build would do; `builder` is the machine that it is planned for."""
+    lines = []
+    if options.compat == "off":
+        without = [replace(p.lock, compat=None) for p in planned]
+        planned = [
+            pair(config, p.spec, lock, workspace.root)
+            for p, lock in zip(planned, without, strict=True)
+        ]
+    for image in planned:
+        wheels, debs = len(image.lock.all_wheels), len(image.lock.all_debs)
+        holds = f"torch {image.spec.torch}, {wheels} wheels, {debs} Debian packages"
+        lines += [
+            f"would build {image.spec.id}",
+            f"  {holds}, lock {image.lock.digest[:12]}",
+            f"  compat {image.lock.compat_version} ({options.compat})",
+            f"  tags: {', '.join(tag.tags(config, image))}",
+            *(f"  {line}" for line in compiling(image, options, builder)),
+        ]
+    command = bake.bake_command((workspace.output / "docker-bake.json",), options)
+    lines.append(f"  disk: about {disk_needed(planned) / 1e9:.0f} GB from nothing")
+    return "\n".join([*lines, f"  {shlex.join(command)}"])
+
+
+def compiling(image: ImagePlan, options: BuildOptions, builder: Builder) -> list[str]:
+    """What compiling an image takes: nothing, for published wheels."""
+    lock, spec = image.lock, image.spec
+    if not lock.sources:
+        return []
+    count = len(spec.arches)
+    jobs = choose(builder, count, jobs=options.jobs)
+    soonest, latest = hours(jobs, count)
+    tools = lock.tools.wheels if lock.tools else ()
+    size = sum(wheel.size for wheel in tools) + sum(a.size for a in lock.all_archives)
+    return [
+        *(
+            f"compiles {tree.name} {lock.compiled[tree.name]} from {tree.repository} at "
+            f"{tree.commit}"
+            for tree in reversed(lock.sources.trees)
+        ),
+        f"for {';'.join(spec.arches)}, with {' '.join(spec.features)}",
+        (
+            f"stages: start, toolchain ({len(tools)} wheels, {len(lock.all_archives)} archives, "
+            f"{size / 1e6:.0f} MB to download), triton, torch, wheels, {spec.variant.name}"
+        ),
+        (
+            f"jobs: {jobs.jobs}, {jobs.heavy} heavy ones of {jobs.threads} threads (for "
+            f"{builder.cores} processors and {builder.memory / 1e9:.0f} GB; --jobs says otherwise)"
+        ),
+        f"time: {soonest:.1f} to {latest:.1f} hours, from what others measured",
+    ]
+
+
+def exported(folder: Path, files: Sequence[Path]) -> str:
+    """The wheels that were compiled."""
+    lines = [f"{file.name}  {file.stat().st_size / 1e6:.1f} MB" for file in files]
+    return "\n".join([*lines, f"in {folder}"])
+
+
+def outcome(
+    result: BuildResult, proof: VerifyReport | None, tags: tuple[str, ...]
+) -> dict[str, Any]:
+    """A finished build as plain data; `proof` is None for one that was not verified."""
+    found: dict[str, Any] = {}
+    if proof:
+        counts = {o: proof.count(o) for o in ("passed", "failed", "skipped")}
+        found = {"observed": dict(proof.observed), "checks": counts}
+    return {
+        "id": result.planned.spec.id,
+        "digest": result.digest,
+        "lock": f"sha256:{result.planned.lock.digest}",
+        "unlocked": result.planned.lock.unlocked,
+        "compat": result.planned.lock.compat_version,
+        "size": result.size,
+        "seconds": {"build": round(result.seconds, 1), "verify": proof.seconds if proof else None},
+        "tags": list(tags),
+        **found,
+    }
+
+
+def built(done: dict[str, Any]) -> str:
+    """A finished build, from `outcome`."""
+    seconds = done["seconds"]
+    lines = [
+        f"\n{done['id']}",
+        f"  digest    {done['digest']}",
+        f"  lock      {done['lock']}" + (" (unlocked)" if done["unlocked"] else ""),
+        f"  compat    {done['compat']}",
+        f"  size      {done['size'] / 1e9:.2f} GB unpacked",
+    ]
+    if "checks" not in done:
+        return "\n".join([*lines, f"  time      {seconds['build']} s to build; not verified"])
+    lines += [
+        f"  time      {seconds['build']} s to build, {seconds['verify']} s to verify",
+        f"  verified  {done['checks']['passed']} checks passed",
+        *(f"            {name}: {value}" for name, value in done["observed"].items()),
+        "  tags      " + "\n            ".join(done["tags"]),
+    ]
+    command = "import torch; print(torch.__version__, torch.version.cuda)"
+    lines.append(f'  next      docker run --rm {done["tags"][-1]} python -c "{command}"')
+    return "\n".join(lines)
+
+
+def moves(found: Sequence[Move], *, done: bool) -> str:
+    """What became, or would become, of each tag."""
+    words = {
+        tag_rules.NEW: ("tagged", "would tag"),
+        tag_rules.MOVES: ("moved", "would move"),
+        tag_rules.THERE: ("already", "already"),
+        tag_rules.STAYS: ("left", "would leave"),
+    }
+    lines = []
+    for move in found:
+        word = words[move.state][0 if done else 1]
+        more = f" from {move.held}" if move.state == tag_rules.MOVES else ""
+        lines.append(
+            f"{word:<11} {move.reference}{more}" + (f": {move.reason}" * bool(move.reason))
+        )
+    return "\n".join(lines)
+
+
+def template(name: str, existing: Mapping[str, Any] | None, changes: Sequence[str]) -> str:
+    """What applying a pod template changes."""
+    if existing and not changes:
+        return f"{name} ({existing['id']}) is up to date"
+    head = f"{name} ({existing['id']}) changes:" if existing else f"{name} is new:"
+    return "\n".join([head, *(f"  {line}" for line in changes)])
+
+
+def picked(answer: dict[str, Any]) -> str:
+    """Which image to run, from `pick.answer`."""
+    lines = [answer["image"], "", f"  {answer['run']}", ""]
+    lines += [f"  {reason}" for reason in answer["why"]]
+    lines += [
+        f"  {'or' if other['works'] else 'not'} {other['image']}: {other['why']}"
+        for other in answer["others"]
+    ]
+    return "\n".join(lines)
+
+
+def verified(proof: VerifyReport) -> str:
+    """A passing verification: what was seen, and why checks were skipped."""
+    lines = [f"{proof.id}: {proof.count('passed')} checks passed in {proof.seconds} s"]
+    lines += [f"  {name}: {value}" for name, value in proof.observed.items()]
+    reasons = Counter(c.message.partition("Skipped: ")[2] or c.message for c in proof.skipped)
+    lines += [f"  skipped {count}: {reason}" for reason, count in reasons.items()]
+    return "\n".join(lines)
+
+
+def locked(name: str, lock: AnyLock, *, changed: bool) -> str:
+    """A lock that was resolved."""
+    state = "changed" if changed else "unchanged"
+    if isinstance(lock, SourceLock):
+        size = sum(archive.size for archive in lock.archives)
+        count = f"{len(lock.archives)} archives, {size / 1e6:.0f} MB"
+        return f"{name}: {len(lock.trees)} trees, {count}, {state}"
+    if isinstance(lock, DebLock):
+        size = sum(deb.size for deb in lock.debs)
+        return f"{name}: {len(lock.debs)} packages, {size / 1e6:.0f} MB, {state}"
+    return f"{name}: {len(lock.wheels)} wheels, {lock.size / 1e6:.0f} MB, {state}"
+
+
+def findings(found: Sequence[Finding], *, every: bool = False) -> str:
+    """What became of locked inputs: a count for each lock, a line for each, if not unchanged.
+
+    With `every`, a line for the unchanged ones, too.
+    """
+    lines = []
+    for lock in dict.fromkeys(finding.lock for finding in found):
+        ours = [finding for finding in found if finding.lock == lock]
+        counts = Counter(finding.state for finding in ours)
+        lines.append(f"{lock}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
+        lines += [
+            f"  {f.state:<9} {f.name} {f.version} {f.detail}".rstrip()
+            for f in ours
+            if every or f.state != UNCHANGED or f.detail
+        ]
+    return "\n".join(lines)
+
+
+def verdict(found: Verdict) -> str:
+    """The outcome of a rebuild, fit for a release note."""
+    words = {
+        IDENTICAL: "is reproducible: a rebuild from nothing has the same digest",
+        SAME_CONTENT: "is reproducible: a rebuild from nothing has the same content, compressed "
+        "otherwise",
+    }
+    lock = "in its revision" if found.committed else "resolved by a build, carried in the image"
+    lines = [
+        f"{found.image} {words.get(found.outcome, 'is NOT reproducible: a rebuild differs')}",
+        f"  image     {found.manifests[0]}",
+        f"  rebuilt   {found.manifests[1]} in {found.seconds} s",
+        f"  revision  {found.revision or 'none'}",
+        f"  lock      {found.lock} of {found.lock_date}, {lock}",
+        f"  builder   {found.builder}",
+    ]
+    return "\n".join([*lines, *(differences(found.differences) if found.differences else ())])
+
+
+def differences(found: Sequence[Difference], limit: int = 40) -> list[str]:
+    """A table of differences: layer, kind, path, both values."""
+    lines = [f"  {'layer':<6} {'kind':<14} path"]
+    for one in found[:limit]:
+        where = str(one.layer) if one.layer else "-"
+        lines.append(f"  {where:<6} {one.kind:<14} {one.path}")
+        if one.first or one.second:
+            values = f"{one.first or 'nothing'} -> {one.second or 'nothing'}"
+            lines.append(f"  {'':<21} {values[:160]}")
+    if len(found) > limit:
+        lines.append(f"  and {len(found) - limit} more; --json lists them all")
+    return lines

@@ -1,0 +1,60 @@
+"""The parts of README.md that follow from images.yaml and the locks. Pure but for locks/."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config
+from torch_images.errors import UsageError
+from torch_images.locks.image_lock import image_lock
+from torch_images.publish.tag_rules import floating
+
+_PART = re.compile(r"(<!-- ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def tables(config: Config, locks: Path) -> dict[str, str]:
+    """Every generated table by the name that its place in the text has."""
+    return {"images": _images(config, locks)}
+
+
+def fill(text: str, parts: Mapping[str, str]) -> str:
+    """A text with its generated parts, between "<!-- name -->" and "<!-- end -->", made anew.
+
+    Raises UsageError for a part that nobody generates.
+    """
+
+    def part(found: re.Match[str]) -> str:
+        if found[2] not in parts:
+            raise UsageError(f"no table is called '{found[2]}'", f"known: {', '.join(parts)}")
+        return f"{found[1]}{parts[found[2]]}{found[3]}"
+
+    return _PART.sub(part, text)
+
+
+def _images(config: Config, locks: Path) -> str:
+    """A row for each CUDA version: what its default images hold, and the tags they have."""
+    lines = [
+        "| Image | CUDA | PyTorch | Triton | Python | Driver | Architectures | Floating tags |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for cuda in config.cudas:
+        spec = choose(config, cuda=cuda.version, arch="all")
+        one = choose(config, cuda=cuda.version, arch=spec.architectures[-1].name)
+        names = ", ".join(
+            f"`{tag}`" for tag in (floating(config, spec)[-1], *floating(config, one))
+        )
+        cells = (
+            f"`{cuda.repository}`",
+            cuda.version,
+            spec.torch,
+            image_lock(config, spec, locks).triton,
+            spec.base.python,
+            cuda.driver,
+            " ".join(a.name for a in spec.architectures),
+            f"{names} ...",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

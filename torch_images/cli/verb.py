@@ -1,0 +1,219 @@
+"""What the verbs share: how they fail, where they work, and how they print.
+
+Imports stay inside the functions, so that `invoke --list` needs neither Docker nor YAML.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from invoke.exceptions import Exit
+from invoke.tasks import task
+
+from torch_images.interrupts import CODE, raise_from_now_on
+
+if TYPE_CHECKING:
+    from torch_images.build.plan import ImagePlan
+    from torch_images.config.types import Config
+    from torch_images.host.engine import Engine
+    from torch_images.host.workspace import Workspace
+    from torch_images.publish.tag_rules import TagTarget
+    from torch_images.verify.verify import VerifyReport
+
+ROOT = Path(__file__).resolve().parents[2]
+# Invoke turns bytecode off for tasks.py (--write-pyc), and every command would compile its imports.
+sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+_warnings = logging.StreamHandler()  # the project's own; libraries' stay as Python has them
+_warnings.setFormatter(logging.Formatter("warning: %(message)s"))
+logging.getLogger("torch_images").addHandler(_warnings)
+logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news
+
+
+def verb(**options: Any) -> Callable[[Callable[..., None]], Any]:
+    """An Invoke task whose errors are one line and an exit code, without a traceback."""
+
+    def decorate(function: Callable[..., None]) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> None:
+            from torch_images.errors import TorchImagesError
+
+            try:
+                raise_from_now_on()
+                _check_words(kwargs)
+                function(*args, **kwargs)
+                sys.stdout.flush()
+            except TorchImagesError as error:
+                raise Exit(red(f"error: {error}"), code=error.exit_code) from None
+            except BrokenPipeError:  # `invoke matrix | head`: the reader has what it wanted
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise Exit(code=0) from None
+            except OSError as error:
+                from torch_images.host.diagnose import of_system
+
+                if not (found := of_system(error)):
+                    raise
+                raise Exit(red(f"error: {found}"), code=found.exit_code) from None
+            except KeyboardInterrupt:
+                raise Exit("interrupted; nothing was tagged", code=CODE) from None
+
+        return task(wrapper, **options)
+
+    return decorate
+
+
+def _check_words(words: Mapping[str, Any]) -> None:
+    """Raise UsageError for a word that no path and no command can have."""
+    from torch_images.errors import UsageError
+
+    for name, value in words.items():
+        if "\0" in (" ".join(value) if isinstance(value, list) else str(value)):
+            raise UsageError(f"--{name.replace('_', '-')} has a zero byte in it", "leave it out")
+
+
+def config() -> Config:
+    """All of images.yaml. Raises ConfigError."""
+    from torch_images.config.parse import load_config
+
+    return load_config(ROOT / "images.yaml")
+
+
+def workspace() -> Workspace:
+    """Where this machine's builds happen."""
+    from torch_images.host.network import detect
+    from torch_images.host.workspace import Workspace, default_cache, default_locks
+
+    return Workspace(
+        root=ROOT, cache=default_cache(), network=detect(os.environ), locks=default_locks(ROOT)
+    )
+
+
+def mirrors(named: list[str] | None) -> tuple[str, ...]:
+    """The mirrors to use: those of the command line, else TORCH_IMAGES_MIRROR.
+
+    Raises ConfigError for one that cannot be read.
+    """
+    from torch_images.host.network import check_url
+
+    found = tuple(named or ()) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
+    for word in (word for mirror in found for word in mirror.split() if "://" in word):
+        check_url("--mirror" if named else "TORCH_IMAGES_MIRROR", word)
+    return found
+
+
+def namespace(config: Config, named: str) -> str:
+    """Registry and owner: those of the command line, else TORCH_IMAGES_REGISTRY, images.yaml's."""
+    from torch_images.publish import tag_rules
+
+    return tag_rules.namespace(config, named or os.environ.get("TORCH_IMAGES_REGISTRY", ""))
+
+
+def registry_lookup(retries: int) -> Callable[[str], TagTarget | None]:
+    """What a registry has under a name, asked again where that may help."""
+    from torch_images.host.runner import Runner
+    from torch_images.publish.registry import lookup, retry
+
+    run = Runner()
+    return lambda name: retry(functools.partial(lookup, name, run), retries=retries, say=say)
+
+
+def progress(wanted: str) -> str:
+    """The word after --progress. Raises UsageError for one that BuildKit does not know."""
+    from torch_images.errors import UsageError
+
+    if wanted not in ("auto", "plain", "tty"):
+        raise UsageError(f"unknown progress '{wanted}'", "known: auto, plain, tty")
+    return wanted
+
+
+def number(option: str, text: str, *, least: int = 0) -> int:
+    """The number after an option. Raises UsageError for anything else."""
+    from torch_images.errors import UsageError
+
+    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
+        raise UsageError(f"{option} '{text}' is not a number", f"give one from {least} on")
+    return int(text)
+
+
+def engine(*, bootstraps: bool = False) -> Engine:
+    """The engine; set up where none answers and ./inv allows it."""
+    from torch_images.host.runner import Runner
+    from torch_images.host.setup import ready_engine
+
+    allowed = os.environ.get("TORCH_IMAGES_SETUP", "")
+    return ready_engine(ROOT, Runner(), allowed=allowed, bootstraps=bootstraps)
+
+
+def verified(
+    image: str,
+    config: Config,
+    planned: ImagePlan,
+    workspace: Workspace,
+    engine: Engine,
+    *,
+    reuse: bool,
+    gpus: str = "",
+) -> VerifyReport:
+    """The report of an image; said on stderr, because it takes minutes."""
+    from torch_images.host.runner import Runner
+    from torch_images.verify.verify import verify
+
+    print(f"verifying {planned.spec.id}", file=sys.stderr)
+    run = Runner()
+    return verify(image, config, planned, workspace, engine=engine, run=run, reuse=reuse, gpus=gpus)
+
+
+def say(text: str) -> None:
+    """A line of progress, on stderr."""
+    from tqdm import tqdm
+
+    tqdm.write(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def transfer_progress() -> Iterator[Callable[[int, int], None]]:
+    """Shows bytes sent, of how many: a bar on a terminal, nothing elsewhere."""
+    from tqdm import tqdm
+
+    with tqdm(
+        unit="B", unit_scale=True, disable=not sys.stderr.isatty(), file=sys.stderr, leave=False
+    ) as bar:
+
+        def show(sent: int, size: int) -> None:
+            bar.total = size or None
+            bar.update(sent - bar.n)
+
+        yield show
+
+
+@contextlib.contextmanager
+def layer_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Shows layers that are made: a bar on a terminal, lines elsewhere."""
+    with transfer_progress() as bar:
+
+        def show(title: str, done: int, size: int) -> None:
+            bar(done, size)
+            if not sys.stderr.isatty():
+                say(f"packed {title}, {done / 1e6:.0f} of {size / 1e6:.0f} MB")
+
+        yield show
+
+
+def as_json(document: Any) -> str:
+    """JSON, as --json prints it."""
+    return json.dumps(document, indent=2)
+
+
+def red(text: str) -> str:
+    """Red on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        return f"\x1b[31m{text}\x1b[0m"
+    return text

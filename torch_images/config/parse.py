@@ -1,0 +1,385 @@
+"""images.yaml -> Config, parsed once into frozen types; every check of the file is here."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from torch_images.config.parse_fields import (
+    BRANCH,
+    NAME,
+    capability,
+    entry_name,
+    packages,
+    release,
+    requirements,
+    url,
+)
+from torch_images.config.parse_names import check_names
+from torch_images.config.parse_pods import load_pods
+from torch_images.config.parse_removals import load_removals
+from torch_images.config.parse_variants import check_extras, load_extras, load_variants
+from torch_images.config.pytorch_options import known_options
+from torch_images.config.types import (
+    AXES,
+    COMPAT_MODES,
+    Architecture,
+    Base,
+    Compat,
+    Config,
+    Cuda,
+    Defaults,
+    Exclude,
+    Feature,
+    Source,
+    Tree,
+    Wheel,
+    target_range,
+)
+from torch_images.config.yaml_nodes import Record, Value, load
+from torch_images.errors import suggest
+
+# The grammar of references, without a digest: https://github.com/distribution/reference
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_TAGGED_IMAGE = re.compile(
+    rf"(?:[a-z0-9.-]+(?::[0-9]{{1,5}})?/)?{_PART}(?:/{_PART})*:[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}"
+)
+_REGISTRY = re.compile(r"[a-z0-9]+(?:[.-]+[a-z0-9]+)*(?::[0-9]{1,5})?")
+_CUDA = re.compile(r"[1-9][0-9]\.[0-9]")
+_DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+_FINGERPRINT = re.compile(r"[0-9A-F]{40}")
+_NVCC_FLAGS = re.compile(r"-[A-Za-z0-9=_,.:/+-]*(?: -[A-Za-z0-9=_,.:/+-]*)*")
+_SYSTEM = re.compile(r"[a-z]+ [a-z]+")
+# More combinations than these would take seconds to go through; each of them hours to build.
+_MOST_COMBINATIONS = 3000
+
+
+def load_config(path: Path) -> Config:
+    """Read images.yaml. Raises ConfigError with file, line and what to change."""
+    root = load(path)
+    top = root.record(
+        ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "archives")
+        + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
+        ("exclude", "extras", "removals"),
+    )
+    architectures = tuple(_architecture(k, v) for k, v in top["architectures"].filled().entries())
+    features = _features(top["features"])
+    cudas = tuple(_cuda(k, v, features) for k, v in top["cuda"].filled().entries())
+    extras = load_extras(top["extras"], cudas) if "extras" in top else ()
+    config = Config(
+        registry=top["registry"].matching(_REGISTRY, "a registry"),
+        owner=top["owner"].matching(NAME, "a lower-case name"),
+        homepage=url(top["homepage"], secure=True),
+        defaults=_defaults(top["defaults"]),
+        architectures=architectures,
+        cudas=cudas,
+        archives=url(top["archives"]),
+        compat=_compat(top["compat"]),
+        sources=_sources(top["sources"].filled(), features),
+        packages=requirements(top["packages"]),
+        bases=tuple(_base(k, v) for k, v in top["bases"].filled().entries()),
+        extras=extras,
+        variants=load_variants(top["variants"].filled(), extras),
+        pods=load_pods(top["pods"]),
+        removals=load_removals(top["removals"]) if "removals" in top else (),
+        excludes=tuple(_exclude(v) for v in top["exclude"].items()) if "exclude" in top else (),
+    )
+    _check_size(config, root)
+    _check_references(config, top)
+    _check_pairs(config, top)
+    _check_toolkits(config, top)
+    check_extras(config, top["variants"])
+    check_names(config, top)
+    return config
+
+
+def _architecture(key: str, value: Value) -> Architecture:
+    fields = value.record(("family", "gpus"), ("geforce",))
+    return Architecture(
+        capability=capability(value, key),
+        family=fields.text("family"),
+        gpus=fields["gpus"].filled().texts(),
+        geforce=fields.texts("geforce"),
+    )
+
+
+def _cuda(key: str, value: Value, features: tuple[Feature, ...]) -> Cuda:
+    if not _CUDA.fullmatch(key):
+        raise value.error(f"'{key}' is not a CUDA version like 12.8 or 13.0")
+    fields = value.record(
+        ("driver", "floor", "targets", "wheel"),
+        ("toolkit", "release", "archives", "nvcc-flags", "compat"),
+    )
+    if ("release" in fields) != ("archives" in fields):
+        raise value.error(f"CUDA {key} must give both release and archives, or neither")
+    driver = fields["driver"].matching(_DRIVER, "a Linux driver version like 580.65.06")
+    floor = fields["floor"].matching(BRANCH, "a driver branch like 580")
+    if int(floor) > int(driver.partition(".")[0]):
+        raise fields["floor"].wrong(f"is newer than the driver {driver}")
+    for word in ("toolkit", "archives", "compat"):
+        if word in fields:
+            fields[word].filled()
+    if "release" in fields:
+        fields["release"].matching(
+            re.compile(re.escape(key) + r"\.[0-9]{1,2}"), f"a release of CUDA {key} like {key}.1"
+        )
+    if "nvcc-flags" in fields:
+        fields["nvcc-flags"].matching(_NVCC_FLAGS, "a row of flags like -compress-mode=size")
+    return Cuda(
+        version=key,
+        driver=driver,
+        floor=floor,
+        targets=tuple(capability(v, v.text()) for v in fields["targets"].filled().scalars()),
+        wheel=_wheel(fields["wheel"].record(("torch", "features")), features),
+        toolkit=requirements(fields["toolkit"]) if "toolkit" in fields else (),
+        release=fields.text("release"),
+        nvcc_flags=fields.text("nvcc-flags"),
+        compat=tuple(
+            int(v.matching(BRANCH, "a driver branch like 535"))
+            for v in (fields["compat"].scalars() if "compat" in fields else ())
+        ),
+        archives=tuple(
+            v.matching(re.compile(r"[a-z][a-z0-9_]+"), "the name of an archive of CUDA's")
+            for v in (fields["archives"].scalars() if "archives" in fields else ())
+        ),
+    )
+
+
+def _wheel(fields: Record, features: tuple[Feature, ...]) -> Wheel:
+    names = tuple(f.name for f in _named_features(fields, "features", features))
+    return Wheel(torch=release(fields["torch"]), features=names)
+
+
+def _compat(value: Value) -> Compat:
+    fields = value.record(("mode", "repository", "key"))
+    mode = fields.text("mode")
+    if mode not in COMPAT_MODES:
+        raise fields["mode"].error(f"unknown compat mode '{mode}'", suggest(mode, COMPAT_MODES))
+    return Compat(
+        mode=mode,
+        repository=url(fields["repository"]),
+        key=fields["key"].matching(_FINGERPRINT, "a full fingerprint of 40 hexadecimal digits"),
+    )
+
+
+def _features(value: Value) -> tuple[Feature, ...]:
+    """What can be in a torch or not."""
+    found = []
+    for name, member in value.entries():
+        fields = member.record((), ("option", "arch"))
+        if "option" in fields:
+            _check_option("torch", fields.text("option"), fields["option"])
+        arch = capability(fields["arch"], fields.text("arch")) if "arch" in fields else None
+        feature = Feature(name=entry_name(name, member), option=fields.text("option"), arch=arch)
+        found.append(feature)
+    return tuple(found)
+
+
+def _sources(value: Value, features: tuple[Feature, ...]) -> tuple[Source, ...]:
+    found: dict[str, Source] = {}
+    for key, member in value.entries():
+        found[entry_name(key, member)] = _source(key, member, features, found)
+    return tuple(found.values())
+
+
+def _source(
+    key: str, value: Value, features: tuple[Feature, ...], others: Mapping[str, Source]
+) -> Source:
+    fields = value.record(
+        ("description",), ("like", "torch", "triton", "packages", "wheels", "features", "without")
+    )
+    origin = _origin(fields, key, value, others)
+    if "packages" in fields:
+        origin = replace(origin, packages=packages(fields))
+    if "wheels" in fields:
+        origin = replace(origin, wheels=requirements(fields["wheels"]))
+    if not origin.compiled:
+        extra = next((k for k in ("packages", "wheels", "features", "without") if k in fields), "")
+        if extra:
+            raise fields[extra].error(f"source '{key}' compiles nothing that has {extra}")
+        return origin
+    wanted = _named_features(fields, "features", features) or origin.features
+    without = (*origin.without, *_named_features(fields, "without", features))
+    kept = tuple(feature for feature in wanted if feature not in without)
+    return replace(origin, features=kept, without=without)
+
+
+def _named_features(fields: Record, key: str, known: tuple[Feature, ...]) -> tuple[Feature, ...]:
+    by_name = {feature.name: feature for feature in known}
+    found = []
+    fields.texts(key)  # none of them twice
+    for item in fields[key].items() if key in fields else ():
+        if item.text() not in by_name:
+            raise item.error(f"unknown feature '{item.text()}'", suggest(item.text(), by_name))
+        found.append(by_name[item.text()])
+        if key == "without" and not found[-1].option:
+            raise item.error(f"feature '{item.text()}' cannot be left out: no option does it")
+    return tuple(found)
+
+
+def _origin(fields: Record, key: str, value: Value, others: Mapping[str, Source]) -> Source:
+    """What a source takes over from the one that it is like, or its own trees."""
+    plain = Source(name=key, root=key, description=fields.text("description"))
+    if "like" in fields:
+        other = fields.text("like")
+        if other not in others or not others[other].compiled:
+            known = [name for name, source in others.items() if source.compiled]
+            raise fields["like"].error(f"no source '{other}' above", suggest(other, known))
+        plain = replace(others[other], name=key, description=plain.description)
+    if ("torch" in fields) != ("triton" in fields):
+        raise value.error(f"source '{key}' must give both torch and triton, or neither")
+    if "torch" not in fields:
+        return plain
+    return replace(
+        plain,
+        root=key,
+        torch=_tree(fields["torch"]),
+        triton=_tree(fields["triton"]),
+        torch_options=_options("torch", fields["torch"]),
+        triton_options=_options("triton", fields["triton"]),
+    )
+
+
+def _tree(value: Value) -> Tree:
+    fields = value.record(("repository", "commit", "version"), ("options",))
+    version = fields["version"]
+    if release(version) != version.text():
+        raise version.wrong("is not how PEP 440 writes it", f"write {release(version)}")
+    return Tree(
+        repository=url(fields["repository"], secure=True),
+        commit=fields["commit"].matching(COMMIT, "a full commit of 40 hexadecimal digits"),
+        version=version.text(),
+    )
+
+
+def _options(name: str, value: Value) -> tuple[tuple[str, str], ...]:
+    fields = value.record(("repository", "commit", "version"), ("options",))
+    found = fields["options"].entries() if "options" in fields else ()
+    for key, member in found:
+        _check_option(name, key, member)
+    return tuple((key, member.text()) for key, member in found)
+
+
+def _check_option(name: str, option: str, value: Value) -> None:
+    """Raise ConfigError for an option that nothing in the source reads: it would do nothing."""
+    known = known_options(name)
+    if option not in known:
+        near = suggest(option, known).partition("known:")[0].strip()
+        raise value.error(f"{name} has no option '{option}', it would be ignored", near)
+
+
+def _base(key: str, value: Value) -> Base:
+    fields = value.record(
+        ("description", "python", "system", "packages"), ("suite", "images", "mirror", "snapshot")
+    )
+    if ("suite" in fields) == ("images" in fields):
+        raise value.error(f"base '{key}' must have either a suite to bootstrap or images, not both")
+    images = dict(fields["images"].filled().entries()) if "images" in fields else {}
+    for image in images.values():
+        if not _TAGGED_IMAGE.fullmatch(image.text()):
+            raise image.error(
+                f"'{image.text()}' is not an image with its tag",
+                "write it like repository:tag; `invoke lock` pins its digest",
+            )
+    if "suite" in fields:
+        fields["suite"].matching(NAME, "a Debian suite")
+    elif "mirror" not in fields:
+        raise value.error(f"base '{key}' lacks the mirror that has its packages")
+    for key_ in ("mirror", "snapshot"):
+        if key_ in fields:
+            url(fields[key_])
+    return Base(
+        name=entry_name(key, value),
+        description=fields.text("description"),
+        python=fields["python"].matching(re.compile(r"3\.[0-9]{2}"), "a version like 3.11"),
+        packages=packages(fields),
+        system=fields["system"].matching(_SYSTEM, "distribution and codename like debian bookworm"),
+        suite=fields.text("suite"),
+        images=tuple((cuda, image.text()) for cuda, image in images.items()),
+        mirror=fields.text("mirror"),
+        snapshot=fields.text("snapshot"),
+    )
+
+
+def _exclude(value: Value) -> Exclude:
+    fields = value.record(("reason",), AXES)
+    if not any(axis in fields for axis in AXES):
+        raise value.error("an exclude must name at least one axis", f"axes: {', '.join(AXES)}")
+    axes = {axis: fields.text(axis) for axis in AXES if axis in fields}
+    return Exclude(reason=fields.text("reason"), **axes)
+
+
+def _defaults(value: Value) -> Defaults:
+    fields = value.record(AXES)
+    return Defaults(**{axis: fields.text(axis) for axis in AXES})
+
+
+def _check_size(config: Config, root: Value) -> None:
+    """Raise ConfigError for more combinations than anybody can build."""
+    most = math.prod(len(config.names(axis)) for axis in AXES)
+    if most > _MOST_COMBINATIONS:
+        problem = f"the file has {most} combinations of {', '.join(AXES)}"
+        raise root.error(problem, f"remove some, so that {_MOST_COMBINATIONS} or fewer are left")
+
+
+def _check_references(config: Config, top: Record) -> None:
+    """Every name that one section uses exists in the section it points to."""
+    given = top["defaults"].entries()
+    pointers = [(axis, v) for axis, v in given if (axis, v.text()) != ("arch", "all")]
+    pointers += [(axis, v) for axis, v in top["pods"].entries() if axis in AXES]
+    for exclude in top["exclude"].items() if "exclude" in top else ():
+        pointers += [(axis, v) for axis, v in exclude.entries() if axis in AXES]
+    for _, base in top["bases"].entries():
+        for key, images in base.entries():
+            if key == "images":
+                for version, image in images.entries():
+                    if version not in config.names("cuda"):
+                        hint = suggest(version, config.names("cuda"))
+                        raise image.error(f"'{image.path}': unknown cuda '{version}'", hint)
+    for axis, value in pointers:
+        if value.text() not in config.names(axis):
+            hint = suggest(value.text(), config.names(axis))
+            raise value.error(f"'{value.path}': unknown {axis} '{value.text()}'", hint)
+
+
+def _check_pairs(config: Config, top: Record) -> None:
+    """Every CUDA version and architecture that is not excluded can be compiled together."""
+    lines = dict(top["architectures"].entries())
+    for cuda in config.cudas:
+        for arch in config.architectures:
+            excluded = any(
+                x.arch == arch.name
+                and x.cuda in (None, cuda.version)
+                and (x.source, x.base, x.variant) == (None, None, None)
+                for x in config.excludes
+            )
+            if arch.capability not in cuda.targets and not excluded:
+                raise lines[arch.name].error(
+                    f"CUDA {cuda.version} cannot target {arch.name} ({target_range(cuda)})",
+                    f"add an exclude with cuda: '{cuda.version}', arch: '{arch.name}' and a reason",
+                )
+
+
+def _check_toolkits(config: Config, top: Record) -> None:
+    """Every image with, or made by, a compiler that is not excluded has one for its CUDA."""
+    lines = dict(top["variants"].entries()) | dict(top["sources"].entries())
+    needing = [("variant", v.name) for v in config.variants if v.cuda_home]
+    needing += [("source", s.name) for s in config.sources if s.compiled]
+    for axis, name in needing:
+        for cuda in config.cudas:
+            excluded = any(
+                getattr(x, axis) == name
+                and x.cuda in (None, cuda.version)
+                and all(getattr(x, other) is None for other in AXES if other not in (axis, "cuda"))
+                for x in config.excludes
+            )
+            if not cuda.toolkit and not cuda.archives and not excluded:
+                raise lines[name].error(
+                    f"{axis} {name} has a compiler, CUDA {cuda.version} names none",
+                    f"add an exclude with cuda: '{cuda.version}', {axis}: '{name}' and a "
+                    "reason, or a toolkit to the CUDA version",
+                )

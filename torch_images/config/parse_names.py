@@ -1,0 +1,54 @@
+"""No two images share a name, and no two requests a lock, see config/parse.py.
+
+Identifiers, tags and locks are named after several entries of images.yaml, joined with "-", which
+the names of entries have, too: base "bookworm" with variant "x-q" reads like base "bookworm-x" with
+variant "q".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch_images.config.lock_requests import image_inputs
+from torch_images.config.matrix import ImageSpec, matrix, unusual
+from torch_images.config.types import Config
+from torch_images.config.yaml_nodes import Record
+from torch_images.errors import ConfigError
+
+_SECTIONS = {"variant": "variants", "base": "bases", "source": "sources"}
+
+
+def check_names(config: Config, top: Record) -> None:
+    """Raise ConfigError where a name stands for two images, or for two different locks."""
+    images: dict[str, ImageSpec] = {}
+    locks: dict[str, tuple[Any, ImageSpec]] = {}
+    asked = set()
+    for spec in matrix(config):
+        tag = "-".join((spec.arch_name, *unusual(config, spec)))
+        for name in (f"identifier {spec.id}", f"tag {spec.repository}:{tag}"):
+            other = images.setdefault(name, spec)
+            if other != spec:
+                raise _clash(top, f"share the {name}", other, spec)
+        axes = (spec.cuda.name, spec.source.name, spec.base.name, spec.variant.name)
+        if axes in asked:  # a lock is for all architectures
+            continue
+        asked.add(axes)
+        for item in image_inputs(config, spec):
+            wanted = replace(item, source=None)  # sources that are alike share their locks
+            first, other = locks.setdefault(item.name, (wanted, spec))
+            if first != wanted:
+                problem = f"share the lock {item.name}, but do not ask for the same"
+                raise _clash(top, problem, other, spec)
+
+
+def _clash(top: Record, problem: str, one: ImageSpec, two: ImageSpec) -> ConfigError:
+    """An error at the later entry of those in which two images differ.
+
+    One image can need two locks of the same name, too: that of what compiles has the base in it.
+    """
+    names = {axis: (getattr(one, axis).name, getattr(two, axis).name) for axis in _SECTIONS}
+    differ = [axis for axis, (first, second) in names.items() if first != second] or ["base"]
+    words = [" with ".join(f"{axis} '{names[axis][i]}'" for axis in differ) for i in (0, 1)]
+    line = dict(top[_SECTIONS[differ[0]]].entries())[names[differ[0]][1]]
+    return line.error(f"{words[0]} and {words[1]} {problem}", "rename one, or exclude it")

@@ -1,0 +1,59 @@
+"""The part of images.yaml that says what images go without, see config/parse.py."""
+
+from __future__ import annotations
+
+import re
+
+from packaging.utils import canonicalize_name
+
+from torch_images.config.parse_fields import NAME
+from torch_images.config.types import Removal
+from torch_images.config.yaml_nodes import Record, Value
+
+_GLOB = re.compile(r"(?!(?:.*/)?\.{1,2}(?:/|$))[A-Za-z0-9_*?][A-Za-z0-9._*?/-]*")
+_KINDS = ("files", "code", "symbols")
+
+
+def load_removals(value: Value) -> tuple[Removal, ...]:
+    """What images go without. Raises ConfigError."""
+    fields = value.record((), ("always", "prune"))
+    return tuple(
+        _removal(member, prune=key == "prune") for key in fields for member in fields[key].items()
+    )
+
+
+def _removal(value: Value, *, prune: bool) -> Removal:
+    fields = value.record(("of", "reason"), _KINDS)
+    if not any(kind in fields for kind in _KINDS):
+        raise value.error("a removal must name files, code or symbols")
+    for name in fields["of"].filled().scalars():
+        if not NAME.fullmatch(canonicalize_name(name.text())):
+            raise name.wrong("is not the name of a wheel")
+        if canonicalize_name(name.text()) != name.text():
+            raise name.error(
+                f"'{name.text()}' is not the name of a wheel",
+                f"write {canonicalize_name(name.text())}",
+            )
+    changed = [kind for kind in ("code", "symbols") if kind in fields]
+    for name in fields["of"].items() if changed else ():
+        if name.text().startswith(("nvidia-", "cuda-")):
+            raise name.error(
+                f"'{changed[0]}' of {name.text()} cannot be removed: NVIDIA's licence forbids "
+                "changed copies",
+                "leave whole files out, or nothing",
+            )
+    return Removal(
+        wheels=fields.texts("of"),
+        reason=fields.text("reason"),
+        prune=prune,
+        **{kind: _globs(fields, kind) for kind in _KINDS},
+    )
+
+
+def _globs(fields: Record, kind: str) -> tuple[str, ...]:
+    if kind not in fields:
+        return ()
+    return tuple(
+        v.matching(_GLOB, "a path below site-packages, with * and ?")
+        for v in fields[kind].filled().scalars()
+    )

@@ -1,0 +1,199 @@
+"""Parse variants and the extras that they choose, see parse.py."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from packaging.utils import canonicalize_name
+
+from torch_images.config.parse_fields import (
+    NAME,
+    below,
+    capability,
+    entry_name,
+    folder,
+    overlap,
+    own_folder,
+    packages,
+    port,
+    release,
+    requirements,
+)
+from torch_images.config.types import AXES, Config, Cuda, Extra, Source, Variant
+from torch_images.config.yaml_nodes import Record, Value
+from torch_images.errors import ConfigError, suggest
+
+_COMMAND = re.compile(r"[a-z][a-z0-9-]*")
+
+
+def load_extras(value: Value, cudas: tuple[Cuda, ...]) -> tuple[Extra, ...]:
+    """The groups of wheels that variants can add. Raises ConfigError."""
+    found = tuple(_extra(key, member, cudas) for key, member in value.entries())
+    names = [extra.name for extra in found]
+    members = dict(value.entries())
+    for extra in found:
+        for other, _ in extra.conflicts:
+            if other not in names:
+                where = dict(members[extra.name].entries())["conflicts"]
+                raise where.error(f"unknown extra '{other}'", suggest(other, names))
+    return found
+
+
+def load_variants(value: Value, extras: tuple[Extra, ...]) -> tuple[Variant, ...]:
+    """What images can hold beside torch. Raises ConfigError, also for extras that conflict."""
+    return tuple(_variant(key, member, extras) for key, member in value.entries())
+
+
+def check_extras(config: Config, value: Value) -> None:
+    """Raise ConfigError unless every image that is not excluded can have its variant's extras."""
+    lines = dict(value.entries())
+    for variant, cuda, source in itertools.product(config.variants, config.cudas, config.sources):
+        for extra in variant.extras:
+            for words, reason in _refusals(config, variant, extra, cuda, source):
+                raise lines[variant.name].error(
+                    f"variant {variant.name}: {reason}", f"add an exclude with {words}, reason: ..."
+                )
+
+
+def _refusals(
+    config: Config, variant: Variant, extra: Extra, cuda: Cuda, source: Source
+) -> Iterator[tuple[str, str]]:
+    """What would have to be excluded, and why, and is not."""
+    torch = source.torch.version if source.torch else cuda.wheel.torch
+    axes = {"variant": variant.name, "cuda": cuda.version, "source": source.name}
+    whole = extra.refusal(cuda, torch)
+    if whole and not _excluded(config, axes):
+        yield ", ".join(f"{axis}: '{word}'" for axis, word in axes.items()), whole
+    for arch in () if whole else config.architectures:
+        reason = extra.refusal(cuda, torch, (arch.name,))
+        possible = arch.capability in cuda.targets
+        if reason and possible and not _excluded(config, axes | {"arch": arch.name}):
+            yield f"variant: '{variant.name}', arch: '{arch.name}'", reason
+
+
+def _excluded(config: Config, axes: dict[str, str]) -> bool:
+    """Whether all images with these values are excluded, whatever their other ones."""
+    return any(
+        all(getattr(x, axis) in (None, axes.get(axis)) for axis in AXES) for x in config.excludes
+    )
+
+
+def _extra(key: str, value: Value, cudas: tuple[Cuda, ...]) -> Extra:
+    fields = value.record(
+        ("description", "wheels"),
+        ("torch", "arches", "replaces", "unpack", "links", "conflicts"),
+    )
+    if "links" in fields and "unpack" not in fields:
+        raise value.error(f"extra '{key}' has links, but is not unpacked")
+    for arch in fields["arches"].filled().scalars() if "arches" in fields else ():
+        capability(arch, arch.text())
+    for name in fields["replaces"].filled().scalars() if "replaces" in fields else ():
+        if canonicalize_name(name.text()) != name.text() or not NAME.fullmatch(name.text()):
+            raise name.wrong("is not the name of a wheel", "write it like cuda-bindings")
+    return Extra(
+        name=entry_name(key, value),
+        description=fields.text("description"),
+        wheels=_by_cuda(fields["wheels"].filled(), cudas),
+        torch=tuple((k, release(v)) for k, v in _of_cuda(fields["torch"].filled(), cudas))
+        if "torch" in fields
+        else (),
+        arches=fields.texts("arches"),
+        replaces=fields.texts("replaces"),
+        unpack=own_folder(fields["unpack"]) if "unpack" in fields else "",
+        links=_links(fields["links"].filled()) if "links" in fields else (),
+        conflicts=tuple(
+            (other, reason.text())
+            for other, reason in (fields["conflicts"].entries() if "conflicts" in fields else ())
+        ),
+    )
+
+
+def _links(value: Value) -> tuple[tuple[str, str], ...]:
+    """What gets linked below a folder: each path, and what is found there."""
+    found = tuple(
+        (below(member, link), below(member, member.text())) for link, member in value.entries()
+    )
+    for (one, _), (_, member) in itertools.product(found, value.entries()):
+        inside = member.path.removeprefix(f"{value.path}.")
+        if inside.startswith(f"{one}/"):
+            raise member.error(f"'{inside}' lies in '{one}', which is a link, too")
+    return found
+
+
+def _by_cuda(value: Value, cudas: tuple[Cuda, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Requirements by CUDA version; a list is for each of them."""
+    if value.is_list:
+        words = requirements(value)
+        return tuple((c.version, words) for c in cudas)
+    return tuple((version, requirements(member)) for version, member in _of_cuda(value, cudas))
+
+
+def _of_cuda(value: Value, cudas: tuple[Cuda, ...]) -> tuple[tuple[str, Value], ...]:
+    """The members of a mapping by CUDA version."""
+    known = [c.version for c in cudas]
+    for version, member in value.entries():
+        if version not in known:
+            raise member.error(f"unknown cuda '{version}'", suggest(version, known))
+    return value.entries()
+
+
+def _variant(key: str, value: Value, extras: tuple[Extra, ...]) -> Variant:
+    fields = value.record(
+        ("description",),
+        ("cuda-home", "packages", "wheels", "extras", "command", "folder", "ports"),
+    )
+    cuda_home = own_folder(fields["cuda-home"]) if "cuda-home" in fields else ""
+    chosen = _chosen(fields, extras)
+    for extra in chosen:
+        if cuda_home and extra.unpack and overlap(cuda_home, extra.unpack):
+            problem = f"is where extra {extra.name} is unpacked, {extra.unpack}"
+            raise fields["cuda-home"].wrong(problem, "give another folder to one of them")
+    command = fields["command"].matching(_COMMAND, "a command") if "command" in fields else ""
+    return Variant(
+        name=entry_name(key, value),
+        description=fields.text("description"),
+        packages=packages(fields),
+        wheels=requirements(fields["wheels"]) if "wheels" in fields else (),
+        extras=chosen,
+        cuda_home=cuda_home,
+        folder=folder(fields["folder"]) if "folder" in fields else "",
+        ports=tuple(port(p) for p in (fields["ports"].scalars() if "ports" in fields else ())),
+        **({"command": command} if command else {}),
+    )
+
+
+def _chosen(fields: Record, extras: tuple[Extra, ...]) -> tuple[Extra, ...]:
+    """The extras that a variant names. Raises ConfigError where two of them conflict."""
+    known = {extra.name: extra for extra in extras}
+    found: list[Extra] = []
+    for item in fields["extras"].scalars() if "extras" in fields else ():
+        if item.text() not in known:
+            raise item.error(f"unknown extra '{item.text()}'", suggest(item.text(), known))
+        extra = known[item.text()]
+        for other in found:
+            _check_pair(item, extra, other)
+            if extra.unpack and other.unpack and overlap(extra.unpack, other.unpack):
+                places = f"{other.unpack} and {extra.unpack}"
+                raise _conflict(item, extra, other, f"they are unpacked to {places}")
+        found.append(extra)
+    return tuple(found)
+
+
+def _check_pair(item: Value, extra: Extra, other: Extra) -> None:
+    reason = dict(extra.conflicts).get(other.name) or dict(other.conflicts).get(extra.name)
+    if reason:
+        raise _conflict(item, extra, other, reason)
+    for cuda, torch in extra.torch:
+        wanted = dict(other.torch).get(cuda, torch)
+        if wanted != torch:
+            reason = f"for CUDA {cuda} one is compiled for torch {torch}, one for {wanted}"
+            raise _conflict(item, extra, other, reason)
+
+
+def _conflict(item: Value, extra: Extra, other: Extra, reason: str) -> ConfigError:
+    return item.error(
+        f"extras {other.name} and {extra.name} cannot be in one image: {reason}",
+        "choose one of them, or put them into variants of their own",
+    )

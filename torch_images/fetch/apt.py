@@ -1,0 +1,217 @@
+"""What apt would install today: the packages of a base, resolved at a mirror or in its image.
+
+apt itself decides, in both cases; scripts/print-packages asks it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import requests
+
+from torch_images.config.types import Base, Compat
+from torch_images.errors import (
+    BuildError,
+    CommandError,
+    DiskError,
+    EngineError,
+    LockError,
+    NetworkError,
+    TorchImagesError,
+)
+from torch_images.host.engine import Engine
+from torch_images.host.network import Network, cause
+from torch_images.host.runner import Runner
+from torch_images.locks.debs import DebLock, parse_packages
+
+_WAYS = "check network and proxy, or name a mirror, see README.md"
+# What mmdebstrap's variant "minbase" installs beside the packages it is asked for.
+_MINIMUM = ("?essential", "?priority(required)", "apt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolver:
+    """Asks apt. `mirrors` are URLs or sources.list lines that replace the default ones."""
+
+    root: Path
+    network: Network
+    run: Runner
+    engine: Engine | None = None
+    mirrors: tuple[str, ...] = ()
+
+    def resolve(self, name: str, base: Base, image: str, date: dt.date) -> DebLock:
+        """The lock with this name of a base's packages, as they are at its mirror now.
+
+        `image` is the pinned image to add them to, "" for a base that is bootstrapped.
+        Raises NetworkError, BuildError or LockError.
+        """
+        script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
+        text = self._in_image(base, image, script) if image else self._at_mirror(base, script)
+        return DebLock(
+            name=name,
+            date=date,
+            system=base.system,
+            request=tuple(sorted(base.packages)),
+            debs=parse_packages(text),
+            image=image,
+        )
+
+    def resolve_compat(self, name: str, package: str, compat: Compat, date: dt.date) -> DebLock:
+        """The lock with this name of NVIDIA's compat package, as it is in the repository now.
+
+        Raises NetworkError, or LockError where the repository is not signed by the pinned key.
+        """
+        [root] = self.compat_roots(compat)
+        script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as keys:
+            Path(keys).chmod(0o755)
+            # apt checks that the index is signed by exactly this key, so it may come from anywhere.
+            key = self._download(f"{root}/{compat.key[-8:].lower()}.pub")
+            Path(keys, "nvidia.asc").write_bytes(key)
+            options = [f"--keyring={keys}"]
+            if self.network.ca_bundle:
+                options.append(f'--aptopt=Acquire::https::CAInfo "{self.network.ca_bundle}"')
+            text = self._mmdebstrap(
+                package,
+                f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {package}\n{script}',
+                "compat",
+                (f"deb [signed-by={compat.key}] {root} /",),
+                *options,
+            )
+        debs = [replace(d, path=d.path.removeprefix("./")) for d in parse_packages(text)]
+        system = "/".join(compat.repository.split("/")[-2:])
+        return DebLock(name=name, date=date, system=system, request=(package,), debs=tuple(debs))
+
+    def compat_roots(self, compat: Compat) -> tuple[str, ...]:
+        """The root of the repository that has NVIDIA's compat packages."""
+        return (self.network.compat_mirror or compat.repository,)
+
+    def roots(self, base: Base) -> tuple[str, ...]:
+        """The roots of the archives that have a base's packages, such as ".../debian"."""
+        if not base.suite:
+            named = [_address(mirror) for mirror in self.mirrors]
+            return tuple(dict.fromkeys(named or [base.mirror]))
+        listing = 'cat "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* 2>/dev/null || true'
+        what = f"base {base.name}"
+        text = self._mmdebstrap(what, listing, base.suite, self.mirrors, "--skip=update")
+        found = re.findall(r"^(?:deb|URIs:)\s+(?:\[[^]]*\]\s+)?(\S+)", text, re.MULTILINE)
+        return tuple(dict.fromkeys(uri.rstrip("/") for uri in found))
+
+    def digest(self, image: str, *, missing_ok: bool = False) -> str:
+        """The digest that a registry has for an image; "" where it has none and that is allowed.
+
+        Raises UsageError, NetworkError or EngineError.
+        """
+        if self.engine is None:
+            raise EngineError(f"image {image} can be looked up with a Docker Engine only")
+        return self.engine.registry_digest(image, missing_ok=missing_ok)
+
+    def _at_mirror(self, base: Base, script: str) -> str:
+        """What apt would install into an empty root file system."""
+        packages = shlex.join((*_MINIMUM, *base.packages))
+        asked = f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {packages}\n{script}'
+        return self._mmdebstrap(f"base {base.name}", asked, base.suite, self.mirrors)
+
+    def _mmdebstrap(
+        self, what: str, script: str, suite: str, archives: Sequence[str], *options: str
+    ) -> str:
+        """What a script prints in an empty root file system ("$1") with the sources of a suite."""
+        command = ["mmdebstrap", "--variant=custom", "--format=null", *options]
+        command.append(f'--customize-hook=exec >"$1"/printed\n{script}')
+        env: dict[str, str | None] = {k.lower(): v for k, v in self.network.proxies}
+        with tempfile.TemporaryDirectory() as folder:
+            printed = Path(folder, "printed")
+            # mmdebstrap shows what hooks print as its own messages.
+            command.append(f"--customize-hook=download /printed {shlex.quote(str(printed))}")
+            command += ["--architectures=amd64", suite, "/dev/null", *archives]
+            try:
+                self.run.run(command, env={**env, "LC_ALL": "C.UTF-8"})
+            except CommandError as error:
+                raise explain(what, suite, error) from None
+            return printed.read_text(encoding="utf-8")
+
+    def _in_image(self, base: Base, image: str, script: str) -> str:
+        """What apt would install into an image."""
+        prepare = "apt-get -qq update >&2"
+        if self.mirrors:
+            lines = "\n".join(sources(self.mirrors, base.system.split()[-1]))
+            prepare = (
+                f"rm -rf /etc/apt/sources.list.d/*; printf '%s\\n' {shlex.quote(lines)} "
+                f">/etc/apt/sources.list; {prepare}"
+            )
+        words = ["sh", "-c", f"{prepare}\n{script}", "print-packages", *base.packages]
+        near = self.network.on_loopback or any("//127.0.0.1" in m for m in self.mirrors)
+        if self.engine is None:
+            raise EngineError(f"the packages of {image} can be read with a Docker Engine only")
+        self.engine.pull(image)
+        done = self.engine.run(
+            image,
+            *words,
+            entrypoint=[""],
+            user="0",
+            network_mode="host" if near else "bridge",
+            environment={name.lower(): url for name, url in self.network.proxies},
+        )
+        if done.code:
+            failed = CommandError(shlex.join(words[:2]), done.code, done.output)
+            raise explain(f"base {base.name}", base.system, failed)
+        return done.output
+
+    def _download(self, url: str) -> bytes:
+        """A small file. Raises NetworkError."""
+        try:
+            answer = requests.get(url, timeout=(15, 60), verify=self.network.verify)
+            answer.raise_for_status()
+        except requests.RequestException as error:
+            raise NetworkError(f"{url} could not be had: {cause(error)}", _WAYS) from None
+        return answer.content
+
+
+def sources(mirrors: Sequence[str], codename: str) -> tuple[str, ...]:
+    """Mirrors as sources.list lines; a bare URL stands for the main component of a release."""
+    return tuple(m if m.startswith("deb ") else f"deb {m} {codename} main" for m in mirrors)
+
+
+def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:
+    """The user's view of an apt or mmdebstrap that failed for "base bookworm" or the like."""
+    text = error.output
+    if "No space left on device" in text:
+        return DiskError(f"the disk filled up while {what} was made", "free some space")
+    if re.search(r"NO_PUBKEY|not signed|signatures? (?:were|was|couldn't|could not)", text):
+        return LockError(
+            f"{what}: the archive is not signed by the key that is pinned for it",
+            "correct the mirror, or the key in images.yaml",
+        )
+    if re.search(
+        r"(?:Unable|Failed) to fetch|Could not (?:connect|resolve)|not have a Release file",
+        text,
+    ):
+        return NetworkError(
+            f"{what}: the mirror could not be reached or lacks {suite}",
+            "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
+        )
+    if "unable to pick chroot mode" in text:
+        return BuildError(
+            f"{what}: mmdebstrap cannot work for a user who is not root",
+            "install uidmap, which has newuidmap, and see that /etc/subuid names this user",
+        )
+    missing = re.search(r"Unable to locate package (\S+)", text)
+    if missing:
+        return LockError(
+            f"{what}: the mirror has no package {missing[1]}",
+            "correct its packages in images.yaml",
+        )
+    lines = [line for line in text.splitlines() if line.startswith("E: ")] or [str(error)]
+    return BuildError(f"{what} could not be made: {lines[0]}", f"command: {error.command[:200]}")
+
+
+def _address(mirror: str) -> str:
+    """The URL in a mirror that may be a sources.list line."""
+    found = re.search(r"[a-z]+://\S+", mirror)
+    return (found[0] if found else mirror).rstrip("/")

@@ -1,0 +1,317 @@
+"""The base of an image: locked Debian packages -> an OCI layout, or packages to add to an image.
+
+A bootstrapped base is made on the host by mmdebstrap, so no image registry is needed. It sees no
+mirror: the locked packages are all that the archive it is given has, so the result depends on the
+lock alone. A layout appears under its final name whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import errno
+import fcntl
+import functools
+import hashlib
+import http.server
+import logging
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from debian.deb822 import Deb822
+
+from torch_images.config.types import Base
+from torch_images.errors import CommandError, DiskError, LockError, NetworkError
+from torch_images.fetch.apt import Resolver, explain
+from torch_images.fetch.download import Fetched, fetch, unsettled
+from torch_images.host.cache import used
+from torch_images.host.loopback import serving
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import scratch_room
+from torch_images.locks.debfile import control
+from torch_images.locks.debs import DebLock, LockedDeb, changes
+from torch_images.oci import layout as oci
+
+# Raise when the steps below change what they produce, so that cached layouts are made anew.
+_RECIPE = 3
+
+# What a container never reads: documentation, translations, menu entries.
+_EXCLUDED = ("/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/man/*")
+_INCLUDED = ("/usr/share/doc/*/copyright",)  # licences must travel with the binaries
+
+# Left by the bootstrap and either state of this host or different in every run.
+_DROPPED = re.compile(
+    r"""
+    etc/(?:hostname|resolv\.conf|(?:passwd|shadow|group|gshadow)-)
+    | var/(?:log|cache/apt|cache/debconf|lib/apt/lists)/.+
+    | var/cache/ldconfig/aux-cache
+    | (?:dev|run|tmp|var/tmp)/.+
+    | var/lib/dpkg/(?:status|diversions|statoverride)-old
+    | .+/__pycache__(?:/.+)?
+    """,
+    re.VERBOSE,
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyBase:
+    """What a build needs of a base: named contexts, and the digest of the image it starts from.
+
+    `lock` is the one it was made from; a plain build may have had to resolve it afresh.
+    """
+
+    lock: DebLock
+    contexts: Mapping[str, str]
+    digest: str
+
+    @property
+    def layout(self) -> Path | None:
+        """The OCI layout of one that is bootstrapped."""
+        named = self.contexts.get("base", "")
+        return Path(named.removeprefix("oci-layout://").rpartition("@")[0]) if named else None
+
+
+def prepare(
+    base: Base,
+    lock: DebLock,
+    *,
+    cache: Path,
+    resolver: Resolver,
+    locked: bool = False,
+    fresh: bool = False,
+    present: frozenset[str] | None = None,
+) -> ReadyBase:
+    """Make a base from its lock, or take it from the cache unless `fresh`.
+
+    With `present`, the names of packages that are there already, the lock is of packages to add to
+    them. Where a locked package has vanished from every source the lock is resolved afresh, with a
+    warning that lists what changed; with `locked` that is a LockError, or a NetworkError where a
+    source that may have it does not answer.
+    Raises also NetworkError, DiskError and BuildError.
+    """
+    if locked and lock.unlocked:
+        raise LockError(
+            f"locks/{lock.name}.txt is not one that `invoke lock` resolved",
+            f"run `invoke lock --select {lock.name}` and commit the result",
+        )
+    bootstraps = bool(base.suite) and present is None
+    folder = _folder(base, lock, cache)
+    if fresh or not folder.exists():
+        resolved = lock.debs or not lock.unlocked
+        found = _fetch(base, lock, cache, resolver) if resolved else None
+        if found and found.vanished and (locked or lock.unlocked):
+            raise _stale(lock, found)
+        if not found or found.vanished:
+            lock = _relocked(base, lock, resolver, present or frozenset())
+            folder = _folder(base, lock, cache)
+            found = _fetch(base, lock, cache, resolver)
+            if found.vanished:
+                raise _stale(lock, found)
+        folder.parent.mkdir(exist_ok=True)
+        with folder.with_name(f"{folder.name}.lock").open("w") as guard:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            if fresh or not folder.exists():
+                if bootstraps:
+                    _bootstrap(base, lock, found.files, folder, resolver.run)
+                else:
+                    _collect(found.files, folder)
+    used(folder)
+    if not bootstraps:
+        digest = lock.image.rpartition("@")[2]
+        return ReadyBase(lock=lock, contexts={"debs": str(folder)}, digest=digest)
+    digest = oci.layout_digest(folder)
+    context = f"oci-layout://{folder}@{digest}"
+    return ReadyBase(lock=lock, contexts={"base": context}, digest=digest)
+
+
+def command(base: Base, lock: DebLock, target: Path, repository: str) -> list[str]:
+    """The mmdebstrap command that makes `target`, a tar, from the packages at a URL alone."""
+    words = ["mmdebstrap", "--variant=minbase", "--format=tar", "--architectures=amd64"]
+    # All by name: which ones the variant would add follows priorities that only a mirror knows.
+    words += [f"--include={','.join(deb.name for deb in lock.debs)}"]
+    words += [f"--dpkgopt=path-exclude={pattern}" for pattern in _EXCLUDED]
+    words += [f"--dpkgopt=path-include={pattern}" for pattern in _INCLUDED]
+    # The options above would otherwise stay in the image and hide files of later packages.
+    words += ['--customize-hook=rm -f "$1"/etc/dpkg/dpkg.cfg.d/99mmdebstrap']
+    # The image keeps the sources that mmdebstrap knows for the suite; only the bootstrap is given
+    # ours, where the locked hashes stand in for a signature.
+    source = f"deb [trusted=yes] {repository} {base.suite} main"
+    swap = (
+        'mkdir "$1"/etc/apt/kept && mv "$1"/etc/apt/sources.list* "$1"/etc/apt/kept/',
+        'mkdir -p "$1"/etc/apt/sources.list.d',
+        f'echo "{source}" > "$1"/etc/apt/sources.list',
+    )
+    back = (
+        'rm -r "$1"/etc/apt/sources.list*',
+        'mv "$1"/etc/apt/kept/* "$1"/etc/apt/ && rmdir "$1"/etc/apt/kept',
+    )
+    words += [f"--setup-hook={' && '.join(swap)}", f"--customize-hook={' && '.join(back)}"]
+    return [*words, base.suite, str(target)]
+
+
+def kept(path: str) -> bool:
+    """Whether a path of the bootstrapped tree belongs in the image."""
+    return not _DROPPED.fullmatch(path)
+
+
+def repository(suite: str, debs: Mapping[LockedDeb, Path]) -> dict[str, bytes]:
+    """The index files of an apt repository that has these packages and no others, by path.
+
+    Raises LockError for a package that is damaged, or not what its lock says.
+    """
+    stanzas = []
+    for deb, path in sorted(debs.items()):
+        stanza = control(deb, path)
+        stanza["Filename"] = f"pool/{deb.sha256}.deb"
+        stanza["Size"] = str(path.stat().st_size)
+        stanza["SHA256"] = deb.sha256
+        stanzas.append(stanza.dump())
+    packages = "\n".join(stanzas).encode()
+    folder = "main/binary-amd64"
+    release = (
+        f"Suite: {suite}\nCodename: {suite}\nArchitectures: amd64\nComponents: main\nSHA256:\n"
+        f" {hashlib.sha256(packages).hexdigest()} {len(packages)} {folder}/Packages\n"
+    )
+    return {
+        f"dists/{suite}/Release": release.encode(),
+        f"dists/{suite}/{folder}/Packages": packages,
+    }
+
+
+def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetched:
+    return fetch(
+        lock,
+        cache / "debs",
+        mirrors=functools.partial(resolver.roots, base),
+        snapshot=base.snapshot,
+        network=resolver.network,
+    )
+
+
+def _folder(base: Base, lock: DebLock, cache: Path) -> Path:
+    key = hashlib.sha256(f"{_RECIPE} {oci.COMPRESSOR} {lock.digest}".encode()).hexdigest()[:16]
+    return cache / "bases" / f"{base.name}-{key}"
+
+
+def _stale(lock: DebLock, found: Fetched) -> LockError | NetworkError:
+    """The error for packages that cannot be had; without an answer they have not vanished."""
+    if found.silent:
+        return unsettled(found.vanished, found.silent)
+    names = ", ".join(f"{deb.name} {deb.version}" for deb in found.vanished)
+    return LockError(
+        f"locks/{lock.name}.txt: no mirror and no snapshot archive has {names}",
+        f"run `invoke lock --select {lock.name}`, or name a mirror that has them with --mirror",
+    )
+
+
+def _relocked(base: Base, lock: DebLock, resolver: Resolver, present: frozenset[str]) -> DebLock:
+    """The lock of a base as its sources are today, marked as unlocked."""
+    today = dt.datetime.now(dt.UTC).date()
+    found = resolver.resolve(lock.name, base, lock.image, today)
+    debs = tuple(deb for deb in found.debs if deb.name not in present)
+    found = replace(found, debs=debs, unlocked=True)
+    lines = changes(lock, found) if lock.debs else ("nothing was locked yet",)
+    _log.warning(
+        "base %s is resolved afresh, the image will be marked as unlocked: %s",
+        base.name,
+        "; ".join(lines),
+    )
+    return found
+
+
+def _collect(debs: Mapping[LockedDeb, Path], folder: Path) -> None:
+    """A folder with the packages to add to an image, under their own names."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+        made = Path(scratch, "debs")
+        made.mkdir()
+        for deb, path in debs.items():
+            shutil.copyfile(path, made / deb.filename)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(made, folder)
+
+
+def _bootstrap(
+    base: Base, lock: DebLock, debs: Mapping[LockedDeb, Path], folder: Path, run: Runner
+) -> None:
+    # Outside the home directory, which the namespace of a rootless bootstrap cannot enter.
+    with (
+        tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-") as temporary,
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch,
+        _served(repository(base.suite, debs), debs) as url,
+    ):
+        Path(temporary).chmod(0o755)
+        tar, layer, layout = Path(temporary, "tree.tar"), Path(scratch, "layer"), Path(scratch, "l")
+        env: dict[str, str | None] = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"))
+        env |= {"SOURCE_DATE_EPOCH": str(oci.EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": temporary}
+        old_mask = os.umask(0o022)
+        try:
+            run.run(command(base, lock, tar, url), env=env)
+            _check_packages(base, lock, tar)
+            with layer.open("wb") as stream:
+                oci.normalise(tar, stream, keep=kept)
+        except CommandError as error:
+            raise explain(f"base {base.name}", base.suite, error) from None
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise DiskError(
+                f"the disk filled up while base {base.name} was made", "free some space"
+            ) from None
+        finally:
+            os.umask(old_mask)
+        path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        history = f"mmdebstrap --variant=minbase {base.suite}"
+        oci.write_layout(layout, layer, history=history, env=(path,))
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(layout, folder)
+
+
+def _check_packages(base: Base, lock: DebLock, tar: Path) -> None:
+    """Raise LockError unless a tree has exactly the locked packages."""
+    with tarfile.open(tar) as tree:
+        status = tree.extractfile("./var/lib/dpkg/status")
+        assert status is not None
+        installed = {p["Package"]: p["Version"] for p in Deb822.iter_paragraphs(status)}
+    locked = lock.versions()
+    for name in sorted(installed.keys() | locked.keys()):
+        if installed.get(name) != locked.get(name):
+            raise LockError(
+                f"base {base.name}: {name} was locked as {locked.get(name, 'absent')}, installed "
+                f"is {installed.get(name, 'none')}",
+                f"run `invoke lock --select {lock.name}`",
+            )
+
+
+@contextlib.contextmanager
+def _served(indexes: Mapping[str, bytes], debs: Mapping[LockedDeb, Path]) -> Iterator[str]:
+    """Serve a repository on loopback; its URL.
+
+    Over HTTP, because a rootless bootstrap runs as another user, who cannot read our files.
+    """
+    files = {f"/pool/{deb.sha256}.deb": path for deb, path in debs.items()}
+    texts = {f"/{path}": data for path, data in indexes.items()}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            path = files.get(self.path)
+            data = path.read_bytes() if path else texts.get(self.path)
+            self.send_response(404 if data is None else 200)
+            self.send_header("Content-Length", str(len(data or b"")))
+            self.end_headers()
+            self.wfile.write(data or b"")
+
+        def log_message(self, *_: object) -> None:
+            """Keep apt's requests out of the output."""
+
+    with serving(Handler) as url:
+        yield url

@@ -1,0 +1,269 @@
+"""Git repositories -> source trees: one commit with all its submodules, without history.
+
+A tree appears in the cache under its final name whole or not at all. Git checks every object
+against its name on the way, so whoever serves a commit serves the right one. Nothing that a tree
+holds runs here, and nothing outside it is read through its links.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from packaging.version import InvalidVersion, Version
+
+from torch_images.config.parse import COMMIT
+from torch_images.config.types import Tree
+from torch_images.errors import CommandError, LockError, NetworkError, UsageError
+from torch_images.host import git
+from torch_images.host.cache import keep, used
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.locks.sources import LockedTree
+
+_PARALLEL = 8  # submodules fetched side by side
+_VERSION_FILE = "version.txt"
+_LONGEST_VERSION = 40  # characters; a tag has room for 128, and says more
+_LARGEST_FILE = 65536  # bytes of a file that is read here; those that matter are a line or two
+
+
+def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner) -> Path:
+    """The folder with a tree, from the cache or its repository.
+
+    It is the only thing in the folder above, which BuildKit can be given: at the top of a context,
+    a tree's own .dockerignore would have a say.
+    Raises NetworkError where the repository cannot be asked, LockError where it lacks the commit.
+    """
+    folder = _folder(wanted, cache)
+    if folder.exists():
+        return used(folder) / "tree"
+    env = git.environment(network)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{wanted.name}-") as scratch:
+        made = Path(scratch, "made")
+        tree = made / "tree"
+        here = ["git", "-C", str(tree)]
+        try:
+            _obtain(tree, wanted.repository, wanted.commit, env, run)
+            run.run([*here, "checkout", "--quiet", "--detach", wanted.commit], env=env)
+            if "://" not in wanted.repository:
+                _seed(tree, Path(wanted.repository), env, run)
+            update = [*here, "submodule", "--quiet", "update", "--init", "--recursive"]
+            update.append(f"--jobs={_PARALLEL}")
+            if run.run([*update, "--depth=1"], env=env, check=False).code:
+                run.run(update, env=env)
+            status = run.run([*here, "submodule", "status", "--recursive"], env=env).output
+        except CommandError as error:
+            raise _problem(wanted.repository, wanted.commit, error) from None
+        if not all(line.startswith(" ") for line in status.splitlines()):
+            raise LockError(f"the submodules of {wanted.repository} are not those of its commit")
+        for history in [*tree.rglob(".git")]:
+            shutil.rmtree(history) if history.is_dir() else history.unlink()
+        keep(made, folder)
+    return folder / "tree"
+
+
+def read_file(tree: Path, name: str) -> str | None:
+    """The text of a small file of a tree; None where there is none.
+
+    Raises LockError for a link that leads out of the tree, and for what is no such text.
+    """
+    path = os.path.realpath(tree / name)
+    if not Path(path).is_relative_to(os.path.realpath(tree)):
+        raise LockError(f"{name} of {tree.parent.name} is a link to a place outside the tree")
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123
+            data = stream.read(_LARGEST_FILE + 1)
+        if len(data) <= _LARGEST_FILE:
+            return data.decode()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError):
+        pass
+    raise LockError(f"{name} of {tree.parent.name} is no short text")
+
+
+def parse(text: str, run: Runner) -> tuple[str, str]:
+    """Repository and commit of what a user names: PATH, PATH@COMMIT or URL@COMMIT.
+
+    Raises UsageError for a URL without a whole commit, and for a folder whose work is not
+    committed or that is no repository.
+    """
+    where, _, commit = text.rpartition("@") if re.search(r"@[^/:]*$", text) else (text, "", "")
+    if "://" in where:
+        if urlsplit(where).username is not None:
+            raise UsageError(
+                f"'{where.partition('://')[0]}://...' has credentials, which an image would carry",
+                "leave them to git's credential helpers",
+            )
+        if not COMMIT.fullmatch(commit):
+            raise UsageError(
+                f"'{text}' names no commit", "add @ and the whole commit, 40 hexadecimal digits"
+            )
+        return where, commit
+    folder = Path(where).expanduser().resolve()
+    here, env = ["git", "-C", str(folder)], git.environment()
+    revision = f"{commit or 'HEAD'}^{{commit}}"
+    found = run.run(
+        [*here, "rev-parse", "--verify", "--end-of-options", revision], env=env, check=False
+    )
+    if found.code:
+        raise UsageError(f"{folder} has no commit {commit or 'at all'}", "name a git repository")
+    if not commit and run.run([*here, "status", "--porcelain"], env=env).output.strip():
+        raise UsageError(
+            f"{folder} has changes that no commit has",
+            f"commit them, or name the commit to build: {where}@COMMIT",
+        )
+    return str(folder), found.output.strip()
+
+
+def with_tree(
+    tree: Tree, text: str, *, cache: Path, network: Network, run: Runner, obtain: bool = False
+) -> Tree:
+    """The tree that a user names in place of another; its version is what its files say.
+
+    It is checked out, once its version was found to be one, only if `obtain` is set. Raises
+    UsageError, also for a version that no image can have, NetworkError or LockError.
+    """
+    repository, commit = parse(text, run)
+    named = replace(tree, repository=repository, commit=commit)
+    locked = LockedTree(name="torch", version="0", repository=repository, commit=commit)
+    folder = _folder(locked, cache)
+    if folder.exists():
+        stated = read_file(folder / "tree", _VERSION_FILE)
+    else:
+        stated = _stated(repository, commit, network, run)
+    if stated is not None:
+        named = replace(named, version=_checked(stated, text))
+    if obtain:
+        check_out(locked, cache=cache, network=network, run=run)
+    if "://" not in repository:  # an image does not tell where on this host
+        named = replace(named, repository=_origin(repository, run))
+    return named
+
+
+def _folder(wanted: LockedTree, cache: Path) -> Path:
+    return cache / "sources" / f"{wanted.name}-{wanted.commit}"
+
+
+def _obtain(
+    folder: Path,
+    source: str,
+    commit: str,
+    env: Mapping[str, str | None],
+    run: Runner,
+    *options: str,
+) -> None:
+    """Make a repository that has a commit, from another one. Raises CommandError."""
+    here = ["git", "-C", str(folder)]
+    run.run(["git", "init", "--quiet", str(folder)], env=env)
+    run.run([*here, "remote", "add", "--", "origin", source], env=env)
+    fetch = [*here, "fetch", "--quiet", *options]
+    # Not every server gives single commits.
+    if run.run([*fetch, "--depth=1", "origin", commit], env=env, check=False).code:
+        run.run([*fetch, "--tags", "origin"], env=env)
+
+
+def _seed(tree: Path, named: Path, env: Mapping[str, str | None], run: Runner) -> None:
+    """Fill a tree with the submodules that are checked out in the repository it is from.
+
+    They need not be fetched from elsewhere then. Only what lies inside both counts: a link could
+    name any repository of this host. Raises CommandError.
+    """
+    listed = run.run(["git", "-C", str(tree), "ls-files", "-z", "--stage"], env=env).output
+    for entry in listed.split("\0"):
+        facts, _, path = entry.partition("\t")
+        ours, theirs = tree / path, named / path
+        if not facts.startswith("160000 ") or not _inside(ours, tree) or not _inside(theirs, named):
+            continue
+        commit = facts.split()[1]
+        if not os.path.lexists(theirs / ".git"):
+            continue  # it is not checked out there
+        known = ["git", "-C", str(theirs), "cat-file", "-e", f"{commit}^{{commit}}"]
+        if run.run(known, env=env, check=False).code:
+            continue
+        _obtain(ours, str(theirs), commit, env, run)
+        run.run(["git", "-C", str(ours), "checkout", "--quiet", "--detach", commit], env=env)
+        _seed(ours, theirs, env, run)
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    """Whether no part of a path below a folder is a link."""
+    real = Path(os.path.realpath(folder))
+    return Path(os.path.realpath(path)) == real / path.relative_to(folder)
+
+
+def _stated(repository: str, commit: str, network: Network, run: Runner) -> str | None:
+    """What the version file of a commit says; None for a commit without one.
+
+    Nothing is checked out, and of a repository elsewhere as little as possible is fetched.
+    """
+    env = git.environment(network)
+    with tempfile.TemporaryDirectory(prefix="torch-images-") as scratch:
+        try:
+            if "://" in repository:
+                _obtain(Path(scratch), repository, commit, env, run, "--filter=blob:none")
+            here = ["git", "-C", scratch if "://" in repository else repository]
+            entry = run.run([*here, "ls-tree", "--long", commit, _VERSION_FILE], env=env).output
+            found = re.match(r"(\d+) (\w+) (\w+) +(\d+|-)\t", entry)
+            if not found:
+                return None
+            mode, _, blob, size = found.groups()
+            if mode not in ("100644", "100755") or int(size) > _LARGEST_FILE:
+                raise UsageError(f"{_VERSION_FILE} of {repository} is no small file", "correct it")
+            return run.run([*here, "cat-file", "blob", blob], env=env).output
+        except CommandError as error:
+            raise _problem(repository, commit, error) from None
+
+
+def _checked(stated: str, text: str) -> str:
+    """A version that a wheel and a tag can have. Raises UsageError for anything else."""
+    version = stated.strip()
+    try:
+        if len(version) <= _LONGEST_VERSION:
+            found = Version(version)
+            if str(found) == version and not found.epoch and not found.local:
+                return version
+    except InvalidVersion:
+        pass
+    raise UsageError(
+        f"{_VERSION_FILE} of {text} does not hold a version: {version[:_LONGEST_VERSION]!r}",
+        "write one such as 2.13.0a0 (PEP 440, in its normal form, without + and !)",
+    )
+
+
+def _origin(folder: str, run: Runner) -> str:
+    """Where a local repository was cloned from, if that is a public address; else "local"."""
+    command = ["git", "-C", folder, "config", "remote.origin.url"]
+    url = run.run(command, env=git.environment(), check=False).output.strip()
+    return url if re.fullmatch(r"https://[^@\s]+", url) else "local"
+
+
+def _problem(repository: str, commit: str, error: CommandError) -> Exception:
+    """The user's view of a git that failed."""
+    text = " ".join(error.output.split())
+    if re.search(
+        r"not our ref|bad object|unable to read tree|reference is not a tree|not a tree object|"
+        r"unadvertised|did not contain|pathspec",
+        text,
+    ):
+        return LockError(f"{repository} has no commit {commit}", "correct it in images.yaml")
+    if re.search(r"ENOSPC|No space left", text):
+        return error
+    if refused := re.search(r"transport '(\w+)' not allowed", text):
+        return LockError(
+            f"a submodule of {repository} is not on the network: its address is one of "
+            f"{refused[1]}",
+            "check it out in a clone, and name that folder with --torch-source",
+        )
+    return NetworkError(
+        f"{repository} could not be cloned: {text[-200:]}",
+        "check network and proxy, or name a mirror in TORCH_IMAGES_SOURCE_MIRROR, or a folder "
+        "with --torch-source",
+    )

@@ -1,0 +1,327 @@
+"""Locked Debian packages and archives -> files: from the cache, a mirror, or a snapshot archive.
+
+Mirrors drop a package soon after a newer one appears; a snapshot archive keeps it for good
+(https://snapshot.debian.org). Whoever serves it, a file must have the hash in the lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from torch_images.errors import DiskError, LockError, NetworkError, shown
+from torch_images.host.cache import used
+from torch_images.host.network import Network, cause
+from torch_images.locks.debs import DebLock, LockedDeb
+from torch_images.locks.sources import LockedArchive
+
+# Some stores answer 403 for what they do not have; so do proxies that let nobody through, and apt
+# says so when it is asked next.
+_GONE = (403, 404, 410)
+_CONNECTIONS = 16
+
+
+class Pinned(Protocol):
+    """A file that is locked."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Its version."""
+        ...
+
+    @property
+    def filename(self) -> str:
+        """The last part of its address."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """Its hash, in hexadecimal."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """The files of locked packages, and those packages that no source has any more.
+
+    `silent` says why a source could not be asked, which may have them; "" if all answered.
+    """
+
+    files: Mapping[LockedDeb, Path]
+    vanished: tuple[LockedDeb, ...]
+    silent: str = ""
+
+
+def fetch(
+    lock: DebLock,
+    folder: Path,
+    *,
+    mirrors: Callable[[], Sequence[str]],
+    snapshot: str,
+    network: Network,
+) -> Fetched:
+    """Get every package of a lock into `folder`, where a file is named by its hash.
+
+    `mirrors` gives the roots of archives to ask, and is called only when a file is missing.
+    `snapshot` is the root of a snapshot archive, or "".
+    Raises LockError where a source has another file under a package's name, NetworkError where
+    none can be asked, DiskError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {deb: folder / f"{deb.sha256}.deb" for deb in lock.debs}
+    missing = [deb for deb, path in files.items() if not is_file(deb, path)]
+    for deb in files.keys() - missing:
+        used(files[deb])
+    if not missing:
+        return Fetched(files=files, vanished=())
+    source = _Source(tuple(mirrors()), snapshot, lock.snapshot, network)
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        try:
+            got = list(pool.map(lambda d: _get(source, source.urls(d), files[d], d), missing))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    vanished = tuple(deb for deb, found in zip(missing, got, strict=True) if not found)
+    there = {d: p for d, p in files.items() if d not in vanished}
+    return Fetched(files=there, vanished=vanished, silent=source.problem)
+
+
+def fetch_archives(
+    archives: Sequence[LockedArchive], folder: Path, network: Network
+) -> dict[LockedArchive, Path]:
+    """Get every archive into `folder`, where a file is named by its hash.
+
+    Raises LockError where one is gone or another file, NetworkError, DiskError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {archive: folder / archive.sha256 for archive in archives}
+    source = _Source((), "", "", network)
+    for archive, path in files.items():
+        url = network.mirrored(archive.url)
+        if not is_file(archive, path) and not _get(source, [url], path, archive):
+            raise LockError(
+                f"{archive.name} {archive.version} is gone from {url}",
+                "name a mirror that has it in TORCH_IMAGES_SOURCE_MIRROR",
+            )
+    return files
+
+
+def fetch_url(url: str, path: Path, pinned: Pinned, network: Network) -> bool:
+    """Get one locked file from a URL to `path`; whether it is there.
+
+    Raises LockError where it is another file, NetworkError, DiskError.
+    """
+    return _get(_Source((), "", "", network), [url], path, pinned)
+
+
+def read(url: str, network: Network) -> bytes:
+    """What is at a URL. Raises NetworkError."""
+    answer = _open(url, network)
+    try:
+        return answer.content
+    except requests.RequestException as error:
+        raise NetworkError(f"the download of {url} broke off: {cause(error)}") from None
+
+
+def discover(url: str, folder: Path, network: Network) -> tuple[str, int]:
+    """Get a file that is not locked yet into `folder`, named by its hash; its SHA-256 and size.
+
+    Raises NetworkError or DiskError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    partial, digest = _save(_open(url, network), folder, url)
+    size = partial.stat().st_size
+    os.replace(partial, folder / digest)
+    return digest, size
+
+
+def _open(url: str, network: Network) -> requests.Response:
+    """The answer for a URL, its body still to be read."""
+    source = _Source((), "", "", network)
+    answer = source.get(network.mirrored(url))
+    if answer is None or answer.status_code != requests.codes.ok:
+        problem = source.problem
+        if answer is not None:
+            answer.close()
+            problem = f"status {answer.status_code}"
+        raise NetworkError(
+            f"{url} could not be read: {problem}",
+            "check network and proxy, or name a mirror in TORCH_IMAGES_SOURCE_MIRROR",
+        )
+    return answer
+
+
+def holders(
+    lock: DebLock,
+    debs: Sequence[LockedDeb],
+    *,
+    mirrors: Sequence[str],
+    snapshot: str,
+    network: Network,
+) -> dict[LockedDeb, str]:
+    """Who still has the file of each package: "mirror", "snapshot", or "" for nobody.
+
+    Raises NetworkError where no mirror can be asked, or nobody of those who can has it.
+    """
+    source = _Source(tuple(mirrors), snapshot, lock.snapshot, network)
+    found = {}
+    for deb in debs:
+        answers = [source.status(url) for url in source.urls(deb)]
+        at_mirrors, at_snapshot = answers[: len(mirrors)], answers[len(mirrors) :]
+        if not any(at_mirrors):
+            raise _unreachable(source)
+        at = "snapshot" if requests.codes.ok in at_snapshot else ""
+        found[deb] = "mirror" if requests.codes.ok in at_mirrors else at
+        if not found[deb] and None in answers:
+            raise unsettled([deb], source.problem)
+    return found
+
+
+class _Source:
+    """Where packages can be asked for; a host that does not answer is asked once."""
+
+    def __init__(
+        self, mirrors: Sequence[str], snapshot: str, moment: str, network: Network
+    ) -> None:
+        self.mirrors = [mirror.rstrip("/") for mirror in mirrors]
+        self.problem = ""
+        self._snapshot = f"{snapshot.rstrip('/')}/{{archive}}/{moment}" if snapshot else ""
+        self._silent: set[str] = set()
+        self.session = requests.Session()
+        self.session.verify = network.verify
+        retry = Retry(3, connect=1, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504))
+        adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=retry)
+        for scheme in ("http://", "https://"):
+            self.session.mount(scheme, adapter)
+
+    def urls(self, deb: LockedDeb) -> list[str]:
+        """The addresses that may have a package, the likeliest first, the snapshot last."""
+        likely = sorted(self.mirrors, key=lambda m: m.rpartition("/")[2] != deb.archive)
+        roots = [*likely, self._snapshot.format(archive=deb.archive)]
+        return [f"{root}/{quote(deb.path, safe='/+~')}" for root in roots if root]
+
+    def get(self, url: str) -> requests.Response | None:
+        """The answer of a source, its body still to be read; None where it cannot be asked."""
+        host = url.partition("://")[2].partition("/")[0]
+        if host in self._silent:
+            return None
+        try:
+            answer = self.session.get(url, stream=True, timeout=(15, 60))
+            if answer.status_code not in (requests.codes.ok, *_GONE):
+                with answer:
+                    answer.raise_for_status()
+        except requests.RequestException as error:
+            self._silent.add(host)
+            self.problem = cause(error)
+            return None
+        except ValueError as error:  # an address, also one that an answer sends to, is none
+            self._silent.add(host)
+            self.problem = shown(f"{url} leads to no address: {error}")
+            return None
+        return answer
+
+    def status(self, url: str) -> int | None:
+        """The status of an address, without reading what is there."""
+        answer = self.get(url)
+        if answer is None:
+            return None
+        answer.close()
+        return answer.status_code
+
+
+def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bool:
+    """Put one file where it belongs; whether any source has it."""
+    other = ""
+    asked = False
+    for url in urls:
+        answer = source.get(url)
+        if answer is None:
+            continue
+        asked = True
+        if answer.status_code != requests.codes.ok:
+            answer.close()
+            continue
+        other = _store(answer, path, pinned)
+        if not other:
+            return True
+    if other:
+        raise LockError(
+            f"{pinned.name} {pinned.version} is not the file that was locked: expected "
+            f"sha256:{pinned.sha256}, found sha256:{other}",
+            "the server has another one; if that is meant, run `invoke lock`",
+        )
+    if not asked:
+        raise _unreachable(source)
+    return False
+
+
+def _store(answer: requests.Response, path: Path, pinned: Pinned) -> str:
+    """Save a body under its final name if it has the right hash; else say which it has."""
+    partial, digest = _save(answer, path.parent, pinned.filename)
+    if digest == pinned.sha256:
+        os.replace(partial, path)
+        return ""
+    partial.unlink()
+    return digest
+
+
+def _save(answer: requests.Response, folder: Path, name: str) -> tuple[Path, str]:
+    """Save a body under a name of its own; the file, for the caller to name, and its SHA-256."""
+    digest = hashlib.sha256()
+    handle, partial_name = tempfile.mkstemp(dir=folder, prefix=".partial-")
+    partial = Path(partial_name)
+    try:
+        with os.fdopen(handle, "wb") as stream, answer:
+            for chunk in answer.iter_content(1 << 18):
+                digest.update(chunk)
+                stream.write(chunk)
+        partial.chmod(0o644)
+    except BaseException as error:
+        partial.unlink()
+        if isinstance(error, requests.RequestException):
+            raise NetworkError(f"the download of {name} broke off: {error}") from None
+        if isinstance(error, OSError):
+            raise DiskError(f"{name} could not be saved: {error.strerror}") from None
+        raise
+    return partial, digest.hexdigest()
+
+
+def is_file(pinned: Pinned, path: Path) -> bool:
+    """Whether a file is there and is the locked one."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest() == pinned.sha256
+    except FileNotFoundError:
+        return False
+
+
+def unsettled(debs: Sequence[LockedDeb], problem: str) -> NetworkError:
+    """The error for packages that nobody has who could be asked, while somebody could not."""
+    names = ", ".join(f"{deb.name} {deb.version}" for deb in debs)
+    return NetworkError(
+        f"no archive that answers has {names}, and one does not answer: {problem}",
+        "check network and proxy, or name a mirror that has them with --mirror",
+    )
+
+
+def _unreachable(source: _Source) -> NetworkError:
+    return NetworkError(
+        f"no mirror could be reached: {source.problem or 'none is named'}",
+        "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
+    )

@@ -1,0 +1,211 @@
+"""What compiling needs beside packages and wheels: trees, Triton's archives, NVIDIA's archives.
+
+All of it is on the host before a build begins, so that the build itself needs no network.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import logging
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch_images import jsondoc
+from torch_images.config.types import Cuda
+from torch_images.errors import LockError
+from torch_images.fetch.checkout import check_out, read_file
+from torch_images.fetch.download import discover, fetch_archives, read
+from torch_images.host.cache import keep, used
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.locks.sources import LockedArchive, LockedTree, SourceLock
+
+# Triton's setup.py (get_llvm_package_info, get_json_package_info); its LLVM for Ubuntu needs
+# glibc 2.35, every base has 2.36.
+_LLVM = "https://oaitriton.blob.core.windows.net/public/llvm-builds/llvm-{name}.tar.gz"
+_SYSTEM = "ubuntu-x64"
+_JSON = "https://github.com/nlohmann/json/releases/download/{version}/include.zip"
+_PLATFORM = "linux-x86_64"  # in the lists of NVIDIA's releases
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadySources:
+    """What a build compiles: trees by name, and the folder with Triton's archives.
+
+    `lock` is the one they are of; a plain build may have had to complete it.
+    """
+
+    lock: SourceLock
+    trees: Mapping[str, Path]
+    archives: Path
+
+
+def prepare(
+    lock: SourceLock, *, cache: Path, network: Network, run: Runner, locked: bool = False
+) -> ReadySources:
+    """Get trees and archives. Where Triton asks for one that is not locked it is, with a warning.
+
+    With `locked` that is a LockError. Raises also NetworkError and DiskError.
+    """
+    if locked and lock.unlocked:
+        raise LockError(
+            f"locks/{lock.name}.txt is not one that `invoke lock` resolved",
+            f"run `invoke lock --select {lock.name}`, and build without --torch-source",
+        )
+    trees = {
+        tree.name: check_out(tree, cache=cache, network=network, run=run) for tree in lock.trees
+    }
+    archives, new = _archives(trees["triton"], lock, cache, network)
+    if new:
+        names = ", ".join(f"{archive.name} {archive.version}" for archive in new)
+        if locked:
+            raise LockError(
+                f"locks/{lock.name}.txt lacks {names}", f"run `invoke lock --select {lock.name}`"
+            )
+        _log.warning(
+            "%s was not locked and is taken as it is served; the image will be marked as unlocked",
+            names,
+        )
+    lock = replace(lock, archives=archives, unlocked=lock.unlocked or bool(new))
+    return ReadySources(lock=lock, trees=trees, archives=_folder(lock.archives, cache, network))
+
+
+def resolve_sources(
+    name: str,
+    request: tuple[str, ...],
+    trees: tuple[LockedTree, ...],
+    *,
+    cache: Path,
+    network: Network,
+    run: Runner,
+    date: dt.date,
+) -> SourceLock:
+    """The lock of a source's trees and of the archives that its Triton asks for.
+
+    Raises NetworkError or LockError.
+    """
+    lock = SourceLock(name=name, date=date, request=request, trees=trees)
+    tree = check_out(lock.tree("triton"), cache=cache, network=network, run=run)
+    return replace(lock, archives=_archives(tree, lock, cache, network)[0])
+
+
+def resolve_toolkit(
+    name: str, request: tuple[str, ...], cuda: Cuda, *, root: str, network: Network, date: dt.date
+) -> SourceLock:
+    """The lock of a CUDA version's compiler: what the list of its release says of each archive.
+
+    Raises NetworkError, and LockError for an archive that the release does not have.
+    """
+    url = f"{root}/redistrib_{cuda.release}.json"
+    try:
+        listed = jsondoc.parse(read(url, network))
+    except jsondoc.MalformedError as error:
+        raise LockError(f"{url} is not a list of archives: {error}") from None
+    archives = []
+    for wanted in cuda.archives:
+        try:
+            file = jsondoc.member(listed, wanted, _PLATFORM, kind=dict)
+            path = jsondoc.member(file, "relative_path", kind=str)
+            size = jsondoc.member(file, "size", kind=str)  # NVIDIA writes it as text
+            archives.append(
+                LockedArchive(
+                    name=wanted,
+                    version=jsondoc.member(listed, wanted, "version", kind=str),
+                    url=f"{root}/{path}",
+                    size=int(size),
+                    sha256=jsondoc.member(file, "sha256", kind=str),
+                )
+            )
+        except ValueError:  # also for a size that is no number
+            raise LockError(
+                f"CUDA release {cuda.release} has no {wanted} for {_PLATFORM}",
+                "correct `archives` in images.yaml",
+            ) from None
+    return SourceLock(name=name, date=date, request=request, archives=tuple(sorted(archives)))
+
+
+def prepare_toolkit(lock: SourceLock, *, cache: Path, network: Network) -> Path:
+    """The folder with the archives of a CUDA compiler.
+
+    Raises LockError where one is gone or another file, NetworkError, DiskError.
+    """
+    return _folder(lock.archives, cache, network)
+
+
+def _archives(
+    triton: Path, lock: SourceLock, cache: Path, network: Network
+) -> tuple[tuple[LockedArchive, ...], list[LockedArchive]]:
+    """The archives that a tree of Triton asks for, and those of them that were not locked."""
+    known = {(a.name, a.version): a for a in lock.archives}
+    found, new = [], []
+    for name, version, url, sha256 in _wanted(triton):
+        archive = known.get((name, version))
+        if archive is None or (sha256 and archive.sha256 != sha256):
+            digest, size = discover(url, cache / "archives", network)
+            if sha256 and digest != sha256:
+                raise LockError(
+                    f"{url} is not the file that Triton names: expected sha256:{sha256}, found "
+                    f"sha256:{digest}"
+                )
+            archive = LockedArchive(name=name, version=version, url=url, size=size, sha256=digest)
+            if not sha256:
+                new.append(archive)
+        found.append(archive)
+    return tuple(sorted(found)), new
+
+
+def _wanted(triton: Path) -> Iterable[tuple[str, str, str, str]]:
+    """Name, version, URL and, where the tree says it, SHA-256 of what Triton would download.
+
+    Raises LockError where the tree does not say it in the words of Triton's setup.py.
+    """
+    info = "cmake/llvm-info.json"
+    if text := read_file(triton, info):  # newer ones pin their LLVM themselves
+        try:
+            said = json.loads(text)
+            commit, number = str(said["llvm_hash"]), str(said["build_number"])
+            sha256 = str(said["sha256sum"][_SYSTEM])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            commit = number = sha256 = ""
+        _check(triton, info, r"[0-9a-f]{40} [0-9]{1,9} [0-9a-f]{64}", f"{commit} {number} {sha256}")
+        name = f"{commit[:8]}-{_SYSTEM}-{number}"
+    else:
+        file, sha256 = "cmake/llvm-hash.txt", ""
+        commit = (read_file(triton, file) or "").strip()
+        _check(triton, file, "[0-9a-f]{8,40}", commit)
+        name = f"{commit[:8]}-{_SYSTEM}"
+    yield "llvm", name, _LLVM.format(name=name), sha256
+    file = "cmake/json-version.txt"
+    version = (read_file(triton, file) or "").strip()
+    _check(triton, file, r"v?[0-9]+(\.[0-9]+){0,3}", version)
+    yield "json", version, _JSON.format(version=version), ""
+
+
+def _check(tree: Path, name: str, pattern: str, text: str) -> None:
+    """Raise LockError unless what a file of a tree says has the form that it should have."""
+    if not re.fullmatch(pattern, text):
+        raise LockError(f"{name} of {tree.parent.name} does not name what Triton would download")
+
+
+def _folder(archives: Iterable[LockedArchive], cache: Path, network: Network) -> Path:
+    """A folder with archives, each under its own file name."""
+    files = fetch_archives(tuple(archives), cache / "archives", network)
+    key = hashlib.sha256("".join(sorted(a.line for a in files)).encode()).hexdigest()[:16]
+    folder = cache / "archive-sets" / key
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{key}-") as scratch:
+            made = Path(scratch, "made")
+            made.mkdir()
+            for archive, path in files.items():
+                shutil.copyfile(path, made / archive.filename)
+            return keep(made, folder)
+    return used(folder)

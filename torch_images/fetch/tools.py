@@ -1,0 +1,43 @@
+"""Programs that builds and tests use but images do not hold: uv, pytest, the SBOM library.
+
+Installed on the host from a lock, for the images' platform rather than the host's, so that a Mac
+with a remote builder hands over the same files as a Linux server.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from torch_images.errors import CommandError, LockError
+from torch_images.host.cache import keep, used
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.locks.complete import check_wheels
+from torch_images.locks.wheels import UV_PLATFORM, read_lock
+
+
+def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
+    """The folder with what locks/<name>.txt names, from the cache where it is there already."""
+    import uv
+
+    path = workspace.locks / f"{name}.txt"
+    lock = read_lock(path)
+    check_wheels(lock)
+    folder = workspace.cache / "tools" / f"{name}-{lock.digest[:16]}"
+    if folder.exists():
+        return used(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{name}-"))
+    command = [uv.find_uv_bin(), "pip", "install", "--quiet", "--target", str(scratch)]
+    command += ["--python-platform", UV_PLATFORM, "--python-version", lock.python]
+    command += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(path)]
+    try:
+        run.run(command, env=workspace.network.for_uv())
+        scratch.chmod(0o755)
+        return keep(scratch, folder)
+    except CommandError as error:
+        raise LockError(f"{path.name} could not be installed: {error.output[-300:]}") from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -1,0 +1,204 @@
+"""Locks against the world: resolve an input afresh, and say what became of what was locked."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_images.config.lock_requests import LockRequest
+from torch_images.errors import LockError
+from torch_images.fetch.apt import Resolver
+from torch_images.fetch.download import holders
+from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.toolchain import resolve_sources, resolve_toolkit
+from torch_images.host.network import Network
+from torch_images.locks.debs import DebLock, LockedDeb, read_debs
+from torch_images.locks.image_lock import AnyLock
+from torch_images.locks.sources import SourceLock, locked_trees, read_sources
+from torch_images.locks.wheels import WheelLock, read_lock, resolve
+
+UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of one locked input; `detail` says what replaces it or what is found instead."""
+
+    lock: str
+    name: str
+    version: str
+    state: str
+    detail: str = ""
+
+
+def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> AnyLock:
+    """The lock of an input as its sources are today; `folder` has the lock that it is within.
+
+    Raises NetworkError, LockError, BuildError, or EngineError where an image must be looked into.
+    """
+    today = dt.datetime.now(dt.UTC).date()
+    if item.compat:
+        return resolver.resolve_compat(item.name, item.request[0], item.compat, today)
+    if item.source:
+        return resolve_sources(
+            item.name,
+            item.request,
+            locked_trees(item.source),
+            cache=cache,
+            network=resolver.network,
+            run=resolver.run,
+            date=today,
+        )
+    if item.cuda:
+        return resolve_toolkit(
+            item.name,
+            item.request,
+            item.cuda,
+            root=item.archives,
+            network=resolver.network,
+            date=today,
+        )
+    if item.base is None:
+        return resolve(
+            item.name,
+            item.request,
+            python=item.python,
+            date=today,
+            network=resolver.network,
+            run=resolver.run,
+            constraints=tuple(_kept(item, folder)),
+            alone=item.alone,
+        )
+    image = f"{item.image}@{resolver.digest(item.image)}" if item.image else ""
+    return resolver.resolve(item.name, item.base, image, today)
+
+
+def check(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> tuple[Finding, ...]:
+    """What became of every input in a lock file. Raises like `resolve_input`."""
+    if item.source or item.cuda:
+        held = read_sources(item.path(folder))
+        now = resolve_input(item, folder, resolver, cache)
+        assert isinstance(now, SourceLock)
+        return tuple(_archives(item.name, held, now))
+    if item.base is None and item.compat is None:
+        wheels = read_lock(item.path(folder))
+        try:
+            fresh = resolve_input(item, folder, resolver, cache)
+        except LockError:  # what is asked for cannot be had any more; the index says what is gone
+            fresh = wheels
+        assert isinstance(fresh, WheelLock)
+        return tuple(_wheels(item.name, wheels, fresh, resolver.network))
+    debs = read_debs(item.path(folder))
+    latest = resolve_input(item, folder, resolver, cache)
+    assert isinstance(latest, DebLock)
+    return (*_image(item, debs, latest, resolver), *_debs(item, debs, latest, resolver))
+
+
+def require(findings: Iterable[Finding]) -> None:
+    """Raise LockError, naming them, where inputs have vanished or were altered."""
+    bad = [f for f in findings if f.state in (VANISHED, ALTERED)]
+    if bad:
+        names = ", ".join(f"{f.name} {f.version} {f.state} ({f.lock})" for f in bad[:5])
+        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""  # noqa: PLR2004
+        raise LockError(f"locked inputs cannot be had any more: {names}{more}", "run `invoke lock`")
+
+
+def _kept(item: LockRequest, folder: Path) -> Iterable[str]:
+    """The versions that a lock takes over from the one it is within."""
+    if item.within:
+        for wheel in read_lock(folder / f"{item.within}.txt").wheels:
+            if wheel.name not in item.replaces:
+                yield f"{wheel.name}=={wheel.version}"
+
+
+def _wheels(name: str, lock: WheelLock, fresh: WheelLock, network: Network) -> Iterable[Finding]:
+    latest = fresh.versions()
+    with PackageIndex(network) as index:
+        with ThreadPoolExecutor(8) as pool:
+            files = pool.map(index.find, lock.wheels)
+        for wheel, file in zip(lock.wheels, files, strict=True):
+            found = file.digests.get("sha256", wheel.sha256) if file else ""
+            state, detail = UNCHANGED, ""
+            if not file:
+                state, detail = VANISHED, f"the index has no {wheel.filename}"
+            elif found != wheel.sha256:
+                state, detail = ALTERED, f"expected sha256:{wheel.sha256}, found sha256:{found}"
+            elif wheel.name not in latest:
+                state, detail = NEWER, "not needed any more"
+            elif latest[wheel.name] != wheel.version:
+                state, detail = NEWER, f"-> {latest[wheel.name]}"
+            elif file.is_yanked:
+                detail = f"yanked: {file.yanked_reason or 'no reason given'}"
+            yield Finding(name, wheel.name, wheel.version, state, detail)
+
+
+def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]:
+    """What became of archives; trees cannot change, they are their own hashes."""
+    offered = {archive.name: archive for archive in now.archives}
+    locked = {archive.name: archive for archive in held.archives}
+    for archive in (*held.archives, *(a for a in now.archives if a.name not in locked)):
+        other, state, detail = offered.get(archive.name), UNCHANGED, ""
+        if other is None or archive.name not in locked:
+            state, detail = NEWER, "not needed any more" if other is None else "not locked"
+        elif other.version != archive.version:
+            state, detail = NEWER, f"-> {other.version}"
+        elif other.sha256 != archive.sha256:
+            state = ALTERED
+            detail = f"expected sha256:{archive.sha256}, found sha256:{other.sha256}"
+        yield Finding(name, archive.name, archive.version, state, detail)
+    for tree in held.trees:
+        yield Finding(name, tree.name, f"{tree.version} {tree.commit}", UNCHANGED)
+
+
+def _image(
+    item: LockRequest, lock: DebLock, latest: DebLock, resolver: Resolver
+) -> Iterable[Finding]:
+    if not item.image:
+        return
+    digest = lock.image.rpartition("@")[2]
+    state, detail = UNCHANGED, ""
+    if latest.image != lock.image:
+        state, detail = NEWER, f"-> {latest.image.rpartition('@')[2]}"
+        if not resolver.digest(f"{item.image.rpartition(':')[0]}@{digest}", missing_ok=True):
+            state = VANISHED
+    yield Finding(item.name, item.image, digest, state, detail)
+
+
+def _debs(
+    item: LockRequest, lock: DebLock, latest: DebLock, resolver: Resolver
+) -> Iterable[Finding]:
+    offered = {deb.name: deb for deb in latest.debs}
+    listed = {(deb.name, deb.version) for deb in latest.debs}
+    superseded = [deb for deb in lock.debs if (deb.name, deb.version) not in listed]
+    held: dict[LockedDeb, str] = {}
+    if superseded:
+        held = holders(
+            lock,
+            superseded,
+            mirrors=_roots(item, resolver),
+            snapshot=item.base.snapshot if item.base else "",
+            network=resolver.network,
+        )
+    for deb in lock.debs:
+        other = offered.get(deb.name)
+        state, detail = UNCHANGED, ""
+        if deb not in held:
+            if other and other.sha256 != deb.sha256:
+                state = ALTERED
+                detail = f"expected sha256:{deb.sha256}, found sha256:{other.sha256}"
+        else:
+            state = NEWER if held[deb] else VANISHED
+            detail = f"-> {other.version}" if other else "not needed any more"
+            if held[deb] == "snapshot":
+                detail += ", the locked one is in the snapshot archive only"
+        yield Finding(item.name, deb.name, deb.version, state, detail)
+
+
+def _roots(item: LockRequest, resolver: Resolver) -> tuple[str, ...]:
+    """The archives that have the packages of an input now."""
+    if item.base:
+        return resolver.roots(item.base)
+    return resolver.compat_roots(item.compat) if item.compat else ()

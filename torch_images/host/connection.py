@@ -1,0 +1,159 @@
+"""Which engine to speak to: the one that the docker CLI, and so buildx, would.
+
+The CLI itself is asked, because what it makes of DOCKER_HOST, DOCKER_CONTEXT, config.json and the
+contexts is nowhere else. docker-py takes the default engine for whatever it cannot read of that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker.errors
+import requests
+from docker.tls import TLSConfig
+
+import docker
+from torch_images.errors import CommandError, EngineError, TorchImagesError
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
+
+MINIMUM = (25, 0)  # the first release in which the containerd image store is not experimental
+_CONTEXTS = "see `docker context ls`, and DOCKER_HOST and DOCKER_CONTEXT in the environment"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """An engine's address, such as "unix:///var/run/docker.sock" or "tcp://host:2376".
+
+    With `tls`, `ca` and the pair `client` are files of certificates, where there are such, and
+    `verify` says whether the engine's own is checked.
+    """
+
+    host: str
+    tls: bool = False
+    verify: bool = True
+    ca: Path | None = None
+    client: tuple[Path, Path] | None = None
+
+
+def current(run: Runner, environ: Mapping[str, str] = os.environ) -> Endpoint:
+    """The engine that the docker CLI would use; it need not answer.
+
+    Raises EngineError for a context that is unknown or damaged, for a Docker configuration that
+    cannot be read but would have had a say, for a DOCKER_HOST that is no address, and where there
+    is no CLI.
+    """
+    try:
+        done = run.run(["docker", "context", "inspect"])
+    except CommandError as error:
+        raise _refused(error.output, environ) from None
+    except TorchImagesError as error:  # there is no CLI
+        raise EngineError(error.message, error.hint) from None
+    named = environ.get("DOCKER_HOST") or environ.get("DOCKER_CONTEXT")
+    if not named and re.search(r"config ?file", done.errors, re.IGNORECASE):
+        # The CLI warns, and speaks to the default engine.
+        raise EngineError(
+            f"Docker's configuration cannot be read: {done.errors.strip().splitlines()[-1]}",
+            "correct it, or name the engine in DOCKER_HOST or DOCKER_CONTEXT",
+        )
+    try:
+        [context] = json.loads(done.output)
+        return _endpoint(context, environ)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise EngineError("the current Docker context names no engine", _CONTEXTS) from None
+
+
+def connect(run: Runner | None = None) -> Engine:
+    """The engine that the docker CLI would use.
+
+    Raises EngineError when none answers, when it is too old, when it lacks the containerd image
+    store, without which neither zstd layers nor image digests exist before a push, and as
+    `connection.current` does.
+    """
+    endpoint = current(run or Runner())
+    if endpoint.host.startswith("ssh://"):
+        raise EngineError(
+            f"the engine at {endpoint.host} is behind SSH, which docker-py cannot use here",
+            "forward its socket with `ssh -L`, and name that in DOCKER_HOST",
+        )
+    try:
+        client = docker.DockerClient(
+            base_url=endpoint.host,
+            tls=_tls(endpoint),
+            timeout=600,  # seconds; the engine is silent while it unpacks what it was given
+        )
+        version = client.version()
+        number = str(version["Version"])
+    except (
+        docker.errors.DockerException,
+        requests.RequestException,
+        # What docker-py does not expect of an address, a configuration or an answer.
+        *(AttributeError, KeyError, TypeError, ValueError),
+    ) as error:
+        reason = "permission denied" if "Permission denied" in str(error) else "no answer"
+        raise EngineError(
+            f"no Docker Engine at {endpoint.host}: {reason}",
+            "start it, or run this through ./inv, which sets one up",
+        ) from None
+    if tuple(int(part) for part in number.split(".")[:2] if part.isdigit()) < MINIMUM:
+        raise EngineError(
+            f"Docker Engine {number} is too old", f"{MINIMUM[0]}.{MINIMUM[1]} or newer is needed"
+        )
+    engine = Engine(client)
+    driver = ["driver-type", "io.containerd.snapshotter.v1"]
+    if driver not in (engine.info().get("DriverStatus") or []):
+        raise EngineError(
+            "the engine's containerd image store is off",
+            'add "features": {"containerd-snapshotter": true} to /etc/docker/daemon.json and '
+            "restart it",
+        )
+    return engine
+
+
+def _tls(endpoint: Endpoint) -> TLSConfig | bool:
+    """An endpoint's certificates as docker-py takes them; False for none."""
+    if not endpoint.tls or not endpoint.host.startswith("tcp://"):
+        return False
+    client = endpoint.client and (str(endpoint.client[0]), str(endpoint.client[1]))
+    ca = str(endpoint.ca) if endpoint.ca else None
+    return TLSConfig(client_cert=client, ca_cert=ca, verify=endpoint.verify)
+
+
+def _endpoint(context: Any, environ: Mapping[str, str]) -> Endpoint:
+    """What `docker context inspect` says of a context. Raises KeyError and the like for others."""
+    engine = context["Endpoints"]["docker"]
+    material, skip = context["TLSMaterial"].get("docker") or [], bool(engine["SkipTLSVerify"])
+    folder = Path(context["Storage"]["TLSPath"], "docker")
+    if not folder.is_absolute():  # "<IN MEMORY>": the environment's, which is the default context
+        home = environ.get("DOCKER_CONFIG") or Path.home() / ".docker"
+        folder = Path(environ.get("DOCKER_CERT_PATH") or home)
+    pair = {"cert.pem", "key.pem"} <= set(material)
+    return Endpoint(
+        host=str(engine["Host"]),
+        tls=bool(material) or skip,
+        verify=not skip,
+        ca=folder / "ca.pem" if "ca.pem" in material else None,
+        client=(folder / "cert.pem", folder / "key.pem") if pair else None,
+    )
+
+
+def _refused(said: str, environ: Mapping[str, str]) -> EngineError:
+    """The user's view of a CLI that names no engine; `said` are its words."""
+    lines = said.strip().splitlines()
+    reason = lines[-1] if lines else "no reason given"
+    if host := environ.get("DOCKER_HOST"):
+        # A password may stand in it, in quotes of any kind.
+        why = "" if "@" in host else f": {reason}"
+        return EngineError(
+            f"DOCKER_HOST names no engine{why}",
+            "give an address such as unix:///var/run/docker.sock or tcp://HOST:PORT",
+        )
+    if unknown := re.search(r'context "(.*)"(?:: context not found| does not exist)', reason):
+        return EngineError(f"there is no Docker context '{unknown[1]}'", _CONTEXTS)
+    return EngineError(f"the docker CLI names no engine: {reason}", _CONTEXTS)

@@ -1,0 +1,109 @@
+"""The user's view of what failed: a bake, by its last lines, and the disk or the engine."""
+
+from __future__ import annotations
+
+import errno
+import re
+import sys
+
+from torch_images.errors import (
+    BuildError,
+    DiskError,
+    EngineError,
+    LockError,
+    NetworkError,
+    TorchImagesError,
+    UsageError,
+)
+
+_FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
+    (
+        r"no space left on device|No space left on device|disk quota exceeded",
+        DiskError,
+        "the disk filled up during the build",
+        "free some space (`invoke clean`, `docker system prune`) and build again",
+    ),
+    (
+        (
+            r"Hash mismatch for `(?P<what>[^`]+)`.*?Expected:\s*(?P<want>sha256:\w+)"
+            r".*?Computed:\s*(?P<got>sha256:\w+)"
+        ),
+        LockError,
+        "{what} is not the wheel that was locked: expected {want}, found {got}",
+        "the index serves another file; if that is meant, run `invoke lock`",
+    ),
+    (
+        (
+            r"Because (?P<what>\S+) was not found in the (?:package registry|cache|provided)"
+            r"|(?P<what2>\S+) has no wheels? (?:with|that)"
+        ),
+        LockError,
+        "a locked wheel is not in the package index ({what})",
+        "run `invoke lock`, or name an index that has it in UV_DEFAULT_INDEX",
+    ),
+    (
+        (
+            r"error sending request|Could not connect|dns error|Failed to fetch|"
+            r"Temporary failure resolving|Connection refused|client error \(Connect\)|"
+            r"failed to do request|invalid peer certificate"
+        ),
+        NetworkError,
+        "a package index or registry could not be reached during the build",
+        (
+            "check network and proxy (HTTPS_PROXY), certificates (SSL_CERT_FILE) and mirror "
+            "(UV_DEFAULT_INDEX)"
+        ),
+    ),
+    (
+        r"buildkit.*not (?:enabled|supported)|unknown flag: --",
+        EngineError,
+        "this docker buildx is too old",
+        "0.13 or newer is needed",
+    ),
+)
+
+
+_COMPILING = "what is compiled is kept; a builder with more memory goes on from there"
+
+
+# What is wrong with a path that a user gave.
+_PATHS = (
+    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+)
+
+
+def explain(output: str) -> Exception:
+    """The user's view of a failed bake, from its last lines."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
+    joined = " ".join(re.sub(r"^#\d+ (?:\d+\.\d+ )?", "", line) for line in plain.splitlines())
+    stage = re.search(r"^(?:#\d+ )?(?:\d+\.\d+ )?build-wheel: (.+)$", plain, re.MULTILINE)
+    for number, (pattern, kind, message, hint) in enumerate(_FAILURES):
+        if stage and number:  # all but a full disk is for the compiling step to say
+            return BuildError(stage[1], _COMPILING if "out of memory" in stage[1] else "")
+        if match := re.search(pattern, joined, re.DOTALL):
+            words = match.groupdict("")
+            words["what"] = words.get("what") or words.get("what2") or ""
+            error: Exception = kind(message.format(**words), hint)
+            return error
+    lines = [line for line in plain.splitlines() if re.match(r"(?:ERROR|error)[: ]", line)]
+    return BuildError(f"the build failed: {lines[-1] if lines else plain.strip()[-200:]}")
+
+
+def of_system(error: OSError) -> TorchImagesError | None:
+    """The user's view of a full disk, a path that cannot be used, or an error of docker-py's.
+
+    Those derive from OSError, too. None for anything else.
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f" ({error.filename})" if error.filename else ""
+        return DiskError(f"the disk is full{where}", "free some space and try again")
+    if error.errno in _PATHS and error.filename:
+        return UsageError(
+            f"'{str(error.filename)[:200]}' cannot be used: {error.strerror}", "name another path"
+        )
+    if "torch_images.host.engine" in sys.modules:  # else nothing has asked an engine
+        from torch_images.host.engine import of_docker
+
+        return of_docker(error)
+    return None

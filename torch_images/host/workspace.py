@@ -1,0 +1,47 @@
+"""Where the pipeline works on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_images.host.network import Network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """Where a build happens: the project's folder, this user's cache, and how to reach out.
+
+    `locks` is the folder with the locks that builds read and `invoke lock` writes.
+    """
+
+    root: Path
+    cache: Path
+    network: Network
+    locks: Path
+
+    @property
+    def output(self) -> Path:
+        """The folder for all that is made and not kept in git."""
+        return self.root / "build"
+
+
+def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """This user's cache: TORCH_IMAGES_CACHE, else below the XDG cache folder."""
+    if environ.get("TORCH_IMAGES_CACHE"):
+        return Path(environ["TORCH_IMAGES_CACHE"]).absolute()
+    base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "torch-images")
+
+
+def default_locks(root: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of locks: TORCH_IMAGES_LOCKS, else the project's own."""
+    named = environ.get("TORCH_IMAGES_LOCKS")
+    return Path(named).absolute() if named else root / "locks"
+
+
+def scratch_room(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where large temporary trees go: TMPDIR, else /var/tmp, which is on a disk and open to all."""
+    return Path(environ.get("TMPDIR") or "/var/tmp")  # noqa: S108

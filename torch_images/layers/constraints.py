@@ -1,0 +1,64 @@
+"""What pip and uv may not change in an image, as a file of constraints. Pure.
+
+The newest release of a package that is compiled for torch wants the newest torch. Without
+constraints, `pip install timm` in an image would replace torch and its CUDA libraries in silence.
+Format: https://pip.pypa.io/en/stable/user_guide/#constraints-files
+"""
+
+from __future__ import annotations
+
+import re
+
+from torch_images.config.matrix import ImageSpec
+from torch_images.config.types import Config
+from torch_images.locks.image_lock import ImageLock
+
+# The build constraints are for packages that are compiled against torch where they are installed.
+VARIABLES = ("PIP_BUILD_CONSTRAINT", "PIP_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_CONSTRAINT")
+
+_HEADER = """\
+# pip and uv keep to these versions: {variables} name this file.
+# It pins torch, Triton and the CUDA libraries as they are installed{more}.
+# To install others, set those variables to nothing: PIP_CONSTRAINT= pip install ...
+"""
+_COMPANIONS = ", and the releases\n# of other packages that are compiled for this torch"
+_PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.+!]+)")
+
+
+def constraints(config: Config, spec: ImageSpec, lock: ImageLock) -> str:
+    """The text of an image's constraints: a line "name==version" for each package, sorted."""
+    others = companions(config, spec)
+    held = {**others, **installed(lock)}
+    header = _HEADER.format(variables=" ".join(VARIABLES), more=_COMPANIONS if others else "")
+    return header + "".join(f"{name}=={version}\n" for name, version in sorted(held.items()))
+
+
+def installed(lock: ImageLock) -> dict[str, str]:
+    """Version by name of what must stay as it is: torch, Triton and the CUDA libraries.
+
+    Not NVIDIA's packages of Python code (bindings, CUTLASS), which can change without torch.
+    """
+    kept = {
+        wheel.name: wheel.version
+        for wheel in lock.all_wheels
+        if wheel.name in ("torch", "triton", "cuda-toolkit")
+        or (wheel.name.startswith("nvidia-") and not wheel.name.startswith("nvidia-cutlass"))
+    }
+    return kept | lock.compiled
+
+
+def companions(config: Config, spec: ImageSpec) -> dict[str, str]:
+    """Version by name of the packages that are compiled for this release of torch.
+
+    They are the pinned requirements of the extras that name a torch. A torch that is compiled has
+    none: packages are published for published releases.
+    """
+    if spec.source.compiled:
+        return {}
+    found = {}
+    for extra in config.extras:
+        if dict(extra.torch).get(spec.cuda.version) == spec.torch:
+            for requirement in extra.requirements(spec.cuda):
+                if pinned := _PINNED.fullmatch(requirement):
+                    found[pinned["name"].lower().replace("_", "-")] = pinned["version"]
+    return found

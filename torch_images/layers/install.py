@@ -1,0 +1,280 @@
+"""Wheels -> a layer of an image, in one pass: no file of a wheel touches the disk on the way.
+
+Equal wheels give equal bytes: members in the order of the wheels, one time for all, numeric owners,
+and a compressor whose version is locked. How wheels are installed is `installer`'s business
+(https://installer.readthedocs.io); here is only where their files go.
+"""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import contextlib
+import csv
+import hashlib
+import io
+import lzma
+import os
+import struct
+import tarfile
+import warnings
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, BinaryIO
+
+import installer
+from installer.destinations import WheelDestination
+from installer.exceptions import InstallerError
+from installer.records import Hash, InvalidRecordEntry, RecordEntry, parse_record_file
+from installer.scripts import Script
+from installer.sources import WheelFile
+from installer.utils import Scheme, construct_record_file, parse_metadata_file
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from torch_images.config.types import Removal
+from torch_images.errors import BuildError, shown
+from torch_images.fatbin import PruneError, prune
+from torch_images.layers.wheelzip import WheelZip, is_inside
+from torch_images.oci.layout import EPOCH, Compressed, Layer
+
+if TYPE_CHECKING:
+    from installer.scripts import ScriptSection
+
+VENV = "/opt/venv"
+
+_CHUNK = 1 << 20
+# What `installer`, `zipfile` and the readers below them raise for wheels that are damaged.
+_DAMAGES = (
+    *(InstallerError, InvalidRecordEntry, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(configparser.Error, csv.Error, struct.error, EOFError, OSError),
+    *(ValueError, LookupError, TypeError, AssertionError, RuntimeError),
+)
+
+
+def write_layer(
+    wheels: Sequence[Path],
+    target: IO[bytes],
+    *,
+    python: str,
+    removals: Iterable[Removal] = (),
+    arches: Sequence[int] = (),
+    threads: int = 1,
+) -> Layer:
+    """Write the layer that has these wheels installed, as `target`.
+
+    `wheels` have their own file names; `python` is the version of the image's environment, such as
+    "3.11"; `removals` are those of these wheels, for machine code other than for `arches`, numbers
+    such as 90. Raises BuildError for a removal that finds nothing, and for a damaged wheel.
+    """
+    # Whoever prunes is after size, and has less to pack.
+    sink = Compressed(target, threads, thorough=bool(arches))
+    removals = tuple(removals)
+    found: Counter[str] = Counter()
+    with tarfile.open(fileobj=sink, mode="w:", format=tarfile.PAX_FORMAT) as tar:
+        tar.copybufsize = _CHUNK  # type: ignore[attr-defined]
+        folders: set[str] = set()
+        for wheel in wheels:
+            with _named(wheel), WheelZip(wheel) as archive, warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # bytecode is left out
+                source = WheelFile(archive)
+                _check(source, archive)
+                sizes = {info.filename: info.file_size for info in archive.infolist()}
+                place = _Place(
+                    tar,
+                    folders,
+                    python,
+                    sizes=sizes,
+                    hashes=_hashes(source),
+                    removals=removals,
+                    arches=arches,
+                )
+                installer.install(source, place, {})
+                found.update(place.found)
+    stale = [glob for r in removals for glob in (*r.files, *r.code, *r.symbols) if not found[glob]]
+    if stale:
+        raise BuildError(
+            f"nothing to remove: {', '.join(path.name for path in wheels)} has no {stale[0]}",
+            "correct `removals` in images.yaml",
+        )
+    return sink.finish()
+
+
+class _Place(WheelDestination):
+    """Where `installer` puts a wheel: into a tar, below /opt/venv."""
+
+    def __init__(
+        self,
+        tar: tarfile.TarFile,
+        folders: set[str],
+        python: str,
+        *,
+        sizes: Mapping[str, int],
+        hashes: Mapping[str, str],
+        removals: Sequence[Removal],
+        arches: Sequence[int],
+    ) -> None:
+        self._tar, self._folders = tar, folders
+        self._removals, self._arches = removals, arches
+        self._sizes, self._hashes = sizes, hashes
+        self._gone: set[str] = set()
+        self.found: Counter[str] = Counter()
+        self._site = f"{VENV}/lib/python{python}/site-packages"
+        self._roots: Mapping[str, str] = {
+            "purelib": self._site,
+            "platlib": self._site,
+            "scripts": f"{VENV}/bin",
+            "headers": f"{VENV}/include/site/python{python}",
+            "data": VENV,
+        }
+
+    def write_script(
+        self, name: str, module: str, attr: str, section: ScriptSection
+    ) -> RecordEntry:
+        """A script that calls an entry point."""
+        name, data = Script(name, module, attr, section).generate(f"{VENV}/bin/python", "posix")
+        return self._write(Scheme("scripts"), name, data, executable=True)
+
+    def write_file(
+        self,
+        scheme: Scheme,
+        path: str | os.PathLike[str],
+        stream: BinaryIO,
+        is_executable: bool,
+    ) -> RecordEntry:
+        """One file of the wheel."""
+        path = os.fspath(path)
+        if scheme in ("purelib", "platlib"):
+            if self._matching(path, [g for r in self._removals for g in r.files]):
+                self._gone.add(path)
+                return RecordEntry(path, None, None)
+            code = self._matching(path, [g for r in self._removals for g in r.code])
+            symbols = self._matching(path, [g for r in self._removals for g in r.symbols])
+            if code or symbols:
+                new = self._pruned(path, stream.read(), code=code, symbols=symbols)
+                return self._write(scheme, path, new, executable=is_executable)
+            if path in self._hashes:  # as it is: what the wheel says of it stays true
+                size = self._sizes[path]
+                self._add(scheme, path, size, stream, is_executable)
+                return RecordEntry(path, Hash("sha256", self._hashes[path]), size)
+        data = stream.read()
+        if scheme == "scripts" and data.startswith(b"#!python"):
+            data = f"#!{VENV}/bin/python\n".encode() + data.partition(b"\n")[2]
+        return self._write(scheme, path, data, executable=is_executable or scheme == "scripts")
+
+    def finalize_installation(
+        self,
+        scheme: Scheme,
+        record_file_path: str,
+        records: Iterable[tuple[Scheme, RecordEntry]],
+    ) -> None:
+        """Write the RECORD, without what was left out."""
+        kept = [(where, r) for where, r in records if r.path not in self._gone]
+
+        def prefix(where: Scheme) -> str | None:
+            root = os.path.relpath(self._roots[where], self._site)
+            return None if root == "." else f"{root}/"
+
+        with construct_record_file(kept, prefix) as stream:
+            data = stream.read()
+        self._write(scheme, record_file_path, data, executable=False)
+
+    def _matching(self, path: str, globs: Iterable[str]) -> bool:
+        found = [glob for glob in globs if fnmatchcase(path, glob)]
+        self.found.update(found)
+        return bool(found)
+
+    def _pruned(self, path: str, data: bytes, *, code: bool, symbols: bool) -> bytes:
+        arches = self._arches if code else None
+        try:
+            return b"".join(prune(memoryview(data), arches, symbols=symbols).pieces)
+        except PruneError as error:
+            raise BuildError(
+                f"{path} cannot be pruned: {error}", "correct `removals` in images.yaml"
+            ) from None
+
+    def _write(self, scheme: Scheme, path: str, data: bytes, *, executable: bool) -> RecordEntry:
+        self._add(scheme, path, len(data), io.BytesIO(data), executable)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        return RecordEntry(path, Hash("sha256", digest), len(data))
+
+    def _add(
+        self, scheme: Scheme, path: str, size: int, stream: BinaryIO, executable: bool
+    ) -> None:
+        if not is_inside(path):  # the name of a script that calls an entry point may be anything
+            raise zipfile.BadZipFile(f"it has a file outside of its folder: {shown(path)}")
+        whole = f"{self._roots[scheme]}/{path}".lstrip("/")
+        self._add_folder(whole.rpartition("/")[0])
+        member = _member(whole, 0o755 if executable else 0o644)
+        member.size = size
+        self._tar.addfile(member, stream)
+
+    def _add_folder(self, path: str) -> None:
+        """A folder and those above it, once for the layer."""
+        if not path or path in self._folders:
+            return
+        self._folders.add(path)
+        self._add_folder(path.rpartition("/")[0])
+        folder = _member(path, 0o755)
+        folder.type = tarfile.DIRTYPE
+        self._tar.addfile(folder)
+
+
+def _member(name: str, mode: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.mode, member.mtime = mode, EPOCH
+    return member
+
+
+@contextlib.contextmanager
+def _named(wheel: Path) -> Iterator[None]:
+    """Say which wheel is damaged, whatever the libraries that read it raise.
+
+    An OSError with a number is the system's, of the file that is written.
+    """
+    try:
+        yield
+    except BuildError:
+        raise
+    except _DAMAGES as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        said = next((each for each in reversed(error.args) if isinstance(each, str)), str(error))
+        words = shown(" ".join(said.split())) or "it is damaged"
+        raise BuildError(f"{wheel.name} cannot be installed: {words}") from None
+
+
+def _check(source: WheelFile, archive: zipfile.ZipFile) -> None:
+    """Raise BadZipFile unless a wheel is of what its name says, and `installer` can place it."""
+    there = {*archive.namelist()}
+    for needed in ("METADATA", "RECORD"):
+        if f"{source.dist_info_dir}/{needed}" not in there:
+            raise zipfile.BadZipFile(f"it has no {source.dist_info_dir}/{needed}")
+    # Files in the place of the folders of other schemes: `installer` would look for ever.
+    schemes = {name for name in there if name.rpartition("/")[0] == source.data_dir}
+    if unplaced := {source.data_dir, *schemes} & there - {f"{source.data_dir}/"}:
+        raise zipfile.BadZipFile(f"it has a file without a place: {min(unplaced)}")
+    said = parse_metadata_file(source.read_dist_info("METADATA"))
+    name, version = str(said["Name"]), str(said["Version"])
+    if (canonicalize_name(name), _version(version)) != (
+        canonicalize_name(source.distribution),
+        _version(source.version),
+    ):
+        raise zipfile.BadZipFile(f"its METADATA says {shown(name)} {shown(version)}")
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except ValueError:
+        return None
+
+
+def _hashes(source: WheelFile) -> dict[str, str]:
+    """What a wheel's RECORD says: SHA-256 by path, as it stands there."""
+    rows = parse_record_file(source.read_dist_info("RECORD").splitlines())
+    return {path: h.partition("=")[2] for path, h, _ in rows if h.startswith("sha256=")}

@@ -1,0 +1,141 @@
+"""Planned layers of wheels -> files, made on the host and kept in this user's cache."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torch_images import jsondoc
+from torch_images.errors import BuildError
+from torch_images.fetch.packageindex import PackageIndex
+from torch_images.host.cache import keep, used
+from torch_images.host.network import Network
+from torch_images.jobs import processors
+from torch_images.layers.install import write_layer
+from torch_images.layers.plan import LayerPlan
+from torch_images.oci.layout import Layer
+
+_DOWNLOADS = 2  # wheels that are fetched while as many as there are processors are packed
+
+
+# Shows, while it is open, which layer is done, and how many bytes of wheels are, of how many.
+Progress = Callable[[], contextlib.AbstractContextManager[Callable[[str, int, int], None]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyLayer:
+    """A layer in the cache: what its history says, and the file that it is."""
+
+    title: str
+    layer: Layer
+    path: Path
+
+
+@contextlib.contextmanager
+def making(
+    groups: Iterable[Sequence[LayerPlan]],
+    cache: Path,
+    network: Network,
+    *,
+    fresh: bool = False,
+    show: Callable[[str, int, int], None] = lambda _title, _done, _size: None,
+) -> Iterator[dict[LayerPlan, Future[ReadyLayer]]]:
+    """Make layers while this is open: from the cache unless `fresh`, else from their wheels.
+
+    They are made side by side, one group after the other. `show` is told of each that is done, as a
+    `Bar` is. A layer's result raises LockError, NetworkError, DiskError or BuildError; those that
+    were finished by then stay in the cache.
+    """
+    folder = cache / "layers"
+    folder.mkdir(parents=True, exist_ok=True)
+    # The largest first: the last ones to finish are small, and no processor waits for long.
+    ordered = [p for group in groups for p in sorted(group, key=lambda p: -p.size)]
+    plans = list(dict.fromkeys(ordered))
+    missing = {p for p in plans if fresh or not (folder / p.key).exists()}
+    total, done = sum(p.size for p in missing), 0
+    workers = processors()
+    turn, count = threading.Semaphore(workers), threading.Lock()
+    held = {p: _done(_read(p, folder)) for p in plans if p not in missing}
+    if not missing:
+        yield held
+        return
+    with PackageIndex(network) as index, ThreadPoolExecutor(workers + _DOWNLOADS) as pool:
+
+        def make(plan: LayerPlan) -> ReadyLayer:
+            nonlocal done
+            _make(plan, folder, index, turn, workers, fresh=fresh)
+            with count:
+                done += plan.size
+                show(plan.title, done, total)
+            return _read(plan, folder)
+
+        try:
+            yield held | {p: pool.submit(make, p) for p in plans if p in missing}
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def no_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar that shows nothing."""
+    yield lambda _title, _done, _size: None
+
+
+def _make(
+    plan: LayerPlan,
+    folder: Path,
+    index: PackageIndex,
+    turn: threading.Semaphore,
+    workers: int,
+    *,
+    fresh: bool,
+) -> None:
+    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".making-"))
+    try:
+        wheels = [index.fetch(wheel, scratch) for wheel in plan.wheels]
+        made = scratch / "layer"
+        made.mkdir()
+        with turn, (made / "blob").open("wb") as target:
+            layer = write_layer(
+                wheels,
+                target,
+                python=plan.python,
+                removals=plan.removals,
+                arches=plan.arches,
+                threads=workers,
+            )
+        (made / "layer.json").write_text(json.dumps(asdict(layer)))
+        if fresh:
+            shutil.rmtree(folder / plan.key, ignore_errors=True)
+        keep(made, folder / plan.key)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _done(layer: ReadyLayer) -> Future[ReadyLayer]:
+    found: Future[ReadyLayer] = Future()
+    found.set_result(layer)
+    return found
+
+
+def _read(plan: LayerPlan, folder: Path) -> ReadyLayer:
+    folder = used(folder / plan.key)
+    try:
+        said = jsondoc.parse((folder / "layer.json").read_bytes())
+        layer = Layer(
+            digest=jsondoc.member(said, "digest", kind=str),
+            diff_id=jsondoc.member(said, "diff_id", kind=str),
+            size=jsondoc.member(said, "size", kind=int),
+        )
+    except (OSError, jsondoc.MalformedError) as error:
+        raise BuildError(
+            f"{folder} is not a layer: {error}", "remove it, and it is made again"
+        ) from None
+    return ReadyLayer(title=plan.title, layer=layer, path=folder / "blob")

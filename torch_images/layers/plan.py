@@ -1,0 +1,81 @@
+"""Locked wheels -> the layers that they become. Pure.
+
+Each large wheel is a layer of its own and the small ones share one per group, so a new version of
+one makes nobody build, push or pull the others again, and all images of a CUDA version share them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch_images.config.types import Removal
+from torch_images.locks.wheels import LockedWheel
+from torch_images.oci.layout import COMPRESSOR
+
+# Raise when the same wheels give another layer than before.
+_RECIPE = 2
+
+# Bytes of a wheel from which on it is a layer of its own.
+_LARGE = 20_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerPlan:
+    """A layer to be made: what it holds, of which Python, and what is left out of it."""
+
+    title: str
+    wheels: tuple[LockedWheel, ...]
+    python: str
+    removals: tuple[Removal, ...] = ()
+    arches: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes to download."""
+        return sum(wheel.size for wheel in self.wheels)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All that decides about the layer's bytes, as plain data."""
+        return {
+            "recipe": f"{_RECIPE}, {COMPRESSOR}",
+            "python": self.python,
+            "wheels": [wheel.line for wheel in self.wheels],
+            "removals": [[r.files, r.code, r.symbols] for r in self.removals],
+            "arches": self.arches,
+        }
+
+    @property
+    def key(self) -> str:
+        """Identifies the layer's bytes: SHA-256 in hexadecimal."""
+        return hashlib.sha256(json.dumps(self.facts).encode()).hexdigest()
+
+
+def plan_layers(
+    title: str,
+    wheels: Sequence[LockedWheel],
+    python: str,
+    removals: Sequence[Removal] = (),
+    arches: Sequence[int] = (),
+) -> tuple[LayerPlan, ...]:
+    """The layers of a group of wheels, the largest first: the order in which they are made.
+
+    A layer has only the removals of its own wheels, and depends on `arches` only if one of them
+    takes code out, so that other images share it.
+    """
+    large = sorted((w for w in wheels if w.size >= _LARGE), key=lambda w: (-w.size, w.name))
+    small = tuple(w for w in sorted(wheels) if w.size < _LARGE)
+    named: list[tuple[str, tuple[LockedWheel, ...]]]
+    named = [(f"{w.name} {w.version}", (w,)) for w in large]
+    named += [(f"{title}, the small ones" if large else title, small)] if small else []
+    found = []
+    for name, held in named:
+        names = {wheel.name for wheel in held}
+        ours = tuple(r for r in removals if names & set(r.wheels))
+        cut = tuple(sorted(set(arches))) if any(r.code for r in ours) else ()
+        found.append(LayerPlan(title=name, wheels=held, python=python, removals=ours, arches=cut))
+    return tuple(found)

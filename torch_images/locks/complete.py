@@ -1,0 +1,117 @@
+"""Whether locks hold what they were asked for. Pure.
+
+What the wheels themselves require is not known here: the checks of a built image see to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from torch_images.locks import grammar
+from torch_images.locks.debs import DebLock
+from torch_images.locks.sources import SourceLock
+from torch_images.locks.wheels import WheelLock
+
+# What every image has, as wheels or compiled.
+CORE = ("torch", "triton")
+_LONGEST = 1000  # characters of a requirement
+
+
+def check_wheels(
+    lock: WheelLock,
+    *more: WheelLock,
+    compiled: Collection[str] = (),
+    by_name: bool = False,
+) -> None:
+    """Raise LockError unless a lock has a wheel for each of its requirements.
+
+    Those of `more`, the plain image's, count as well; what is `compiled` needs none. With `by_name`
+    any version will do.
+    """
+    found = dict(chain.from_iterable(each.versions().items() for each in (*more, lock)))
+    for word in lock.request:
+        try:
+            wanted = Requirement(word if len(word) <= _LONGEST else "")
+            name = canonicalize_name(wanted.name)
+            fits = name in found and (
+                by_name or wanted.specifier.contains(found[name], prereleases=True)
+            )
+        except ValueError:  # of all kinds, also for numbers of thousands of digits
+            raise grammar.damaged(lock.name, f"it was asked for '{word[:80]}'") from None
+        if name in compiled or wanted.marker:
+            continue
+        if not fits:
+            has = f"has {name} {found[name]}" if name in found else f"has no {name}"
+            raise grammar.damaged(lock.name, f"it {has}, and was asked for {word[:80]}")
+
+
+def check_core(lock: WheelLock, *more: WheelLock) -> None:
+    """Raise LockError unless locks of published wheels have torch and Triton."""
+    _lacking(lock.name, CORE, chain.from_iterable(each.versions() for each in (lock, *more)))
+
+
+def check_debs(lock: DebLock, *more: DebLock) -> None:
+    """Raise LockError unless a lock has each package that it was asked for.
+
+    Those of `more`, the plain image's, count as well. An image that packages are added to may have
+    any of them already, and a lock that was never resolved has none yet.
+    """
+    if lock.image or (lock.unlocked and not lock.debs):
+        return
+    if any(each.unlocked and not each.debs for each in more):
+        return
+    names = chain.from_iterable(each.versions() for each in (lock, *more))
+    _lacking(lock.name, lock.request, names)
+
+
+def check_compat(lock: DebLock) -> None:
+    """Raise LockError unless a lock pins one package, the one that it was asked for."""
+    if len(lock.debs) != 1:
+        raise grammar.damaged(lock.name, "it must pin one package")
+    _lacking(lock.name, lock.request, lock.versions())
+
+
+def check_trees(lock: SourceLock) -> None:
+    """Raise LockError unless a lock has the trees of torch and Triton at the commits asked for.
+
+    Where a user's own tree is part of it, the commits may be others.
+    """
+    held = {tree.name: tree.commit for tree in lock.trees}
+    _lacking(lock.name, CORE, held)
+    for word in lock.request:
+        name, _, commit = word.partition("@")
+        if name not in held or (not lock.unlocked and held[name] != commit):
+            raise grammar.damaged(lock.name, f"it lacks {word[:80]}")
+
+
+def check_archives(lock: SourceLock) -> None:
+    """Raise LockError unless the lock of a compiler has each archive that it was asked for."""
+    words = (word for word in lock.request if "==" not in word)
+    _lacking(lock.name, words, (archive.name for archive in lock.archives))
+
+
+def same_versions(wider: WheelLock, plain: WheelLock, replaces: Collection[str]) -> None:
+    """Raise LockError where a wider lock has another version of what the plain one has.
+
+    It was resolved with other wheels beside it than the image will have, then.
+    """
+    held: Mapping[str, str] = plain.versions()
+    for wheel in wider.wheels:
+        if wheel.name not in replaces and held.get(wheel.name, wheel.version) != wheel.version:
+            raise grammar.damaged(
+                wider.name,
+                f"it has {wheel.name} {wheel.version}, and locks/{plain.name}.txt has "
+                f"{held[wheel.name]}",
+            )
+
+
+def _lacking(name: str, wanted: Iterable[str], held: Iterable[str]) -> None:
+    """Raise LockError unless all names that are wanted are among those held."""
+    there = set(held)
+    lacks = [word for word in wanted if word not in there]
+    if lacks:
+        raise grammar.damaged(name, f"it lacks {', '.join(lacks[:5])[:200]}")

@@ -1,0 +1,179 @@
+"""Debian packages: the exact ones that a base is made of, each with its hash.
+
+A package is named by the archive that has it ("debian", "debian-security") and its path there, so
+that any mirror of that archive, and its snapshots, can serve it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from torch_images.errors import LockError, shown
+from torch_images.locks import grammar
+
+_DEB = re.compile(
+    # No name ends in "-": apt would take it as a package to remove.
+    r"(?P<name>[a-z0-9][a-z0-9+.-]*[a-z0-9+.])=(?P<version>[0-9][A-Za-z0-9.+~:-]*) "
+    r"sha256:(?P<sha256>[0-9a-f]{64})"
+)
+# A path without "." and "..", and a file name that no program takes for an option.
+_WHERE = re.compile(
+    r"(?P<archive>[a-z0-9]+(?:-[a-z0-9]+)*)/"
+    r"(?P<path>(?:(?!\.{1,2}/)[A-Za-z0-9._+~%:=-]{1,250}/)*"
+    r"[A-Za-z0-9][A-Za-z0-9._+~%:=-]{0,245}\.deb)"
+)
+# An image with a tag, at a digest.
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*:[A-Za-z0-9_][A-Za-z0-9_.-]*@sha256:[0-9a-f]{64}")
+
+# What scripts/print-packages prints.
+_INDEX = re.compile(r"index (?P<uri>\S+?)/? (?P<label>\S.*)")
+_URI = re.compile(
+    r"'(?P<uri>\S+)' (?P<file>[^\s_]+_[^\s_]+_[^\s_]+\.deb) (?P<size>[0-9]{1,15}) "
+    r"SHA256:(?P<sha256>[0-9a-f]{64})"
+)
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class LockedDeb:
+    """One binary package; `size` is in bytes, `path` is below the root of its archive."""
+
+    name: str
+    version: str
+    archive: str
+    path: str
+    size: int
+    sha256: str
+
+    @property
+    def line(self) -> str:
+        """The line of the lock that pins it."""
+        return f"{self.name}={self.version} sha256:{self.sha256}"
+
+    @property
+    def filename(self) -> str:
+        """The last part of its path."""
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebLock:
+    """The lock of a base: `system` such as "debian bookworm", and every package put into it.
+
+    `name` is the lock file's, without suffix. `image` is the pinned image that the packages are
+    added to, "" where they are all there is. `unlocked` marks a lock that a build resolved for
+    itself, or that was never resolved.
+    """
+
+    name: str
+    date: dt.date
+    system: str
+    request: tuple[str, ...]
+    debs: tuple[LockedDeb, ...]
+    image: str = ""
+    unlocked: bool = False
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the lock's text, in hexadecimal."""
+        return hashlib.sha256(format_debs(self).encode()).hexdigest()
+
+    @property
+    def snapshot(self) -> str:
+        """The lock's date as snapshot archives write it: the end of that day (UTC)."""
+        return self.date.strftime("%Y%m%dT235959Z")
+
+    def versions(self) -> dict[str, str]:
+        """Version by name."""
+        return {deb.name: deb.version for deb in self.debs}
+
+
+def format_debs(lock: DebLock) -> str:
+    """The text of the lock file: sorted, the same for equal locks."""
+    header = {
+        "date": lock.date.isoformat(),
+        "system": lock.system,
+        "image": lock.image,
+        "request": " ".join(sorted(lock.request)),
+        "unlocked": "yes" if lock.unlocked else "",
+    }
+    return grammar.compose(
+        header,
+        (grammar.Entry(d.size, f"{d.archive}/{d.path}", d.line) for d in sorted(lock.debs)),
+    )
+
+
+def parse_debs(text: str, name: str) -> DebLock:
+    """Read the text of a lock with a name. Raises LockError for anything unexpected."""
+    keys = ("date", "system", "image", "request", "unlocked")
+    header, entries = grammar.parse(text, name, keys)
+    debs = []
+    for entry in entries:
+        match, where = _DEB.fullmatch(entry.line), _WHERE.fullmatch(entry.where)
+        if not match or not where:
+            raise grammar.unreadable(name, entry.line)
+        debs.append(LockedDeb(size=entry.size, **match.groupdict(), **where.groupdict()))
+    grammar.check_once((deb.name for deb in debs), name)
+    grammar.check_once((deb.filename for deb in debs), name)
+    image = header.get("image", "")
+    if image and not _IMAGE.fullmatch(image):
+        raise grammar.damaged(name, f"image {image} is not one with a tag and a digest")
+    return DebLock(
+        name=name,
+        date=dt.date.fromisoformat(header["date"]),
+        system=header.get("system", ""),
+        request=tuple(sorted(header.get("request", "").split())),
+        debs=tuple(sorted(debs)),
+        image=image,
+        unlocked=grammar.unlocked(header, name),
+    )
+
+
+def read_debs(path: Path) -> DebLock:
+    """Read a lock file. Raises LockError where it is missing or damaged."""
+    return parse_debs(grammar.read(path), path.stem)
+
+
+def parse_packages(text: str) -> tuple[LockedDeb, ...]:
+    """The packages in the output of scripts/print-packages.
+
+    Raises LockError for a package of no known index, or one whose index has no SHA-256.
+    """
+    archives: dict[str, str] = {}
+    found = []
+    for line in text.splitlines():
+        if index := _INDEX.fullmatch(line):
+            archives[index["uri"]] = re.sub(r"[^a-z0-9]+", "-", index["label"].lower()).strip("-")
+        elif line.startswith("'"):
+            match = _URI.fullmatch(line)
+            root = next((r for r in archives if match and match["uri"].startswith(f"{r}/")), None)
+            if not match or not root:
+                raise LockError(f"apt offers a package without index or SHA-256: {shown(line)}")
+            name, version, _ = map(unquote, match["file"].split("_"))
+            found.append(
+                LockedDeb(
+                    name=name,
+                    version=version,
+                    archive=archives[root],
+                    path=unquote(match["uri"].removeprefix(f"{root}/")),
+                    size=int(match["size"]),
+                    sha256=match["sha256"],
+                )
+            )
+    return tuple(sorted(found))
+
+
+def changes(old: DebLock, new: DebLock) -> tuple[str, ...]:
+    """What differs between two locks of one base, a line for each package."""
+    before, after = old.versions(), new.versions()
+    hashes = {deb.name: deb.sha256 for deb in old.debs}
+    lines = [f"{name} {before[name]} removed" for name in sorted(before.keys() - after.keys())]
+    lines += [f"{name} {after[name]} added" for name in sorted(after.keys() - before.keys())]
+    for deb in new.debs:
+        if deb.name in before and deb.sha256 != hashes[deb.name]:
+            lines.append(f"{deb.name} {before[deb.name]} -> {deb.version}")
+    return tuple(lines)

@@ -1,0 +1,386 @@
+"""The locks of an image: every input of it, pinned. `inputs.py` says which files there are."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch_images.config.lock_requests import (
+    LockRequest,
+    base_input,
+    compat_input,
+    source_input,
+    tool_input,
+    toolkit_input,
+    tools_inputs,
+    unpacked_inputs,
+    variant_inputs,
+    wheel_input,
+)
+from torch_images.config.matrix import ImageSpec
+from torch_images.config.types import Config, Tree
+from torch_images.errors import LockError
+from torch_images.locks import complete, grammar
+from torch_images.locks.debs import DebLock, LockedDeb, format_debs, parse_debs, read_debs
+from torch_images.locks.sources import (
+    LockedArchive,
+    SourceLock,
+    format_sources,
+    parse_sources,
+    read_sources,
+)
+from torch_images.locks.wheels import LockedWheel, WheelLock, format_lock, parse_lock, read_lock
+
+AnyLock = WheelLock | DebLock | SourceLock
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageLock:
+    """All that an image is made from, by the role that each lock has in it.
+
+    `compat` is None for an image that goes without NVIDIA's compat libraries; `extra_wheels` and
+    `extra_debs` are what a variant adds to the plain image, None where it adds nothing. `sources`
+    is set where torch and Triton are compiled, and missing in `wheels` then; `tools` and
+    `tool_debs` are what compiles them and does not stay. `toolkit` is NVIDIA's compiler, where it
+    does not come as wheels, `unpacked` are wheels that are not installed. `recipe` is what the
+    build does with them, as a SHA-256 in hexadecimal.
+    """
+
+    wheels: WheelLock
+    base: DebLock
+    build: WheelLock
+    sbom: WheelLock
+    compat: DebLock | None = None
+    extra_wheels: WheelLock | None = None
+    extra_debs: DebLock | None = None
+    sources: SourceLock | None = None
+    tools: WheelLock | None = None
+    tool_debs: DebLock | None = None
+    toolkit: SourceLock | None = None
+    unpacked: tuple[WheelLock, ...] = ()
+    recipe: str = ""
+
+    @property
+    def date(self) -> dt.date:
+        """The newest date of its locks: when this image's inputs were all there."""
+        held = (self.wheels, self.base, self.build, self.sbom, self.compat)
+        more = (self.extra_wheels, self.extra_debs)
+        made = (self.sources, self.tools, self.tool_debs, self.toolkit, *self.unpacked)
+        return max(lock.date for lock in (*held, *more, *made) if lock)
+
+    @property
+    def epoch(self) -> int:
+        """The lock's date as SOURCE_DATE_EPOCH: seconds since 1970."""
+        return int(dt.datetime.combine(self.date, dt.time(), dt.UTC).timestamp())
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the texts of its locks, in hexadecimal."""
+        return hashlib.sha256("".join(self.texts().values()).encode()).hexdigest()
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 over its locks and the recipe, in hexadecimal: equal ones make equal content."""
+        return hashlib.sha256(f"{self.digest} {self.recipe}".encode()).hexdigest()
+
+    @property
+    def unlocked(self) -> bool:
+        """Whether a build had to resolve a part of it for itself."""
+        others = (self.extra_debs, self.tool_debs, self.sources)
+        return self.base.unlocked or any(lock.unlocked for lock in others if lock)
+
+    @property
+    def compat_version(self) -> str:
+        """The version of NVIDIA's compat package in the image, or "none"."""
+        return self.compat.debs[0].version if self.compat else "none"
+
+    @property
+    def all_wheels(self) -> tuple[LockedWheel, ...]:
+        """Every wheel that is installed in the image, the plain ones first."""
+        if not self.extra_wheels:
+            return self.wheels.wheels
+        replaced = self.extra_wheels.versions()
+        kept = tuple(w for w in self.wheels.wheels if w.name not in replaced)
+        return kept + self.extra_wheels.wheels
+
+    @property
+    def all_debs(self) -> tuple[LockedDeb, ...]:
+        """Every Debian package in the image that is locked."""
+        return self.base.debs + (self.extra_debs.debs if self.extra_debs else ())
+
+    @property
+    def all_archives(self) -> tuple[LockedArchive, ...]:
+        """Every archive that a build unpacks."""
+        return tuple(a for lock in (self.sources, self.toolkit) if lock for a in lock.archives)
+
+    @property
+    def compiled(self) -> dict[str, str]:
+        """Version by name of the wheels that the build compiles."""
+        if not self.sources:
+            return {}
+        digits = self.wheels.name.partition("-cu")[2].partition("-")[0]
+        return {
+            tree.name: f"{tree.version}+git{tree.commit[:7]}"
+            + (f".cu{digits}" if tree.name == "torch" else "")
+            for tree in self.sources.trees
+        }
+
+    @property
+    def triton(self) -> str:
+        """The version of Triton, as it calls itself."""
+        if self.sources:
+            return self.sources.tree("triton").version
+        return self.wheels.versions()["triton"]
+
+    def texts(self) -> dict[str, str]:
+        """The text of each lock by the name of its file, in a fixed order."""
+        debs = (self.base, self.compat, self.extra_debs, self.tool_debs)
+        wheels = (self.build, self.sbom, self.wheels, self.extra_wheels, self.tools, *self.unpacked)
+        texts = {f"{lock.name}.txt": format_debs(lock) for lock in debs if lock}
+        texts |= {f"{lock.name}.txt": format_lock(lock) for lock in wheels if lock}
+        sources = (self.sources, self.toolkit)
+        texts |= {f"{lock.name}.txt": format_sources(lock) for lock in sources if lock}
+        return dict(sorted(texts.items()))
+
+
+def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
+    """Read the locks of an image from a folder.
+
+    Raises LockError for one that is missing, damaged, or not of what images.yaml asks for.
+    """
+    base = base_input(spec.base, spec.cuda)
+    debs = _read_debs(base, folder)
+    compat = _read_debs(compat_input(config, spec.cuda), folder)
+    if debs.image.rpartition("@")[0] != base.image:
+        raise LockError(
+            f"locks/{base.name}.txt is of image {debs.image or 'none'}, images.yaml names "
+            f"{base.image or 'none'}",
+            f"run `invoke lock --select {base.name}`",
+        )
+    wheels = _read(wheel_input(config, spec), folder)
+    kept = wheels
+    extra_wheels, extra_debs = _beyond(variant_inputs(config, spec), folder, wheels, debs)
+    tools, tool_debs = _beyond(tools_inputs(config, spec), folder, wheels, debs)
+    sources: SourceLock | None = None
+    if item := source_input(spec):
+        sources = replace(_read_sources(item, folder), build=spec.source.build)
+        ours = tuple(w for w in wheels.wheels if w.name not in ("torch", "triton"))
+        kept = replace(wheels, wheels=ours)
+        assert tools
+        # What compiles is installed beside CUDA's libraries. NVIDIA's tools are in Triton's wheel.
+        beside = tuple(w for w in wheels.wheels if w.name != "torch" and not w.of_cuda)
+        tools = replace(tools, wheels=tuple(sorted((*tools.wheels, *beside))))
+    item = toolkit_input(config, spec)
+    toolkit = _read_sources(item, folder) if item else None
+    lock = ImageLock(
+        wheels=kept,
+        base=debs,
+        build=_read(tool_input("tools-build"), folder),
+        sbom=_read(tool_input("tools-sbom"), folder),
+        compat=compat,
+        extra_wheels=extra_wheels,
+        extra_debs=extra_debs,
+        sources=sources,
+        tools=tools,
+        tool_debs=tool_debs,
+        toolkit=toolkit,
+        unpacked=tuple(_read(item, folder) for item in unpacked_inputs(spec)),
+    )
+    _check_complete(lock)
+    return lock
+
+
+def compat_versions(config: Config, folder: Path) -> dict[str, str]:
+    """The version of the locked compat library for each CUDA version, such as "580.95.05"."""
+    found = {}
+    for cuda in config.cudas:
+        lock = _read_debs(compat_input(config, cuda), folder)
+        complete.check_compat(lock)
+        found[cuda.version] = lock.debs[0].version.partition("-")[0]
+    return found
+
+
+def with_locked_trees(spec: ImageSpec, lock: ImageLock) -> ImageSpec:
+    """An image whose trees are those of its lock, which may have a user's own in it."""
+    if not lock.sources:
+        return spec
+    torch, triton = (
+        Tree(repository=tree.repository, commit=tree.commit, version=tree.version)
+        for tree in (lock.sources.tree("torch"), lock.sources.tree("triton"))
+    )
+    return replace(spec, source=replace(spec.source, torch=torch, triton=triton))
+
+
+def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
+    """The locks of an image from what `ImageLock.texts` gave. Raises LockError if one is amiss."""
+    named = {file.removesuffix(".txt"): text for file, text in texts.items()}
+    # The lock of what a variant adds is named after the plain image's, and so comes second.
+    base = sorted(name for name in named if name.startswith("base-"))
+    compat, source, toolkit = (
+        next((name for name in named if name.startswith(prefix)), None)
+        for prefix in ("compat-", "source-", "toolkit-")
+    )
+    tools = sorted(name for name in named if name.startswith("build-"))
+    wheels = sorted(name for name in named if name.startswith("wheel-"))
+    unpacked = sorted(name for name in named if name.startswith("unpacked-"))
+    most = 2
+    if (
+        not (1 <= len(base) <= most and 1 <= len(wheels) <= most)
+        or len(tools) != (most if source else 0)
+        or not {"tools-build", "tools-sbom"} <= named.keys()
+    ):
+        raise LockError(f"not the locks of one image: {', '.join(sorted(texts)) or 'none'}")
+    tool_wheels = next((name for name in tools if "-py" in name), None)
+    tool_debs = next((name for name in tools if "-py" not in name), None)
+    lock = ImageLock(
+        wheels=parse_lock(named[wheels[0]], wheels[0]),
+        base=parse_debs(named[base[0]], base[0]),
+        build=parse_lock(named["tools-build"], "tools-build"),
+        sbom=parse_lock(named["tools-sbom"], "tools-sbom"),
+        compat=parse_debs(named[compat], compat) if compat else None,
+        extra_wheels=parse_lock(named[wheels[1]], wheels[1]) if wheels[1:] else None,
+        extra_debs=parse_debs(named[base[1]], base[1]) if base[1:] else None,
+        sources=parse_sources(named[source], source) if source else None,
+        tools=parse_lock(named[tool_wheels], tool_wheels) if tool_wheels else None,
+        tool_debs=parse_debs(named[tool_debs], tool_debs) if tool_debs else None,
+        toolkit=parse_sources(named[toolkit], toolkit) if toolkit else None,
+        unpacked=tuple(parse_lock(named[name], name) for name in unpacked),
+    )
+    _check_complete(lock)
+    return lock
+
+
+def update(path: Path, lock: AnyLock) -> bool:
+    """Write a lock file; where nothing but the date differs the old one stays.
+
+    Returns whether the file changed. Raises LockError, and writes nothing, for a lock that is not
+    complete or could not be read again: what it holds was said by indexes and archives.
+    """
+    text = _format(lock, lock.date)
+    if _format(_parse(lock, text), lock.date) != text:
+        raise LockError(f"locks/{lock.name}.txt is not written: it would be read otherwise")
+    _check_resolved(lock)
+    if path.exists():
+        with contextlib.suppress(LockError):  # a damaged file is one to replace
+            if _format(lock, read_date(path)) == grammar.read(path):
+                return False
+    grammar.write(path, text)
+    return True
+
+
+def read_date(path: Path) -> dt.date:
+    """The date of any lock file. Raises LockError where it is missing or damaged."""
+    return dt.date.fromisoformat(grammar.parse(grammar.read(path), path.stem)[0]["date"])
+
+
+def _format(lock: AnyLock, date: dt.date) -> str:
+    """The text of any lock, as of a date."""
+    if isinstance(lock, DebLock):
+        return format_debs(replace(lock, date=date))
+    if isinstance(lock, SourceLock):
+        return format_sources(replace(lock, date=date))
+    return format_lock(replace(lock, date=date))
+
+
+def _parse(lock: AnyLock, text: str) -> AnyLock:
+    """The lock of the same kind that a text is."""
+    if isinstance(lock, DebLock):
+        return parse_debs(text, lock.name)
+    if isinstance(lock, SourceLock):
+        return parse_sources(text, lock.name)
+    return parse_lock(text, lock.name)
+
+
+def _check_resolved(lock: AnyLock) -> None:
+    """Raise LockError unless a lock by itself has what it was asked for."""
+    if isinstance(lock, DebLock):
+        complete.check_debs(lock)
+    elif isinstance(lock, WheelLock):
+        complete.check_wheels(lock)
+    elif lock.trees:
+        complete.check_trees(lock)
+    else:
+        complete.check_archives(lock)
+
+
+def _check_complete(lock: ImageLock) -> None:
+    """Raise LockError unless each lock of an image has what it was asked for."""
+    compiled = complete.CORE if lock.sources else ()
+    complete.check_wheels(lock.wheels, compiled=compiled)
+    if lock.extra_wheels:
+        complete.check_wheels(lock.extra_wheels, lock.wheels, compiled=compiled)
+    if lock.sources:
+        complete.check_trees(lock.sources)
+    else:
+        complete.check_core(lock.wheels, *([lock.extra_wheels] if lock.extra_wheels else []))
+    if lock.tools:  # beside what the plain image has, whose versions stay
+        complete.check_wheels(lock.tools, lock.wheels, compiled=compiled, by_name=True)
+    for wheels in (lock.build, lock.sbom, *lock.unpacked):
+        complete.check_wheels(wheels)
+    complete.check_debs(lock.base)
+    for debs in (lock.extra_debs, lock.tool_debs):
+        if debs:
+            complete.check_debs(debs, lock.base)
+    if lock.compat:
+        complete.check_compat(lock.compat)
+    if lock.toolkit:
+        complete.check_archives(lock.toolkit)
+
+
+def _beyond(
+    wider: tuple[LockRequest | None, LockRequest | None],
+    folder: Path,
+    wheels: WheelLock,
+    debs: DebLock,
+) -> tuple[WheelLock | None, DebLock | None]:
+    """What two locks, of wheels and packages, have beyond the plain image's; None for no lock.
+
+    What they replace counts, too.
+    """
+    more_wheels = more_debs = None
+    if wider[0]:
+        more_wheels = _read(wider[0], folder)
+        if wider[0].within:
+            complete.same_versions(more_wheels, wheels, wider[0].replaces)
+        ours = {name for name in wheels.versions() if name not in wider[0].replaces}
+        kept = (w for w in more_wheels.wheels if w.name not in ours and w not in wheels.wheels)
+        more_wheels = replace(more_wheels, wheels=tuple(kept))
+    if wider[1]:
+        more_debs = _read_debs(wider[1], folder)
+        added = tuple(d for d in more_debs.debs if d.name not in debs.versions())
+        more_debs = replace(more_debs, debs=added)
+    return more_wheels, more_debs
+
+
+def _read(item: LockRequest, folder: Path) -> WheelLock:
+    lock = read_lock(item.path(folder))
+    _check(item, lock.request)
+    return lock
+
+
+def _read_debs(item: LockRequest, folder: Path) -> DebLock:
+    lock = read_debs(item.path(folder))
+    _check(item, lock.request)
+    return lock
+
+
+def _read_sources(item: LockRequest, folder: Path) -> SourceLock:
+    lock = read_sources(item.path(folder))
+    _check(item, lock.request)
+    return lock
+
+
+def _check(item: LockRequest, locked: tuple[str, ...]) -> None:
+    """Raise LockError unless a lock is of what is asked for."""
+    if tuple(sorted(locked)) == item.request:
+        return
+    raise LockError(
+        f"locks/{item.name}.txt is out of step: it was resolved for "
+        f"{' '.join(sorted(locked))[:1000] or 'nothing'}, "
+        f"wanted is {' '.join(item.request)}",
+        f"run `invoke lock --select {item.name}`",
+    )

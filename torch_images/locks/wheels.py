@@ -1,0 +1,303 @@
+"""Wheels: the exact ones that a build may use, one hash each.
+
+Their lock is a requirements file, so `uv pip install --require-hashes` reads it as it is. Each
+wheel's file name and size stand in the comment above it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import hashlib
+import re
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from torch_images.errors import CommandError, LockError, NetworkError
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.locks import grammar
+
+# The oldest glibc of the bases is 2.36 (bookworm); every torch wheel asks for 2.28.
+GLIBC = (2, 28)
+UV_PLATFORM = f"x86_64-manylinux_{GLIBC[0]}_{GLIBC[1]}"
+
+_WHEEL = re.compile(
+    r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[^\s=]+) "
+    r"--hash=sha256:(?P<sha256>[0-9a-f]{64})"
+)
+_PYTHON = re.compile(r"3\.[0-9]{1,2}")
+# A name within a folder and nothing else, that no program takes for an option.
+_FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!~-]{0,250}\.whl")
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class LockedWheel:
+    """One wheel; `name` is normalised as in PEP 503, `size` is in bytes.
+
+    `filename` is a file name without a folder.
+    """
+
+    name: str
+    version: str
+    filename: str
+    size: int
+    sha256: str
+
+    @property
+    def of_cuda(self) -> bool:
+        """Whether it is one of NVIDIA's libraries."""
+        return self.name.startswith(("nvidia-", "cuda-"))
+
+    @property
+    def line(self) -> str:
+        """The requirement, as `uv pip install --require-hashes` reads it."""
+        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelLock:
+    """The content of a lock file; `name` is the file's, without suffix.
+
+    `date` is the day on which it was resolved (UTC), `request` what was asked for; the wheels are
+    that and all it requires.
+    """
+
+    name: str
+    date: dt.date
+    python: str
+    request: tuple[str, ...]
+    wheels: tuple[LockedWheel, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the lock's text, in hexadecimal."""
+        return hashlib.sha256(format_lock(self).encode()).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all wheels together, as downloaded."""
+        return sum(wheel.size for wheel in self.wheels)
+
+    def versions(self) -> dict[str, str]:
+        """Version by normalised name."""
+        return {wheel.name: wheel.version for wheel in self.wheels}
+
+
+def format_lock(lock: WheelLock) -> str:
+    """The text of the lock file: sorted, the same for equal locks."""
+    header = {
+        "date": lock.date.isoformat(),
+        "python": lock.python,
+        "request": " ".join(sorted(lock.request)),
+    }
+    return grammar.compose(
+        header, (grammar.Entry(w.size, w.filename, w.line) for w in sorted(lock.wheels))
+    )
+
+
+def parse_lock(text: str, name: str) -> WheelLock:
+    """Read the text of a lock with a name. Raises LockError for anything unexpected."""
+    header, entries = grammar.parse(text, name, ("date", "python", "request"))
+    python = header.get("python", "")
+    if not _PYTHON.fullmatch(python):
+        raise grammar.damaged(name, "the header lacks the version of Python")
+    wheels = []
+    for entry in entries:
+        match = _WHEEL.fullmatch(entry.line)
+        if not match or not grammar.is_version(match["version"]):
+            raise grammar.unreadable(name, entry.line)
+        if problem := _unfit(entry.where, match["name"], match["version"], python):
+            raise grammar.damaged(name, problem)
+        wheels.append(
+            LockedWheel(
+                name=match["name"],
+                version=match["version"],
+                filename=entry.where,
+                size=entry.size,
+                sha256=match["sha256"],
+            )
+        )
+    grammar.check_once((wheel.name for wheel in wheels), name)
+    return WheelLock(
+        name=name,
+        date=dt.date.fromisoformat(header["date"]),
+        python=python,
+        request=tuple(sorted(header.get("request", "").split())),
+        wheels=tuple(sorted(wheels)),
+    )
+
+
+def read_lock(path: Path) -> WheelLock:
+    """Read a lock file. Raises LockError where it is missing or damaged."""
+    return parse_lock(grammar.read(path), path.stem)
+
+
+def resolve(
+    name: str,
+    requirements: tuple[str, ...],
+    *,
+    python: str,
+    date: dt.date,
+    network: Network,
+    run: Runner,
+    constraints: tuple[str, ...] = (),
+    alone: bool = False,
+) -> WheelLock:
+    """Resolve requirements to one wheel each, for x86-64 Linux and this version of Python.
+
+    `constraints` say which versions packages have if they are needed; `alone` leaves out what the
+    wheels themselves require. Raises NetworkError when the index cannot be reached and LockError
+    when there is no solution.
+    """
+    import uv
+
+    with tempfile.TemporaryDirectory() as folder:
+        target, limits = Path(folder, "pylock.toml"), Path(folder, "constraints.txt")
+        limits.write_text("\n".join(constraints))
+        command = [uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
+        command += ["--format", "pylock.toml", "--python-platform", UV_PLATFORM]
+        command += ["--python-version", python, "--only-binary", ":all:", "-o", str(target), "-"]
+        command += [f"--constraints={limits}"] if constraints else []
+        command += ["--no-deps"] if alone else []
+        try:
+            run.run(command, env=network.for_uv(), stdin="\n".join(requirements))
+        except CommandError as error:
+            raise _resolve_error(error.output) from None
+        document = tomllib.loads(target.read_text(encoding="utf-8"))
+    packages = document.get("packages", [])
+    chosen = [_pick(package, python) for package in packages]
+    with ThreadPoolExecutor(8) as pool:
+        sizes = pool.map(lambda wheel: wheel.get("size") or _size(wheel["url"], network), chosen)
+    wheels = [
+        LockedWheel(
+            name=canonicalize_name(package["name"]),
+            version=str(package.get("version", "")),
+            filename=_filename(wheel["url"]),
+            size=size,
+            sha256=wheel["hashes"]["sha256"],
+        )
+        for package, wheel, size in zip(packages, chosen, sizes, strict=True)
+    ]
+    return WheelLock(
+        name=name,
+        date=date,
+        python=python,
+        request=tuple(sorted(requirements)),
+        wheels=tuple(sorted(wheels)),
+    )
+
+
+@functools.cache
+def wheel_tags(python: str) -> tuple[Tag, ...]:
+    """The tags of wheels that install on the bases, best first."""
+    version = tuple(int(part) for part in python.split("."))
+    glibcs = [f"manylinux_{GLIBC[0]}_{minor}_x86_64" for minor in range(GLIBC[1], 4, -1)]
+    legacy = {17: "manylinux2014_x86_64", 12: "manylinux2010_x86_64", 5: "manylinux1_x86_64"}
+    platforms = []
+    for minor, name in zip(range(GLIBC[1], 4, -1), glibcs, strict=True):
+        platforms += [name, legacy[minor]] if minor in legacy else [name]
+    platforms.append("linux_x86_64")
+    interpreter = f"cp{version[0]}{version[1]}"
+    return (
+        *cpython_tags(version, platforms=platforms),
+        *compatible_tags(version, interpreter=interpreter, platforms=platforms),
+    )
+
+
+def best_wheel(filenames: tuple[str, ...], python: str) -> str | None:
+    """The file that an installer takes: best tag, then highest build number; None if none fits."""
+    rank = _rank(python)
+    found = []
+    for filename in filenames:
+        try:
+            _, _, build, tags = parse_wheel_filename(filename)
+        except ValueError:  # also for numbers of thousands of digits
+            continue
+        places = [rank[tag] for tag in tags if tag in rank]
+        if places:
+            found.append((max(places), build, filename))
+    return max(found)[2] if found else None
+
+
+@functools.cache
+def _rank(python: str) -> Mapping[Tag, int]:
+    """The place of each tag among those that install; the best one has the highest."""
+    return {tag: workspace for workspace, tag in enumerate(reversed(wheel_tags(python)))}
+
+
+def _unfit(filename: str, name: str, version: str, python: str) -> str:
+    """Why a file name is not that of a wheel that installs; "" for one that does."""
+    if not _FILENAME.fullmatch(filename):
+        return f"{name} has a file name that is not one of a wheel"
+    try:
+        found, release, _, _ = parse_wheel_filename(filename)
+    except ValueError:
+        return f"{filename} is not the name of a wheel"
+    if (found, release) != (name, Version(version)):
+        return f"{filename} is not a wheel of {name} {version}"
+    if best_wheel((filename,), python) is None:
+        return f"{filename} is not a wheel for Python {python} on x86-64"
+    return ""
+
+
+def _filename(url: str) -> str:
+    return unquote(urlsplit(url).path).rpartition("/")[2]
+
+
+def _pick(package: dict[str, Any], python: str) -> dict[str, Any]:
+    """The wheel to install of one package of a pylock.toml (PEP 751)."""
+    wheels = {
+        _filename(wheel["url"]): wheel for wheel in package.get("wheels", []) if "url" in wheel
+    }
+    filename = best_wheel(tuple(wheels), python)
+    if filename is None:
+        raise LockError(
+            f"{package['name']} {package['version']} has no wheel for Python {python} on x86-64",
+            "choose another version in images.yaml",
+        )
+    found: dict[str, Any] = wheels[filename]
+    if "sha256" not in found.get("hashes", {}):
+        raise LockError(
+            f"the package index gives no SHA-256 for {filename}",
+            "name an index that does in UV_DEFAULT_INDEX",
+        )
+    return found
+
+
+def _size(url: str, network: Network) -> int:
+    """Bytes of a file, asked of its server: indexes need not state sizes (PEP 700)."""
+    import requests
+
+    try:
+        answer = requests.head(
+            url,
+            allow_redirects=True,
+            timeout=60,
+            verify=network.verify,
+            headers={"Accept-Encoding": "identity"},
+        )
+        answer.raise_for_status()
+        return int(answer.headers["Content-Length"])
+    except (requests.RequestException, KeyError, ValueError) as error:
+        raise NetworkError(f"the size of {_filename(url)} could not be read: {error}") from None
+
+
+def _resolve_error(output: str) -> Exception:
+    text = " ".join(output.replace("\u2570\u2500\u25b6", "").split())
+    if re.search(r"error sending request|Could not connect|Failed to fetch|dns error", text):
+        return NetworkError(
+            "the package index could not be reached",
+            "check network and proxy, or name a mirror in UV_DEFAULT_INDEX",
+        )
+    return LockError(f"no set of wheels meets the requirements: {text[:400]}")

@@ -1,0 +1,158 @@
+"""What an image is, for people and programs: versions, layers with sizes, digests, verification.
+
+Nothing of it is assumed: versions are those that verification observed, sizes those of the image.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch_images.build.plan import ImagePlan
+from torch_images.build.render import LABEL_PREFIX, wheel_groups
+from torch_images.host.engine import Engine
+from torch_images.host.workspace import Workspace
+from torch_images.verify.identify import VerifiedImage
+
+SCHEMA = 1
+# What a step leaves in its layer, by a word of its command. Wheels follow in the order of their
+# groups, all by one command.
+_STEPS = {
+    "create-venv": "Python environment",
+    "compile-wheels": "bytecode of the wheels",
+    "install-wheels": "wheels of the variant",
+    "install-packages": "Debian packages",
+    "install-compat": "NVIDIA's compat libraries",
+    "install-devel": "CUDA toolkit and what builds",
+    "install-files": "start, profile and commands",
+    "describe": "locks and bill of materials",
+}
+
+
+def describe(
+    image: VerifiedImage,
+    engine: Engine,
+    document: Mapping[str, Any],
+    history: Sequence[Mapping[str, Any]],
+    references: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Everything about a verified image as plain data.
+
+    `document` and `history` are its OCI manifest and the history in its configuration, from where
+    it is stored; `references` are its names in a registry.
+    """
+    info, spec, lock, report = image.info, image.planned.spec, image.planned.lock, image.report
+    layers = _layers(document, history, engine.layer_sizes(info.id), image.planned)
+    label = {key.removeprefix(f"{LABEL_PREFIX}."): value for key, value in info.labels.items()}
+    return {
+        "schema": SCHEMA,
+        "id": spec.id,
+        "references": list(references),
+        "digest": info.id,
+        "config": document["config"]["digest"],
+        "created": info.created,
+        "version": info.labels["org.opencontainers.image.version"],
+        "revision": info.labels.get("org.opencontainers.image.revision", ""),
+        "lock": label["lock"],
+        "inputs": label["inputs"],
+        "compat": label["compat"],
+        "unlocked": lock.unlocked,
+        "versions": {name: report.observed[name] for name in ("cuda", "torch", "triton", "python")},
+        "arches": {
+            name: report.observed[f"arch {name}"] for name in (a.name for a in spec.architectures)
+        },
+        "driver": {"native": spec.cuda.driver, "minor-version": spec.cuda.floor},
+        "features": list(spec.features),
+        "size": {
+            "compressed": sum(layer["size"] for layer in layers),
+            "unpacked": sum(layer["unpacked"] for layer in layers),
+        },
+        "layers": layers,
+        "verification": {
+            **{outcome: report.count(outcome) for outcome in ("passed", "failed", "skipped")},
+            "seconds": report.seconds,
+            "suite": report.suite,
+            "skipped-checks": {c.name: c.message for c in report.checks if c.outcome == "skipped"},
+        },
+    }
+
+
+def save(found: Mapping[str, Any], workspace: Workspace) -> None:
+    """Keep a manifest as JSON and Markdown, by the image's digest, in build/manifests."""
+    folder = workspace.output / "manifests"
+    folder.mkdir(parents=True, exist_ok=True)
+    name = str(found["digest"]).replace(":", "-")
+    for text, suffix in ((json.dumps(found, indent=2) + "\n", "json"), (markdown(found), "md")):
+        partial = folder / f".{name}.{suffix}.partial"
+        partial.write_text(text)
+        os.replace(partial, folder / f"{name}.{suffix}")
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """A manifest for a release page."""
+    proof, size = found["verification"], found["size"]
+    rows = [
+        ("Digest", f"`{found['digest']}`"),
+        *(("Name", f"`{reference}`") for reference in found["references"]),
+        *((name.capitalize(), version) for name, version in found["versions"].items()),
+        *((f"Runs on {arch}", how) for arch, how in found["arches"].items()),
+        ("Driver", f"{found['driver']['native']} or newer"),
+        ("Compat libraries", found["compat"]),
+        ("Features", ", ".join(found["features"])),
+        ("Inputs", f"`{found['inputs']}`" + (" (unlocked)" if found["unlocked"] else "")),
+        ("Lock", f"`{found['lock']}`"),
+        ("Revision", f"`{found['revision'] or 'none'}`"),
+        ("To pull", _size(size["compressed"])),
+        ("Unpacked", _size(size["unpacked"])),
+        ("Verified", f"{proof['passed']} checks passed, {proof['skipped']} skipped"),
+    ]
+    layers = [
+        f"| {layer['holds']} | {_size(layer['size'])} | {_size(layer['unpacked'])} | "
+        f"`{layer['digest']}` |"
+        for layer in found["layers"]
+    ]
+    lines = [f"# {found['id']}", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in rows]
+    lines += ["", "| Layer | To pull | Unpacked | Digest |", "|---|---|---|---|", *layers]
+    return "\n".join(lines) + "\n"
+
+
+def _layers(
+    document: Mapping[str, Any],
+    history: Sequence[Mapping[str, Any]],
+    unpacked: Sequence[int],
+    planned: ImagePlan,
+) -> list[dict[str, Any]]:
+    """The layers, the lowest first; `unpacked` has a size for each step, empty ones included."""
+    steps = zip(history, unpacked, strict=True)
+    full = [(step, size) for step, size in steps if not step.get("empty_layer")]
+    groups = wheel_groups(planned.lock)
+    # In their order: what is compiled, and, on an image as base, what is copied onto it.
+    titles = {
+        "install-compiled": iter([title for _, title, wheels in groups if not wheels]),
+        "COPY ": iter([title for _, title, wheels in groups if wheels]),
+    }
+    found: list[dict[str, Any]] = []
+    for layer, (step, size) in zip(document["layers"], full, strict=True):
+        command = str(step.get("created_by", ""))
+        known = [text for word, text in _STEPS.items() if word in command]
+        known += [next(titles[word]) for word in titles if word in command]
+        # A layer that was made on the host says itself what it is.
+        holds = (*known, command[:60] if found else "base")[0]
+        found.append(
+            {
+                "digest": layer["digest"],
+                "size": layer["size"],
+                "unpacked": size,
+                "holds": holds.replace("|", " "),
+            }
+        )
+    return found
+
+
+def _size(count: int) -> str:
+    """Bytes for people, in decimal units as registries count."""
+    large = 10**9
+    return f"{count / 1e9:.2f} GB" if count >= large else f"{count / 1e6:.1f} MB"

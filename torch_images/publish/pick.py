@@ -1,0 +1,265 @@
+"""A GPU and a driver -> the image to run on them, and why. Pure but for locks/.
+
+What would happen at the start of each image is asked of the module that decides it there:
+scripts/image/runtime/decision.py. So the answer and the start cannot disagree.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from torch_images.arch import Capability
+from torch_images.config.matrix import choose
+from torch_images.config.types import Architecture, Config, Cuda
+from torch_images.errors import UsageError, suggest
+from torch_images.publish import tag_rules
+
+_DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
+_BRANCH = re.compile(r"[0-9]{3}")
+# nvmlBrandType_t: GeForce, and NVIDIA, which data-centre GPUs answer. The note of every compat
+# library seen lists the second and not the first.
+_GEFORCE, _OTHER = 5, 14
+_COMPAT_BRANDS = (1, 2, 7, 8, 9, 10, 11, 12, 13, 14)
+# What people ask for and no image serves (https://developer.nvidia.com/cuda-gpus).
+_OLDER = {
+    **dict.fromkeys(("T4", "RTX 2080", "RTX 2070", "RTX 2060", "RTX 8000", "TITAN RTX"), "7.5"),
+    **dict.fromkeys(("V100", "TITAN V"), "7.0"),
+    **dict.fromkeys(("P40", "P4", "GTX 1080", "GTX 1070", "GTX 1060"), "6.1"),
+    "P100": "6.0",
+}
+# Words of nvidia-smi that name no model.
+_NOISE = {"nvidia", "geforce", "tesla", "quadro", "graphics", "device"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A GPU: its name, compute capability, and the architecture of images.yaml that serves it."""
+
+    name: str
+    capability: Capability
+    architecture: Architecture
+    geforce: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestion:
+    """One image for a GPU: whether it works there, by which libcuda, and why, in a sentence.
+
+    `rank` orders those that work: natively, with NVIDIA's compat library, by minor version
+    compatibility.
+    """
+
+    image: str
+    works: bool
+    rank: int
+    reason: str
+
+
+def find_gpu(config: Config, named: str) -> Gpu:
+    """A GPU by its name, as nvidia-smi prints it or shorter, or by its compute capability.
+
+    Raises UsageError for one that no image serves.
+    """
+    try:
+        capability = Capability.parse(named.strip())
+    except ValueError:
+        return _by_name(config, named)
+    served = [a for a in config.architectures if _runs(a.capability, capability)]
+    if not served:
+        known = ", ".join(config.names("arch"))
+        raise UsageError(
+            f"no image serves compute capability {named}, which this GPU has", f"they serve {known}"
+        )
+    best = max(served, key=lambda a: a.capability)
+    return Gpu(name=f"GPU {named}", capability=capability, architecture=best, geforce=False)
+
+
+def find_driver(config: Config, named: str) -> str:
+    """The version of a driver; for a branch, such as "550", that of its oldest driver.
+
+    Where that is not known, it is a version before all of them. Raises UsageError for any other
+    word.
+    """
+    if _BRANCH.fullmatch(named):
+        # CUDA's own minimum is the first driver of the branch that came out with it.
+        first = [c.driver for c in config.cudas if c.driver.partition(".")[0] == named]
+        return min(first, key=Version, default=f"{named}.00")
+    if not _DRIVER.fullmatch(named):
+        raise UsageError(
+            f"'{named}' is not a driver's version",
+            "give it as nvidia-smi does, such as 570.133, or its branch, such as 570",
+        )
+    return named
+
+
+def pick(
+    config: Config,
+    gpu: Gpu,
+    driver: str,
+    compat: Callable[[Cuda], str],
+    *,
+    variant: str,
+    namespace: str,
+) -> tuple[Suggestion, ...]:
+    """Every image that could serve, the best first; `compat` is the version of its library, or "".
+
+    `driver` is a version, see `find_driver`. CUDA versions that the variant is not built for are
+    left out. Raises UsageError where that are all, and for an unknown variant.
+    """
+    if variant not in (known := config.names("variant")):
+        raise UsageError(f"unknown variant '{variant}'", suggest(variant, known))
+    found = []
+    refused: UsageError | None = None
+    for cuda in config.cudas:
+        if gpu.architecture.capability not in cuda.targets:
+            continue
+        try:
+            spec = choose(config, cuda=cuda.version, arch=gpu.architecture.name, variant=variant)
+        except UsageError as error:
+            refused = error
+            continue
+        image = f"{namespace}/{spec.repository}:{tag_rules.floating(config, spec)[0]}"
+        found.append(
+            (
+                Version(cuda.version),
+                judge(config, cuda, gpu, driver, compat=compat(cuda), name=image),
+            )
+        )
+    if refused and not found:
+        raise refused
+    newest = sorted(found, key=lambda pair: pair[0], reverse=True)
+    return tuple(sorted((s for _, s in newest), key=lambda s: (not s.works, s.rank)))
+
+
+def command(image: str) -> str:
+    """How to run an image."""
+    return f"docker run --rm --gpus all {image}"
+
+
+def answer(
+    gpu: Gpu, driver: str, found: Sequence[Suggestion], *, branch: str = ""
+) -> dict[str, Any]:
+    """The whole answer as plain data; `branch` if the driver stands for one.
+
+    Raises UsageError where no image works.
+    """
+    taken = f"branch {branch} is taken as {driver}: no driver of it is older" if branch else ""
+    best = found[0] if found else None
+    if best is None or not best.works:
+        reasons = "; ".join(f"{s.image}: {s.reason}" for s in found) or "no CUDA version targets it"
+        raise UsageError(f"no image runs on {gpu.name} with driver {driver}: {reasons}", taken)
+    kind = f"{gpu.architecture.family}{', GeForce' if gpu.geforce else ''}"
+    name = gpu.architecture.name
+    serves = f"the image is proved to have code for {name}"
+    if gpu.capability != gpu.architecture.capability:
+        serves += f", which {gpu.capability} runs, too"
+    return {
+        "gpu": gpu.name,
+        "capability": str(gpu.capability),
+        "geforce": gpu.geforce,
+        "driver": driver,
+        "branch": branch,
+        "image": best.image,
+        "run": command(best.image),
+        "why": [
+            f"{gpu.name} is compute capability {gpu.capability} ({kind}); {serves}",
+            best.reason,
+            *([taken] if taken else []),
+        ],
+        "others": [
+            {"image": s.image, "works": s.works, "why": s.reason} for s in found if s is not best
+        ],
+    }
+
+
+def judge(
+    config: Config, cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, name: str
+) -> Suggestion:
+    """What the start of an image would choose on this GPU."""
+    rules = _rules()
+    releases = {
+        c.version: rules.Release(c.version, c.driver, c.floor, c.repository) for c in config.cudas
+    }
+    image = releases.pop(cuda.version)
+    device = rules.Device(gpu.name, _GEFORCE if gpu.geforce else _OTHER)
+    host = rules.Host(driver=driver, library="libcuda.so.1", nodes=True, devices=(device,))
+    library = None
+    if compat:
+        own = int(compat.partition(".")[0])
+        note = rules.Note((*cuda.compat, own), _COMPAT_BRANDS)
+        library = rules.Library("/opt/cuda-compat", compat, note)
+    choice = rules.choose(host, image, library, tuple(releases.values()))
+    natively = rules.newer_or_equal(driver, cuda.driver)
+    return Suggestion(
+        image=name,
+        works=choice.works,
+        rank=0 if natively else 1 if choice.library == rules.COMPAT else 2,
+        reason=rules.sentence(choice, host, image, library),
+    )
+
+
+def _by_name(config: Config, named: str) -> Gpu:
+    wanted = _words(named)
+    known = {
+        name: (architecture, geforce)
+        for architecture in config.architectures
+        for geforce, names in ((True, architecture.geforce), (False, architecture.gpus))
+        for name in names
+    }
+    fitting = [name for name in known if _within(_words(name), wanted)]
+    older = next((c for name, c in _OLDER.items() if _within(_words(name), wanted)), "")
+    if not fitting and older:
+        return find_gpu(config, older)
+    if not fitting:
+        hint = suggest(" ".join(wanted).upper(), known)
+        raise UsageError(
+            f"unknown GPU '{named}'", f"{hint}; or give its compute capability, such as 8.6"
+        )
+    name = max(fitting, key=len)
+    architecture, geforce = known[name]
+    full = f"GeForce {name}" if geforce else name
+    return Gpu(
+        name=full,
+        capability=architecture.capability,
+        architecture=architecture,
+        geforce=geforce,
+    )
+
+
+def _words(name: str) -> list[str]:
+    """The words of a GPU's name that tell models apart: "NVIDIA GeForce RTX4090" -> rtx, 4090."""
+    text = re.sub(r"\b(rtx|gtx)(?=\d)", r"\1 ", name.lower())
+    return [word for word in re.findall(r"[a-z0-9]+", text) if word not in _NOISE]
+
+
+def _within(short: list[str], words: list[str]) -> bool:
+    """Whether words contain others, side by side."""
+    count = len(short)
+    return any(words[i : i + count] == short for i in range(len(words) - count + 1))
+
+
+def _runs(code: Capability, gpu: Capability) -> bool:
+    """Whether a GPU runs machine code: of its own major version, not of a later minor one."""
+    return code.major == gpu.major and code.minor <= gpu.minor
+
+
+def _rules() -> Any:
+    """The module that decides at the start of a container; it is no part of this package."""
+    path = Path(__file__).parents[2] / "scripts" / "image" / "runtime" / "decision.py"
+    name = "torch_images_decision"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec
+        assert spec.loader
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look their module up
+        spec.loader.exec_module(module)
+    return sys.modules[name]

@@ -1,0 +1,235 @@
+"""A verified image -> a pod template of RunPod's.
+
+The body is that of `POST /v2/templates` (https://docs.runpod.io/api-reference-v2, read 2026). That
+API has no word for a readme, so that one goes through `PATCH /v1/templates/{id}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from torch_images.build.render import LABEL_PREFIX
+from torch_images.config.types import Config
+from torch_images.errors import NetworkError, UsageError, shown
+from torch_images.host.network import Network, cause
+from torch_images.jsondoc import MalformedError, member, optional, parse
+from torch_images.publish.pick import Gpu, judge
+from torch_images.publish.tag_rules import short
+from torch_images.verify.identify import VerifiedImage
+
+_TIMEOUT = 60.0  # seconds
+_GB = 10**9
+_PAGES = 1000  # of a list of templates
+_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+SSH, JUPYTER = 22, 8888  # the ports of sshd and JupyterLab
+
+
+def body(
+    config: Config, image: VerifiedImage, namespace: str, *, geforce: bool = False
+) -> dict[str, Any]:
+    """The template of an image, as the API takes it.
+
+    With `geforce`, it names only machines on which GeForce GPUs work, too: compat libraries do not
+    run on those.
+    """
+    pods, spec = config.pods, image.planned.spec
+    version = image.info.labels["org.opencontainers.image.version"]
+    suffix = " geforce" if geforce else ""
+    return {
+        "name": f"{config.owner}/{spec.repository}:{short(config, spec)}{suffix}",
+        "image": f"{namespace}/{spec.repository}:{version}",
+        # What only prints and ends must be kept alive, or the pod would start it again for ever.
+        "args": pods.args or ("" if spec.variant.ports else "sleep infinity"),
+        "category": "NVIDIA",
+        "disk": math.ceil(image.info.size / _GB) + pods.room,
+        "ports": list(pods.ports),
+        "env": dict(pods.environment),
+        "mounts": {"persistent": {"size": pods.volume, "path": pods.volume_path}},
+        "allowedCudaVersions": hosts(config, image, geforce=geforce),
+        # What RunPod hands a key and a password for, where the image starts it.
+        "startSsh": SSH in spec.variant.ports,
+        "startJupyter": JUPYTER in spec.variant.ports,
+        "public": False,
+        "serverless": False,
+    }
+
+
+def hosts(config: Config, image: VerifiedImage, *, geforce: bool) -> list[str]:
+    """The CUDA versions of machines on which an image works, as its start would decide there.
+
+    A machine that reports a version has at least that version's first driver. Those that only
+    NVIDIA's compat library serves are among them.
+    """
+    spec = image.planned.spec
+    found = image.info.labels.get(f"{LABEL_PREFIX}.compat", "none")
+    compat = "" if found == "none" else found.partition("-")[0]
+    arch = spec.architectures[-1]
+    gpu = Gpu(name="GPU", capability=arch.capability, architecture=arch, geforce=geforce)
+    return [
+        cuda
+        for cuda, branch in config.pods.hosts
+        if judge(config, spec.cuda, gpu, f"{branch}.999", compat=compat, name="").works
+    ]
+
+
+def readme(image: VerifiedImage, template: Mapping[str, Any]) -> str:
+    """What a template's page says, Markdown."""
+    labels, seen = image.info.labels, image.report.observed
+    rows = "\n".join(
+        f"| {name} | {seen[key]} |"
+        for name, key in (("PyTorch", "torch"), ("CUDA", "cuda"), ("Triton", "triton"))
+    )
+    return (
+        f"# {template['name']}\n\n{labels['org.opencontainers.image.description']}.\n\n"
+        f"| | |\n|---|---|\n{rows}\n| Image | `{template['image']}` |\n\n"
+        "Each start says which libcuda it uses and why; `cuda-doctor` prints the whole reasoning. "
+        f"Files in `{template['mounts']['persistent']['path']}` outlive the pod's restarts.\n\n"
+        f"{labels['org.opencontainers.image.url']}\n"
+    )
+
+
+def command(template: Mapping[str, Any], text: str) -> str:
+    """The same for RunPod's own program, which has no word for the filter of CUDA versions."""
+    volume = template["mounts"]["persistent"]
+    words = ["runpodctl", "template", "create", "--name", template["name"]]
+    words += ["--image", template["image"], "--container-disk-in-gb", str(template["disk"])]
+    words += ["--ports", ",".join(template["ports"]), "--env", json.dumps(template["env"])]
+    words += ["--volume-in-gb", str(volume["size"]), "--volume-mount-path", volume["path"]]
+    if template["args"]:
+        words += ["--docker-start-cmd", ",".join(shlex.split(template["args"]))]
+    return shlex.join([*words, "--readme", text])
+
+
+class Templates:
+    """The templates of an account. Errors never show the key."""
+
+    def __init__(self, config: Config, key: str, network: Network) -> None:
+        self._api, self._readme_api = config.pods.api, config.pods.readme_api
+        self._session = requests.Session()
+        self._session.verify = network.verify
+        self._session.headers["Authorization"] = f"Bearer {key}"
+        # POST is not among them: a template might then be there twice.
+        again = Retry(
+            total=4,
+            backoff_factor=0.5,
+            status_forcelist=(429, 500, 502, 503, 504),
+            allowed_methods={"GET", "PATCH"},
+            raise_on_status=False,
+        )
+        for prefix in ("https://", "http://"):
+            self._session.mount(prefix, HTTPAdapter(max_retries=again))
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """The template of this name; None for none. Raises UsageError where there are several."""
+        found: list[dict[str, Any]] = []
+        cursor = ""
+        seen = {cursor}
+        while True:
+            query = f"?{urlencode({'cursor': cursor})}" if cursor else ""
+            page = self._ask("GET", f"{self._api}/templates{query}")
+            with _understood():
+                found += [t for t in _templates(page) if t["name"] == name]
+                cursor = _next(page)
+                if not cursor:
+                    break
+                if cursor in seen or len(seen) == _PAGES:
+                    raise MalformedError("its list of templates never ends")
+            seen.add(cursor)
+        if len(found) > 1:
+            ids = ", ".join(t["id"] for t in found)
+            raise UsageError(f"several templates are called '{name}': {ids}", "remove all but one")
+        return found[0] if found else None
+
+    def save(
+        self, template: Mapping[str, Any], text: str, existing: Mapping[str, Any] | None
+    ) -> str:
+        """Create a template, or change the one that exists; its id."""
+        if existing:
+            identifier = _identifier(existing)
+            self._ask("PATCH", f"{self._api}/templates/{identifier}", template)
+        else:
+            made = self._ask("POST", f"{self._api}/templates", template)
+            with _understood():
+                identifier = _identifier(made)
+        self._ask("PATCH", f"{self._readme_api}/templates/{identifier}", {"readme": text})
+        return identifier
+
+    def _ask(self, method: str, url: str, document: Mapping[str, Any] | None = None) -> Any:
+        try:
+            answer = self._session.request(method, url, json=document, timeout=_TIMEOUT)
+        except requests.RequestException as error:
+            raise NetworkError(f"RunPod could not be asked: {cause(error)}", "try later") from None
+        if answer.status_code in (requests.codes.unauthorized, requests.codes.forbidden):
+            raise UsageError(
+                f"RunPod refuses RUNPOD_API_KEY: {_detail(answer)}",
+                "make a key that may write templates (console.runpod.io/user/settings)",
+            )
+        if answer.status_code in (requests.codes.bad_request, requests.codes.unprocessable_entity):
+            raise UsageError(f"RunPod does not take the template: {_detail(answer)}")
+        if not answer.ok:
+            raise NetworkError(
+                f"RunPod answers {answer.status_code}: {_detail(answer)}", "try later"
+            )
+        with _understood():
+            return parse(answer.content)
+
+
+def _templates(page: Any) -> Iterator[dict[str, Any]]:
+    """The templates of a page, each with a name and an identifier. Raises MalformedError."""
+    for number in range(len(member(page, "templates", kind=list))):
+        template = member(page, "templates", number, kind=dict)
+        member(template, "name", kind=str)
+        _identifier(template)
+        yield template
+
+
+def _next(page: Any) -> str:
+    """Where the list goes on; "" where it ends. Raises MalformedError."""
+    return optional(optional(page, "pagination", kind=dict), "nextCursor", kind=str)
+
+
+def _identifier(template: Any) -> str:
+    """A template's identifier, which addresses have in them. Raises MalformedError."""
+    found = member(template, "id", kind=str)
+    if not _IDENTIFIER.fullmatch(found):
+        raise MalformedError(f"{shown(found)} is not the identifier of a template")
+    return found
+
+
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    """Say whose answer is none that its documentation has."""
+    try:
+        yield
+    except MalformedError as error:
+        raise NetworkError(f"RunPod's answer cannot be understood: {error}", "try later") from None
+
+
+def changes(template: Mapping[str, Any], existing: Mapping[str, Any] | None) -> list[str]:
+    """What applying a template would change, a line for each field."""
+    return [
+        f"{key}: {json.dumps((existing or {}).get(key))} -> {json.dumps(value)}"
+        for key, value in template.items()
+        if (existing or {}).get(key) != value
+    ]
+
+
+def _detail(answer: requests.Response) -> str:
+    """The words of an answer: those of application/problem+json, if it is that."""
+    try:
+        found = parse(answer.content)
+        said = str(found.get("detail") or found.get("title") or found)
+    except (MalformedError, AttributeError):
+        said = answer.text
+    return shown(" ".join(said.split())) or shown(answer.reason or "")

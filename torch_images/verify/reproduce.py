@@ -1,0 +1,230 @@
+"""Build an image again from nothing, and compare: is it what its labels say it is made from?
+
+Another checkout of the revision that the image names, with an environment of its own; the locks
+that the image carries; no cache, no file of an earlier build. Then the digests are compared and,
+where they differ, the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch_images.build.build import revision
+from torch_images.build.plan import ImagePlan
+from torch_images.build.render import LABEL_PREFIX
+from torch_images.config.parse import COMMIT
+from torch_images.config.types import Config
+from torch_images.errors import BuildError, CommandError, LockError, UsageError
+from torch_images.host import git
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace, scratch_room
+from torch_images.locks import grammar
+from torch_images.locks.image_lock import image_lock, with_locked_trees
+from torch_images.oci.diff import Difference, compare
+from torch_images.verify.identify import carried_lock, spec_of
+
+ORIGINAL = "torch-images-original"  # keeps an image while it is built again
+IDENTICAL, SAME_CONTENT, DIFFERENT = "identical", "same content", "different"
+
+# Made here and not part of a checkout, at its top.
+_LEFT_BEHIND = ("build", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What came of a rebuild; digests are pairs of the image's and the rebuilt one's.
+
+    `outcome` is "identical" (equal manifest digests), "same content" (equal configuration digests:
+    another builder compressed it) or "different". `committed` says whether the lock is the one in
+    the revision, rather than one that a build resolved. `seconds` is the time of the rebuild.
+    """
+
+    image: str
+    outcome: str
+    manifests: tuple[str, str]
+    configs: tuple[str, str] | None
+    revision: str
+    lock: str
+    lock_date: str
+    committed: bool
+    builder: str
+    seconds: float
+    differences: tuple[Difference, ...]
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether both builds have the same content."""
+        return self.outcome != DIFFERENT
+
+
+def reproduce(
+    config: Config,
+    image: str,
+    workspace: Workspace,
+    *,
+    engine: Engine,
+    run: Runner,
+    repository: str = "",
+) -> Verdict:
+    """Rebuild an image of the engine, or of a registry, and compare.
+
+    `repository` is where to find its revision, if neither here nor at the project's homepage. What
+    its labels say of that is not followed: a checkout is run, so it must be one that the user
+    trusts.
+    Raises UsageError for an image that cannot be rebuilt, LockError where its lock is not what its
+    label says, BuildError where the rebuild fails.
+    """
+    engine.obtain(image)
+    info = engine.inspect(image)
+    spec = spec_of(config, image, info.labels)
+    lock = carried_lock(image, engine)
+    named = info.labels.get("org.opencontainers.image.revision", "")
+    source = repository or config.homepage
+    planned = ImagePlan(spec=with_locked_trees(spec, lock), lock=lock)
+    with (
+        tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-again-") as scratch,
+        _kept(info.id, planned, engine),
+    ):
+        root = Path(scratch, "checkout")
+        _check_out(named, root, workspace, source, run)
+        committed = _is_committed(config, planned, root)
+        options = [] if planned.lock.unlocked else ["--locked"]
+        if f"{LABEL_PREFIX}.compat" in info.labels:  # older revisions know no such option
+            options.append(f"--compat={'required' if planned.lock.compat else 'off'}")
+        started = time.monotonic()
+        rebuilt = _rebuild(planned, root, Path(scratch), options, committed=committed, run=run)
+        seconds = round(time.monotonic() - started, 1)
+        configs: tuple[str, str] | None = None
+        differences: tuple[Difference, ...] = ()
+        outcome = IDENTICAL
+        if rebuilt != info.id:
+            archives = [Path(scratch, f"{name}.tar") for name in ("first", "second")]
+            for reference, archive in zip((info.id, rebuilt), archives, strict=True):
+                engine.save(reference, archive)
+            found = compare(*archives)
+            configs, differences = found.configs, found.differences
+            outcome = SAME_CONTENT if configs[0] == configs[1] else DIFFERENT
+        return Verdict(
+            image=image,
+            outcome=outcome,
+            manifests=(info.id, rebuilt),
+            configs=configs,
+            revision=named,
+            lock=f"sha256:{lock.digest}",
+            lock_date=lock.date.isoformat(),
+            committed=committed,
+            builder=_builder(engine, run),
+            seconds=seconds,
+            differences=differences,
+        )
+
+
+def _check_out(named: str, root: Path, workspace: Workspace, source: str, run: Runner) -> None:
+    """Put the revision that an image names into `root`."""
+    if named == (revision(workspace.root, run) or "") and (not named or named.endswith("-dirty")):
+        # Built from files that no commit has; they are still here.
+        shutil.copytree(
+            workspace.root,
+            root,
+            symlinks=True,
+            ignore=lambda folder, _: _LEFT_BEHIND if Path(folder) == workspace.root else (),
+        )
+        return
+    if not named or named.endswith("-dirty"):
+        raise UsageError(
+            f"the image was built from files that no commit has (revision '{named}')",
+            "commit, build again, and reproduce that",
+        )
+    if not COMMIT.fullmatch(named):  # a label can say anything
+        raise UsageError(f"the image's revision '{named}' is not a commit", "build it again")
+    env = git.environment()
+    here = ["git", "-C", str(workspace.root), "cat-file", "-e", f"{named}^{{commit}}"]
+    origin = str(workspace.root) if not run.run(here, env=env, check=False).code else source
+    try:
+        run.run(["git", "clone", "--quiet", "--no-checkout", "--", origin, str(root)], env=env)
+        run.run(["git", "-C", str(root), "checkout", "--quiet", "--detach", named], env=env)
+    except CommandError as error:
+        raise UsageError(
+            f"revision {named} could not be had from {origin}: {error.output.strip()[-200:]}",
+            "name a repository that has it with --repository",
+        ) from None
+
+
+def _is_committed(config: Config, planned: ImagePlan, root: Path) -> bool:
+    """Whether the lock of an image is the one in a checkout."""
+    try:
+        found = image_lock(config, planned.spec, root / "locks")
+    except LockError:
+        return False
+    held = found if planned.lock.compat else replace(found, compat=None)
+    return held.digest == planned.lock.digest
+
+
+def _rebuild(
+    planned: ImagePlan,
+    root: Path,
+    scratch: Path,
+    options: Sequence[str],
+    *,
+    committed: bool,
+    run: Runner,
+) -> str:
+    """Build in a checkout, with nothing from here but the locks; the digest."""
+    spec = planned.spec
+    command = [str(root / "inv"), "build", "--no-cache", "--unverified", "--json"]
+    command += ["--cuda", spec.cuda.version, "--source", spec.source.name]
+    command += ["--base", spec.base.name, "--variant", spec.variant.name, "--arch"]
+    arches = "all" if spec.every_arch else ",".join(a.name for a in spec.architectures)
+    command.append(f"{arches}+PTX" if spec.ptx else arches)
+    command += ["--prune"] if spec.prune else []
+    command += options
+    env: dict[str, str | None] = {
+        "TORCH_IMAGES_CACHE": str(scratch / "cache"),
+        "TORCH_IMAGES_LOCKS": None,
+        "VIRTUAL_ENV": None,
+        "PYTHONPATH": None,
+    }
+    if not committed:
+        env["TORCH_IMAGES_LOCKS"] = str(scratch / "locks")
+        shutil.copytree(root / "locks", scratch / "locks")
+        for name, text in planned.lock.texts().items():
+            grammar.write(scratch / "locks" / name, text)
+    try:
+        done = run.run(command, cwd=root, env=env, show_errors=True)
+    except CommandError:
+        raise BuildError(f"{spec.id} could not be built again; the lines above say why") from None
+    return str(json.loads(done.output)[0]["digest"])
+
+
+@contextlib.contextmanager
+def _kept(digest: str, planned: ImagePlan, engine: Engine) -> Iterator[None]:
+    """Keep an image, and its candidate tag if it has it, while its twin takes that tag."""
+    label = digest.removeprefix("sha256:")[:12]
+    name, _, tag = planned.candidate.rpartition(":")
+    was_candidate = planned.candidate in engine.tags(planned.candidate) and (
+        engine.inspect(planned.candidate).id == digest
+    )
+    engine.tag(digest, ORIGINAL, label)
+    try:
+        yield
+    finally:
+        engine.untag(planned.candidate)
+        if was_candidate:
+            engine.tag(digest, name, tag)
+        engine.untag(f"{ORIGINAL}:{label}")
+
+
+def _builder(engine: Engine, run: Runner) -> str:
+    """The versions that equal manifests depend on."""
+    described = run.run(["docker", "buildx", "inspect"]).output
+    found = re.search(r"^Build[Kk]it(?: version)?:\s*v(?!0\.0\.0)(\S+)", described, re.MULTILINE)
+    return f"Docker {engine.version()}" + (f", BuildKit {found[1]}" if found else "")
