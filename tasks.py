@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from invoke.collection import Collection
 from invoke.context import Context
@@ -87,15 +86,16 @@ def matrix(
 )
 def render(c: Context, image: str, output: str = "") -> None:
     """Print an image's Dockerfile, or write its whole build context."""
-    from torch_images.build import render
-    from torch_images.build.plan import plan
-    from torch_images.config import matrix
+    from torch_images.build.plan import plan_images
+    from torch_images.build.render import write_context
+    from torch_images.config.matrix import ImageSpec
 
     config = verb.config()
-    [planned] = plan(config, [matrix.find(config, image)], verb.ROOT, verb.workspace().locks)
-    context = render.render(config, planned.spec, planned.lock, verb.ROOT)
+    spec = ImageSpec.parse(image, config)
+    [plan] = plan_images(config, [spec], verb.ROOT, verb.workspace().locks)
+    context = plan.context
     if output:
-        render.write_context(context, Path(output), keep=True)
+        write_context(context, Path(output), keep=True)
         print(f"wrote {len(context.files)} files to {output}")
     else:
         print(context.dockerfile)
@@ -209,77 +209,50 @@ def build(
     skip_disk_check: bool = False,
 ) -> None:
     """Build an image, verify it, and give it its tags."""
-    from dataclasses import replace
-
     from torch_images import jobs as planning
-    from torch_images.build import build as stage
-    from torch_images.build.bake import BuildOptions
-    from torch_images.build.plan import plan
+    from torch_images.build.build import with_torch
+    from torch_images.build.plan import lock_images
     from torch_images.cli import report
-    from torch_images.config.matrix import choose
-    from torch_images.config.matrix import select as select_images
-    from torch_images.config.types import COMPAT_MODES
-    from torch_images.errors import UsageError, suggest
+    from torch_images.config.matrix import chosen
     from torch_images.host.runner import Runner
+    from torch_images.publish.pipeline import make
 
-    config = verb.config()
+    config, workspace, run = verb.config(), verb.workspace(), Runner()
     axes = {"cuda": cuda, "arch": arch, "source": source, "base": base, "variant": variant}
-    if select and any(axes.values()):
-        raise UsageError("--select and single axes exclude each other", "give one or the other")
-    compat = compat or config.compat.mode
-    if compat not in COMPAT_MODES:
-        raise UsageError(f"unknown compat mode '{compat}'", suggest(compat, COMPAT_MODES))
-    named = {axis: value for axis, value in axes.items() if value}
-    specs = select_images(config, select) if select else (choose(config, **named),)
-    specs = tuple(replace(spec, prune=prune) for spec in specs)
-    workspace = verb.workspace()
-    planned = plan(config, specs, workspace.root, workspace.locks)
-    if torch_source:
-        planned = tuple(
-            stage.with_torch(config, p, torch_source, workspace, Runner(), obtain=not dry_run)
-            for p in planned
-        )
-    options = BuildOptions(
+    specs = chosen(config, select, axes, prune=prune)
+    options = verb.build_options(
         builder=builder,
         no_cache=no_cache,
-        progress=verb.progress(progress),
-        mirrors=verb.mirrors(mirror),
+        progress=progress,
+        mirror=mirror,
         skip_disk_check=skip_disk_check,
         locked=locked,
-        compat=compat,
-        jobs=verb.number("--jobs", jobs, least=1) if jobs else 0,
-        cache_from=tuple(cache_from or ()),
-        cache_to=tuple(cache_to or ()),
+        compat=compat or config.compat.mode,
+        jobs=jobs,
+        cache_from=cache_from,
+        cache_to=cache_to,
     )
+    images = lock_images(config, specs, workspace.locks)
+    if torch_source:
+        obtain = not dry_run
+        images = tuple(with_torch(i, torch_source, workspace, run, obtain=obtain) for i in images)
     if dry_run:
-        print(report.plan(config, planned, options, workspace, planning.measure()))
+        print(report.plan(config, images, options, workspace, planning.measure()))
         return
-    from torch_images.publish import tag
-    from torch_images.verify import sbom
-
     engine = verb.engine(bootstraps=any(spec.base.suite for spec in specs))
-    results = stage.build(
+    made = make(
         config,
-        planned,
+        images,
         workspace,
         options,
         engine=engine,
-        run=Runner(),
+        run=run,
         progress=verb.layer_progress,
+        unverified=unverified,
+        say=verb.say,
     )
-    outcomes: list[dict[str, Any]] = []
-    for result in results:
-        if unverified:
-            outcomes.append(report.outcome(result, None, (result.planned.candidate,)))
-            continue
-        image, reuse = result.planned, not no_cache
-        proof = verb.verified(result.digest, config, image, workspace, engine, reuse=reuse)
-        tags = tag.tag(config, image, proof, engine)
-        sbom.save(result.digest, image.spec.id, workspace, engine)
-        outcomes.append(report.outcome(result, proof, tags))
-    print(
-        verb.as_json(outcomes) if json else "\n".join(report.built(outcome) for outcome in outcomes)
-    )
+    outcomes = [report.outcome(one) for one in made]
+    print(verb.as_json(outcomes) if json else "\n".join(map(report.built, outcomes)))
 
 
 @verb.verb(
@@ -313,35 +286,34 @@ def wheels(
     skip_disk_check: bool = False,
 ) -> None:
     """Compile torch and Triton, and export their wheels without an image."""
-    from torch_images.build import build as stage
-    from torch_images.build.bake import BuildOptions
-    from torch_images.build.plan import plan
+    from torch_images.build.build import check_compiles, export, with_torch
+    from torch_images.build.plan import lock_image
     from torch_images.cli import report
-    from torch_images.config.matrix import choose
+    from torch_images.config.matrix import chosen
     from torch_images.host.runner import Runner
 
     config, workspace, run = verb.config(), verb.workspace(), Runner()
-    named = {"cuda": cuda, "arch": arch, "source": source or "fork", "base": base}
-    spec = choose(config, **{axis: value for axis, value in named.items() if value})
-    [planned] = plan(config, [spec], workspace.root, workspace.locks)
-    stage.check_compiles(planned)
-    if torch_source:
-        planned = stage.with_torch(config, planned, torch_source, workspace, run)
-    options = BuildOptions(
+    axes = {"cuda": cuda, "arch": arch, "source": source or "fork", "base": base}
+    [spec] = chosen(config, "", axes)
+    image = lock_image(config, spec, workspace.locks)
+    check_compiles(image)
+    options = verb.build_options(
         builder=builder,
         no_cache=no_cache,
-        progress=verb.progress(progress),
-        mirrors=verb.mirrors(mirror),
+        progress=progress,
+        mirror=mirror,
         skip_disk_check=skip_disk_check,
         locked=locked,
         compat="off",
-        jobs=verb.number("--jobs", jobs, least=1) if jobs else 0,
+        jobs=jobs,
     )
+    if torch_source:
+        image = with_torch(image, torch_source, workspace, run)
     engine = verb.engine(bootstraps=bool(spec.base.suite))
     folder = Path(output) if output else verb.ROOT / "dist" / spec.id
-    files = stage.export(
+    files = export(
         config,
-        planned,
+        image,
         workspace,
         options,
         folder,
@@ -371,8 +343,8 @@ def verify(c: Context, image: str, gpus: str = "", json: bool = False) -> None:
 
     with_gpus(gpus)  # a wrong word is said before anything is looked at
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
-    reference, planned = identify(config, image, workspace, engine)
-    proof = verb.verified(reference, config, planned, workspace, engine, reuse=False, gpus=gpus)
+    reference, plan = identify(config, image, workspace, engine)
+    proof = verb.verified(reference, config, plan, workspace, engine, reuse=False, gpus=gpus)
     if json:
         print(verb.as_json({**asdict(proof), "passed": proof.passed}))
     require(proof)

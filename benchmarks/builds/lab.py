@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch_images.build.render import LABEL_PREFIX
+from torch_images.build import labels
 from torch_images.config.parse import load_config
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import prepare
@@ -53,7 +53,7 @@ class Lab:
         """Forget all that was built; bases and programs stay."""
         for name in (*self.engine.tags("torch-"), *self.engine.tags(PLAIN)):
             self.engine.untag(name)
-        for image in self.engine.ours(f"{LABEL_PREFIX}.id", PARENT_IMAGES):  # those without a tag
+        for image in self.engine.ours(labels.ID, PARENT_IMAGES):  # those without a tag
             self.engine.untag(image.id)
         self.run.run(["docker", "buildx", "prune", "--force", "--all"])
         for part in self.cache.iterdir():

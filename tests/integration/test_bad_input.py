@@ -20,7 +20,7 @@ from tests.servers import closed_port, web_server
 from torch_images.build.bake import BuildOptions
 from torch_images.build.build import build
 from torch_images.build.diskspace import check_disk
-from torch_images.build.plan import plan
+from torch_images.build.plan import plan_images
 from torch_images.config.matrix import choose
 from torch_images.config.parse import load_config
 from torch_images.config.types import Config
@@ -131,7 +131,9 @@ def test_a_disk_that_fills_up_while_the_base_is_made(
 
 def test_a_disk_that_is_too_small(config: Config, small_disk: Path, workspace: Workspace) -> None:
     with pytest.raises(DiskError, match=r"needs about \d+ GB, .* has 0\.1 GB free"):
-        check_disk(small_disk, plan(config, [choose(config)], workspace.root, workspace.locks))
+        check_disk(
+            small_disk, plan_images(config, [choose(config)], workspace.root, workspace.locks)
+        )
 
 
 def test_a_builder_that_does_not_exist() -> None:
@@ -180,10 +182,10 @@ def test_a_mirror_of_the_index_is_used(
         network = Network(ca_bundle=workspace.network.ca_bundle, index=index)
         copy = dataclasses.replace(workspace, root=folder, network=network, locks=folder / "locks")
         invoke("lock", "--select", "base-bookworm", cwd=folder)
-        planned = plan(config, [choose(config, arch="12.0")], copy.root, copy.locks)
+        planned = plan_images(config, [choose(config, arch="12.0")], copy.root, copy.locks)
         options = BuildOptions(progress="plain")
         [image] = [
-            result.planned
+            result.plan
             for result in build(config, planned, copy, options, engine=engine, run=runner)
         ]
     try:
@@ -226,7 +228,7 @@ def test_a_killed_build_is_safe_to_repeat(
 
     config = load_config(folder / "images.yaml")
     copy = dataclasses.replace(workspace, root=folder, locks=folder / "locks")
-    [image] = plan(config, [choose(config, arch="12.0")], copy.root, copy.locks)
+    [image] = plan_images(config, [choose(config, arch="12.0")], copy.root, copy.locks)
     [result] = build(config, [image], copy, BuildOptions(), engine=engine, run=runner)
     assert engine.inspect(image.candidate).id == result.digest
     engine.untag(image.candidate)

@@ -36,8 +36,9 @@ from tests.integration.trees import (
 from tests.servers import closed_port
 from torch_images.arch import targets_in_listing
 from torch_images.build.bake import BuildOptions, environment
-from torch_images.build.build import prepare, prepare_inputs
-from torch_images.build.plan import plan
+from torch_images.build.build import write_bake
+from torch_images.build.plan import plan_image, plan_images
+from torch_images.build.prepare import prepare_inputs
 from torch_images.config.matrix import choose
 from torch_images.config.parse import load_config
 from torch_images.config.types import Config
@@ -441,12 +442,13 @@ def step(
     )
     workspace = Workspace(root=folder, cache=cache, network=network, locks=folder / "locks")
     config, wanted = load_config(folder / "images.yaml"), BuildOptions(compat="off", jobs=2)
-    [planned] = plan(
+    [planned] = plan_images(
         config, [choose(config, arch="12.0", source="fork")], workspace.root, workspace.locks
     )
     run = Runner()
     ready, parts = prepare_inputs(config, [planned], workspace, wanted, engine=engine, run=run)
-    prepare(config, ready, parts, workspace, wanted, run=run)
+    plans = [plan_image(config, image, workspace.root) for image in ready]
+    write_bake(config, plans, parts, workspace, wanted, run=run)
     target = json.loads((folder / "build/docker-bake.json").read_text())["target"][planned.target]
     command = ["docker", "buildx", "build", "--progress=plain", "--network=host", *options]
     command += [f"--build-context={name}={path}" for name, path in target["contexts"].items()]

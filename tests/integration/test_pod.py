@@ -17,11 +17,11 @@ import pytest
 import requests
 
 from tests.integration.support import Built, invoke, quiet, running
-from torch_images.build.render import layer_plans
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
+from torch_images.layers.plan import layer_plans
 from torch_images.locks.image_lock import image_lock
 from torch_images.verify.verify import read_report, report_path
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.support import Built, invoke
 from torch_images.arch import Capability
-from torch_images.build.plan import ImagePlan, plan
+from torch_images.build.plan import ImagePlan, plan_images
 from torch_images.config.matrix import choose
 from torch_images.config.types import Architecture, Config
 from torch_images.errors import VerifyError
@@ -103,7 +103,7 @@ BREAKAGES = {
 
 @pytest.fixture(scope="module")
 def planned(config: Config, workspace: Workspace) -> ImagePlan:
-    [image] = plan(
+    [image] = plan_images(
         config, [choose(config, cuda="13.0", arch="12.0")], workspace.root, workspace.locks
     )
     return image
@@ -170,7 +170,7 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
     """The 12.8 image, taken for a 13.0 image that serves a chip it has no code for."""
     thor = Architecture(capability=Capability(11, 0), family="Blackwell", gpus=("Jetson Thor",))
     wider = dataclasses.replace(config, architectures=(*config.architectures, thor))
-    [wrong] = plan(
+    [wrong] = plan_images(
         wider, [choose(wider, cuda="13.0", arch="11.0")], workspace.root, workspace.locks
     )
     info = engine.inspect(built["cu128"].tags[0])

@@ -27,8 +27,8 @@ import requests
 from tests.faults import Fault, faulty
 from tests.integration.support import ROOT, Built, Registry, invoke, registry_program, second_engine
 from tests.runpod_stub import KEY, runpod
-from torch_images.build.plan import plan
-from torch_images.build.render import labels
+from torch_images.build import labels
+from torch_images.build.plan import plan_images
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
@@ -75,7 +75,7 @@ def make(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Make]:
     """Make a stand-in: of other bytes each time, of inputs of a day, from a revision."""
-    [planned] = plan(config, [choose(config, arch="12.0")], workspace.root, workspace.locks)
+    [planned] = plan_images(config, [choose(config, arch="12.0")], workspace.root, workspace.locks)
     made: list[StandIn] = []
 
     def make(
@@ -84,7 +84,7 @@ def make(
         folder = tmp_path_factory.mktemp("context")
         version = f"2.11.0-sm120-runtime-{secrets.token_hex(6)}"
         own = {"org.opencontainers.image.version": version, **(changes or {})}
-        label = {**labels(config, planned.spec, planned.lock), **own}
+        label = {**labels.write(config, planned), **own}
         lines = ["FROM scratch"]
         for number in range(LAYERS):
             (folder / f"{number}").write_bytes(secrets.token_bytes(LAYER_SIZE))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.conftest import ROOT
-from torch_images.build.plan import plan
+from torch_images.build.plan import plan_images
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.verify.verify import claim
@@ -97,7 +97,7 @@ def test_debian_packages_other_than_the_locked_ones_fail(
 def test_what_an_image_is_compared_with_is_all_of_its_lock(
     config: Config, root: Path, asked: dict[str, str]
 ) -> None:
-    [planned] = plan(config, [choose(config, **asked)], root, root / "locks")
+    [planned] = plan_images(config, [choose(config, **asked)], root, root / "locks")
     claimed, lock = claim(config, planned, ""), planned.lock
     locked = {wheel.name: wheel.version for wheel in lock.all_wheels} | lock.compiled
     assert claimed["packages"] == locked

@@ -12,7 +12,7 @@ import pytest
 
 from tests.decisions import NOTES
 from tests.unit.fakes import FakeRunner
-from torch_images.build import build
+from torch_images.build import labels, prepare
 from torch_images.build.bake import (
     BuildOptions,
     Parts,
@@ -23,9 +23,10 @@ from torch_images.build.bake import (
 )
 from torch_images.build.build import revision
 from torch_images.build.diskspace import check_disk, disk_needed
-from torch_images.build.plan import ImagePlan, plan
+from torch_images.build.plan import ImagePlan, plan_images, version
 from torch_images.build.render import render
 from torch_images.config.matrix import choose, select
+from torch_images.config.parse import load_config
 from torch_images.config.types import Config
 from torch_images.errors import (
     BuildError,
@@ -48,11 +49,13 @@ from torch_images.layers.parent import ParentImages, Wanted
 from torch_images.layers.plan import LayerPlan
 from torch_images.locks.debs import DebLock
 
+CONFIG = load_config(Path(__file__).resolve().parents[2] / "images.yaml")
+
 
 @pytest.fixture
 def planned(config: Config, root: Path) -> tuple[ImagePlan, ...]:
     specs = [choose(config, cuda=v, arch="12.0") for v in ("12.8", "13.0")]
-    return plan(config, specs, root, root / "locks")
+    return plan_images(config, specs, root, root / "locks")
 
 
 def bake(
@@ -74,8 +77,16 @@ def bake(
         )
         for p in planned
     }
-    tools, commit, wanted = {"tools": "/t"}, "c" * 40, options or BuildOptions()
-    return bake_file(planned, workspace, parts, tools, commit, options=wanted, namespace=namespace)
+    return bake_file(
+        CONFIG,
+        planned,
+        parts,
+        workspace=workspace,
+        tools={"tools": "/t"},
+        commit="c" * 40,
+        options=options or BuildOptions(),
+        namespace=namespace,
+    )
 
 
 def test_a_target_per_image(planned: tuple[ImagePlan, ...], root: Path) -> None:
@@ -83,13 +94,17 @@ def test_a_target_per_image(planned: tuple[ImagePlan, ...], root: Path) -> None:
     assert list(document["target"]) == document["group"]["default"]["targets"]
     target = document["target"]["cu130-sm120-wheel-bookworm-runtime"]
     assert target["labels"] == {
+        **labels.write(CONFIG, planned[1]),
         "io.github.torch-images.compat.note": NOTES["13.0"],
         "org.opencontainers.image.base.digest": "sha256:" + "a" * 64,
         "org.opencontainers.image.revision": "c" * 40,
     }
     hosts = target["args"].pop("NVIDIA_REQUIRE_CUDA")
     assert hosts.startswith("cuda>=13.0 brand=unknown,driver>=535,driver<536 ")
-    assert target["args"] == {"SOURCE_DATE_EPOCH": str(planned[1].lock.epoch)}
+    assert target["args"] == {
+        "SOURCE_DATE_EPOCH": str(planned[1].lock.epoch),
+        "IMAGE_VERSION": version(CONFIG, planned[1]),
+    }
     assert target["contexts"]["compat"] == "/compat"
     without = document["target"]["cu128-sm120-wheel-bookworm-runtime"]
     assert "compat" not in without["contexts"]
@@ -102,7 +117,7 @@ def test_a_target_per_image(planned: tuple[ImagePlan, ...], root: Path) -> None:
 
 
 def test_target_names_are_what_bake_accepts(config: Config, root: Path) -> None:
-    for image in plan(config, select(config, "*"), root, root / "locks"):
+    for image in plan_images(config, select(config, "*"), root, root / "locks"):
         assert re.fullmatch(r"[a-zA-Z0-9_-]+", image.target)
 
 
@@ -164,7 +179,7 @@ def test_a_lock_out_of_step_is_refused(
     header = path.read_text().split("# request:")[1].split("\n")[0] + "\n"
     path.write_text(path.read_text().replace(header, header.replace(old, new), 1))
     with pytest.raises(LockError) as caught:
-        plan(config, [choose(config)], root, tmp_path / "locks")
+        plan_images(config, [choose(config)], root, tmp_path / "locks")
     assert f"locks/{name}.txt is out of step: it was {problem}" in str(caught.value)
     assert str(caught.value).endswith(f"run `invoke lock --select {name}`")
 
@@ -176,15 +191,19 @@ def test_a_lock_of_another_image_is_refused(config: Config, tmp_path: Path, root
     with pytest.raises(
         LockError, match=r"is of image nvidia/cuda:13\.0\.1-.*names nvidia/cuda:13\.0\.2-"
     ):
-        plan(config, [choose(config, base="ubuntu24.04")], root, tmp_path / "locks")
+        plan_images(config, [choose(config, base="ubuntu24.04")], root, tmp_path / "locks")
 
 
 def test_images_that_share_wheels_need_their_disk_once(config: Config, root: Path) -> None:
     one = disk_needed(
-        plan(config, select(config, "cu130-sm120-wheel-bookworm-runtime"), root, root / "locks")
+        plan_images(
+            config, select(config, "cu130-sm120-wheel-bookworm-runtime"), root, root / "locks"
+        )
     )
     both = disk_needed(
-        plan(config, select(config, "cu130-sm?0-wheel-bookworm-runtime"), root, root / "locks")
+        plan_images(
+            config, select(config, "cu130-sm?0-wheel-bookworm-runtime"), root, root / "locks"
+        )
     )
     assert one == both
     assert 10e9 < one < 25e9
@@ -344,20 +363,22 @@ def test_what_images_share_is_made_ready_once(
         for name, image in wanted.items():
             assert image.base
             titles = sorted(plan.title for plans in image.groups.values() for plan in plans)  # type: ignore[attr-defined]
-            found[name] = {"wheels": f"{titles} on {image.base.result()}"}
+            found[name] = {"parent": f"{titles} on {image.base.result()}"}
         return found
 
     def compat(_: object, lock: DebLock, mode: str, **options: object) -> None:
         asked.append(f"{lock.name} {mode}")
 
-    monkeypatch.setattr(build, "prepare_base", base)
-    monkeypatch.setattr(build, "prepare_compat", compat)
-    monkeypatch.setattr(build, "making", making)
+    monkeypatch.setattr(prepare, "prepare_base", base)
+    monkeypatch.setattr(prepare, "prepare_compat", compat)
+    monkeypatch.setattr(prepare, "making", making)
     monkeypatch.setattr(ParentImages, "contexts", contexts)
-    images = plan(config, select(config, "cu130-sm*0-wheel-bookworm-*"), root, root / "locks")
+    images = plan_images(
+        config, select(config, "cu130-sm*0-wheel-bookworm-*"), root, root / "locks"
+    )
     workspace = Workspace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
     nobody = Engine(None)  # type: ignore[arg-type]
-    settled, parts = build.prepare_inputs(
+    settled, parts = prepare.prepare_inputs(
         config, images, workspace, BuildOptions(), engine=nobody, run=FakeRunner()
     )
     assert len(settled) > 4
@@ -371,8 +392,8 @@ def test_what_images_share_is_made_ready_once(
         more = bool(image.spec.variant.packages)
         assert (parts[image.target].added is not None) == more == bool(image.lock.extra_debs)
         assert image.lock.compat is None
-        assert "'torch " in parts[image.target].parents["wheels"]
-        assert parts[image.target].parents["wheels"].endswith(" on /b")
+        assert "'torch " in parts[image.target].parents["parent"]
+        assert parts[image.target].parents["parent"].endswith(" on /b")
 
 
 @pytest.mark.parametrize(
@@ -406,21 +427,23 @@ def test_a_full_disk_while_compiling_is_a_full_disk() -> None:
 def test_compiling_needs_its_disk(config: Config, root: Path) -> None:
     def needed(arch: str, source: str) -> float:
         spec = choose(config, arch=arch, source=source)
-        return disk_needed(plan(config, [spec], root, root / "locks")) / 1e9
+        return disk_needed(plan_images(config, [spec], root, root / "locks")) / 1e9
 
     assert needed("12.0", "fork") > needed("12.0", "wheel") + 40
     assert needed("9.0,12.0", "fork") == pytest.approx(needed("12.0", "fork") + 5)
 
 
 def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) -> None:
-    [planned] = plan(config, [choose(config, arch="12.0", source="fork")], root, root / "locks")
+    [planned] = plan_images(
+        config, [choose(config, arch="12.0", source="fork")], root, root / "locks"
+    )
     sources = planned.lock.sources
     assert sources
     digest = "sha256:" + "a" * 64
     part = Parts(
         base=ReadyBase(lock=planned.lock.base, contexts={"base": "b"}, digest=digest),
         compat=None,
-        parents={"wheels": "w", "libraries": "l"},
+        parents={"parent": "w", "libraries": "l"},
         sources=ReadySources(
             lock=sources,
             trees={"torch": Path("/t/tree"), "triton": Path("/u/tree")},
@@ -430,11 +453,17 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
     )
     workspace = Workspace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
     document = bake_file(
-        [planned], workspace, {planned.target: part}, {}, None, options=BuildOptions()
+        config,
+        [planned],
+        {planned.target: part},
+        workspace=workspace,
+        tools={},
+        commit=None,
+        options=BuildOptions(),
     )
     target = document["target"][planned.target]
     assert target["contexts"] == {
-        "wheels": "w",
+        "parent": "w",
         "libraries": "l",
         "tool-debs": "/d",
         "torch-tree": "/t",
@@ -451,7 +480,56 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
 
 
 def test_only_a_shared_cache_opens_the_network(config: Config, root: Path) -> None:
-    [planned] = plan(config, [choose(config, arch="12.0", source="fork")], root, root / "locks")
+    [planned] = plan_images(
+        config, [choose(config, arch="12.0", source="fork")], root, root / "locks"
+    )
     for shared, network in ((False, "none"), (True, "default")):
         text = render(config, planned.spec, planned.lock, root, shared_cache=shared).dockerfile
         assert text.count(f"RUN --network={network} ") == 2
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"arch": "12.0"},
+        {"cuda": "12.8", "variant": "pod"},
+        {"base": "ubuntu24.04"},
+        {"source": "fork", "variant": "devel"},
+        {"source": "fork", "cuda": "12.8"},
+        {"variant": "vllm"},
+    ],
+)
+def test_the_header_lists_all_that_bake_supplies(
+    config: Config, root: Path, axes: dict[str, str]
+) -> None:
+    [image] = plan_images(config, [choose(config, **axes)], root, root / "locks")
+    listed = re.findall(r"^# - (\w+) (\S+): \S", image.context.dockerfile, re.MULTILINE)
+    header, _, rest = image.context.dockerfile.partition("\n\n")
+    assert [found for found in listed if found[0] in ("context", "argument", "secret")] == (
+        re.findall(r"^# - (\w+) (\S+): ", header, re.MULTILINE)
+    )
+    names = {kind: {n for k, n in listed if k == kind} for kind, _ in listed}
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)$", rest, re.MULTILINE))
+    used = set(re.findall(r"from=([^, ]+)[, ]|^FROM (\S+) AS", rest, re.MULTILINE))
+    sources = {a or b for a, b in used} - stages - {"scratch"}
+    assert {name for name in sources if "@" not in name} == names["context"]
+    assert set(re.findall(r"type=secret,id=(\w+)", rest)) <= names["secret"]
+    assert (
+        set(re.findall(r"^ARG (\w+)$", rest, re.MULTILINE)) | {"SOURCE_DATE_EPOCH"}
+        == (names["argument"])
+    )
+
+
+def test_each_template_is_a_stage_of_its_name(config: Config, root: Path) -> None:
+    """But for those that begin with "_", which are parts of stages."""
+    templates = {path.stem for path in (root / "docker").glob("[!_]*.j2")} - {"Dockerfile"}
+    stages: set[str] = set()
+    for axes in ({"base": "ubuntu24.04"}, {"source": "fork", "variant": "devel"}):
+        [image] = plan_images(config, [choose(config, **axes)], root, root / "locks")
+        text = image.context.dockerfile
+        stages |= set(re.findall(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE))
+        for stage in re.findall(
+            r"^# ([a-z-]+): .*(?:\n#.*)*\nFROM \S+ AS (\S+)$", text, re.MULTILINE
+        ):
+            assert stage[0] == stage[1]
+    assert {stage.partition("-")[0] for stage in stages} == templates

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from torch_images.build.plan import plan
-from torch_images.build.render import LABEL_PREFIX, labels
+from torch_images.build import labels
+from torch_images.build.plan import plan_images
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
@@ -19,9 +19,9 @@ from torch_images.publish.tag_rules import (
     Move,
     Names,
     TagTarget,
-    moves,
     namespace,
     observed,
+    plan_moves,
 )
 
 NAMES = Names(repository="t", immutable="exact", floating=("short",))
@@ -29,11 +29,11 @@ OURS = TagTarget(digest="sha256:a", torch="2.11.0", created="2026-11-02", revisi
 
 
 def test_an_image_without_our_labels_is_older_than_any() -> None:
-    assert TagTarget.of("d", "2026-11-02T03:04:05Z", {}) == TagTarget(
+    assert TagTarget.of("d", "2026-11-02T03:04:05Z", labels.read({})) == TagTarget(
         digest="d", torch="0", created="2026-11-02", revision=""
     )
-    told = {f"{LABEL_PREFIX}.torch": "2.1", "org.opencontainers.image.revision": "r"}
-    assert TagTarget.of("d", "", told) == TagTarget(
+    told = {"io.github.torch-images.torch": "2.1", "org.opencontainers.image.revision": "r"}
+    assert TagTarget.of("d", "", labels.read(told)) == TagTarget(
         digest="d", torch="2.1", created="", revision="r"
     )
 
@@ -51,8 +51,8 @@ def test_an_image_without_our_labels_is_older_than_any() -> None:
 def test_what_verification_did_not_see(
     config: Config, root: Path, facts: dict[str, str], said: str
 ) -> None:
-    [image] = plan(config, [choose(config, arch="12.0")], root, root / "locks")
-    label = labels(config, image.spec, image.lock)
+    [image] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
+    label = labels.read(labels.write(config, image))
     if not said:
         assert observed(config, image.spec, label, facts).floating
         return
@@ -62,7 +62,7 @@ def test_what_verification_did_not_see(
 
 
 def moved(held: TagTarget | None) -> list[Move]:
-    return list(moves(NAMES, OURS, "r.io/me", lambda _: held, lambda _a, _b: False))
+    return list(plan_moves(NAMES, OURS, "r.io/me", lambda _: held, lambda _a, _b: False))
 
 
 def test_tags_that_nobody_has() -> None:
@@ -83,7 +83,7 @@ def test_why_a_tag_stays(revision: str, named: str, follows: str) -> None:
     assert immutable.reason == f"it is sha256:b, built from revision {named}"
     assert floating.reason == f"revision mine is not known to follow {follows}"
     ours = TagTarget(digest="sha256:a", torch="2.11.0", created="2026-11-02")
-    [_, unknown] = moves(NAMES, ours, "r.io/me", lambda _: held, lambda _a, _b: False)
+    [_, unknown] = plan_moves(NAMES, ours, "r.io/me", lambda _: held, lambda _a, _b: False)
     assert unknown.reason == f"revision unknown is not known to follow {follows}"
 
 

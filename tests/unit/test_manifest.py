@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch_images.build.plan import plan
+from torch_images.build.plan import plan_images
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.publish.datasheet import _layers
 
 
 def held(config: Config, root: Path, history: list[str], **axes: str) -> list[str]:
-    [planned] = plan(config, [choose(config, **axes)], root, root / "locks")
+    [planned] = plan_images(config, [choose(config, **axes)], root, root / "locks")
     steps = [{"created_by": command} for command in history]
     steps.insert(1, {"created_by": "ENV A=1", "empty_layer": True})  # type: ignore[dict-item]
     document = {"layers": [{"digest": f"sha256:{n}", "size": n} for n in range(len(history))]}

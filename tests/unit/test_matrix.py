@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_images.arch import Capability
-from torch_images.config.matrix import choose, describe, find, matrix, select
+from torch_images.config.matrix import ImageSpec, choose, chosen, describe, matrix, select
 from torch_images.config.parse import load_config
 from torch_images.config.types import Architecture, Config
 from torch_images.errors import UsageError
@@ -41,9 +44,72 @@ def test_nothing_excluded_is_listed(config: Config) -> None:
     assert devel == {("12.8", "bookworm"), ("13.0", "bookworm")}
 
 
-@given(st.sampled_from(matrix(CONFIG)))
-def test_an_identifier_leads_back_to_its_image(spec: object) -> None:
-    assert find(CONFIG, spec.id) == spec  # type: ignore[attr-defined]
+@st.composite
+def specs(draw: st.DrawFn) -> ImageSpec:
+    """Any image that can be built: of the matrix, of several architectures, with PTX, pruned."""
+    spec = draw(st.sampled_from(matrix(CONFIG)))
+    if spec.every_arch:
+        chosen = draw(st.sets(st.sampled_from(spec.architectures), min_size=1))
+        if draw(st.booleans()):
+            several = tuple(a for a in spec.architectures if a in chosen)
+            spec = replace(spec, architectures=several, every_arch=False)
+    ptx = spec.source.compiled and draw(st.booleans())
+    return replace(spec, ptx=ptx, prune=draw(st.booleans()))
+
+
+def axes(words: Sequence[str]) -> dict[str, str]:
+    """The axes that words of a command line name."""
+    values = [word for word in words if word != "--prune"]
+    return {
+        name.removeprefix("--"): value
+        for name, value in zip(values[::2], values[1::2], strict=True)
+    }
+
+
+@given(specs())
+def test_an_identifier_leads_back_to_its_image(spec: ImageSpec) -> None:
+    assert ImageSpec.parse(spec.id, CONFIG) == spec
+
+
+@given(specs())
+def test_arguments_lead_back_to_their_image(spec: ImageSpec) -> None:
+    [again] = chosen(CONFIG, "", axes(spec.arguments), prune="--prune" in spec.arguments)
+    assert again == spec
+
+
+@given(specs(), specs())
+def test_no_two_images_share_an_identifier(one: ImageSpec, two: ImageSpec) -> None:
+    assert (one.id == two.id) == (one == two)
+
+
+@pytest.mark.parametrize(
+    ("identifier", "reason"),
+    [
+        ("", "no image ''"),
+        ("cu130", "no image 'cu130'"),
+        ("cu130-sm120_sm90-wheel-bookworm-runtime", "no image"),  # in another order
+        ("cu130-sm90_sm90-wheel-bookworm-runtime", "no image"),
+        ("cu130-sm90_pruned_ptx-fork-bookworm-runtime", "no image"),
+        ("cu130-sm90__pruned-wheel-bookworm-runtime", "no image"),
+        ("cu130--wheel-bookworm-runtime", "no image"),
+        ("cu130-_pruned-wheel-bookworm-runtime", "no image"),
+        ("cu131-sm90-wheel-bookworm-runtime", "no image"),
+        ("cu130-sm91-wheel-bookworm-runtime", "no image"),
+        ("cu130-sm90-wheel-bookworm-runtime-", "no image"),
+        ("CU130-sm90-wheel-bookworm-runtime", "no image"),
+        ("cu130-sm90_ptx-wheel-bookworm-runtime", "source wheel has no PTX"),
+        ("cu130-sm120-wheel-bookworm-recsys", "variant recsys is not built: "),
+    ],
+)
+def test_what_is_no_identifier(identifier: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(reason)):
+        ImageSpec.parse(identifier, CONFIG)
+
+
+@given(st.text("cu130-sm9_ptxrundweh.lbok", max_size=60))
+def test_any_text_is_an_identifier_or_refused(text: str) -> None:
+    with contextlib.suppress(UsageError):
+        assert ImageSpec.parse(text, CONFIG).id == text
 
 
 @given(

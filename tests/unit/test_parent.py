@@ -108,7 +108,7 @@ def contexts(
 def test_a_parent_image_is_the_base_with_the_layers(
     base: Layout, layers: Layers, tmp_path: Path
 ) -> None:
-    named = contexts(made(tmp_path), {"cuda": layers}, base, compiles=False)["wheels"]
+    named = contexts(made(tmp_path), {"cuda": layers}, base, compiles=False)["parent"]
     folder, _, digest = named.removeprefix("oci-layout://").rpartition("@")
     assert digest == layout_digest(Path(folder))
     blobs = Path(folder, "blobs", "sha256")
@@ -125,7 +125,7 @@ def test_a_parent_image_is_the_base_with_the_layers(
     }
     assert config["config"]["Env"] == ["PATH=/bin"]
     again = contexts(made(tmp_path / "d"), {"cuda": layers}, base, compiles=False)
-    assert again["wheels"].rpartition("@")[2] == digest
+    assert again["parent"].rpartition("@")[2] == digest
 
 
 def test_contexts_of_an_image(base: Layout, layers: Layers, tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_contexts_of_an_image(base: Layout, layers: Layers, tmp_path: Path) -> N
     for engine in (None, StandInEngine()):
         parents = made(tmp_path, engine)
         found = contexts(parents, groups, base, compiles=True)
-        assert found.keys() == {"wheels", "libraries"}
-        assert contexts(parents, groups, base, compiles=False).keys() == {"wheels"}
+        assert found.keys() == {"parent", "libraries"}
+        assert contexts(parents, groups, base, compiles=False).keys() == {"parent"}
         copied = contexts(parents, groups, None, compiles=False)
         assert copied.keys() == {"wheels-cuda", "wheels-python"}
 
@@ -147,14 +147,14 @@ def test_an_engine_gets_each_blob_once(base: Layout, layers: Layers, tmp_path: P
     found = contexts(made(tmp_path, engine), groups, base, compiles=True)
     libraries, wheels = (
         engine.document(engine.images[found[name].removeprefix("docker-image://")])
-        for name in ("libraries", "wheels")
+        for name in ("libraries", "parent")
     )
     assert wheels["layers"][:-1] == libraries["layers"]
     first, second = engine.loads
     assert not first & second
-    layout = contexts(made(tmp_path), groups, base, compiles=False)["wheels"]
+    layout = contexts(made(tmp_path), groups, base, compiles=False)["parent"]
     assert (
-        engine.digest(found["wheels"].removeprefix("docker-image://"))
+        engine.digest(found["parent"].removeprefix("docker-image://"))
         == (layout.rpartition("@")[2])
     )
     folder = Path(layout.removeprefix("oci-layout://").rpartition("@")[0])
@@ -169,7 +169,7 @@ def test_images_may_share_layers_anywhere(base: Layout, tmp_path: Path) -> None:
         parents = made(tmp_path, engine)
         for layers in ([one, two], [three, two], [three, one, two]):
             found = contexts(parents, {"x": layers}, base, compiles=False)
-            name = found["wheels"].removeprefix("docker-image://")
+            name = found["parent"].removeprefix("docker-image://")
             manifest = engine.document(engine.images[name])
             digests = [layer.result().layer.digest for layer in layers]
             assert [held["digest"] for held in manifest["layers"]][1:] == digests
@@ -186,7 +186,7 @@ def test_many_layers_go_in_steps(base: Layout, tmp_path: Path) -> None:
         digests = [layer.result().layer.digest for layer in layers]
     assert len(engine.loads) == 4  # of CUDA's libraries there are none: the base, then 3, 3, 2
     assert sum(map(len, engine.loads)) == len(engine.blobs)
-    manifest = engine.document(engine.images[found["wheels"].removeprefix("docker-image://")])
+    manifest = engine.document(engine.images[found["parent"].removeprefix("docker-image://")])
     assert [held["digest"] for held in manifest["layers"]][1:] == digests
     assert len(engine.images) == 2
 
@@ -247,7 +247,7 @@ def test_an_image_that_was_removed_is_loaded_again(
 ) -> None:
     engine = StandInEngine()
     found = contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)
-    name = found["wheels"].removeprefix("docker-image://")
+    name = found["parent"].removeprefix("docker-image://")
     assert name.startswith(f"{PARENT_IMAGES}:")
     engine.images[name] = "sha256:another"
     contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)

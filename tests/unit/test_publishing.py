@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from torch_images.build.plan import plan
-from torch_images.build.render import LABEL_PREFIX, labels
+from torch_images.build import labels
+from torch_images.build.plan import plan_images
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, PublishError, PushError, UsageError, VerifyError
@@ -32,14 +32,14 @@ IMMUTABLE = "2.11.0-sm120-runtime-"
 
 @pytest.fixture
 def image(config: Config, root: Path) -> VerifiedImage:
-    [planned] = plan(config, [choose(config, arch="12.0")], root, root / "locks")
-    told = {**labels(config, planned.spec, planned.lock), REVISION: "ours"}
+    [plan] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
+    told = {**labels.write(config, plan), REVISION: "ours"}
     info = ImageInfo(id=DIGEST, size=1, labels=told, config={}, created="2026-11-02T00:00:00Z")
     seen = {"cuda": "13.0", "torch": "2.11.0+cu130", "arch 12.0": "native sm_120"}
     report = VerifyReport(
-        digest=DIGEST, id=planned.spec.id, suite="", checks=(), observed=seen, seconds=1
+        digest=DIGEST, id=plan.spec.id, suite="", checks=(), observed=seen, seconds=1
     )
-    return VerifiedImage(planned=planned, info=info, report=report)
+    return VerifiedImage(plan=plan, info=info, report=report)
 
 
 class Watched(Runner):
@@ -173,10 +173,10 @@ def test_what_nobody_has_published(config: Config, root: Path, tmp_path: Path) -
         return target() if ":2.11.0-sm120-" in name else None
 
     found = unpublished(config, specs, "r.io/me", lookup=lookup, workspace=workspace)
-    images = plan(config, specs, root, root / "locks")
+    images = plan_images(config, specs, root, root / "locks")
     names = [
         f"r.io/me/{p.spec.repository}:"
-        + labels(config, p.spec, p.lock)["org.opencontainers.image.version"]
+        + labels.write(config, p)["org.opencontainers.image.version"]
         for p in images
     ]
     assert sorted(asked) == sorted(names)
@@ -195,7 +195,7 @@ class Stub(Engine):
     def inspect(self, image: str) -> ImageInfo:
         if image != "here":
             raise UsageError("no image")
-        told = {f"{LABEL_PREFIX}.torch": "2.9.0", REVISION: "r"}
+        told = {"io.github.torch-images.torch": "2.9.0", REVISION: "r"}
         return ImageInfo(id=DIGEST, size=1, labels=told, config={}, created="2026-01-02T03:04:05Z")
 
     def tag(self, image: str, repository: str, tag: str) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.runpod_stub import KEY, Account, runpod
-from torch_images.build.plan import plan
-from torch_images.build.render import labels
+from torch_images.build import labels
+from torch_images.build.plan import plan_images
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, UsageError
@@ -28,13 +28,15 @@ def verified_image(
     config: Config, root: Path, cuda: str, *, compat: bool = True, variant: str = "runtime"
 ) -> VerifiedImage:
     """An image of 5.45 GB that serves all architectures."""
-    [planned] = plan(config, [choose(config, cuda=cuda, variant=variant)], root, root / "locks")
-    label = labels(config, planned.spec, planned.lock)
+    [planned] = plan_images(
+        config, [choose(config, cuda=cuda, variant=variant)], root, root / "locks"
+    )
+    label = labels.write(config, planned)
     label |= {} if compat else {"io.github.torch-images.compat": "none"}
     info = ImageInfo(id="sha256:a", size=5_450_000_000, labels=label, config={}, created="")
     seen = {"torch": "2.11.0+cu130", "cuda": "13.0", "triton": "3.6.0"}
     report = VerifyReport(digest="sha256:a", id="", suite="", checks=(), observed=seen, seconds=0)
-    return VerifiedImage(planned=planned, info=info, report=report)
+    return VerifiedImage(plan=planned, info=info, report=report)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import requests
 
 from torch_images.arch import Capability
-from torch_images.config.matrix import choose, describe, find, select
+from torch_images.config.matrix import ImageSpec, choose, describe, select
 from torch_images.config.types import (
     Architecture,
     Base,
@@ -249,11 +249,15 @@ def test_ptx_is_for_the_newest_architecture(config: Config) -> None:
 
 def test_an_image_or_none_by_its_name(config: Config) -> None:
     name = "cu130-sm120-wheel-bookworm-runtime"
-    assert find(config, name).id == name
+    assert ImageSpec.parse(name, config).id == name
     assert [spec.id for spec in select(config, name)] == [name]
-    for ask, words in ((find, "no image '{}' in the matrix"), (select, "no image matches '{}'")):
+    asks = (
+        (lambda text: ImageSpec.parse(text, config), "no image '{}' in the matrix"),
+        (lambda text: select(config, text), "no image matches '{}'"),
+    )
+    for ask, words in asks:
         with pytest.raises(UsageError) as caught:
-            ask(config, name[:-1])
+            ask(name[:-1])
         assert caught.value.message == words.format(name[:-1])
         assert caught.value.hint.startswith(f"did you mean '{name}'? known: cu128-")
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.build.plan import plan
-from torch_images.build.render import labels, version
+from torch_images.build import labels
+from torch_images.build.plan import plan_images, version
+from torch_images.build.render import ContextFile
 from torch_images.config.matrix import choose, matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
@@ -29,9 +30,9 @@ from torch_images.publish.tag_rules import (
     Names,
     TagTarget,
     floating,
-    moves,
     namespace,
     observed,
+    plan_moves,
 )
 
 SEEN = {"cuda": "13.0", "torch": "2.11.0+cu130", "arch 12.0": "native sm_120"}
@@ -85,10 +86,10 @@ def test_no_two_images_share_a_floating_tag(config: Config) -> None:
 
 
 def test_tags_are_those_that_verification_saw(config: Config, root: Path) -> None:
-    [image] = plan(config, [choose(config, arch="12.0")], root, root / "locks")
-    label = labels(config, image.spec, image.lock)
+    [image] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
+    label = labels.read(labels.write(config, image))
     names = observed(config, image.spec, label, SEEN)
-    assert names.immutable == version(config, image.spec, image.lock)
+    assert names.immutable == version(config, image)
     assert names.references("ghcr.io/me")[-1] == "ghcr.io/me/torch-cu130:sm120"
     for key, value, text in (
         ("torch", "2.10.0+cu130", "saw torch 2.10.0, the tag says 2.11.0"),
@@ -103,25 +104,25 @@ def test_tags_are_those_that_verification_saw(config: Config, root: Path) -> Non
 def test_an_image_that_lacks_something_gets_its_own_tag_only(
     config: Config, root: Path, lack: dict[str, str]
 ) -> None:
-    [image] = plan(config, [choose(config, arch="12.0")], root, root / "locks")
-    label = labels(config, image.spec, image.lock)
-    label |= {f"io.github.torch-images.{key}": value for key, value in lack.items()}
-    assert observed(config, image.spec, label, SEEN).floating == ()
+    [image] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
+    written = labels.write(config, image)
+    written |= {f"io.github.torch-images.{key}": value for key, value in lack.items()}
+    assert observed(config, image.spec, labels.read(written), SEEN).floating == ()
 
 
-def test_the_immutable_tag_names_inputs_and_recipe(config: Config, root: Path) -> None:
-    [image] = plan(config, [choose(config, arch="12.0")], root, root / "locks")
-    tag = version(config, image.spec, image.lock)
-    assert tag == f"2.11.0-sm120-runtime-{image.lock.identity[:12]}"
-    other = dataclasses.replace(image.lock, recipe="another")
-    assert other.digest == image.lock.digest
-    assert version(config, image.spec, other) != tag
+def test_the_immutable_tag_names_locks_and_context(config: Config, root: Path) -> None:
+    [image] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
+    tag = version(config, image)
+    assert tag == f"2.11.0-sm120-runtime-{image.identity[:12]}"
+    changed = (*image.context.files[1:], ContextFile(path="Dockerfile", data=b"FROM scratch"))
+    context = dataclasses.replace(image.context, files=changed)
+    assert version(config, dataclasses.replace(image, context=context)) != tag
 
 
 def after(
     held: TagTarget | None, descends: Callable[[str, str], bool] = lambda _a, _b: False
 ) -> str:
-    [_, move] = moves(
+    [_, move] = plan_moves(
         NAMES, OURS, "r/o", lambda name: held if name.endswith("sm120") else None, descends
     )
     return move.state
@@ -153,7 +154,7 @@ def test_on_the_same_day_a_later_revision_is_newer() -> None:
 def test_an_immutable_tag_is_new_there_or_taken() -> None:
     other = dataclasses.replace(OURS, digest="sha256:b")
     states = [
-        moves(NAMES, OURS, "r/o", lambda _, h=held: h, lambda _a, _b: True)[0].state  # type: ignore[misc]
+        plan_moves(NAMES, OURS, "r/o", lambda _, h=held: h, lambda _a, _b: True)[0].state  # type: ignore[misc]
         for held in (None, OURS, other)
     ]
     assert states == [NEW, THERE, TAKEN]
@@ -167,7 +168,7 @@ HOLDERS = st.builds(TagTarget, digest=st.sampled_from("abc"), torch=VERSIONS, cr
 @given(HOLDERS, HOLDERS)
 def test_a_tag_never_goes_back_and_forth(one: TagTarget, two: TagTarget) -> None:
     def moved(ours: TagTarget, held: TagTarget) -> bool:
-        found = moves(NAMES, ours, "r/o", lambda _: held, lambda _a, _b: False)
+        found = plan_moves(NAMES, ours, "r/o", lambda _: held, lambda _a, _b: False)
         return found[1].state == MOVES
 
     assert not (moved(one, two) and moved(two, one))

@@ -1,4 +1,4 @@
-"""scripts/image/bench without a GPU: its list, and what it writes, as `invoke` reads it.
+"""scripts/bench without a GPU: its list, and what it writes, as `invoke` reads it.
 
 A stand-in for torch counts time. That operations are counted right is checked inside images, where
 the real torch counts them (tests/container/test_bench.py).
@@ -29,7 +29,7 @@ def bench(root: Path) -> Bench:
         env = {name: value for name, value in os.environ.items() if name != "STAND_IN_GPU"}
         env |= {"PYTHONPATH": str(root / "tests/fixtures/bench"), "PYTHONDONTWRITEBYTECODE": "1"}
         env |= {"STAND_IN_GPU": "1"} if gpu else {}
-        command = [sys.executable, str(root / "scripts/image/bench"), *words]
+        command = [sys.executable, str(root / "scripts/bench"), *words]
         return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
     return run
@@ -92,7 +92,7 @@ def test_without_a_gpu(bench: Bench) -> None:
 
 def test_a_reader_that_ends_early_is_no_error(root: Path) -> None:
     """As in `torch-bench --list | head -1`."""
-    command = [sys.executable, str(root / "scripts/image/bench"), "--list"]
+    command = [sys.executable, str(root / "scripts/bench"), "--list"]
     env = {**os.environ, "PYTHONPATH": str(root / "tests/fixtures/bench")}
     env |= {"PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(

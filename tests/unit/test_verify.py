@@ -10,8 +10,7 @@ import pytest
 
 from tests.decisions import NOTES
 from tests.unit.fakes import FakeRunner
-from torch_images.build.plan import plan
-from torch_images.build.render import NOTE_LABEL
+from torch_images.build.plan import plan_images
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.errors import EngineError, VerifyError
@@ -41,6 +40,8 @@ JUNIT = """<testsuites><testsuite>
 <testcase classname="container.test_gpu" name="test_g" time="0"><skipped message="no GPU"/></testcase>
 <testcase classname="container.test_gpu" name="test_e" time="0"><error message="boom"/></testcase>
 </testsuite></testsuites>"""
+
+NOTE = "io.github.torch-images.compat.note"
 
 
 def report(*checks: Check) -> VerifyReport:
@@ -85,7 +86,7 @@ def test_a_report_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 def test_the_suite_hash_changes_with_claim_and_checks(config: Config, root: Path) -> None:
     hashes = {
         suite_hash(root, claim(config, image, note))
-        for image in plan(
+        for image in plan_images(
             config, [choose(config, arch=a) for a in ("9.0", "12.0")], root, root / "locks"
         )
         for note in ("", NOTES["13.0"])
@@ -113,9 +114,9 @@ class OneImage(Engine):
 @pytest.fixture
 def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., VerifyReport]:
     """Verify an image of which there is a report, which differs in what is given."""
-    [image] = plan(config, [choose(config)], root, root / "locks")
+    [image] = plan_images(config, [choose(config)], root, root / "locks")
     info = ImageInfo(
-        id="sha256:" + "d" * 64, size=1, created="", config={}, labels={NOTE_LABEL: NOTES["13.0"]}
+        id="sha256:" + "d" * 64, size=1, created="", config={}, labels={NOTE: NOTES["13.0"]}
     )
     for folder in ("tests", "torch_images"):
         (tmp_path / folder).symlink_to(root / folder)

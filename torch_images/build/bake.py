@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch_images.build import labels
 from torch_images.build.nvidia_require import require_cuda
-from torch_images.build.plan import ImagePlan
-from torch_images.build.render import NOTE_LABEL
+from torch_images.build.plan import ImagePlan, LockedImage, version
+from torch_images.config.types import Config
 from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.fetch.toolchain import ReadySources
@@ -94,12 +95,13 @@ def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:
 
 
 def bake_file(
-    planned: Sequence[ImagePlan],
-    workspace: Workspace,
+    config: Config,
+    images: Sequence[ImagePlan],
     parts: Mapping[str, Parts],
+    *,
+    workspace: Workspace,
     tools: Mapping[str, str],
     commit: str | None,
-    *,
     options: BuildOptions,
     namespace: str = "",
 ) -> dict[str, Any]:
@@ -114,22 +116,21 @@ def bake_file(
     if network.ca_bundle:
         secrets.append(f"type=file,id=ca,src={network.ca_bundle}")
     targets = {}
-    for image in planned:
-        labels = {"org.opencontainers.image.revision": commit} if commit else {}
+    for image in images:
         part = parts[image.target]
-        labels["org.opencontainers.image.base.digest"] = part.base.digest
         note = part.compat.note if part.compat else ""
-        labels[NOTE_LABEL] = note or "none"
         target: dict[str, Any] = {
             "context": str(workspace.output / image.spec.id),
             "contexts": {**tools, **part.contexts()},
             "platforms": ["linux/amd64"],
             "args": {
                 "SOURCE_DATE_EPOCH": str(image.lock.epoch),
+                "IMAGE_VERSION": version(config, image),
                 "NVIDIA_REQUIRE_CUDA": require_cuda(image.spec.cuda, note),
                 **({"BUILDKIT_CACHE_MOUNT_NS": namespace} if namespace else {}),
             },
-            "labels": labels,
+            "labels": labels.write(config, image)
+            | labels.write_found(base_digest=part.base.digest, compat_note=note, revision=commit),
             "secret": [*secrets, *(_COMPILE if part.sources else ())],
             "output": [output(image)],
         }
@@ -140,7 +141,7 @@ def bake_file(
             target[key] = [f'${{replace({name}, "{{id}}", {identifier})}}' for name in names]
         targets[image.target] = target
     bake: dict[str, Any] = {
-        "group": {"default": {"targets": [image.target for image in planned]}},
+        "group": {"default": {"targets": [image.target for image in images]}},
         "target": targets,
     }
     cached = (name for names in _caches(options).values() for name in names)
@@ -172,17 +173,17 @@ def _caches(options: BuildOptions) -> dict[str, dict[str, str]]:
     }
 
 
-def host_network(planned: Sequence[ImagePlan]) -> dict[str, Any]:
+def host_network(images: Sequence[LockedImage]) -> dict[str, Any]:
     """A Compose file that gives every target the host's network.
 
     Bake reads it before its own file, which keeps the last word on contexts. The format of that
     file has no word for this before buildx 0.14.
     """
     build = {"context": ".", "network": "host"}
-    return {"services": {image.target: {"build": build} for image in planned}}
+    return {"services": {image.target: {"build": build} for image in images}}
 
 
-def output(image: ImagePlan, archive: Path | None = None) -> str:
+def output(image: LockedImage, archive: Path | None = None) -> str:
     """The exporter: into the engine, or as an archive to load where the builder is elsewhere."""
     if archive:
         where = f"type=docker,name={image.candidate},{destination(archive)}"

@@ -14,26 +14,19 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images import jsondoc
-from torch_images.build import bake
+from torch_images.build import bake, labels
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.diskspace import check_disk
-from torch_images.build.plan import ImagePlan, pair
-from torch_images.build.render import LABEL_PREFIX, layer_plans, render, write_context
-from torch_images.config.lock_requests import tools_inputs, variant_inputs
-from torch_images.config.types import Base, Config
+from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image
+from torch_images.build.prepare import prepare_inputs
+from torch_images.build.render import render, write_context
+from torch_images.config.types import Config
 from torch_images.errors import EngineError, UsageError
-from torch_images.fetch.apt import Resolver
-from torch_images.fetch.bootstrap import ReadyBase
-from torch_images.fetch.bootstrap import prepare as prepare_base
 from torch_images.fetch.checkout import with_tree
-from torch_images.fetch.compat import prepare as prepare_compat
-from torch_images.fetch.toolchain import prepare as prepare_sources
-from torch_images.fetch.toolchain import prepare_toolkit
 from torch_images.fetch.tools import install_tools
 from torch_images.host import git, outputs
 from torch_images.host.buildx import is_remote
@@ -41,9 +34,7 @@ from torch_images.host.diagnose import explain
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.layers.make import Progress, making, no_progress
-from torch_images.layers.parent import ParentImages, Wanted
-from torch_images.locks.debs import DebLock
+from torch_images.layers.make import Progress, no_progress
 from torch_images.locks.sources import LockedTree
 
 
@@ -54,28 +45,27 @@ class BuildResult:
     `seconds` covers the whole bake, which may have built several images side by side.
     """
 
-    planned: ImagePlan
+    plan: ImagePlan
     digest: str
     size: int
     seconds: float
 
 
 def with_torch(
-    config: Config,
-    planned: ImagePlan,
+    image: LockedImage,
     named: str,
     workspace: Workspace,
     run: Runner,
     *,
     obtain: bool = True,
-) -> ImagePlan:
+) -> LockedImage:
     """The image with torch compiled from the tree that a user names instead.
 
     The tree is checked out into the cache if `obtain` is set: its lock does not say where on this
     host it was. Raises UsageError for an image that compiles nothing, and as `checkout.with_tree`
     does.
     """
-    spec, sources = planned.spec, planned.lock.sources
+    spec, sources = image.spec, image.lock.sources
     if not spec.source.torch or not sources:
         raise UsageError(
             f"source {spec.source.name} compiles no torch", "add --source fork to --torch-source"
@@ -83,18 +73,18 @@ def with_torch(
     cache, network = workspace.cache, workspace.network
     tree = with_tree(spec.source.torch, named, cache=cache, network=network, run=run, obtain=obtain)
     if tree == spec.source.torch:
-        return planned
+        return image
     ours = LockedTree(
         name="torch", version=tree.version, repository=tree.repository, commit=tree.commit
     )
     trees = tuple(sorted((ours, sources.tree("triton"))))
-    lock = replace(planned.lock, sources=replace(sources, trees=trees, unlocked=True))
-    return pair(config, spec, lock, workspace.root)
+    lock = replace(image.lock, sources=replace(sources, trees=trees, unlocked=True))
+    return locked(spec, lock)
 
 
 def build(
     config: Config,
-    planned: Sequence[ImagePlan],
+    images: Sequence[LockedImage],
     workspace: Workspace,
     options: BuildOptions,
     *,
@@ -111,19 +101,19 @@ def build(
     """
     load = is_remote(options.builder, run)
     if not options.skip_disk_check:
-        held = engine.label_values(f"{LABEL_PREFIX}.lock")
+        held = engine.label_values(labels.LOCK)
         # A build may go without the compat package that is locked.
-        locks = {p.target: (p.lock, replace(p.lock, compat=None)) for p in planned}
+        locks = {p.target: (p.lock, replace(p.lock, compat=None)) for p in images}
         made = [t for t, both in locks.items() if held & {f"sha256:{x.digest}" for x in both}]
-        check_disk(engine.local_root(), [p for p in planned if p.target not in made])
+        check_disk(engine.local_root(), [p for p in images if p.target not in made])
     started = time.monotonic()
     # A build from nothing must not meet what earlier builds left in the compile cache.
-    compiles = any(image.lock.sources for image in planned)
+    compiles = any(image.lock.sources for image in images)
     namespace = _namespace() if options.no_cache and compiles else ""
     builds = None if load else engine
     ready, parts = prepare_inputs(
         config,
-        planned,
+        images,
         workspace,
         options,
         engine=engine,
@@ -131,23 +121,24 @@ def build(
         run=run,
         progress=progress,
     )
-    command = prepare(config, ready, parts, workspace, options, run=run, namespace=namespace)
+    plans = tuple(plan_image(config, image, workspace.root) for image in ready)
+    command = write_bake(config, plans, parts, workspace, options, run=run, namespace=namespace)
     with tempfile.TemporaryDirectory(dir=workspace.output, prefix=".bake-") as scratch:
         metadata = Path(scratch, "metadata.json")
         command += ["--metadata-file", str(metadata)]
-        for image in ready if load else ():
+        for image in plans if load else ():
             archive = Path(scratch, f"{image.target}.tar")
             command += ["--set", f"{image.target}.output={bake.output(image, archive)}"]
         _bake(command, workspace, options, namespace=namespace, run=run)
-        digests = _digests(metadata, [image.target for image in ready])
-        for image in ready if load else ():
+        digests = _digests(metadata, [image.target for image in plans])
+        for image in plans if load else ():
             run.run(["docker", "load", "--input", str(Path(scratch, f"{image.target}.tar"))])
     seconds = time.monotonic() - started
     results = []
-    for image in ready:
+    for image in plans:
         info = engine.inspect(image.candidate)
         digest = digests[image.target]
-        results.append(BuildResult(planned=image, digest=digest, size=info.size, seconds=seconds))
+        results.append(BuildResult(plan=image, digest=digest, size=info.size, seconds=seconds))
     return tuple(results)
 
 
@@ -160,17 +151,17 @@ def _digests(metadata: Path, targets: Sequence[str]) -> dict[str, str]:
         raise EngineError(f"buildx does not say what it built: {error}") from None
 
 
-def check_compiles(planned: ImagePlan) -> None:
+def check_compiles(image: LockedImage) -> None:
     """Raise UsageError for an image that compiles nothing."""
-    if not planned.lock.sources:
+    if not image.lock.sources:
         raise UsageError(
-            f"source {planned.spec.source.name} compiles nothing", "its wheels are published"
+            f"source {image.spec.source.name} compiles nothing", "its wheels are published"
         )
 
 
 def export(
     config: Config,
-    planned: ImagePlan,
+    image: LockedImage,
     workspace: Workspace,
     options: BuildOptions,
     folder: Path,
@@ -186,11 +177,11 @@ def export(
     named, folder = folder, outputs.claim(folder)
     builds = None if is_remote(options.builder, run) else engine
     if not options.skip_disk_check:
-        check_disk(engine.local_root(), [planned])
+        check_disk(engine.local_root(), [image])
     namespace = _namespace() if options.no_cache else ""
     ready, parts = prepare_inputs(
         config,
-        [planned],
+        [image],
         workspace,
         options,
         engine=engine,
@@ -198,13 +189,14 @@ def export(
         run=run,
         progress=progress,
     )
-    command = prepare(config, ready, parts, workspace, options, run=run, namespace=namespace)
+    plans = tuple(plan_image(config, image, workspace.root) for image in ready)
+    command = write_bake(config, plans, parts, workspace, options, run=run, namespace=namespace)
     with outputs.saying(named):
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = tempfile.TemporaryDirectory(dir=folder.parent, prefix=".torch-images-")
     with scratch:
         made = Path(scratch.name, "wheels")
-        target = ready[0].target
+        target = image.target
         command += ["--set", f"{target}.target=compiled"]
         command += ["--set", f"{target}.output=type=local,{bake.destination(made)}"]
         _bake(command, workspace, options, namespace=namespace, run=run)
@@ -218,127 +210,9 @@ def export(
     return tuple(folder / wheel.name for wheel in wheels)
 
 
-def prepare_inputs(
+def write_bake(
     config: Config,
-    planned: Sequence[ImagePlan],
-    workspace: Workspace,
-    options: BuildOptions,
-    *,
-    engine: Engine,
-    run: Runner,
-    builds: Engine | None = None,
-    progress: Progress = no_progress,
-) -> tuple[tuple[ImagePlan, ...], dict[str, Parts]]:
-    """Make layers, bases and compat packages ready, each once. The images with the locks of those.
-
-    `builds` is the engine if it builds itself, and gets the layers then. Raises as `layers.making`,
-    `ParentImages`, `base.prepare` and `compat.prepare` do.
-    """
-    resolver = Resolver(
-        root=workspace.root,
-        network=workspace.network,
-        run=run,
-        engine=engine,
-        mirrors=options.mirrors,
-    )
-    bases: dict[str, ReadyBase] = {}
-    cache, network, locked = workspace.cache, workspace.network, options.locked
-    # Asked for first: what cannot be had stops the build before gigabytes are packed.
-    newer = {p.lock.compat.name: p.lock.compat for p in planned if p.lock.compat}
-    compats = {
-        name: prepare_compat(config.compat, lock, options.compat, cache=cache, network=network)
-        for name, lock in newer.items()
-    }
-    sources = {
-        p.target: prepare_sources(
-            p.lock.sources, cache=cache, network=network, run=run, locked=locked
-        )
-        for p in planned
-        if p.lock.sources
-    }
-    toolkits = {
-        p.target: prepare_toolkit(p.lock.toolkit, cache=cache, network=network)
-        for p in planned
-        if p.lock.toolkit
-    }
-
-    def ready(base: Base, lock: DebLock, present: frozenset[str] | None = None) -> ReadyBase:
-        if lock.digest not in bases:
-            bases[lock.digest] = prepare_base(
-                base,
-                lock,
-                cache=workspace.cache,
-                resolver=resolver,
-                locked=locked,
-                fresh=options.no_cache,
-                present=present,
-            )
-        return bases[lock.digest]
-
-    def layout(base: Base, lock: DebLock) -> Path:
-        made = ready(base, lock).layout
-        assert made, f"{base.name} is not bootstrapped"
-        return made
-
-    plans = {p.target: layer_plans(config, p.spec, p.lock) for p in planned}
-    wanted = [[p for group in held.values() for p in group] for held in plans.values()]
-    parents = ParentImages(cache, builds)
-    with (
-        progress() as show,
-        making(wanted, cache, network, fresh=options.no_cache, show=show) as layers,
-        ThreadPoolExecutor(1) as beside,
-    ):
-        starts = {p.lock.base.digest: p for p in planned if not p.lock.base.image}
-        layouts = {
-            digest: beside.submit(layout, image.spec.base, image.lock.base)
-            for digest, image in starts.items()
-        }
-        contexts = parents.contexts(
-            {
-                image.target: Wanted(
-                    groups={n: [layers[p] for p in ps] for n, ps in plans[image.target].items()},
-                    base=layouts.get(image.lock.base.digest),
-                    compiles=bool(image.lock.sources),
-                )
-                for image in planned
-            }
-        )
-    found, parts = [], {}
-    for image in planned:
-        spec, extra, trees = image.spec, image.lock.extra_debs, sources.get(image.target)
-        start = ready(spec.base, image.lock.base)
-        compat = compats[image.lock.compat.name] if image.lock.compat else None
-        there = frozenset(start.lock.versions())
-        added: ReadyBase | None = None
-        if extra and (item := variant_inputs(config, spec)[1]):
-            added = ready(item.base or spec.base, extra, there)
-        tools: ReadyBase | None = None
-        if image.lock.tool_debs and (item := tools_inputs(config, spec)[1]):
-            tools = ready(item.base or spec.base, image.lock.tool_debs, there)
-        parts[image.target] = Parts(
-            base=start,
-            compat=compat,
-            added=added,
-            parents=contexts[image.target],
-            sources=trees,
-            tools=tools,
-            toolkit=toolkits.get(image.target),
-        )
-        lock = replace(
-            image.lock,
-            base=start.lock,
-            compat=image.lock.compat if compat else None,
-            extra_debs=added.lock if added else None,
-            tool_debs=tools.lock if tools else None,
-            sources=trees.lock if trees else None,
-        )
-        found.append(pair(config, spec, lock, workspace.root))
-    return tuple(found), parts
-
-
-def prepare(
-    config: Config,
-    planned: Sequence[ImagePlan],
+    images: Sequence[ImagePlan],
     parts: Mapping[str, Parts],
     workspace: Workspace,
     options: BuildOptions,
@@ -351,20 +225,29 @@ def prepare(
         name: str(install_tools(f"tools-{lock}", workspace, run))
         for name, lock in (("tools", "build"), ("sbom", "sbom"))
     }
-    for image in planned:
-        shared = bool(workspace.network.compile_cache)
-        context = render(config, image.spec, image.lock, workspace.root, shared_cache=shared)
+    shared = bool(workspace.network.compile_cache)
+    for image in images:
+        context = image.context
+        if shared and image.lock.sources:  # its compilers reach the cache; no input of the image
+            context = render(config, image.spec, image.lock, workspace.root, shared_cache=True)
         write_context(context, workspace.output / image.spec.id)
     commit = revision(workspace.root, run)
     document = bake.bake_file(
-        planned, workspace, parts, tools, commit, options=options, namespace=namespace
+        config,
+        images,
+        parts,
+        workspace=workspace,
+        tools=tools,
+        commit=commit,
+        options=options,
+        namespace=namespace,
     )
     file = workspace.output / "docker-bake.json"
     file.write_text(json.dumps(document, indent=2) + "\n")
     if not workspace.network.on_loopback:
         return bake.bake_command((file,), options)
     host = workspace.output / "docker-network.yaml"
-    host.write_text(json.dumps(bake.host_network(planned), indent=2) + "\n")
+    host.write_text(json.dumps(bake.host_network(images), indent=2) + "\n")
     command = bake.bake_command((host, file), options)
     if "--allow" in run.run(["docker", "buildx", "bake", "--help"]).output:
         # Since buildx 0.17 the host's network must be granted; older ones lack the word.

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch_images.build.plan import ImagePlan
+from torch_images.build.plan import LockedImage
 from torch_images.errors import DiskError
 
 # Unpacked wheels are about 1.85 times their download (measured: 5.0 GB of 2.74). They exist as
@@ -19,28 +19,28 @@ _DISK_FIXED = 2_000_000_000
 _DISK_COMPILING, _DISK_PER_ARCH = 45_000_000_000, 5_000_000_000
 
 
-def disk_needed(planned: Sequence[ImagePlan]) -> int:
+def disk_needed(images: Sequence[LockedImage]) -> int:
     """Bytes that building these images takes from nothing; wheels they share count once."""
-    wheels = {wheel for image in planned for wheel in image.lock.all_wheels}
-    wheels |= {w for image in planned for lock in image.lock.unpacked for w in lock.wheels}
-    tools = {w for image in planned if image.lock.tools for w in image.lock.tools.wheels}
-    archives = {archive for image in planned for archive in image.lock.all_archives}
+    wheels = {wheel for image in images for wheel in image.lock.all_wheels}
+    wheels |= {w for image in images for lock in image.lock.unpacked for w in lock.wheels}
+    tools = {w for image in images if image.lock.tools for w in image.lock.tools.wheels}
+    archives = {archive for image in images for archive in image.lock.all_archives}
     size = sum(wheel.size for wheel in wheels | tools) * _DISK_PER_WHEEL_BYTE
     size += sum(archive.size for archive in archives) * _DISK_PER_WHEEL_BYTE
-    for image in planned:
+    for image in images:
         if image.lock.sources:
             size += _DISK_COMPILING + _DISK_PER_ARCH * (len(image.spec.architectures) - 1)
     return int(size) + _DISK_FIXED
 
 
-def check_disk(data_root: Path | None, planned: Sequence[ImagePlan]) -> None:
+def check_disk(data_root: Path | None, images: Sequence[LockedImage]) -> None:
     """Raise DiskError where the engine's disk cannot hold images that it has nothing of yet.
 
     `data_root` is None for a remote engine, whose disk cannot be seen from here.
     """
-    if data_root is None or not planned:
+    if data_root is None or not images:
         return
-    free, needed = shutil.disk_usage(data_root).free, disk_needed(planned)
+    free, needed = shutil.disk_usage(data_root).free, disk_needed(images)
     if free < needed:
         raise DiskError(
             f"building needs about {needed / 1e9:.0f} GB, {data_root} has {free / 1e9:.1f} GB free",

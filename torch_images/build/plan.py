@@ -1,4 +1,8 @@
-"""Images paired with their locks, as the later stages take them. Reads locks and templates only."""
+"""Images paired with their locks, and with the context that they are built from.
+
+An image that is not built yet is a `LockedImage`: its inputs may still change, where a mirror has
+dropped a package. Once they are ready it is rendered, once, and is an `ImagePlan`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_images.build.render import with_recipe
+from torch_images.build.render import Context, render
 from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Config
 from torch_images.locks.image_lock import ImageLock, image_lock, with_locked_trees
@@ -15,8 +19,8 @@ CANDIDATE = "torch-images-candidate"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImagePlan:
-    """An image together with the lock that it is built from."""
+class LockedImage:
+    """An image with the lock that it is built from; the trees of `spec` are those of the lock."""
 
     spec: ImageSpec
     lock: ImageLock
@@ -32,17 +36,69 @@ class ImagePlan:
         return f"{CANDIDATE}:{self.spec.id}"
 
 
-def plan(
+@dataclass(frozen=True, kw_only=True)
+class ImagePlan(LockedImage):
+    """An image with its lock and with its build context."""
+
+    context: Context
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 in hexadecimal over all inputs: images with equal ones have equal content.
+
+        It is the digest of the context, which has the locks and the hash of each layer in it.
+        """
+        return self.context.digest
+
+
+def lock_image(config: Config, spec: ImageSpec, locks: Path) -> LockedImage:
+    """An image with its lock from the folder `locks`.
+
+    Raises LockError for a lock that is missing, or is not of what images.yaml asks for.
+    """
+    return locked(spec, image_lock(config, spec, locks))
+
+
+def lock_images(config: Config, specs: Sequence[ImageSpec], locks: Path) -> tuple[LockedImage, ...]:
+    """Images with their locks, in the same order. Raises LockError as `lock_image` does."""
+    return tuple(lock_image(config, spec, locks) for spec in specs)
+
+
+def locked(spec: ImageSpec, lock: ImageLock) -> LockedImage:
+    """An image with a lock that is already read, and may have a user's own trees."""
+    return LockedImage(spec=with_locked_trees(spec, lock), lock=lock)
+
+
+def plan_image(config: Config, image: LockedImage, root: Path) -> ImagePlan:
+    """Render an image; `root` is the project's folder, with docker/ and scripts/."""
+    context = render(config, image.spec, image.lock, root)
+    return ImagePlan(spec=image.spec, lock=image.lock, context=context)
+
+
+def plan_images(
     config: Config, specs: Sequence[ImageSpec], root: Path, locks: Path
 ) -> tuple[ImagePlan, ...]:
-    """Pair each image with its lock; `root` is the project's folder.
+    """Images as they are built while no mirror has dropped an input of theirs.
 
-    Raises LockError for a lock that is missing or out of step.
+    Raises LockError as `lock_image` does.
     """
-    return tuple(pair(config, spec, image_lock(config, spec, locks), root) for spec in specs)
+    return tuple(plan_image(config, image, root) for image in lock_images(config, specs, locks))
 
 
-def pair(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> ImagePlan:
-    """An image with what it is built from, and what the build does with that."""
-    spec = with_locked_trees(spec, lock)
-    return ImagePlan(spec=spec, lock=with_recipe(config, spec, lock, root))
+def version(config: Config, image: ImagePlan) -> str:
+    """The version of an image, also its immutable tag: "2.11.0-sm120-runtime-<inputs>".
+
+    It ends in "-nocompat" for an image without NVIDIA's compat libraries, and in "-unlocked" where
+    the build resolved a part of the lock for itself.
+    """
+    spec, lock = image.spec, image.lock
+    parts = [spec.torch, spec.arch_name]
+    if spec.source.name != config.defaults.source:
+        parts.append(spec.source.name)
+    parts.append(spec.variant.name)
+    if spec.base.name != config.defaults.base:
+        parts.append(spec.base.name)
+    parts.append(image.identity[:12])
+    parts += [] if lock.compat else ["nocompat"]
+    parts += ["unlocked"] if lock.unlocked else []
+    return "-".join(parts)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,33 +20,25 @@ import jinja2
 
 from torch_images.build.compile_recipe import CUDA_HOME, recipes
 from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
+from torch_images.build.supplies import supplies
 from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Config, Variant
 from torch_images.errors import ConfigError
 from torch_images.host import outputs
 from torch_images.layers.constraints import VARIABLES, constraints
-from torch_images.layers.plan import LayerPlan, plan_layers
+from torch_images.layers.plan import layer_plans, wheel_groups
+from torch_images.locks.debs import DebLock
 from torch_images.locks.image_lock import ImageLock
-from torch_images.locks.wheels import LockedWheel
+from torch_images.locks.sources import SourceLock
+from torch_images.locks.wheels import WheelLock
 
-LABEL_PREFIX = "io.github.torch-images"
-# Given by the bake, because only the package itself tells: the compat library's ELF note.
-NOTE_LABEL = f"{LABEL_PREFIX}.compat.note"
-PRUNED_LABEL = f"{LABEL_PREFIX}.pruned"
 ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
 POD = "pod-start"  # the command of variants that get what scripts/image/pod has
 FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its bill of materials
 CONSTRAINTS = f"{FOLDER}/constraints.txt"
 RUNTIME = "/usr/local/lib/torch-images"  # and what runs at every start
-LICENSES = "BSD-3-Clause AND MIT AND LicenseRef-NVIDIA-Proprietary"
 
 _PLAIN = re.compile(r"[A-Za-z0-9._/:@+=,-]+(?: [A-Za-z0-9._/:@+=,-]+)*| \\\n +|")
-_GROUPS = (
-    ("cuda", "CUDA libraries"),
-    ("torch", "PyTorch"),
-    ("triton", "Triton"),
-    ("python", "Python packages"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +52,19 @@ class ContextFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """All that BuildKit needs for an image, beside its named contexts (see build/bake.py)."""
+    """All that BuildKit needs for an image, beside its named contexts (see supplies.py)."""
 
     id: str
     files: tuple[ContextFile, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 in hexadecimal over the path, the mode and the content of each file."""
+        digest = hashlib.sha256()
+        for file in self.files:
+            head = f"{file.path}\0{file.executable}\0{len(file.data)}\0"
+            digest.update(head.encode() + file.data)
+        return digest.hexdigest()
 
     @property
     def dockerfile(self) -> str:
@@ -78,58 +79,11 @@ def render(
 
     Compiling needs the network only for a compile cache that is `shared_cache`, with others.
     """
-    groups = wheel_groups(lock)
-    layers = tuple(p for plans in layer_plans(config, spec, lock).values() for p in plans)
     made = recipes(spec, lock)
-    dockerfile = (
-        _environment(root / "docker")
-        .get_template("Dockerfile.j2")
-        .render(
-            id=spec.id,
-            repository=spec.repository,
-            version=version(config, spec, lock),
-            folder=FOLDER,
-            base={
-                "name": spec.base.name,
-                "description": spec.base.description,
-                "image": lock.base.image,
-                "python": spec.base.python,
-            },
-            groups=[name for name, _, wheels in groups if wheels],
-            layers=[{"title": p.title, "megabytes": round(p.size / 1e6)} for p in layers],
-            compiled=tuple(name for name, _, _ in groups if name in made),
-            source={
-                "description": spec.source.description,
-                "tools": _group_facts("source", "What compiles", lock.tools.wheels),
-                "cuda_home": CUDA_HOME,
-                "compiled": tuple(sorted(made)),
-                "network": "default" if shared_cache else "none",
-            }
-            if lock.tools
-            else None,
-            toolkit=bool(lock.toolkit),
-            compat={
-                "version": lock.compat_version,
-                "folder": f"{COMPAT_FOLDER}/{spec.cuda.version}",
-            }
-            if lock.compat
-            else None,
-            variant=_variant(spec, lock),
-            site=f"/opt/venv/lib/python{spec.base.python}/site-packages",
-            cuda=spec.cuda.version,
-            environment=tuple(environment(spec.variant).items()),
-            pod=spec.variant.command == POD,
-            ports=tuple(str(port) for port in spec.variant.ports),
-            workdir=spec.variant.folder,
-            entrypoint=ENTRYPOINT,
-            command=(spec.variant.command,),
-            labels=tuple(sorted(labels(config, spec, lock).items())),
-        )
-    )
+    facts = _dockerfile_facts(config, spec, lock)
+    facts["source"] = _source(lock, shared_cache=shared_cache)
+    dockerfile = _environment(root / "docker").get_template("Dockerfile.j2").render(facts)
     files = [ContextFile(path="Dockerfile", data=dockerfile.encode())]
-    # No step reads it: it lets the layers count among what identifies an image.
-    text = json.dumps([{"title": p.title, **p.facts} for p in layers], indent=1) + "\n"
-    files.append(ContextFile(path="layers.json", data=text.encode()))
     others = [("variant", lock.extra_wheels), ("source", lock.tools)]
     others += [(more.name, more) for more in lock.unpacked]
     for name, more in others:
@@ -138,7 +92,7 @@ def render(
             files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
     for name, text in lock.texts().items():
         files.append(ContextFile(path=f"lock/{name}", data=text.encode()))
-    folders = ["bench", "build", "finish", "commands", "runtime"]
+    folders = ["build", "finish", "commands", "runtime"]
     folders += ["devel"] if spec.variant.cuda_home or made else []
     folders += ["source"] if made else []
     folders += ["pod"] if spec.variant.command == POD else []
@@ -148,10 +102,8 @@ def render(
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
             if path.is_file()
         ]
-    facts = image_facts(config, spec.cuda.version)
-    if spec.prune and not lock.sources:
-        facts["pruned"] = [arch.name for arch in spec.architectures]
-    text = json.dumps(facts, indent=1) + "\n"
+    left = [a.name for a in spec.architectures] if spec.prune and not lock.sources else ()
+    text = json.dumps(image_facts(config, spec.cuda.version, left), indent=1) + "\n"
     files.append(ContextFile(path="runtime/image.json", data=text.encode()))
     held = constraints(config, spec, lock)
     files.append(ContextFile(path="finish/constraints.txt", data=held.encode()))
@@ -164,73 +116,134 @@ def render(
     return Context(id=spec.id, files=tuple(files))
 
 
-def with_recipe(config: Config, spec: ImageSpec, lock: ImageLock, root: Path) -> ImageLock:
-    """A lock that also knows what the build does with it: all that BuildKit is handed."""
-    digest = hashlib.sha256()
-    for file in render(config, spec, replace(lock, recipe=""), root).files:
-        digest.update(f"{file.path}\0{file.executable}\0{len(file.data)}\0".encode() + file.data)
-    return replace(lock, recipe=digest.hexdigest())
-
-
-def wheel_groups(lock: ImageLock) -> tuple[tuple[str, str, tuple[LockedWheel, ...]], ...]:
-    """The wheels as layers: name, title and wheels of each, the ones that change least first.
-
-    Those that the build compiles are groups without wheels.
-    """
-    found: dict[str, list[LockedWheel]] = {name: [] for name, _ in _GROUPS}
-    for wheel in sorted(lock.wheels.wheels):
-        found[_group(wheel)].append(wheel)
-    kept = [(name, title) for name, title in _GROUPS if found[name] or name in lock.compiled]
-    return tuple((name, title, tuple(found[name])) for name, title in kept)
-
-
-def layer_plans(
-    config: Config, spec: ImageSpec, lock: ImageLock
-) -> dict[str, tuple[LayerPlan, ...]]:
-    """The layers of an image's wheels by group, the ones that change least first."""
-    removals = [r for r in config.removals if spec.prune or not r.prune]
-    arches = [a.capability.major * 10 + a.capability.minor for a in spec.architectures]
+def _dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
+    """What the templates read, but for the stages that compile."""
+    groups = wheel_groups(lock)
+    names = tuple(name for name, _, wheels in groups if wheels)
     return {
-        name: plan_layers(title, wheels, spec.base.python, removals, arches)
-        for name, title, wheels in wheel_groups(lock)
-        if wheels
+        "id": spec.id,
+        "repository": spec.repository,
+        "folder": FOLDER,
+        "supplies": supplies(lock, names),
+        "base": {
+            "description": spec.base.description,
+            "image": lock.base.image,
+            "python": spec.base.python,
+            "packages": _packages(lock, lock.base),
+        },
+        "groups": names,
+        "layers": tuple(
+            f"{plan.title}, {plan.size / 1e6:.0f} MB, sha256:{plan.key}"
+            for plans in layer_plans(config, spec, lock).values()
+            for plan in plans
+        ),
+        "compiled": tuple(name for name, _, _ in groups if name in lock.compiled),
+        "toolkit": {
+            "archives": bool(lock.toolkit),
+            "brought": f"nvcc and the libraries of CUDA {spec.cuda.version} as one folder, "
+            + (_archives(lock, lock.toolkit) if lock.toolkit else "from the wheels above."),
+        },
+        "compat": {
+            "brought": f"NVIDIA's driver libraries {lock.compat_version}, for hosts whose own are "
+            f"older, sha256:{lock.compat.debs[0].sha256}.",
+            "folder": f"{COMPAT_FOLDER}/{spec.cuda.version}",
+        }
+        if lock.compat
+        else None,
+        "variant": _variant(spec, lock),
+        "site": f"/opt/venv/lib/python{spec.base.python}/site-packages",
+        "cuda": spec.cuda.version,
+        "environment": tuple(environment(spec.variant).items()),
+        "pod": spec.variant.command == POD,
+        "ports": tuple(str(port) for port in spec.variant.ports),
+        "workdir": spec.variant.folder,
+        "entrypoint": ENTRYPOINT,
+        "command": (spec.variant.command,),
     }
 
 
-def _group_facts(name: str, title: str, wheels: Sequence[LockedWheel]) -> dict[str, Any]:
-    """What the template of a layer of wheels reads."""
-    return {"name": name, "title": title, "megabytes": round(sum(w.size for w in wheels) / 1e6)}
+def _source(lock: ImageLock, *, shared_cache: bool) -> dict[str, Any] | None:
+    """What the stages that compile read; None for published wheels."""
+    if not lock.sources:
+        return None
+    assert lock.tools
+    return {
+        "packages": _packages(lock, lock.tool_debs),
+        "tools": _wheels(lock, "source", "What compiles", lock.tools),
+        "cuda_home": CUDA_HOME,
+        "trees": tuple(
+            {
+                "name": tree.name,
+                "brought": f"{lock.compiled[tree.name]}, from {tree.repository} at {tree.commit}.",
+            }
+            for tree in lock.sources.trees
+        ),
+        "network": "default" if shared_cache else "none",
+    }
+
+
+def _packages(lock: ImageLock, debs: DebLock | None) -> str:
+    """Says which Debian packages a step brings."""
+    return f"{len(debs.debs)} packages, {_text_of(lock, debs.name)}" if debs else ""
+
+
+def _archives(lock: ImageLock, archives: SourceLock) -> str:
+    """Says which archives of NVIDIA's a step brings."""
+    return f"{len(archives.archives)} archives, {_text_of(lock, archives.name)}"
+
+
+def _wheels(lock: ImageLock, name: str, title: str, wheels: WheelLock) -> dict[str, str]:
+    """What the template of a step that installs wheels reads; `name` is that of its list."""
+    size = sum(wheel.size for wheel in wheels.wheels) / 1e6
+    count = f"{len(wheels.wheels)} wheels, {size:.0f} MB to download"
+    return {"name": name, "brought": f"{title}: {count}, {_text_of(lock, wheels.name)}"}
+
+
+def _text_of(lock: ImageLock, name: str) -> str:
+    """Names a lock in the context, with the hash that `sha256sum` says of it."""
+    file = f"{name}.txt"
+    return f"lock/{file} sha256:{hashlib.sha256(lock.texts()[file].encode()).hexdigest()}."
 
 
 def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
     """What a variant adds, as its template reads it; None for one that adds nothing."""
     if not spec.variant.adds:
         return None
-    wheels = lock.extra_wheels.wheels if lock.extra_wheels else ()
+    debs, wheels = lock.extra_debs, lock.extra_wheels
     return {
         "description": spec.variant.description,
-        "packages": bool(lock.extra_debs and lock.extra_debs.debs),
-        "wheels": _group_facts("variant", spec.variant.name, wheels) if wheels else None,
+        "packages": _packages(lock, debs) if debs and debs.debs else "",
+        "wheels": _wheels(lock, "variant", "What the variant adds", wheels)
+        if wheels and wheels.wheels
+        else None,
         "cuda_home": spec.variant.cuda_home,
         "unpacked": [
             {
-                "name": wheels.name,
+                "name": held.name,
                 "description": extra.description,
+                "brought": ", ".join(wheel.line for wheel in held.wheels),
                 "folder": extra.unpack,
                 "links": [f"{link}={target}" for link, target in extra.links],
             }
-            for extra, wheels in zip(spec.variant.unpacked, lock.unpacked, strict=True)
+            for extra, held in zip(spec.variant.unpacked, lock.unpacked, strict=True)
         ],
     }
 
 
-def image_facts(config: Config, cuda: str) -> dict[str, Any]:
-    """What the start of a container needs to know of its image: see scripts/image/runtime."""
+def image_facts(config: Config, cuda: str, pruned: Sequence[str] = ()) -> dict[str, Any]:
+    """What the start of a container needs to know of its image: see scripts/image/runtime.
+
+    `pruned` are the architectures of a published torch that lost its code for all others.
+    """
     releases = [
         {"cuda": c.version, "driver": c.driver, "floor": c.floor, "repository": c.repository}
         for c in config.cudas
     ]
-    return {"cuda": cuda, "releases": releases}
+    return {
+        "cuda": cuda,
+        "releases": releases,
+        **({"pruned": list(pruned)} if pruned else {}),
+    }
 
 
 def whole_environment(spec: ImageSpec, note: str) -> dict[str, str]:
@@ -254,67 +267,6 @@ def environment(variant: Variant) -> dict[str, str]:
         **dict.fromkeys(VARIABLES, CONSTRAINTS),
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-    }
-
-
-def version(config: Config, spec: ImageSpec, lock: ImageLock) -> str:
-    """The version of an image, also its immutable tag: "2.11.0-sm120-runtime-<inputs>".
-
-    It ends in "-nocompat" for an image without NVIDIA's compat libraries, and in "-unlocked" where
-    the build resolved a part of the lock for itself.
-    """
-    parts = [spec.torch, spec.arch_name]
-    if spec.source.name != config.defaults.source:
-        parts.append(spec.source.name)
-    parts.append(spec.variant.name)
-    if spec.base.name != config.defaults.base:
-        parts.append(spec.base.name)
-    parts.append(lock.identity[:12])
-    parts += [] if lock.compat else ["nocompat"]
-    parts += ["unlocked"] if lock.unlocked else []
-    return "-".join(parts)
-
-
-def labels(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
-    """The labels of an image that follow from the matrix and the lock.
-
-    Keys of the standard: https://github.com/opencontainers/image-spec/blob/v1.1.0/annotations.md
-    """
-    arches = ", ".join(
-        f"{a.name} ({a.family}: {', '.join(a.examples)})" for a in spec.architectures
-    )
-    standard = {
-        "title": spec.repository,
-        "description": f"PyTorch {spec.torch} for CUDA {spec.cuda.version} on {arches}",
-        "version": version(config, spec, lock),
-        "source": config.homepage,
-        "url": config.homepage,
-        "licenses": LICENSES,
-        "base.name": spec.base.image(spec.cuda.version) or spec.base.name,
-    }
-    ours = {
-        "id": spec.id,
-        "cuda": spec.cuda.version,
-        "torch": spec.torch,
-        "triton": lock.triton,
-        "python": spec.base.python,
-        "arches": " ".join(spec.arches),
-        **(
-            {f"{tree.name}.commit": tree.commit for tree in lock.sources.trees}
-            if lock.sources
-            else {}
-        ),
-        "source": spec.source.name,
-        "variant": spec.variant.name,
-        "compat": lock.compat_version,
-        "lock": f"sha256:{lock.digest}",
-        "inputs": f"sha256:{lock.identity}",
-        **({"unlocked": "yes"} if lock.unlocked else {}),
-        **({"pruned": "yes"} if spec.prune else {}),
-    }
-    return {
-        **{f"org.opencontainers.image.{key}": value for key, value in standard.items()},
-        **{f"{LABEL_PREFIX}.{key}": value for key, value in ours.items()},
     }
 
 
@@ -342,6 +294,15 @@ def write_context(context: Context, folder: Path, *, keep: bool = False) -> None
             outputs.mark(made, made)
 
 
+def is_context(folder: Path) -> bool:
+    """Whether a folder is the context of the image whose identifier is its name."""
+    try:
+        with (folder / "Dockerfile").open(encoding="utf-8", errors="replace") as stream:
+            return stream.readline() == f"# torch-images {folder.name}\n"
+    except OSError:
+        return False
+
+
 def quoted(value: str) -> str:
     """A Dockerfile word that means exactly `value`: in double quotes, nothing in it expanded."""
     if not value.isprintable():
@@ -367,12 +328,6 @@ class _Safe(str):
     __slots__ = ()
 
 
-def _group(wheel: LockedWheel) -> str:
-    if wheel.name in ("torch", "triton"):
-        return wheel.name
-    return "cuda" if wheel.of_cuda else "python"
-
-
 def _finalize(value: Any) -> Any:
     """Let only plain text into a template where no filter has made it safe."""
     if not isinstance(value, _Safe) and not _PLAIN.fullmatch(str(value)):
@@ -391,7 +346,7 @@ def _environment(folder: Path) -> jinja2.Environment:
         finalize=_finalize,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=False,
+        keep_trailing_newline=True,
         autoescape=False,  # noqa: S701  a Dockerfile is not HTML; `finalize` guards it
     )
     environment.filters |= {"comment": comment, "exec_form": exec_form, "quoted": quoted}

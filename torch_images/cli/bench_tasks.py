@@ -20,7 +20,7 @@ RESULT, REPORT = "result.json", "README.md"
     help={
         "image": "tag, image id or identifier",
         "gpus": "which to measure: all, a number, or device=0,1",
-        "select": "only cases that match this glob; `torch-bench --list` in the image names them",
+        "select": "only cases that match this glob; `python scripts/bench --list` names them",
         "output": "folder for the result, its report and plots, else build/bench/IDENTIFIER",
     },
 )
@@ -33,12 +33,13 @@ def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: 
 
     options = with_gpus(gpus)
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
-    reference, planned = identify(config, image, workspace, engine)
-    folder = Path(output) if output else workspace.output / "bench" / planned.spec.id
+    reference, plan = identify(config, image, workspace, engine)
+    folder = Path(output) if output else workspace.output / "bench" / plan.spec.id
     _require_ours(folder)
     with engine.container(engine.inspect(reference).id, shm_size="2g", **options) as container:
         command = ["docker", "exec", "--env=TORCH_IMAGE_QUIET=1", container.id]
-        command += ["torch-entrypoint", "torch-bench", f"--select={select}"]
+        container.put("/run", {f"bench/{path.name}": path.read_bytes() for path in _cases()})
+        command += ["torch-entrypoint", "python", "/run/bench", f"--select={select}"]
         done = Runner().run(command, check=False, show_errors=True)
     if done.code:
         raise TorchImagesError("torch-bench failed, see above")
@@ -79,6 +80,11 @@ def bench_compare(c: Context, first: str, second: str, json: bool = False) -> No
     found = stage.compare(a, b)
     rows = [{**asdict(d), "ratio": d.ratio, "verdict": d.verdict} for d in found]
     print(verb.as_json(rows) if json else stage.compared(a, b, found))
+
+
+def _cases() -> list[Path]:
+    """The program that measures. No image has it: a new case would be a new image."""
+    return sorted((verb.ROOT / "scripts" / "bench").glob("*.py"))
 
 
 def _path(word: str) -> Path:

@@ -11,9 +11,8 @@ from typing import Any
 
 from torch_images.build import bake
 from torch_images.build.bake import BuildOptions
-from torch_images.build.build import BuildResult
 from torch_images.build.diskspace import disk_needed
-from torch_images.build.plan import ImagePlan, pair
+from torch_images.build.plan import LockedImage, plan_image
 from torch_images.config.types import Config
 from torch_images.fetch.update import UNCHANGED, Finding
 from torch_images.host.workspace import Workspace
@@ -23,6 +22,7 @@ from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.sources import SourceLock
 from torch_images.oci.diff import Difference
 from torch_images.publish import tag, tag_rules
+from torch_images.publish.pipeline import Made
 from torch_images.publish.tag_rules import Move
 from torch_images.verify.reproduce import IDENTICAL, SAME_CONTENT, Verdict
 from torch_images.verify.verify import VerifyReport
@@ -30,7 +30,7 @@ from torch_images.verify.verify import VerifyReport
 
 def plan(
     config: Config,
-    planned: Sequence[ImagePlan],
+    images: Sequence[LockedImage],
     options: BuildOptions,
     workspace: Workspace,
     builder: Builder,
@@ -38,27 +38,24 @@ def plan(
     """What a build would do; `builder` is the machine that it is planned for."""
     lines = []
     if options.compat == "off":
-        without = [replace(p.lock, compat=None) for p in planned]
-        planned = [
-            pair(config, p.spec, lock, workspace.root)
-            for p, lock in zip(planned, without, strict=True)
-        ]
-    for image in planned:
+        images = [replace(image, lock=replace(image.lock, compat=None)) for image in images]
+    for image in images:
         wheels, debs = len(image.lock.all_wheels), len(image.lock.all_debs)
         holds = f"torch {image.spec.torch}, {wheels} wheels, {debs} Debian packages"
+        names = tag.tags(config, plan_image(config, image, workspace.root))
         lines += [
             f"would build {image.spec.id}",
             f"  {holds}, lock {image.lock.digest[:12]}",
-            f"  compat {image.lock.compat_version} ({options.compat})",
-            f"  tags: {', '.join(tag.tags(config, image))}",
+            f"  compat {image.lock.compat_version or 'none'} ({options.compat})",
+            f"  tags: {', '.join(names)}",
             *(f"  {line}" for line in compiling(image, options, builder)),
         ]
     command = bake.bake_command((workspace.output / "docker-bake.json",), options)
-    lines.append(f"  disk: about {disk_needed(planned) / 1e9:.0f} GB from nothing")
+    lines.append(f"  disk: about {disk_needed(images) / 1e9:.0f} GB from nothing")
     return "\n".join([*lines, f"  {shlex.join(command)}"])
 
 
-def compiling(image: ImagePlan, options: BuildOptions, builder: Builder) -> list[str]:
+def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> list[str]:
     """What compiling an image takes: nothing, for published wheels."""
     lock, spec = image.lock, image.spec
     if not lock.sources:
@@ -93,24 +90,23 @@ def exported(folder: Path, files: Sequence[Path]) -> str:
     return "\n".join([*lines, f"in {folder}"])
 
 
-def outcome(
-    result: BuildResult, proof: VerifyReport | None, tags: tuple[str, ...]
-) -> dict[str, Any]:
-    """A finished build as plain data; `proof` is None for one that was not verified."""
-    found: dict[str, Any] = {}
+def outcome(made: Made) -> dict[str, Any]:
+    """A finished build as plain data."""
+    result, proof, lock = made.result, made.report, made.result.plan.lock
+    proved: dict[str, Any] = {}
     if proof:
         counts = {o: proof.count(o) for o in ("passed", "failed", "skipped")}
-        found = {"observed": dict(proof.observed), "checks": counts}
+        proved = {"observed": dict(proof.observed), "checks": counts}
     return {
-        "id": result.planned.spec.id,
+        "id": result.plan.spec.id,
         "digest": result.digest,
-        "lock": f"sha256:{result.planned.lock.digest}",
-        "unlocked": result.planned.lock.unlocked,
-        "compat": result.planned.lock.compat_version,
+        "lock": f"sha256:{lock.digest}",
+        "unlocked": lock.unlocked,
+        "compat": lock.compat_version or None,
         "size": result.size,
         "seconds": {"build": round(result.seconds, 1), "verify": proof.seconds if proof else None},
-        "tags": list(tags),
-        **found,
+        "tags": list(made.tags),
+        **proved,
     }
 
 
@@ -121,7 +117,7 @@ def built(done: dict[str, Any]) -> str:
         f"\n{done['id']}",
         f"  digest    {done['digest']}",
         f"  lock      {done['lock']}" + (" (unlocked)" if done["unlocked"] else ""),
-        f"  compat    {done['compat']}",
+        f"  compat    {done['compat'] or 'none'}",
         f"  size      {done['size'] / 1e9:.2f} GB unpacked",
     ]
     if "checks" not in done:

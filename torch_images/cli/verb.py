@@ -22,6 +22,7 @@ from invoke.tasks import task
 from torch_images.interrupts import CODE, raise_from_now_on
 
 if TYPE_CHECKING:
+    from torch_images.build.bake import BuildOptions
     from torch_images.build.plan import ImagePlan
     from torch_images.config.types import Config
     from torch_images.host.engine import Engine
@@ -125,7 +126,38 @@ def registry_lookup(retries: int) -> Callable[[str], TagTarget | None]:
     return lambda name: retry(functools.partial(lookup, name, run), retries=retries, say=say)
 
 
-def progress(wanted: str) -> str:
+def build_options(
+    *,
+    progress: str,
+    mirror: list[str] | None,
+    compat: str,
+    jobs: str,
+    cache_from: list[str] | None = None,
+    cache_to: list[str] | None = None,
+    **flags: Any,
+) -> BuildOptions:
+    """The options of a build, from the words of a command line.
+
+    Raises UsageError for a word that none of them knows.
+    """
+    from torch_images.build.bake import BuildOptions
+    from torch_images.config.types import COMPAT_MODES
+    from torch_images.errors import UsageError, suggest
+
+    if compat not in COMPAT_MODES:
+        raise UsageError(f"unknown compat mode '{compat}'", suggest(compat, COMPAT_MODES))
+    return BuildOptions(
+        progress=_progress(progress),
+        mirrors=mirrors(mirror),
+        compat=compat,
+        jobs=number("--jobs", jobs, least=1) if jobs else 0,
+        cache_from=tuple(cache_from or ()),
+        cache_to=tuple(cache_to or ()),
+        **flags,
+    )
+
+
+def _progress(wanted: str) -> str:
     """The word after --progress. Raises UsageError for one that BuildKit does not know."""
     from torch_images.errors import UsageError
 
@@ -155,7 +187,7 @@ def engine(*, bootstraps: bool = False) -> Engine:
 def verified(
     image: str,
     config: Config,
-    planned: ImagePlan,
+    plan: ImagePlan,
     workspace: Workspace,
     engine: Engine,
     *,
@@ -166,9 +198,9 @@ def verified(
     from torch_images.host.runner import Runner
     from torch_images.verify.verify import verify
 
-    print(f"verifying {planned.spec.id}", file=sys.stderr)
+    print(f"verifying {plan.spec.id}", file=sys.stderr)
     run = Runner()
-    return verify(image, config, planned, workspace, engine=engine, run=run, reuse=reuse, gpus=gpus)
+    return verify(image, config, plan, workspace, engine=engine, run=run, reuse=reuse, gpus=gpus)
 
 
 def say(text: str) -> None:

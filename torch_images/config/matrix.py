@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
@@ -18,6 +19,9 @@ from torch_images.config.types import (
     target_range,
 )
 from torch_images.errors import UsageError, suggest
+
+# What an identifier has after its architectures.
+_PTX, _PRUNED = "_ptx", "_pruned"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,7 @@ class ImageSpec:
     def arch_name(self) -> str:
         """The part of the identifier: "all", "sm120", several as "sm90_sm120", "sm90_pruned"."""
         names = "all" if self.every_arch else "_".join(a.capability.sm for a in self.architectures)
-        return names + ("_ptx" if self.ptx else "") + ("_pruned" if self.prune else "")
+        return names + (_PTX if self.ptx else "") + (_PRUNED if self.prune else "")
 
     @property
     def arches(self) -> tuple[str, ...]:
@@ -54,6 +58,44 @@ class ImageSpec:
         """The stable identifier, such as "cu130-sm120-wheel-bookworm-runtime"."""
         parts = (self.cuda.short, self.arch_name, self.source.name, self.base.name)
         return "-".join((*parts, self.variant.name))
+
+    @classmethod
+    def parse(cls, identifier: str, config: Config) -> ImageSpec:
+        """The image with this identifier, also one of several architectures, with PTX, or pruned.
+
+        The inverse of `id`. Raises UsageError for text that is no identifier, with suggestions, and
+        for an image that is not built, with the reason.
+        """
+        short, _, rest = identifier.partition("-")
+        arches, _, rest = rest.partition("-")
+        cuda = next((c for c in config.cudas if c.short == short), None)
+        names = _arch_names(config, arches)
+        axes = (config.sources, config.bases, config.variants)
+        for source, base, variant in itertools.product(*axes):
+            if cuda and names and rest == f"{source.name}-{base.name}-{variant.name}":
+                spec = choose(
+                    config,
+                    cuda=cuda.name,
+                    arch=names,
+                    source=source.name,
+                    base=base.name,
+                    variant=variant.name,
+                )
+                spec = replace(spec, prune=arches.endswith(_PRUNED))
+                if spec.id == identifier:
+                    return spec
+        known = (spec.id for spec in matrix(config))
+        raise UsageError(f"no image '{identifier}' in the matrix", suggest(identifier, known))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The words after `invoke build` that build this image, whatever the defaults are."""
+        arches = "all" if self.every_arch else ",".join(a.name for a in self.architectures)
+        return (
+            *("--cuda", self.cuda.name, "--arch", f"{arches}+PTX" if self.ptx else arches),
+            *("--source", self.source.name, "--base", self.base.name),
+            *("--variant", self.variant.name, *(["--prune"] if self.prune else [])),
+        )
 
     @property
     def repository(self) -> str:
@@ -168,12 +210,18 @@ def select(config: Config, pattern: str) -> tuple[ImageSpec, ...]:
     return chosen
 
 
-def find(config: Config, identifier: str) -> ImageSpec:
-    """The image of the matrix with exactly this identifier. Raises UsageError with a suggestion."""
-    specs = {spec.id: spec for spec in matrix(config)}
-    if identifier not in specs:
-        raise UsageError(f"no image '{identifier}' in the matrix", suggest(identifier, specs))
-    return specs[identifier]
+def chosen(
+    config: Config, pattern: str, axes: Mapping[str, str], *, prune: bool = False
+) -> tuple[ImageSpec, ...]:
+    """The images that match a glob, or, without one, the image with some values of axes.
+
+    A value "" is the default. Raises UsageError for both, and as `select` and `choose` do.
+    """
+    named = {axis: value for axis, value in axes.items() if value}
+    if pattern and named:
+        raise UsageError("--select and single axes exclude each other", "give one or the other")
+    specs = select(config, pattern) if pattern else (choose(config, **named),)
+    return tuple(replace(spec, prune=prune) for spec in specs)
 
 
 def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
@@ -195,6 +243,17 @@ def describe(spec: ImageSpec) -> dict[str, str | list[str]]:
         "torch": spec.torch,
         "repository": spec.repository,
     }
+
+
+def _arch_names(config: Config, text: str) -> str:
+    """The architectures of an identifier as `--arch` has them; "" for what names none."""
+    text = text.removesuffix(_PRUNED)
+    words, plus = text.removesuffix(_PTX), "+PTX" if text.endswith(_PTX) else ""
+    if words == "all":
+        return f"all{plus}"
+    by_sm = {a.capability.sm: a.name for a in config.architectures}
+    names = [by_sm.get(word, "") for word in words.split("_")]
+    return ",".join(names) + plus if all(names) else ""
 
 
 class _Named(Protocol):

@@ -99,9 +99,9 @@ class ParentImages:
             return {f"wheels-{name}": self._contexts(None, ls)[-1] for name, ls in groups.items()}
         layers = [x for ls in groups.values() for x in ls]
         if not compiles and not self._engine:  # an engine keeps the libraries for other images
-            return {"wheels": self._contexts(base, layers)[-1]}
-        libraries, wheels = self._contexts(base, layers, len(groups.get("cuda", ())))
-        return {"libraries": libraries, "wheels": wheels} if compiles else {"wheels": wheels}
+            return {"parent": self._contexts(base, layers)[-1]}
+        libraries, parent = self._contexts(base, layers, len(groups.get("cuda", ())))
+        return {"libraries": libraries, "parent": parent} if compiles else {"parent": parent}
 
     def _contexts(self, base: Layout | None, layers: Layers, *counts: int) -> list[str]:
         """The contexts with the first layers on the layout of a base, so many, and with all.

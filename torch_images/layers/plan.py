@@ -12,12 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch_images.config.types import Removal
+from torch_images.config.matrix import ImageSpec
+from torch_images.config.types import Config, Removal
+from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.wheels import LockedWheel
 from torch_images.oci.layout import COMPRESSOR
 
 # Raise when the same wheels give another layer than before.
 _RECIPE = 2
+
+# The groups of wheels, the ones that change least first: name and title.
+_GROUPS = (
+    ("cuda", "CUDA libraries"),
+    ("torch", "PyTorch"),
+    ("triton", "Triton"),
+    ("python", "Python packages"),
+)
 
 # Bytes of a wheel from which on it is a layer of its own.
 _LARGE = 20_000_000
@@ -55,6 +65,31 @@ class LayerPlan:
         return hashlib.sha256(json.dumps(self.facts).encode()).hexdigest()
 
 
+def wheel_groups(lock: ImageLock) -> tuple[tuple[str, str, tuple[LockedWheel, ...]], ...]:
+    """The wheels as layers: name, title and wheels of each, the ones that change least first.
+
+    Those that the build compiles are groups without wheels.
+    """
+    found: dict[str, list[LockedWheel]] = {name: [] for name, _ in _GROUPS}
+    for wheel in sorted(lock.wheels.wheels):
+        found[_group(wheel)].append(wheel)
+    kept = [(name, title) for name, title in _GROUPS if found[name] or name in lock.compiled]
+    return tuple((name, title, tuple(found[name])) for name, title in kept)
+
+
+def layer_plans(
+    config: Config, spec: ImageSpec, lock: ImageLock
+) -> dict[str, tuple[LayerPlan, ...]]:
+    """The layers of an image's wheels by group, the ones that change least first."""
+    removals = [r for r in config.removals if spec.prune or not r.prune]
+    arches = [a.capability.major * 10 + a.capability.minor for a in spec.architectures]
+    return {
+        name: plan_layers(title, wheels, spec.base.python, removals, arches)
+        for name, title, wheels in wheel_groups(lock)
+        if wheels
+    }
+
+
 def plan_layers(
     title: str,
     wheels: Sequence[LockedWheel],
@@ -79,3 +114,9 @@ def plan_layers(
         cut = tuple(sorted(set(arches))) if any(r.code for r in ours) else ()
         found.append(LayerPlan(title=name, wheels=held, python=python, removals=ours, arches=cut))
     return tuple(found)
+
+
+def _group(wheel: LockedWheel) -> str:
+    if wheel.name in ("torch", "triton"):
+        return wheel.name
+    return "cuda" if wheel.of_cuda else "python"

@@ -46,8 +46,7 @@ class ImageLock:
     `extra_debs` are what a variant adds to the plain image, None where it adds nothing. `sources`
     is set where torch and Triton are compiled, and missing in `wheels` then; `tools` and
     `tool_debs` are what compiles them and does not stay. `toolkit` is NVIDIA's compiler, where it
-    does not come as wheels, `unpacked` are wheels that are not installed. `recipe` is what the
-    build does with them, as a SHA-256 in hexadecimal.
+    does not come as wheels, `unpacked` are wheels that are not installed.
     """
 
     wheels: WheelLock
@@ -62,7 +61,6 @@ class ImageLock:
     tool_debs: DebLock | None = None
     toolkit: SourceLock | None = None
     unpacked: tuple[WheelLock, ...] = ()
-    recipe: str = ""
 
     @property
     def date(self) -> dt.date:
@@ -83,11 +81,6 @@ class ImageLock:
         return hashlib.sha256("".join(self.texts().values()).encode()).hexdigest()
 
     @property
-    def identity(self) -> str:
-        """SHA-256 over its locks and the recipe, in hexadecimal: equal ones make equal content."""
-        return hashlib.sha256(f"{self.digest} {self.recipe}".encode()).hexdigest()
-
-    @property
     def unlocked(self) -> bool:
         """Whether a build had to resolve a part of it for itself."""
         others = (self.extra_debs, self.tool_debs, self.sources)
@@ -95,8 +88,8 @@ class ImageLock:
 
     @property
     def compat_version(self) -> str:
-        """The version of NVIDIA's compat package in the image, or "none"."""
-        return self.compat.debs[0].version if self.compat else "none"
+        """The version of NVIDIA's compat package in the image; "" for an image without."""
+        return self.compat.debs[0].version if self.compat else ""
 
     @property
     def all_wheels(self) -> tuple[LockedWheel, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 
+from torch_images.build import labels
 from torch_images.build.plan import CANDIDATE
-from torch_images.build.render import LABEL_PREFIX
+from torch_images.build.render import is_context
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
@@ -27,7 +28,7 @@ def clean(
     """
     lines = []
     for folder in sorted(workspace.output.glob("cu*")):
-        if folder.is_symlink() or not (folder / "layers.json").is_file():
+        if folder.is_symlink() or not is_context(folder):
             continue  # no context of ours
         shutil.rmtree(folder)
         lines.append(f"removed {folder.relative_to(workspace.root)}")
@@ -35,7 +36,7 @@ def clean(
         for name in engine.tags(prefix):
             engine.untag(name)
             lines.append(f"removed image {name}")
-    for image in engine.ours(f"{LABEL_PREFIX}.id", PARENT_IMAGES) if images else ():
+    for image in engine.ours(labels.ID, PARENT_IMAGES) if images else ():
         name = ", ".join(image.tags) or f"{image.id}, which had no tag any more"
         if image.in_use:
             lines.append(f"left image {name}: a container uses it")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from torch_images.build.render import LABEL_PREFIX
+from torch_images.build import labels
 from torch_images.errors import UsageError
 from torch_images.host.cache import mark
 from torch_images.host.engine import Engine, OurImage
@@ -85,7 +85,7 @@ def images(engine: Engine) -> tuple[Item, ...]:
     """Images of ours that no container uses, with or without a tag, and what they start from."""
     return tuple(
         Item(name=_name(found), size=found.size, used=found.tagged, image=found.id)
-        for found in engine.ours(f"{LABEL_PREFIX}.id", PARENT_IMAGES)
+        for found in engine.ours(labels.ID, PARENT_IMAGES)
         if not found.in_use
     )
 

@@ -10,10 +10,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch_images.build import labels
 from torch_images.build.plan import ImagePlan
-from torch_images.build.render import LABEL_PREFIX, wheel_groups
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
+from torch_images.layers.plan import wheel_groups
 from torch_images.verify.identify import VerifiedImage
 
 SCHEMA = 1
@@ -43,9 +44,9 @@ def describe(
     `document` and `history` are its OCI manifest and the history in its configuration, from where
     it is stored; `references` are its names in a registry.
     """
-    info, spec, lock, report = image.info, image.planned.spec, image.planned.lock, image.report
-    layers = _layers(document, history, engine.layer_sizes(info.id), image.planned)
-    label = {key.removeprefix(f"{LABEL_PREFIX}."): value for key, value in info.labels.items()}
+    info, spec, lock, report = image.info, image.plan.spec, image.plan.lock, image.report
+    layers = _layers(document, history, engine.layer_sizes(info.id), image.plan)
+    said = labels.read(info.labels)
     return {
         "schema": SCHEMA,
         "id": spec.id,
@@ -53,11 +54,11 @@ def describe(
         "digest": info.id,
         "config": document["config"]["digest"],
         "created": info.created,
-        "version": info.labels["org.opencontainers.image.version"],
-        "revision": info.labels.get("org.opencontainers.image.revision", ""),
-        "lock": label["lock"],
-        "inputs": label["inputs"],
-        "compat": label["compat"],
+        "version": said.version,
+        "revision": said.revision,
+        "lock": said.lock,
+        "inputs": said.inputs,
+        "compat": said.compat,
         "unlocked": lock.unlocked,
         "versions": {name: report.observed[name] for name in ("cuda", "torch", "triton", "python")},
         "arches": {
@@ -99,7 +100,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         *((name.capitalize(), version) for name, version in found["versions"].items()),
         *((f"Runs on {arch}", how) for arch, how in found["arches"].items()),
         ("Driver", f"{found['driver']['native']} or newer"),
-        ("Compat libraries", found["compat"]),
+        ("Compat libraries", found["compat"] or "none"),
         ("Features", ", ".join(found["features"])),
         ("Inputs", f"`{found['inputs']}`" + (" (unlocked)" if found["unlocked"] else "")),
         ("Lock", f"`{found['lock']}`"),
@@ -123,12 +124,12 @@ def _layers(
     document: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
     unpacked: Sequence[int],
-    planned: ImagePlan,
+    plan: ImagePlan,
 ) -> list[dict[str, Any]]:
     """The layers, the lowest first; `unpacked` has a size for each step, empty ones included."""
     steps = zip(history, unpacked, strict=True)
     full = [(step, size) for step, size in steps if not step.get("empty_layer")]
-    groups = wheel_groups(planned.lock)
+    groups = wheel_groups(plan.lock)
     # In their order: what is compiled, and, on an image as base, what is copied onto it.
     titles = {
         "install-compiled": iter([title for _, title, wheels in groups if not wheels]),

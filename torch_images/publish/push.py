@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from torch_images.build import labels
 from torch_images.build.build import revision
-from torch_images.build.plan import plan
-from torch_images.build.render import version
+from torch_images.build.plan import plan_images, version
 from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import PublishError, PushError, UsageError, VerifyError
@@ -23,7 +23,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.publish import registry
-from torch_images.publish.tag_rules import TAKEN, Move, TagTarget, moves, observed
+from torch_images.publish.tag_rules import TAKEN, Move, TagTarget, observed, plan_moves
 from torch_images.verify.identify import VerifiedImage
 
 _DONE = ("Pushed", "Layer already exists", "Mounted from")
@@ -65,23 +65,25 @@ def preview(
     workspace: Workspace,
     run: Runner,
 ) -> tuple[Move, ...]:
-    """What tagging, or pushing, would do to each name; `look` says who has it now.
+    """What tagging, or pushing, would do to each name; `lookup(name)`: its current target, or None.
 
     Raises VerifyError where the image is not what its tags would say, PublishError where its
     immutable tag names another image.
     """
-    info = image.info
-    names = observed(config, image.planned.spec, info.labels, image.report.observed)
-    ours = TagTarget.of(info.id, info.created, info.labels)
-    found = moves(names, ours, namespace, lookup, partial(_descends, workspace=workspace, run=run))
-    for move in found:
+    info, said = image.info, labels.read(image.info.labels)
+    names = observed(config, image.plan.spec, said, image.report.observed)
+    ours = TagTarget.of(info.id, info.created, said)
+    moves = plan_moves(
+        names, ours, namespace, lookup, partial(_descends, workspace=workspace, run=run)
+    )
+    for move in moves:
         if move.state == TAKEN:
             raise PublishError(
                 f"{move.reference} names another image and never moves: {move.reason}",
                 "the inputs are the same, so use that one; to publish anew, change an input "
                 "(`invoke lock`)",
             )
-    return found
+    return moves
 
 
 def unpublished(
@@ -93,10 +95,8 @@ def unpublished(
     workspace: Workspace,
 ) -> list[tuple[ImageSpec, str]]:
     """The images whose inputs nobody has published yet, each with the name it will have."""
-    names = [
-        f"{namespace}/{p.spec.repository}:{version(config, p.spec, p.lock)}"
-        for p in plan(config, specs, workspace.root, workspace.locks)
-    ]
+    plans = plan_images(config, specs, workspace.root, workspace.locks)
+    names = [f"{namespace}/{p.spec.repository}:{version(config, p)}" for p in plans]
     with ThreadPoolExecutor(max_workers=8) as pool:
         held = pool.map(lookup, names)
     return [(s, name) for s, name, h in zip(specs, names, held, strict=True) if h is None]
@@ -108,12 +108,12 @@ def in_engine(reference: str, engine: Engine) -> TagTarget | None:
         info = engine.inspect(reference)
     except UsageError:
         return None
-    return TagTarget.of(info.id, info.created, info.labels)
+    return TagTarget.of(info.id, info.created, labels.read(info.labels))
 
 
 def push(
     digest: str,
-    planned: Sequence[Move],
+    moves: Sequence[Move],
     engine: Engine,
     *,
     retries: int,
@@ -127,7 +127,7 @@ def push(
     reached are as before.
     """
     retry = partial(registry.retry, retries=retries, say=say, progress=lambda: transfer.done)
-    for move in planned:
+    for move in moves:
         if move.changes:
             engine.tag(digest, *move.reference.rsplit(":", 1))
             retry(partial(_send, move.reference, engine, transfer))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from torch_images.build.render import LABEL_PREFIX
+from torch_images.build import labels
 from torch_images.errors import CommandError, NetworkError, UsageError, shown
 from torch_images.host.runner import Runner
 from torch_images.jsondoc import MalformedError, member, optional, parse
@@ -45,17 +45,16 @@ def lookup(reference: str, run: Runner) -> TagTarget | None:
         if not _DIGEST.fullmatch(digest):
             raise MalformedError(f"{shown(digest)} is not a digest")
         image = optional(found, "image", kind=dict)
-        labels = optional(optional(image, "config", kind=dict), "Labels", kind=dict)
+        held = optional(optional(image, "config", kind=dict), "Labels", kind=dict)
         created = optional(image, "created", kind=str)
-        texts = {name: member(labels, name, kind=str) for name in labels}
-        torch = texts.get(f"{LABEL_PREFIX}.torch", "0")
-        if not is_version(torch):
-            raise MalformedError(f"its torch is {shown(torch)}, which is no version")
-    return TagTarget.of(digest, created, texts)
+        said = labels.read({name: member(held, name, kind=str) for name in held})
+        if said.torch and not is_version(said.torch):
+            raise MalformedError(f"its torch is {shown(said.torch)}, which is no version")
+    return TagTarget.of(digest, created, said)
 
 
 def contents(reference: str, run: Runner) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The manifest of a published image, and its history. Raises as `holder` does."""
+    """The manifest of a published image, and its history. Raises as `lookup` does."""
     found = _inspect(reference, run)
     if found is None:
         raise UsageError(f"{reference} is not in its registry", "push it first")

@@ -19,7 +19,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-from torch_images.build.render import LABEL_PREFIX
+from torch_images.build import labels
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, UsageError, shown
 from torch_images.host.network import Network, cause
@@ -43,8 +43,8 @@ def body(
     With `geforce`, it names only machines on which GeForce GPUs work, too: compat libraries do not
     run on those.
     """
-    pods, spec = config.pods, image.planned.spec
-    version = image.info.labels["org.opencontainers.image.version"]
+    pods, spec = config.pods, image.plan.spec
+    version = labels.read(image.info.labels).version
     suffix = " geforce" if geforce else ""
     return {
         "name": f"{config.owner}/{spec.repository}:{short(config, spec)}{suffix}",
@@ -71,9 +71,8 @@ def hosts(config: Config, image: VerifiedImage, *, geforce: bool) -> list[str]:
     A machine that reports a version has at least that version's first driver. Those that only
     NVIDIA's compat library serves are among them.
     """
-    spec = image.planned.spec
-    found = image.info.labels.get(f"{LABEL_PREFIX}.compat", "none")
-    compat = "" if found == "none" else found.partition("-")[0]
+    spec = image.plan.spec
+    compat = labels.read(image.info.labels).compat.partition("-")[0]
     arch = spec.architectures[-1]
     gpu = Gpu(name="GPU", capability=arch.capability, architecture=arch, geforce=geforce)
     return [
@@ -85,17 +84,17 @@ def hosts(config: Config, image: VerifiedImage, *, geforce: bool) -> list[str]:
 
 def readme(image: VerifiedImage, template: Mapping[str, Any]) -> str:
     """What a template's page says, Markdown."""
-    labels, seen = image.info.labels, image.report.observed
+    said, seen = labels.read(image.info.labels), image.report.observed
     rows = "\n".join(
         f"| {name} | {seen[key]} |"
         for name, key in (("PyTorch", "torch"), ("CUDA", "cuda"), ("Triton", "triton"))
     )
     return (
-        f"# {template['name']}\n\n{labels['org.opencontainers.image.description']}.\n\n"
+        f"# {template['name']}\n\n{said.description}.\n\n"
         f"| | |\n|---|---|\n{rows}\n| Image | `{template['image']}` |\n\n"
         "Each start says which libcuda it uses and why; `cuda-doctor` prints the whole reasoning. "
         f"Files in `{template['mounts']['persistent']['path']}` outlive the pod's restarts.\n\n"
-        f"{labels['org.opencontainers.image.url']}\n"
+        f"{said.url}\n"
     )
 
 

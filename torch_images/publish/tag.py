@@ -5,8 +5,7 @@ A tag says only what was proved: nothing here tags without a passing report of t
 
 from __future__ import annotations
 
-from torch_images.build.plan import ImagePlan
-from torch_images.build.render import version
+from torch_images.build.plan import ImagePlan, version
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
 from torch_images.host.engine import Engine
@@ -17,30 +16,28 @@ from torch_images.verify.verify import (
 )
 
 
-def tags(config: Config, planned: ImagePlan) -> tuple[str, ...]:
+def tags(config: Config, plan: ImagePlan) -> tuple[str, ...]:
     """The local tags of an image: the one that names its inputs, then the short one to type.
 
     They are this machine's own and follow its last build; see tag_rules.py for those of a
     registry.
     """
-    spec = planned.spec
-    names = version(config, spec, planned.lock), short(config, spec)
+    spec = plan.spec
+    names = version(config, plan), short(config, spec)
     return tuple(f"{spec.repository}:{name}" for name in names)
 
 
-def tag(
-    config: Config, planned: ImagePlan, report: VerifyReport, engine: Engine
-) -> tuple[str, ...]:
+def tag(config: Config, plan: ImagePlan, report: VerifyReport, engine: Engine) -> tuple[str, ...]:
     """Give an image its tags and drop its candidate tag.
 
     Raises VerifyError, and tags nothing, unless the report is a pass of exactly this image.
     """
     require(report)
-    if engine.inspect(planned.candidate).id != report.digest:
-        raise VerifyError(f"the report is of {report.digest}, not of {planned.candidate}")
-    found = tags(config, planned)
-    for name in found:
+    if engine.inspect(plan.candidate).id != report.digest:
+        raise VerifyError(f"the report is of {report.digest}, not of {plan.candidate}")
+    names = tags(config, plan)
+    for name in names:
         repository, _, label = name.rpartition(":")
         engine.tag(report.digest, repository, label)
-    engine.untag(planned.candidate)
-    return found
+    engine.untag(plan.candidate)
+    return names

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from torch_images.build.render import LABEL_PREFIX
+from torch_images.build.labels import ImageLabels
 from torch_images.config.matrix import ImageSpec, unusual
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
@@ -56,13 +56,13 @@ class TagTarget:
     revision: str = ""
 
     @classmethod
-    def of(cls, digest: str, created: str, labels: Mapping[str, str]) -> TagTarget:
+    def of(cls, digest: str, created: str, labels: ImageLabels) -> TagTarget:
         """From what an engine or a registry says of an image."""
         return cls(
             digest=digest,
-            torch=labels.get(f"{LABEL_PREFIX}.torch", "0"),
+            torch=labels.torch or "0",
             created=created[:10],
-            revision=labels.get("org.opencontainers.image.revision", ""),
+            revision=labels.revision,
         )
 
 
@@ -103,7 +103,7 @@ def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
 
 
 def observed(
-    config: Config, spec: ImageSpec, labels: Mapping[str, str], facts: Mapping[str, str]
+    config: Config, spec: ImageSpec, labels: ImageLabels, facts: Mapping[str, str]
 ) -> Names:
     """The tags that an image has earned; `facts` is what its verification observed in it.
 
@@ -117,32 +117,30 @@ def observed(
     for name, (seen, claimed) in found.items():
         if seen != claimed:
             raise VerifyError(f"verification saw {name} {seen or 'none'}, the tag says {claimed}")
-    lacks = labels.get(f"{LABEL_PREFIX}.unlocked") or (
-        labels.get(f"{LABEL_PREFIX}.compat") == "none"
-    )
     return Names(
         repository=spec.repository,
-        immutable=labels["org.opencontainers.image.version"],
-        floating=() if lacks else floating(config, spec),
+        immutable=labels.version,
+        floating=floating(config, spec) if labels.complete else (),
     )
 
 
-def moves(
+def plan_moves(
     names: Names,
     ours: TagTarget,
     namespace: str,
     lookup: Callable[[str], TagTarget | None],
     descends: Callable[[str, str], bool],
 ) -> tuple[Move, ...]:
-    """What becomes of each tag; `look` says who has it now, `descends` whether a commit does.
+    """What becomes of each tag.
 
-    All are looked for at once, because a registry may be far away.
+    `lookup(reference)`: current target or None. `descends(a, b)`: whether commit a
+    follows commit b. All names are looked up at once, because a registry may be far away.
     """
     references = names.references(namespace)
     with ThreadPoolExecutor(len(references)) as pool:
-        holders = tuple(pool.map(lookup, references))
-    found = []
-    for reference, held in zip(references, holders, strict=True):
+        targets = tuple(pool.map(lookup, references))
+    moves = []
+    for reference, held in zip(references, targets, strict=True):
         state, reason = NEW, ""
         if held and held.digest == ours.digest:
             state = THERE
@@ -153,8 +151,8 @@ def moves(
             reason = _obstacle(ours, held, descends)
             state = STAYS if reason else MOVES
         digest = held.digest if held else ""
-        found.append(Move(reference=reference, state=state, held=digest, reason=reason))
-    return tuple(found)
+        moves.append(Move(reference=reference, state=state, held=digest, reason=reason))
+    return tuple(moves)
 
 
 def namespace(config: Config, named: str) -> str:

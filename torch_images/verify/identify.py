@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from torch_images.build.plan import CANDIDATE, ImagePlan, pair
-from torch_images.build.render import FOLDER, LABEL_PREFIX, PRUNED_LABEL
-from torch_images.config.matrix import ImageSpec, choose, matrix
+from torch_images.build import labels
+from torch_images.build.plan import CANDIDATE, ImagePlan, locked, plan_image
+from torch_images.build.render import FOLDER
+from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError, VerifyError
 from torch_images.host.engine import Engine, ImageInfo
@@ -27,7 +27,7 @@ from torch_images.verify.verify import (
 class VerifiedImage:
     """An image of the engine with what it should be and the passing report that says that it is."""
 
-    planned: ImagePlan
+    plan: ImagePlan
     info: ImageInfo
     report: VerifyReport
 
@@ -42,14 +42,14 @@ def identify(
     Raises UsageError for an image that the engine does not have or that is not one of ours.
     """
     reference = _find(config, image, engine)
-    labels = engine.inspect(reference).labels
-    spec = spec_of(config, reference, labels)
-    if labels.get(f"{LABEL_PREFIX}.unlocked"):
-        return reference, pair(config, spec, carried_lock(reference, engine), workspace.root)
-    lock = image_lock(config, spec, workspace.locks)
-    if labels.get(f"{LABEL_PREFIX}.compat") == "none":
-        lock = replace(lock, compat=None)
-    return reference, pair(config, spec, lock, workspace.root)
+    said = labels.read(engine.inspect(reference).labels)
+    spec = spec_of(config, reference, said)
+    if said.unlocked:
+        lock = carried_lock(reference, engine)
+    else:
+        lock = image_lock(config, spec, workspace.locks)
+        lock = lock if said.compat else replace(lock, compat=None)
+    return reference, plan_image(config, locked(spec, lock), workspace.root)
 
 
 def verified_image(
@@ -60,60 +60,51 @@ def verified_image(
     Raises VerifyError unless there is a passing report of exactly this digest, by the checks that
     this checkout has; UsageError as `publish.identify` does.
     """
-    reference, planned = identify(config, image, workspace, engine)
+    reference, plan = identify(config, image, workspace, engine)
     info = engine.inspect(reference)
     report = read_report(report_path(workspace, info.id))
     advice = f"run `invoke verify {image}`"
     if report is None:
         raise VerifyError(f"{image} ({info.id}) was never verified here", advice)
     require(report)
-    if report.suite != suite_hash(workspace.root, claim_of(config, planned, info)):
+    if report.suite != suite_hash(workspace.root, claim_of(config, plan, info)):
         raise VerifyError(f"{image} ({info.id}) was verified by other checks than these", advice)
-    return VerifiedImage(planned=planned, info=info, report=report)
+    return VerifiedImage(plan=plan, info=info, report=report)
 
 
 def carried_lock(image: str, engine: Engine) -> ImageLock:
     """The lock inside an image. Raises LockError unless it is the one that its label names."""
     lock = parse_image_lock(engine.read_files(image, f"{FOLDER}/lock"))
-    named = engine.inspect(image).labels.get(f"{LABEL_PREFIX}.lock")
+    named = labels.read(engine.inspect(image).labels).lock
     if named != f"sha256:{lock.digest}":
         raise LockError(f"{image} carries lock sha256:{lock.digest}, its label names {named}")
     return lock
 
 
-def spec_of(config: Config, image: str, labels: Mapping[str, str]) -> ImageSpec:
-    """The image that labels describe, also one that the matrix does not list (several arches).
+def spec_of(config: Config, image: str, said: labels.ImageLabels) -> ImageSpec:
+    """The image of the matrix that labels name.
 
-    Raises UsageError for an image that is not one of ours.
+    Raises UsageError for an image that is not one of ours, or that images.yaml has no more.
     """
-    identifier = labels.get(f"{LABEL_PREFIX}.id")
-    if identifier is None:
-        raise UsageError(f"'{image}' was not built by torch-images", f"no label {LABEL_PREFIX}.id")
-    pruned = PRUNED_LABEL in labels
-    for listed in matrix(config):
-        spec = replace(listed, prune=pruned)
-        if spec.id == identifier:
-            return spec
-    found = {
-        axis: labels.get(f"{LABEL_PREFIX}.{axis}", "") for axis in ("cuda", "source", "variant")
-    }
-    arches = labels.get(f"{LABEL_PREFIX}.arches", "").replace(" ", ",")
-    for base in config.bases:
-        spec = choose(config, **found, arch=arches, base=base.name)
-        spec = replace(spec, prune=pruned)
-        if spec.id == identifier:
-            return spec
-    raise UsageError(f"image {identifier} is not in images.yaml", "see `invoke matrix`")
+    if not said.id:
+        raise UsageError(f"'{image}' was not built by torch-images", f"it has no label {labels.ID}")
+    try:
+        return ImageSpec.parse(said.id, config)
+    except UsageError as error:
+        raise UsageError(
+            f"'{image}' cannot be built any more: {error.message}", error.hint
+        ) from None
 
 
 def _find(config: Config, image: str, engine: Engine) -> str:
     """A reference that the engine knows, for a tag, id or identifier of the matrix."""
-    for spec in matrix(config):
-        if spec.id == image:
-            names = engine.tags(f"{CANDIDATE}:{spec.id}") or engine.tags(f"{spec.repository}:")
-            # The floating tag is the shortest one, and names the latest of several builds.
-            for name in sorted(names, key=len):
-                if engine.inspect(name).labels.get(f"{LABEL_PREFIX}.id") == image:
-                    return name
-            raise UsageError(f"{image} is not built", "build it first: invoke build")
-    return image
+    try:
+        spec = ImageSpec.parse(image, config)
+    except UsageError:
+        return image
+    names = engine.tags(f"{CANDIDATE}:{spec.id}") or engine.tags(f"{spec.repository}:")
+    # The floating tag is the shortest one, and names the latest of several builds.
+    for name in sorted(names, key=len):
+        if labels.read(engine.inspect(name).labels).id == image:
+            return name
+    raise UsageError(f"{image} is not built", "build it first: invoke build")

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torch_images.build import labels
 from torch_images.build.build import revision
-from torch_images.build.plan import ImagePlan
-from torch_images.build.render import LABEL_PREFIX
+from torch_images.build.plan import LockedImage, locked
 from torch_images.config.parse import COMMIT
 from torch_images.config.types import Config
 from torch_images.errors import BuildError, CommandError, LockError, UsageError
@@ -28,7 +28,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.locks import grammar
-from torch_images.locks.image_lock import image_lock, with_locked_trees
+from torch_images.locks.image_lock import image_lock
 from torch_images.oci.diff import Difference, compare
 from torch_images.verify.identify import carried_lock, spec_of
 
@@ -85,23 +85,23 @@ def reproduce(
     """
     engine.obtain(image)
     info = engine.inspect(image)
-    spec = spec_of(config, image, info.labels)
+    said = labels.read(info.labels)
+    spec = spec_of(config, image, said)
     lock = carried_lock(image, engine)
-    named = info.labels.get("org.opencontainers.image.revision", "")
+    named = said.revision
     source = repository or config.homepage
-    planned = ImagePlan(spec=with_locked_trees(spec, lock), lock=lock)
+    wanted = locked(spec, lock)
     with (
         tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-again-") as scratch,
-        _kept(info.id, planned, engine),
+        _kept(info.id, wanted, engine),
     ):
         root = Path(scratch, "checkout")
         _check_out(named, root, workspace, source, run)
-        committed = _is_committed(config, planned, root)
-        options = [] if planned.lock.unlocked else ["--locked"]
-        if f"{LABEL_PREFIX}.compat" in info.labels:  # older revisions know no such option
-            options.append(f"--compat={'required' if planned.lock.compat else 'off'}")
+        committed = _is_committed(config, wanted, root)
+        options = [] if wanted.lock.unlocked else ["--locked"]
+        options.append(f"--compat={'required' if lock.compat else 'off'}")
         started = time.monotonic()
-        rebuilt = _rebuild(planned, root, Path(scratch), options, committed=committed, run=run)
+        rebuilt = _rebuild(wanted, root, Path(scratch), options, committed=committed, run=run)
         seconds = round(time.monotonic() - started, 1)
         configs: tuple[str, str] | None = None
         differences: tuple[Difference, ...] = ()
@@ -159,18 +159,18 @@ def _check_out(named: str, root: Path, workspace: Workspace, source: str, run: R
         ) from None
 
 
-def _is_committed(config: Config, planned: ImagePlan, root: Path) -> bool:
+def _is_committed(config: Config, wanted: LockedImage, root: Path) -> bool:
     """Whether the lock of an image is the one in a checkout."""
     try:
-        found = image_lock(config, planned.spec, root / "locks")
+        found = image_lock(config, wanted.spec, root / "locks")
     except LockError:
         return False
-    held = found if planned.lock.compat else replace(found, compat=None)
-    return held.digest == planned.lock.digest
+    held = found if wanted.lock.compat else replace(found, compat=None)
+    return held.digest == wanted.lock.digest
 
 
 def _rebuild(
-    planned: ImagePlan,
+    wanted: LockedImage,
     root: Path,
     scratch: Path,
     options: Sequence[str],
@@ -179,14 +179,8 @@ def _rebuild(
     run: Runner,
 ) -> str:
     """Build in a checkout, with nothing from here but the locks; the digest."""
-    spec = planned.spec
     command = [str(root / "inv"), "build", "--no-cache", "--unverified", "--json"]
-    command += ["--cuda", spec.cuda.version, "--source", spec.source.name]
-    command += ["--base", spec.base.name, "--variant", spec.variant.name, "--arch"]
-    arches = "all" if spec.every_arch else ",".join(a.name for a in spec.architectures)
-    command.append(f"{arches}+PTX" if spec.ptx else arches)
-    command += ["--prune"] if spec.prune else []
-    command += options
+    command += [*wanted.spec.arguments, *options]
     env: dict[str, str | None] = {
         "TORCH_IMAGES_CACHE": str(scratch / "cache"),
         "TORCH_IMAGES_LOCKS": None,
@@ -196,28 +190,30 @@ def _rebuild(
     if not committed:
         env["TORCH_IMAGES_LOCKS"] = str(scratch / "locks")
         shutil.copytree(root / "locks", scratch / "locks")
-        for name, text in planned.lock.texts().items():
+        for name, text in wanted.lock.texts().items():
             grammar.write(scratch / "locks" / name, text)
     try:
         done = run.run(command, cwd=root, env=env, show_errors=True)
     except CommandError:
-        raise BuildError(f"{spec.id} could not be built again; the lines above say why") from None
+        raise BuildError(
+            f"{wanted.spec.id} could not be built again; the lines above say why"
+        ) from None
     return str(json.loads(done.output)[0]["digest"])
 
 
 @contextlib.contextmanager
-def _kept(digest: str, planned: ImagePlan, engine: Engine) -> Iterator[None]:
+def _kept(digest: str, wanted: LockedImage, engine: Engine) -> Iterator[None]:
     """Keep an image, and its candidate tag if it has it, while its twin takes that tag."""
     label = digest.removeprefix("sha256:")[:12]
-    name, _, tag = planned.candidate.rpartition(":")
-    was_candidate = planned.candidate in engine.tags(planned.candidate) and (
-        engine.inspect(planned.candidate).id == digest
+    name, _, tag = wanted.candidate.rpartition(":")
+    was_candidate = wanted.candidate in engine.tags(wanted.candidate) and (
+        engine.inspect(wanted.candidate).id == digest
     )
     engine.tag(digest, ORIGINAL, label)
     try:
         yield
     finally:
-        engine.untag(planned.candidate)
+        engine.untag(wanted.candidate)
         if was_candidate:
             engine.tag(digest, name, tag)
         engine.untag(f"{ORIGINAL}:{label}")

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from torch_images.build import labels
 from torch_images.build.nvidia_require import COMPAT_FOLDER
 from torch_images.build.plan import ImagePlan
-from torch_images.build.render import ENTRYPOINT, NOTE_LABEL, labels, whole_environment
+from torch_images.build.render import ENTRYPOINT, whole_environment
 from torch_images.config.types import Config
 from torch_images.errors import TorchImagesError, VerifyError
 from torch_images.fetch.tools import install_tools
@@ -80,13 +81,13 @@ class VerifyReport:
         return sum(check.outcome == outcome for check in self.checks)
 
 
-def claim(config: Config, planned: ImagePlan, note: str) -> dict[str, Any]:
+def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
     """What an image claims to be, as the suites read it.
 
     `note` is what its label says of its compat library, "" for none: a check holds that against the
     library itself.
     """
-    spec, lock = planned.spec, planned.lock
+    spec, lock = plan.spec, plan.lock
     return {
         "id": spec.id,
         "cuda": spec.cuda.version,
@@ -108,7 +109,7 @@ def claim(config: Config, planned: ImagePlan, note: str) -> dict[str, Any]:
         "bootstrapped": not lock.base.image,
         "locks": lock.texts(),
         "site_packages": f"/opt/venv/lib/python{spec.base.python}/site-packages",
-        "labels": labels(config, spec, lock),
+        "labels": labels.write(config, plan),
         "environment": whole_environment(spec, note),
         "compat": f"{COMPAT_FOLDER}/{spec.cuda.version}" if lock.compat else "",
         "compat_note": note,
@@ -125,16 +126,15 @@ def claim(config: Config, planned: ImagePlan, note: str) -> dict[str, Any]:
     }
 
 
-def claim_of(config: Config, planned: ImagePlan, info: ImageInfo) -> dict[str, Any]:
+def claim_of(config: Config, plan: ImagePlan, info: ImageInfo) -> dict[str, Any]:
     """The claim of an image in the engine, whose label has the note."""
-    note = info.labels.get(NOTE_LABEL, "none")
-    return claim(config, planned, "" if note == "none" else note)
+    return claim(config, plan, labels.read(info.labels).compat_note)
 
 
 def verify(
     image: str,
     config: Config,
-    planned: ImagePlan,
+    plan: ImagePlan,
     workspace: Workspace,
     *,
     engine: Engine,
@@ -149,7 +149,7 @@ def verify(
     """
     started = time.monotonic()
     info = engine.inspect(image)
-    wanted = claim_of(config, planned, info)
+    wanted = claim_of(config, plan, info)
     suite = suite_hash(workspace.root, wanted)
     path = report_path(workspace, info.id)
     if reuse and (kept := read_report(path)) and kept.passed and kept.suite == suite:
@@ -157,7 +157,7 @@ def verify(
     checks, observed = examine(info, wanted, workspace, engine=engine, run=run, gpus=gpus)
     report = VerifyReport(
         digest=info.id,
-        id=planned.spec.id,
+        id=plan.spec.id,
         suite=suite,
         checks=checks,
         observed=observed,
@@ -252,7 +252,7 @@ def read_report(path: Path) -> VerifyReport | None:
 
 
 def suite_hash(root: Path, wanted: Mapping[str, Any]) -> str:
-    """Identifies the checks and the claim: a report is good for no others."""
+    """SHA-256 of checks and expected values; a report is valid only for this hash."""
     digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode())
     for name, data in sorted({**_files(root, "tests/image"), **_suite_files(root)}.items()):
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
@@ -345,8 +345,8 @@ def _chosen(modules: Collection[str], suite: str) -> list[str]:
 
 
 def _suite_files(root: Path) -> dict[str, bytes]:
-    """What goes into the container: the checks, and the module that judges architectures."""
-    files = _files(root, "tests/container")
+    """What goes into the container: checks, benchmark cases, and the judge of architectures."""
+    files = {**_files(root, "tests/container"), **_files(root, "scripts/bench")}
     for name in ("torch_images/__init__.py", "torch_images/arch.py"):
         files[name] = (root / name).read_bytes()
     return files

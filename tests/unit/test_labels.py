@@ -1,0 +1,70 @@
+"""Labels: what is written is read back, and anybody's labels are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_images.build.labels import ID, LOCK, read, write, write_found
+from torch_images.build.plan import ImagePlan, lock_image, plan_image, version
+from torch_images.config.matrix import choose
+from torch_images.config.types import Config
+
+COMMIT, BASE = "c" * 40, "sha256:" + "b" * 64
+
+
+@pytest.fixture
+def image(config: Config, root: Path) -> ImagePlan:
+    locked = lock_image(config, choose(config, arch="12.0"), root / "locks")
+    return plan_image(config, locked, root)
+
+
+def test_what_is_written_is_read_back(config: Config, image: ImagePlan) -> None:
+    found = write_found(base_digest=BASE, compat_note='{"driver":[580]}', revision=COMMIT)
+    said = read({**write(config, image), **found})
+    assert said.id == image.spec.id
+    assert said.version == version(config, image)
+    assert said.torch == "2.11.0"
+    assert said.lock == f"sha256:{image.lock.digest}"
+    assert said.inputs == f"sha256:{image.identity}"
+    assert said.compat == image.lock.compat_version != ""
+    assert said.compat_note == '{"driver":[580]}'
+    assert said.revision == COMMIT
+    assert said.url == config.homepage
+    assert said.description.startswith("PyTorch 2.11.0 for CUDA 13.0 on 12.0 (Blackwell: RTX 5090")
+    assert said.complete
+
+
+def test_what_an_image_lacks(config: Config, image: ImagePlan) -> None:
+    bare = replace(image, lock=replace(image.lock, compat=None))
+    found = write_found(base_digest=BASE, compat_note="", revision=None)
+    assert "org.opencontainers.image.revision" not in found
+    said = read({**write(config, bare), **found})
+    assert (said.compat, said.compat_note, said.revision) == ("", "", "")
+    assert not said.complete
+    loose = replace(image, lock=replace(image.lock, base=replace(image.lock.base, unlocked=True)))
+    said = read(write(config, loose))
+    assert said.unlocked
+    assert said.compat
+    assert not said.complete
+
+
+def test_every_label_is_text_that_a_client_can_show(config: Config, image: ImagePlan) -> None:
+    found = write_found(base_digest=BASE, compat_note="", revision=COMMIT)
+    written = {**write(config, image), **found}
+    assert {ID, LOCK} <= written.keys()
+    assert all(text and text.isprintable() for text in written.values())
+    names = ("org.opencontainers.image.", "io.github.torch-images.")
+    assert all(key.startswith(names) for key in written)
+
+
+@given(st.dictionaries(st.sampled_from([ID, LOCK, "io.github.torch-images.compat"]), st.text()))
+def test_labels_of_anybody_are_read(labels: dict[str, str]) -> None:
+    said = read(labels)
+    assert said.id == labels.get(ID, "")
+    assert said.lock == labels.get(LOCK, "")
+    assert not said.unlocked

@@ -1,0 +1,117 @@
+"""The labels of an image: what it says of itself, written by the build and read back. Pure.
+
+Keys of the standard: https://github.com/opencontainers/image-spec/blob/v1.1.0/annotations.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch_images.build.plan import ImagePlan, version
+from torch_images.config.types import Config
+
+_STANDARD = "org.opencontainers.image"
+_OURS = "io.github.torch-images"
+# The labels that an engine is asked for by name: every image of ours has both.
+ID, LOCK = f"{_OURS}.id", f"{_OURS}.lock"
+LICENSES = "BSD-3-Clause AND MIT AND LicenseRef-NVIDIA-Proprietary"
+_NONE = "none"  # a label cannot be empty in every client
+
+
+def write(config: Config, image: ImagePlan) -> dict[str, str]:
+    """The labels that follow from the matrix, the lock and the context."""
+    spec, lock = image.spec, image.lock
+    arches = ", ".join(
+        f"{a.name} ({a.family}: {', '.join(a.examples)})" for a in spec.architectures
+    )
+    trees = lock.sources.trees if lock.sources else ()
+    return {
+        f"{_STANDARD}.title": spec.repository,
+        f"{_STANDARD}.description": (
+            f"PyTorch {spec.torch} for CUDA {spec.cuda.version} on {arches}"
+        ),
+        f"{_STANDARD}.version": version(config, image),
+        f"{_STANDARD}.source": config.homepage,
+        f"{_STANDARD}.url": config.homepage,
+        f"{_STANDARD}.licenses": LICENSES,
+        f"{_STANDARD}.base.name": spec.base.image(spec.cuda.version) or spec.base.name,
+        ID: spec.id,
+        f"{_OURS}.cuda": spec.cuda.version,
+        f"{_OURS}.torch": spec.torch,
+        f"{_OURS}.triton": lock.triton,
+        f"{_OURS}.python": spec.base.python,
+        f"{_OURS}.arches": " ".join(spec.arches),
+        **{f"{_OURS}.{tree.name}.commit": tree.commit for tree in trees},
+        f"{_OURS}.source": spec.source.name,
+        f"{_OURS}.variant": spec.variant.name,
+        f"{_OURS}.compat": lock.compat_version or _NONE,
+        LOCK: f"sha256:{lock.digest}",
+        f"{_OURS}.inputs": f"sha256:{image.identity}",
+        **({f"{_OURS}.unlocked": "yes"} if lock.unlocked else {}),
+        **({f"{_OURS}.pruned": "yes"} if spec.prune else {}),
+    }
+
+
+def write_found(*, base_digest: str, compat_note: str, revision: str | None) -> dict[str, str]:
+    """The labels that only a build knows.
+
+    `base_digest` is that of what the image starts from, `compat_note` the ELF note of its compat
+    library ("" for none), `revision` the commit of this project (None where git does not know it).
+    """
+    return {
+        **({f"{_STANDARD}.revision": revision} if revision else {}),
+        f"{_STANDARD}.base.digest": base_digest,
+        f"{_OURS}.compat.note": compat_note or _NONE,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageLabels:
+    """What an image says of itself; "" for what it does not say. `id` is "" for one not ours.
+
+    `lock` and `inputs` are digests with "sha256:" before them. `compat` is the version of NVIDIA's
+    compat package, `compat_note` the note of its library as JSON; both are "" for an image without.
+    """
+
+    id: str
+    version: str
+    description: str
+    url: str
+    revision: str
+    torch: str
+    lock: str
+    inputs: str
+    compat: str
+    compat_note: str
+    unlocked: bool
+
+    @property
+    def complete(self) -> bool:
+        """Whether the image lacks nothing that its kind has: a whole lock and compat libraries."""
+        return bool(self.compat) and not self.unlocked
+
+
+def read(labels: Mapping[str, str]) -> ImageLabels:
+    """The labels of an image of an engine or a registry, which may be anybody's."""
+
+    def ours(name: str) -> str:
+        text = labels.get(f"{_OURS}.{name}", "")
+        return "" if text == _NONE else text
+
+    def standard(name: str) -> str:
+        return labels.get(f"{_STANDARD}.{name}", "")
+
+    return ImageLabels(
+        id=labels.get(ID, ""),
+        version=standard("version"),
+        description=standard("description"),
+        url=standard("url"),
+        revision=standard("revision"),
+        torch=ours("torch"),
+        lock=labels.get(LOCK, ""),
+        inputs=ours("inputs"),
+        compat=ours("compat"),
+        compat_note=ours("compat.note"),
+        unlocked=bool(ours("unlocked")),
+    )

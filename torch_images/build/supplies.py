@@ -1,0 +1,67 @@
+"""What the bake file gives a Dockerfile beside its folder: contexts, arguments, secrets. Pure.
+
+The Dockerfile lists them in its header, so that it can be read, and built, without this project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch_images.locks.image_lock import ImageLock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supply:
+    """One thing that bake supplies: `kind` is context, argument or secret, `text` its purpose."""
+
+    kind: str
+    name: str
+    text: str
+
+
+def supplies(lock: ImageLock, groups: Sequence[str]) -> tuple[Supply, ...]:
+    """All that the Dockerfile of an image uses; `groups` are the names of its groups of wheels."""
+    contexts: dict[str, str] = {}
+    if lock.base.image:
+        contexts["debs"] = f"packages that the base lacks, locks/{lock.base.name}.txt"
+        contexts |= {
+            f"wheels-{name}": "a group of wheels as layers, see the stage `environment`"
+            for name in groups
+        }
+    else:
+        contexts["parent"] = "wheels as layers on the base, see the stage `environment`"
+    if lock.sources:
+        contexts["libraries"] = "the CUDA libraries as layers on the base"
+        contexts |= {
+            f"{tree.name}-tree": f"the tree {tree.repository}, see the stage `compile-{tree.name}`"
+            for tree in lock.sources.trees
+        }
+        contexts["archives"] = f"what the trees would download, locks/{lock.sources.name}.txt"
+    if lock.tool_debs:
+        contexts["tool-debs"] = f"packages for compiling, locks/{lock.tool_debs.name}.txt"
+    if lock.toolkit:
+        contexts["toolkit"] = f"NVIDIA's archives of CUDA, locks/{lock.toolkit.name}.txt"
+    if lock.extra_debs:
+        contexts["added"] = f"packages of the variant, locks/{lock.extra_debs.name}.txt"
+    if lock.compat:
+        contexts["compat"] = f"NVIDIA's driver libraries, locks/{lock.compat.name}.txt"
+    contexts["tools"] = f"uv, which installs wheels, locks/{lock.build.name}.txt"
+    contexts["sbom"] = f"what writes the bill of materials, locks/{lock.sbom.name}.txt"
+    arguments = {
+        "SOURCE_DATE_EPOCH": "the date of the newest lock, in seconds since 1970",
+        "IMAGE_VERSION": "the image's version, for its bill of materials",
+        "NVIDIA_REQUIRE_CUDA": "the hosts that it starts on, which follow from the compat library",
+    }
+    secrets = {
+        "ca": "certificates that the host trusts, for what passes a proxy; may be missing",
+        "index": "the URL of a package index, which may hold a password; may be missing",
+    }
+    if lock.sources:
+        secrets["compile"] = "the number of compilers, and where a compile cache is"
+    kinds = (("context", contexts), ("argument", arguments), ("secret", secrets))
+    return tuple(
+        Supply(kind=kind, name=name, text=text)
+        for kind, held in kinds
+        for name, text in held.items()
+    )

@@ -1,0 +1,72 @@
+"""Locked images -> built, verified, tagged, each with its bill of materials: what `build` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch_images.build.bake import BuildOptions
+from torch_images.build.build import BuildResult, build
+from torch_images.build.plan import LockedImage
+from torch_images.config.types import Config
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.layers.make import Progress, no_progress
+from torch_images.publish.tag import tag
+from torch_images.verify import sbom
+from torch_images.verify.verify import VerifyReport, verify
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """An image that was built, the report of its checks, and its tags in the engine.
+
+    One that was not verified has no report, and its candidate tag only.
+    """
+
+    result: BuildResult
+    report: VerifyReport | None
+    tags: tuple[str, ...]
+
+
+def make(
+    config: Config,
+    images: Sequence[LockedImage],
+    workspace: Workspace,
+    options: BuildOptions,
+    *,
+    engine: Engine,
+    run: Runner,
+    progress: Progress = no_progress,
+    unverified: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> tuple[Made, ...]:
+    """Build images side by side; then verify, tag and describe one after the other.
+
+    A build from nothing is verified anew; for any other a report of the same digest and checks is
+    taken.
+    With `unverified`, the images only get their candidate tags. `say` is told what takes minutes.
+    Raises as `build` does, and VerifyError for an image that is not what it claims. The images
+    before that one have their tags then.
+    """
+    results = build(config, images, workspace, options, engine=engine, run=run, progress=progress)
+    if unverified:
+        return tuple(Made(result=r, report=None, tags=(r.plan.candidate,)) for r in results)
+    made = []
+    for result in results:
+        plan = result.plan
+        say(f"verifying {plan.spec.id}")
+        report = verify(
+            result.digest,
+            config,
+            plan,
+            workspace,
+            engine=engine,
+            run=run,
+            reuse=not options.no_cache,
+        )
+        tags = tag(config, plan, report, engine)
+        sbom.save(result.digest, plan.spec.id, workspace, engine)
+        made.append(Made(result=result, report=report, tags=tags))
+    return tuple(made)
