@@ -18,7 +18,8 @@ import yaml
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from torch_images.build.render import render
+from torch_images.build import labels
+from torch_images.build.plan import LockedImage, plan_image, version
 from torch_images.config.lock_requests import (
     image_inputs,
     inputs,
@@ -223,11 +224,14 @@ def keeps_its_promises(path: Path) -> Config | None:
     kinds = {(s.source.name, s.base.name, s.variant.name): s for s in specs}
     for spec in kinds.values():
         try:
-            found = render(config, spec, locked(config, spec), ROOT)
+            image = LockedImage(spec=spec, lock=locked(config, spec))
+            plan = plan_image(config, image, ROOT)
         except TorchImagesError as error:
             one_line(error)
         else:
-            assert TAG.fullmatch(re.findall(r'image.version="(.*?)"', found.dockerfile)[0])
+            assert TAG.fullmatch(version(config, plan))
+            assert all(text.isprintable() for text in labels.write(config, plan).values())
+            assert ImageSpec.parse(spec.id, config) == spec
     return config
 
 

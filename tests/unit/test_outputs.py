@@ -347,14 +347,18 @@ def test_cleaning_leaves_what_is_no_context(tmp_path: Path) -> None:
     (workspace.output / "cuda-notes").mkdir(parents=True)
     (workspace.output / "cu.txt").write_text("mine")
     (workspace.output / "cu130-link").symlink_to(tmp_path / "kept")
-    made = Context(id="x", files=(ContextFile(path="layers.json", data=b"[]"),))
+    first = b"# torch-images cu130-x\nFROM scratch\n"
+    made = Context(id="x", files=(ContextFile(path="Dockerfile", data=first),))
     write_context(made, tmp_path / "kept")
+    (workspace.output / "cu130-y").mkdir()
+    (workspace.output / "cu130-y/Dockerfile").write_bytes(first)  # a copy that somebody made
     write_context(made, workspace.output / "cu130-x")
     lines = clean.clean(workspace, cast("Engine", NoImages()), FakeRunner())
     assert lines == ("removed build/cu130-x",)
-    assert (tmp_path / "kept/layers.json").is_file()
+    assert (tmp_path / "kept/Dockerfile").is_file()
     assert sorted(p.name for p in workspace.output.iterdir()) == [
         "cu.txt",
         "cu130-link",
+        "cu130-y",
         "cuda-notes",
     ]
