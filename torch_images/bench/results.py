@@ -1,6 +1,6 @@
 """What `torch-bench` measured -> a report, a comparison. Pure, but for reading the files.
 
-A result holds every sample of every case, in seconds for one call (scripts/image/bench).
+A result holds every sample of every case, in seconds for one call (scripts/bench).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: 
         command += ["torch-entrypoint", "python", "/run/bench", f"--select={select}"]
         done = Runner().run(command, check=False, show_errors=True)
     if done.code:
-        raise TorchImagesError("torch-bench failed, see above")
+        raise TorchImagesError("the benchmark failed, see above")
     _write(done.output, folder, keep=True)
 
 
