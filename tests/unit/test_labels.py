@@ -68,3 +68,12 @@ def test_labels_of_anybody_are_read(labels: dict[str, str]) -> None:
     assert said.id == labels.get(ID, "")
     assert said.lock == labels.get(LOCK, "")
     assert not said.unlocked
+
+
+def test_labels_follow_from_the_inputs(config: Config, root: Path, image: ImagePlan) -> None:
+    """What a label says is part of the context: an image with other labels has another tag."""
+    header = image.context.dockerfile
+    for key in ("description", "url"):
+        assert write(config, image)[f"org.opencontainers.image.{key}"] in header
+    elsewhere = replace(config, homepage="https://example.org/fork")
+    assert plan_image(elsewhere, image, root).identity != image.identity

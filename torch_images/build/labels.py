@@ -22,15 +22,10 @@ _NONE = "none"  # a label cannot be empty in every client
 def write(config: Config, image: ImagePlan) -> dict[str, str]:
     """The labels that follow from the matrix, the lock and the context."""
     spec, lock = image.spec, image.lock
-    arches = ", ".join(
-        f"{a.name} ({a.family}: {', '.join(a.examples)})" for a in spec.architectures
-    )
     trees = lock.sources.trees if lock.sources else ()
     return {
         f"{_STANDARD}.title": spec.repository,
-        f"{_STANDARD}.description": (
-            f"PyTorch {spec.torch} for CUDA {spec.cuda.version} on {arches}"
-        ),
+        f"{_STANDARD}.description": spec.description,
         f"{_STANDARD}.version": version(config, image),
         f"{_STANDARD}.source": config.homepage,
         f"{_STANDARD}.url": config.homepage,

@@ -122,6 +122,8 @@ def _dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[
     names = tuple(name for name, _, wheels in groups if wheels)
     return {
         "id": spec.id,
+        "description": spec.description,
+        "homepage": config.homepage,
         "repository": spec.repository,
         "folder": FOLDER,
         "supplies": supplies(lock, names),

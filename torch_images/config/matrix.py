@@ -108,6 +108,14 @@ class ImageSpec:
         return self.source.torch.version if self.source.torch else self.cuda.wheel.torch
 
     @property
+    def description(self) -> str:
+        """What it is in one line: "PyTorch 2.11.0 for CUDA 13.0 on 9.0 (Hopper: H100, H200)"."""
+        arches = ", ".join(
+            f"{a.name} ({a.family}: {', '.join(a.examples)})" for a in self.architectures
+        )
+        return f"PyTorch {self.torch} for CUDA {self.cuda.version} on {arches}"
+
+    @property
     def features(self) -> tuple[str, ...]:
         """What torch must have been built with, by name."""
         if not self.source.compiled:
