@@ -62,21 +62,23 @@ class Parts:
 
     def contexts(self) -> dict[str, str]:
         """Named contexts: what they hold by name."""
-        found = dict(self.parents)
+        contexts = dict(self.parents)
         if "debs" in self.base.contexts:
-            found["debs"] = self.base.contexts["debs"]
+            contexts["debs"] = self.base.contexts["debs"]
         if self.compat:
-            found["compat"] = str(self.compat.folder)
+            contexts["compat"] = str(self.compat.folder)
         if self.added:
-            found["added"] = self.added.contexts["debs"]
+            contexts["added"] = self.added.contexts["debs"]
         if self.tools:
-            found["tool-debs"] = self.tools.contexts["debs"]
+            contexts["tool-debs"] = self.tools.contexts["debs"]
         if self.toolkit:
-            found["toolkit"] = str(self.toolkit)
+            contexts["toolkit"] = str(self.toolkit)
         if self.sources:
-            found |= {f"{name}-tree": str(path.parent) for name, path in self.sources.trees.items()}
-            found["archives"] = str(self.sources.archives)
-        return found
+            contexts |= {
+                f"{name}-tree": str(path.parent) for name, path in self.sources.trees.items()
+            }
+            contexts["archives"] = str(self.sources.archives)
+        return contexts
 
 
 def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:

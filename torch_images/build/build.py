@@ -145,8 +145,8 @@ def build(
 def _digests(metadata: Path, targets: Sequence[str]) -> dict[str, str]:
     """The digest of each image, from what buildx wrote of a build. Raises EngineError."""
     try:
-        found = jsondoc.parse(metadata.read_bytes())
-        return {t: jsondoc.member(found, t, "containerimage.digest", kind=str) for t in targets}
+        document = jsondoc.parse(metadata.read_bytes())
+        return {t: jsondoc.member(document, t, "containerimage.digest", kind=str) for t in targets}
     except (OSError, jsondoc.MalformedError) as error:
         raise EngineError(f"buildx does not say what it built: {error}") from None
 
@@ -294,7 +294,7 @@ def _drop_mounts(namespace: str, options: BuildOptions, run: Runner) -> None:
     records = run.run(["docker", "buildx", "du", "--verbose", *builder], check=False).output
     for record in records.split("\n\n"):
         # buildx knows filters for equality only, and the namespace is a part of the description.
-        found = re.search(r"^ID:\s+(\S+)", record, re.MULTILINE)
-        if found and namespace in record:
-            prune = ["docker", "buildx", "prune", "--force", "--all", f"--filter=id={found[1]}"]
+        mount = re.search(r"^ID:\s+(\S+)", record, re.MULTILINE)
+        if mount and namespace in record:
+            prune = ["docker", "buildx", "prune", "--force", "--all", f"--filter=id={mount[1]}"]
             run.run([*prune, *builder], check=False)

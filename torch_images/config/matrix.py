@@ -182,16 +182,18 @@ def choose(
         )
     every = wanted == "all"
     if every:
-        found = config.architectures
+        architectures = config.architectures
     else:
         names = dict.fromkeys(name for name in wanted.replace(";", ",").split(",") if name)
         if not names:
             raise UsageError(f"no architecture in '{wanted}'", "give one like 12.0, or all")
-        found = tuple(sorted((_arch(config, cuda_, n) for n in names), key=lambda a: a.capability))
-    refusals = {a: _refusal(config, cuda_, a, source_, base_, variant_) for a in found}
+        architectures = tuple(
+            sorted((_arch(config, cuda_, n) for n in names), key=lambda a: a.capability)
+        )
+    refusals = {a: _refusal(config, cuda_, a, source_, base_, variant_) for a in architectures}
     if every:  # leave out the refused ones, unless that leaves nothing and the reason is due
-        found = tuple(a for a in found if refusals[a] is None) or found
-    for architecture in found:
+        architectures = tuple(a for a in architectures if refusals[a] is None) or architectures
+    for architecture in architectures:
         if refusals[architecture] is not None:
             raise UsageError(
                 f"CUDA {cuda_.version}, arch {architecture.name}, source {source_.name}, base "
@@ -199,7 +201,7 @@ def choose(
             )
     return ImageSpec(
         cuda=cuda_,
-        architectures=found,
+        architectures=architectures,
         every_arch=every,
         source=source_,
         base=base_,

@@ -80,31 +80,31 @@ def describe(
     }
 
 
-def save(found: Mapping[str, Any], workspace: Workspace) -> None:
+def save(sheet: Mapping[str, Any], workspace: Workspace) -> None:
     """Keep a manifest as JSON and Markdown, by the image's digest, in build/manifests."""
     folder = workspace.output / "manifests"
     folder.mkdir(parents=True, exist_ok=True)
-    name = str(found["digest"]).replace(":", "-")
-    for text, suffix in ((json.dumps(found, indent=2) + "\n", "json"), (markdown(found), "md")):
+    name = str(sheet["digest"]).replace(":", "-")
+    for text, suffix in ((json.dumps(sheet, indent=2) + "\n", "json"), (markdown(sheet), "md")):
         partial = folder / f".{name}.{suffix}.partial"
         partial.write_text(text)
         os.replace(partial, folder / f"{name}.{suffix}")
 
 
-def markdown(found: Mapping[str, Any]) -> str:
+def markdown(sheet: Mapping[str, Any]) -> str:
     """A manifest for a release page."""
-    proof, size = found["verification"], found["size"]
+    proof, size = sheet["verification"], sheet["size"]
     rows = [
-        ("Digest", f"`{found['digest']}`"),
-        *(("Name", f"`{reference}`") for reference in found["references"]),
-        *((name.capitalize(), version) for name, version in found["versions"].items()),
-        *((f"Runs on {arch}", how) for arch, how in found["arches"].items()),
-        ("Driver", f"{found['driver']['native']} or newer"),
-        ("Compat libraries", found["compat"] or "none"),
-        ("Features", ", ".join(found["features"])),
-        ("Inputs", f"`{found['inputs']}`" + (" (unlocked)" if found["unlocked"] else "")),
-        ("Lock", f"`{found['lock']}`"),
-        ("Revision", f"`{found['revision'] or 'none'}`"),
+        ("Digest", f"`{sheet['digest']}`"),
+        *(("Name", f"`{reference}`") for reference in sheet["references"]),
+        *((name.capitalize(), version) for name, version in sheet["versions"].items()),
+        *((f"Runs on {arch}", how) for arch, how in sheet["arches"].items()),
+        ("Driver", f"{sheet['driver']['native']} or newer"),
+        ("Compat libraries", sheet["compat"] or "none"),
+        ("Features", ", ".join(sheet["features"])),
+        ("Inputs", f"`{sheet['inputs']}`" + (" (unlocked)" if sheet["unlocked"] else "")),
+        ("Lock", f"`{sheet['lock']}`"),
+        ("Revision", f"`{sheet['revision'] or 'none'}`"),
         ("To pull", _size(size["compressed"])),
         ("Unpacked", _size(size["unpacked"])),
         ("Verified", f"{proof['passed']} checks passed, {proof['skipped']} skipped"),
@@ -112,9 +112,9 @@ def markdown(found: Mapping[str, Any]) -> str:
     layers = [
         f"| {layer['holds']} | {_size(layer['size'])} | {_size(layer['unpacked'])} | "
         f"`{layer['digest']}` |"
-        for layer in found["layers"]
+        for layer in sheet["layers"]
     ]
-    lines = [f"# {found['id']}", "", "| | |", "|---|---|"]
+    lines = [f"# {sheet['id']}", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in rows]
     lines += ["", "| Layer | To pull | Unpacked | Digest |", "|---|---|---|---|", *layers]
     return "\n".join(lines) + "\n"
@@ -135,14 +135,14 @@ def _layers(
         "install-compiled": iter([title for _, title, wheels in groups if not wheels]),
         "COPY ": iter([title for _, title, wheels in groups if wheels]),
     }
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for layer, (step, size) in zip(document["layers"], full, strict=True):
         command = str(step.get("created_by", ""))
         known = [text for word, text in _STEPS.items() if word in command]
         known += [next(titles[word]) for word in titles if word in command]
         # A layer that was made on the host says itself what it is.
-        holds = (*known, command[:60] if found else "base")[0]
-        found.append(
+        holds = (*known, command[:60] if rows else "base")[0]
+        rows.append(
             {
                 "digest": layer["digest"],
                 "size": layer["size"],
@@ -150,7 +150,7 @@ def _layers(
                 "holds": holds.replace("|", " "),
             }
         )
-    return found
+    return rows
 
 
 def _size(count: int) -> str:

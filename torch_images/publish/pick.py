@@ -116,7 +116,7 @@ def pick(
     """
     if variant not in (known := config.names("variant")):
         raise UsageError(f"unknown variant '{variant}'", suggest(variant, known))
-    found = []
+    suggestions = []
     refused: UsageError | None = None
     for cuda in config.cudas:
         if gpu.architecture.capability not in cuda.targets:
@@ -127,15 +127,15 @@ def pick(
             refused = error
             continue
         image = f"{namespace}/{spec.repository}:{tag_rules.floating(config, spec)[0]}"
-        found.append(
+        suggestions.append(
             (
                 Version(cuda.version),
                 judge(config, cuda, gpu, driver, compat=compat(cuda), name=image),
             )
         )
-    if refused and not found:
+    if refused and not suggestions:
         raise refused
-    newest = sorted(found, key=lambda pair: pair[0], reverse=True)
+    newest = sorted(suggestions, key=lambda pair: pair[0], reverse=True)
     return tuple(sorted((s for _, s in newest), key=lambda s: (not s.works, s.rank)))
 
 
@@ -145,16 +145,18 @@ def command(image: str) -> str:
 
 
 def answer(
-    gpu: Gpu, driver: str, found: Sequence[Suggestion], *, branch: str = ""
+    gpu: Gpu, driver: str, suggestions: Sequence[Suggestion], *, branch: str = ""
 ) -> dict[str, Any]:
     """The whole answer as plain data; `branch` if the driver stands for one.
 
     Raises UsageError where no image works.
     """
     taken = f"branch {branch} is taken as {driver}: no driver of it is older" if branch else ""
-    best = found[0] if found else None
+    best = suggestions[0] if suggestions else None
     if best is None or not best.works:
-        reasons = "; ".join(f"{s.image}: {s.reason}" for s in found) or "no CUDA version targets it"
+        reasons = (
+            "; ".join(f"{s.image}: {s.reason}" for s in suggestions) or "no CUDA version targets it"
+        )
         raise UsageError(f"no image runs on {gpu.name} with driver {driver}: {reasons}", taken)
     kind = f"{gpu.architecture.family}{', GeForce' if gpu.geforce else ''}"
     name = gpu.architecture.name
@@ -175,7 +177,9 @@ def answer(
             *([taken] if taken else []),
         ],
         "others": [
-            {"image": s.image, "works": s.works, "why": s.reason} for s in found if s is not best
+            {"image": s.image, "works": s.works, "why": s.reason}
+            for s in suggestions
+            if s is not best
         ],
     }
 

@@ -132,9 +132,9 @@ def push(
             engine.tag(digest, *move.reference.rsplit(":", 1))
             retry(partial(_send, move.reference, engine, transfer))
             say(f"pushed {move.reference}")
-            found = retry(partial(engine.registry_digest, move.reference, missing_ok=True))
-            if found != digest:
-                raise VerifyError(f"{move.reference} is {found or 'nothing'}, built was {digest}")
+            pushed = retry(partial(engine.registry_digest, move.reference, missing_ok=True))
+            if pushed != digest:
+                raise VerifyError(f"{move.reference} is {pushed or 'nothing'}, built was {digest}")
 
 
 def _send(reference: str, engine: Engine, transfer: Transfer) -> None:

@@ -37,14 +37,14 @@ def lookup(reference: str, run: Runner) -> TagTarget | None:
 
     Raises UsageError where the registry refuses, NetworkError where it cannot be asked.
     """
-    found = _inspect(reference, run)
-    if found is None:
+    answer = _inspect(reference, run)
+    if answer is None:
         return None
     with _understood(reference):
-        digest = member(found, "manifest", "digest", kind=str)
+        digest = member(answer, "manifest", "digest", kind=str)
         if not _DIGEST.fullmatch(digest):
             raise MalformedError(f"{shown(digest)} is not a digest")
-        image = optional(found, "image", kind=dict)
+        image = optional(answer, "image", kind=dict)
         held = optional(optional(image, "config", kind=dict), "Labels", kind=dict)
         created = optional(image, "created", kind=str)
         said = labels.read({name: member(held, name, kind=str) for name in held})
@@ -55,8 +55,8 @@ def lookup(reference: str, run: Runner) -> TagTarget | None:
 
 def contents(reference: str, run: Runner) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The manifest of a published image, and its history. Raises as `lookup` does."""
-    found = _inspect(reference, run)
-    if found is None:
+    described = _inspect(reference, run)
+    if described is None:
         raise UsageError(f"{reference} is not in its registry", "push it first")
     command = ["docker", "buildx", "imagetools", "inspect", "--raw", reference]
     try:
@@ -69,7 +69,7 @@ def contents(reference: str, run: Runner) -> tuple[dict[str, Any], list[dict[str
         for number in range(len(member(manifest, "layers", kind=list))):
             member(manifest, "layers", number, "digest", kind=str)
             member(manifest, "layers", number, "size", kind=int)
-        history = member(found, "image", "history", kind=list)
+        history = member(described, "image", "history", kind=list)
         return manifest, [member(history, number, kind=dict) for number in range(len(history))]
 
 

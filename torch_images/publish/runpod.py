@@ -131,24 +131,24 @@ class Templates:
 
     def find(self, name: str) -> dict[str, Any] | None:
         """The template of this name; None for none. Raises UsageError where there are several."""
-        found: list[dict[str, Any]] = []
+        templates: list[dict[str, Any]] = []
         cursor = ""
         seen = {cursor}
         while True:
             query = f"?{urlencode({'cursor': cursor})}" if cursor else ""
             page = self._ask("GET", f"{self._api}/templates{query}")
             with _understood():
-                found += [t for t in _templates(page) if t["name"] == name]
+                templates += [t for t in _templates(page) if t["name"] == name]
                 cursor = _next(page)
                 if not cursor:
                     break
                 if cursor in seen or len(seen) == _PAGES:
                     raise MalformedError("its list of templates never ends")
             seen.add(cursor)
-        if len(found) > 1:
-            ids = ", ".join(t["id"] for t in found)
+        if len(templates) > 1:
+            ids = ", ".join(t["id"] for t in templates)
             raise UsageError(f"several templates are called '{name}': {ids}", "remove all but one")
-        return found[0] if found else None
+        return templates[0] if templates else None
 
     def save(
         self, template: Mapping[str, Any], text: str, existing: Mapping[str, Any] | None
@@ -200,10 +200,10 @@ def _next(page: Any) -> str:
 
 def _identifier(template: Any) -> str:
     """A template's identifier, which addresses have in them. Raises MalformedError."""
-    found = member(template, "id", kind=str)
-    if not _IDENTIFIER.fullmatch(found):
-        raise MalformedError(f"{shown(found)} is not the identifier of a template")
-    return found
+    identifier = member(template, "id", kind=str)
+    if not _IDENTIFIER.fullmatch(identifier):
+        raise MalformedError(f"{shown(identifier)} is not the identifier of a template")
+    return identifier
 
 
 @contextlib.contextmanager
@@ -227,8 +227,8 @@ def changes(template: Mapping[str, Any], existing: Mapping[str, Any] | None) -> 
 def _detail(answer: requests.Response) -> str:
     """The words of an answer: those of application/problem+json, if it is that."""
     try:
-        found = parse(answer.content)
-        said = str(found.get("detail") or found.get("title") or found)
+        document = parse(answer.content)
+        said = str(document.get("detail") or document.get("title") or document)
     except (MalformedError, AttributeError):
         said = answer.text
     return shown(" ".join(said.split())) or shown(answer.reason or "")

@@ -109,12 +109,12 @@ def observed(
 
     Raises VerifyError where the two do not say the same.
     """
-    found = {
+    claims = {
         "CUDA": (facts.get("cuda", ""), spec.cuda.version),
         "torch": (_public(facts.get("torch", "")), spec.torch),
         **{f"arch {a.name}": (bool(facts.get(f"arch {a.name}")), True) for a in spec.architectures},
     }
-    for name, (seen, claimed) in found.items():
+    for name, (seen, claimed) in claims.items():
         if seen != claimed:
             raise VerifyError(f"verification saw {name} {seen or 'none'}, the tag says {claimed}")
     return Names(
@@ -160,13 +160,13 @@ def namespace(config: Config, named: str) -> str:
 
     Raises UsageError.
     """
-    found = named.strip().rstrip("/") or f"{config.registry}/{config.owner}"
-    if not _NAMESPACE.fullmatch(found):
+    wanted = named.strip().rstrip("/") or f"{config.registry}/{config.owner}"
+    if not _NAMESPACE.fullmatch(wanted):
         raise UsageError(
-            f"'{re.sub('.*@', '***@', found)}' is not a registry to publish to",
+            f"'{re.sub('.*@', '***@', wanted)}' is not a registry to publish to",
             "give host and owner, such as ghcr.io/me or 127.0.0.1:5000/me",
         )
-    return found
+    return wanted
 
 
 def _obstacle(ours: TagTarget, held: TagTarget, descends: Callable[[str, str], bool]) -> str:

@@ -110,8 +110,8 @@ def reproduce(
             archives = [Path(scratch, f"{name}.tar") for name in ("first", "second")]
             for reference, archive in zip((info.id, rebuilt), archives, strict=True):
                 engine.save(reference, archive)
-            found = compare(*archives)
-            configs, differences = found.configs, found.differences
+            comparison = compare(*archives)
+            configs, differences = comparison.configs, comparison.differences
             outcome = SAME_CONTENT if configs[0] == configs[1] else DIFFERENT
         return Verdict(
             image=image,
@@ -162,10 +162,10 @@ def _check_out(named: str, root: Path, workspace: Workspace, source: str, run: R
 def _is_committed(config: Config, wanted: LockedImage, root: Path) -> bool:
     """Whether the lock of an image is the one in a checkout."""
     try:
-        found = image_lock(config, wanted.spec, root / "locks")
+        committed = image_lock(config, wanted.spec, root / "locks")
     except LockError:
         return False
-    held = found if wanted.lock.compat else replace(found, compat=None)
+    held = committed if wanted.lock.compat else replace(committed, compat=None)
     return held.digest == wanted.lock.digest
 
 
@@ -222,5 +222,5 @@ def _kept(digest: str, wanted: LockedImage, engine: Engine) -> Iterator[None]:
 def _builder(engine: Engine, run: Runner) -> str:
     """The versions that equal manifests depend on."""
     described = run.run(["docker", "buildx", "inspect"]).output
-    found = re.search(r"^Build[Kk]it(?: version)?:\s*v(?!0\.0\.0)(\S+)", described, re.MULTILINE)
-    return f"Docker {engine.version()}" + (f", BuildKit {found[1]}" if found else "")
+    buildkit = re.search(r"^Build[Kk]it(?: version)?:\s*v(?!0\.0\.0)(\S+)", described, re.MULTILINE)
+    return f"Docker {engine.version()}" + (f", BuildKit {buildkit[1]}" if buildkit else "")

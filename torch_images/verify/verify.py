@@ -205,10 +205,10 @@ def examine(
         if gpus:
             wait([first])  # a GPU can be set to serve one process only
         within = inside()
-        found = (first.result(), within)
+        results = (first.result(), within)
     return (
-        tuple(check for checks, _ in found for check in checks),
-        {name: value for _, facts in found for name, value in facts.items()},
+        tuple(check for checks, _ in results for check in checks),
+        {name: value for _, facts in results for name, value in facts.items()},
     )
 
 
@@ -341,7 +341,7 @@ def _inside(
 def _chosen(modules: Collection[str], suite: str) -> list[str]:
     """The files of those modules that belong to a suite."""
     named = (module.partition("/") for module in modules)
-    return [f"{name}.py" for found, _, name in named if found == suite]
+    return [f"{name}.py" for part, _, name in named if part == suite]
 
 
 def _suite_files(root: Path) -> dict[str, bytes]:
