@@ -171,7 +171,7 @@ def test_a_mirror_of_the_index_is_used(
     The wheels are stand-ins: what is tested is the way to the index, not the content.
     `far` takes the way of builders outside the engine: an archive that is loaded afterwards.
     """
-    monkeypatch.setattr("torch_images.build.elsewhere", lambda *_: far)
+    monkeypatch.setattr("torch_images.build.build.is_remote", lambda *_: far)
     folder = tmp_path / "small"
     pages = small_project(folder, workspace.locks, tmp_path / "wheels")
     config = load_config(folder / "images.yaml")
