@@ -205,7 +205,7 @@ def test_largest_and_smallest_ports(yaml_file: Write) -> None:
         ("ports: [22, 8888]", "ports: [1, 65535]"), ("[22/tcp, 8888/http]", "[1/tcp, 65535/http]")
     )
     config = load_config(path)
-    assert [v.ports for v in config.variants if v.ports] == [(1, 65535)]
+    assert (1, 65535) in [v.ports for v in config.variants]
     assert config.pods.ports == ("1/tcp", "65535/http")
 
 
