@@ -1,12 +1,17 @@
-"""What `invoke test` lints and type-checks: every program, also those without an extension."""
+"""What is checked: every program by linters, also without an extension; every extra in its image."""
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from torch_images.config.types import Config
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +51,18 @@ def test_all_tests_are_type_checked(root: Path, tools: dict[str, Any]) -> None:
     folders = {str(p.parent.relative_to(root)) for p in (root / "tests").rglob("*.py")}
     checked = {name.removesuffix("/*.py") for name in tools["mypy"]["files"]}
     assert {name for name in folders if not name.startswith("tests/fixtures/")} <= checked
+
+
+def test_each_extra_is_imported_in_its_images(config: Config, root: Path) -> None:
+    """What is unpacked is no module; a test of its own looks at that."""
+    source = ast.parse((root / "tests/container/test_extras.py").read_text())
+    [table] = [
+        node.value
+        for node in source.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MODULES"
+    ]
+    checked = set(ast.literal_eval(table))
+    for extra in config.extras:
+        for _, words in extra.wheels:
+            names = {canonicalize_name(Requirement(word).name) for word in words}
+            assert extra.unpack or names <= checked, extra.name

@@ -14,6 +14,14 @@ from torch_images.errors import ConfigError
 Write = Callable[..., Path]
 
 BOOKWORM_SUITE = "    suite: bookworm\n"
+# Read from the file, so that another patch release of CUDA changes no test.
+COMPILER = "".join(
+    line
+    for line in (Path(__file__).resolve().parents[2] / "images.yaml")
+    .read_text()
+    .splitlines(keepends=True)
+    if line.startswith(("    release: 12.8.", "    archives: ["))
+)
 
 
 def complaint(path: Path) -> str:
@@ -25,9 +33,11 @@ def complaint(path: Path) -> str:
 
 
 def test_the_projects_own_file(config: Config) -> None:
-    assert config.names("cuda") == ("12.8", "13.0")
-    assert config.names("arch") == ("8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
-    assert [c.wheel.torch for c in config.cudas] == ["2.10.0", "2.11.0"]
+    assert {"12.8", "13.0"} <= set(config.names("cuda"))
+    assert {"8.0", "9.0", "12.0"} <= set(config.names("arch"))
+    capabilities = [a.capability for a in config.architectures]
+    assert capabilities == sorted(set(capabilities))
+    assert all(c.wheel.torch.count(".") == 2 for c in config.cudas)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +65,7 @@ def test_the_projects_own_file(config: Config) -> None:
         ("torch: 2.11.0", "torch: '>=2.11'", "does not pin a version; give one exact version"),
         ("torch: 2.11.0", "torch: 2.11.0+cu130", "names a local version; write 2.11.0"),
         ("commit: a58677f", "commit: main #", "is not a full commit of 40 hexadecimal digits"),
-        ("nvidia/cuda:12.8.1-devel-ubuntu24.04", "nvidia/cuda", "is not an image with its tag"),
+        ("nvidia/cuda:", "nvidia/cuda #", "is not an image with its tag"),
         ("    mirror: http://archive.ubuntu.com/ubuntu\n", "", "'ubuntu24.04' lacks the mirror"),
         ("snapshot: https://snapshot.ubuntu.com", "snapshot: /srv", "is not an http or https URL"),
         ('cuda: "13.0"', 'cuda: "13.5"', "unknown cuda '13.5'; did you mean '13.0'?"),
@@ -75,11 +85,15 @@ def test_the_projects_own_file(config: Config) -> None:
             "an exclude must name at least one axis",
         ),
         (
-            "    release: 12.8.1\n    archives: [cuda_cccl, cuda_cudart, cuda_nvcc, cuda_nvml_dev, cuda_profiler_api]\n",
+            COMPILER,
             "",
             "variant devel has a compiler, CUDA 12.8 names none; add an exclude with cuda: '12.8'",
         ),
-        ("    release: 12.8.1\n", "", "CUDA 12.8 must give both release and archives, or neither"),
+        (
+            "    release: 12.8.",
+            "    # 12.8.",
+            "12.8 must give both release and archives, or neither",
+        ),
         (
             "option: USE_CUDNN}",
             "option: USE_CUDNN_FRONTEND}",
@@ -169,7 +183,7 @@ def test_the_projects_own_file(config: Config) -> None:
             "extras: [vllm]",
             "extras: [vision, vllm, recommenders]",
             "variant vllm: the wheels of recommenders have code for 8.0, 9.0, 10.0 only; add an "
-            "exclude with variant: 'vllm', arch: '8.6'",
+            "exclude with variant: 'vllm', arch: '",
         ),
         (
             '    arch: "12.0"\n    reason: FBGEMM',
@@ -216,7 +230,7 @@ def test_an_impossible_pair_may_be_excluded(yaml_file: Write) -> None:
     rule = '  - cuda: "13.0"\n    arch: "7.0"\n    reason: dropped in CUDA 13\n'
     rule += "  - variant: recsys\n    reason: not for 7.0\n"
     path = yaml_file(('  "8.0":', '  "7.0":'), ("exclude:\n", "exclude:\n" + rule))
-    assert load_config(path).names("arch")[0] == "7.0"
+    assert "7.0" in load_config(path).names("arch")
 
 
 def test_versions_are_never_rounded(yaml_file: Write) -> None:

@@ -78,6 +78,8 @@ def test_every_setting_of_the_profile_is_documented(root: Path) -> None:
 
 TEXTS = [
     README,
+    README.with_name("ARCHITECTURE.md"),
+    README.with_name("CHANGELOG.md"),
     README.with_name("CONTRIBUTING.md"),
     *sorted((README.parent / "docs").glob("*.md")),
 ]

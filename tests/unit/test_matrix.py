@@ -29,7 +29,7 @@ def complaint(config: Config, **axes: str) -> str:
 
 def test_identifiers_are_unique_and_stable(config: Config) -> None:
     ids = [spec.id for spec in matrix(config)]
-    assert len(ids) == len(set(ids)) == 127
+    assert len(ids) == len(set(ids))
     assert "cu130-sm120-wheel-bookworm-runtime" in ids
     assert "cu128-all-wheel-ubuntu24.04-runtime" in ids
 
@@ -37,7 +37,7 @@ def test_identifiers_are_unique_and_stable(config: Config) -> None:
 def test_nothing_excluded_is_listed(config: Config) -> None:
     fork = {s.base.name for s in matrix(config) if s.source.name.startswith("fork")}
     assert fork == {"bookworm"}
-    assert {s.variant.name for s in matrix(config)} == {"runtime", "devel", "pod", "recsys", "vllm"}
+    assert {s.variant.name for s in matrix(config)} == set(config.names("variant"))
     recsys = {a.name for s in matrix(config) if s.variant.name == "recsys" for a in s.architectures}
     assert recsys == {"8.0", "9.0", "10.0"}
     devel = {(s.cuda.version, s.base.name) for s in matrix(config) if s.variant.name == "devel"}
@@ -138,7 +138,7 @@ def test_any_other_word_is_one_line(word: str, axis: str) -> None:
 def test_defaults_give_all_architectures(config: Config) -> None:
     spec = choose(config)
     assert spec.id == "cu130-all-wheel-bookworm-runtime"
-    assert len(spec.architectures) == 6
+    assert spec.architectures == config.architectures
 
 
 @pytest.mark.parametrize(
@@ -187,12 +187,11 @@ def test_description_is_plain_data(config: Config) -> None:
 
 
 def test_a_base_is_left_out_where_it_names_no_image(yaml_file: Callable[..., Path]) -> None:
-    line = '      "12.8": nvidia/cuda:12.8.1-devel-ubuntu24.04\n'
-    config = load_config(yaml_file((line, "")))
+    config = load_config(yaml_file(('"12.8": nvidia/cuda:', '# "12.8": nvidia/cuda:')))
     bases = {(s.cuda.version, s.base.name) for s in matrix(config)}
     assert bases == {("12.8", "bookworm"), ("13.0", "bookworm"), ("13.0", "ubuntu24.04")}
     assert complaint(config, cuda="12.8", base="ubuntu24.04") == (
-        "CUDA 12.8, arch 8.0, source wheel, base ubuntu24.04, variant runtime is not built: base "
+        f"CUDA 12.8, arch {config.names('arch')[0]}, source wheel, base ubuntu24.04, variant runtime is not built: base "
         "ubuntu24.04 names no image for CUDA 12.8"
     )
     assert choose(config, cuda="13.0", base="ubuntu24.04").base.name == "ubuntu24.04"

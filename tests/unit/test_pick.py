@@ -111,8 +111,8 @@ def test_a_longer_name_wins(config: Config) -> None:
 @pytest.mark.parametrize(
     ("gpu", "driver", "text"),
     [
-        ("Tesla T4", "570.133", "no image serves compute capability 7.5, which this GPU has; they"),
-        ("V100", "570.133", "compute capability 7.0"),
+        ("V100", "570.133", "no image serves compute capability 7.0, which this GPU has; they"),
+        ("Tesla P40", "570.133", "compute capability 6.1"),
         ("5.2", "570.133", "compute capability 5.2"),
         ("RTX 5990", "570.133", "unknown GPU 'RTX 5990'; did you mean 'RTX 5090'?"),
         ("", "570.133", "unknown GPU ''; known: "),

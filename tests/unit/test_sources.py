@@ -256,11 +256,11 @@ def test_triton_that_pins_its_llvm(tmp_path: Path) -> None:
 
 
 def test_the_compiler_of_a_release(config: Config, tmp_path: Path) -> None:
-    cuda = config.cudas[0]
+    cuda = replace(config.cudas[0], release="12.8.9")
     root = "https://host/redist"
     file = {"relative_path": "a/b.tar.xz", "sha256": "c" * 64, "size": "12"}
     listed = {n: {"version": "12.8.9", "linux-x86_64": file} for n in cuda.archives}
-    pages = {"/host/redist/redistrib_12.8.1.json": json.dumps(listed).encode()}
+    pages = {"/host/redist/redistrib_12.8.9.json": json.dumps(listed).encode()}
     with web_server(pages) as (url, _):
         network = Network(source_mirror=url)
 
@@ -278,13 +278,13 @@ def test_the_compiler_of_a_release(config: Config, tmp_path: Path) -> None:
         assert [a.name for a in found.archives] == sorted(cuda.archives)
         assert found.archives[0].url == f"{root}/a/b.tar.xz"
         with pytest.raises(
-            LockError, match=r"CUDA release 12.8.1 has no cuda_nvc for linux-x86_64"
+            LockError, match=r"CUDA release 12.8.9 has no cuda_nvc for linux-x86_64"
         ):
             resolve(archives=("cuda_nvc",))
         with pytest.raises(
-            NetworkError, match=r"redistrib_12.8.2.json could not be read: status 404"
+            NetworkError, match=r"redistrib_12.8.10.json could not be read: status 404"
         ):
-            resolve(release="12.8.2")
+            resolve(release="12.8.10")
     gone = LockedArchive(name="x", version="1", url="https://host/x", size=1, sha256="d" * 64)
     lock = SourceLock(name="toolkit-x", date=DAY, request=(), archives=(gone,))
     with web_server({}) as (url, _), pytest.raises(TorchImagesError, match="x 1 is gone from"):

@@ -1,0 +1,48 @@
+"""The hooks of .pre-commit-config.yaml run the lint of the verb `test`, by the same versions."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tasks
+from torch_images.host.runner import Runner
+
+
+def hooks(root: Path) -> list[dict[str, Any]]:
+    document = yaml.safe_load((root / ".pre-commit-config.yaml").read_text())
+    assert [repository["repo"] for repository in document["repos"]] == ["local"]
+    return [hook for repository in document["repos"] for hook in repository["hooks"]]
+
+
+def test_hooks_are_the_lint_of_the_verb(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def interact(_: Runner, command: list[str], **kwargs: object) -> int:
+        commands.append([str(word) for word in command])
+        return 0
+
+    monkeypatch.setattr(Runner, "interact", interact)
+    tasks.namespace["test"].body(None, fast=True)
+    programs = str(Path(sys.executable).parent)
+    lint = [
+        [command[0].replace(programs, ".venv/bin"), *command[1:]]
+        for command in commands
+        if "pytest" not in command
+    ]
+    assert len(lint) == 4
+    assert [shlex.split(hook["entry"]) + hook.get("args", []) for hook in hooks(root)] == lint
+
+
+def test_hooks_look_at_the_whole_tree(root: Path) -> None:
+    """Names of changed files would be added otherwise, and a commit without any would pass."""
+    for hook in hooks(root):
+        assert hook["language"] == "system"
+        assert hook["pass_filenames"] is False
+        assert "files" not in hook
+        assert "types" not in hook
