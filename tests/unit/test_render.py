@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.test_tasks import invoke
 from torch_images.build import labels
 from torch_images.build.plan import ImagePlan, LockedImage, plan_image, plan_images, version
 from torch_images.build.render import (
@@ -244,3 +245,11 @@ def test_every_removal_concerns_a_locked_wheel(config: Config, root: Path) -> No
         lock = lock_of(config, root, choose(config, cuda=cuda))
         for removal in config.removals:
             assert set(removal.wheels) & lock.wheels.versions().keys(), removal
+
+
+@pytest.mark.parametrize("arch", ["sm90_sm120", "sm90_pruned", "sm90_sm120_pruned"])
+def test_render_takes_every_identifier_that_a_build_prints(root: Path, arch: str) -> None:
+    name = f"cu130-{arch}-wheel-bookworm-runtime"
+    done = invoke(root, "render", name)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"# torch-images {name}\n# PyTorch 2.11.0 for CUDA 13.0 on 9.0 ")
