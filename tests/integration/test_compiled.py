@@ -461,7 +461,7 @@ def test_out_of_memory_it_goes_on_with_fewer_jobs(compiling: Compiling, engine: 
     """In a real control group that holds one of the large compilations, and not two."""
     tables(compiling, 4_000_000, os.getpid() + 1)
     with control_group(900_000_000) as group:
-        options = ("--target=torch", f"--cgroup-parent={group}", "--output=type=cacheonly")
+        options = ("--target=compile-torch", f"--cgroup-parent={group}", "--output=type=cacheonly")
         done = step(compiling, engine, compiling.folder, *options, cache=default_cache())
     assert not done.code, done.output
     assert re.search(r"torch: \d+ processors, .* 2 jobs", done.output)
@@ -489,7 +489,7 @@ def test_equal_wheels_from_two_directories(
                 compiling,
                 engine,
                 folder,
-                *("--target=compiled", "--no-cache-filter=torch,triton"),
+                *("--target=compiled", "--no-cache-filter=compile-torch,compile-triton"),
                 f"--build-arg=BUILDKIT_CACHE_MOUNT_NS={folder}",
                 f"--output=type=local,dest={output}",
                 cache=default_cache(),
@@ -546,7 +546,7 @@ def test_builders_share_a_cache(
                 compiling,
                 engine,
                 compiling.folder,
-                *("--target=torch", "--no-cache-filter=torch", "--output=type=cacheonly"),
+                *("--target=compile-torch", "--no-cache-filter=compile-torch", "--output=type=cacheonly"),
                 f"--build-arg=BUILDKIT_CACHE_MOUNT_NS={tmp_path}-{number}",
                 cache=default_cache(),
                 compile_cache=(("SCCACHE_REDIS_ENDPOINT", url),),

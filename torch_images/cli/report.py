@@ -73,8 +73,9 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         ),
         f"for {';'.join(spec.arches)}, with {' '.join(spec.features)}",
         (
-            f"stages: start, toolchain ({len(tools)} wheels, {len(lock.all_archives)} archives, "
-            f"{size / 1e6:.0f} MB to download), triton, torch, wheels, {spec.variant.name}"
+            f"stages: toolchain ({len(tools)} wheels, {len(lock.all_archives)} archives, "
+            f"{size / 1e6:.0f} MB to download), compile-torch, compile-triton, environment, "
+            f"{'variant, ' if spec.variant.adds else ''}runtime"
         ),
         (
             f"jobs: {jobs.jobs}, {jobs.heavy} heavy ones of {jobs.threads} threads (for "
