@@ -546,7 +546,11 @@ def test_builders_share_a_cache(
                 compiling,
                 engine,
                 compiling.folder,
-                *("--target=compile-torch", "--no-cache-filter=compile-torch", "--output=type=cacheonly"),
+                *(
+                    "--target=compile-torch",
+                    "--no-cache-filter=compile-torch",
+                    "--output=type=cacheonly",
+                ),
                 f"--build-arg=BUILDKIT_CACHE_MOUNT_NS={tmp_path}-{number}",
                 cache=default_cache(),
                 compile_cache=(("SCCACHE_REDIS_ENDPOINT", url),),

@@ -102,7 +102,7 @@ def of_system(error: OSError) -> TorchImagesError | None:
         return UsageError(
             f"'{str(error.filename)[:200]}' cannot be used: {error.strerror}", "name another path"
         )
-    if "torch_images.host.engine" in sys.modules:  # else nothing has asked an engine
+    if "docker" in sys.modules:  # else nothing has asked an engine, and imports take a while
         from torch_images.host.engine import of_docker
 
         return of_docker(error)
