@@ -7,6 +7,6 @@ from torch_images.interrupts import end_at_once
 if __name__ == "__main__":
     end_at_once()  # the imports below take a while
 
-    from torch_images.program import main
+    from torch_images.cli.program import main
 
     main()

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from torch_images.redact import redact
 
+_LISTED, _NEAREST = 12, 5  # names in a hint
 _SHOWN = 120  # characters that a message repeats of what came from outside
 
 
@@ -96,11 +97,17 @@ class CommandError(TorchImagesError):
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """A hint for a word that is not one of `known`: the nearest ones, then all in their order."""
+    """A hint for a word that is not one of `known`: the nearest one, and some of the others.
+
+    A dozen names are listed, of more the five nearest.
+    """
     names = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word, names, n=_NEAREST, cutoff=0.5)
     guess = f"did you mean '{near[0]}'? " if near else ""
-    return f"{guess}known: {', '.join(names) or 'none'}"
+    if len(names) <= _LISTED:
+        return f"{guess}known: {', '.join(names) or 'none'}"
+    some = near if len(near) == _NEAREST else list(dict.fromkeys([*near, *names]))[:_NEAREST]
+    return f"{guess}known: {', '.join(some)} and {len(names) - len(some)} more"
 
 
 def shown(text: str) -> str:

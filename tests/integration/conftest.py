@@ -24,7 +24,8 @@ from torch_images.host.connection import connect
 from torch_images.host.engine import Engine
 from torch_images.host.network import detect
 from torch_images.host.runner import Runner
-from torch_images.host.workspace import Workspace, default_cache, default_locks
+from torch_images.host.workspace import Workspace, default_cache
+from torch_images.project import locks_folder
 
 # Modules of the second lane. They may give images only names that no module of the first lane
 # gives them: two builds of one name would get in each other's way.
@@ -72,7 +73,7 @@ def locks() -> Path:
     `invoke test` names fresh ones in TORCH_IMAGES_LOCKS where Debian's mirrors have dropped a
     package of those. Every process that tests start reads them, too.
     """
-    return default_locks(ROOT)
+    return locks_folder(ROOT)
 
 
 @pytest.fixture(scope="session")

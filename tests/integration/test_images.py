@@ -123,7 +123,7 @@ def test_building_again_changes_nothing(built: dict[str, Built]) -> None:
 
 
 def test_an_image_that_lost_its_tag_is_found(engine: Engine, runner: Runner) -> None:
-    """`invoke clean --images` removes what newer builds have left without a name."""
+    """`invoke gc --images` removes what newer builds have left without a name."""
     label, names = "io.github.torch-images.id", ("torch-images-test:old", "torch-images-test:new")
 
     def untagged() -> set[str]:

@@ -17,7 +17,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.layers.make import ReadyLayer
 from torch_images.layers.parent import PARENT_IMAGES, Layers, ParentImages, Wanted
-from torch_images.maintain import prune
+from torch_images.maintain import gc
 from torch_images.oci.layout import Compressed
 
 
@@ -84,9 +84,9 @@ def test_a_build_starts_from_it(
 def test_it_can_be_pruned(parents: ParentImages, layers: Layers, engine: Engine) -> None:
     [context] = contexts(parents, {"x": layers}).values()
     name = context.removeprefix("docker-image://")
-    [item] = [x for x in prune.images(engine) if x.name == name]
+    [item] = [x for x in gc.images(engine) if x.name == name]
     assert item.size > 200_000
-    assert list(prune.remove([item], engine)) == [item]
+    assert list(gc.remove([item], engine)) == [item]
     assert engine.digest(name) is None
 
 

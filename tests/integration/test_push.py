@@ -34,7 +34,7 @@ from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.maintain.prune import Limits, images, remove, surplus
+from torch_images.maintain.gc import Limits, images, remove, surplus
 from torch_images.verify.verify import (
     Check,
     VerifyReport,
@@ -510,7 +510,7 @@ def test_a_pod_template_of_an_image(
 
 
 def test_old_images_go_unless_they_are_used(make: Make, engine: Engine) -> None:
-    """Only stand-ins are removed here; what `invoke prune` would take is asked for."""
+    """Only stand-ins are removed here; what `invoke gc` would take is asked for."""
     kept, gone = make(), make()
     created = subprocess.run(
         ["docker", "create", kept.tag, "true"], check=True, capture_output=True, text=True
@@ -523,7 +523,7 @@ def test_old_images_go_unless_they_are_used(make: Make, engine: Engine) -> None:
         assert gone.tag in item.name
         assert item.size > LAYERS * LAYER_SIZE
         assert surplus([item], Limits(age=timedelta(hours=1)), datetime.now(UTC)) == ()
-        done = invoke("prune", "--older", "0h", "--dry-run")
+        done = invoke("gc", "--older", "0h", "--dry-run")
         assert done.returncode == 0, done.stderr
         assert f"would remove {gone.tag}, 12." in done.stdout
         assert kept.tag not in done.stdout

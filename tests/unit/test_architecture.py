@@ -72,7 +72,7 @@ def test_the_walk_names_functions_that_exist(name: str) -> None:
 
 def test_the_walk_is_long_enough_to_be_one() -> None:
     assert len(WALK) > 10
-    assert WALK[0] == "tasks.build"
+    assert WALK[0] == "cli.build_tasks.build"
 
 
 @pytest.mark.parametrize("path", sorted(set(PLACES)))

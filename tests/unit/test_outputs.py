@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
@@ -28,7 +29,7 @@ from torch_images.host import outputs
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
-from torch_images.maintain import clean, prune
+from torch_images.maintain import gc
 
 IMAGE = "cu130-sm120-wheel-bookworm-runtime"
 CONTEXT = Context(
@@ -335,7 +336,7 @@ def test_pruning_leaves_what_is_not_of_the_cache(tmp_path: Path) -> None:
     ours = tmp_path / "sources" / f"torch-{'a' * 40}"
     ours.mkdir()
     (tmp_path / "sources" / f"torch-{'b' * 40}").symlink_to(ours)
-    assert [item.path for item in prune.cache(tmp_path)] == [ours]
+    assert [item.path for item in gc.cache(tmp_path)] == [ours]
 
 
 def test_cleaning_leaves_what_is_no_context(tmp_path: Path) -> None:
@@ -353,8 +354,9 @@ def test_cleaning_leaves_what_is_no_context(tmp_path: Path) -> None:
     (workspace.output / "cu130-y").mkdir()
     (workspace.output / "cu130-y/Dockerfile").write_bytes(first)  # a copy that somebody made
     write_context(made, workspace.output / "cu130-x")
-    lines = clean.clean(workspace, cast("Engine", NoImages()), FakeRunner())
-    assert lines == ("removed build/cu130-x",)
+    engine = cast("Engine", NoImages())
+    items = gc.leftovers(workspace, engine, datetime.now(UTC))
+    assert [item.name for item in gc.remove(items, engine)] == ["build/cu130-x"]
     assert (tmp_path / "kept/Dockerfile").is_file()
     assert sorted(p.name for p in workspace.output.iterdir()) == [
         "cu.txt",

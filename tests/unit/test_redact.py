@@ -277,7 +277,7 @@ def test_a_traceback_shows_no_secret(root: Path, tmp_path: Path, start: str) -> 
     """Of an error that nobody foresaw, such as one in a tasks.py; what is printed, too."""
     (tmp_path / "tasks.py").write_text(
         "import os, sys\n"
-        "from torch_images.program import adopt\n"
+        "from torch_images.cli.program import adopt\n"
         "adopt()\n"
         "from torch_images.cli import verb\n"
         "@verb.verb()\n"

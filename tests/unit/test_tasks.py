@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +21,7 @@ from invoke.parser import Parser
 
 import tasks
 from torch_images.cli import verb as cli
+from torch_images.cli.collection import GROUPS
 from torch_images.config.matrix import select
 from torch_images.config.parse import load_config
 
@@ -76,7 +81,7 @@ def test_the_program_of_inv_reads_its_own_options_too(root: Path) -> None:
         ("--list-depth abc", "error: invalid literal"),
         ("-x", "'-x'"),
         ("--list-format odd --list", "error: unknown list format 'odd'; known: flat, nested, json"),
-        ("--config /none matrix", "error: Config files of type '' "),
+        ("--config /none matrix", "error: none: No such file or directory; "),
     ):
         done = subprocess.run(
             [*command, *words.split()], cwd=root, capture_output=True, text=True, check=False
@@ -113,6 +118,84 @@ def test_what_can_be_repeated_is_a_list(verb: str, flag: str) -> None:
     parser = Parser(contexts=tasks.namespace.to_contexts())
     [context] = parser.parse_argv([verb, option, "one", option, "two"])
     assert context.args[flag].value == ["one", "two"]
+
+
+VERBS = sorted(tasks.namespace.tasks)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_no_option_has_a_short_form(name: str) -> None:
+    """A letter would mean another thing in each verb; Invoke makes them up from what is free."""
+    [context] = [c for c in tasks.namespace.to_contexts() if c.name == name]
+    assert [flag for flag in context.flags if not re.fullmatch(r"--[a-z][a-z-]+", flag)] == []
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_the_help_of_a_verb_ends_with_an_example_that_can_be_read(name: str) -> None:
+    words, example = (inspect.getdoc(tasks.namespace[name]) or "").split("\n\nExample:\n")
+    assert words.strip().endswith(".")
+    parser = Parser(contexts=tasks.namespace.to_contexts())
+    [context] = parser.parse_argv(shlex.split(example))
+    assert context.name == name
+    assert not context.missing_positional_args
+
+
+def test_verbs_are_listed_in_the_order_of_the_flow(root: Path) -> None:
+    done = invoke(root, "--list")
+    assert re.findall(r"^(\w+):$", done.stdout, re.MULTILINE) == list(GROUPS)
+    listed = re.findall(r"^  ([a-z-]+) ", done.stdout, re.MULTILINE)
+    assert listed == [v.name.replace("_", "-") for verbs in GROUPS.values() for v in verbs]
+    assert sorted(listed) == VERBS
+
+
+def test_help_names_the_values_of_images_yaml(root: Path, tmp_path: Path) -> None:
+    text = " ".join(invoke(root, "--help", "build").stdout.split())
+    assert "where torch comes from; one of wheel, fork, fork-slim" in text
+    assert "CUDA version; one of 12.8, 13.0" in text
+    broken = tmp_path / "images.yaml"
+    broken.write_text("{")
+    done = invoke(root, "--config", str(broken), "--help", "build")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "one of" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "now"), [("clean", "gc"), ("prune", "gc"), ("manifest", "datasheet")]
+)
+def test_a_verb_that_was_renamed(root: Path, old: str, now: str) -> None:
+    done = invoke(root, old)
+    assert done.returncode == 2
+    assert done.stderr == f"error: the verb '{old}' is called '{now}' now; see `--help {now}`\n"
+
+
+def test_another_file_of_images(root: Path, tmp_path: Path) -> None:
+    """By --config and by its variable; its locks lie beside it."""
+    text = (root / "images.yaml").read_text()
+    named = tmp_path / "mine.yaml"
+    named.write_text(text.replace("owner: torch-images", "owner: somebody"))
+    pick = ("pick", "--gpu", "RTX 5090", "--driver", "580", "--json")
+    done = invoke(root, "--config", str(named), *pick)
+    assert done.returncode == 3
+    assert "locks" in done.stderr
+    shutil.copytree(root / "locks", tmp_path / "locks")
+    for words, variables in (
+        (("--config", str(named)), {}),
+        ((), {"TORCH_IMAGES_CONFIG": str(named)}),
+    ):
+        done = invoke(root, *words, *pick, **variables)
+        assert done.returncode == 0, done.stderr
+        assert "ghcr.io/somebody/torch-cu130" in done.stdout
+    done = invoke(root, "--config", str(tmp_path / "none.yaml"), "matrix")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_hint_names_few_of_many(root: Path) -> None:
+    done = invoke(root, "render", "cu130-sm120-wheel-bookworm-runtim")
+    assert done.returncode == 2
+    assert len(done.stderr) < 400
+    assert "did you mean 'cu130-sm120-wheel-bookworm-runtime'?" in done.stderr
+    assert re.search(r" and \d+ more$", done.stderr.strip())
 
 
 def test_no_engine(root: Path) -> None:

@@ -44,6 +44,6 @@ def check_disk(data_root: Path | None, images: Sequence[LockedImage]) -> None:
     if free < needed:
         raise DiskError(
             f"building needs about {needed / 1e9:.0f} GB, {data_root} has {free / 1e9:.1f} GB free",
-            "free some with `invoke clean` or `docker system prune`, or, when most layers are "
+            "free some with `invoke gc` or `docker system prune`, or, when most layers are "
             "built already, go on with --skip-disk-check",
         )

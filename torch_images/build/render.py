@@ -31,6 +31,7 @@ from torch_images.locks.debs import DebLock
 from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.sources import SourceLock
 from torch_images.locks.wheels import WheelLock
+from torch_images.project import PACKAGE
 
 ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
 POD = "pod-start"  # the command of variants that get what scripts/image/pod has
@@ -111,7 +112,7 @@ def render(
         text = json.dumps(recipe, indent=1) + "\n"
         files.append(ContextFile(path=f"source/{name}.json", data=text.encode()))
     for module in ("__init__", "arch", "jobs") if made else ():  # the build step's part of it
-        data = (root / "torch_images" / f"{module}.py").read_bytes()
+        data = (PACKAGE / f"{module}.py").read_bytes()
         files.append(ContextFile(path=f"source/torch_images/{module}.py", data=data))
     return Context(id=spec.id, files=tuple(files))
 

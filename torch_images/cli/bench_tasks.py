@@ -1,4 +1,4 @@
-"""The verbs that measure and compare; see tasks.py."""
+"""The verbs that measure and compare."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ RESULT, REPORT = "result.json", "README.md"
         "select": "only cases that match this glob; `python scripts/bench --list` names them",
         "output": "folder for the result, its report and plots, else build/bench/IDENTIFIER",
     },
+    example="bench torch-cu130:sm120 --select 'sdpa*'",
 )
 def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: str = "") -> None:
     """Measure GPUs with an image: the documents' tables, as JSON, Markdown and plots."""
@@ -52,6 +53,7 @@ def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: 
         "result": "what torch-bench wrote",
         "output": "folder to write to, else the result's own",
     },
+    example="bench-report result.json",
 )
 def bench_report(c: Context, result: str, output: str = "") -> None:
     """Write the report and the plots of a result."""
@@ -69,6 +71,7 @@ def bench_report(c: Context, result: str, output: str = "") -> None:
         "second": "another one",
         "json": "print JSON",
     },
+    example="bench-compare docs/benchmarks/h200/result.json rtx5090",
 )
 def bench_compare(c: Context, first: str, second: str, json: bool = False) -> None:
     """Two results side by side, and which differences are more than chance."""

@@ -1,4 +1,4 @@
-"""The verbs that keep the project and this machine in order; see tasks.py."""
+"""The verbs that keep the project and this machine in order."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from torch_images.errors import TorchImagesError
     help={
         "all": "also what is too slow for every change",
         "fast": "only lint, types and unit tests: no Docker",
-    }
+    },
+    example="test --fast",
 )
 def test(c: Context, all: bool = False, fast: bool = False) -> None:
     """Lint, check types, and run the tests; all but --fast build and verify real images."""
+    verb.require_clone("test")
     scripts = ["inv", ".ci/run", *_shell_scripts()]
     _run("-m", "ruff", "check", ".")
     _run("-m", "ruff", "format", "--check", ".")
@@ -89,28 +91,15 @@ def _code(*words: str, program: str = sys.executable, env: Mapping[str, str] | N
 
 
 @verb.verb(
-    help={
-        "images": "also the images that were built and tagged",
-        "cache": "also the builder's whole build cache, whoever filled it",
-    }
+    help={"check": "change nothing, fail if a table is out of date"},
+    example="docs --check",
 )
-def clean(c: Context, images: bool = False, cache: bool = False) -> None:
-    """Remove build contexts and images that were never verified."""
-    from torch_images.host.runner import Runner
-    from torch_images.maintain import clean
-
-    workspace = verb.workspace()
-    removed = clean.clean(workspace, verb.engine(), Runner(), images=images, cache=cache)
-    for line in removed:
-        print(line)
-
-
-@verb.verb(help={"check": "change nothing, fail if a table is out of date"})
 def docs(c: Context, check: bool = False) -> None:
     """Write the tables of README.md that follow from images.yaml."""
     from torch_images.cli.tables import fill, tables
     from torch_images.errors import UsageError
 
+    verb.require_clone("docs")
     readme = verb.ROOT / "README.md"
     text = readme.read_text()
     found = fill(text, tables(verb.config(), verb.workspace().locks))
@@ -132,19 +121,46 @@ def _shell_scripts() -> list[str]:
     help={
         "older": "what was not used for this long goes, such as 12h, 30d, 8w",
         "keep": "of the rest, keep the latest used up to this size of images, and of cache, each",
+        "images": "all images that were built here, however new; those that containers use stay",
+        "cache": "the builder's whole build cache, whoever filled it",
         "dry-run": "say what would go, change nothing",
-    }
+        "json": "print it as JSON",
+    },
+    example="gc --older 8w --keep 100GB --dry-run",
 )
-def prune(c: Context, older: str = "30d", keep: str = "", dry_run: bool = False) -> None:
-    """Remove old images of ours, our own cache and the build cache; registries are not touched."""
+def gc(
+    c: Context,
+    older: str = "30d",
+    keep: str = "",
+    images: bool = False,
+    cache: bool = False,
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
+    """Remove what builds leave, and what is old: images of ours, our cache, the build cache."""
+    from torch_images.cli import report
     from torch_images.host.runner import Runner
-    from torch_images.maintain import prune as stage
+    from torch_images.maintain import gc
 
-    limits = stage.Limits(age=stage.parse_age(older), size=stage.parse_size(keep))
+    limits = gc.Limits(age=gc.parse_age(older), size=gc.parse_size(keep))
     engine, run, now = verb.engine(), Runner(), datetime.now(UTC)
-    groups = (stage.images(engine), stage.cache(verb.workspace().cache))
-    items = tuple(item for group in groups for item in stage.surplus(group, limits, now))
-    for item in items if dry_run else stage.remove(items, engine):
-        word = "would remove" if dry_run else "removed"
-        print(f"{word} {item.name}, {item.size / 1e6:.1f} MB, used {item.used:%Y-%m-%d %H:%M}")
-    print(stage.build_cache(limits, run, dry_run=dry_run))
+    workspace = verb.workspace()
+    built = gc.images(engine)
+    items = (
+        *gc.leftovers(workspace, engine, now),
+        *(built if images else gc.surplus(built, limits, now)),
+        *gc.surplus(gc.cache(workspace.cache), limits, now),
+    )
+    gone = []
+    for item in items if dry_run else gc.remove(items, engine):
+        gone.append(item)
+        if not json:
+            print(report.collected(item, done=not dry_run))
+    left = gc.in_use(engine) if images else ()
+    freed = gc.build_cache(limits, run, every=cache, dry_run=dry_run)
+    if json:
+        print(verb.as_json(report.collection(gone, left, freed, done=not dry_run)))
+        return
+    for name in left:
+        print(f"left image {name}: a container uses it")
+    print(freed)

@@ -1,4 +1,4 @@
-"""The verbs that bring verified images to those who use them; see tasks.py."""
+"""The verbs that bring verified images to those who use them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _REGISTRY_HELP = {
         "dry-run": "say what would be tagged, change nothing",
         "json": "print every tag as JSON",
     },
+    example="tag torch-cu130:sm120 --registry ghcr.io/me --dry-run",
 )
 def tag(
     c: Context, image: str, registry: str = "", dry_run: bool = False, json: bool = False
@@ -57,6 +58,7 @@ def tag(
         "dry-run": "ask the registry what would move, change nothing",
         "json": "print tags and manifest as JSON",
     },
+    example="push torch-cu130:sm120 --registry ghcr.io/me",
 )
 def push(
     c: Context,
@@ -97,8 +99,9 @@ def push(
 @verb.verb(
     positional=["image"],
     help={**_IMAGE_HELP, "json": "print JSON instead of Markdown"},
+    example="datasheet torch-cu130:sm120",
 )
-def manifest(c: Context, image: str, json: bool = False) -> None:
+def datasheet(c: Context, image: str, json: bool = False) -> None:
     """Print what a verified image is: versions, layers with sizes, digests, checks."""
     from torch_images.publish import datasheet as made
     from torch_images.verify.identify import verified_image
@@ -118,6 +121,7 @@ def manifest(c: Context, image: str, json: bool = False) -> None:
         "variant": "what the image holds beside torch, such as devel",
         "json": "print the answer as JSON",
     },
+    example="pick --gpu 'RTX 5090' --driver 570",
 )
 def pick(
     c: Context,
@@ -159,6 +163,7 @@ def pick(
         "dry-run": "with --apply: only show what would change",
         "json": "print template and readme as JSON",
     },
+    example="runpod --image torch-cu130:sm120",
 )
 def runpod(
     c: Context,

@@ -20,6 +20,7 @@ from torch_images.jobs import Builder, choose, hours
 from torch_images.locks.debs import DebLock
 from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.sources import SourceLock
+from torch_images.maintain.gc import Item
 from torch_images.oci.diff import Difference
 from torch_images.publish import tag, tag_rules
 from torch_images.publish.pipeline import Made
@@ -242,3 +243,25 @@ def differences(found: Sequence[Difference], limit: int = 40) -> list[str]:
     if len(found) > limit:
         lines.append(f"  and {len(found) - limit} more; --json lists them all")
     return lines
+
+
+def collected(item: Item, *, done: bool) -> str:
+    """One thing that is gone, or would be."""
+    word = "removed" if done else "would remove"
+    used = f"used {item.used:%Y-%m-%d %H:%M}"
+    return f"{word} {item.name}, {item.size / 1e6:.1f} MB, {used}"
+
+
+def collection(
+    items: Sequence[Item], left: Sequence[str], freed: str, *, done: bool
+) -> dict[str, Any]:
+    """What is gone, or would be, as plain data; `left` are images that containers use."""
+    return {
+        "done": done,
+        "items": [
+            {"name": i.name, "bytes": i.size, "used": i.used.isoformat(timespec="seconds")}
+            for i in items
+        ],
+        "in_use": list(left),
+        "build_cache": freed,
+    }

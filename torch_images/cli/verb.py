@@ -13,13 +13,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from invoke.exceptions import Exit
 from invoke.tasks import task
 
 from torch_images.interrupts import CODE, raise_from_now_on
+from torch_images.project import config_file, is_clone, locks_folder, made_in, project_root
 
 if TYPE_CHECKING:
     from torch_images.build.bake import BuildOptions
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch_images.publish.tag_rules import TagTarget
     from torch_images.verify.verify import VerifyReport
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = project_root()
 # Invoke turns bytecode off for tasks.py (--write-pyc), and every command would compile its imports.
 sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
 _warnings = logging.StreamHandler()  # the project's own; libraries' stay as Python has them
@@ -39,8 +39,12 @@ logging.getLogger("torch_images").addHandler(_warnings)
 logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news
 
 
-def verb(**options: Any) -> Callable[[Callable[..., None]], Any]:
-    """An Invoke task whose errors are one line and an exit code, without a traceback."""
+def verb(*, example: str = "", **options: Any) -> Callable[[Callable[..., None]], Any]:
+    """An Invoke task whose errors are one line and an exit code, without a traceback.
+
+    `example` is a command line without the program's name; the verb's help ends with it. Options
+    have no short forms: Invoke would give the same letter another meaning in each verb.
+    """
 
     def decorate(function: Callable[..., None]) -> Any:
         @functools.wraps(function)
@@ -66,7 +70,9 @@ def verb(**options: Any) -> Callable[[Callable[..., None]], Any]:
             except KeyboardInterrupt:
                 raise Exit("interrupted; nothing was tagged", code=CODE) from None
 
-        return task(wrapper, **options)
+        if example:
+            wrapper.__doc__ = f"{function.__doc__}\n\nExample:\n{example}"
+        return task(wrapper, auto_shortflags=False, **options)
 
     return decorate
 
@@ -81,20 +87,35 @@ def _check_words(words: Mapping[str, Any]) -> None:
 
 
 def config() -> Config:
-    """All of images.yaml. Raises ConfigError."""
+    """All of images.yaml, or of the file that --config names. Raises ConfigError."""
     from torch_images.config.parse import load_config
 
-    return load_config(ROOT / "images.yaml")
+    return load_config(config_file(ROOT))
 
 
 def workspace() -> Workspace:
     """Where this machine's builds happen."""
     from torch_images.host.network import detect
-    from torch_images.host.workspace import Workspace, default_cache, default_locks
+    from torch_images.host.workspace import Workspace, default_cache
 
     return Workspace(
-        root=ROOT, cache=default_cache(), network=detect(os.environ), locks=default_locks(ROOT)
+        root=ROOT,
+        cache=default_cache(),
+        network=detect(os.environ),
+        locks=locks_folder(ROOT),
+        made=made_in(ROOT),
     )
+
+
+def require_clone(name: str) -> None:
+    """Raise UsageError unless this runs from a clone of the project."""
+    from torch_images.errors import UsageError
+
+    if not is_clone(ROOT):
+        raise UsageError(
+            f"'{name}' works on the project itself, which is not here",
+            "run it in a clone, as ./inv",
+        )
 
 
 def mirrors(named: list[str] | None) -> tuple[str, ...]:

@@ -14,18 +14,20 @@ from torch_images.host.network import Network
 class Workspace:
     """Where a build happens: the project's folder, this user's cache, and how to reach out.
 
-    `locks` is the folder with the locks that builds read and `invoke lock` writes.
+    `locks` is the folder with the locks that builds read and `invoke lock` writes. `made` is the
+    folder above `build` and `dist`: None for the project's own.
     """
 
     root: Path
     cache: Path
     network: Network
     locks: Path
+    made: Path | None = None
 
     @property
     def output(self) -> Path:
         """The folder for all that is made and not kept in git."""
-        return self.root / "build"
+        return (self.made or self.root) / "build"
 
 
 def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
@@ -34,12 +36,6 @@ def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
         return Path(environ["TORCH_IMAGES_CACHE"]).absolute()
     base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base, "torch-images")
-
-
-def default_locks(root: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of locks: TORCH_IMAGES_LOCKS, else the project's own."""
-    named = environ.get("TORCH_IMAGES_LOCKS")
-    return Path(named).absolute() if named else root / "locks"
 
 
 def scratch_room(environ: Mapping[str, str] = os.environ) -> Path:

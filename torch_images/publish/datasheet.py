@@ -81,8 +81,8 @@ def describe(
 
 
 def save(sheet: Mapping[str, Any], workspace: Workspace) -> None:
-    """Keep a manifest as JSON and Markdown, by the image's digest, in build/manifests."""
-    folder = workspace.output / "manifests"
+    """Keep a datasheet as JSON and Markdown, by the image's digest, in build/datasheets."""
+    folder = workspace.output / "datasheets"
     folder.mkdir(parents=True, exist_ok=True)
     name = str(sheet["digest"]).replace(":", "-")
     for text, suffix in ((json.dumps(sheet, indent=2) + "\n", "json"), (markdown(sheet), "md")):
@@ -92,7 +92,7 @@ def save(sheet: Mapping[str, Any], workspace: Workspace) -> None:
 
 
 def markdown(sheet: Mapping[str, Any]) -> str:
-    """A manifest for a release page."""
+    """A datasheet for a release page, as Markdown."""
     proof, size = sheet["verification"], sheet["size"]
     rows = [
         ("Digest", f"`{sheet['digest']}`"),

@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
@@ -20,6 +19,7 @@ from torch_images.arch import Capability
 from torch_images.config.matrix import choose
 from torch_images.config.types import Architecture, Config, Cuda
 from torch_images.errors import UsageError, suggest
+from torch_images.project import project_root
 from torch_images.publish import tag_rules
 
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
@@ -257,7 +257,7 @@ def _runs(code: Capability, gpu: Capability) -> bool:
 
 def _rules() -> Any:
     """The module that decides at the start of a container; it is no part of this package."""
-    path = Path(__file__).parents[2] / "scripts" / "image" / "runtime" / "decision.py"
+    path = project_root() / "scripts" / "image" / "runtime" / "decision.py"
     name = "torch_images_decision"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)

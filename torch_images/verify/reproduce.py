@@ -183,6 +183,7 @@ def _rebuild(
     command += [*wanted.spec.arguments, *options]
     env: dict[str, str | None] = {
         "TORCH_IMAGES_CACHE": str(scratch / "cache"),
+        "TORCH_IMAGES_CONFIG": None,
         "TORCH_IMAGES_LOCKS": None,
         "VIRTUAL_ENV": None,
         "PYTHONPATH": None,

@@ -32,6 +32,7 @@ from torch_images.host.engine import Engine, ImageInfo, RunningContainer
 from torch_images.host.engine import gpus as with_gpus
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
+from torch_images.project import PACKAGE
 
 _INSIDE = "/verify"
 
@@ -347,8 +348,8 @@ def _chosen(modules: Collection[str], suite: str) -> list[str]:
 def _suite_files(root: Path) -> dict[str, bytes]:
     """What goes into the container: checks, benchmark cases, and the judge of architectures."""
     files = {**_files(root, "tests/container"), **_files(root, "scripts/bench")}
-    for name in ("torch_images/__init__.py", "torch_images/arch.py"):
-        files[name] = (root / name).read_bytes()
+    for name in ("__init__.py", "arch.py"):
+        files[f"torch_images/{name}"] = (PACKAGE / name).read_bytes()
     return files
 
 

@@ -6,6 +6,7 @@ Plain `invoke` becomes the same as soon as it reads tasks.py.
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import io
 import os
 import re
@@ -14,19 +15,31 @@ from collections.abc import Iterable, Iterator
 
 from invoke import __version__, program
 from invoke.exceptions import Exit, ParseError, UnknownFileType
+from invoke.parser.argument import Argument
 
 from torch_images import interrupts
 from torch_images.errors import UsageError, suggest
 from torch_images.redact import Redactor, stream
 
+CONFIG = "TORCH_IMAGES_CONFIG"
+# What a verb was called before, and is called now.
+RENAMED = {"clean": "gc", "prune": "gc", "manifest": "datasheet"}
+
 
 class Program(program.Program):
     """Ends with exit code 2, and one line, for a command line that it cannot read."""
+
+    def core_args(self) -> list[Argument]:
+        """Invoke's options before the first verb; --config names this project's file instead."""
+        args = [arg for arg in super().core_args() if arg.name != "config"]
+        text = "images.yaml to use, else TORCH_IMAGES_CONFIG; its locks lie beside it, in locks/"
+        return [Argument(names=("config", "f"), help=text), *args]
 
     def parse_core(self, argv: list[str] | None) -> None:
         """Read the options before the first verb."""
         with _one_line():
             super().parse_core(argv)
+        _use_config(self.args.config.value)
         known = ("flat", "nested", "json")
         if (wanted := self.args["list-format"].value) not in known:
             raise Exit(f"error: unknown list format '{wanted}'; {suggest(wanted, known)}", code=2)
@@ -42,18 +55,52 @@ class Program(program.Program):
             super().parse_cleanup()
 
     def update_config(self, merge: bool = True) -> None:
-        """Read the file that --config names."""
+        """Let Invoke read its own files, and not the one that --config names."""
+        named, self.args["config"] = self.args["config"], Argument(name="config")
         try:
             super().update_config(merge)
         except UnknownFileType as error:
             raise Exit(f"error: {error}", code=2) from None
+        finally:
+            self.args["config"] = named
+
+    def list_flat(self) -> None:
+        """Print the verbs by what they are for, in the order of the flow."""
+        from torch_images.cli.collection import GROUPS
+
+        known = dict(self._make_pairs(self.scoped_collection))
+        for group, verbs in GROUPS.items():
+            names = [verb.name.replace("_", "-") for verb in verbs]
+            print(f"{group}:\n")
+            self.print_columns([(name, known.pop(name)) for name in names if name in known])
+        if known:  # a tasks.py of somebody else's
+            super().list_flat()
+
+    def print_task_help(self, name: str) -> None:
+        """Print the help of a verb; that of an axis names the values of images.yaml."""
+        from torch_images.cli.collection import axis_values
+
+        options = self.parser.contexts[name].args
+        for axis, values in axis_values(options).items():
+            options[axis].help = f"{options[axis].help}; one of {', '.join(values)}"
+        super().print_task_help(name)
 
 
 def main() -> None:
-    """Run the verbs of the command line; ends the process unless all goes well."""
+    """Run the verbs of ./inv; ends the process unless all goes well."""
     _hide_secrets()
     names = ["invoke", "inv"]
     Program(version=__version__, name="Invoke", binary="inv[oke]", binary_names=names).run()
+
+
+def installed() -> None:
+    """Run the verbs of `torch-images`, which has them without a tasks.py."""
+    interrupts.end_at_once()
+    _hide_secrets()
+    from torch_images.cli.collection import namespace
+
+    version = importlib.metadata.version("torch-images")
+    Program(version=version, namespace=namespace, name="torch-images", binary="torch-images").run()
 
 
 def adopt() -> None:
@@ -64,6 +111,13 @@ def adopt() -> None:
         interrupts.end_at_once()
         _hide_secrets()
         plain.__class__ = Program
+        _use_config(plain.args.config.value)
+
+
+def _use_config(named: str | None) -> None:
+    """Let all that reads images.yaml read the named file, wherever it works."""
+    if named:
+        os.environ[CONFIG] = os.path.abspath(named)  # noqa: PTH100  a link stays one
 
 
 def _hide_secrets() -> None:
@@ -92,10 +146,12 @@ def _problem(error: ParseError, verbs: Iterable[str]) -> UsageError:
     context = error.context
     help_ = f"`invoke --help{f' {context.name}' if context and context.name else ''}`"
     if word := re.fullmatch(r"No idea what '(.*)' is!", str(error), re.DOTALL):
+        if now := RENAMED.get(word[1]):
+            return UsageError(f"the verb '{word[1]}' is called '{now}' now", f"see `--help {now}`")
         if word[1].startswith("-"):
             flags = [flag for flag in context.flags if flag.startswith("--")] if context else ()
             return UsageError(f"unknown option '{word[1]}'", suggest(word[1], flags))
         return UsageError(f"unknown word '{word[1]}'", f"verbs: {suggest(word[1], verbs)}")
-    if flag := re.match(r"Flag <Argument: (\S+)", str(error)):
+    if flag := re.match(r"Flag <Argument: ([^\s>]+)", str(error)):
         return UsageError(f"--{flag[1].replace('_', '-')} needs a value", f"see {help_}")
     return UsageError(str(error).rstrip("!"), f"see {help_}")

@@ -1,4 +1,4 @@
-"""Old and unused things of ours on this machine -> room. What registries hold is never touched.
+"""What builds left, and what is old and unused, on this machine -> room. No registry is touched.
 
 An image that a container uses stays, and so does what a build has open.
 """
@@ -15,11 +15,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from torch_images.build import labels
+from torch_images.build.plan import CANDIDATE
+from torch_images.build.render import is_context
 from torch_images.errors import UsageError
 from torch_images.host.cache import mark
 from torch_images.host.engine import Engine, OurImage
 from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
 from torch_images.layers.parent import PARENT_IMAGES
+from torch_images.verify.reproduce import ORIGINAL
 
 # The parts of the cache whose members stand for themselves, see the modules that fill them.
 _PARTS = (
@@ -33,13 +37,18 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """Something that can go: `size` in bytes, `used` when it was used last."""
+    """Something that can go: `size` in bytes, `used` when it was used last.
+
+    It is a file or folder at `path`, an image by its identifier `image`, or one name of an image,
+    `tag`, without the image itself.
+    """
 
     name: str
     size: int
     used: datetime
     path: Path | None = None
     image: str = ""
+    tag: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +90,17 @@ def surplus(items: Iterable[Item], limits: Limits, now: datetime) -> tuple[Item,
     return tuple(reversed(gone))
 
 
+def leftovers(workspace: Workspace, engine: Engine, now: datetime) -> tuple[Item, ...]:
+    """What builds leave: contexts, and the tags of images that were never verified."""
+    folders = sorted(workspace.output.glob("cu*"))
+    contexts = [p for p in folders if not p.is_symlink() and is_context(p)]
+    tags = [name for prefix in (CANDIDATE, ORIGINAL) for name in engine.tags(f"{prefix}:")]
+    return (
+        *(Item(name=_below(p, workspace), size=_size(p), used=now, path=p) for p in contexts),
+        *(Item(name=f"tag {name}", size=0, used=now, tag=name) for name in tags),
+    )
+
+
 def images(engine: Engine) -> tuple[Item, ...]:
     """Images of ours that no container uses, with or without a tag, and what they start from."""
     return tuple(
@@ -107,8 +127,8 @@ def cache(folder: Path) -> tuple[Item, ...]:
 def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
     """Remove things; each one after it is gone. One that is being used meanwhile stays."""
     for item in items:
-        if item.image:
-            engine.untag(item.image)
+        if item.image or item.tag:
+            engine.untag(item.image or item.tag)
             yield item
         elif item.path:
             with _alone(item.path) as alone:
@@ -121,14 +141,26 @@ def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
             yield item
 
 
-def build_cache(limits: Limits, run: Runner, *, dry_run: bool) -> str:
-    """Prune BuildKit's cache, whoever filled it; a line that says what was, or would be, freed."""
+def in_use(engine: Engine) -> tuple[str, ...]:
+    """The names of images of ours that stay because a container uses them."""
+    return tuple(_name(i) for i in engine.ours(labels.ID, PARENT_IMAGES) if i.in_use)
+
+
+def build_cache(limits: Limits, run: Runner, *, every: bool = False, dry_run: bool) -> str:
+    """Prune BuildKit's cache, whoever filled it; a line that says what was, or would be, freed.
+
+    With `every`, all of it goes, whatever the limits are.
+    """
+    if every and not dry_run:
+        freed = run.run(["docker", "buildx", "prune", "--force", "--all"]).output.splitlines()
+        return f"build cache: {freed[-1].lower() if freed else 'nothing to remove'}"
     hours = f"{int(limits.age.total_seconds() // 3600)}h"
-    older = [f"--filter=until={hours}"] if limits.age else []
+    older = [f"--filter=until={hours}"] if limits.age and not every else []
     if dry_run:
         listed = run.run(["docker", "buildx", "du", *older]).output
         total = re.search(r"^Reclaimable:\s*(\S+)", listed, re.MULTILINE)
-        return f"build cache unused for {hours}: {total[1] if total else '0B'}"
+        what = "build cache" if every else f"build cache unused for {hours}"
+        return f"{what}: {total[1] if total else '0B'}"
     command = ["docker", "buildx", "prune", "--force", *older]
     command += [f"--keep-storage={limits.size}"] if limits.size else []
     freed = run.run(command).output.strip().splitlines()
@@ -137,6 +169,10 @@ def build_cache(limits: Limits, run: Runner, *, dry_run: bool) -> str:
 
 def _name(image: OurImage) -> str:
     return ", ".join(image.tags) or f"{image.id} (no tag)"
+
+
+def _below(path: Path, workspace: Workspace) -> str:
+    return str(path.relative_to(workspace.output.parent))
 
 
 def _size(path: Path) -> int:

@@ -16,7 +16,7 @@ from tests.unit.fakes import FakeRunner
 from torch_images.errors import UsageError
 from torch_images.host.cache import keep, mark, used
 from torch_images.host.engine import Engine
-from torch_images.maintain.prune import (
+from torch_images.maintain.gc import (
     Item,
     Limits,
     build_cache,

@@ -1,0 +1,41 @@
+"""All verbs, by what they are for and in the order of the flow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from invoke.collection import Collection
+
+from torch_images.cli import (
+    bench_tasks,
+    build_tasks,
+    maintenance_tasks,
+    publish_tasks,
+    verb,
+    verify_tasks,
+)
+
+GROUPS = {
+    "See": (build_tasks.matrix, publish_tasks.pick, build_tasks.render),
+    "Build": (build_tasks.lock, build_tasks.build, build_tasks.wheels),
+    "Verify": (verify_tasks.verify, verify_tasks.reproduce, verify_tasks.sbom),
+    "Publish": (
+        *(publish_tasks.tag, publish_tasks.push),
+        *(publish_tasks.datasheet, publish_tasks.runpod),
+    ),
+    "Measure": (bench_tasks.bench, bench_tasks.bench_report, bench_tasks.bench_compare),
+    "Maintain": (maintenance_tasks.gc, maintenance_tasks.docs, maintenance_tasks.test),
+}
+namespace = Collection(*(task for tasks in GROUPS.values() for task in tasks))
+
+
+def axis_values(options: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The values that images.yaml has for those options that are axes; none if it has errors."""
+    from torch_images.config.types import AXES
+    from torch_images.errors import TorchImagesError
+
+    try:
+        config = verb.config()
+    except TorchImagesError:
+        return {}
+    return {axis: config.names(axis) for axis in AXES if axis in options}
