@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import subprocess
@@ -163,6 +164,7 @@ def test_what_the_engine_refuses_is_one_line(error: Exception, told: str) -> Non
     """A tag removed meanwhile, an engine that is restarted: whatever docker-py raises."""
 
     def ask(c: object) -> None:
+        importlib.import_module("torch_images.host.engine")  # as every verb that asks one does
         raise error
 
     with pytest.raises(Exit) as caught:
