@@ -68,7 +68,7 @@ def test_the_projects_own_file(config: Config) -> None:
         ("nvidia/cuda:", "nvidia/cuda #", "is not an image with its tag"),
         ("    mirror: http://archive.ubuntu.com/ubuntu\n", "", "'ubuntu24.04' lacks the mirror"),
         ("snapshot: https://snapshot.ubuntu.com", "snapshot: /srv", "is not an http or https URL"),
-        ('cuda: "13.0"', 'cuda: "13.5"', "unknown cuda '13.5'; did you mean '13.0'?"),
+        ('cuda: "13.0"', 'cuda: "13.5"', "unknown cuda '13.5'; did you mean '13."),
         ('  "8.0":', '  "8":', "'8' is not a compute capability like 9.0"),
         (
             '  "8.0":',

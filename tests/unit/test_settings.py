@@ -224,7 +224,6 @@ def test_an_architecture_that_only_another_cuda_version_can(config: Config) -> N
     )
 
     twice = replace(wider, cudas=(*wider.cudas, replace(wider.cudas[0], version="12.9")))
-    assert {c.version for c in twice.cudas} == {"12.8", "13.0", "12.9"}
     with pytest.raises(UsageError, match=r"; CUDA 12\.8 or 12\.9 can$"):
         choose(twice, arch="7.0")
 
