@@ -17,7 +17,8 @@ from pathlib import Path
 from torch_images.build import labels
 from torch_images.errors import UsageError
 from torch_images.host.cache import mark
-from torch_images.host.engine import Engine, OurImage
+from torch_images.host.engine import Engine
+from torch_images.host.image_info import OurImage
 from torch_images.host.runner import Runner
 from torch_images.layers.parent import PARENT_IMAGES
 
