@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-import docker.errors
 import pytest
+from docker.types import DeviceRequest
 
 from torch_images.errors import NetworkError, TorchImagesError, UsageError
-from torch_images.host.engine import _registry_error, gpus
+from torch_images.host.gpus import gpu_options
+from torch_images.host.refusals import registry_refusal
 
 
 # The words of moby 26.1 for each case.
@@ -19,7 +20,7 @@ from torch_images.host.engine import _registry_error, gpus
     ],
 )
 def test_what_a_registry_answers(words: str, kind: type[TorchImagesError]) -> None:
-    error = _registry_error("r/a:1", docker.errors.APIError("x", explanation=words))
+    error = registry_refusal("r/a:1", words)
     assert type(error) is kind
     assert "r/a:1" in str(error)
     assert words.rsplit(":", maxsplit=1)[-1].strip() in str(error)
@@ -35,16 +36,17 @@ def test_what_a_registry_answers(words: str, kind: type[TorchImagesError]) -> No
     ],
 )
 def test_gpus_in_the_words_of_docker_run(words: str, wanted: dict[str, object]) -> None:
-    [request] = gpus(words)["device_requests"]
+    [options] = gpu_options(words)["device_requests"]
+    request = DeviceRequest(**options)
     assert {key: request[key] for key in wanted} == wanted
     assert request["Capabilities"] == [["gpu"]]
 
 
 def test_no_gpus() -> None:
-    assert gpus("") == {}
+    assert gpu_options("") == {}
 
 
 @pytest.mark.parametrize("words", ["0", "al", "device=", "-1", "device=0,,1"])
 def test_what_is_no_choice_of_gpus(words: str) -> None:
     with pytest.raises(UsageError, match=r"is not a choice of GPUs; give all, 2, or device=0,1"):
-        gpus(words)
+        gpu_options(words)

@@ -15,7 +15,8 @@ from torch_images.build.plan import plan_images
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, PublishError, PushError, UsageError, VerifyError
-from torch_images.host.engine import Engine, ImageInfo
+from torch_images.host.engine import Engine
+from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace

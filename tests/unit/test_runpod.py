@@ -15,7 +15,7 @@ from torch_images.build.plan import plan_images
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, UsageError
-from torch_images.host.engine import ImageInfo
+from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
 from torch_images.publish.runpod import Templates, body, changes, command, readme
 from torch_images.verify.identify import VerifiedImage

@@ -28,11 +28,11 @@ RESULT, REPORT = "result.json", "README.md"
 def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: str = "") -> None:
     """Measure GPUs with an image: the documents' tables, as JSON, Markdown and plots."""
     from torch_images.errors import TorchImagesError
-    from torch_images.host.engine import gpus as with_gpus
+    from torch_images.host.gpus import gpu_options
     from torch_images.host.runner import Runner
     from torch_images.verify.identify import identify
 
-    options = with_gpus(gpus)
+    options = gpu_options(gpus)
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, plan = identify(config, image, workspace, engine)
     folder = Path(output) if output else workspace.output / "bench" / plan.spec.id

@@ -21,11 +21,11 @@ def verify(c: Context, image: str, gpus: str = "", json: bool = False) -> None:
     from dataclasses import asdict
 
     from torch_images.cli import report
-    from torch_images.host.engine import gpus as with_gpus
+    from torch_images.host.gpus import gpu_options
     from torch_images.verify.identify import identify
     from torch_images.verify.verify import require
 
-    with_gpus(gpus)  # a wrong word is said before anything is looked at
+    gpu_options(gpus)  # a wrong word is said before anything is looked at
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, plan = identify(config, image, workspace, engine)
     proof = verb.verified(reference, config, plan, workspace, engine, reuse=False, gpus=gpus)

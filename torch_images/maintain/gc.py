@@ -19,7 +19,8 @@ from torch_images.build.plan import CANDIDATE
 from torch_images.build.render import is_context
 from torch_images.errors import UsageError
 from torch_images.host.cache import mark
-from torch_images.host.engine import Engine, OurImage
+from torch_images.host.engine import Engine
+from torch_images.host.image_info import OurImage
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.layers.parent import PARENT_IMAGES

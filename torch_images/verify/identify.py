@@ -10,7 +10,8 @@ from torch_images.build.render import FOLDER
 from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError, VerifyError
-from torch_images.host.engine import Engine, ImageInfo
+from torch_images.host.engine import Engine
+from torch_images.host.image_info import ImageInfo
 from torch_images.host.workspace import Workspace
 from torch_images.locks.image_lock import ImageLock, image_lock, parse_image_lock
 from torch_images.verify.verify import (

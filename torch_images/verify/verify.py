@@ -28,8 +28,9 @@ from torch_images.build.render import ENTRYPOINT, whole_environment
 from torch_images.config.types import Config
 from torch_images.errors import TorchImagesError, VerifyError
 from torch_images.fetch.tools import install_tools
-from torch_images.host.engine import Engine, ImageInfo, RunningContainer
-from torch_images.host.engine import gpus as with_gpus
+from torch_images.host.engine import Engine, RunningContainer
+from torch_images.host.gpus import gpu_options
+from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.project import PACKAGE
@@ -184,7 +185,7 @@ def examine(
     `verify` makes a report.
     """
     # NCCL's processes talk through shared memory, of which Docker gives 64 MB.
-    options = {**with_gpus(gpus), "shm_size": "2g"} if gpus else {}
+    options = {**gpu_options(gpus), "shm_size": "2g"} if gpus else {}
 
     def outside() -> Found:
         chosen = _chosen(modules, "image")

@@ -1,0 +1,76 @@
+"""The tars that an engine gives and takes. Pure."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_LARGEST_DOCUMENT = 4_000_000  # bytes; a manifest or configuration is some kilobytes
+
+
+class ChunkStream(io.RawIOBase):
+    """Chunks of bytes as a file that can only be read forwards."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._left = b""
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """The next `size` bytes; fewer only where the chunks end."""
+        parts, count = [self._left], len(self._left)
+        while count < size and (chunk := next(self._chunks, b"")):
+            parts.append(chunk)
+            count += len(chunk)
+        data = b"".join(parts)
+        self._left = data[size:]
+        return data[:size]
+
+
+def json_blobs(chunks: Iterable[bytes]) -> dict[str, Any]:
+    """The JSON blobs in a tar of an OCI layout, by digest such as "sha256:..."."""
+    documents: dict[str, Any] = {}
+    with tarfile.open(fileobj=ChunkStream(chunks), mode="r|") as archive:
+        for member in archive:
+            name = member.name.removeprefix("blobs/sha256/")
+            if name != member.name and member.size < _LARGEST_DOCUMENT:
+                file = archive.extractfile(member)
+                with contextlib.suppress(ValueError):  # a small layer
+                    documents[f"sha256:{name}"] = json.loads(file.read() if file else b"")
+    return documents
+
+
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """A tar of files by name, readable by all."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            member.mode = 0o644
+            archive.addfile(member, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def texts(chunks: Iterable[bytes]) -> dict[str, str]:
+    """The text of each regular file in a tar, by the last part of its path."""
+    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
+        files = [(member, archive.extractfile(member)) for member in archive]
+        return {
+            member.name.rpartition("/")[2]: file.read().decode() for member, file in files if file
+        }
+
+
+def first_file(chunks: Iterable[bytes]) -> bytes:
+    """The content of a tar's first member, which must be a file."""
+    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
+        file = archive.extractfile(archive.next())  # type: ignore[arg-type]
+        assert file is not None
+        return file.read()
