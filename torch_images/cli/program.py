@@ -90,7 +90,7 @@ def main() -> None:
     """Run the verbs of ./inv; ends the process unless all goes well."""
     _hide_secrets()
     names = ["invoke", "inv"]
-    Program(version=__version__, name="Invoke", binary="inv[oke]", binary_names=names).run()
+    _run(Program(version=__version__, name="Invoke", binary="inv[oke]", binary_names=names))
 
 
 def installed() -> None:
@@ -100,7 +100,17 @@ def installed() -> None:
     from torch_images.cli.collection import namespace
 
     version = importlib.metadata.version("torch-images")
-    Program(version=version, namespace=namespace, name="torch-images", binary="torch-images").run()
+    name = "torch-images"
+    _run(Program(version=version, namespace=namespace, name=name, binary=name, binary_names=[name]))
+
+
+def _run(verbs: Program) -> None:
+    """Run a program to its end, which comes early where nobody reads on, as in `--list | head`."""
+    try:
+        verbs.run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def adopt() -> None:

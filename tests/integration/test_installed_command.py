@@ -1,0 +1,94 @@
+"""`pip install .` gives the command `torch-images`, which needs no clone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.integration.support import ROOT, invoke
+
+PICK = ("pick", "--gpu", "RTX 5090", "--driver", "580")
+IMAGE = "cu130-sm120-wheel-bookworm-runtime"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from this tree as it is, with what tests have left in it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    subprocess.run([*command, "--wheel-dir", str(folder), str(ROOT)], check=True)
+    [path] = folder.glob("torch_images-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command in an environment of its own, with the newest of all that it requires."""
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet"]
+    subprocess.run([*pip, "--disable-pip-version-check", str(wheel)], check=True)
+    return folder / "bin" / "torch-images"
+
+
+def run(command: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(command), *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_wheel_has_the_projects_files_and_nothing_else(wheel: Path) -> None:
+    held = {
+        name.removeprefix("torch_images/project/") for name in zipfile.ZipFile(wheel).namelist()
+    }
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True
+    )
+    tracked = set(listed.stdout.splitlines())
+    metadata = {name for name in held if ".dist-info/" in name}
+    assert held - metadata <= tracked
+    parts = ("docker/", "locks/", "scripts/", "tests/image/", "tests/container/", "torch_images/")
+    assert {name for name in tracked if name.startswith(parts)} <= held
+    assert "images.yaml" in held
+
+
+def test_it_says_what_a_clone_says(command: Path, tmp_path: Path) -> None:
+    for words in (("matrix", "--json"), (*PICK, "--json"), ("render", IMAGE)):
+        done = run(command, tmp_path, *words)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == invoke(*words).stdout
+    assert "torch-cu130:2.11.0-sm120" in run(command, tmp_path, *PICK).stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_contexts_are_those_of_a_clone(command: Path, tmp_path: Path) -> None:
+    """So an image that it builds has the tag of one that a clone builds."""
+    plan = ("build", "--cuda", "13.0", "--arch", "12.0", "--dry-run")
+    here, there = run(command, tmp_path, *plan), invoke(*plan)
+    assert (here.returncode, here.stderr) == (0, "")
+    tags = [line for line in there.stdout.splitlines() if line.startswith("  tags: ")]
+    assert tags
+    assert tags == [line for line in here.stdout.splitlines() if line.startswith("  tags: ")]
+    assert f"--file={tmp_path}/build/docker-bake.json" in here.stdout
+
+
+def test_what_needs_a_clone_says_so(command: Path, tmp_path: Path) -> None:
+    for verb in ("test", "docs"):
+        done = run(command, tmp_path, verb)
+        assert done.returncode == 2
+        assert done.stderr == (
+            f"error: '{verb}' works on the project itself, which is not here; "
+            "run it in a clone, as ./inv\n"
+        )
+
+
+def test_it_names_its_version_and_its_verbs(command: Path, tmp_path: Path) -> None:
+    assert run(command, tmp_path, "--version").stdout == "torch-images 0.1.0\n"
+    ours = json.loads(run(command, tmp_path, "--list", "--list-format", "json").stdout)
+    theirs = json.loads(invoke("--list", "--list-format", "json").stdout)
+    assert [task["name"] for task in ours["tasks"]] == [task["name"] for task in theirs["tasks"]]
