@@ -72,7 +72,7 @@ def find_gpu(config: Config, named: str) -> Gpu:
         capability = Capability.parse(named.strip())
     except ValueError:
         return _by_name(config, named)
-    served = [a for a in config.architectures if _runs(a.capability, capability)]
+    served = [a for a in config.architectures if capability.runs(a.capability)]
     if not served:
         known = ", ".join(config.names("arch"))
         raise UsageError(
@@ -244,11 +244,6 @@ def _within(short: list[str], words: list[str]) -> bool:
     """Whether words contain others, side by side."""
     count = len(short)
     return any(words[i : i + count] == short for i in range(len(words) - count + 1))
-
-
-def _runs(code: Capability, gpu: Capability) -> bool:
-    """Whether a GPU runs machine code: of its own major version, not of a later minor one."""
-    return code.major == gpu.major and code.minor <= gpu.minor
 
 
 def _rules() -> Any:
