@@ -30,7 +30,7 @@ from torch_images.config.types import Base
 from torch_images.errors import CommandError, DiskError, LockError, NetworkError
 from torch_images.fetch.apt import Resolver, explain
 from torch_images.fetch.download import Fetched, fetch, unsettled
-from torch_images.host.cache import used
+from torch_images.host.cache import Part, used
 from torch_images.host.loopback import serving
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import scratch_room
@@ -189,7 +189,7 @@ def repository(suite: str, debs: Mapping[LockedDeb, Path]) -> dict[str, bytes]:
 def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetched:
     return fetch(
         lock,
-        cache / "debs",
+        cache / Part.DEBS,
         mirrors=functools.partial(resolver.roots, base),
         snapshot=base.snapshot,
         network=resolver.network,
@@ -198,7 +198,7 @@ def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetche
 
 def _folder(base: Base, lock: DebLock, cache: Path) -> Path:
     key = hashlib.sha256(f"{_RECIPE} {oci.COMPRESSOR} {lock.digest}".encode()).hexdigest()[:16]
-    return cache / "bases" / f"{base.name}-{key}"
+    return cache / Part.BASES / f"{base.name}-{key}"
 
 
 def _stale(lock: DebLock, found: Fetched) -> LockError | NetworkError:

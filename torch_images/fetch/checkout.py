@@ -22,7 +22,7 @@ from torch_images.config.parse import COMMIT
 from torch_images.config.types import Tree
 from torch_images.errors import CommandError, LockError, NetworkError, UsageError
 from torch_images.host import git
-from torch_images.host.cache import keep, used
+from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.sources import LockedTree
@@ -149,7 +149,7 @@ def with_tree(
 
 
 def _folder(wanted: LockedTree, cache: Path) -> Path:
-    return cache / "sources" / f"{wanted.name}-{wanted.commit}"
+    return cache / Part.SOURCES / f"{wanted.name}-{wanted.commit}"
 
 
 def _obtain(

@@ -18,7 +18,7 @@ from torch_images import fatbin
 from torch_images.config.types import Compat
 from torch_images.errors import LockError, NetworkError
 from torch_images.fetch.download import fetch
-from torch_images.host.cache import keep, used
+from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
 from torch_images.locks.debfile import files
 from torch_images.locks.debs import DebLock
@@ -51,7 +51,7 @@ def prepare(
     try:
         found = fetch(
             lock,
-            cache / "debs",
+            cache / Part.DEBS,
             mirrors=lambda: (network.compat_mirror or compat.repository,),
             snapshot="",
             network=network,
@@ -89,7 +89,7 @@ def read_note(libcuda: Path) -> str:
 
 def _ready(lock: DebLock, deb: Path, cache: Path) -> ReadyCompat:
     """A folder of its own with the package, made once."""
-    folder = cache / "compat" / deb.stem
+    folder = cache / Part.COMPAT / deb.stem
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:

@@ -21,7 +21,7 @@ from torch_images.config.types import Cuda
 from torch_images.errors import LockError
 from torch_images.fetch.checkout import check_out, read_file
 from torch_images.fetch.download import discover, fetch_archives, read
-from torch_images.host.cache import keep, used
+from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.sources import LockedArchive, LockedTree, SourceLock
@@ -149,7 +149,7 @@ def _archives(
     for name, version, url, sha256 in _wanted(triton):
         archive = known.get((name, version))
         if archive is None or (sha256 and archive.sha256 != sha256):
-            digest, size = discover(url, cache / "archives", network)
+            digest, size = discover(url, cache / Part.ARCHIVES, network)
             if sha256 and digest != sha256:
                 raise LockError(
                     f"{url} is not the file that Triton names: expected sha256:{sha256}, found "
@@ -197,9 +197,9 @@ def _check(tree: Path, name: str, pattern: str, text: str) -> None:
 
 def _folder(archives: Iterable[LockedArchive], cache: Path, network: Network) -> Path:
     """A folder with archives, each under its own file name."""
-    files = fetch_archives(tuple(archives), cache / "archives", network)
+    files = fetch_archives(tuple(archives), cache / Part.ARCHIVES, network)
     key = hashlib.sha256("".join(sorted(a.line for a in files)).encode()).hexdigest()[:16]
-    folder = cache / "archive-sets" / key
+    folder = cache / Part.ARCHIVE_SETS / key
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{key}-") as scratch:

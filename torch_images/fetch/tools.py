@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from torch_images.errors import CommandError, LockError
-from torch_images.host.cache import keep, used
+from torch_images.host.cache import Part, keep, used
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.locks.complete import check_wheels
@@ -25,7 +25,7 @@ def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
     path = workspace.locks / f"{name}.txt"
     lock = read_lock(path)
     check_wheels(lock)
-    folder = workspace.cache / "tools" / f"{name}-{lock.digest[:16]}"
+    folder = workspace.cache / Part.TOOLS / f"{name}-{lock.digest[:16]}"
     if folder.exists():
         return used(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
