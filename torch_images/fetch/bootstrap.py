@@ -20,7 +20,7 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,9 +41,8 @@ from torch_images.oci import layout as oci
 # Raise when the steps below change what they produce, so that cached layouts are made anew.
 _RECIPE = 3
 
-# What a container never reads: documentation, translations, menu entries.
-_EXCLUDED = ("/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/man/*")
-_INCLUDED = ("/usr/share/doc/*/copyright",)  # licences must travel with the binaries
+# The options of dpkg by which packages leave documentation out, for the bootstrap and for builds.
+_DOCUMENTATION = Path("scripts", "image", "build", "documentation.dpkg")
 
 # Left by the bootstrap and either state of this host or different in every run.
 _DROPPED = re.compile(
@@ -103,7 +102,8 @@ def prepare(
             f"run `invoke lock --select {lock.name}` and commit the result",
         )
     bootstraps = bool(base.suite) and present is None
-    folder = _folder(base, lock, cache)
+    options = dpkg_options(resolver.root) if bootstraps else ()
+    folder = _folder(base, lock, cache, options)
     if fresh or not folder.exists():
         resolved = lock.debs or not lock.unlocked
         found = _fetch(base, lock, cache, resolver) if resolved else None
@@ -111,7 +111,7 @@ def prepare(
             raise _stale(lock, found)
         if not found or found.vanished:
             lock = _relocked(base, lock, resolver, present or frozenset())
-            folder = _folder(base, lock, cache)
+            folder = _folder(base, lock, cache, options)
             found = _fetch(base, lock, cache, resolver)
             if found.vanished:
                 raise _stale(lock, found)
@@ -120,7 +120,7 @@ def prepare(
             fcntl.flock(guard, fcntl.LOCK_EX)
             if fresh or not folder.exists():
                 if bootstraps:
-                    _bootstrap(base, lock, found.files, folder, resolver.run)
+                    _bootstrap(base, lock, found.files, folder, resolver.run, options=options)
                 else:
                     _collect(found.files, folder)
     used(folder)
@@ -132,13 +132,27 @@ def prepare(
     return ReadyBase(lock=lock, contexts={"base": context}, digest=digest)
 
 
-def command(base: Base, lock: DebLock, target: Path, repository: str) -> list[str]:
-    """The mmdebstrap command that makes `target`, a tar, from the packages at a URL alone."""
+def dpkg_options(root: Path) -> tuple[str, ...]:
+    """The options of dpkg that leave documentation out, such as "path-exclude=/usr/share/doc/*".
+
+    They come from scripts/image/build/documentation.dpkg below the project's folder `root`, which
+    install-packages reads in a build. Their order matters: the last one that matches a path holds.
+    """
+    text = (root / _DOCUMENTATION).read_text(encoding="utf-8")
+    return tuple(line for line in text.splitlines() if line and not line.startswith("#"))
+
+
+def command(
+    base: Base, lock: DebLock, target: Path, repository: str, options: Sequence[str]
+) -> list[str]:
+    """The mmdebstrap command that makes `target`, a tar, from the packages at a URL alone.
+
+    `options` are those of dpkg, see `dpkg_options`.
+    """
     words = ["mmdebstrap", "--variant=minbase", "--format=tar", "--architectures=amd64"]
     # All by name: which ones the variant would add follows priorities that only a mirror knows.
     words += [f"--include={','.join(deb.name for deb in lock.debs)}"]
-    words += [f"--dpkgopt=path-exclude={pattern}" for pattern in _EXCLUDED]
-    words += [f"--dpkgopt=path-include={pattern}" for pattern in _INCLUDED]
+    words += [f"--dpkgopt={option}" for option in options]
     # The options above would otherwise stay in the image and hide files of later packages.
     words += ['--customize-hook=rm -f "$1"/etc/dpkg/dpkg.cfg.d/99mmdebstrap']
     # The image keeps the sources that mmdebstrap knows for the suite; only the bootstrap is given
@@ -196,8 +210,10 @@ def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetche
     )
 
 
-def _folder(base: Base, lock: DebLock, cache: Path) -> Path:
-    key = hashlib.sha256(f"{_RECIPE} {oci.COMPRESSOR} {lock.digest}".encode()).hexdigest()[:16]
+def _folder(base: Base, lock: DebLock, cache: Path, options: Sequence[str]) -> Path:
+    """Where the cache has a base: its name follows from all that decides what is in it."""
+    facts = " ".join((str(_RECIPE), oci.COMPRESSOR, lock.digest, *options))
+    key = hashlib.sha256(facts.encode()).hexdigest()[:16]
     return cache / Part.BASES / f"{base.name}-{key}"
 
 
@@ -239,7 +255,13 @@ def _collect(debs: Mapping[LockedDeb, Path], folder: Path) -> None:
 
 
 def _bootstrap(
-    base: Base, lock: DebLock, debs: Mapping[LockedDeb, Path], folder: Path, run: Runner
+    base: Base,
+    lock: DebLock,
+    debs: Mapping[LockedDeb, Path],
+    folder: Path,
+    run: Runner,
+    *,
+    options: Sequence[str],
 ) -> None:
     # Outside the home directory, which the namespace of a rootless bootstrap cannot enter.
     with (
@@ -253,7 +275,7 @@ def _bootstrap(
         env |= {"SOURCE_DATE_EPOCH": str(oci.EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": temporary}
         old_mask = os.umask(0o022)
         try:
-            run.run(command(base, lock, tar, url), env=env)
+            run.run(command(base, lock, tar, url, options), env=env)
             _check_packages(base, lock, tar)
             with layer.open("wb") as stream:
                 oci.normalise(tar, stream, keep=kept)
