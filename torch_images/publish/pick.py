@@ -24,10 +24,6 @@ from torch_images.publish import tag_rules
 
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
 _BRANCH = re.compile(r"[0-9]{3}")
-# nvmlBrandType_t: GeForce, and NVIDIA, which data-centre GPUs answer. The note of every compat
-# library seen lists the second and not the first.
-_GEFORCE, _OTHER = 5, 14
-_COMPAT_BRANDS = (1, 2, 7, 8, 9, 10, 11, 12, 13, 14)
 # What people ask for and no image serves (https://developer.nvidia.com/cuda-gpus).
 _OLDER = {
     **dict.fromkeys(("T4", "RTX 2080", "RTX 2070", "RTX 2060", "RTX 8000", "TITAN RTX"), "7.5"),
@@ -189,12 +185,12 @@ def judge(
         c.version: rules.Release(c.version, c.driver, c.floor, c.repository) for c in config.cudas
     }
     image = releases.pop(cuda.version)
-    device = rules.Device(gpu.name, _GEFORCE if gpu.geforce else _OTHER)
+    device = rules.Device(gpu.name, rules.GEFORCE if gpu.geforce else rules.NVIDIA)
     host = rules.Host(driver=driver, library="libcuda.so.1", nodes=True, devices=(device,))
     library = None
     if compat:
         own = int(compat.partition(".")[0])
-        note = rules.Note((*cuda.compat, own), _COMPAT_BRANDS)
+        note = rules.Note((*cuda.compat, own), rules.COMPAT_BRANDS)
         library = rules.Library("/opt/cuda-compat", compat, note)
     choice = rules.choose(host, image, library, tuple(releases.values()))
     natively = rules.newer_or_equal(driver, cuda.driver)
