@@ -15,7 +15,7 @@ from torch_images.host.cache import Part, keep, used
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.locks.complete import check_wheels
-from torch_images.locks.wheels import UV_PLATFORM, read_lock
+from torch_images.locks.wheels import UV_PLATFORM, read_wheels
 
 
 def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
@@ -23,7 +23,7 @@ def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
     import uv
 
     path = workspace.locks / f"{name}.txt"
-    lock = read_lock(path)
+    lock = read_wheels(path)
     check_wheels(lock)
     folder = workspace.cache / Part.TOOLS / f"{name}-{lock.digest[:16]}"
     if folder.exists():

@@ -18,7 +18,7 @@ from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb, read_debs
 from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.sources import SourceLock, locked_trees, read_sources
-from torch_images.locks.wheels import WheelLock, read_lock, resolve
+from torch_images.locks.wheels import WheelLock, read_wheels, resolve
 
 UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
 
@@ -84,7 +84,7 @@ def check(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> t
         assert isinstance(now, SourceLock)
         return tuple(_archives(item.name, held, now))
     if item.base is None and item.compat is None:
-        wheels = read_lock(item.path(folder))
+        wheels = read_wheels(item.path(folder))
         try:
             fresh = resolve_input(item, folder, resolver, cache)
         except LockError:  # what is asked for cannot be had any more; the index says what is gone
@@ -109,7 +109,7 @@ def require(findings: Iterable[Finding]) -> None:
 def _kept(item: LockRequest, folder: Path) -> Iterable[str]:
     """The versions that a lock takes over from the one it is within."""
     if item.within:
-        for wheel in read_lock(folder / f"{item.within}.txt").wheels:
+        for wheel in read_wheels(folder / f"{item.within}.txt").wheels:
             if wheel.name not in item.replaces:
                 yield f"{wheel.name}=={wheel.version}"
 

@@ -33,7 +33,13 @@ from torch_images.locks.sources import (
     parse_sources,
     read_sources,
 )
-from torch_images.locks.wheels import LockedWheel, WheelLock, format_lock, parse_lock, read_lock
+from torch_images.locks.wheels import (
+    LockedWheel,
+    WheelLock,
+    format_wheels,
+    parse_wheels,
+    read_wheels,
+)
 
 AnyLock = WheelLock | DebLock | SourceLock
 
@@ -141,7 +147,7 @@ class ImageLock:
         debs = (self.base, self.compat, self.extra_debs, self.tool_debs)
         wheels = (self.build, self.sbom, self.wheels, self.extra_wheels, self.tools, *self.unpacked)
         texts = {f"{lock.name}.txt": format_debs(lock) for lock in debs if lock}
-        texts |= {f"{lock.name}.txt": format_lock(lock) for lock in wheels if lock}
+        texts |= {f"{lock.name}.txt": format_wheels(lock) for lock in wheels if lock}
         sources = (self.sources, self.toolkit)
         texts |= {f"{lock.name}.txt": format_sources(lock) for lock in sources if lock}
         return dict(sorted(texts.items()))
@@ -237,18 +243,18 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
     tool_wheels = next((name for name in tools if "-py" in name), None)
     tool_debs = next((name for name in tools if "-py" not in name), None)
     lock = ImageLock(
-        wheels=parse_lock(named[wheels[0]], wheels[0]),
+        wheels=parse_wheels(named[wheels[0]], wheels[0]),
         base=parse_debs(named[base[0]], base[0]),
-        build=parse_lock(named["tools-build"], "tools-build"),
-        sbom=parse_lock(named["tools-sbom"], "tools-sbom"),
+        build=parse_wheels(named["tools-build"], "tools-build"),
+        sbom=parse_wheels(named["tools-sbom"], "tools-sbom"),
         compat=parse_debs(named[compat], compat) if compat else None,
-        extra_wheels=parse_lock(named[wheels[1]], wheels[1]) if wheels[1:] else None,
+        extra_wheels=parse_wheels(named[wheels[1]], wheels[1]) if wheels[1:] else None,
         extra_debs=parse_debs(named[base[1]], base[1]) if base[1:] else None,
         sources=parse_sources(named[source], source) if source else None,
-        tools=parse_lock(named[tool_wheels], tool_wheels) if tool_wheels else None,
+        tools=parse_wheels(named[tool_wheels], tool_wheels) if tool_wheels else None,
         tool_debs=parse_debs(named[tool_debs], tool_debs) if tool_debs else None,
         toolkit=parse_sources(named[toolkit], toolkit) if toolkit else None,
-        unpacked=tuple(parse_lock(named[name], name) for name in unpacked),
+        unpacked=tuple(parse_wheels(named[name], name) for name in unpacked),
     )
     _check_complete(lock)
     return lock
@@ -283,7 +289,7 @@ def _format(lock: AnyLock, date: dt.date) -> str:
         return format_debs(replace(lock, date=date))
     if isinstance(lock, SourceLock):
         return format_sources(replace(lock, date=date))
-    return format_lock(replace(lock, date=date))
+    return format_wheels(replace(lock, date=date))
 
 
 def _parse(lock: AnyLock, text: str) -> AnyLock:
@@ -292,7 +298,7 @@ def _parse(lock: AnyLock, text: str) -> AnyLock:
         return parse_debs(text, lock.name)
     if isinstance(lock, SourceLock):
         return parse_sources(text, lock.name)
-    return parse_lock(text, lock.name)
+    return parse_wheels(text, lock.name)
 
 
 def _check_resolved(lock: AnyLock) -> None:
@@ -357,7 +363,7 @@ def _beyond(
 
 
 def _read(item: LockRequest, folder: Path) -> WheelLock:
-    lock = read_lock(item.path(folder))
+    lock = read_wheels(item.path(folder))
     _check(item, lock.request)
     return lock
 

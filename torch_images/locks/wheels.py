@@ -82,7 +82,7 @@ class WheelLock:
     @property
     def digest(self) -> str:
         """SHA-256 of the lock's text, in hexadecimal."""
-        return hashlib.sha256(format_lock(self).encode()).hexdigest()
+        return hashlib.sha256(format_wheels(self).encode()).hexdigest()
 
     @property
     def size(self) -> int:
@@ -94,7 +94,7 @@ class WheelLock:
         return {wheel.name: wheel.version for wheel in self.wheels}
 
 
-def format_lock(lock: WheelLock) -> str:
+def format_wheels(lock: WheelLock) -> str:
     """The text of the lock file: sorted, the same for equal locks."""
     header = {
         "date": lock.date.isoformat(),
@@ -106,7 +106,7 @@ def format_lock(lock: WheelLock) -> str:
     )
 
 
-def parse_lock(text: str, name: str) -> WheelLock:
+def parse_wheels(text: str, name: str) -> WheelLock:
     """Read the text of a lock with a name. Raises LockError for anything unexpected."""
     header, entries = grammar.parse(text, name, ("date", "python", "request"))
     python = header.get("python", "")
@@ -138,9 +138,9 @@ def parse_lock(text: str, name: str) -> WheelLock:
     )
 
 
-def read_lock(path: Path) -> WheelLock:
+def read_wheels(path: Path) -> WheelLock:
     """Read a lock file. Raises LockError where it is missing or damaged."""
-    return parse_lock(grammar.read(path), path.stem)
+    return parse_wheels(grammar.read(path), path.stem)
 
 
 def resolve(
