@@ -1,4 +1,4 @@
-"""The locks of an image: every input of it, pinned. `inputs.py` says which files there are."""
+"""The locks of one image: all its inputs, pinned. See config/lock_requests.py for their names."""
 
 from __future__ import annotations
 
@@ -201,17 +201,20 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
 
 
 def compat_versions(config: Config, folder: Path) -> dict[str, str]:
-    """The version of the locked compat library for each CUDA version, such as "580.95.05"."""
-    found = {}
+    """The version of the locked compat library by CUDA version, such as "580.95.05" for "13.0".
+
+    Raises LockError if a lock is missing, damaged, or does not pin exactly that package.
+    """
+    versions = {}
     for cuda in config.cudas:
         lock = _read_debs(compat_input(config, cuda), folder)
         complete.check_compat(lock)
-        found[cuda.version] = lock.debs[0].version.partition("-")[0]
-    return found
+        versions[cuda.version] = lock.debs[0].version.partition("-")[0]
+    return versions
 
 
 def with_locked_trees(spec: ImageSpec, lock: ImageLock) -> ImageSpec:
-    """An image whose trees are those of its lock, which may have a user's own in it."""
+    """The same image with the trees of its lock, one of which may be a user's own."""
     if not lock.sources:
         return spec
     torch, triton = (
@@ -222,7 +225,10 @@ def with_locked_trees(spec: ImageSpec, lock: ImageLock) -> ImageSpec:
 
 
 def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
-    """The locks of an image from what `ImageLock.texts` gave. Raises LockError if one is amiss."""
+    """The locks of an image from the texts that `ImageLock.texts` gives, by file name.
+
+    Raises LockError if they are not the locks of one image, or one is damaged or incomplete.
+    """
     named = {file.removesuffix(".txt"): text for file, text in texts.items()}
     # The lock of what a variant adds is named after the plain image's, and so comes second.
     base = sorted(name for name in named if name.startswith("base-"))
@@ -261,10 +267,10 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
 
 
 def update(path: Path, lock: AnyLock) -> bool:
-    """Write a lock file; where nothing but the date differs the old one stays.
+    """Write a lock file, unless the old one differs in nothing but its date.
 
-    Returns whether the file changed. Raises LockError, and writes nothing, for a lock that is not
-    complete or could not be read again: what it holds was said by indexes and archives.
+    Returns whether the file changed. Raises LockError, and writes nothing, if the lock is not
+    complete or could not be read again: its content comes from indexes and archives.
     """
     text = _format(lock, lock.date)
     if _format(_parse(lock, text), lock.date) != text:
@@ -279,12 +285,12 @@ def update(path: Path, lock: AnyLock) -> bool:
 
 
 def read_date(path: Path) -> dt.date:
-    """The date of any lock file. Raises LockError where it is missing or damaged."""
+    """The date of a lock file of any kind. Raises LockError if it is missing or damaged."""
     return dt.date.fromisoformat(grammar.parse(grammar.read(path), path.stem)[0]["date"])
 
 
 def _format(lock: AnyLock, date: dt.date) -> str:
-    """The text of any lock, as of a date."""
+    """The text of a lock of any kind, with another date."""
     if isinstance(lock, DebLock):
         return format_debs(replace(lock, date=date))
     if isinstance(lock, SourceLock):
@@ -293,7 +299,7 @@ def _format(lock: AnyLock, date: dt.date) -> str:
 
 
 def _parse(lock: AnyLock, text: str) -> AnyLock:
-    """The lock of the same kind that a text is."""
+    """The lock that a text holds, of the same kind as `lock`."""
     if isinstance(lock, DebLock):
         return parse_debs(text, lock.name)
     if isinstance(lock, SourceLock):
@@ -302,7 +308,7 @@ def _parse(lock: AnyLock, text: str) -> AnyLock:
 
 
 def _check_resolved(lock: AnyLock) -> None:
-    """Raise LockError unless a lock by itself has what it was asked for."""
+    """Raise LockError unless a lock, taken by itself, has what it was asked for."""
     if isinstance(lock, DebLock):
         complete.check_debs(lock)
     elif isinstance(lock, WheelLock):
@@ -343,9 +349,10 @@ def _beyond(
     wheels: WheelLock,
     debs: DebLock,
 ) -> tuple[WheelLock | None, DebLock | None]:
-    """What two locks, of wheels and packages, have beyond the plain image's; None for no lock.
+    """What two wider locks have beyond those of the plain image; None where there is no wider lock.
 
-    What they replace counts, too.
+    `wider` are the requests of a lock of wheels and one of packages; `wheels` and `debs` are the
+    plain image's. A wheel that replaces one of the plain image is part of the result.
     """
     more_wheels = more_debs = None
     if wider[0]:
@@ -381,7 +388,7 @@ def _read_sources(item: LockRequest, folder: Path) -> SourceLock:
 
 
 def _check(item: LockRequest, locked: tuple[str, ...]) -> None:
-    """Raise LockError unless a lock is of what is asked for."""
+    """Raise LockError unless a lock was resolved for what is asked for now."""
     if tuple(sorted(locked)) == item.request:
         return
     raise LockError(
