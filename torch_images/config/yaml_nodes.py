@@ -1,8 +1,8 @@
 """YAML with positions, so that each error names the line of the file.
 
 Values are taken as they are written: `12.8` and `"12.8"` are both the text 12.8, so that no version
-becomes a float. Aliases, tags and merge keys are refused, so that a line means what it shows. A file
-that is larger, or nested deeper, than a person would write is refused, too.
+becomes a float. Aliases, tags and merge keys are refused, so that a line means what it shows. A
+file that is larger, or nested deeper, than a person would write is refused, too.
 """
 
 from __future__ import annotations

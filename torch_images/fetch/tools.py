@@ -1,7 +1,7 @@
 """Programs that builds and tests use but images do not hold: uv, pytest, the SBOM library.
 
-Installed on the host from a lock, for the images' platform rather than the host's, so that a Mac
-with a remote builder hands over the same files as a Linux server.
+They are installed on the host from a lock, for the images' platform. So a Mac with a remote builder
+hands over the same files as a Linux server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from torch_images.locks.wheels import UV_PLATFORM, read_wheels
 
 
 def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
-    """The folder with what locks/<name>.txt names, from the cache where it is there already."""
+    """The folder with the programs of locks/<name>.txt, from the cache or installed now.
+
+    Raises LockError if the lock is damaged, or its wheels cannot be installed.
+    """
     import uv
 
     path = workspace.locks / f"{name}.txt"
