@@ -98,7 +98,7 @@ class Resolver:
         return DebLock(name=name, date=date, system=system, request=(package,), debs=tuple(debs))
 
     def compat_roots(self, compat: Compat) -> tuple[str, ...]:
-        """The URL of the repository with NVIDIA's compat packages, or of the mirror that is named."""
+        """The URL of the repository with NVIDIA's compat packages, or of its mirror."""
         return (self.network.compat_mirror or compat.repository,)
 
     def roots(self, base: Base) -> tuple[str, ...]:
