@@ -47,6 +47,19 @@ class Capability:
             return None
         return cls(int(match[1][:-1]), int(match[1][-1]))
 
+    @classmethod
+    def of_number(cls, number: int) -> Capability:
+        """The capability that a target's number stands for: 120 is 12.0."""
+        return cls(*divmod(number, 10))
+
+    def runs(self, code: Capability) -> bool:
+        """Whether a GPU of this capability runs plain machine code for `code`.
+
+        Machine code for X.y runs on X.z where z >= y, and on no other major version. This is the
+        one place of that rule; the source is in the docstring of this module.
+        """
+        return self.major == code.major and self.minor >= code.minor
+
     @property
     def sm(self) -> str:
         """The name without dot that tags use, such as "sm120"."""
@@ -76,7 +89,7 @@ def coverage(wanted: Capability, elf: Iterable[str], ptx: Iterable[str] = ()) ->
     machine.pop(None, None)
     if wanted in machine:
         return Coverage("native", machine[wanted])
-    older = [c for c in machine if c and c.major == wanted.major and c.minor < wanted.minor]
+    older = [c for c in machine if c and wanted.runs(c)]
     if older:
         return Coverage("same-major", machine[max(older)])
     virtual = {Capability.of_target(name): name for name in ptx}

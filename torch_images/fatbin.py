@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from torch_images.arch import Capability
+
 _WRAPPER, _CONTAINER = 0x466243B1, 0xBA55ED50
 _PTX, _ELF = 1, 2
 # In an entry's flags: for exactly this architecture or its family (sm_90a, sm_100f).
@@ -85,7 +87,7 @@ def chosen(entries: Sequence[Entry], arches: Iterable[int]) -> tuple[Entry, ...]
     kept: set[int] = set()
     for arch in arches:
         code = {e.arch for e in entries if not e.ptx and not e.specific}
-        major = {a for a in code if a // 10 == arch // 10 and a <= arch}
+        major = {a for a in code if Capability.of_number(arch).runs(Capability.of_number(a))}
         virtual = {e.arch for e in entries if e.ptx and e.arch <= arch}
         for number, entry in enumerate(entries):
             exact = entry.arch == arch and not entry.ptx

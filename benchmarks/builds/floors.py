@@ -24,7 +24,7 @@ from benchmarks.builds.lab import ROOT
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.network import detect
 from torch_images.layers.wheelzip import WheelZip
-from torch_images.locks.wheels import read_lock
+from torch_images.locks.wheels import read_wheels
 from torch_images.oci.layout import Compressed
 
 _LOCK = "wheel-cu130-py311"
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 def main() -> None:
     """Measure, and print a table."""
-    wheels = read_lock(ROOT / "locks" / f"{_LOCK}.txt").wheels
+    wheels = read_wheels(ROOT / "locks" / f"{_LOCK}.txt").wheels
     download = sum(wheel.size for wheel in wheels)
     with (
         tempfile.TemporaryDirectory(dir="/var/tmp") as scratch,

@@ -21,7 +21,7 @@ from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.layers.parent import PARENT_IMAGES
 from torch_images.locks.debs import read_debs
-from torch_images.locks.wheels import read_lock
+from torch_images.locks.wheels import read_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = "torch-images-plain"
@@ -99,7 +99,7 @@ class Lab:
 
     def build_plain(self, lock: str) -> str:
         """Build with the plain Dockerfile and start the image; its name."""
-        wheels = read_lock(self.project / "locks" / f"{lock}.txt")
+        wheels = read_wheels(self.project / "locks" / f"{lock}.txt")
         folder = self.cache.parent / "plain" / lock
         if not folder.exists():
             folder.mkdir(parents=True)

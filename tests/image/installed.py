@@ -23,7 +23,8 @@ from pathlib import Path
 
 _INFO = "var/lib/dpkg/info"
 
-# What dpkg is told to leave out of an image, see install-packages and torch_images/fetch/bootstrap.py.
+# What packages may not install into an image. The fact lives in scripts/image/build/
+# documentation.dpkg and stands here once more on purpose: a check must not follow what it checks.
 _LEFT_OUT = re.compile(r"/usr/share/(?:doc/(?!.*/copyright$)|info/|locale/|man/).+")
 
 

@@ -180,6 +180,7 @@ def test_standard_library_has_bytecode(host: Host, expected: dict[str, Any]) -> 
 
 
 def test_no_documentation(tree: Tree) -> None:
+    """The folders of scripts/image/build/documentation.dpkg, restated: a check must not follow it."""
     docs = ("/usr/share/doc/", "/usr/share/info/", "/usr/share/locale/", "/usr/share/man/")
     files = [e.path for e in tree if e.kind == "f" and e.path.startswith(docs)]
     assert not [f for f in files if not f.endswith("/copyright") and f != "/usr/share/info/dir"]

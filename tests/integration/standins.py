@@ -20,7 +20,7 @@ from pypi_simple import PYPI_SIMPLE_ENDPOINT
 from tests.integration.support import ROOT
 from tests.servers import web_server
 from tests.wheels import index, make_wheel
-from torch_images.locks.wheels import format_lock, read_lock
+from torch_images.locks.wheels import format_wheels, read_wheels
 
 WHEEL_LOCK = "locks/wheel-cu130-py311.txt"
 WHEELS = (("torch", "2.11.0"), ("triton", "3.6.0"), ("torch-images-probe", "1.0"))
@@ -53,11 +53,11 @@ def small_project(folder: Path, locks: Path, scratch: Path) -> dict[str, bytes]:
         "packages: [python3]",
     )
     lock = dataclasses.replace(
-        read_lock(folder / WHEEL_LOCK),
+        read_wheels(folder / WHEEL_LOCK),
         request=("torch==2.11.0",),
         wheels=tuple(wheel.locked for wheel in wheels),
     )
-    (folder / WHEEL_LOCK).write_text(format_lock(lock))
+    (folder / WHEEL_LOCK).write_text(format_wheels(lock))
     return index(wheels)
 
 

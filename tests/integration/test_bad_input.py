@@ -33,7 +33,7 @@ from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.locks.debs import read_debs
-from torch_images.locks.wheels import read_lock
+from torch_images.locks.wheels import read_wheels
 
 BUILD = ("build", "--cuda", "13.0", "--arch", "12.0", "--progress", "plain")
 
@@ -58,7 +58,7 @@ def small_disk() -> Iterator[Path]:
 def test_a_wheel_whose_hash_differs(
     built: dict[str, Built], engine: Engine, project: Callable[..., Path]
 ) -> None:
-    lock = read_lock(ROOT / LOCK)
+    lock = read_wheels(ROOT / LOCK)
     wheel = next(w for w in lock.wheels if w.name == "typing-extensions")
     folder = project((LOCK, wheel.sha256, "0" * 64))
     before = images(engine)
@@ -75,7 +75,7 @@ def test_a_wheel_whose_hash_differs(
 def test_an_unreachable_index(
     built: dict[str, Built], engine: Engine, project: Callable[..., Path]
 ) -> None:
-    lock = read_lock(ROOT / LOCK)
+    lock = read_wheels(ROOT / LOCK)
     wheel = next(w for w in lock.wheels if w.name == "fsspec")
     folder = project((LOCK, f"# {wheel.size} bytes, {wheel.filename}\n{wheel.line}\n", ""))
     before = images(engine)
@@ -207,7 +207,7 @@ def test_a_killed_build_is_safe_to_repeat(
     project: Callable[..., Path],
 ) -> None:
     """Killed while it compiles what wheels have: no tag moves, and the same build succeeds."""
-    lock = read_lock(ROOT / LOCK)
+    lock = read_wheels(ROOT / LOCK)
     wheel = next(w for w in lock.wheels if w.name == "networkx")
     folder = project((LOCK, f"# {wheel.size} bytes, {wheel.filename}\n{wheel.line}\n", ""))
     before = images(engine)

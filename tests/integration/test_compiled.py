@@ -46,7 +46,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.network import detect
 from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace, default_cache
-from torch_images.locks.wheels import format_lock, read_lock
+from torch_images.locks.wheels import format_wheels, read_wheels
 from torch_images.verify import verify
 from torch_images.verify.identify import identify
 from torch_images.verify.verify import Check
@@ -587,7 +587,7 @@ def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
     lock = compiling.folder / "locks" / "build-fork-cu130-py311.txt"
     before = lock.read_text()
     parts = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
-    wheels = [w for w in read_lock(lock).wheels if w.name in parts]
+    wheels = [w for w in read_wheels(lock).wheels if w.name in parts]
     words = [f"{wheel.name}=={wheel.version}" for wheel in wheels]
     site = tmp_path / "site"
     install = [uv.find_uv_bin(), "pip", "install", "--quiet", "--no-config", "--no-deps"]
@@ -611,11 +611,11 @@ def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
     try:
         with changed(compiling, (toolkit, "    release: 13.0.2\n    archives: [cuda_nvcc]\n")):
             without = dataclasses.replace(
-                read_lock(lock),
-                request=tuple(w for w in read_lock(lock).request if "cuda-toolkit" not in w),
-                wheels=tuple(w for w in read_lock(lock).wheels if w.name not in parts),
+                read_wheels(lock),
+                request=tuple(w for w in read_wheels(lock).request if "cuda-toolkit" not in w),
+                wheels=tuple(w for w in read_wheels(lock).wheels if w.name not in parts),
             )
-            lock.write_text(format_lock(without))
+            lock.write_text(format_wheels(without))
             assert "locks/toolkit-cu130.txt does not exist" in refused(compiling, code=3)
             done = compiling.invoke("lock", "--select", "toolkit-cu130")
             assert done.returncode == 0, done.stderr

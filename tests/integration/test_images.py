@@ -15,7 +15,7 @@ from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.layers.parent import PARENT_IMAGES
 from torch_images.locks.debs import read_debs
-from torch_images.locks.wheels import read_lock
+from torch_images.locks.wheels import read_wheels
 from torch_images.verify.identify import identify
 
 CUDA = {"cu130": "13.0", "cu128": "12.8"}
@@ -24,7 +24,7 @@ PRINT = "import torch; print(torch.__version__, torch.version.cuda)"
 
 def locked(locks: Path, cuda: str) -> dict[str, str]:
     """What is in the plain image of a CUDA version: wheels and Debian packages, with versions."""
-    wheels = read_lock(locks / f"wheel-{cuda}-py311.txt").wheels
+    wheels = read_wheels(locks / f"wheel-{cuda}-py311.txt").wheels
     debs = read_debs(locks / "base-bookworm.txt").versions()
     return {**debs, **{wheel.name: wheel.version for wheel in wheels}}
 

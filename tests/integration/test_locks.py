@@ -20,7 +20,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 from torch_images.locks.debs import format_debs, read_debs
 from torch_images.locks.grammar import write
-from torch_images.locks.wheels import read_lock
+from torch_images.locks.wheels import read_wheels
 from torch_images.verify.identify import identify
 
 LOCK = "locks/base-bookworm.txt"
@@ -120,7 +120,7 @@ def test_wheels_are_checked_at_the_index() -> None:
 
 
 def test_an_altered_wheel_is_found(project: Callable[..., Path], locks: Path) -> None:
-    wheel = next(w for w in read_lock(locks / "tools-build.txt").wheels if w.name == "uv")
+    wheel = next(w for w in read_wheels(locks / "tools-build.txt").wheels if w.name == "uv")
     folder = project(("locks/tools-build.txt", wheel.sha256, "0" * 64))
     done = invoke("lock", "--check", "--select", "tools-build", cwd=folder)
     assert done.returncode == 3

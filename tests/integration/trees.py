@@ -27,7 +27,7 @@ from torch_images.config.lock_requests import source_input, tools_inputs
 from torch_images.config.matrix import choose
 from torch_images.config.parse import load_config
 from torch_images.host.loopback import serving
-from torch_images.locks.wheels import format_lock, read_lock
+from torch_images.locks.wheels import format_wheels, read_wheels
 
 FIXTURES = ROOT / "tests" / "fixtures"
 FORK, TRITON, FBGEMM = "cluster2600/pytorch", "triton-lang/triton", "pytorch/FBGEMM"
@@ -187,13 +187,13 @@ def compiling_project(
     ]
     config = load_config(folder / "images.yaml")
     spec = choose(config, source="fork", cuda="13.0")
-    plain = read_lock(folder / "locks/wheel-cu130-py311.txt")
+    plain = read_wheels(folder / "locks/wheel-cu130-py311.txt")
     kept = [w for w in plain.wheels if w.name == "nvidia-cuda-runtime"]
     plain = dataclasses.replace(
         plain, request=("torch==2.11.0",), wheels=(*kept, *(w.locked for w in published))
     )
-    (folder / "locks/wheel-cu130-py311.txt").write_text(format_lock(plain))
-    build = read_lock(folder / "locks/build-fork-cu130-py311.txt")
+    (folder / "locks/wheel-cu130-py311.txt").write_text(format_wheels(plain))
+    build = read_wheels(folder / "locks/build-fork-cu130-py311.txt")
     compiling, _ = tools_inputs(config, spec)
     assert compiling
     build = dataclasses.replace(
@@ -201,7 +201,7 @@ def compiling_project(
         request=compiling.request,
         wheels=tuple(w for w in build.wheels if w.name in TOOLS),
     )
-    (folder / "locks/build-fork-cu130-py311.txt").write_text(format_lock(build))
+    (folder / "locks/build-fork-cu130-py311.txt").write_text(format_wheels(build))
     wanted = source_input(spec)
     assert wanted
     lock = (folder / "locks/source-fork.txt").read_text()

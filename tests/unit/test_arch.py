@@ -17,6 +17,28 @@ def test_capability_reads_what_it_prints(capability: Capability) -> None:
     assert Capability.of_target(f"sm_{capability.major}{capability.minor}") == capability
 
 
+@pytest.mark.parametrize(
+    ("gpu", "code", "runs"),
+    [
+        ("8.6", "8.6", True),
+        ("8.9", "8.6", True),
+        ("8.6", "8.9", False),
+        ("9.0", "8.9", False),
+        ("8.9", "9.0", False),
+        ("12.0", "10.0", False),
+    ],
+)
+def test_machine_code_runs_on_later_minor_versions_of_its_major(
+    gpu: str, code: str, runs: bool
+) -> None:
+    assert Capability.parse(gpu).runs(Capability.parse(code)) == runs
+
+
+@given(capabilities)
+def test_capability_of_the_number_in_a_target(capability: Capability) -> None:
+    assert Capability.of_number(int(capability.sm.removeprefix("sm"))) == capability
+
+
 @given(st.text())
 def test_other_text_is_no_capability(text: str) -> None:
     try:
@@ -49,6 +71,7 @@ def test_coverage_obeys_nvidias_rules(
     names = [f"sm_{c.major}{c.minor}" for c in elf]
     virtual = [f"compute_{c.major}{c.minor}" for c in ptx]
     found = coverage(wanted, names, virtual)
+    # The rule of Capability.runs once more, on purpose: a check against NVIDIA's words.
     same_major = [c for c in elf if c.major == wanted.major and c.minor <= wanted.minor]
     assert (found is not None) == bool(same_major or [c for c in ptx if c <= wanted])
     if found and found.kind == "native":

@@ -5,6 +5,9 @@ import datetime
 import hashlib
 import io
 import json
+import re
+import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -22,7 +25,7 @@ from torch_images.errors import (
     TorchImagesError,
 )
 from torch_images.fetch.apt import Resolver, sources
-from torch_images.fetch.bootstrap import command, kept, prepare
+from torch_images.fetch.bootstrap import command, dpkg_options, kept, prepare
 from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.oci.layout import EPOCH, layout_digest, normalise, write_layout
@@ -297,8 +300,42 @@ def test_a_lock_of_a_build_is_met_or_refused(tmp_path: Path) -> None:
         )
 
 
+DOCUMENTATION = (
+    "path-exclude=/usr/share/doc/*",
+    "path-exclude=/usr/share/info/*",
+    "path-exclude=/usr/share/locale/*",
+    "path-exclude=/usr/share/man/*",
+    "path-include=/usr/share/doc/*/copyright",  # the last one that matches holds
+)
+
+
+def test_a_bootstrap_leaves_out_documentation_but_licences(root: Path) -> None:
+    assert dpkg_options(root) == DOCUMENTATION
+    words = command(BASE, lock(TINI), Path("/t.tar"), "http://127.0.0.1:1", dpkg_options(root))
+    told = [w.removeprefix("--dpkgopt=") for w in words if w.startswith("--dpkgopt=")]
+    assert told == list(DOCUMENTATION)
+
+
+def test_a_build_leaves_out_the_same(root: Path, tmp_path: Path) -> None:
+    """The part of install-packages that calls apt, with a stand-in for apt."""
+    build = root / "scripts/image/build"
+    text = (build / "install-packages").read_text()
+    [part] = re.findall(r"^set -- .*?^fi$", text, re.DOTALL | re.MULTILINE)
+    shutil.copyfile(build / "documentation.dpkg", tmp_path / "documentation.dpkg")
+    (tmp_path / "part").write_text(part)
+    (tmp_path / "apt-get").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "apt-get").chmod(0o755)
+    (tmp_path / "a.deb").touch()
+    command = ["/bin/sh", "-eu", str(tmp_path / "part"), str(tmp_path)]
+    path = f"{tmp_path}:/usr/bin:/bin"
+    done = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True, check=True)
+    told = done.stdout.splitlines()
+    assert str(tmp_path / "a.deb") in told
+    assert [w for w in told if "path-" in w] == [f"DPkg::Options::=--{o}" for o in DOCUMENTATION]
+
+
 def test_the_command_names_every_package_and_no_mirror() -> None:
-    words = command(BASE, lock(OLD, TINI), Path("/t.tar"), "http://127.0.0.1:1")
+    words = command(BASE, lock(OLD, TINI), Path("/t.tar"), "http://127.0.0.1:1", ())
     assert "--include=g++,tini" in words
     assert words[-2:] == ["bookworm", "/t.tar"]
     assert any('echo "deb [trusted=yes] http://127.0.0.1:1 bookworm main"' in w for w in words)

@@ -6,8 +6,10 @@ import dataclasses
 import hashlib
 import json
 import logging
+import re
 from pathlib import Path
 
+import decision
 import facts
 import pytest
 from hypothesis import given
@@ -187,6 +189,24 @@ def test_hosts_asked_for_are_those_of_nvidias_own_image(config: Config) -> None:
     note = json.dumps({"driver": [*branches, 580], "device": [1, 2]})
     assert require_cuda(cuda, note) == " ".join(official)
     assert require_cuda(cuda, "") == require_cuda(cuda, "altered") == "cuda>=13.0"
+
+
+def test_brands_in_the_toolkits_words_are_those_that_the_start_knows_by_number(
+    config: Config,
+) -> None:
+    cuda = next(c for c in config.cudas if c.version == "13.0")
+    required = require_cuda(cuda, NOTES["13.0"])
+    words = set(re.findall(r"brand=(\w+)", required))
+    unknown, grid = 0, 4  # NVIDIA's images let these in, too
+    known = {decision.BRANDS[n] for n in (unknown, grid, *decision.COMPAT_BRANDS)}
+    assert words == {b.removesuffix(" brand").replace(" ", "").lower() for b in known}
+
+
+@pytest.mark.parametrize("note", NOTES.values())
+def test_notes_of_compat_libraries_list_the_brands_that_pick_reckons_with(note: str) -> None:
+    assert tuple(json.loads(note)["device"]) == decision.COMPAT_BRANDS
+    assert decision.NVIDIA in decision.COMPAT_BRANDS
+    assert decision.GEFORCE not in decision.COMPAT_BRANDS
 
 
 def test_hosts_of_minor_version_compatibility_are_let_in(config: Config) -> None:

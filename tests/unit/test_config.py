@@ -109,8 +109,8 @@ def test_the_projects_own_file(config: Config) -> None:
         ("without: [fbgemm,", "without: [tf32,", "'tf32' cannot be left out: no option does it"),
         ("like: fork", "like: frok", "no source 'frok' above; did you mean 'fork'?"),
         (
-            "    description: the wheels that",
-            "    without: [kineto]\n    description: the wheels that",
+            "    description: The wheels that",
+            "    without: [kineto]\n    description: The wheels that",
             "source 'wheel' compiles nothing that has without",
         ),
         ("      version: 3.7.1", "      version: three", "which does not pin a version"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.unit.fakes import FakeRunner
 from torch_images.errors import UsageError
-from torch_images.host.cache import keep, mark, used
+from torch_images.host.cache import Part, keep, mark, used
 from torch_images.host.engine import Engine
 from torch_images.maintain.gc import (
     Item,
@@ -153,6 +154,17 @@ def test_the_cache_and_what_was_used_of_it(folder: Path) -> None:
     gone = surplus(cache(folder), limits, datetime.now(UTC))
     assert names(gone) == [BASE]
     assert (folder / TOOL).stat().st_mtime == 10**9
+
+
+@pytest.mark.parametrize("part", Part)
+def test_every_folder_of_the_cache_is_gone_through(part: Part, tmp_path: Path) -> None:
+    (tmp_path / part / f"x-{'a' * 16}").mkdir(parents=True)
+    assert names(cache(tmp_path)) == [f"{part}/x-{'a' * 16}"]
+
+
+def test_modules_name_the_folders_of_the_cache_by_part_alone(root: Path) -> None:
+    sources = (root / "torch_images").rglob("*.py")
+    assert {path.name for path in sources if re.search(r'cache / "', path.read_text())} == set()
 
 
 def test_removed_without_a_trace(folder: Path) -> None:

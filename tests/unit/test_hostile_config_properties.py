@@ -37,7 +37,7 @@ from torch_images.errors import TorchImagesError
 from torch_images.locks.debs import read_debs
 from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.sources import read_sources
-from torch_images.locks.wheels import WheelLock, read_lock
+from torch_images.locks.wheels import WheelLock, read_wheels
 from torch_images.publish.tag_rules import floating
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -185,8 +185,8 @@ def some(name: str) -> WheelLock:
     return WheelLock(**{**vars(WHEELS), "name": name})
 
 
-WHEELS = read_lock(LOCKS / "wheel-cu130-py311.txt")
-TOOLS = read_lock(LOCKS / "tools-build.txt")
+WHEELS = read_wheels(LOCKS / "wheel-cu130-py311.txt")
+TOOLS = read_wheels(LOCKS / "tools-build.txt")
 BASE = read_debs(LOCKS / "base-bookworm.txt")
 IMAGE = read_debs(LOCKS / "base-ubuntu24.04-cu130.txt")
 COMPAT = read_debs(LOCKS / "compat-cu130.txt")

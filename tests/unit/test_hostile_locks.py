@@ -35,7 +35,7 @@ from torch_images.locks.sources import (
     parse_sources,
     read_sources,
 )
-from torch_images.locks.wheels import format_lock, parse_lock, read_lock
+from torch_images.locks.wheels import format_wheels, parse_wheels, read_wheels
 
 LOCKS = ROOT / "locks"
 # One of each grammar, cut to a size that leaves time for many examples.
@@ -51,9 +51,9 @@ DAMAGED = altered_lines(st.sampled_from(sorted(SHORT.values())))
 
 @given(DAMAGED)
 def test_a_damaged_lock_of_wheels_is_one_line(text: str) -> None:
-    lock = ends_well(lambda: parse_lock(text, "x"))
+    lock = ends_well(lambda: parse_wheels(text, "x"))
     if lock:
-        assert parse_lock(format_lock(lock), "x") == lock
+        assert parse_wheels(format_wheels(lock), "x") == lock
         assert all(os.path.basename(w.filename) == w.filename for w in lock.wheels)  # noqa: PTH119
 
 
@@ -102,7 +102,7 @@ def test_any_bytes_in_place_of_a_lock(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "bytes.txt"
     path.write_bytes(data)
-    for read in (read_lock, read_debs, read_sources, read_date):
+    for read in (read_wheels, read_debs, read_sources, read_date):
         with pytest.raises(LockError, match=r"^locks/bytes\.txt"):
             read(path)
 
@@ -160,7 +160,7 @@ def test_what_is_no_text_is_named(
 ) -> None:
     path = tmp_path / "wheel-x.txt"
     make(path)
-    for read in (read_lock, read_debs, read_sources, read_date):
+    for read in (read_wheels, read_debs, read_sources, read_date):
         with pytest.raises(LockError) as caught:
             read(path)
         expected = f"locks/wheel-x.txt: {problem}; run `invoke lock --select wheel-x`"
@@ -170,7 +170,7 @@ def test_what_is_no_text_is_named(
 def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "tools-build.txt").mkdir()
     with pytest.raises(LockError, match=r"locks/tools-build\.txt is a folder; move it away"):
-        update(tmp_path / "tools-build.txt", read_lock(LOCKS / "tools-build.txt"))
+        update(tmp_path / "tools-build.txt", read_wheels(LOCKS / "tools-build.txt"))
 
 
 HEX = "0" * 64
@@ -216,7 +216,7 @@ def wheel(filename: str, line: str = "a==1") -> str:
 )  # fmt: skip
 def test_a_lock_of_wheels_is_refused(text: str, problem: str) -> None:
     with pytest.raises(LockError, match=r"^locks/x\.txt") as caught:
-        parse_lock(text, "x")
+        parse_wheels(text, "x")
     assert problem in str(caught.value)
 
 
@@ -416,7 +416,7 @@ def test_what_could_not_be_read_again_is_not_written(
 def test_what_is_not_complete_is_not_written(tmp_path: Path, name: str, dropped: str) -> None:
     text = (LOCKS / f"{name}.txt").read_text()
     less = re.sub(pinned(dropped), "", text, flags=re.MULTILINE)
-    parse: Callable[[str, str], AnyLock] = parse_lock
+    parse: Callable[[str, str], AnyLock] = parse_wheels
     if "source" in name or "toolkit" in name:
         parse = parse_sources
     elif "base" in name:

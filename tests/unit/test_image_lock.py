@@ -27,7 +27,7 @@ from torch_images.locks.image_lock import (
     with_locked_trees,
 )
 from torch_images.locks.sources import SourceLock, read_sources
-from torch_images.locks.wheels import read_lock
+from torch_images.locks.wheels import read_wheels
 
 UBUNTU = "base-ubuntu24.04-cu130"
 
@@ -221,7 +221,7 @@ def test_only_what_differs_is_written(root: Path, tmp_path: Path, name: str) -> 
     if name.startswith("base-"):
         kept = read_debs(path)
     elif name.startswith("tools-"):
-        kept = read_lock(path)
+        kept = read_wheels(path)
     else:
         kept = read_sources(path)
     copy = tmp_path / path.name
@@ -237,10 +237,10 @@ def test_only_what_differs_is_written(root: Path, tmp_path: Path, name: str) -> 
 def test_what_a_variant_replaces_by_the_same_is_not_there_twice(
     config: Config, locks: Path
 ) -> None:
-    plain = read_lock(locks / "wheel-cu130-py311.txt")
+    plain = read_wheels(locks / "wheel-cu130-py311.txt")
     [own] = [w for w in plain.wheels if w.name == "cuda-bindings"]
     [other] = [
-        w for w in read_lock(locks / "wheel-cu130-py311-pod.txt").wheels if w.name == own.name
+        w for w in read_wheels(locks / "wheel-cu130-py311-pod.txt").wheels if w.name == own.name
     ]
     path = locks / "wheel-cu130-py311-pod.txt"
     text = path.read_text()
@@ -281,7 +281,7 @@ def test_a_lock_that_could_not_be_read_again_is_not_written(
         debs = read_debs(path)
         bad = replace(debs, debs=(replace(debs.debs[0], sha256="x"), *debs.debs[1:]))
     elif name.startswith("tools-"):
-        wheels = read_lock(path)
+        wheels = read_wheels(path)
         bad = replace(wheels, wheels=(replace(wheels.wheels[0], sha256="x"), *wheels.wheels[1:]))
     else:
         sources = read_sources(path)

@@ -12,7 +12,7 @@ from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError
 from torch_images.locks.image_lock import ImageLock, image_lock, parse_image_lock, update
-from torch_images.locks.wheels import LockedWheel, WheelLock, read_lock
+from torch_images.locks.wheels import LockedWheel, WheelLock, read_wheels
 
 
 @pytest.fixture
@@ -93,12 +93,12 @@ def test_the_same_inputs_keep_file_and_date(tmp_path: Path) -> None:
     )
     assert update(path, first)
     assert not update(path, dataclasses.replace(first, date=datetime.date(2026, 2, 1)))
-    assert read_lock(path) == first
+    assert read_wheels(path) == first
     assert update(path, dataclasses.replace(first, request=("a", "a>0")))
     assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
     path.write_text("damaged")
     assert update(path, first)
-    assert read_lock(path) == first
+    assert read_wheels(path) == first
 
 
 def test_an_extra_replaces_what_it_must(config: Config, root: Path) -> None:

@@ -20,7 +20,7 @@ from torch_images.fetch.apt import Resolver
 from torch_images.fetch.update import Finding, check, require
 from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb, format_debs
-from torch_images.locks.wheels import LockedWheel, WheelLock, format_lock
+from torch_images.locks.wheels import LockedWheel, WheelLock, format_wheels
 
 TODAY = datetime.date(2026, 1, 1)
 BASE = Base(
@@ -81,7 +81,7 @@ def test_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         request=("same",),
         wheels=tuple(wheel(name) for name in names),
     )
-    (tmp_path / "w.txt").write_text(format_lock(lock))
+    (tmp_path / "w.txt").write_text(format_wheels(lock))
     fresh = dataclasses.replace(
         lock,
         wheels=tuple(
@@ -116,7 +116,7 @@ def test_what_cannot_be_resolved_any_more_is_still_looked_up(
     lock = WheelLock(
         name="w", date=TODAY, python="3.11", request=("a",), wheels=(wheel("a"), wheel("b"))
     )
-    (tmp_path / "w.txt").write_text(format_lock(lock))
+    (tmp_path / "w.txt").write_text(format_wheels(lock))
     monkeypatch.setattr(update, "resolve", fail)
     with web_server({"/simple/b/": page(wheel("b"))}) as (url, _):
         item = LockRequest(name="w", request=("a",), python="3.11")

@@ -175,7 +175,7 @@ def test_values_of_the_file_stay_in_their_place(
     config = load_config(
         yaml_file(
             ("[RTX 5090, ", f"[{yaml}, "),
-            ("Debian 12, bootstrapped from its packages; needs no image registry", yaml),
+            ("Debian 12, bootstrapped from its packages. It needs no image registry.", yaml),
         )
     )
     steps = instructions(dockerfile(config, root, arch="12.0"))

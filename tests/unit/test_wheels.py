@@ -15,9 +15,9 @@ from torch_images.locks.wheels import (
     LockedWheel,
     WheelLock,
     best_wheel,
-    format_lock,
-    parse_lock,
-    read_lock,
+    format_wheels,
+    parse_wheels,
+    read_wheels,
     resolve,
 )
 
@@ -51,7 +51,7 @@ locks = st.builds(
 
 @given(locks)
 def test_reads_what_it_writes(lock: WheelLock) -> None:
-    assert parse_lock(format_lock(lock), "x") == lock
+    assert parse_wheels(format_wheels(lock), "x") == lock
 
 
 @given(locks, st.randoms())
@@ -59,20 +59,20 @@ def test_the_order_of_wheels_does_not_matter(lock: WheelLock, random: object) ->
     shuffled = list(lock.wheels)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     other = dataclasses.replace(lock, wheels=tuple(shuffled))
-    assert (format_lock(other), other.digest) == (format_lock(lock), lock.digest)
+    assert (format_wheels(other), other.digest) == (format_wheels(lock), lock.digest)
 
 
 @given(st.text())
 def test_other_text_is_one_line(text: str) -> None:
     with pytest.raises(LockError) as caught:
-        parse_lock(text, "x")
+        parse_wheels(text, "x")
     assert str(caught.value).startswith("locks/x.txt")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["wheel-cu130-py311", "wheel-cu128-py312", "tools-build"])
 def test_the_projects_locks_pin_one_hash_each(root: Path, name: str) -> None:
-    lock = read_lock(root / "locks" / f"{name}.txt")
+    lock = read_wheels(root / "locks" / f"{name}.txt")
     assert lock.wheels
     assert len({w.name for w in lock.wheels}) == len(lock.wheels)
     assert all(best_wheel((w.filename,), lock.python) == w.filename for w in lock.wheels)
@@ -80,7 +80,7 @@ def test_the_projects_locks_pin_one_hash_each(root: Path, name: str) -> None:
 
 def test_a_missing_lock(tmp_path: Path) -> None:
     with pytest.raises(LockError, match="does not exist; run `invoke lock --select none`"):
-        read_lock(tmp_path / "none.txt")
+        read_wheels(tmp_path / "none.txt")
 
 
 @pytest.mark.parametrize(

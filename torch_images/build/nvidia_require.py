@@ -9,7 +9,9 @@ from torch_images.config.types import Cuda
 COMPAT_FOLDER = (
     "/opt/cuda-compat"  # in images; NVIDIA's container toolkit acts on /usr/local/cuda/compat
 )
-# The brands of NVIDIA's official value, read in nvidia/cuda:13.0.2 and 12.8.1.
+# The brands of NVIDIA's official value, in its order and in the container toolkit's words, read in
+# nvidia/cuda:13.0.2 and 12.8.1. scripts/image/runtime/decision.py has the brands by number; a unit
+# test holds both together.
 _BRANDS = (
     *("unknown", "grid", "tesla", "nvidia", "quadro", "quadrortx", "nvidiartx"),
     *("vapps", "vpc", "vcs", "vws", "cloudgaming"),

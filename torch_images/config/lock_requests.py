@@ -1,7 +1,8 @@
 """Which lock files there are, and what each is asked to hold.
 
-One file per set of inputs: the wheels of a CUDA version, the packages of a base, the trees of a
-source, the programs that build. `invoke lock` writes them; builds read them and nothing else.
+There is one file for each set of inputs: the wheels of a CUDA version, the packages of a base, the
+trees of a source, the programs that build. `invoke lock` writes them. A build takes all its inputs
+from them.
 """
 
 from __future__ import annotations
@@ -28,10 +29,18 @@ _TOOLS_PYTHON = "3.11"
 class LockRequest:
     """One lock file: its name, and what it is asked to hold.
 
-    `base` is set for the packages of a base, with `image` where they are added to one; `compat` for
-    one of NVIDIA's compat packages, `source` for trees, `cuda` for the archives of a compiler;
-    otherwise it holds wheels for `python`: those of the lock `within` in the versions they have
-    there, but for what it `replaces`, or, `alone`, without what they require.
+    `name`: the file's name without suffix, such as "wheel-cu130-py311".
+    `request`: what is asked for, sorted and without blanks: requirements, or names of packages.
+    At most one of these four is set; if none is, the lock holds wheels:
+    `base`: the packages of a base; with `image`, they are added to that image with its tag.
+    `compat`: one of NVIDIA's compat packages.
+    `source`: the trees of a source.
+    `cuda`: the archives of a compiler, below the root URL `archives`.
+    Of wheels:
+    `python`: the version of Python they are for, such as "3.11".
+    `within`: the name of another lock; its wheels keep the versions that they have there, except
+        those that `replaces` names. "" for none.
+    `alone`: whether to leave out what the wheels themselves require.
     """
 
     name: str
@@ -49,18 +58,19 @@ class LockRequest:
 
     @property
     def by_apt(self) -> bool:
-        """Whether mmdebstrap's apt resolves it, which an empty root file system is made for."""
+        """Whether apt resolves it in an empty root file system, which mmdebstrap makes."""
         return bool(self.compat or (self.base and self.base.suite))
 
     def path(self, folder: Path) -> Path:
-        """Where it lives below the folder of all locks."""
+        """The file, in the folder of all locks."""
         return folder / f"{self.name}.txt"
 
 
 def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
     """The lock of an image's wheels.
 
-    A compiled torch gets the libraries, and shares the layers, of the published one.
+    It is the same for a source that is compiled: such an image has the CUDA libraries of the
+    published torch, and shares their layers.
     """
     python = spec.base.python
     return LockRequest(
@@ -82,8 +92,8 @@ def variant_inputs(
 ) -> tuple[LockRequest | None, LockRequest | None]:
     """The locks of the wheels and of the packages that a variant adds; None where it adds none.
 
-    Each holds all that the plain image has, too, so that the whole is resolved together; what the
-    plain image's own locks have is left out where it is used.
+    Each also holds all that the plain image has, so that the whole is resolved together. A build
+    takes from it only what the locks of the plain image do not have.
     """
     variant, base = spec.variant, spec.base
     plain, debs = wheel_input(config, spec), base_input(base, spec.cuda)
@@ -124,7 +134,7 @@ def unpacked_inputs(spec: ImageSpec) -> tuple[LockRequest, ...]:
 def tools_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest | None, LockRequest | None]:
     """The locks of what compiles a source: wheels and packages; None for published wheels.
 
-    As those of a variant, each holds what the plain image has, too.
+    Each also holds all that the plain image has, as the locks of a variant do.
     """
     source, base = spec.source, spec.base
     if not source.compiled:
@@ -198,11 +208,11 @@ def inputs(config: Config, pattern: str = "*") -> tuple[LockRequest, ...]:
 
     Raises UsageError if none does.
     """
-    found = {item.name: item for spec in matrix(config) for item in image_inputs(config, spec)}
-    found |= {name: tool_input(name) for name in TOOLS}
-    chosen = tuple(found[name] for name in sorted(found) if fnmatchcase(name, pattern))
+    requests = {item.name: item for spec in matrix(config) for item in image_inputs(config, spec)}
+    requests |= {name: tool_input(name) for name in TOOLS}
+    chosen = tuple(requests[name] for name in sorted(requests) if fnmatchcase(name, pattern))
     if not chosen:
-        raise UsageError(f"no lock matches '{pattern}'", suggest(pattern, sorted(found)))
+        raise UsageError(f"no lock matches '{pattern}'", suggest(pattern, sorted(requests)))
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""images.yaml -> Config, parsed once into frozen types; every check of the file is here."""
+"""images.yaml -> Config. Each check of the file is here or in a parse_* module."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _MOST_COMBINATIONS = 3000
 
 
 def load_config(path: Path) -> Config:
-    """Read images.yaml. Raises ConfigError with file, line and what to change."""
+    """The content of images.yaml. Raises ConfigError with file, line and what to change."""
     root = load(path)
     top = root.record(
         ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "archives")
@@ -167,23 +167,23 @@ def _compat(value: Value) -> Compat:
 
 
 def _features(value: Value) -> tuple[Feature, ...]:
-    """What can be in a torch or not."""
-    found = []
+    """The section `features`. Raises ConfigError."""
+    features = []
     for name, member in value.entries():
         fields = member.record((), ("option", "arch"))
         if "option" in fields:
             _check_option("torch", fields.text("option"), fields["option"])
         arch = capability(fields["arch"], fields.text("arch")) if "arch" in fields else None
         feature = Feature(name=entry_name(name, member), option=fields.text("option"), arch=arch)
-        found.append(feature)
-    return tuple(found)
+        features.append(feature)
+    return tuple(features)
 
 
 def _sources(value: Value, features: tuple[Feature, ...]) -> tuple[Source, ...]:
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     for key, member in value.entries():
-        found[entry_name(key, member)] = _source(key, member, features, found)
-    return tuple(found.values())
+        sources[entry_name(key, member)] = _source(key, member, features, sources)
+    return tuple(sources.values())
 
 
 def _source(
@@ -209,20 +209,21 @@ def _source(
 
 
 def _named_features(fields: Record, key: str, known: tuple[Feature, ...]) -> tuple[Feature, ...]:
+    """The features that the list under `key` names. Raises ConfigError for an unknown one."""
     by_name = {feature.name: feature for feature in known}
-    found = []
-    fields.texts(key)  # none of them twice
+    named = []
+    fields.texts(key)  # raises for one that is listed twice
     for item in fields[key].items() if key in fields else ():
         if item.text() not in by_name:
             raise item.error(f"unknown feature '{item.text()}'", suggest(item.text(), by_name))
-        found.append(by_name[item.text()])
-        if key == "without" and not found[-1].option:
+        named.append(by_name[item.text()])
+        if key == "without" and not named[-1].option:
             raise item.error(f"feature '{item.text()}' cannot be left out: no option does it")
-    return tuple(found)
+    return tuple(named)
 
 
 def _origin(fields: Record, key: str, value: Value, others: Mapping[str, Source]) -> Source:
-    """What a source takes over from the one that it is like, or its own trees."""
+    """A source with its trees and options: its own, or those of the source that it is `like`."""
     plain = Source(name=key, root=key, description=fields.text("description"))
     if "like" in fields:
         other = fields.text("like")
@@ -258,14 +259,14 @@ def _tree(value: Value) -> Tree:
 
 def _options(name: str, value: Value) -> tuple[tuple[str, str], ...]:
     fields = value.record(("repository", "commit", "version"), ("options",))
-    found = fields["options"].entries() if "options" in fields else ()
-    for key, member in found:
+    options = fields["options"].entries() if "options" in fields else ()
+    for key, member in options:
         _check_option(name, key, member)
-    return tuple((key, member.text()) for key, member in found)
+    return tuple((key, member.text()) for key, member in options)
 
 
 def _check_option(name: str, option: str, value: Value) -> None:
-    """Raise ConfigError for an option that nothing in the source reads: it would do nothing."""
+    """Raise ConfigError for an option that the build of "torch" or "triton" would ignore."""
     known = known_options(name)
     if option not in known:
         near = suggest(option, known).partition("known:")[0].strip()
@@ -319,7 +320,7 @@ def _defaults(value: Value) -> Defaults:
 
 
 def _check_size(config: Config, root: Value) -> None:
-    """Raise ConfigError for more combinations than anybody can build."""
+    """Raise ConfigError for a file with more than _MOST_COMBINATIONS combinations."""
     most = math.prod(len(config.names(axis)) for axis in AXES)
     if most > _MOST_COMBINATIONS:
         problem = f"the file has {most} combinations of {', '.join(AXES)}"
@@ -327,7 +328,7 @@ def _check_size(config: Config, root: Value) -> None:
 
 
 def _check_references(config: Config, top: Record) -> None:
-    """Every name that one section uses exists in the section it points to."""
+    """Raise ConfigError unless each name that a section uses is defined where it should be."""
     given = top["defaults"].entries()
     pointers = [(axis, v) for axis, v in given if (axis, v.text()) != ("arch", "all")]
     pointers += [(axis, v) for axis, v in top["pods"].entries() if axis in AXES]
@@ -347,7 +348,7 @@ def _check_references(config: Config, top: Record) -> None:
 
 
 def _check_pairs(config: Config, top: Record) -> None:
-    """Every CUDA version and architecture that is not excluded can be compiled together."""
+    """Raise ConfigError if a CUDA version cannot target an architecture, and no exclude says so."""
     lines = dict(top["architectures"].entries())
     for cuda in config.cudas:
         for arch in config.architectures:
@@ -365,7 +366,10 @@ def _check_pairs(config: Config, top: Record) -> None:
 
 
 def _check_toolkits(config: Config, top: Record) -> None:
-    """Every image with, or made by, a compiler that is not excluded has one for its CUDA."""
+    """Raise ConfigError if an image needs a compiler that its CUDA version does not name.
+
+    Images with a toolkit need one, and images of a source that is compiled.
+    """
     lines = dict(top["variants"].entries()) | dict(top["sources"].entries())
     needing = [("variant", v.name) for v in config.variants if v.cuda_home]
     needing += [("source", s.name) for s in config.sources if s.compiled]

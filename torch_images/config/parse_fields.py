@@ -1,4 +1,4 @@
-"""Parts of images.yaml that several sections have, see config/parse.py."""
+"""Fields that several sections of images.yaml have. Each function raises ConfigError."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _REASON = 120  # letters of what the parser of requirements says
 
 
 def entry_name(key: str, value: Value) -> str:
-    """The key of an entry, as a name."""
+    """The key of an entry, checked to be a name of at most LETTERS letters."""
     if not NAME.fullmatch(key):
         raise value.error(
             f"'{key}' is not a name", "use lower-case letters and digits, with single '.' and '-'"
@@ -56,19 +56,19 @@ def capability(value: Value, text: str) -> Capability:
 
 
 def port(value: Value) -> int:
-    """A TCP port."""
+    """A TCP port, from 1 to MOST_PORTS."""
     return value.number("a port", 1, MOST_PORTS)
 
 
 def url(value: Value, *, secure: bool = False) -> str:
-    """A URL without a user, a query and a slash at its end; with `secure`, https alone will do."""
+    """A URL without user, query and final slash; with `secure`, only an https one."""
     what = "an https URL" if secure else "an http or https URL"
     text = value.matching(_URL, what)
-    found = _URL.fullmatch(text)
-    assert found
-    if secure and found[1] != "https":
+    parts = _URL.fullmatch(text)
+    assert parts
+    if secure and parts[1] != "https":
         raise value.wrong(f"is not {what}")
-    if found[2] and not 1 <= int(found[2][:9]) <= MOST_PORTS:
+    if parts[2] and not 1 <= int(parts[2][:9]) <= MOST_PORTS:
         raise value.wrong("has no port", f"give one from 1 to {MOST_PORTS}")
     return text.rstrip("/")
 
@@ -79,7 +79,7 @@ def folder(value: Value) -> str:
 
 
 def own_folder(value: Value) -> str:
-    """An absolute path in an image, at which nothing else is."""
+    """An absolute path in an image that does not overlap with folders of the base or of ours."""
     path = folder(value)
     for taken in _TAKEN:
         if overlap(path, taken):
@@ -88,7 +88,7 @@ def own_folder(value: Value) -> str:
 
 
 def overlap(one: str, two: str) -> bool:
-    """Whether one of two paths is, or lies in, the other."""
+    """Whether two absolute paths are the same, or one lies in the other."""
     return f"{one}/".startswith(f"{two}/") or f"{two}/".startswith(f"{one}/")
 
 
@@ -101,7 +101,7 @@ def below(value: Value, text: str) -> str:
 
 
 def release(value: Value) -> str:
-    """A public version, as PEP 440 writes it and a tag can hold it."""
+    """A public version such as "2.11.0", as PEP 440 writes it and a tag can hold it."""
     text = value.text()
     try:
         version = Version(text if len(text) <= LETTERS else "")
@@ -115,24 +115,24 @@ def release(value: Value) -> str:
 
 
 def requirement(value: Value) -> str:
-    """A requirement of wheels, PEP 508 without a URL."""
+    """A requirement such as "numpy>=2": PEP 508 without URL and marker."""
     return _requirement(value)[1]
 
 
 def _requirement(value: Value) -> tuple[str, str]:
-    """The name of a requirement, and the requirement."""
+    """The normalised name of a requirement, and its text."""
     text = value.text()
     if len(text) > _LONGEST:
         raise value.wrong(f"is longer than {_LONGEST} letters", "shorten it")
     if ";" in text or "(" in text:
         raise value.wrong("has a marker or parentheses", "every image has one platform: leave them")
     try:
-        found = Requirement(text)
+        parsed = Requirement(text)
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0][:_REASON]
         raise value.wrong(f"is not a requirement: {reason}") from None
-    name = canonicalize_name(found.name)
-    if found.url or name == "torch" or "===" in text or not text.isascii():
+    name = canonicalize_name(parsed.name)
+    if parsed.url or name == "torch" or "===" in text or not text.isascii():
         raise value.wrong(
             "is not acceptable here", "name a package of the index; torch is set per CUDA version"
         )
@@ -140,20 +140,20 @@ def _requirement(value: Value) -> tuple[str, str]:
 
 
 def requirements(value: Value) -> tuple[str, ...]:
-    """A list of requirements, of each wheel one."""
-    found: dict[str, str] = {}
+    """A list of requirements, each of another package."""
+    by_name: dict[str, str] = {}
     for item in value.items():
         name, text = _requirement(item)
-        if name in found:
+        if name in by_name:
             raise item.error(
-                f"'{value.path}' names {name} twice, as '{found[name]}' and '{text}'",
+                f"'{value.path}' names {name} twice, as '{by_name[name]}' and '{text}'",
                 "join what is required, like cmake>=3.31,<4",
             )
-        found[name] = text
-    return tuple(found.values())
+        by_name[name] = text
+    return tuple(by_name.values())
 
 
 def packages(fields: Record) -> tuple[str, ...]:
-    """The names of Debian packages."""
+    """The names of Debian packages under the key `packages`; () where it is absent."""
     values = fields["packages"].scalars() if "packages" in fields else ()
     return tuple(v.matching(_DEBIAN_PACKAGE, "the name of a Debian package") for v in values)

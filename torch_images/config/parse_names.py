@@ -1,8 +1,8 @@
-"""No two images share a name, and no two requests a lock, see config/parse.py.
+"""Checks that names are unique: no two images share one, and no two different locks.
 
-Identifiers, tags and locks are named after several entries of images.yaml, joined with "-", which
-the names of entries have, too: base "bookworm" with variant "x-q" reads like base "bookworm-x" with
-variant "q".
+Identifiers, tags and locks join the names of several entries of images.yaml with "-". Such a name
+can contain "-" itself, so base "bookworm" with variant "x-q" would be called like base "bookworm-x"
+with variant "q".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SECTIONS = {"variant": "variants", "base": "bases", "source": "sources"}
 
 
 def check_names(config: Config, top: Record) -> None:
-    """Raise ConfigError where a name stands for two images, or for two different locks."""
+    """Raise ConfigError if a name stands for two images, or for two different locks."""
     images: dict[str, ImageSpec] = {}
     locks: dict[str, tuple[Any, ImageSpec]] = {}
     asked = set()
@@ -43,9 +43,10 @@ def check_names(config: Config, top: Record) -> None:
 
 
 def _clash(top: Record, problem: str, one: ImageSpec, two: ImageSpec) -> ConfigError:
-    """An error at the later entry of those in which two images differ.
+    """An error at the first entry in which two images differ, that of the second image.
 
-    One image can need two locks of the same name, too: that of what compiles has the base in it.
+    Both can be the same image, which needs two locks of one name. Its base is blamed then, because
+    the names of both locks contain it.
     """
     names = {axis: (getattr(one, axis).name, getattr(two, axis).name) for axis in _SECTIONS}
     differ = [axis for axis, (first, second) in names.items() if first != second] or ["base"]

@@ -1,4 +1,4 @@
-"""The part of images.yaml that is about pods, see config/parse.py."""
+"""The section `pods` of images.yaml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST = 99_999  # GB
 
 
 def load_pods(value: Value) -> Pods:
-    """The template of pods. Raises ConfigError."""
+    """What a template of pods says. Raises ConfigError."""
     fields = value.record(
         ("api", "readme-api", "variant", "ports", "environment", "room", "volume", "hosts"),
         ("args",),
@@ -47,7 +47,7 @@ def load_pods(value: Value) -> Pods:
 
 
 def _words(value: Value) -> str:
-    """The words of a command, as a shell reads them."""
+    """Words as a shell reads them. Raises ConfigError for quotes that are not closed."""
     try:
         shlex.split(value.text())
     except ValueError as error:

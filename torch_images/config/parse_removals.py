@@ -1,4 +1,4 @@
-"""The part of images.yaml that says what images go without, see config/parse.py."""
+"""The section `removals` of images.yaml: what images go without."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS = ("files", "code", "symbols")
 
 
 def load_removals(value: Value) -> tuple[Removal, ...]:
-    """What images go without. Raises ConfigError."""
+    """What images go without, in the order of the file. Raises ConfigError."""
     fields = value.record((), ("always", "prune"))
     return tuple(
         _removal(member, prune=key == "prune") for key in fields for member in fields[key].items()

@@ -1,4 +1,4 @@
-"""Parse variants and the extras that they choose, see parse.py."""
+"""The sections `variants` and `extras` of images.yaml."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _COMMAND = re.compile(r"[a-z][a-z0-9-]*")
 
 def load_extras(value: Value, cudas: tuple[Cuda, ...]) -> tuple[Extra, ...]:
     """The groups of wheels that variants can add. Raises ConfigError."""
-    found = tuple(_extra(key, member, cudas) for key, member in value.entries())
-    names = [extra.name for extra in found]
+    extras = tuple(_extra(key, member, cudas) for key, member in value.entries())
+    names = [extra.name for extra in extras]
     members = dict(value.entries())
-    for extra in found:
+    for extra in extras:
         for other, _ in extra.conflicts:
             if other not in names:
                 where = dict(members[extra.name].entries())["conflicts"]
                 raise where.error(f"unknown extra '{other}'", suggest(other, names))
-    return found
+    return extras
 
 
 def load_variants(value: Value, extras: tuple[Extra, ...]) -> tuple[Variant, ...]:
@@ -60,7 +60,10 @@ def check_extras(config: Config, value: Value) -> None:
 def _refusals(
     config: Config, variant: Variant, extra: Extra, cuda: Cuda, source: Source
 ) -> Iterator[tuple[str, str]]:
-    """What would have to be excluded, and why, and is not."""
+    """The images that are built although they cannot have an extra.
+
+    Yields the axes to exclude, as words for a hint, and the reason.
+    """
     torch = source.torch.version if source.torch else cuda.wheel.torch
     axes = {"variant": variant.name, "cuda": cuda.version, "source": source.name}
     whole = extra.refusal(cuda, torch)
@@ -74,7 +77,7 @@ def _refusals(
 
 
 def _excluded(config: Config, axes: dict[str, str]) -> bool:
-    """Whether all images with these values are excluded, whatever their other ones."""
+    """Whether all images with these values are excluded, whatever their values on other axes."""
     return any(
         all(getattr(x, axis) in (None, axes.get(axis)) for axis in AXES) for x in config.excludes
     )
@@ -111,19 +114,19 @@ def _extra(key: str, value: Value, cudas: tuple[Cuda, ...]) -> Extra:
 
 
 def _links(value: Value) -> tuple[tuple[str, str], ...]:
-    """What gets linked below a folder: each path, and what is found there."""
-    found = tuple(
+    """Name and target of each link, both below one folder. No link may lie in another one."""
+    links = tuple(
         (below(member, link), below(member, member.text())) for link, member in value.entries()
     )
-    for (one, _), (_, member) in itertools.product(found, value.entries()):
+    for (one, _), (_, member) in itertools.product(links, value.entries()):
         inside = member.path.removeprefix(f"{value.path}.")
         if inside.startswith(f"{one}/"):
             raise member.error(f"'{inside}' lies in '{one}', which is a link, too")
-    return found
+    return links
 
 
 def _by_cuda(value: Value, cudas: tuple[Cuda, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Requirements by CUDA version; a list is for each of them."""
+    """Requirements by CUDA version; a plain list is for all CUDA versions."""
     if value.is_list:
         words = requirements(value)
         return tuple((c.version, words) for c in cudas)
@@ -131,7 +134,7 @@ def _by_cuda(value: Value, cudas: tuple[Cuda, ...]) -> tuple[tuple[str, tuple[st
 
 
 def _of_cuda(value: Value, cudas: tuple[Cuda, ...]) -> tuple[tuple[str, Value], ...]:
-    """The members of a mapping by CUDA version."""
+    """The members of a mapping whose keys are CUDA versions. Raises ConfigError for others."""
     known = [c.version for c in cudas]
     for version, member in value.entries():
         if version not in known:
@@ -165,23 +168,24 @@ def _variant(key: str, value: Value, extras: tuple[Extra, ...]) -> Variant:
 
 
 def _chosen(fields: Record, extras: tuple[Extra, ...]) -> tuple[Extra, ...]:
-    """The extras that a variant names. Raises ConfigError where two of them conflict."""
+    """The extras that a variant names. Raises ConfigError if one is unknown, or two conflict."""
     known = {extra.name: extra for extra in extras}
-    found: list[Extra] = []
+    chosen: list[Extra] = []
     for item in fields["extras"].scalars() if "extras" in fields else ():
         if item.text() not in known:
             raise item.error(f"unknown extra '{item.text()}'", suggest(item.text(), known))
         extra = known[item.text()]
-        for other in found:
+        for other in chosen:
             _check_pair(item, extra, other)
             if extra.unpack and other.unpack and overlap(extra.unpack, other.unpack):
                 places = f"{other.unpack} and {extra.unpack}"
                 raise _conflict(item, extra, other, f"they are unpacked to {places}")
-        found.append(extra)
-    return tuple(found)
+        chosen.append(extra)
+    return tuple(chosen)
 
 
 def _check_pair(item: Value, extra: Extra, other: Extra) -> None:
+    """Raise ConfigError at `item` if two extras conflict, or need different releases of torch."""
     reason = dict(extra.conflicts).get(other.name) or dict(other.conflicts).get(extra.name)
     if reason:
         raise _conflict(item, extra, other, reason)

@@ -1,4 +1,4 @@
-"""The types of images.yaml: what a person decides about the images, frozen. See load.py."""
+"""The types of images.yaml: what a person decides about the images. parse.py fills them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ COMPAT_MODES = ("auto", "required", "off")
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """An architecture that images are built for, with its GPUs, those called GeForce apart."""
+    """An architecture that images are built for.
+
+    `capability`: its compute capability, such as 12.0.
+    `family`: NVIDIA's name for it, such as "Blackwell".
+    `gpus`, `geforce`: models in the words of nvidia-smi, without "NVIDIA" and "GeForce", the best
+        known first. Those sold as GeForce are apart, because compat libraries do not run on them.
+    """
 
     capability: Capability
     family: str
@@ -27,13 +33,17 @@ class Architecture:
 
     @property
     def examples(self) -> tuple[str, ...]:
-        """Some of its GPUs, the best known."""
+        """Two to four of its best known GPUs."""
         return (*self.geforce[:2], *self.gpus[: 2 if self.geforce else 3])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wheel:
-    """A published torch wheel: its exact version and what it was built with."""
+    """A published torch wheel.
+
+    `torch`: its public version, such as "2.11.0".
+    `features`: names of the features that it was built with, such as "cudnn".
+    """
 
     torch: str
     features: tuple[str, ...]
@@ -41,12 +51,18 @@ class Wheel:
 
 @dataclass(frozen=True, kw_only=True)
 class Cuda:
-    """A CUDA version; `targets` is what its compiler can produce code for.
+    """A CUDA version.
 
-    From driver branch `floor` on it runs by minor version compatibility, from `driver` on natively.
-    Its compiler comes from wheels, `toolkit` as requirements, or from the `archives` of a `release`
-    of NVIDIA's, where no wheels have it. `nvcc_flags` are for compiling torch. `compat` are the
-    older driver branches that NVIDIA's compat library for it is made for.
+    `version`: major and minor, such as "13.0".
+    `driver`: the oldest Linux driver that runs it natively, such as "580.65.06".
+    `floor`: the oldest driver branch that runs it by minor version compatibility, such as "580".
+    `targets`: what its compiler can produce code for.
+    `wheel`: the torch wheel that is published for it.
+    `toolkit`: requirements of the wheels that have its compiler; () if no wheels have it.
+    `release`, `archives`: then NVIDIA's release, such as "12.8.1", and the names of its archives
+        that have the compiler.
+    `nvcc_flags`: flags for compiling torch, such as "-compress-mode=size".
+    `compat`: the older driver branches that NVIDIA's compat library for it is made for.
     """
 
     version: str
@@ -78,9 +94,11 @@ class Cuda:
 
 @dataclass(frozen=True, kw_only=True)
 class Compat:
-    """Where NVIDIA's compat packages come from: a flat apt repository and the key that signs it.
+    """Where NVIDIA's compat packages come from.
 
-    `mode` is one of COMPAT_MODES, for builds that are not told otherwise.
+    `mode`: one of COMPAT_MODES, for builds that are not told another one.
+    `repository`: the URL of a flat apt repository.
+    `key`: the fingerprint of the key that signs it, 40 upper-case hexadecimal digits.
     """
 
     mode: str
@@ -90,7 +108,12 @@ class Compat:
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """A source tree at one commit, and the version that its files say."""
+    """A source tree.
+
+    `repository`: the URL of its git repository.
+    `commit`: 40 hexadecimal digits.
+    `version`: what the tree's own files say, such as "2.12.0a0".
+    """
 
     repository: str
     commit: str
@@ -99,9 +122,11 @@ class Tree:
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """A part of torch: `option` of its build switches it, "" where none does.
+    """A part of torch that a build can have or lack.
 
-    One with `arch` is there only in builds for that architecture.
+    `name`: such as "cudnn".
+    `option`: the option of torch's build that switches it, such as "USE_CUDNN"; "" if none does.
+    `arch`: the architecture that a build must be for to have it; None for any.
     """
 
     name: str
@@ -111,11 +136,15 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where torch and Triton come from; `torch` and `triton` are set for one that is compiled.
+    """Where torch and Triton come from.
 
-    `packages` and `wheels` are what compiling needs beside the image's own, `options` what its
-    build is told, `features` what it must have, and `without` what it must not. `root` is the
-    source whose locks it shares: its own name, or that of the one it is like.
+    `name`, `description`: such as "fork", and a sentence for people.
+    `torch`, `triton`: the trees that are compiled; None for published wheels.
+    `packages`: Debian packages that compiling needs beside the image's own.
+    `wheels`: requirements of wheels that compiling needs. The image gets neither of both.
+    `torch_options`, `triton_options`: name and value of each option that the builds are told.
+    `features`: what a compiled torch must have; `without`: what its build switches off.
+    `root`: the name of the source whose locks it shares: its own, or that of the one it is `like`.
     """
 
     name: str
@@ -132,7 +161,7 @@ class Source:
 
     @property
     def build(self) -> str:
-        """Identifies what its builds are told: SHA-256, in hexadecimal."""
+        """SHA-256, in hexadecimal, of the options and features that its builds are told."""
         told = (self.torch_options, self.triton_options, self.features, self.without)
         return hashlib.sha256(repr(told).encode()).hexdigest()
 
@@ -144,11 +173,16 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """What images start from: a Debian `suite` to bootstrap, or an image per CUDA version.
+    """What images start from: a Debian suite to bootstrap, or an image for each CUDA version.
 
-    `system` is distribution and codename, as its os-release file says them. `mirror` is the root of
-    the archive that has the packages to add to an image, `snapshot` that of one which keeps old
-    ones; "" where there is none.
+    `name`, `description`: such as "bookworm", and a sentence for people.
+    `python`: the version of its Python, such as "3.11".
+    `system`: distribution and codename as its os-release file has them, such as "debian bookworm".
+    `packages`: names of the packages that it is made of, or that are added to the image.
+    `suite`: the suite to bootstrap, such as "bookworm"; "" for a base that is an image.
+    `images`: CUDA version and image with tag, in pairs; () for a base that is bootstrapped.
+    `mirror`: the root of the archive with the packages to add to an image; "" for none.
+    `snapshot`: the root of an archive that keeps old packages; "" for none.
     """
 
     name: str
@@ -162,18 +196,24 @@ class Base:
     snapshot: str = ""
 
     def image(self, cuda: str) -> str:
-        """The image, by tag, for a CUDA version; "" for a base that is bootstrapped."""
+        """The image with its tag for a version such as "13.0"; "" if the base is bootstrapped."""
         return dict(self.images).get(cuda, "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extra:
-    """Wheels that variants can add, as requirements by CUDA version; () where images go without.
+    """A group of wheels that variants can add.
 
-    They are compiled for one release of torch per CUDA version (`torch`, () where any will do) and
-    have code for `arches` only, if there are any. `replaces` are packages of the plain image that
-    they need in another version. They are installed, or unpacked to a folder without what they
-    require, with `links` there by name. `conflicts` pairs other extras with reasons.
+    `name`, `description`: such as "vision", and a sentence for people.
+    `wheels`: CUDA version and requirements, in pairs. A CUDA version with () goes without; one that
+        is not listed cannot have the extra.
+    `torch`: CUDA version and the release of torch that the wheels are compiled for, in pairs; ()
+        if any release will do.
+    `arches`: the architectures that the wheels have code for, such as "9.0"; () for all.
+    `replaces`: packages of the plain image that the wheels need in another version.
+    `unpack`: the folder to unpack the wheels to, without what they require; "" to install them.
+    `links`: name and target of each link to make there, both paths below that folder.
+    `conflicts`: the names of extras that cannot be beside it, each with the reason.
     """
 
     name: str
@@ -187,11 +227,14 @@ class Extra:
     conflicts: tuple[tuple[str, str], ...] = ()
 
     def requirements(self, cuda: Cuda) -> tuple[str, ...]:
-        """What it asks for with a CUDA version."""
+        """The requirements of its wheels for a CUDA version; () if it has none."""
         return dict(self.wheels).get(cuda.version, ())
 
     def refusal(self, cuda: Cuda, torch: str, arches: tuple[str, ...] = ()) -> str | None:
-        """Why an image cannot have it; None if it can."""
+        """Why an image cannot have it, as a message; None if it can.
+
+        `torch` is the image's release, such as "2.11.0"; `arches` are its architectures.
+        """
         if cuda.version not in dict(self.wheels):
             return f"{self.name} has no wheels for CUDA {cuda.version}"
         wanted = dict(self.torch).get(cuda.version, torch)
@@ -205,10 +248,16 @@ class Extra:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """What an image holds beside torch: Debian packages, wheels as requirements, and extras.
+    """What an image holds beside torch.
 
-    `cuda_home` is where it has CUDA's toolkit, "" for one without. `command` is what its containers
-    run, in `folder`, with `ports` for others to reach.
+    `name`, `description`: such as "devel", and a sentence for people.
+    `packages`: names of Debian packages.
+    `wheels`: requirements of wheels.
+    `extras`: the groups of wheels that it has.
+    `cuda_home`: the folder of CUDA's toolkit, such as "/usr/local/cuda"; "" for none.
+    `command`: the program that its containers run.
+    `folder`: the folder that they start in; "" for the image's default.
+    `ports`: the TCP ports that they offer.
     """
 
     name: str
@@ -233,18 +282,21 @@ class Variant:
 
     @property
     def unpacked(self) -> tuple[Extra, ...]:
-        """The extras that are unpacked rather than installed, as the names of their locks sort."""
-        found = (extra for extra in self.extras if extra.unpack)
-        return tuple(sorted(found, key=lambda extra: f"{extra.name}-cu"))
+        """The extras that are unpacked rather than installed, ordered like their locks."""
+        unpacked = (extra for extra in self.extras if extra.unpack)
+        return tuple(sorted(unpacked, key=lambda extra: f"{extra.name}-cu"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """What images go without, of one or more wheels, and why; with `prune` only pruned ones do.
+    """What images leave out of one or more wheels.
 
-    `files` are globs below site-packages whose files are left out. `code` and `symbols` are those
-    of libraries that lose machine code for architectures which the image is not for, and the tables
-    for debuggers.
+    `wheels`: their normalised names.
+    `reason`: why, for people.
+    `files`: globs below site-packages; the files that match are left out.
+    `code`: globs of libraries that lose machine code for architectures the image is not for.
+    `symbols`: globs of libraries that lose their tables for debuggers.
+    `prune`: whether only images built with `--prune` leave it out.
     """
 
     wheels: tuple[str, ...]
@@ -257,7 +309,11 @@ class Removal:
 
 @dataclass(frozen=True, kw_only=True)
 class Exclude:
-    """Combinations that are not built: those equal on every axis that is not None."""
+    """Combinations that are not built: those that are equal on every axis that is not None.
+
+    `reason` is the sentence that a user is shown. Each other field is a value of the axis of its
+    name, such as "12.8"; None stands for all values.
+    """
 
     reason: str
     cuda: str | None = None
@@ -273,9 +329,16 @@ class Exclude:
 
 @dataclass(frozen=True, kw_only=True)
 class Pods:
-    """What a pod template says beside the image; sizes in GB.
+    """What a template for RunPod says beside the image.
 
-    `hosts` pairs the CUDA version that a machine reports with its driver branch, oldest first.
+    `api`, `readme_api`: URLs of RunPod's two APIs; the second sets a template's readme.
+    `variant`: the variant of the image.
+    `args`: arguments for the container, as a shell reads them; "" for none.
+    `ports`: port and protocol, such as "8888/http".
+    `environment`: name and value of each variable.
+    `room`: GB of disk beside the image.
+    `volume`, `volume_path`: GB of the volume, and where it is mounted.
+    `hosts`: a CUDA version that machines report and their driver branch, in pairs, oldest first.
     """
 
     api: str
@@ -303,7 +366,14 @@ class Defaults:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """All of images.yaml; `archives` is the root of NVIDIA's archives of CUDA."""
+    """All of images.yaml.
+
+    `registry`, `owner`: where images are published, such as "ghcr.io" and "torch-images".
+    `homepage`: the URL that images name in their labels.
+    `archives`: the root URL of NVIDIA's archives of CUDA.
+    `packages`: requirements of the Python packages that each image has beside torch.
+    The other fields are the sections of the file, in its order.
+    """
 
     registry: str
     owner: str
@@ -323,7 +393,7 @@ class Config:
     excludes: tuple[Exclude, ...]
 
     def names(self, axis: str) -> tuple[str, ...]:
-        """The values that an axis can take, in the order of the file."""
+        """The values of an axis, in the order of the file. Raises KeyError for another axis."""
         return {
             "cuda": tuple(c.version for c in self.cudas),
             "arch": tuple(a.name for a in self.architectures),
@@ -333,10 +403,10 @@ class Config:
         }[axis]
 
     def excluded(self, **image: str) -> str | None:
-        """The reason why an image with these values of the axes is not built, if it is not."""
+        """Why an image with these values of all axes is not built; None if it is."""
         return next((x.reason for x in self.excludes if x.matches(**image)), None)
 
 
 def target_range(cuda: Cuda) -> str:
-    """What a CUDA version can target, in words for a message."""
+    """The oldest and newest target of a CUDA version, as a clause for a message."""
     return f"its compiler goes from {min(cuda.targets)} to {max(cuda.targets)}"

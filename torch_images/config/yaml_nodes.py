@@ -1,8 +1,8 @@
-"""YAML with positions: read a file so that every complaint names its line.
+"""YAML with positions, so that each error names the line of the file.
 
-Values are taken as they are written: `12.8` and `"12.8"` are both the text 12.8, so no version is
-ever rounded to a float. A file can only say what its lines show: aliases, tags and merge keys are
-refused, and so is what is too large or too deep for a person to have written.
+Values are taken as they are written: `12.8` and `"12.8"` are both the text 12.8, so that no version
+becomes a float. Aliases, tags and merge keys are refused, so that a line means what it shows. A
+file that is larger, or nested deeper, than a person would write is refused, too.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Value:
         return value
 
     def matching(self, pattern: re.Pattern[str], what: str) -> str:
-        """A scalar that is `what`, such as "a URL"."""
+        """The text of a scalar. Raises ConfigError unless it matches: "is not `what`"."""
         text = self.text()
         if not pattern.fullmatch(text):
             raise self.wrong(f"is not {what}")
         return text
 
     def number(self, what: str, least: int, most: int) -> int:
-        """A whole number in decimal digits, such as "a port"."""
+        """A whole number from `least` to `most`; `what` names it in an error, such as "a port"."""
         digits = self.matching(re.compile(r"0|[1-9][0-9]{0,8}"), what)
         if not least <= int(digits) <= most:
             raise self.wrong(f"is not {what}", f"give one from {least} to {most}")
@@ -96,7 +96,7 @@ class Value:
         return tuple(Value(node, self._file, f"{self.path}[{i}]") for i, node in enumerate(nodes))
 
     def scalars(self) -> tuple[Value, ...]:
-        """The members of a list of scalars, none of them twice."""
+        """The members of a list of scalars. Raises ConfigError for one that is listed twice."""
         seen: set[str] = set()
         for item in self.items():
             if item.text() in seen:
@@ -105,7 +105,7 @@ class Value:
         return self.items()
 
     def texts(self) -> tuple[str, ...]:
-        """A list of scalars, none of them twice."""
+        """The texts of a list of scalars. Raises ConfigError for one that is listed twice."""
         return tuple(item.text() for item in self.scalars())
 
     def filled(self) -> Value:
@@ -119,18 +119,18 @@ class Value:
         """The members of a mapping whose keys are free, in the order of the file."""
         self._expect(yaml.MappingNode)
         pairs: list[tuple[yaml.Node, yaml.Node]] = self._node.value
-        found: dict[str, Value] = {}
+        members: dict[str, Value] = {}
         for key_node, node in pairs:
             key = Value(key_node, self._file, f"a key of {self.path or 'the file'}").text()
             if len(key) > _SHOWN:
                 at = Value(key_node, self._file, "")
                 raise at.error(f"a key is longer than {_SHOWN} letters", "shorten it")
             value = Value(node, self._file, f"{self.path}.{key}" if self.path else key)
-            if key in found:
+            if key in members:
                 at = Value(key_node, self._file, key)
-                raise at.error(f"'{value.path}' is given twice", f"first at {found[key].where}")
-            found[key] = value
-        return tuple(found.items())
+                raise at.error(f"'{value.path}' is given twice", f"first at {members[key].where}")
+            members[key] = value
+        return tuple(members.items())
 
     def record(self, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> Record:
         """The members of a mapping whose keys are fixed."""
@@ -229,7 +229,7 @@ def _check(text: str, name: str) -> None:
 
 
 def _strange(event: yaml.Event) -> str:
-    """What a node has that would make it mean more than its text; "" for nothing."""
+    """The error for an alias, an anchor or a tag; "" for a node that is plain text."""
     anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
     if anchor is not None:
         mark = "*" if isinstance(event, yaml.AliasEvent) else "&"
@@ -238,7 +238,10 @@ def _strange(event: yaml.Event) -> str:
 
 
 def _excess(event: yaml.Event, left: list[int]) -> str:
-    """What there is too much of, up to this event; "" for nothing."""
+    """The error for too many members or levels, up to this event; "" for none.
+
+    `left` counts how many members each open list and mapping may still get; it is changed.
+    """
     if isinstance(event, yaml.CollectionEndEvent):
         left.pop()
     elif isinstance(event, yaml.NodeEvent):

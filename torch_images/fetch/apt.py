@@ -1,6 +1,6 @@
 """What apt would install today: the packages of a base, resolved at a mirror or in its image.
 
-apt itself decides, in both cases; scripts/print-packages asks it.
+In both cases apt itself decides. scripts/print-packages asks it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,14 @@ _MINIMUM = ("?essential", "?priority(required)", "apt")
 
 @dataclass(frozen=True, kw_only=True)
 class Resolver:
-    """Asks apt. `mirrors` are URLs or sources.list lines that replace the default ones."""
+    """Asks apt which packages it would install.
+
+    `root`: the project's folder, which has scripts/.
+    `network`: proxies, certificates and mirrors.
+    `run`: starts mmdebstrap, for a base that is bootstrapped.
+    `engine`: runs apt in an image; None where there is no Docker Engine.
+    `mirrors`: URLs or lines of a sources.list that replace the default ones; () for none.
+    """
 
     root: Path
     network: Network
@@ -46,10 +53,11 @@ class Resolver:
     mirrors: tuple[str, ...] = ()
 
     def resolve(self, name: str, base: Base, image: str, date: dt.date) -> DebLock:
-        """The lock with this name of a base's packages, as they are at its mirror now.
+        """The lock of a base's packages, as its mirror has them now.
 
-        `image` is the pinned image to add them to, "" for a base that is bootstrapped.
-        Raises NetworkError, BuildError or LockError.
+        `name` and `date` are those of the lock. `image` is the image to add the packages to, with
+        tag and digest; "" for a base that is bootstrapped. Raises NetworkError, BuildError,
+        DiskError, LockError, or EngineError if an image is needed and there is no engine.
         """
         script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
         text = self._in_image(base, image, script) if image else self._at_mirror(base, script)
@@ -63,9 +71,10 @@ class Resolver:
         )
 
     def resolve_compat(self, name: str, package: str, compat: Compat, date: dt.date) -> DebLock:
-        """The lock with this name of NVIDIA's compat package, as it is in the repository now.
+        """The lock of NVIDIA's compat package, as its repository has it now.
 
-        Raises NetworkError, or LockError where the repository is not signed by the pinned key.
+        `name` and `date` are those of the lock; `package` is such as "cuda-compat-13-0". Raises
+        NetworkError, or LockError if the repository is not signed by the pinned key.
         """
         [root] = self.compat_roots(compat)
         script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
@@ -89,19 +98,19 @@ class Resolver:
         return DebLock(name=name, date=date, system=system, request=(package,), debs=tuple(debs))
 
     def compat_roots(self, compat: Compat) -> tuple[str, ...]:
-        """The root of the repository that has NVIDIA's compat packages."""
+        """The URL of the repository with NVIDIA's compat packages, or of its mirror."""
         return (self.network.compat_mirror or compat.repository,)
 
     def roots(self, base: Base) -> tuple[str, ...]:
-        """The roots of the archives that have a base's packages, such as ".../debian"."""
+        """The root URLs of the archives that have a base's packages, such as ".../debian"."""
         if not base.suite:
             named = [_address(mirror) for mirror in self.mirrors]
             return tuple(dict.fromkeys(named or [base.mirror]))
         listing = 'cat "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* 2>/dev/null || true'
         what = f"base {base.name}"
         text = self._mmdebstrap(what, listing, base.suite, self.mirrors, "--skip=update")
-        found = re.findall(r"^(?:deb|URIs:)\s+(?:\[[^]]*\]\s+)?(\S+)", text, re.MULTILINE)
-        return tuple(dict.fromkeys(uri.rstrip("/") for uri in found))
+        uris = re.findall(r"^(?:deb|URIs:)\s+(?:\[[^]]*\]\s+)?(\S+)", text, re.MULTILINE)
+        return tuple(dict.fromkeys(uri.rstrip("/") for uri in uris))
 
     def digest(self, image: str, *, missing_ok: bool = False) -> str:
         """The digest that a registry has for an image; "" where it has none and that is allowed.
@@ -113,7 +122,7 @@ class Resolver:
         return self.engine.registry_digest(image, missing_ok=missing_ok)
 
     def _at_mirror(self, base: Base, script: str) -> str:
-        """What apt would install into an empty root file system."""
+        """The output of print-packages for an empty root file system."""
         packages = shlex.join((*_MINIMUM, *base.packages))
         asked = f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {packages}\n{script}'
         return self._mmdebstrap(f"base {base.name}", asked, base.suite, self.mirrors)
@@ -121,7 +130,11 @@ class Resolver:
     def _mmdebstrap(
         self, what: str, script: str, suite: str, archives: Sequence[str], *options: str
     ) -> str:
-        """What a script prints in an empty root file system ("$1") with the sources of a suite."""
+        """What a script prints for an empty root file system with the sources of a suite.
+
+        The script finds that file system's folder in "$1". `what` names the matter in errors, such
+        as "base bookworm". `archives` replace the default mirrors.
+        """
         command = ["mmdebstrap", "--variant=custom", "--format=null", *options]
         command.append(f'--customize-hook=exec >"$1"/printed\n{script}')
         env: dict[str, str | None] = {k.lower(): v for k, v in self.network.proxies}
@@ -137,7 +150,7 @@ class Resolver:
             return printed.read_text(encoding="utf-8")
 
     def _in_image(self, base: Base, image: str, script: str) -> str:
-        """What apt would install into an image."""
+        """The output of print-packages in a container of an image."""
         prepare = "apt-get -qq update >&2"
         if self.mirrors:
             lines = "\n".join(sources(self.mirrors, base.system.split()[-1]))
@@ -164,7 +177,7 @@ class Resolver:
         return done.output
 
     def _download(self, url: str) -> bytes:
-        """A small file. Raises NetworkError."""
+        """The content of a small file. Raises NetworkError."""
         try:
             answer = requests.get(url, timeout=(15, 60), verify=self.network.verify)
             answer.raise_for_status()
@@ -174,12 +187,15 @@ class Resolver:
 
 
 def sources(mirrors: Sequence[str], codename: str) -> tuple[str, ...]:
-    """Mirrors as sources.list lines; a bare URL stands for the main component of a release."""
+    """Mirrors as lines of a sources.list. A bare URL becomes the main component of a release."""
     return tuple(m if m.startswith("deb ") else f"deb {m} {codename} main" for m in mirrors)
 
 
 def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:
-    """The user's view of an apt or mmdebstrap that failed for "base bookworm" or the like."""
+    """The error for the user, from what apt or mmdebstrap printed when it failed.
+
+    `what` is what it was to make, such as "base bookworm"; `suite` what it looked for.
+    """
     text = error.output
     if "No space left on device" in text:
         return DiskError(f"the disk filled up while {what} was made", "free some space")
@@ -213,5 +229,5 @@ def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:
 
 def _address(mirror: str) -> str:
     """The URL in a mirror that may be a sources.list line."""
-    found = re.search(r"[a-z]+://\S+", mirror)
-    return (found[0] if found else mirror).rstrip("/")
+    url = re.search(r"[a-z]+://\S+", mirror)
+    return (url[0] if url else mirror).rstrip("/")

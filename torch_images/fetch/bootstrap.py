@@ -1,8 +1,8 @@
 """The base of an image: locked Debian packages -> an OCI layout, or packages to add to an image.
 
-A bootstrapped base is made on the host by mmdebstrap, so no image registry is needed. It sees no
-mirror: the locked packages are all that the archive it is given has, so the result depends on the
-lock alone. A layout appears under its final name whole or not at all.
+mmdebstrap makes a bootstrapped base on the host, without an image registry. It does not see any
+mirror. It gets an archive that has the locked packages and no others, so the result depends on the
+lock alone. A layout appears under its final name only when it is complete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from torch_images.config.types import Base
 from torch_images.errors import CommandError, DiskError, LockError, NetworkError
 from torch_images.fetch.apt import Resolver, explain
 from torch_images.fetch.download import Fetched, fetch, unsettled
-from torch_images.host.cache import used
+from torch_images.host.cache import Part, used
 from torch_images.host.loopback import serving
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import scratch_room
@@ -38,14 +38,13 @@ from torch_images.locks.debfile import control
 from torch_images.locks.debs import DebLock, LockedDeb, changes
 from torch_images.oci import layout as oci
 
-# Raise when the steps below change what they produce, so that cached layouts are made anew.
+# Raise this when the steps below change what they make, so that cached layouts are made anew.
 _RECIPE = 3
 
-# What a container never reads: documentation, translations, menu entries.
-_EXCLUDED = ("/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/man/*")
-_INCLUDED = ("/usr/share/doc/*/copyright",)  # licences must travel with the binaries
+# The options of dpkg by which packages leave documentation out, for the bootstrap and for builds.
+_DOCUMENTATION = Path("scripts", "image", "build", "documentation.dpkg")
 
-# Left by the bootstrap and either state of this host or different in every run.
+# Files that a bootstrap leaves and that are state of this host, or differ from run to run.
 _DROPPED = re.compile(
     r"""
     etc/(?:hostname|resolv\.conf|(?:passwd|shadow|group|gshadow)-)
@@ -63,9 +62,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyBase:
-    """What a build needs of a base: named contexts, and the digest of the image it starts from.
+    """What a build needs of a base.
 
-    `lock` is the one it was made from; a plain build may have had to resolve it afresh.
+    `lock`: what it was made from. A build without `locked` may have resolved it afresh.
+    `contexts`: named contexts for the build: "base", an OCI layout at its digest, or "debs", the
+        folder with the packages to add to an image.
+    `digest`: of the image that the build starts from, such as "sha256:..."; "" if there is none.
     """
 
     lock: DebLock
@@ -74,7 +76,7 @@ class ReadyBase:
 
     @property
     def layout(self) -> Path | None:
-        """The OCI layout of one that is bootstrapped."""
+        """The OCI layout of a bootstrapped base; None for packages to add to an image."""
         named = self.contexts.get("base", "")
         return Path(named.removeprefix("oci-layout://").rpartition("@")[0]) if named else None
 
@@ -91,11 +93,11 @@ def prepare(
 ) -> ReadyBase:
     """Make a base from its lock, or take it from the cache unless `fresh`.
 
-    With `present`, the names of packages that are there already, the lock is of packages to add to
-    them. Where a locked package has vanished from every source the lock is resolved afresh, with a
-    warning that lists what changed; with `locked` that is a LockError, or a NetworkError where a
-    source that may have it does not answer.
-    Raises also NetworkError, DiskError and BuildError.
+    `present` are the names of packages that are there already; the lock then holds the packages to
+    add to them. None means that the lock is the whole base.
+    If no source has a locked package any more, the lock is resolved afresh, with a warning that
+    lists what changed. With `locked` that is a LockError, or a NetworkError if a source that may
+    have the package does not answer. Raises NetworkError, DiskError and BuildError as well.
     """
     if locked and lock.unlocked:
         raise LockError(
@@ -103,26 +105,27 @@ def prepare(
             f"run `invoke lock --select {lock.name}` and commit the result",
         )
     bootstraps = bool(base.suite) and present is None
-    folder = _folder(base, lock, cache)
+    options = dpkg_options(resolver.root) if bootstraps else ()
+    folder = _folder(base, lock, cache, options)
     if fresh or not folder.exists():
         resolved = lock.debs or not lock.unlocked
-        found = _fetch(base, lock, cache, resolver) if resolved else None
-        if found and found.vanished and (locked or lock.unlocked):
-            raise _stale(lock, found)
-        if not found or found.vanished:
+        fetched = _fetch(base, lock, cache, resolver) if resolved else None
+        if fetched and fetched.vanished and (locked or lock.unlocked):
+            raise _stale(lock, fetched)
+        if not fetched or fetched.vanished:
             lock = _relocked(base, lock, resolver, present or frozenset())
-            folder = _folder(base, lock, cache)
-            found = _fetch(base, lock, cache, resolver)
-            if found.vanished:
-                raise _stale(lock, found)
+            folder = _folder(base, lock, cache, options)
+            fetched = _fetch(base, lock, cache, resolver)
+            if fetched.vanished:
+                raise _stale(lock, fetched)
         folder.parent.mkdir(exist_ok=True)
         with folder.with_name(f"{folder.name}.lock").open("w") as guard:
             fcntl.flock(guard, fcntl.LOCK_EX)
             if fresh or not folder.exists():
                 if bootstraps:
-                    _bootstrap(base, lock, found.files, folder, resolver.run)
+                    _bootstrap(base, lock, fetched.files, folder, resolver.run, options=options)
                 else:
-                    _collect(found.files, folder)
+                    _collect(fetched.files, folder)
     used(folder)
     if not bootstraps:
         digest = lock.image.rpartition("@")[2]
@@ -132,13 +135,27 @@ def prepare(
     return ReadyBase(lock=lock, contexts={"base": context}, digest=digest)
 
 
-def command(base: Base, lock: DebLock, target: Path, repository: str) -> list[str]:
-    """The mmdebstrap command that makes `target`, a tar, from the packages at a URL alone."""
+def dpkg_options(root: Path) -> tuple[str, ...]:
+    """The options of dpkg that leave documentation out, such as "path-exclude=/usr/share/doc/*".
+
+    They come from scripts/image/build/documentation.dpkg below the project's folder `root`, which
+    install-packages reads in a build. Their order matters: the last one that matches a path holds.
+    """
+    text = (root / _DOCUMENTATION).read_text(encoding="utf-8")
+    return tuple(line for line in text.splitlines() if line and not line.startswith("#"))
+
+
+def command(
+    base: Base, lock: DebLock, target: Path, repository: str, options: Sequence[str]
+) -> list[str]:
+    """The mmdebstrap command that makes `target`, a tar, from the packages at a URL alone.
+
+    `options` are those of dpkg, see `dpkg_options`.
+    """
     words = ["mmdebstrap", "--variant=minbase", "--format=tar", "--architectures=amd64"]
     # All by name: which ones the variant would add follows priorities that only a mirror knows.
     words += [f"--include={','.join(deb.name for deb in lock.debs)}"]
-    words += [f"--dpkgopt=path-exclude={pattern}" for pattern in _EXCLUDED]
-    words += [f"--dpkgopt=path-include={pattern}" for pattern in _INCLUDED]
+    words += [f"--dpkgopt={option}" for option in options]
     # The options above would otherwise stay in the image and hide files of later packages.
     words += ['--customize-hook=rm -f "$1"/etc/dpkg/dpkg.cfg.d/99mmdebstrap']
     # The image keeps the sources that mmdebstrap knows for the suite; only the bootstrap is given
@@ -158,14 +175,15 @@ def command(base: Base, lock: DebLock, target: Path, repository: str) -> list[st
 
 
 def kept(path: str) -> bool:
-    """Whether a path of the bootstrapped tree belongs in the image."""
+    """Whether a path of the bootstrapped tree, such as "etc/passwd", belongs in the image."""
     return not _DROPPED.fullmatch(path)
 
 
 def repository(suite: str, debs: Mapping[LockedDeb, Path]) -> dict[str, bytes]:
-    """The index files of an apt repository that has these packages and no others, by path.
+    """The index files of an apt repository that has these packages and no others.
 
-    Raises LockError for a package that is damaged, or not what its lock says.
+    The keys are paths below the repository's root. Raises LockError for a package that is damaged,
+    or has another name or version than its lock says.
     """
     stanzas = []
     for deb, path in sorted(debs.items()):
@@ -189,23 +207,28 @@ def repository(suite: str, debs: Mapping[LockedDeb, Path]) -> dict[str, bytes]:
 def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetched:
     return fetch(
         lock,
-        cache / "debs",
+        cache / Part.DEBS,
         mirrors=functools.partial(resolver.roots, base),
         snapshot=base.snapshot,
         network=resolver.network,
     )
 
 
-def _folder(base: Base, lock: DebLock, cache: Path) -> Path:
-    key = hashlib.sha256(f"{_RECIPE} {oci.COMPRESSOR} {lock.digest}".encode()).hexdigest()[:16]
-    return cache / "bases" / f"{base.name}-{key}"
+def _folder(base: Base, lock: DebLock, cache: Path, options: Sequence[str]) -> Path:
+    """Where the cache has a base: its name follows from all that decides what is in it."""
+    facts = " ".join((str(_RECIPE), oci.COMPRESSOR, lock.digest, *options))
+    key = hashlib.sha256(facts.encode()).hexdigest()[:16]
+    return cache / Part.BASES / f"{base.name}-{key}"
 
 
-def _stale(lock: DebLock, found: Fetched) -> LockError | NetworkError:
-    """The error for packages that cannot be had; without an answer they have not vanished."""
-    if found.silent:
-        return unsettled(found.vanished, found.silent)
-    names = ", ".join(f"{deb.name} {deb.version}" for deb in found.vanished)
+def _stale(lock: DebLock, fetched: Fetched) -> LockError | NetworkError:
+    """The error for packages that no source gave.
+
+    It is a NetworkError if some source did not answer: that one may have them.
+    """
+    if fetched.silent:
+        return unsettled(fetched.vanished, fetched.silent)
+    names = ", ".join(f"{deb.name} {deb.version}" for deb in fetched.vanished)
     return LockError(
         f"locks/{lock.name}.txt: no mirror and no snapshot archive has {names}",
         f"run `invoke lock --select {lock.name}`, or name a mirror that has them with --mirror",
@@ -213,22 +236,25 @@ def _stale(lock: DebLock, found: Fetched) -> LockError | NetworkError:
 
 
 def _relocked(base: Base, lock: DebLock, resolver: Resolver, present: frozenset[str]) -> DebLock:
-    """The lock of a base as its sources are today, marked as unlocked."""
+    """The lock of a base resolved anew today, without the packages in `present`.
+
+    It is marked as unlocked. A warning lists what changed.
+    """
     today = dt.datetime.now(dt.UTC).date()
-    found = resolver.resolve(lock.name, base, lock.image, today)
-    debs = tuple(deb for deb in found.debs if deb.name not in present)
-    found = replace(found, debs=debs, unlocked=True)
-    lines = changes(lock, found) if lock.debs else ("nothing was locked yet",)
+    fresh = resolver.resolve(lock.name, base, lock.image, today)
+    debs = tuple(deb for deb in fresh.debs if deb.name not in present)
+    fresh = replace(fresh, debs=debs, unlocked=True)
+    lines = changes(lock, fresh) if lock.debs else ("nothing was locked yet",)
     _log.warning(
         "base %s is resolved afresh, the image will be marked as unlocked: %s",
         base.name,
         "; ".join(lines),
     )
-    return found
+    return fresh
 
 
 def _collect(debs: Mapping[LockedDeb, Path], folder: Path) -> None:
-    """A folder with the packages to add to an image, under their own names."""
+    """Fill `folder` with the packages to add to an image, each under its own file name."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
         made = Path(scratch, "debs")
         made.mkdir()
@@ -239,8 +265,15 @@ def _collect(debs: Mapping[LockedDeb, Path], folder: Path) -> None:
 
 
 def _bootstrap(
-    base: Base, lock: DebLock, debs: Mapping[LockedDeb, Path], folder: Path, run: Runner
+    base: Base,
+    lock: DebLock,
+    debs: Mapping[LockedDeb, Path],
+    folder: Path,
+    run: Runner,
+    *,
+    options: Sequence[str],
 ) -> None:
+    """Bootstrap a base into an OCI layout at `folder`. Raises LockError, DiskError, BuildError."""
     # Outside the home directory, which the namespace of a rootless bootstrap cannot enter.
     with (
         tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-") as temporary,
@@ -253,7 +286,7 @@ def _bootstrap(
         env |= {"SOURCE_DATE_EPOCH": str(oci.EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": temporary}
         old_mask = os.umask(0o022)
         try:
-            run.run(command(base, lock, tar, url), env=env)
+            run.run(command(base, lock, tar, url, options), env=env)
             _check_packages(base, lock, tar)
             with layer.open("wb") as stream:
                 oci.normalise(tar, stream, keep=kept)
@@ -292,9 +325,9 @@ def _check_packages(base: Base, lock: DebLock, tar: Path) -> None:
 
 @contextlib.contextmanager
 def _served(indexes: Mapping[str, bytes], debs: Mapping[LockedDeb, Path]) -> Iterator[str]:
-    """Serve a repository on loopback; its URL.
+    """Serve a repository on loopback while this is open; yields its URL.
 
-    Over HTTP, because a rootless bootstrap runs as another user, who cannot read our files.
+    A rootless bootstrap runs as another user, who cannot read our files, but can use HTTP.
     """
     files = {f"/pool/{deb.sha256}.deb": path for deb, path in debs.items()}
     texts = {f"/{path}": data for path, data in indexes.items()}

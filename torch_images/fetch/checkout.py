@@ -1,8 +1,8 @@
 """Git repositories -> source trees: one commit with all its submodules, without history.
 
-A tree appears in the cache under its final name whole or not at all. Git checks every object
-against its name on the way, so whoever serves a commit serves the right one. Nothing that a tree
-holds runs here, and nothing outside it is read through its links.
+A tree appears in the cache under its final name only when it is complete. Git checks every object
+that it fetches against the object's name, so it does not matter who serves a commit. Nothing in a
+tree is run here, and no link in it is followed out of the tree.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch_images.config.parse import COMMIT
 from torch_images.config.types import Tree
 from torch_images.errors import CommandError, LockError, NetworkError, UsageError
 from torch_images.host import git
-from torch_images.host.cache import keep, used
+from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.sources import LockedTree
@@ -36,9 +36,9 @@ _LARGEST_FILE = 65536  # bytes of a file that is read here; those that matter ar
 def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner) -> Path:
     """The folder with a tree, from the cache or its repository.
 
-    It is the only thing in the folder above, which BuildKit can be given: at the top of a context,
-    a tree's own .dockerignore would have a say.
-    Raises NetworkError where the repository cannot be asked, LockError where it lacks the commit.
+    The folder above holds nothing else and can be a build context. The tree itself cannot, because
+    BuildKit would obey its .dockerignore. Raises NetworkError if the repository cannot be asked,
+    and LockError if it lacks the commit.
     """
     folder = _folder(wanted, cache)
     if folder.exists():
@@ -70,9 +70,10 @@ def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner)
 
 
 def read_file(tree: Path, name: str) -> str | None:
-    """The text of a small file of a tree; None where there is none.
+    """The text of a small file of a tree; None if there is no such file.
 
-    Raises LockError for a link that leads out of the tree, and for what is no such text.
+    Raises LockError for a link that leads out of the tree, and for a file that is too large or not
+    UTF-8.
     """
     path = os.path.realpath(tree / name)
     if not Path(path).is_relative_to(os.path.realpath(tree)):
@@ -90,10 +91,10 @@ def read_file(tree: Path, name: str) -> str | None:
 
 
 def parse(text: str, run: Runner) -> tuple[str, str]:
-    """Repository and commit of what a user names: PATH, PATH@COMMIT or URL@COMMIT.
+    """Repository and commit from the text of a user: PATH, PATH@COMMIT or URL@COMMIT.
 
-    Raises UsageError for a URL without a whole commit, and for a folder whose work is not
-    committed or that is no repository.
+    Raises UsageError for a URL without a full commit or with credentials, for a folder that is no
+    repository, and for one whose work is not committed.
     """
     where, _, commit = text.rpartition("@") if re.search(r"@[^/:]*$", text) else (text, "", "")
     if "://" in where:
@@ -110,26 +111,26 @@ def parse(text: str, run: Runner) -> tuple[str, str]:
     folder = Path(where).expanduser().resolve()
     here, env = ["git", "-C", str(folder)], git.environment()
     revision = f"{commit or 'HEAD'}^{{commit}}"
-    found = run.run(
+    resolved = run.run(
         [*here, "rev-parse", "--verify", "--end-of-options", revision], env=env, check=False
     )
-    if found.code:
+    if resolved.code:
         raise UsageError(f"{folder} has no commit {commit or 'at all'}", "name a git repository")
     if not commit and run.run([*here, "status", "--porcelain"], env=env).output.strip():
         raise UsageError(
             f"{folder} has changes that no commit has",
             f"commit them, or name the commit to build: {where}@COMMIT",
         )
-    return str(folder), found.output.strip()
+    return str(folder), resolved.output.strip()
 
 
 def with_tree(
     tree: Tree, text: str, *, cache: Path, network: Network, run: Runner, obtain: bool = False
 ) -> Tree:
-    """The tree that a user names in place of another; its version is what its files say.
+    """The tree that a user names in place of `tree`, with the version that its own files say.
 
-    It is checked out, once its version was found to be one, only if `obtain` is set. Raises
-    UsageError, also for a version that no image can have, NetworkError or LockError.
+    It is checked out only if `obtain` is set, and only after its version was checked. Raises
+    NetworkError, LockError, or UsageError, also for a version that no image can have.
     """
     repository, commit = parse(text, run)
     named = replace(tree, repository=repository, commit=commit)
@@ -149,7 +150,7 @@ def with_tree(
 
 
 def _folder(wanted: LockedTree, cache: Path) -> Path:
-    return cache / "sources" / f"{wanted.name}-{wanted.commit}"
+    return cache / Part.SOURCES / f"{wanted.name}-{wanted.commit}"
 
 
 def _obtain(
@@ -160,7 +161,7 @@ def _obtain(
     run: Runner,
     *options: str,
 ) -> None:
-    """Make a repository that has a commit, from another one. Raises CommandError."""
+    """Make a repository at `folder` with `commit`, fetched from `source`. Raises CommandError."""
     here = ["git", "-C", str(folder)]
     run.run(["git", "init", "--quiet", str(folder)], env=env)
     run.run([*here, "remote", "add", "--", "origin", source], env=env)
@@ -171,10 +172,10 @@ def _obtain(
 
 
 def _seed(tree: Path, named: Path, env: Mapping[str, str | None], run: Runner) -> None:
-    """Fill a tree with the submodules that are checked out in the repository it is from.
+    """Fill a tree with the submodules that are checked out in the local repository `named`.
 
-    They need not be fetched from elsewhere then. Only what lies inside both counts: a link could
-    name any repository of this host. Raises CommandError.
+    They need not be fetched from their servers then. Paths that contain a link are skipped: it
+    could lead to any repository of this host. Raises CommandError.
     """
     listed = run.run(["git", "-C", str(tree), "ls-files", "-z", "--stage"], env=env).output
     for entry in listed.split("\0"):
@@ -194,15 +195,15 @@ def _seed(tree: Path, named: Path, env: Mapping[str, str | None], run: Runner) -
 
 
 def _inside(path: Path, folder: Path) -> bool:
-    """Whether no part of a path below a folder is a link."""
+    """Whether a path below a folder contains no link, from the folder on."""
     real = Path(os.path.realpath(folder))
     return Path(os.path.realpath(path)) == real / path.relative_to(folder)
 
 
 def _stated(repository: str, commit: str, network: Network, run: Runner) -> str | None:
-    """What the version file of a commit says; None for a commit without one.
+    """The content of the version file of a commit; None if the commit has no such file.
 
-    Nothing is checked out, and of a repository elsewhere as little as possible is fetched.
+    Nothing is checked out. Of a repository at a URL as little as possible is fetched.
     """
     env = git.environment(network)
     with tempfile.TemporaryDirectory(prefix="torch-images-") as scratch:
@@ -211,10 +212,10 @@ def _stated(repository: str, commit: str, network: Network, run: Runner) -> str 
                 _obtain(Path(scratch), repository, commit, env, run, "--filter=blob:none")
             here = ["git", "-C", scratch if "://" in repository else repository]
             entry = run.run([*here, "ls-tree", "--long", commit, _VERSION_FILE], env=env).output
-            found = re.match(r"(\d+) (\w+) (\w+) +(\d+|-)\t", entry)
-            if not found:
+            fields = re.match(r"(\d+) (\w+) (\w+) +(\d+|-)\t", entry)
+            if not fields:
                 return None
-            mode, _, blob, size = found.groups()
+            mode, _, blob, size = fields.groups()
             if mode not in ("100644", "100755") or int(size) > _LARGEST_FILE:
                 raise UsageError(f"{_VERSION_FILE} of {repository} is no small file", "correct it")
             return run.run([*here, "cat-file", "blob", blob], env=env).output
@@ -223,12 +224,12 @@ def _stated(repository: str, commit: str, network: Network, run: Runner) -> str 
 
 
 def _checked(stated: str, text: str) -> str:
-    """A version that a wheel and a tag can have. Raises UsageError for anything else."""
+    """The stated version, if a wheel and a tag can have it. Raises UsageError if not."""
     version = stated.strip()
     try:
         if len(version) <= _LONGEST_VERSION:
-            found = Version(version)
-            if str(found) == version and not found.epoch and not found.local:
+            parsed = Version(version)
+            if str(parsed) == version and not parsed.epoch and not parsed.local:
                 return version
     except InvalidVersion:
         pass
@@ -239,14 +240,14 @@ def _checked(stated: str, text: str) -> str:
 
 
 def _origin(folder: str, run: Runner) -> str:
-    """Where a local repository was cloned from, if that is a public address; else "local"."""
+    """The https URL that a local repository was cloned from; "local" if it has none."""
     command = ["git", "-C", folder, "config", "remote.origin.url"]
     url = run.run(command, env=git.environment(), check=False).output.strip()
     return url if re.fullmatch(r"https://[^@\s]+", url) else "local"
 
 
 def _problem(repository: str, commit: str, error: CommandError) -> Exception:
-    """The user's view of a git that failed."""
+    """The error for the user, from what git printed when it failed."""
     text = " ".join(error.output.split())
     if re.search(
         r"not our ref|bad object|unable to read tree|reference is not a tree|not a tree object|"

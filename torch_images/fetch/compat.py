@@ -1,7 +1,7 @@
-"""NVIDIA's compat package: from its lock to a folder that the build mounts.
+"""NVIDIA's compat package: its lock -> a folder that the build mounts.
 
-Its libcuda says in an ELF note for which driver branches and brands of GPU it is made. That note
-becomes a label, and the hosts that an image asks for follow from it, see build/nvidia_require.py.
+An ELF note in its libcuda lists the driver branches and brands of GPU that it is made for. The note
+becomes a label. The hosts that an image asks for follow from it, see build/nvidia_require.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch_images import fatbin
 from torch_images.config.types import Compat
 from torch_images.errors import LockError, NetworkError
 from torch_images.fetch.download import fetch
-from torch_images.host.cache import keep, used
+from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
 from torch_images.locks.debfile import files
 from torch_images.locks.debs import DebLock
@@ -29,7 +29,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyCompat:
-    """What a build needs of a compat package: the folder that has it, and its note as JSON."""
+    """What a build needs of a compat package.
+
+    `folder`: the folder with the package, and nothing else.
+    `note`: the note of its libcuda as JSON on one line; "" if it has none that can be understood.
+    """
 
     folder: Path
     note: str
@@ -38,20 +42,20 @@ class ReadyCompat:
 def prepare(
     compat: Compat, lock: DebLock, mode: str, *, cache: Path, network: Network
 ) -> ReadyCompat | None:
-    """Get a compat package, from the cache, a mirror or NVIDIA's repository.
+    """Get a compat package from the cache, a mirror or NVIDIA's repository.
 
-    Where it cannot be had, mode "auto" gives None with a warning; "off" never asks.
-    Raises LockError where it is another file than the locked one, and with "required" also where
-    it is gone, or NetworkError.
+    `mode` is one of COMPAT_MODES: "off" gives None at once; "auto" gives None, with a warning, if
+    the package cannot be had; "required" raises LockError or NetworkError then. Raises LockError in
+    each mode if the file is not the locked one.
     """
     if mode == "off":
         return None
     [deb] = lock.debs
     problem: LockError | NetworkError | None = None
     try:
-        found = fetch(
+        fetched = fetch(
             lock,
-            cache / "debs",
+            cache / Part.DEBS,
             mirrors=lambda: (network.compat_mirror or compat.repository,),
             snapshot="",
             network=network,
@@ -59,10 +63,10 @@ def prepare(
     except NetworkError as error:
         problem = error
     else:
-        if found.vanished:
+        if fetched.vanished:
             problem = LockError(f"locks/{lock.name}.txt: no mirror has {deb.name} {deb.version}")
     if problem is None:
-        return _ready(lock, found.files[deb], cache)
+        return _ready(lock, fetched.files[deb], cache)
     ways = "name a mirror with TORCH_IMAGES_COMPAT_MIRROR, or build without it: --compat off"
     if mode == "required":
         raise type(problem)(f"{deb.name} {deb.version} cannot be had: {problem.message}", ways)
@@ -77,7 +81,10 @@ def prepare(
 
 
 def read_note(libcuda: Path) -> str:
-    """The note of a libcuda as JSON on one line; "" where it has none that can be understood."""
+    """The note of a libcuda as JSON on one line; "" if it has none that can be understood.
+
+    Its members are "driver", a list of driver branches, and "device", one of brands by number.
+    """
     try:
         text = fatbin.section(memoryview(libcuda.read_bytes()), _SECTION).decode("latin-1")
         note = json.loads(text[text.index("{") : text.rindex("}") + 1])
@@ -88,8 +95,8 @@ def read_note(libcuda: Path) -> str:
 
 
 def _ready(lock: DebLock, deb: Path, cache: Path) -> ReadyCompat:
-    """A folder of its own with the package, made once."""
-    folder = cache / "compat" / deb.stem
+    """The package in a folder of its own, from the cache or put there now."""
+    folder = cache / Part.COMPAT / deb.stem
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
@@ -103,7 +110,7 @@ def _ready(lock: DebLock, deb: Path, cache: Path) -> ReadyCompat:
 
 
 def _note_of(lock: DebLock, deb: Path, scratch: Path) -> str:
-    """The note of the libcuda in a package. Raises LockError where it has no libcuda."""
+    """The note of the libcuda in a package. Raises LockError if the package has no libcuda."""
     with files(lock.debs[0], deb) as members:
         for member in members:
             if member.isfile() and re.search(r"/compat/libcuda\.so\.[0-9.]+$", member.name):

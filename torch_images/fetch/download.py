@@ -1,7 +1,7 @@
 """Locked Debian packages and archives -> files: from the cache, a mirror, or a snapshot archive.
 
-Mirrors drop a package soon after a newer one appears; a snapshot archive keeps it for good
-(https://snapshot.debian.org). Whoever serves it, a file must have the hash in the lock.
+Mirrors drop a package soon after a newer one appears. A snapshot archive keeps each one for good
+(https://snapshot.debian.org). A file must have the hash in the lock, whichever server sends it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from torch_images.host.network import Network, cause
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.sources import LockedArchive
 
-# Some stores answer 403 for what they do not have; so do proxies that let nobody through, and apt
-# says so when it is asked next.
+# Some servers answer 403 for a file that they do not have. So do proxies that let nobody through;
+# apt, which is asked next, reports those.
 _GONE = (403, 404, 410)
 _CONNECTIONS = 16
 
 
 class Pinned(Protocol):
-    """A file that is locked."""
+    """A locked file: a package, an archive or a wheel."""
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Its name for messages."""
         ...
 
     @property
@@ -47,20 +47,22 @@ class Pinned(Protocol):
 
     @property
     def filename(self) -> str:
-        """The last part of its address."""
+        """The last part of its URL."""
         ...
 
     @property
     def sha256(self) -> str:
-        """Its hash, in hexadecimal."""
+        """SHA-256 of the file, in hexadecimal."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """The files of locked packages, and those packages that no source has any more.
+    """What came of fetching the packages of a lock.
 
-    `silent` says why a source could not be asked, which may have them; "" if all answered.
+    `files`: the file of each package that was had.
+    `vanished`: the packages that no source which answered has any more.
+    `silent`: why a source did not answer, which may have them; "" if all answered.
     """
 
     files: Mapping[LockedDeb, Path]
@@ -76,12 +78,11 @@ def fetch(
     snapshot: str,
     network: Network,
 ) -> Fetched:
-    """Get every package of a lock into `folder`, where a file is named by its hash.
+    """Get every package of a lock into `folder`, as <SHA-256>.deb.
 
-    `mirrors` gives the roots of archives to ask, and is called only when a file is missing.
-    `snapshot` is the root of a snapshot archive, or "".
-    Raises LockError where a source has another file under a package's name, NetworkError where
-    none can be asked, DiskError.
+    `mirrors` returns the root URLs of archives to ask; it is called only if a file is missing.
+    `snapshot` is the root URL of a snapshot archive; "" for none. Raises LockError if the sources
+    have only another file under a package's path, NetworkError if none answers, DiskError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {deb: folder / f"{deb.sha256}.deb" for deb in lock.debs}
@@ -97,7 +98,7 @@ def fetch(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    vanished = tuple(deb for deb, found in zip(missing, got, strict=True) if not found)
+    vanished = tuple(deb for deb, is_here in zip(missing, got, strict=True) if not is_here)
     there = {d: p for d, p in files.items() if d not in vanished}
     return Fetched(files=there, vanished=vanished, silent=source.problem)
 
@@ -105,9 +106,9 @@ def fetch(
 def fetch_archives(
     archives: Sequence[LockedArchive], folder: Path, network: Network
 ) -> dict[LockedArchive, Path]:
-    """Get every archive into `folder`, where a file is named by its hash.
+    """Get every archive into `folder`, where its SHA-256 is its name.
 
-    Raises LockError where one is gone or another file, NetworkError, DiskError.
+    Raises LockError if one is gone or another file, NetworkError, DiskError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {archive: folder / archive.sha256 for archive in archives}
@@ -123,15 +124,15 @@ def fetch_archives(
 
 
 def fetch_url(url: str, path: Path, pinned: Pinned, network: Network) -> bool:
-    """Get one locked file from a URL to `path`; whether it is there.
+    """Get one locked file from a URL to `path`; False if the server does not have it.
 
-    Raises LockError where it is another file, NetworkError, DiskError.
+    Raises LockError if it is another file, NetworkError, DiskError.
     """
     return _get(_Source((), "", "", network), [url], path, pinned)
 
 
 def read(url: str, network: Network) -> bytes:
-    """What is at a URL. Raises NetworkError."""
+    """The content at a URL. Raises NetworkError."""
     answer = _open(url, network)
     try:
         return answer.content
@@ -140,9 +141,9 @@ def read(url: str, network: Network) -> bytes:
 
 
 def discover(url: str, folder: Path, network: Network) -> tuple[str, int]:
-    """Get a file that is not locked yet into `folder`, named by its hash; its SHA-256 and size.
+    """Get a file that is not locked yet into `folder`, where its SHA-256 is its name.
 
-    Raises NetworkError or DiskError.
+    Returns the SHA-256 in hexadecimal and the size in bytes. Raises NetworkError or DiskError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     partial, digest = _save(_open(url, network), folder, url)
@@ -152,7 +153,7 @@ def discover(url: str, folder: Path, network: Network) -> tuple[str, int]:
 
 
 def _open(url: str, network: Network) -> requests.Response:
-    """The answer for a URL, its body still to be read."""
+    """The answer for a URL, or for its mirror, with the body unread. Raises NetworkError."""
     source = _Source((), "", "", network)
     answer = source.get(network.mirrored(url))
     if answer is None or answer.status_code != requests.codes.ok:
@@ -175,26 +176,29 @@ def holders(
     snapshot: str,
     network: Network,
 ) -> dict[LockedDeb, str]:
-    """Who still has the file of each package: "mirror", "snapshot", or "" for nobody.
+    """Where the file of each package still is: "mirror", "snapshot", or "" for nowhere.
 
-    Raises NetworkError where no mirror can be asked, or nobody of those who can has it.
+    Raises NetworkError if no mirror answers, or if none that answers has a package.
     """
     source = _Source(tuple(mirrors), snapshot, lock.snapshot, network)
-    found = {}
+    places = {}
     for deb in debs:
         answers = [source.status(url) for url in source.urls(deb)]
         at_mirrors, at_snapshot = answers[: len(mirrors)], answers[len(mirrors) :]
         if not any(at_mirrors):
             raise _unreachable(source)
         at = "snapshot" if requests.codes.ok in at_snapshot else ""
-        found[deb] = "mirror" if requests.codes.ok in at_mirrors else at
-        if not found[deb] and None in answers:
+        places[deb] = "mirror" if requests.codes.ok in at_mirrors else at
+        if not places[deb] and None in answers:
             raise unsettled([deb], source.problem)
-    return found
+    return places
 
 
 class _Source:
-    """Where packages can be asked for; a host that does not answer is asked once."""
+    """Mirrors and a snapshot archive. A host that does not answer is asked only once.
+
+    `problem` says why the last one did not answer; "" if all did.
+    """
 
     def __init__(
         self, mirrors: Sequence[str], snapshot: str, moment: str, network: Network
@@ -211,13 +215,13 @@ class _Source:
             self.session.mount(scheme, adapter)
 
     def urls(self, deb: LockedDeb) -> list[str]:
-        """The addresses that may have a package, the likeliest first, the snapshot last."""
+        """The URLs that may have a package, the likeliest first, the snapshot archive's last."""
         likely = sorted(self.mirrors, key=lambda m: m.rpartition("/")[2] != deb.archive)
         roots = [*likely, self._snapshot.format(archive=deb.archive)]
         return [f"{root}/{quote(deb.path, safe='/+~')}" for root in roots if root]
 
     def get(self, url: str) -> requests.Response | None:
-        """The answer of a source, its body still to be read; None where it cannot be asked."""
+        """The answer for a URL, with the body unread; None if its host does not answer."""
         host = url.partition("://")[2].partition("/")[0]
         if host in self._silent:
             return None
@@ -237,7 +241,7 @@ class _Source:
         return answer
 
     def status(self, url: str) -> int | None:
-        """The status of an address, without reading what is there."""
+        """The HTTP status of a URL, without reading the body; None if its host does not answer."""
         answer = self.get(url)
         if answer is None:
             return None
@@ -246,7 +250,10 @@ class _Source:
 
 
 def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bool:
-    """Put one file where it belongs; whether any source has it."""
+    """Save the first file at `urls` that has the right hash to `path`; False if none is there.
+
+    Raises LockError if there are only other files, NetworkError if no host answers, DiskError.
+    """
     other = ""
     asked = False
     for url in urls:
@@ -272,7 +279,7 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
 
 
 def _store(answer: requests.Response, path: Path, pinned: Pinned) -> str:
-    """Save a body under its final name if it has the right hash; else say which it has."""
+    """Save a body to `path` and return "", or return its SHA-256 if that is not the locked one."""
     partial, digest = _save(answer, path.parent, pinned.filename)
     if digest == pinned.sha256:
         os.replace(partial, path)
@@ -282,7 +289,10 @@ def _store(answer: requests.Response, path: Path, pinned: Pinned) -> str:
 
 
 def _save(answer: requests.Response, folder: Path, name: str) -> tuple[Path, str]:
-    """Save a body under a name of its own; the file, for the caller to name, and its SHA-256."""
+    """Save a body under a temporary name in `folder`; that file and its SHA-256.
+
+    The caller renames the file. `name` is for errors: NetworkError and DiskError.
+    """
     digest = hashlib.sha256()
     handle, partial_name = tempfile.mkstemp(dir=folder, prefix=".partial-")
     partial = Path(partial_name)
@@ -303,7 +313,7 @@ def _save(answer: requests.Response, folder: Path, name: str) -> tuple[Path, str
 
 
 def is_file(pinned: Pinned, path: Path) -> bool:
-    """Whether a file is there and is the locked one."""
+    """Whether a file exists and has the SHA-256 that is locked."""
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest() == pinned.sha256
@@ -312,7 +322,7 @@ def is_file(pinned: Pinned, path: Path) -> bool:
 
 
 def unsettled(debs: Sequence[LockedDeb], problem: str) -> NetworkError:
-    """The error for packages that nobody has who could be asked, while somebody could not."""
+    """The error for packages that no source which answered has, while another did not answer."""
     names = ", ".join(f"{deb.name} {deb.version}" for deb in debs)
     return NetworkError(
         f"no archive that answers has {names}, and one does not answer: {problem}",

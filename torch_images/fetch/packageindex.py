@@ -1,6 +1,6 @@
-"""The package index: which file a locked wheel is there, and that file.
+"""The package index: look a locked wheel up, and fetch it.
 
-Read as PEP 503 and PEP 691 have it, by pypi-simple; the index is the one that `network.py` found.
+pypi-simple reads the index (PEP 503, PEP 691). host/network.py says which index is asked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WAYS = (
 
 
 class PackageIndex:
-    """An index that can be asked, from several threads at once."""
+    """A package index. Several threads may ask it at once."""
 
     def __init__(self, network: Network) -> None:
         # Not above: it takes long to import, and most runs find all layers made.
@@ -49,9 +49,9 @@ class PackageIndex:
         self._index.__exit__(kind, value, traceback)
 
     def find(self, wheel: LockedWheel) -> DistributionPackage | None:
-        """The file of a locked wheel, None where the index has none.
+        """The index's entry with the file name of a locked wheel; None if it has none.
 
-        Raises NetworkError, also for a page that no index has.
+        Raises NetworkError, also for a page that cannot be understood.
         """
         from pypi_simple import NoSuchProjectError, UnsupportedRepoVersionError
 
@@ -75,7 +75,7 @@ class PackageIndex:
     def fetch(self, wheel: LockedWheel, folder: Path) -> Path:
         """Put a wheel into a folder, under its own name.
 
-        Raises LockError where the index has no such file or another one, NetworkError, DiskError.
+        Raises LockError if the index has no such file or another one, NetworkError, DiskError.
         """
         file, path = self.find(wheel), folder / wheel.filename
         if not file or not fetch_url(file.url, path, wheel, self._network):
@@ -87,7 +87,7 @@ class PackageIndex:
 
 
 def _malformed(wheel: LockedWheel, error: Exception) -> NetworkError:
-    """The error for a page that no index has."""
+    """The error for a page of the index that cannot be understood."""
     said = shown(" ".join(str(error).split())) or type(error).__name__
     return NetworkError(
         f"the package index's page of {wheel.name} cannot be understood: {said}", _WAYS

@@ -1,6 +1,6 @@
 """What compiling needs beside packages and wheels: trees, Triton's archives, NVIDIA's archives.
 
-All of it is on the host before a build begins, so that the build itself needs no network.
+The host gets all of it before a build begins, so that the build itself needs no network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch_images.config.types import Cuda
 from torch_images.errors import LockError
 from torch_images.fetch.checkout import check_out, read_file
 from torch_images.fetch.download import discover, fetch_archives, read
-from torch_images.host.cache import keep, used
+from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.sources import LockedArchive, LockedTree, SourceLock
@@ -38,9 +38,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ReadySources:
-    """What a build compiles: trees by name, and the folder with Triton's archives.
+    """What a build compiles.
 
-    `lock` is the one they are of; a plain build may have had to complete it.
+    `lock`: what the trees and archives are from. A build without `locked` may have completed it.
+    `trees`: the folder of each tree, by "torch" and "triton".
+    `archives`: the folder with the archives that Triton's build asks for.
     """
 
     lock: SourceLock
@@ -51,9 +53,10 @@ class ReadySources:
 def prepare(
     lock: SourceLock, *, cache: Path, network: Network, run: Runner, locked: bool = False
 ) -> ReadySources:
-    """Get trees and archives. Where Triton asks for one that is not locked it is, with a warning.
+    """Get the trees of a source, and the archives that its Triton asks for.
 
-    With `locked` that is a LockError. Raises also NetworkError and DiskError.
+    An archive that is not locked is added to the lock, with a warning; with `locked` that is a
+    LockError. Raises NetworkError and DiskError as well.
     """
     if locked and lock.unlocked:
         raise LockError(
@@ -88,9 +91,9 @@ def resolve_sources(
     run: Runner,
     date: dt.date,
 ) -> SourceLock:
-    """The lock of a source's trees and of the archives that its Triton asks for.
+    """The lock of a source: its trees, and the archives that its Triton asks for today.
 
-    Raises NetworkError or LockError.
+    `name`, `request` and `date` are those of the lock. Raises NetworkError, LockError, DiskError.
     """
     lock = SourceLock(name=name, date=date, request=request, trees=trees)
     tree = check_out(lock.tree("triton"), cache=cache, network=network, run=run)
@@ -100,8 +103,9 @@ def resolve_sources(
 def resolve_toolkit(
     name: str, request: tuple[str, ...], cuda: Cuda, *, root: str, network: Network, date: dt.date
 ) -> SourceLock:
-    """The lock of a CUDA version's compiler: what the list of its release says of each archive.
+    """The lock of a CUDA version's compiler, from the list of NVIDIA's release.
 
+    `name`, `request` and `date` are those of the lock; `root` is the URL of NVIDIA's archives.
     Raises NetworkError, and LockError for an archive that the release does not have.
     """
     url = f"{root}/redistrib_{cuda.release}.json"
@@ -133,9 +137,9 @@ def resolve_toolkit(
 
 
 def prepare_toolkit(lock: SourceLock, *, cache: Path, network: Network) -> Path:
-    """The folder with the archives of a CUDA compiler.
+    """The folder with the archives of a CUDA compiler, from the cache or fetched now.
 
-    Raises LockError where one is gone or another file, NetworkError, DiskError.
+    Raises LockError if one is gone or another file, NetworkError, DiskError.
     """
     return _folder(lock.archives, cache, network)
 
@@ -143,13 +147,16 @@ def prepare_toolkit(lock: SourceLock, *, cache: Path, network: Network) -> Path:
 def _archives(
     triton: Path, lock: SourceLock, cache: Path, network: Network
 ) -> tuple[tuple[LockedArchive, ...], list[LockedArchive]]:
-    """The archives that a tree of Triton asks for, and those of them that were not locked."""
+    """The archives that a tree of Triton asks for, sorted; and those that were not locked.
+
+    An archive whose hash the tree itself states counts as locked.
+    """
     known = {(a.name, a.version): a for a in lock.archives}
-    found, new = [], []
+    wanted, new = [], []
     for name, version, url, sha256 in _wanted(triton):
         archive = known.get((name, version))
         if archive is None or (sha256 and archive.sha256 != sha256):
-            digest, size = discover(url, cache / "archives", network)
+            digest, size = discover(url, cache / Part.ARCHIVES, network)
             if sha256 and digest != sha256:
                 raise LockError(
                     f"{url} is not the file that Triton names: expected sha256:{sha256}, found "
@@ -158,14 +165,15 @@ def _archives(
             archive = LockedArchive(name=name, version=version, url=url, size=size, sha256=digest)
             if not sha256:
                 new.append(archive)
-        found.append(archive)
-    return tuple(sorted(found)), new
+        wanted.append(archive)
+    return tuple(sorted(wanted)), new
 
 
 def _wanted(triton: Path) -> Iterable[tuple[str, str, str, str]]:
-    """Name, version, URL and, where the tree says it, SHA-256 of what Triton would download.
+    """Name, version, URL and SHA-256 of each archive that Triton's setup.py would download.
 
-    Raises LockError where the tree does not say it in the words of Triton's setup.py.
+    The SHA-256 is "" where the tree does not state one. Raises LockError if the files that name the
+    archives do not have the form that setup.py expects.
     """
     info = "cmake/llvm-info.json"
     if text := read_file(triton, info):  # newer ones pin their LLVM themselves
@@ -190,16 +198,16 @@ def _wanted(triton: Path) -> Iterable[tuple[str, str, str, str]]:
 
 
 def _check(tree: Path, name: str, pattern: str, text: str) -> None:
-    """Raise LockError unless what a file of a tree says has the form that it should have."""
+    """Raise LockError unless `text`, from the file `name` of a tree, matches `pattern`."""
     if not re.fullmatch(pattern, text):
         raise LockError(f"{name} of {tree.parent.name} does not name what Triton would download")
 
 
 def _folder(archives: Iterable[LockedArchive], cache: Path, network: Network) -> Path:
-    """A folder with archives, each under its own file name."""
-    files = fetch_archives(tuple(archives), cache / "archives", network)
+    """The cache's folder with exactly these archives, each under its own file name."""
+    files = fetch_archives(tuple(archives), cache / Part.ARCHIVES, network)
     key = hashlib.sha256("".join(sorted(a.line for a in files)).encode()).hexdigest()[:16]
-    folder = cache / "archive-sets" / key
+    folder = cache / Part.ARCHIVE_SETS / key
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{key}-") as scratch:

@@ -1,7 +1,7 @@
 """Programs that builds and tests use but images do not hold: uv, pytest, the SBOM library.
 
-Installed on the host from a lock, for the images' platform rather than the host's, so that a Mac
-with a remote builder hands over the same files as a Linux server.
+They are installed on the host from a lock, for the images' platform. So a Mac with a remote builder
+hands over the same files as a Linux server.
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ import tempfile
 from pathlib import Path
 
 from torch_images.errors import CommandError, LockError
-from torch_images.host.cache import keep, used
+from torch_images.host.cache import Part, keep, used
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.locks.complete import check_wheels
-from torch_images.locks.wheels import UV_PLATFORM, read_lock
+from torch_images.locks.wheels import UV_PLATFORM, read_wheels
 
 
 def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
-    """The folder with what locks/<name>.txt names, from the cache where it is there already."""
+    """The folder with the programs of locks/<name>.txt, from the cache or installed now.
+
+    Raises LockError if the lock is damaged, or its wheels cannot be installed.
+    """
     import uv
 
     path = workspace.locks / f"{name}.txt"
-    lock = read_lock(path)
+    lock = read_wheels(path)
     check_wheels(lock)
-    folder = workspace.cache / "tools" / f"{name}-{lock.digest[:16]}"
+    folder = workspace.cache / Part.TOOLS / f"{name}-{lock.digest[:16]}"
     if folder.exists():
         return used(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Locks against the world: resolve an input afresh, and say what became of what was locked."""
+"""Resolve locks afresh, and compare what is locked with what its sources have today."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb, read_debs
 from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.sources import SourceLock, locked_trees, read_sources
-from torch_images.locks.wheels import WheelLock, read_lock, resolve
+from torch_images.locks.wheels import WheelLock, read_wheels, resolve
 
 UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one locked input; `detail` says what replaces it or what is found instead."""
+    """What became of one locked input.
+
+    `lock`: the name of its lock file. `name`, `version`: of the input.
+    `state`: UNCHANGED; NEWER, if it can still be had but is replaced or not needed any more;
+        VANISHED, if it cannot be had; ALTERED, if another file has its name.
+    `detail`: what replaces it or was found instead, such as "-> 2.3.6"; "" for nothing to say.
+    """
 
     lock: str
     name: str
@@ -35,9 +41,10 @@ class Finding:
 
 
 def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> AnyLock:
-    """The lock of an input as its sources are today; `folder` has the lock that it is within.
+    """The lock of a request, resolved with what its sources have today.
 
-    Raises NetworkError, LockError, BuildError, or EngineError where an image must be looked into.
+    `folder` has the locks, of which `item.within` is read. Raises NetworkError, LockError,
+    BuildError, DiskError, or EngineError if an image is needed and there is no engine.
     """
     today = dt.datetime.now(dt.UTC).date()
     if item.compat:
@@ -77,14 +84,14 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
 
 
 def check(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> tuple[Finding, ...]:
-    """What became of every input in a lock file. Raises like `resolve_input`."""
+    """What became of every input in a lock file. Raises what `resolve_input` raises."""
     if item.source or item.cuda:
         held = read_sources(item.path(folder))
         now = resolve_input(item, folder, resolver, cache)
         assert isinstance(now, SourceLock)
         return tuple(_archives(item.name, held, now))
     if item.base is None and item.compat is None:
-        wheels = read_lock(item.path(folder))
+        wheels = read_wheels(item.path(folder))
         try:
             fresh = resolve_input(item, folder, resolver, cache)
         except LockError:  # what is asked for cannot be had any more; the index says what is gone
@@ -98,7 +105,7 @@ def check(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> t
 
 
 def require(findings: Iterable[Finding]) -> None:
-    """Raise LockError, naming them, where inputs have vanished or were altered."""
+    """Raise LockError, with the first five names, if inputs have vanished or were altered."""
     bad = [f for f in findings if f.state in (VANISHED, ALTERED)]
     if bad:
         names = ", ".join(f"{f.name} {f.version} {f.state} ({f.lock})" for f in bad[:5])
@@ -107,25 +114,26 @@ def require(findings: Iterable[Finding]) -> None:
 
 
 def _kept(item: LockRequest, folder: Path) -> Iterable[str]:
-    """The versions that a lock takes over from the one it is within."""
+    """The versions that a lock takes over from lock `item.within`, such as "numpy==2.3.5"."""
     if item.within:
-        for wheel in read_lock(folder / f"{item.within}.txt").wheels:
+        for wheel in read_wheels(folder / f"{item.within}.txt").wheels:
             if wheel.name not in item.replaces:
                 yield f"{wheel.name}=={wheel.version}"
 
 
 def _wheels(name: str, lock: WheelLock, fresh: WheelLock, network: Network) -> Iterable[Finding]:
+    """What became of each wheel of a lock; `fresh` is the lock as it would be today."""
     latest = fresh.versions()
     with PackageIndex(network) as index:
         with ThreadPoolExecutor(8) as pool:
             files = pool.map(index.find, lock.wheels)
         for wheel, file in zip(lock.wheels, files, strict=True):
-            found = file.digests.get("sha256", wheel.sha256) if file else ""
+            offered = file.digests.get("sha256", wheel.sha256) if file else ""
             state, detail = UNCHANGED, ""
             if not file:
                 state, detail = VANISHED, f"the index has no {wheel.filename}"
-            elif found != wheel.sha256:
-                state, detail = ALTERED, f"expected sha256:{wheel.sha256}, found sha256:{found}"
+            elif offered != wheel.sha256:
+                state, detail = ALTERED, f"expected sha256:{wheel.sha256}, found sha256:{offered}"
             elif wheel.name not in latest:
                 state, detail = NEWER, "not needed any more"
             elif latest[wheel.name] != wheel.version:
@@ -136,7 +144,7 @@ def _wheels(name: str, lock: WheelLock, fresh: WheelLock, network: Network) -> I
 
 
 def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]:
-    """What became of archives; trees cannot change, they are their own hashes."""
+    """What became of each archive and tree. A tree cannot change: its commit is its hash."""
     offered = {archive.name: archive for archive in now.archives}
     locked = {archive.name: archive for archive in held.archives}
     for archive in (*held.archives, *(a for a in now.archives if a.name not in locked)):
@@ -156,6 +164,7 @@ def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]
 def _image(
     item: LockRequest, lock: DebLock, latest: DebLock, resolver: Resolver
 ) -> Iterable[Finding]:
+    """What became of the image that a base starts from; nothing for a bootstrapped one."""
     if not item.image:
         return
     digest = lock.image.rpartition("@")[2]
@@ -170,6 +179,7 @@ def _image(
 def _debs(
     item: LockRequest, lock: DebLock, latest: DebLock, resolver: Resolver
 ) -> Iterable[Finding]:
+    """What became of each package of a lock; `latest` is the lock as it would be today."""
     offered = {deb.name: deb for deb in latest.debs}
     listed = {(deb.name, deb.version) for deb in latest.debs}
     superseded = [deb for deb in lock.debs if (deb.name, deb.version) not in listed]
@@ -198,7 +208,7 @@ def _debs(
 
 
 def _roots(item: LockRequest, resolver: Resolver) -> tuple[str, ...]:
-    """The archives that have the packages of an input now."""
+    """The root URLs of the archives that have the packages of a request; () for none."""
     if item.base:
         return resolver.roots(item.base)
     return resolver.compat_roots(item.compat) if item.compat else ()

@@ -1,10 +1,29 @@
-"""What this user's cache holds: put there whole, and marked as used, so that age can be told."""
+"""This user's cache: its folders, how a thing gets in whole, and when it was last used."""
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 from pathlib import Path
+
+
+class Part(enum.StrEnum):
+    """The folders of the cache. Each member of one stands for itself and can go alone.
+
+    All modules name them by this class, and pruning the cache goes through it: a folder that is
+    added here is also one from which old members are removed.
+    """
+
+    ARCHIVE_SETS = "archive-sets"  # folders of the archives that one lock names, fetch/toolchain.py
+    ARCHIVES = "archives"  # files by SHA-256, fetch/download.py
+    BASES = "bases"  # OCI layouts, or folders of packages to add, fetch/bootstrap.py
+    COMPAT = "compat"  # NVIDIA's compat package and its note, fetch/compat.py
+    DEBS = "debs"  # Debian packages by SHA-256, fetch/download.py
+    LAYERS = "layers"  # layers made of wheels, layers/make.py
+    PARENTS = "parents"  # OCI layouts of parent images, layers/parent.py
+    SOURCES = "sources"  # source trees, one for each commit, fetch/checkout.py
+    TOOLS = "tools"  # programs that builds and tests use, fetch/tools.py
 
 
 def keep(made: Path, folder: Path) -> Path:

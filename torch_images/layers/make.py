@@ -15,7 +15,7 @@ from pathlib import Path
 from torch_images import jsondoc
 from torch_images.errors import BuildError
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.host.cache import keep, used
+from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
 from torch_images.jobs import processors
 from torch_images.layers.install import write_layer
@@ -53,7 +53,7 @@ def making(
     `Bar` is. A layer's result raises LockError, NetworkError, DiskError or BuildError; those that
     were finished by then stay in the cache.
     """
-    folder = cache / "layers"
+    folder = cache / Part.LAYERS
     folder.mkdir(parents=True, exist_ok=True)
     # The largest first: the last ones to finish are small, and no processor waits for long.
     ordered = [p for group in groups for p in sorted(group, key=lambda p: -p.size)]

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from torch_images.host.cache import keep, used
+from torch_images.host.cache import Part, keep, used
 from torch_images.host.engine import Engine
 from torch_images.layers.make import ReadyLayer
 from torch_images.oci import layout
@@ -119,7 +119,7 @@ class ParentImages:
         for part in as_completed(_parts(base, layers)):
             part.result()  # what fails first is told first
         ready = [layer.result() for layer in layers]
-        folder = self._cache / "parents" / _key(_stacked(base, layers))
+        folder = self._cache / Part.PARENTS / _key(_stacked(base, layers))
         folder.parent.mkdir(parents=True, exist_ok=True)
         if not folder.exists():
             prefix = f".{folder.name}-"

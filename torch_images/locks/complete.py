@@ -1,6 +1,6 @@
-"""Whether locks hold what they were asked for. Pure.
+"""Checks that locks hold what they were asked for. Pure.
 
-What the wheels themselves require is not known here: the checks of a built image see to that.
+They do not know what the wheels themselves require. The checks of a built image do.
 """
 
 from __future__ import annotations
@@ -29,36 +29,37 @@ def check_wheels(
 ) -> None:
     """Raise LockError unless a lock has a wheel for each of its requirements.
 
-    Those of `more`, the plain image's, count as well; what is `compiled` needs none. With `by_name`
-    any version will do.
+    The wheels of `more`, the locks of the plain image, count as well. `compiled` names packages
+    that the build compiles, which need no wheel. With `by_name` a wheel of any version will do.
     """
-    found = dict(chain.from_iterable(each.versions().items() for each in (*more, lock)))
+    versions = dict(chain.from_iterable(each.versions().items() for each in (*more, lock)))
     for word in lock.request:
         try:
             wanted = Requirement(word if len(word) <= _LONGEST else "")
             name = canonicalize_name(wanted.name)
-            fits = name in found and (
-                by_name or wanted.specifier.contains(found[name], prereleases=True)
+            fits = name in versions and (
+                by_name or wanted.specifier.contains(versions[name], prereleases=True)
             )
         except ValueError:  # of all kinds, also for numbers of thousands of digits
             raise grammar.damaged(lock.name, f"it was asked for '{word[:80]}'") from None
         if name in compiled or wanted.marker:
             continue
         if not fits:
-            has = f"has {name} {found[name]}" if name in found else f"has no {name}"
+            has = f"has {name} {versions[name]}" if name in versions else f"has no {name}"
             raise grammar.damaged(lock.name, f"it {has}, and was asked for {word[:80]}")
 
 
 def check_core(lock: WheelLock, *more: WheelLock) -> None:
-    """Raise LockError unless locks of published wheels have torch and Triton."""
+    """Raise LockError unless the locks of an image with published wheels have torch and Triton."""
     _lacking(lock.name, CORE, chain.from_iterable(each.versions() for each in (lock, *more)))
 
 
 def check_debs(lock: DebLock, *more: DebLock) -> None:
     """Raise LockError unless a lock has each package that it was asked for.
 
-    Those of `more`, the plain image's, count as well. An image that packages are added to may have
-    any of them already, and a lock that was never resolved has none yet.
+    The packages of `more`, the locks of the plain image, count as well. Nothing is checked where
+    the packages are added to an image, which may have any of them already, nor in a lock that was
+    never resolved.
     """
     if lock.image or (lock.unlocked and not lock.debs):
         return
@@ -69,7 +70,7 @@ def check_debs(lock: DebLock, *more: DebLock) -> None:
 
 
 def check_compat(lock: DebLock) -> None:
-    """Raise LockError unless a lock pins one package, the one that it was asked for."""
+    """Raise LockError unless a lock pins exactly one package, which is what it was asked for."""
     if len(lock.debs) != 1:
         raise grammar.damaged(lock.name, "it must pin one package")
     _lacking(lock.name, lock.request, lock.versions())
@@ -78,7 +79,7 @@ def check_compat(lock: DebLock) -> None:
 def check_trees(lock: SourceLock) -> None:
     """Raise LockError unless a lock has the trees of torch and Triton at the commits asked for.
 
-    Where a user's own tree is part of it, the commits may be others.
+    A lock that is marked as unlocked may have other commits: those of a user's own tree.
     """
     held = {tree.name: tree.commit for tree in lock.trees}
     _lacking(lock.name, CORE, held)
@@ -95,9 +96,10 @@ def check_archives(lock: SourceLock) -> None:
 
 
 def same_versions(wider: WheelLock, plain: WheelLock, replaces: Collection[str]) -> None:
-    """Raise LockError where a wider lock has another version of what the plain one has.
+    """Raise LockError if a wider lock has another version of a wheel than the plain one.
 
-    It was resolved with other wheels beside it than the image will have, then.
+    Such a lock was resolved beside other wheels than the image will have. `replaces` names the
+    packages that may differ.
     """
     held: Mapping[str, str] = plain.versions()
     for wheel in wider.wheels:
@@ -110,7 +112,7 @@ def same_versions(wider: WheelLock, plain: WheelLock, replaces: Collection[str])
 
 
 def _lacking(name: str, wanted: Iterable[str], held: Iterable[str]) -> None:
-    """Raise LockError unless all names that are wanted are among those held."""
+    """Raise LockError, naming lock `name`, unless all of `wanted` are among `held`."""
     there = set(held)
     lacks = [word for word in wanted if word not in there]
     if lacks:

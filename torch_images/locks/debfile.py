@@ -1,4 +1,4 @@
-"""Debian packages as files: what one says of itself, and what it installs."""
+"""Debian packages as files: their control data, and the files that they install."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ _DAMAGES = (
 
 
 def control(deb: LockedDeb, path: Path) -> Deb822:
-    """What a package says of itself.
+    """The control data of the package in a file: its fields by name, such as "Depends".
 
-    Raises LockError for a file that is no package, or another one than its lock says: apt would
-    take a name that no package has for an expression, or for one to remove.
+    Raises LockError for a file that is no package, and for one with another name or version than
+    the lock says. apt must not see such a name: it would read one that no package has as an
+    expression, or as a package to remove.
     """
     with _opened(deb, path) as package:
-        found = package.debcontrol()
-        said = found.get("Package", ""), found.get("Version", "")
+        fields = package.debcontrol()
+        said = fields.get("Package", ""), fields.get("Version", "")
     if said != (deb.name, deb.version):
         raise LockError(
             f"{deb.filename} was locked as {deb.name} {deb.version}, it says "
             f"{shown(' '.join(said))}"
         )
-    return found
+    return fields
 
 
 @contextlib.contextmanager
 def files(deb: LockedDeb, path: Path) -> Iterator[tarfile.TarFile]:
-    """What a package installs, to be read from front to end.
+    """The archive of the files that a package installs. It can be read once, from front to end.
 
-    Raises LockError for a file that is no package, also while it is read.
+    Raises LockError for a file that is no package, also while the archive is being read.
     """
     with _opened(deb, path) as package, _content(package) as content:
         yield content
@@ -54,7 +55,10 @@ def files(deb: LockedDeb, path: Path) -> Iterator[tarfile.TarFile]:
 
 @contextlib.contextmanager
 def _opened(deb: LockedDeb, path: Path) -> Iterator[DebFile]:
-    """A package; LockError for what is damaged. An OSError with a number is the system's."""
+    """Open a package. Raises LockError for a damaged one, also while it is being read.
+
+    An OSError with a number comes from the system, such as a missing file, and is passed on.
+    """
     try:
         with DebFile(path) as package:
             yield package
@@ -66,6 +70,7 @@ def _opened(deb: LockedDeb, path: Path) -> Iterator[DebFile]:
 
 
 def _content(package: DebFile) -> tarfile.TarFile:
+    """The archive of a package's files, as a stream. Raises DebError if it has none."""
     name = next((n for n in package.getnames() if n.startswith("data.tar")), "")
     if not name:
         raise DebError("it has no content")

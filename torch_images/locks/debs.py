@@ -1,7 +1,7 @@
-"""Debian packages: the exact ones that a base is made of, each with its hash.
+"""Locks of Debian packages: each package of a base, with its version, size, path and hash.
 
-A package is named by the archive that has it ("debian", "debian-security") and its path there, so
-that any mirror of that archive, and its snapshots, can serve it.
+A lock names the archive that has a package ("debian", "debian-security") and the path there. Any
+mirror of that archive can serve it, and so can its snapshots.
 """
 
 from __future__ import annotations
@@ -40,7 +40,14 @@ _URI = re.compile(
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class LockedDeb:
-    """One binary package; `size` is in bytes, `path` is below the root of its archive."""
+    """One binary package.
+
+    `name`, `version`: as dpkg has them, such as "tini" and "0.19.0-1".
+    `archive`: the label of the archive that has it, such as "debian" or "debian-security".
+    `path`: below the root of that archive, such as "pool/main/t/tini/tini_0.19.0-1_amd64.deb".
+    `size`: bytes of the file.
+    `sha256`: of the file, 64 hexadecimal digits.
+    """
 
     name: str
     version: str
@@ -62,11 +69,17 @@ class LockedDeb:
 
 @dataclass(frozen=True, kw_only=True)
 class DebLock:
-    """The lock of a base: `system` such as "debian bookworm", and every package put into it.
+    """The content of a lock file of Debian packages.
 
-    `name` is the lock file's, without suffix. `image` is the pinned image that the packages are
-    added to, "" where they are all there is. `unlocked` marks a lock that a build resolved for
-    itself, or that was never resolved.
+    `name`: the file's name without suffix, such as "base-bookworm".
+    `date`: the day on which it was resolved (UTC).
+    `system`: distribution and codename, such as "debian bookworm"; for NVIDIA's compat package the
+        end of its repository's URL, such as "ubuntu2404/x86_64".
+    `request`: the names of the packages that were asked for, sorted.
+    `debs`: what was asked for and all that it depends on, sorted by name.
+    `image`: the image that the packages are added to, with tag and digest; "" for a base that
+        consists of these packages alone.
+    `unlocked`: whether a build resolved this lock for itself, or nobody has resolved it yet.
     """
 
     name: str
@@ -88,12 +101,12 @@ class DebLock:
         return self.date.strftime("%Y%m%dT235959Z")
 
     def versions(self) -> dict[str, str]:
-        """Version by name."""
+        """The version of each package, by its name."""
         return {deb.name: deb.version for deb in self.debs}
 
 
 def format_debs(lock: DebLock) -> str:
-    """The text of the lock file: sorted, the same for equal locks."""
+    """The text of the lock file. It is sorted, so that equal locks have equal texts."""
     header = {
         "date": lock.date.isoformat(),
         "system": lock.system,
@@ -108,7 +121,10 @@ def format_debs(lock: DebLock) -> str:
 
 
 def parse_debs(text: str, name: str) -> DebLock:
-    """Read the text of a lock with a name. Raises LockError for anything unexpected."""
+    """The lock that a text holds; `name` is the file's, without suffix.
+
+    Raises LockError, with file and line, for anything that `format_debs` does not write.
+    """
     keys = ("date", "system", "image", "request", "unlocked")
     header, entries = grammar.parse(text, name, keys)
     debs = []
@@ -134,17 +150,17 @@ def parse_debs(text: str, name: str) -> DebLock:
 
 
 def read_debs(path: Path) -> DebLock:
-    """Read a lock file. Raises LockError where it is missing or damaged."""
+    """The lock in a file. Raises LockError if the file is missing or damaged."""
     return parse_debs(grammar.read(path), path.stem)
 
 
 def parse_packages(text: str) -> tuple[LockedDeb, ...]:
-    """The packages in the output of scripts/print-packages.
+    """The packages in the output of scripts/print-packages, sorted by name.
 
-    Raises LockError for a package of no known index, or one whose index has no SHA-256.
+    Raises LockError if a package is from no index that the output lists, or has no SHA-256.
     """
     archives: dict[str, str] = {}
-    found = []
+    debs = []
     for line in text.splitlines():
         if index := _INDEX.fullmatch(line):
             archives[index["uri"]] = re.sub(r"[^a-z0-9]+", "-", index["label"].lower()).strip("-")
@@ -154,7 +170,7 @@ def parse_packages(text: str) -> tuple[LockedDeb, ...]:
             if not match or not root:
                 raise LockError(f"apt offers a package without index or SHA-256: {shown(line)}")
             name, version, _ = map(unquote, match["file"].split("_"))
-            found.append(
+            debs.append(
                 LockedDeb(
                     name=name,
                     version=version,
@@ -164,11 +180,11 @@ def parse_packages(text: str) -> tuple[LockedDeb, ...]:
                     sha256=match["sha256"],
                 )
             )
-    return tuple(sorted(found))
+    return tuple(sorted(debs))
 
 
 def changes(old: DebLock, new: DebLock) -> tuple[str, ...]:
-    """What differs between two locks of one base, a line for each package."""
+    """A line for each package that two locks of one base differ in, such as "tini 1 -> 2"."""
     before, after = old.versions(), new.versions()
     hashes = {deb.name: deb.sha256 for deb in old.debs}
     lines = [f"{name} {before[name]} removed" for name in sorted(before.keys() - after.keys())]

@@ -35,7 +35,12 @@ _LONGEST_VERSION = 80
 
 @dataclass(frozen=True)
 class Entry:
-    """One input: its size in bytes (0 for unknown), the file it is, and the line that pins it."""
+    """One locked input: the two lines that it takes in a lock file.
+
+    `size`: bytes of the file; 0 if unknown, which is written as "?".
+    `where`: what the file is: a file name, a path below an archive's root, or a URL.
+    `line`: the line that pins it, such as "numpy==2.3.5 --hash=sha256:...".
+    """
 
     size: int
     where: str
@@ -43,7 +48,7 @@ class Entry:
 
 
 def compose(header: Mapping[str, str], entries: Iterable[Entry]) -> str:
-    """The text of a lock file; headers without a value are left out."""
+    """The text of a lock file. Keys of the header whose value is "" are left out."""
     lines = [_WRITTEN, *(f"# {key}: {value}" for key, value in header.items() if value)]
     for entry in entries:
         lines += [f"# {entry.size or '?'} bytes, {entry.where}", entry.line]
@@ -53,10 +58,10 @@ def compose(header: Mapping[str, str], entries: Iterable[Entry]) -> str:
 def parse(
     text: str, name: str, keys: Collection[str] | None = None
 ) -> tuple[dict[str, str], list[Entry]]:
-    """Header and entries of a lock file; `keys` are those that its header may have, None for any.
+    """Header and entries of a lock file; `name` is the file's, without suffix.
 
-    Raises LockError with the file's name and line for anything else, and for a header without a
-    date.
+    `keys` are those that the header may have, None for any. Raises LockError, with file and line,
+    for any line that `compose` does not write, for another key, and for a header without a date.
     """
     header: dict[str, str] = {}
     entries: list[Entry] = []
@@ -87,14 +92,17 @@ def parse(
 
 
 def unlocked(header: Mapping[str, str], name: str) -> bool:
-    """Whether a header marks a lock as one that a build resolved. Raises LockError."""
+    """Whether the header says that a build resolved the lock for itself.
+
+    Raises LockError for any value but "yes".
+    """
     if header.get("unlocked", "yes") != "yes":
         raise damaged(name, "'unlocked' says neither yes nor nothing")
     return "unlocked" in header
 
 
 def check_once(names: Iterable[str], name: str) -> None:
-    """Raise LockError where a lock pins something twice."""
+    """Raise LockError if one of `names` occurs twice; `name` is the lock's."""
     twice = [each for each, count in Counter(names).items() if count > 1]
     if twice:
         raise damaged(name, f"{twice[0]} is there twice")
@@ -112,18 +120,21 @@ def is_version(text: str) -> bool:
 
 
 def unreadable(name: str, line: str, number: int | None = None) -> LockError:
-    """The error for a line that pins nothing."""
+    """The error for a line that pins no input; `number` is the line's, from 1."""
     return damaged(name, f"not a locked input: {shown(line)}", number)
 
 
 def damaged(name: str, problem: str, number: int | None = None) -> LockError:
-    """The error for a lock file that was not written by `invoke lock`."""
+    """The error for a lock file that `invoke lock` did not write; `number` is a line's, from 1."""
     where = f"locks/{name}.txt:{number}" if number else f"locks/{name}.txt"
     return LockError(f"{where}: {problem}", f"run `invoke lock --select {name}`")
 
 
 def read(path: Path) -> str:
-    """The text of a lock file. Raises LockError where it is missing, or no text of that size."""
+    """The text of a lock file.
+
+    Raises LockError if it is missing, no plain file, larger than 16 MiB, or not UTF-8.
+    """
     try:
         if path.exists() and not path.is_file():
             raise damaged(path.stem, "it is not a file")
@@ -143,7 +154,7 @@ def read(path: Path) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a lock file, whole or not at all. Raises LockError where something else is there."""
+    """Write a lock file, whole or not at all. Raises LockError if a folder has its name."""
     if path.is_dir():
         raise LockError(f"locks/{path.name} is a folder", "move it away")
     path.parent.mkdir(parents=True, exist_ok=True)

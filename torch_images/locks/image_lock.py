@@ -1,4 +1,4 @@
-"""The locks of an image: every input of it, pinned. `inputs.py` says which files there are."""
+"""The locks of one image: all its inputs, pinned. See config/lock_requests.py for their names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,13 @@ from torch_images.locks.sources import (
     parse_sources,
     read_sources,
 )
-from torch_images.locks.wheels import LockedWheel, WheelLock, format_lock, parse_lock, read_lock
+from torch_images.locks.wheels import (
+    LockedWheel,
+    WheelLock,
+    format_wheels,
+    parse_wheels,
+    read_wheels,
+)
 
 AnyLock = WheelLock | DebLock | SourceLock
 
@@ -134,7 +140,7 @@ class ImageLock:
         debs = (self.base, self.compat, self.extra_debs, self.tool_debs)
         wheels = (self.build, self.sbom, self.wheels, self.extra_wheels, self.tools, *self.unpacked)
         texts = {f"{lock.name}.txt": format_debs(lock) for lock in debs if lock}
-        texts |= {f"{lock.name}.txt": format_lock(lock) for lock in wheels if lock}
+        texts |= {f"{lock.name}.txt": format_wheels(lock) for lock in wheels if lock}
         sources = (self.sources, self.toolkit)
         texts |= {f"{lock.name}.txt": format_sources(lock) for lock in sources if lock}
         return dict(sorted(texts.items()))
@@ -188,17 +194,20 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
 
 
 def compat_versions(config: Config, folder: Path) -> dict[str, str]:
-    """The version of the locked compat library for each CUDA version, such as "580.95.05"."""
-    found = {}
+    """The version of the locked compat library by CUDA version, such as "580.95.05" for "13.0".
+
+    Raises LockError if a lock is missing, damaged, or does not pin exactly that package.
+    """
+    versions = {}
     for cuda in config.cudas:
         lock = _read_debs(compat_input(config, cuda), folder)
         complete.check_compat(lock)
-        found[cuda.version] = lock.debs[0].version.partition("-")[0]
-    return found
+        versions[cuda.version] = lock.debs[0].version.partition("-")[0]
+    return versions
 
 
 def with_locked_trees(spec: ImageSpec, lock: ImageLock) -> ImageSpec:
-    """An image whose trees are those of its lock, which may have a user's own in it."""
+    """The same image with the trees of its lock, one of which may be a user's own."""
     if not lock.sources:
         return spec
     torch, triton = (
@@ -209,7 +218,10 @@ def with_locked_trees(spec: ImageSpec, lock: ImageLock) -> ImageSpec:
 
 
 def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
-    """The locks of an image from what `ImageLock.texts` gave. Raises LockError if one is amiss."""
+    """The locks of an image from the texts that `ImageLock.texts` gives, by file name.
+
+    Raises LockError if they are not the locks of one image, or one is damaged or incomplete.
+    """
     named = {file.removesuffix(".txt"): text for file, text in texts.items()}
     # The lock of what a variant adds is named after the plain image's, and so comes second.
     base = sorted(name for name in named if name.startswith("base-"))
@@ -230,28 +242,28 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
     tool_wheels = next((name for name in tools if "-py" in name), None)
     tool_debs = next((name for name in tools if "-py" not in name), None)
     lock = ImageLock(
-        wheels=parse_lock(named[wheels[0]], wheels[0]),
+        wheels=parse_wheels(named[wheels[0]], wheels[0]),
         base=parse_debs(named[base[0]], base[0]),
-        build=parse_lock(named["tools-build"], "tools-build"),
-        sbom=parse_lock(named["tools-sbom"], "tools-sbom"),
+        build=parse_wheels(named["tools-build"], "tools-build"),
+        sbom=parse_wheels(named["tools-sbom"], "tools-sbom"),
         compat=parse_debs(named[compat], compat) if compat else None,
-        extra_wheels=parse_lock(named[wheels[1]], wheels[1]) if wheels[1:] else None,
+        extra_wheels=parse_wheels(named[wheels[1]], wheels[1]) if wheels[1:] else None,
         extra_debs=parse_debs(named[base[1]], base[1]) if base[1:] else None,
         sources=parse_sources(named[source], source) if source else None,
-        tools=parse_lock(named[tool_wheels], tool_wheels) if tool_wheels else None,
+        tools=parse_wheels(named[tool_wheels], tool_wheels) if tool_wheels else None,
         tool_debs=parse_debs(named[tool_debs], tool_debs) if tool_debs else None,
         toolkit=parse_sources(named[toolkit], toolkit) if toolkit else None,
-        unpacked=tuple(parse_lock(named[name], name) for name in unpacked),
+        unpacked=tuple(parse_wheels(named[name], name) for name in unpacked),
     )
     _check_complete(lock)
     return lock
 
 
 def update(path: Path, lock: AnyLock) -> bool:
-    """Write a lock file; where nothing but the date differs the old one stays.
+    """Write a lock file, unless the old one differs in nothing but its date.
 
-    Returns whether the file changed. Raises LockError, and writes nothing, for a lock that is not
-    complete or could not be read again: what it holds was said by indexes and archives.
+    Returns whether the file changed. Raises LockError, and writes nothing, if the lock is not
+    complete or could not be read again: its content comes from indexes and archives.
     """
     text = _format(lock, lock.date)
     if _format(_parse(lock, text), lock.date) != text:
@@ -266,30 +278,30 @@ def update(path: Path, lock: AnyLock) -> bool:
 
 
 def read_date(path: Path) -> dt.date:
-    """The date of any lock file. Raises LockError where it is missing or damaged."""
+    """The date of a lock file of any kind. Raises LockError if it is missing or damaged."""
     return dt.date.fromisoformat(grammar.parse(grammar.read(path), path.stem)[0]["date"])
 
 
 def _format(lock: AnyLock, date: dt.date) -> str:
-    """The text of any lock, as of a date."""
+    """The text of a lock of any kind, with another date."""
     if isinstance(lock, DebLock):
         return format_debs(replace(lock, date=date))
     if isinstance(lock, SourceLock):
         return format_sources(replace(lock, date=date))
-    return format_lock(replace(lock, date=date))
+    return format_wheels(replace(lock, date=date))
 
 
 def _parse(lock: AnyLock, text: str) -> AnyLock:
-    """The lock of the same kind that a text is."""
+    """The lock that a text holds, of the same kind as `lock`."""
     if isinstance(lock, DebLock):
         return parse_debs(text, lock.name)
     if isinstance(lock, SourceLock):
         return parse_sources(text, lock.name)
-    return parse_lock(text, lock.name)
+    return parse_wheels(text, lock.name)
 
 
 def _check_resolved(lock: AnyLock) -> None:
-    """Raise LockError unless a lock by itself has what it was asked for."""
+    """Raise LockError unless a lock, taken by itself, has what it was asked for."""
     if isinstance(lock, DebLock):
         complete.check_debs(lock)
     elif isinstance(lock, WheelLock):
@@ -330,9 +342,10 @@ def _beyond(
     wheels: WheelLock,
     debs: DebLock,
 ) -> tuple[WheelLock | None, DebLock | None]:
-    """What two locks, of wheels and packages, have beyond the plain image's; None for no lock.
+    """What two wider locks have beyond those of the plain image; None where there is no wider lock.
 
-    What they replace counts, too.
+    `wider` are the requests of a lock of wheels and one of packages; `wheels` and `debs` are the
+    plain image's. A wheel that replaces one of the plain image is part of the result.
     """
     more_wheels = more_debs = None
     if wider[0]:
@@ -350,7 +363,7 @@ def _beyond(
 
 
 def _read(item: LockRequest, folder: Path) -> WheelLock:
-    lock = read_lock(item.path(folder))
+    lock = read_wheels(item.path(folder))
     _check(item, lock.request)
     return lock
 
@@ -368,7 +381,7 @@ def _read_sources(item: LockRequest, folder: Path) -> SourceLock:
 
 
 def _check(item: LockRequest, locked: tuple[str, ...]) -> None:
-    """Raise LockError unless a lock is of what is asked for."""
+    """Raise LockError unless a lock was resolved for what is asked for now."""
     if tuple(sorted(locked)) == item.request:
         return
     raise LockError(

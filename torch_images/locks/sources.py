@@ -1,6 +1,6 @@
-"""Source trees and archives: the exact ones that a build compiles, or compiles with.
+"""Locks of source trees and archives: what a build compiles, and what it compiles with.
 
-A tree is pinned by its commit, which covers its submodules; an archive by its SHA-256.
+A tree is pinned by its commit, which covers its submodules. An archive is pinned by its SHA-256.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ _URL = re.compile(r"https?://[^\s/?#]+/(?:[^\s?#]*/)?[A-Za-z0-9][A-Za-z0-9._+-]{
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class LockedTree:
-    """A tree of a repository; `version` is the one that its files say."""
+    """A tree of a git repository.
+
+    `name`: "torch" or "triton".
+    `version`: what the tree's own files say, such as "2.12.0a0".
+    `repository`: the URL to clone it from.
+    `commit`: 40 hexadecimal digits.
+    """
 
     name: str
     version: str
@@ -41,7 +47,14 @@ class LockedTree:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class LockedArchive:
-    """A file at a URL; `size` is in bytes."""
+    """A file at a URL.
+
+    `name`: what it holds, such as "llvm" or "cuda_nvcc".
+    `version`: as its publisher writes it, which need not be a version as PEP 440 has it.
+    `url`: where it was found; its last part is a plain file name.
+    `size`: bytes of the file.
+    `sha256`: of the file, 64 hexadecimal digits.
+    """
 
     name: str
     version: str
@@ -62,10 +75,16 @@ class LockedArchive:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceLock:
-    """The content of a lock file; `name` is the file's, without suffix.
+    """The content of a lock file of sources.
 
-    `unlocked` marks one that a build resolved for itself, or that a user's own tree is part of.
-    In an image, `build` identifies what images.yaml tells the builds of the trees.
+    `name`: the file's name without suffix, such as "source-fork" or "toolkit-cu128".
+    `date`: the day on which it was resolved (UTC).
+    `request`: what was asked for, such as "torch@<commit>" or "cuda_nvcc".
+    `trees`: the source trees, sorted by name; () in the lock of a compiler.
+    `archives`: the files that are needed beside them, sorted by name.
+    `unlocked`: whether a build resolved a part of it for itself, or a user gave an own tree.
+    `build`: in the lock of an image, `Source.build`: the SHA-256 of what images.yaml tells the
+        builds of the trees. "" in locks/.
     """
 
     name: str
@@ -82,12 +101,12 @@ class SourceLock:
         return hashlib.sha256(format_sources(self).encode()).hexdigest()
 
     def tree(self, name: str) -> LockedTree:
-        """The tree with a name."""
+        """The tree with a name, "torch" or "triton". Raises StopIteration if there is none."""
         return next(tree for tree in self.trees if tree.name == name)
 
 
 def format_sources(lock: SourceLock) -> str:
-    """The text of the lock file: sorted, the same for equal locks."""
+    """The text of the lock file. It is sorted, so that equal locks have equal texts."""
     header = {
         "date": lock.date.isoformat(),
         "request": " ".join(sorted(lock.request)),
@@ -100,7 +119,10 @@ def format_sources(lock: SourceLock) -> str:
 
 
 def parse_sources(text: str, name: str) -> SourceLock:
-    """Read the text of a lock with a name. Raises LockError for anything unexpected."""
+    """The lock that a text holds; `name` is the file's, without suffix.
+
+    Raises LockError, with file and line, for anything that `format_sources` does not write.
+    """
     header, entries = grammar.parse(text, name, ("date", "request", "unlocked", "build"))
     trees, archives = [], []
     for entry in entries:
@@ -128,12 +150,12 @@ def parse_sources(text: str, name: str) -> SourceLock:
 
 
 def read_sources(path: Path) -> SourceLock:
-    """Read a lock file. Raises LockError where it is missing or damaged."""
+    """The lock in a file. Raises LockError if the file is missing or damaged."""
     return parse_sources(grammar.read(path), path.stem)
 
 
 def locked_trees(source: Source) -> tuple[LockedTree, ...]:
-    """The trees of a source, as images.yaml pins them."""
+    """The trees of a source as images.yaml pins them; () for one that is not compiled."""
     return tuple(
         LockedTree(name=name, version=tree.version, repository=tree.repository, commit=tree.commit)
         for name, tree in (("torch", source.torch), ("triton", source.triton))

@@ -1,7 +1,7 @@
-"""Wheels: the exact ones that a build may use, one hash each.
+"""Locks of wheels: each wheel that a build may use, with its version, file name, size and hash.
 
-Their lock is a requirements file, so `uv pip install --require-hashes` reads it as it is. Each
-wheel's file name and size stand in the comment above it.
+Such a lock is also a requirements file, which `uv pip install --require-hashes` reads unchanged.
+The comment above each requirement has the wheel's size and file name.
 """
 
 from __future__ import annotations
@@ -43,9 +43,13 @@ _FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!~-]{0,250}\.whl")
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class LockedWheel:
-    """One wheel; `name` is normalised as in PEP 503, `size` is in bytes.
+    """One wheel.
 
-    `filename` is a file name without a folder.
+    `name`: the project's name, normalised as in PEP 503, such as "nvidia-nccl-cu12".
+    `version`: as PEP 440 has it, such as "2.27.5" or "2.10.0+cu128".
+    `filename`: without a folder, such as "triton-3.6.0-cp311-cp311-linux_x86_64.whl".
+    `size`: bytes of that file; 0 if unknown.
+    `sha256`: of that file, 64 hexadecimal digits.
     """
 
     name: str
@@ -56,7 +60,7 @@ class LockedWheel:
 
     @property
     def of_cuda(self) -> bool:
-        """Whether it is one of NVIDIA's libraries."""
+        """Whether it is one of NVIDIA's packages, by its name."""
         return self.name.startswith(("nvidia-", "cuda-"))
 
     @property
@@ -67,10 +71,13 @@ class LockedWheel:
 
 @dataclass(frozen=True, kw_only=True)
 class WheelLock:
-    """The content of a lock file; `name` is the file's, without suffix.
+    """The content of a lock file of wheels.
 
-    `date` is the day on which it was resolved (UTC), `request` what was asked for; the wheels are
-    that and all it requires.
+    `name`: the file's name without suffix, such as "wheel-cu130-py311".
+    `date`: the day on which it was resolved (UTC).
+    `python`: the version of Python that the wheels are for, such as "3.11".
+    `request`: the requirements that were asked for, sorted, such as "torch==2.11.0".
+    `wheels`: what was asked for and all that it requires, sorted by name.
     """
 
     name: str
@@ -82,7 +89,7 @@ class WheelLock:
     @property
     def digest(self) -> str:
         """SHA-256 of the lock's text, in hexadecimal."""
-        return hashlib.sha256(format_lock(self).encode()).hexdigest()
+        return hashlib.sha256(format_wheels(self).encode()).hexdigest()
 
     @property
     def size(self) -> int:
@@ -94,8 +101,8 @@ class WheelLock:
         return {wheel.name: wheel.version for wheel in self.wheels}
 
 
-def format_lock(lock: WheelLock) -> str:
-    """The text of the lock file: sorted, the same for equal locks."""
+def format_wheels(lock: WheelLock) -> str:
+    """The text of the lock file. It is sorted, so that equal locks have equal texts."""
     header = {
         "date": lock.date.isoformat(),
         "python": lock.python,
@@ -106,8 +113,11 @@ def format_lock(lock: WheelLock) -> str:
     )
 
 
-def parse_lock(text: str, name: str) -> WheelLock:
-    """Read the text of a lock with a name. Raises LockError for anything unexpected."""
+def parse_wheels(text: str, name: str) -> WheelLock:
+    """The lock that a text holds; `name` is the file's, without suffix.
+
+    Raises LockError, with file and line, for anything that `format_wheels` does not write.
+    """
     header, entries = grammar.parse(text, name, ("date", "python", "request"))
     python = header.get("python", "")
     if not _PYTHON.fullmatch(python):
@@ -138,9 +148,9 @@ def parse_lock(text: str, name: str) -> WheelLock:
     )
 
 
-def read_lock(path: Path) -> WheelLock:
-    """Read a lock file. Raises LockError where it is missing or damaged."""
-    return parse_lock(grammar.read(path), path.stem)
+def read_wheels(path: Path) -> WheelLock:
+    """The lock in a file. Raises LockError if the file is missing or damaged."""
+    return parse_wheels(grammar.read(path), path.stem)
 
 
 def resolve(
@@ -154,11 +164,13 @@ def resolve(
     constraints: tuple[str, ...] = (),
     alone: bool = False,
 ) -> WheelLock:
-    """Resolve requirements to one wheel each, for x86-64 Linux and this version of Python.
+    """Resolve requirements, and what they require, to one wheel each. uv decides which.
 
-    `constraints` say which versions packages have if they are needed; `alone` leaves out what the
-    wheels themselves require. Raises NetworkError when the index cannot be reached and LockError
-    when there is no solution.
+    The wheels are for x86-64 Linux with the glibc of GLIBC or newer, and for `python`, such as
+    "3.11". `constraints`, such as "numpy==2.3.5", fix the version of a package if it is needed.
+    With `alone`, what the wheels themselves require is left out. `name` and `date` are those of the
+    lock. Raises NetworkError if the index cannot be reached, and LockError if there is no solution
+    or the index gives no SHA-256.
     """
     import uv
 
@@ -200,7 +212,7 @@ def resolve(
 
 @functools.cache
 def wheel_tags(python: str) -> tuple[Tag, ...]:
-    """The tags of wheels that install on the bases, best first."""
+    """The tags of wheels that install on every base with a Python such as "3.11", best first."""
     version = tuple(int(part) for part in python.split("."))
     glibcs = [f"manylinux_{GLIBC[0]}_{minor}_x86_64" for minor in range(GLIBC[1], 4, -1)]
     legacy = {17: "manylinux2014_x86_64", 12: "manylinux2010_x86_64", 5: "manylinux1_x86_64"}
@@ -218,7 +230,7 @@ def wheel_tags(python: str) -> tuple[Tag, ...]:
 def best_wheel(filenames: tuple[str, ...], python: str) -> str | None:
     """The file that an installer takes: best tag, then highest build number; None if none fits."""
     rank = _rank(python)
-    found = []
+    fitting = []
     for filename in filenames:
         try:
             _, _, build, tags = parse_wheel_filename(filename)
@@ -226,25 +238,25 @@ def best_wheel(filenames: tuple[str, ...], python: str) -> str | None:
             continue
         places = [rank[tag] for tag in tags if tag in rank]
         if places:
-            found.append((max(places), build, filename))
-    return max(found)[2] if found else None
+            fitting.append((max(places), build, filename))
+    return max(fitting)[2] if fitting else None
 
 
 @functools.cache
 def _rank(python: str) -> Mapping[Tag, int]:
-    """The place of each tag among those that install; the best one has the highest."""
-    return {tag: workspace for workspace, tag in enumerate(reversed(wheel_tags(python)))}
+    """The rank of each tag that installs, from 0; the best one has the highest."""
+    return {tag: rank for rank, tag in enumerate(reversed(wheel_tags(python)))}
 
 
 def _unfit(filename: str, name: str, version: str, python: str) -> str:
-    """Why a file name is not that of a wheel that installs; "" for one that does."""
+    """Why a file name is not one of this wheel that installs on `python`; "" if it is."""
     if not _FILENAME.fullmatch(filename):
         return f"{name} has a file name that is not one of a wheel"
     try:
-        found, release, _, _ = parse_wheel_filename(filename)
+        project, release, _, _ = parse_wheel_filename(filename)
     except ValueError:
         return f"{filename} is not the name of a wheel"
-    if (found, release) != (name, Version(version)):
+    if (project, release) != (name, Version(version)):
         return f"{filename} is not a wheel of {name} {version}"
     if best_wheel((filename,), python) is None:
         return f"{filename} is not a wheel for Python {python} on x86-64"
@@ -256,7 +268,10 @@ def _filename(url: str) -> str:
 
 
 def _pick(package: dict[str, Any], python: str) -> dict[str, Any]:
-    """The wheel to install of one package of a pylock.toml (PEP 751)."""
+    """The wheel to install of one package of a pylock.toml (PEP 751).
+
+    Raises LockError if no wheel fits, or if the index gave no SHA-256 for the one that does.
+    """
     wheels = {
         _filename(wheel["url"]): wheel for wheel in package.get("wheels", []) if "url" in wheel
     }
@@ -266,17 +281,20 @@ def _pick(package: dict[str, Any], python: str) -> dict[str, Any]:
             f"{package['name']} {package['version']} has no wheel for Python {python} on x86-64",
             "choose another version in images.yaml",
         )
-    found: dict[str, Any] = wheels[filename]
-    if "sha256" not in found.get("hashes", {}):
+    wheel: dict[str, Any] = wheels[filename]
+    if "sha256" not in wheel.get("hashes", {}):
         raise LockError(
             f"the package index gives no SHA-256 for {filename}",
             "name an index that does in UV_DEFAULT_INDEX",
         )
-    return found
+    return wheel
 
 
 def _size(url: str, network: Network) -> int:
-    """Bytes of a file, asked of its server: indexes need not state sizes (PEP 700)."""
+    """Bytes of a file at a URL, asked of its server, since indexes need not state sizes (PEP 700).
+
+    Raises NetworkError.
+    """
     import requests
 
     try:

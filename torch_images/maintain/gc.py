@@ -18,7 +18,7 @@ from torch_images.build import labels
 from torch_images.build.plan import CANDIDATE
 from torch_images.build.render import is_context
 from torch_images.errors import UsageError
-from torch_images.host.cache import mark
+from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import OurImage
 from torch_images.host.runner import Runner
@@ -26,11 +26,6 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.parent import PARENT_IMAGES
 from torch_images.verify.reproduce import ORIGINAL
 
-# The parts of the cache whose members stand for themselves, see the modules that fill them.
-_PARTS = (
-    *("archive-sets", "archives", "bases", "compat", "debs"),
-    *("parents", "layers", "sources", "tools"),
-)
 # Their names end in a hash. The folder is the user's choice, and may hold what is not ours.
 _OURS = re.compile(r"(?:.+-)?[0-9a-f]{16,64}(?:\.deb)?|\.making-.+")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -114,7 +109,7 @@ def images(engine: Engine) -> tuple[Item, ...]:
 def cache(folder: Path) -> tuple[Item, ...]:
     """What this user's cache holds."""
     found = []
-    for part in _PARTS:
+    for part in Part:
         for path in sorted([*(folder / part).glob("[!.]*"), *(folder / part).glob(".making-*")]):
             if path.is_symlink() or not _OURS.fullmatch(path.name):
                 continue

@@ -24,10 +24,6 @@ from torch_images.publish import tag_rules
 
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
 _BRANCH = re.compile(r"[0-9]{3}")
-# nvmlBrandType_t: GeForce, and NVIDIA, which data-centre GPUs answer. The note of every compat
-# library seen lists the second and not the first.
-_GEFORCE, _OTHER = 5, 14
-_COMPAT_BRANDS = (1, 2, 7, 8, 9, 10, 11, 12, 13, 14)
 # What people ask for and no image serves (https://developer.nvidia.com/cuda-gpus).
 _OLDER = {
     **dict.fromkeys(("T4", "RTX 2080", "RTX 2070", "RTX 2060", "RTX 8000", "TITAN RTX"), "7.5"),
@@ -72,7 +68,7 @@ def find_gpu(config: Config, named: str) -> Gpu:
         capability = Capability.parse(named.strip())
     except ValueError:
         return _by_name(config, named)
-    served = [a for a in config.architectures if _runs(a.capability, capability)]
+    served = [a for a in config.architectures if capability.runs(a.capability)]
     if not served:
         known = ", ".join(config.names("arch"))
         raise UsageError(
@@ -193,12 +189,12 @@ def judge(
         c.version: rules.Release(c.version, c.driver, c.floor, c.repository) for c in config.cudas
     }
     image = releases.pop(cuda.version)
-    device = rules.Device(gpu.name, _GEFORCE if gpu.geforce else _OTHER)
+    device = rules.Device(gpu.name, rules.GEFORCE if gpu.geforce else rules.NVIDIA)
     host = rules.Host(driver=driver, library="libcuda.so.1", nodes=True, devices=(device,))
     library = None
     if compat:
         own = int(compat.partition(".")[0])
-        note = rules.Note((*cuda.compat, own), _COMPAT_BRANDS)
+        note = rules.Note((*cuda.compat, own), rules.COMPAT_BRANDS)
         library = rules.Library("/opt/cuda-compat", compat, note)
     choice = rules.choose(host, image, library, tuple(releases.values()))
     natively = rules.newer_or_equal(driver, cuda.driver)
@@ -248,11 +244,6 @@ def _within(short: list[str], words: list[str]) -> bool:
     """Whether words contain others, side by side."""
     count = len(short)
     return any(words[i : i + count] == short for i in range(len(words) - count + 1))
-
-
-def _runs(code: Capability, gpu: Capability) -> bool:
-    """Whether a GPU runs machine code: of its own major version, not of a later minor one."""
-    return code.major == gpu.major and code.minor <= gpu.minor
 
 
 def _rules() -> Any:

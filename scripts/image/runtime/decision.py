@@ -13,7 +13,8 @@ HOST, COMPAT, TOOLKIT, NONE = "host", "compat", "toolkit", "none"
 AUTO, ON, OFF = "auto", "on", "off"
 MODES = (AUTO, ON, OFF)
 
-# nvmlBrandType_t, nvml.h. A compat library's own list of devices has the same numbers.
+# What GPUs are sold as: nvmlBrandType_t of nvml.h, in the words of messages. The list of devices in
+# a compat library's note has the same numbers.
 BRANDS = {
     0: "unknown brand",
     1: "Quadro",
@@ -33,6 +34,10 @@ BRANDS = {
     15: "GeForce RTX",
     16: "Titan RTX",
 }
+# GeForce, and what data-centre GPUs answer.
+GEFORCE, NVIDIA = 5, 14
+# The brands in the note of every compat library seen, such as 570.211.01 and 580.95.05.
+COMPAT_BRANDS = (1, 2, 7, 8, 9, 10, 11, 12, 13, 14)
 
 NO_DEVICE, TOO_OLD, MISMATCH, NOT_ON_DEVICE = 100, 35, 803, 804
 BROKEN = -1  # the library cannot even be loaded

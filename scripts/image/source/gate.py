@@ -1,7 +1,7 @@
-"""Is a compiled wheel what was asked for? Its features, machine code, commit and CUDA version.
+"""Checks that a compiled wheel of torch has the features, code, commit and CUDA version asked for.
 
-A missing library makes CMake switch a feature off with no more than a line in its log, so the files
-themselves are looked at. What shows a feature in them is in features.json.
+If a library is missing, CMake switches a feature off with one line in its log. So these checks read
+the wheel's files. features.json says by what text in which library a feature is recognised.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _OFF = re.compile(r"\boff\b|not found|could not|disabl|cannot|without|unable", r
 
 
 def problems(recipe: Mapping[str, Any], files: Path, log: str, tools: Path) -> Iterator[str]:
-    """Everything in which an unpacked wheel of torch is not what its recipe says.
+    """A message for each way in which an unpacked wheel of torch is not what its recipe says.
 
-    `log` is what its build printed, `tools` the folder with NVIDIA's cuobjdump.
+    `recipe` is what torch_images/build/compile_recipe.py writes, `files` the folder of the unpacked
+    wheel, `log` the output of its build, `tools` the folder with NVIDIA's cuobjdump.
     """
     evidence = json.loads(Path(__file__).with_name("features.json").read_text())
     for feature in recipe["features"]:
@@ -40,7 +41,7 @@ def problems(recipe: Mapping[str, Any], files: Path, log: str, tools: Path) -> I
 
 
 def shows(folder: Path, feature: Mapping[str, str]) -> bool:
-    """Whether a library has the text that shows a feature."""
+    """Whether the library that `feature`, an entry of features.json, names has its text."""
     path = folder / feature["library"]
     if not path.is_file():
         return False
@@ -49,7 +50,7 @@ def shows(folder: Path, feature: Mapping[str, str]) -> bool:
 
 
 def switched_off(feature: str, option: str, log: str) -> str:
-    """The line of a build's log that switched a feature off; "" if none is found."""
+    """The line of a build's log that says a feature was switched off; "" if there is none."""
     words = {feature.replace("-", ""), option.removeprefix("USE_").replace("_", "").lower()}
     for line in log.splitlines():
         plain = re.sub(r"[-_ ]", "", line).lower()
@@ -60,19 +61,19 @@ def switched_off(feature: str, option: str, log: str) -> str:
 
 def _versions(recipe: Mapping[str, Any], path: Path) -> Iterator[str]:
     text = path.read_text() if path.exists() else ""
-    found = dict(re.findall(r"^(\w+)(?:: [^=]+)? = ['\"]([^'\"]*)['\"]", text, re.MULTILINE))
+    stated = dict(re.findall(r"^(\w+)(?:: [^=]+)? = ['\"]([^'\"]*)['\"]", text, re.MULTILINE))
     wanted = {
         "__version__": recipe["version"],
         "git_version": recipe["commit"],
         "cuda": recipe["cuda"],
     }
     for name, value in wanted.items():
-        if found.get(name) != value:
-            yield f"torch.version.{name.strip('_')} is {found.get(name)}, asked for was {value}"
+        if stated.get(name) != value:
+            yield f"torch.version.{name.strip('_')} is {stated.get(name)}, asked for was {value}"
 
 
 def _code(arches: list[str], library: Path, tools: Path) -> Iterator[str]:
-    """What is wrong with the machine code of a library."""
+    """A message for each target that a library lacks, or has unasked; cuobjdump lists them."""
     wanted = {Capability.parse(arch.removesuffix("+PTX")) for arch in arches}
     virtual = {Capability.parse(arch[:-4]) for arch in arches if arch.endswith("+PTX")}
     for kind, expected in (("elf", wanted), ("ptx", virtual)):

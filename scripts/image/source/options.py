@@ -1,7 +1,7 @@
 """Which names a source tree reads as options of its build.
 
-PyTorch hands every variable that looks like an option to CMake, whether anything reads it or not,
-so a misspelt one changes nothing and says nothing.
+PyTorch hands every variable that looks like an option to CMake, whether anything reads it or not.
+So a misspelt option changes nothing, without a message.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _CONVENTIONS = re.compile(r"CMAKE_\w+|CC|CXX|C(?:XX)?FLAGS|LDFLAGS|CUDAHOSTCXX|\
 
 
 def read_by(tree: Path) -> frozenset[str]:
-    """The names that the build of a tree reads: its own files, not those of its submodules."""
-    found: set[str] = set()
+    """The names that the build files of a tree read, those of its submodules left out."""
+    names: set[str] = set()
     for path in _build_files(tree):
         text = path.read_text(errors="replace")
         if path.suffix == ".py":
-            found.update(_PYTHON.findall(text))
+            names.update(_PYTHON.findall(text))
         else:
             text = re.sub(r"#.*", "", text)
-            found.update(name for groups in _CMAKE.findall(text) for name in groups if name)
-    return frozenset(found)
+            names.update(name for groups in _CMAKE.findall(text) for name in groups if name)
+    return frozenset(names)
 
 
 def unread(names: Iterable[str], tree: Path) -> list[str]:
-    """Those of `names` that nothing in a tree reads."""
+    """Those of `names` that nothing in a tree reads, in their order."""
     known = read_by(tree)
     return [n for n in names if n not in known and not _CONVENTIONS.fullmatch(n)]
 

@@ -1,7 +1,7 @@
-"""A wheel as its build left it -> one that finds NVIDIA's libraries, with the same bytes each time.
+"""A wheel as its build left it -> a wheel that finds NVIDIA's libraries, with reproducible bytes.
 
-Libraries look for what they need where the packages of the image have it; the wheel is packed in a
-fixed order, with fixed times and modes.
+The search paths of its libraries lead to the packages of the image. The wheel is packed in a fixed
+order, with fixed times and modes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FROM_THE_HOST = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
-    """Unpack a wheel below a folder; the folder that has its files."""
+    """Unpack a wheel below a new folder. Returns the folder with its files."""
     folder.mkdir(parents=True)
     _python("-m", "wheel", "unpack", "--dest", str(folder), str(wheel))
     [files] = folder.iterdir()
@@ -25,7 +25,7 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def pack(files: Path, folder: Path) -> Path:
-    """Pack what `unpack` gave; the wheel. Its times are SOURCE_DATE_EPOCH."""
+    """Pack the folder that `unpack` returned; times are SOURCE_DATE_EPOCH. Returns the wheel."""
     for path in files.rglob("*"):
         if not path.is_symlink():
             executable = path.is_dir() or path.stat().st_mode & 0o100
