@@ -166,9 +166,12 @@ def test_another_report_is_not_used(
         verified(**changes)
 
 
-def test_a_check_that_changes_makes_old_reports_worthless(root: Path, tmp_path: Path) -> None:
+def test_a_check_that_changes_makes_old_reports_worthless(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each file counts that is run against an image: by its name and its content."""
-    for folder in ("tests/image", "tests/container", "torch_images"):
+    monkeypatch.setattr("torch_images.verify.verify.PACKAGE", tmp_path / "torch_images")
+    for folder in ("tests/image", "tests/container", "scripts/bench", "torch_images"):
         shutil.copytree(
             root / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
         )
@@ -177,6 +180,7 @@ def test_a_check_that_changes_makes_old_reports_worthless(root: Path, tmp_path: 
         "tests/image/test_files.py",
         "tests/container/test_arch.py",
         "tests/container/pytest.ini",
+        "scripts/bench/cases.py",
         "torch_images/arch.py",
     ):
         with (tmp_path / name).open("a") as file:
