@@ -30,7 +30,10 @@ from torch_images.project import locks_folder
 # Modules of the second lane. They may give images only names that no module of the first lane
 # gives them: two builds of one name would get in each other's way.
 SECOND = frozenset(
-    {"test_account", "test_compat", "test_compiled", "test_derived", "test_push", "test_start"}
+    {
+        *("test_account", "test_compat", "test_compiled", "test_derived"),
+        *("test_installed_command", "test_push", "test_start"),
+    }
 )
 
 
