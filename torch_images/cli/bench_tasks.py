@@ -57,10 +57,10 @@ def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: 
 )
 def bench_report(c: Context, result: str, output: str = "") -> None:
     """Write the report and the plots of a result."""
-    from torch_images.bench import results as stage
+    from torch_images.bench.results import read
 
     folder = Path(output) if output else Path(result).parent
-    stage.read(Path(result))
+    read(Path(result))
     _write(Path(result).read_text(), folder)
 
 
@@ -77,12 +77,12 @@ def bench_compare(c: Context, first: str, second: str, json: bool = False) -> No
     """Two results side by side, and which differences are more than chance."""
     from dataclasses import asdict
 
-    from torch_images.bench import results as stage
+    from torch_images.bench.results import compare, compared, read
 
-    a, b = (stage.read(_path(word)) for word in (first, second))
-    found = stage.compare(a, b)
-    rows = [{**asdict(d), "ratio": d.ratio, "verdict": d.verdict} for d in found]
-    print(verb.as_json(rows) if json else stage.compared(a, b, found))
+    a, b = (read(_path(word)) for word in (first, second))
+    differences = compare(a, b)
+    rows = [{**asdict(d), "ratio": d.ratio, "verdict": d.verdict} for d in differences]
+    print(verb.as_json(rows) if json else compared(a, b, differences))
 
 
 def _cases() -> list[Path]:
@@ -116,18 +116,18 @@ def _write(text: str, folder: Path, *, keep: bool = False) -> None:
 
     Raises UsageError as `_require_ours` does, and for a folder that cannot be written.
     """
-    from torch_images.bench import results as stage
     from torch_images.bench.plots import plots
+    from torch_images.bench.results import markdown, read
     from torch_images.host import outputs
 
-    references = [stage.read(path) for path in sorted(REFERENCE.glob("*.json"))]
+    references = [read(path) for path in sorted(REFERENCE.glob("*.json"))]
     with outputs.saying(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".torch-images-") as scratch:
             made = Path(scratch)
             (made / RESULT).write_text(text)
-            found = stage.read(made / RESULT)
-            (made / REPORT).write_text(stage.markdown(found, references, plots(found, made)))
+            measured = read(made / RESULT)
+            (made / REPORT).write_text(markdown(measured, references, plots(measured, made)))
             if not keep:
                 (made / RESULT).unlink()
             files = sorted(made.iterdir())

@@ -42,7 +42,7 @@ def matrix(
     registry: str = "",
 ) -> None:
     """Print every image of images.yaml by its identifier."""
-    from torch_images.config import matrix as images
+    from torch_images.config import matrix
 
     config = verb.config()
     if excluded:
@@ -50,7 +50,7 @@ def matrix(
             axes = {axis: getattr(rule, axis) for axis in _AXES_HELP}
             print(", ".join(f"{k} {v}" for k, v in axes.items() if v) + f": {rule.reason}")
         return
-    specs = images.select(config, select)
+    specs = matrix.select(config, select)
     names = dict.fromkeys(specs, "")
     if unpublished:
         from torch_images.publish import push
@@ -59,11 +59,11 @@ def matrix(
         where = verb.namespace(config, registry)
         names = dict(push.unpublished(config, specs, where, lookup=lookup, workspace=workspace))
     if json:
-        found = [
-            {**images.describe(spec), **({"reference": name} if name else {})}
+        listed = [
+            {**matrix.describe(spec), **({"reference": name} if name else {})}
             for spec, name in names.items()
         ]
-        print(verb.as_json({"image": found}))
+        print(verb.as_json({"image": listed}))
         return
     width = max((len(spec.id) for spec in names), default=0)
     specs = tuple(names)
@@ -119,8 +119,9 @@ def lock(
     from torch_images.cli import report
     from torch_images.config.lock_requests import inputs
     from torch_images.errors import TorchImagesError
-    from torch_images.fetch import update as relock
     from torch_images.fetch.apt import Resolver
+    from torch_images.fetch.update import Finding, require, resolve_input
+    from torch_images.fetch.update import check as check_input
     from torch_images.host.runner import Runner
     from torch_images.host.setup import can_bootstrap
     from torch_images.locks.image_lock import update
@@ -136,23 +137,23 @@ def lock(
         engine=verb.engine() if images else None,
         mirrors=verb.mirrors(mirror),
     )
-    findings: list[relock.Finding] = []
+    findings: list[Finding] = []
     problem: TorchImagesError | None = None
     for item in chosen:
         try:
             if check:
-                findings += relock.check(item, workspace.locks, resolver, workspace.cache)
+                findings += check_input(item, workspace.locks, resolver, workspace.cache)
             else:
-                found = relock.resolve_input(item, workspace.locks, resolver, workspace.cache)
-                changed = update(item.path(workspace.locks), found)
-                print(report.locked(item.name, found, changed=changed))
+                resolved = resolve_input(item, workspace.locks, resolver, workspace.cache)
+                changed = update(item.path(workspace.locks), resolved)
+                print(report.locked(item.name, resolved, changed=changed))
         except TorchImagesError as error:  # the other inputs are none the worse for it
             print(verb.red(f"{item.name}: {error}"), file=sys.stderr)
             problem = error
     if check:
         text = report.findings(findings, every=verbose)
         print(verb.as_json([asdict(finding) for finding in findings]) if json else text)
-        relock.require(findings)
+        require(findings)
     if problem:
         raise problem
 
@@ -204,12 +205,12 @@ def build(
     skip_disk_check: bool = False,
 ) -> None:
     """Build an image, verify it, and give it its tags."""
-    from torch_images import jobs as planning
     from torch_images.build.build import with_torch
     from torch_images.build.plan import lock_images
     from torch_images.cli import report
     from torch_images.config.matrix import chosen
     from torch_images.host.runner import Runner
+    from torch_images.jobs import measure
     from torch_images.publish.pipeline import make
 
     config, workspace, run = verb.config(), verb.workspace(), Runner()
@@ -232,7 +233,7 @@ def build(
         obtain = not dry_run
         images = tuple(with_torch(i, torch_source, workspace, run, obtain=obtain) for i in images)
     if dry_run:
-        print(report.plan(config, images, options, workspace, planning.measure()))
+        print(report.plan(config, images, options, workspace, measure()))
         return
     engine = verb.engine(bootstraps=any(spec.base.suite for spec in specs))
     made = make(

@@ -102,18 +102,18 @@ def docs(c: Context, check: bool = False) -> None:
     verb.require_clone("docs")
     readme = verb.ROOT / "README.md"
     text = readme.read_text()
-    found = fill(text, tables(verb.config(), verb.workspace().locks))
-    if check and found != text:
+    filled = fill(text, tables(verb.config(), verb.workspace().locks))
+    if check and filled != text:
         raise UsageError("README.md is out of step with images.yaml", "run `invoke docs`")
-    if found != text:
-        readme.write_text(found)
-    print("README.md is up to date" if found == text else "README.md was written")
+    if filled != text:
+        readme.write_text(filled)
+    print("README.md is up to date" if filled == text else "README.md was written")
 
 
 def _shell_scripts() -> list[str]:
     """The scripts below scripts/ that a shell runs."""
-    found = (path for path in (verb.ROOT / "scripts").rglob("*") if path.is_file())
-    files = sorted(path for path in found if path.suffix != ".pyc")
+    files_below = (path for path in (verb.ROOT / "scripts").rglob("*") if path.is_file())
+    files = sorted(path for path in files_below if path.suffix != ".pyc")
     return [str(p.relative_to(verb.ROOT)) for p in files if "sh" in p.read_text().split("\n")[0]]
 
 

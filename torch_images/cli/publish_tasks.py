@@ -33,15 +33,15 @@ def tag(
     """Give a verified image, in the engine, the names under which it can be pushed."""
     from torch_images.cli import report
     from torch_images.host.runner import Runner
-    from torch_images.publish import push as stage
+    from torch_images.publish.push import in_engine, preview
     from torch_images.verify.identify import verified_image
 
     config, workspace = verb.config(), verb.workspace()
     where = verb.namespace(config, registry)
     engine = verb.engine()
     subject = verified_image(config, image, workspace, engine)
-    lookup = partial(stage.in_engine, engine=engine)
-    moves = stage.preview(config, subject, where, lookup=lookup, workspace=workspace, run=Runner())
+    lookup = partial(in_engine, engine=engine)
+    moves = preview(config, subject, where, lookup=lookup, workspace=workspace, run=Runner())
     for move in moves if not dry_run else ():
         if move.changes:
             engine.tag(subject.info.id, *move.reference.rsplit(":", 1))
@@ -71,8 +71,8 @@ def push(
     """Push a verified image and its tags to a registry; safe to repeat."""
     from torch_images.cli import report
     from torch_images.host.runner import Runner
-    from torch_images.publish import datasheet as made
-    from torch_images.publish import push as stage
+    from torch_images.publish.datasheet import describe, save
+    from torch_images.publish.push import Transfer, preview, push
     from torch_images.publish.registry import contents, retry
     from torch_images.verify.identify import verified_image
 
@@ -82,18 +82,18 @@ def push(
     engine = verb.engine()
     subject = verified_image(config, image, workspace, engine)
     lookup = verb.registry_lookup(attempts)
-    moves = stage.preview(config, subject, where, lookup=lookup, workspace=workspace, run=run)
+    moves = preview(config, subject, where, lookup=lookup, workspace=workspace, run=run)
     if dry_run:
         print(verb.as_json([asdict(m) for m in moves]) if json else report.moves(moves, done=False))
         return
     with verb.transfer_progress() as show:
-        transfer, digest = stage.Transfer(show), subject.info.id
-        stage.push(digest, moves, engine, retries=attempts, transfer=transfer, say=verb.say)
+        transfer, digest = Transfer(show), subject.info.id
+        push(digest, moves, engine, retries=attempts, transfer=transfer, say=verb.say)
     names = [m.reference for m in moves if m.held == digest or m.changes]
     held = retry(partial(contents, names[0], run), retries=attempts, say=verb.say)
-    found = made.describe(subject, engine, *held, names)
-    made.save(found, workspace)
-    print(verb.as_json(found) if json else report.moves(moves, done=True))
+    sheet = describe(subject, engine, *held, names)
+    save(sheet, workspace)
+    print(verb.as_json(sheet) if json else report.moves(moves, done=True))
 
 
 @verb.verb(
@@ -103,14 +103,14 @@ def push(
 )
 def datasheet(c: Context, image: str, json: bool = False) -> None:
     """Print what a verified image is: versions, layers with sizes, digests, checks."""
-    from torch_images.publish import datasheet as made
+    from torch_images.publish.datasheet import describe, markdown, save
     from torch_images.verify.identify import verified_image
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     subject = verified_image(config, image, workspace, engine)
-    found = made.describe(subject, engine, *engine.contents(subject.info.id))
-    made.save(found, workspace)
-    print(verb.as_json(found) if json else made.markdown(found).rstrip())
+    sheet = describe(subject, engine, *engine.contents(subject.info.id))
+    save(sheet, workspace)
+    print(verb.as_json(sheet) if json else markdown(sheet).rstrip())
 
 
 @verb.verb(
@@ -134,24 +134,24 @@ def pick(
     """Say which image to run on a GPU and a driver, how, and why."""
     from torch_images.cli import report
     from torch_images.locks.image_lock import compat_versions
-    from torch_images.publish import pick as chooser
+    from torch_images.publish.pick import answer, find_driver, find_gpu, pick
 
     config = verb.config()
-    found = chooser.find_gpu(config, gpu)
+    model = find_gpu(config, gpu)
     asked = driver.strip()
-    version = chooser.find_driver(config, asked)
+    version = find_driver(config, asked)
     versions = compat_versions(config, verb.workspace().locks)
-    suggestions = chooser.pick(
+    suggestions = pick(
         config,
-        found,
+        model,
         version,
         lambda cuda: versions[cuda.version],
         variant=variant or config.defaults.variant,
         namespace=verb.namespace(config, registry),
     )
     branch = asked if asked != version else ""
-    answer = chooser.answer(found, version, suggestions, branch=branch)
-    print(verb.as_json(answer) if json else report.picked(answer))
+    choice = answer(model, version, suggestions, branch=branch)
+    print(verb.as_json(choice) if json else report.picked(choice))
 
 
 @verb.verb(
@@ -176,9 +176,9 @@ def runpod(
 ) -> None:
     """Render a pod template of RunPod's for a verified image; with --apply, bring it there."""
     from torch_images.cli import report
-    from torch_images.config import matrix
+    from torch_images.config.matrix import choose
     from torch_images.errors import UsageError
-    from torch_images.publish import runpod as pods
+    from torch_images.publish.runpod import Templates, body, changes, command, readme
     from torch_images.verify.identify import verified_image
 
     config, workspace = verb.config(), verb.workspace()
@@ -186,19 +186,19 @@ def runpod(
     key = os.environ.get("RUNPOD_API_KEY", "")
     if apply and not key:
         raise UsageError("--apply needs RUNPOD_API_KEY", "export the key of your RunPod account")
-    image = image or matrix.choose(config, arch="all", variant=config.pods.variant).id
+    image = image or choose(config, arch="all", variant=config.pods.variant).id
     subject = verified_image(config, image, workspace, verb.engine())
-    template = pods.body(config, subject, where, geforce=geforce)
-    text = pods.readme(subject, template)
+    template = body(config, subject, where, geforce=geforce)
+    text = readme(subject, template)
     if not apply:
-        found = {"template": template, "readme": text}
-        shown = verb.as_json(template) + "\n\n" + pods.command(template, text)
-        print(verb.as_json(found) if json else shown)
+        document = {"template": template, "readme": text}
+        shown = verb.as_json(template) + "\n\n" + command(template, text)
+        print(verb.as_json(document) if json else shown)
         return
-    templates = pods.Templates(config, key, workspace.network)
+    templates = Templates(config, key, workspace.network)
     existing = templates.find(template["name"])
-    changes = pods.changes(template, existing)
-    print(report.template(template["name"], existing, changes), file=sys.stderr)
+    differences = changes(template, existing)
+    print(report.template(template["name"], existing, differences), file=sys.stderr)
     if not dry_run:
         identifier = templates.save(template, text, existing)
         print(verb.as_json({"id": identifier, "template": template}) if json else identifier)

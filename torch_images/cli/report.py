@@ -135,7 +135,7 @@ def built(done: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def moves(found: Sequence[Move], *, done: bool) -> str:
+def moves(listed: Sequence[Move], *, done: bool) -> str:
     """What became, or would become, of each tag."""
     words = {
         tag_rules.NEW: ("tagged", "would tag"),
@@ -144,7 +144,7 @@ def moves(found: Sequence[Move], *, done: bool) -> str:
         tag_rules.STAYS: ("left", "would leave"),
     }
     lines = []
-    for move in found:
+    for move in listed:
         word = words[move.state][0 if done else 1]
         more = f" from {move.held}" if move.state == tag_rules.MOVES else ""
         lines.append(
@@ -194,14 +194,14 @@ def locked(name: str, lock: AnyLock, *, changed: bool) -> str:
     return f"{name}: {len(lock.wheels)} wheels, {lock.size / 1e6:.0f} MB, {state}"
 
 
-def findings(found: Sequence[Finding], *, every: bool = False) -> str:
+def findings(listed: Sequence[Finding], *, every: bool = False) -> str:
     """What became of locked inputs: a count for each lock, a line for each, if not unchanged.
 
     With `every`, a line for the unchanged ones, too.
     """
     lines = []
-    for lock in dict.fromkeys(finding.lock for finding in found):
-        ours = [finding for finding in found if finding.lock == lock]
+    for lock in dict.fromkeys(finding.lock for finding in listed):
+        ours = [finding for finding in listed if finding.lock == lock]
         counts = Counter(finding.state for finding in ours)
         lines.append(f"{lock}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
         lines += [
@@ -212,36 +212,36 @@ def findings(found: Sequence[Finding], *, every: bool = False) -> str:
     return "\n".join(lines)
 
 
-def verdict(found: Verdict) -> str:
+def verdict(result: Verdict) -> str:
     """The outcome of a rebuild, fit for a release note."""
     words = {
         IDENTICAL: "is reproducible: a rebuild from nothing has the same digest",
         SAME_CONTENT: "is reproducible: a rebuild from nothing has the same content, compressed "
         "otherwise",
     }
-    lock = "in its revision" if found.committed else "resolved by a build, carried in the image"
+    lock = "in its revision" if result.committed else "resolved by a build, carried in the image"
     lines = [
-        f"{found.image} {words.get(found.outcome, 'is NOT reproducible: a rebuild differs')}",
-        f"  image     {found.manifests[0]}",
-        f"  rebuilt   {found.manifests[1]} in {found.seconds} s",
-        f"  revision  {found.revision or 'none'}",
-        f"  lock      {found.lock} of {found.lock_date}, {lock}",
-        f"  builder   {found.builder}",
+        f"{result.image} {words.get(result.outcome, 'is NOT reproducible: a rebuild differs')}",
+        f"  image     {result.manifests[0]}",
+        f"  rebuilt   {result.manifests[1]} in {result.seconds} s",
+        f"  revision  {result.revision or 'none'}",
+        f"  lock      {result.lock} of {result.lock_date}, {lock}",
+        f"  builder   {result.builder}",
     ]
-    return "\n".join([*lines, *(differences(found.differences) if found.differences else ())])
+    return "\n".join([*lines, *(differences(result.differences) if result.differences else ())])
 
 
-def differences(found: Sequence[Difference], limit: int = 40) -> list[str]:
+def differences(items: Sequence[Difference], limit: int = 40) -> list[str]:
     """A table of differences: layer, kind, path, both values."""
     lines = [f"  {'layer':<6} {'kind':<14} path"]
-    for one in found[:limit]:
+    for one in items[:limit]:
         where = str(one.layer) if one.layer else "-"
         lines.append(f"  {where:<6} {one.kind:<14} {one.path}")
         if one.first or one.second:
             values = f"{one.first or 'nothing'} -> {one.second or 'nothing'}"
             lines.append(f"  {'':<21} {values[:160]}")
-    if len(found) > limit:
-        lines.append(f"  and {len(found) - limit} more; --json lists them all")
+    if len(items) > limit:
+        lines.append(f"  and {len(items) - limit} more; --json lists them all")
     return lines
 
 

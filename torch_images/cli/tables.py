@@ -26,10 +26,10 @@ def fill(text: str, parts: Mapping[str, str]) -> str:
     Raises UsageError for a part that nobody generates.
     """
 
-    def part(found: re.Match[str]) -> str:
-        if found[2] not in parts:
-            raise UsageError(f"no table is called '{found[2]}'", f"known: {', '.join(parts)}")
-        return f"{found[1]}{parts[found[2]]}{found[3]}"
+    def part(table: re.Match[str]) -> str:
+        if table[2] not in parts:
+            raise UsageError(f"no table is called '{table[2]}'", f"known: {', '.join(parts)}")
+        return f"{table[1]}{parts[table[2]]}{table[3]}"
 
     return _PART.sub(part, text)
 

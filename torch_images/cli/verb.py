@@ -64,9 +64,9 @@ def verb(*, example: str = "", **options: Any) -> Callable[[Callable[..., None]]
             except OSError as error:
                 from torch_images.host.diagnose import of_system
 
-                if not (found := of_system(error)):
+                if not (problem := of_system(error)):
                     raise
-                raise Exit(red(f"error: {found}"), code=found.exit_code) from None
+                raise Exit(red(f"error: {problem}"), code=problem.exit_code) from None
             except KeyboardInterrupt:
                 raise Exit("interrupted; nothing was tagged", code=CODE) from None
 
@@ -125,10 +125,10 @@ def mirrors(named: list[str] | None) -> tuple[str, ...]:
     """
     from torch_images.host.network import check_url
 
-    found = tuple(named or ()) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
-    for word in (word for mirror in found for word in mirror.split() if "://" in word):
+    named_mirrors = tuple(named or ()) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
+    for word in (word for mirror in named_mirrors for word in mirror.split() if "://" in word):
         check_url("--mirror" if named else "TORCH_IMAGES_MIRROR", word)
-    return found
+    return named_mirrors
 
 
 def namespace(config: Config, named: str) -> str:
