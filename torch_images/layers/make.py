@@ -120,9 +120,9 @@ def _make(
 
 
 def _done(layer: ReadyLayer) -> Future[ReadyLayer]:
-    found: Future[ReadyLayer] = Future()
-    found.set_result(layer)
-    return found
+    ready: Future[ReadyLayer] = Future()
+    ready.set_result(layer)
+    return ready
 
 
 def _read(plan: LayerPlan, folder: Path) -> ReadyLayer:
