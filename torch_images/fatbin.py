@@ -178,8 +178,8 @@ def section(data: memoryview, name: str) -> bytes:
         file = _read(data)
     except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise PruneError(f"damaged: {error}") from None
-    found = file.section(name)
-    return bytes(data[found.offset : found.offset + found.size]) if found else b""
+    section = file.section(name)
+    return bytes(data[section.offset : section.offset + section.size]) if section else b""
 
 
 def _prune(data: memoryview, arches: Iterable[int] | None, *, symbols: bool) -> Pruned:
@@ -266,7 +266,7 @@ def _relocated(file: _File, fatbin: _Section, moved: dict[int, int]) -> dict[int
             raise PruneError(f".nvFatBinSegment has no wrapper at {offset:#x}")
     pointers = range(wrappers.addr + 8, wrappers.addr + wrappers.size, _WRAP.size)
     end = fatbin.addr + fatbin.size
-    patches, found = {}, set()
+    patches, wrapped = {}, set()
     tables = [section for section in file.sections if section.type == _RELA]
     if sum(table.size for table in tables) > len(file.data):
         raise PruneError("its relocations overlap")
@@ -278,9 +278,9 @@ def _relocated(file: _File, fatbin: _Section, moved: dict[int, int]) -> dict[int
             if where not in pointers or addend not in moved:
                 raise PruneError(f"something else points into .nv_fatbin, at {where:#x}")
             patches[at] = _RELATION.pack(where, kind, moved[addend])
-            found.add(addend)
-    if found != moved.keys():
-        raise PruneError(f"{len(moved.keys() - found)} containers have no wrapper")
+            wrapped.add(addend)
+    if wrapped != moved.keys():
+        raise PruneError(f"{len(moved.keys() - wrapped)} containers have no wrapper")
     return patches
 
 
@@ -292,14 +292,14 @@ def _hole(start: int, end: int) -> tuple[int, int] | None:
 
 def _split(segments: Sequence[_Segment], hole: tuple[int, int]) -> list[_Segment]:
     """The segments, with the loaded one that has the hole as two; offsets are the old ones."""
-    found = []
+    parts = []
     for s in segments:
         if s.type == _LOAD and s.offset < hole[0] and hole[1] <= s.offset + s.filesz:
             if s.align > _PAGE or s.filesz != s.memsz:
                 raise PruneError("the segment of .nv_fatbin is not one of plain pages")
             before, skipped = hole[0] - s.offset, hole[1] - s.offset
-            found.append(replace(s, filesz=before, memsz=before))
-            found.append(
+            parts.append(replace(s, filesz=before, memsz=before))
+            parts.append(
                 replace(
                     s,
                     offset=hole[1],
@@ -310,10 +310,10 @@ def _split(segments: Sequence[_Segment], hole: tuple[int, int]) -> list[_Segment
                 )
             )
         else:
-            found.append(s)
-    if len(found) == len(segments):
+            parts.append(s)
+    if len(parts) == len(segments):
         raise PruneError("no segment holds .nv_fatbin")
-    return found
+    return parts
 
 
 def _symbols(file: _File) -> tuple[list[_Section], list[tuple[int, int]]]:

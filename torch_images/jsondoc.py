@@ -28,17 +28,17 @@ def member(document: Any, *path: str | int, kind: type[T]) -> T:
 
     Raises MalformedError where it is missing or of another kind.
     """
-    where, found = "", document
+    where, value = "", document
     for step in path:
         where = f"{where}[{step}]" if isinstance(step, int) else f"{where}.{step}".lstrip(".")
         try:
-            found = found[step]
+            value = value[step]
         except (LookupError, TypeError):
             raise MalformedError(f"'{where}' is missing") from None
     # A truth is a number to Python, but not to whoever wrote the document.
-    if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise MalformedError(f"'{where or 'it'}' is not {_KINDS.get(kind, kind.__name__)}")
-    return found
+    return value
 
 
 def optional(document: Any, key: str, *, kind: type[T]) -> T:

@@ -84,11 +84,11 @@ class Redactor:
     @classmethod
     def of(cls, environ: Mapping[str, str], words: Sequence[str] = ()) -> Redactor:
         """A redactor that knows the secrets of an environment and of a command line."""
-        found = {secret for secret in secrets(environ, words) if len(secret) >= SHORTEST}
-        if not found:
+        known = {secret for secret in secrets(environ, words) if len(secret) >= SHORTEST}
+        if not known:
             return cls()
         # The longest first: one secret may be the beginning of another.
-        longest = sorted(found, key=lambda secret: (-len(secret), secret))
+        longest = sorted(known, key=lambda secret: (-len(secret), secret))
         return cls(re.compile("|".join(_spelled(secret) for secret in longest)))
 
     def __call__(self, text: str) -> str:

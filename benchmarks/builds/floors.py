@@ -25,6 +25,7 @@ from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.network import detect
 from torch_images.layers.wheelzip import WheelZip
 from torch_images.locks.wheels import read_wheels
+from torch_images.markdown import table
 from torch_images.oci.layout import Compressed
 
 _LOCK = "wheel-cu130-py311"
@@ -63,9 +64,11 @@ def main() -> None:
         ("hash what comes out", tar, size / hashing),
         ("write the files", tar, size / writing),
     )
-    print("| Step | GB | MB/s | Seconds |\n|---|---|---|---|")
-    for name, count, speed in steps:
-        print(f"| {name} | {count / 1e9:.2f} | {speed / 1e6:.0f} | {count / speed:.1f} |")
+    rows = [
+        (name, f"{count / 1e9:.2f}", f"{speed / 1e6:.0f}", f"{count / speed:.1f}")
+        for name, count, speed in steps
+    ]
+    print("\n".join(table(["Step", "GB", "MB/s", "Seconds"], rows)))
 
 
 def _timed(work: Callable[[], _T]) -> tuple[float, _T]:

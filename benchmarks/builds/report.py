@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch_images import markdown
+
 Rounds = Mapping[str, Sequence[Mapping[str, float]]]
 
 
@@ -54,7 +56,7 @@ def summary(figures: Rounds) -> tuple[Line, ...]:
 
 def table(lines: Sequence[Line]) -> str:
     """The lines as a Markdown table."""
-    rows = ["| Row | What | Ours | Plain | Ratio | From, to |", "|---|---|---|---|---|---|"]
+    rows = []
     for line in lines:
         shown = _shown(line.what, line.ours)
         plain = "" if line.plain is None else _shown(line.what, line.plain)
@@ -65,8 +67,9 @@ def table(lines: Sequence[Line]) -> str:
             if line.ratio is not None
             else f"{_shown(line.what, low)}, {_shown(line.what, high)}"
         )
-        rows.append(f"| {line.row} | {line.what} | {shown} | {plain} | {ratio} | {spread} |")
-    return "\n".join(rows) + "\n"
+        rows.append((line.row, line.what, shown, plain, ratio, spread))
+    header = ["Row", "What", "Ours", "Plain", "Ratio", "From, to"]
+    return "\n".join(markdown.table(header, rows)) + "\n"
 
 
 def plot(lines: Sequence[Line], path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.errors import UsageError, suggest
+from torch_images.markdown import table
 
 SCHEMA = 1
 CERTAIN = 0.01  # how likely a difference may be chance
@@ -189,15 +190,12 @@ def compared(first: Result, second: Result, found: Sequence[Difference]) -> str:
         f"A: {_title(first)}",
         f"B: {_title(second)}",
         "",
-        "| Case | A, ms | B, ms | B / A | | chance |",
-        "|---|---|---|---|---|---|",
     ]
+    rows = []
     for d in found:
         chance = "" if d.chance is None else f"{d.chance:.1g}"
-        lines.append(
-            f"| {d.key} | {_ms(d.first)} | {_ms(d.second)} | {d.ratio:.3f} | {d.verdict} "
-            f"| {chance} |"
-        )
+        rows.append([d.key, _ms(d.first), _ms(d.second), f"{d.ratio:.3f}", d.verdict, chance])
+    lines += table(["Case", "A, ms", "B, ms", "B / A", "", "chance"], rows)
     mean = math.exp(statistics.fmean(math.log(d.ratio) for d in found))
     lines += ["", f"Geometric mean of B / A over {len(found)} cases: {mean:.3f}."]
     return "\n".join(lines)
@@ -206,20 +204,19 @@ def compared(first: Result, second: Result, found: Sequence[Difference]) -> str:
 def markdown(result: Result, references: Sequence[Result] = (), plots: Sequence[str] = ()) -> str:
     """A result as Markdown: what on, how, the ceilings, each table, and what documents say."""
     lines = [f"# {result.machine['gpu']}, torch {result.machine['torch']}", ""]
-    lines += [f"Measured {result.date} by `torch-bench`.", "", "| | |", "|---|---|"]
-    lines += [f"| {k.replace('_', ' ')} | {v} |" for k, v in result.machine.items()]
+    lines += [f"Measured {result.date} by `torch-bench`.", ""]
+    lines += table(["", ""], [(k.replace("_", " "), v) for k, v in result.machine.items()])
     lines += ["", *_METHOD, ""]
-    lines += ["| Ceiling | |", "|---|---|"]
+    ceilings = []
     for name, value in result.ceilings.items():
         shown = f"{value / 1e9:,.0f} GB/s" if name == "bytes" else f"{value / 1e12:,.1f} TFLOPS"
-        lines.append(f"| {'copy' if name == 'bytes' else name} | {shown} |")
+        ceilings.append(("copy" if name == "bytes" else name, shown))
+    lines += table(["Ceiling", ""], ceilings)
     lines += [f"\n![{plot}]({plot})" for plot in plots]
-    tables = dict.fromkeys(f.table for f in result.figures)
-    for table in tables:
-        lines += ["", f"## {table[0].upper()}{table[1:]}", "", *_table(result, table, references)]
+    for name in dict.fromkeys(f.table for f in result.figures):
+        lines += ["", f"## {name[0].upper()}{name[1:]}", "", *_table(result, name, references)]
     if result.skipped:
-        lines += ["", "## Not measured", "", "| Case | Why |", "|---|---|"]
-        lines += [f"| {key} | {reason} |" for key, reason in result.skipped]
+        lines += ["", "## Not measured", "", *table(["Case", "Why"], result.skipped)]
     for reference in references:
         lines += ["", *_corrections(reference)]
     return "\n".join(lines) + "\n"
@@ -233,16 +230,15 @@ _METHOD = (
 )
 
 
-def _table(result: Result, table: str, references: Sequence[Result]) -> Iterator[str]:
-    others = [r for r in references if any(f.table == table for f in r.figures)]
-    attention = any(f.ran for f in result.figures if f.table == table)
+def _table(result: Result, name: str, references: Sequence[Result]) -> list[str]:
+    others = [r for r in references if any(f.table == name for f in r.figures)]
+    attention = any(f.ran for f in result.figures if f.table == name)
     head = ["Case", "Precision", "Median, ms", "Spread", "Rate", "Share"]
     head += ["Ran"] if attention else []
     head += [f"{r.machine['gpu'].removeprefix('NVIDIA ')}, ms" for r in others]
-    yield f"| {' | '.join(head)} |"
-    yield "|---" * len(head) + "|"
+    rows = []
     for f in result.figures:
-        if f.table != table:
+        if f.table != name:
             continue
         share = result.share(f)
         cells = [f.name, f.precision, _ms(f.median), f"{f.spread:.1%}", f.rate]
@@ -251,7 +247,8 @@ def _table(result: Result, table: str, references: Sequence[Result]) -> Iterator
         for other in others:
             theirs = other.figure(f.key)
             cells.append(_ms(theirs.median) if theirs else "")
-        yield f"| {' | '.join(cells)} |"
+        rows.append(cells)
+    return table(head, rows)
 
 
 def _corrections(reference: Result) -> Iterator[str]:
@@ -259,10 +256,9 @@ def _corrections(reference: Result) -> Iterator[str]:
     yield ""
     yield f"Source: {reference.source}; driver {reference.machine['driver']}."
     yield ""
-    yield "| | Stated | Correct | Why |"
-    yield "|---|---|---|---|"
-    for row in reference.corrections:
-        yield f"| {row['what']} | {row['stated']} | {row['corrected']} | {row['why']} |"
+    fields = ("what", "stated", "corrected", "why")
+    rows = [[row[field] for field in fields] for row in reference.corrections]
+    yield from table(["", "Stated", "Correct", "Why"], rows)
 
 
 def _figure(case: Mapping[str, Any]) -> Figure:

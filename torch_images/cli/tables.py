@@ -10,6 +10,7 @@ from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import image_lock
+from torch_images.markdown import table
 from torch_images.publish.tag_rules import floating
 
 _PART = re.compile(r"(<!-- ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -36,10 +37,8 @@ def fill(text: str, parts: Mapping[str, str]) -> str:
 
 def _images(config: Config, locks: Path) -> str:
     """A row for each CUDA version: what its default images hold, and the tags they have."""
-    lines = [
-        "| Image | CUDA | PyTorch | Triton | Python | Driver | Architectures | Floating tags |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    header = ["Image", "CUDA", "PyTorch", "Triton", "Python", "Driver", "Architectures"]
+    rows = []
     for cuda in config.cudas:
         spec = choose(config, cuda=cuda.version, arch="all")
         one = choose(config, cuda=cuda.version, arch=spec.architectures[-1].name)
@@ -56,5 +55,5 @@ def _images(config: Config, locks: Path) -> str:
             " ".join(a.name for a in spec.architectures),
             f"{names} ...",
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append(cells)
+    return "\n".join(table([*header, "Floating tags"], rows)) + "\n"

@@ -40,16 +40,16 @@ def environment(
     Raises ConfigError for a mirror that is not one line.
     """
     settings = dict(_SETTINGS)
-    found: dict[str, str | None] = dict.fromkeys(_ELSEWHERE)
-    found |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    variables: dict[str, str | None] = dict.fromkeys(_ELSEWHERE)
+    variables |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     if network and network.source_mirror:
         if not network.source_mirror.isprintable():
             raise ConfigError("TORCH_IMAGES_SOURCE_MIRROR is not one line of text", "correct it")
         settings[f"url.{network.source_mirror}/.insteadOf"] = "https://"
     if network and network.ca_bundle:
-        found["GIT_SSL_CAINFO"] = str(network.ca_bundle)
+        variables["GIT_SSL_CAINFO"] = str(network.ca_bundle)
     count = environ.get("GIT_CONFIG_COUNT", "")
     first = int(count) if re.fullmatch("[0-9]{1,6}", count) else 0
     for number, (key, value) in enumerate(settings.items(), first):
-        found |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
-    return {**found, "GIT_CONFIG_COUNT": str(first + len(settings))}
+        variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return {**variables, "GIT_CONFIG_COUNT": str(first + len(settings))}

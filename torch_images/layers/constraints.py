@@ -55,10 +55,10 @@ def companions(config: Config, spec: ImageSpec) -> dict[str, str]:
     """
     if spec.source.compiled:
         return {}
-    found = {}
+    versions = {}
     for extra in config.extras:
         if dict(extra.torch).get(spec.cuda.version) == spec.torch:
             for requirement in extra.requirements(spec.cuda):
                 if pinned := _PINNED.fullmatch(requirement):
-                    found[pinned["name"].lower().replace("_", "-")] = pinned["version"]
-    return found
+                    versions[pinned["name"].lower().replace("_", "-")] = pinned["version"]
+    return versions

@@ -25,7 +25,7 @@ from torch_images.oci.layout import Layer
 _DOWNLOADS = 2  # wheels that are fetched while as many as there are processors are packed
 
 
-# Shows, while it is open, which layer is done, and how many bytes of wheels are, of how many.
+# Progress factory; yields a callback (layer title, bytes done, bytes total).
 Progress = Callable[[], contextlib.AbstractContextManager[Callable[[str, int, int], None]]]
 
 
@@ -120,9 +120,9 @@ def _make(
 
 
 def _done(layer: ReadyLayer) -> Future[ReadyLayer]:
-    found: Future[ReadyLayer] = Future()
-    found.set_result(layer)
-    return found
+    ready: Future[ReadyLayer] = Future()
+    ready.set_result(layer)
+    return ready
 
 
 def _read(plan: LayerPlan, folder: Path) -> ReadyLayer:

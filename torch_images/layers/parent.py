@@ -82,7 +82,7 @@ class ParentImages:
         with ThreadPoolExecutor(len(chains) if self._engine else 1) as pool:
             try:
                 made = as_completed([pool.submit(make, names) for names in chains.values()])
-                return {name: found for done in made for name, found in done.result().items()}
+                return {name: value for done in made for name, value in done.result().items()}
             except BaseException as error:
                 self._break_off(error)
                 pool.shutdown(cancel_futures=True)
@@ -224,22 +224,22 @@ class _Step:
     stop: Future[None]
 
     def load(self, engine: Engine) -> str:
-        """Hand it over; its name."""
+        """Load the image into the engine. Returns its name."""
         engine.load(self._archive())
         return _name(_stacked(self.base, self.layers))
 
     def _blobs(self, part: Future[Any]) -> list[tuple[Path, str]]:
         """The files, each with its digest, of the base or of a layer that is ready."""
-        found = part.result()
+        ready = part.result()
         if part is self.before:
             return []
         if part is self.base:
-            paths = layout.layout_layers(found)
+            paths = layout.layout_layers(ready)
             return [(path, path.name) for path in paths if path.name not in self.there]
-        return [(found.path, _digest(part))]
+        return [(ready.path, _digest(part))]
 
     def _archive(self) -> Iterator[bytes]:
-        """A tar of an OCI layout: blobs as they get ready, what they are once the last image is."""
+        """Yield an OCI-layout tar: each blob when ready, then index and manifest."""
         start = self.before or self.base
         left: set[Future[Any]] = {*self.new, *([start] if start else [])}
         while left:

@@ -70,11 +70,11 @@ def wheel_groups(lock: ImageLock) -> tuple[tuple[str, str, tuple[LockedWheel, ..
 
     Those that the build compiles are groups without wheels.
     """
-    found: dict[str, list[LockedWheel]] = {name: [] for name, _ in _GROUPS}
+    groups: dict[str, list[LockedWheel]] = {name: [] for name, _ in _GROUPS}
     for wheel in sorted(lock.wheels.wheels):
-        found[_group(wheel)].append(wheel)
-    kept = [(name, title) for name, title in _GROUPS if found[name] or name in lock.compiled]
-    return tuple((name, title, tuple(found[name])) for name, title in kept)
+        groups[_group(wheel)].append(wheel)
+    kept = [(name, title) for name, title in _GROUPS if groups[name] or name in lock.compiled]
+    return tuple((name, title, tuple(groups[name])) for name, title in kept)
 
 
 def layer_plans(
@@ -107,13 +107,13 @@ def plan_layers(
     named: list[tuple[str, tuple[LockedWheel, ...]]]
     named = [(f"{w.name} {w.version}", (w,)) for w in large]
     named += [(f"{title}, the small ones" if large else title, small)] if small else []
-    found = []
+    plans = []
     for name, held in named:
         names = {wheel.name for wheel in held}
         ours = tuple(r for r in removals if names & set(r.wheels))
         cut = tuple(sorted(set(arches))) if any(r.code for r in ours) else ()
-        found.append(LayerPlan(title=name, wheels=held, python=python, removals=ours, arches=cut))
-    return tuple(found)
+        plans.append(LayerPlan(title=name, wheels=held, python=python, removals=ours, arches=cut))
+    return tuple(plans)
 
 
 def _group(wheel: LockedWheel) -> str:

@@ -157,10 +157,10 @@ class Archive:
                 yield each.name.removeprefix("./").rstrip("/") or ".", _entry(layer, each)
 
     def _open(self, name: str) -> IO[bytes]:
-        found = self._tar.extractfile(name)
-        if found is None:
+        content = self._tar.extractfile(name)
+        if content is None:
             raise MalformedError(f"{name} is not a file")
-        return found
+        return content
 
     def _json(self, name: str) -> dict[str, Any]:
         return member(parse(self._open(name).read()), kind=dict)
@@ -218,8 +218,10 @@ def _layers(one: Archive, two: Archive) -> Iterator[Difference]:
                     second=f"{blob_b['mediaType']}, {blob_b['size']} bytes",
                 )
             continue
-        found = list(_entries(number, dict(one.entries(blob_a)), dict(two.entries(blob_b))))
-        yield from found or [Difference(layer=number, path="(the whole layer)", kind="encoding")]
+        differing = list(_entries(number, dict(one.entries(blob_a)), dict(two.entries(blob_b))))
+        yield from differing or [
+            Difference(layer=number, path="(the whole layer)", kind="encoding")
+        ]
 
 
 def _entries(

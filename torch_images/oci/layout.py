@@ -74,10 +74,10 @@ class Image:
 
 
 class Compressed(io.RawIOBase):
-    """Takes a tar and writes it as a layer's blob; with more than 0 `threads`, beside the caller.
+    """Takes a tar and writes it to `target` as a layer's blob, compressed by zstd.
 
-    Their number does not change the bytes, but whether there are any does. `thorough` takes six
-    times as long.
+    `threads`: zstd workers, 0 = in the caller. All counts >= 1 give equal bytes; 0 gives others.
+    `thorough` gives fewer bytes and takes six times as long.
     """
 
     def __init__(self, target: IO[bytes], threads: int = 1, *, thorough: bool = False) -> None:
@@ -89,7 +89,7 @@ class Compressed(io.RawIOBase):
         self._compressor = zstandard.ZstdCompressor(compression_params=settings).compressobj()
 
     def writable(self) -> bool:
-        """That it takes bytes."""
+        """True."""
         return True
 
     def tell(self) -> int:
@@ -104,7 +104,7 @@ class Compressed(io.RawIOBase):
         return len(data)
 
     def finish(self) -> Layer:
-        """End the layer; what it is."""
+        """End the layer. Returns its digests and its size in bytes."""
         self._store(self._compressor.flush())
         digest, plain = self._packed.hexdigest(), self._plain.hexdigest()
         return Layer(digest=f"sha256:{digest}", diff_id=f"sha256:{plain}", size=self._size)

@@ -15,6 +15,7 @@ from torch_images.build.plan import ImagePlan
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 from torch_images.layers.plan import wheel_groups
+from torch_images.markdown import table
 from torch_images.verify.identify import VerifiedImage
 
 SCHEMA = 1
@@ -110,13 +111,11 @@ def markdown(sheet: Mapping[str, Any]) -> str:
         ("Verified", f"{proof['passed']} checks passed, {proof['skipped']} skipped"),
     ]
     layers = [
-        f"| {layer['holds']} | {_size(layer['size'])} | {_size(layer['unpacked'])} | "
-        f"`{layer['digest']}` |"
+        (layer["holds"], _size(layer["size"]), _size(layer["unpacked"]), f"`{layer['digest']}`")
         for layer in sheet["layers"]
     ]
-    lines = [f"# {sheet['id']}", "", "| | |", "|---|---|"]
-    lines += [f"| {name} | {value} |" for name, value in rows]
-    lines += ["", "| Layer | To pull | Unpacked | Digest |", "|---|---|---|---|", *layers]
+    lines = [f"# {sheet['id']}", "", *table(["", ""], rows)]
+    lines += ["", *table(["Layer", "To pull", "Unpacked", "Digest"], layers)]
     return "\n".join(lines) + "\n"
 
 

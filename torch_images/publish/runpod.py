@@ -24,6 +24,7 @@ from torch_images.config.types import Config
 from torch_images.errors import NetworkError, UsageError, shown
 from torch_images.host.network import Network, cause
 from torch_images.jsondoc import MalformedError, member, optional, parse
+from torch_images.markdown import table
 from torch_images.publish.pick import Gpu, judge
 from torch_images.publish.tag_rules import short
 from torch_images.verify.identify import VerifiedImage
@@ -85,13 +86,12 @@ def hosts(config: Config, image: VerifiedImage, *, geforce: bool) -> list[str]:
 def readme(image: VerifiedImage, template: Mapping[str, Any]) -> str:
     """What a template's page says, Markdown."""
     said, seen = labels.read(image.info.labels), image.report.observed
-    rows = "\n".join(
-        f"| {name} | {seen[key]} |"
-        for name, key in (("PyTorch", "torch"), ("CUDA", "cuda"), ("Triton", "triton"))
-    )
+    names = (("PyTorch", "torch"), ("CUDA", "cuda"), ("Triton", "triton"))
+    rows = [*((name, seen[key]) for name, key in names), ("Image", f"`{template['image']}`")]
+    facts = "\n".join(table(["", ""], rows))
     return (
         f"# {template['name']}\n\n{said.description}.\n\n"
-        f"| | |\n|---|---|\n{rows}\n| Image | `{template['image']}` |\n\n"
+        f"{facts}\n\n"
         "Each start says which libcuda it uses and why; `cuda-doctor` prints the whole reasoning. "
         f"Files in `{template['mounts']['persistent']['path']}` outlive the pod's restarts.\n\n"
         f"{said.url}\n"
