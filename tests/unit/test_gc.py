@@ -17,6 +17,10 @@ from tests.unit.fakes import FakeRunner
 from torch_images.errors import UsageError
 from torch_images.host.cache import Part, keep, mark, used
 from torch_images.host.engine import Engine
+from torch_images.host.image_info import OurImage
+from torch_images.host.network import Network
+from torch_images.host.workspace import Workspace
+from torch_images.maintain import gc
 from torch_images.maintain.gc import (
     Item,
     Limits,
@@ -240,3 +244,22 @@ def test_the_build_cache() -> None:
     assert build_cache(limits, run, dry_run=False) == "build cache unused for 48h: Total:\t3.2GB"
     assert run.commands[0][-1] == "--filter=until=48h"
     assert run.commands[1][-2:] == ["--filter=until=48h", "--keep-storage=10"]
+
+
+def test_tags_that_a_build_left_go_once_no_build_can_need_them(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    names = ("torch-images-candidate:a", "torch-images-original:b", "torch-cu130:sm120")
+    held = [
+        OurImage(id="sha256:old", tags=names, size=9, tagged=now - 2 * gc.RUNNING, in_use=False),
+        OurImage(id="sha256:new", tags=names[:1], size=9, tagged=now, in_use=False),
+    ]
+
+    class Held:
+        def ours(self, *_: str) -> list[OurImage]:
+            return held
+
+    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
+    engine = cast("Engine", Held())
+    quiet = gc.leftovers(workspace, engine, now - gc.RUNNING)
+    assert [item.tag for item in quiet] == list(names[:2])
+    assert len(gc.leftovers(workspace, engine, now)) == 3

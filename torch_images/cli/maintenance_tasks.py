@@ -147,7 +147,7 @@ def gc(
     workspace = verb.workspace()
     built = gc.images(engine)
     items = (
-        *gc.leftovers(workspace, engine, now),
+        *gc.leftovers(workspace, engine, now if images else now - gc.RUNNING),
         *(built if images else gc.surplus(built, limits, now)),
         *gc.surplus(gc.cache(workspace.cache), limits, now),
     )

@@ -34,7 +34,7 @@ PARENT_IMAGES = "torch-images-parent"
 
 _CHUNK = 1 << 20
 # Layers that an engine is handed at a time. It unpacks those while the next ones are on their way.
-_STEP = 3
+STEP = 3
 
 Layers = Sequence[Future[ReadyLayer]]
 # The layout of the base that layers lie on.
@@ -142,7 +142,7 @@ class ParentImages:
         missing = {end for end in bounds if not self._found(engine, base, layers[:end])}
         if missing:
             known = sum(1 for _ in itertools.takewhile(self._has, layers))
-            ends = sorted({*missing, *range(known + _STEP, max(missing), _STEP)})
+            ends = sorted({*missing, *range(known + STEP, max(missing), STEP)})
             loads: dict[int, Future[str]] = {}
             try:
                 self._take(engine, base, layers, ends, loads)

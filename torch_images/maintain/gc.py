@@ -28,6 +28,7 @@ from torch_images.verify.reproduce import ORIGINAL
 
 # Their names end in a hash. The folder is the user's choice, and may hold what is not ours.
 _OURS = re.compile(r"(?:.+-)?[0-9a-f]{16,64}(?:\.deb)?|\.making-.+")
+RUNNING = timedelta(hours=1)  # what a build wrote so lately may be that of one which runs
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -86,15 +87,27 @@ def surplus(items: Iterable[Item], limits: Limits, now: datetime) -> tuple[Item,
     return tuple(reversed(gone))
 
 
-def leftovers(workspace: Workspace, engine: Engine, now: datetime) -> tuple[Item, ...]:
-    """What builds leave: contexts, and the tags of images that were never verified."""
+def leftovers(workspace: Workspace, engine: Engine, before: datetime) -> tuple[Item, ...]:
+    """What builds leave: contexts, and the tags of images that were never verified.
+
+    What is younger than `before` may be that of a build which is running.
+    """
+    prefixes = (f"{CANDIDATE}:", f"{ORIGINAL}:")
     folders = sorted(workspace.output.glob("cu*"))
     contexts = [p for p in folders if not p.is_symlink() and is_context(p)]
-    tags = [name for prefix in (CANDIDATE, ORIGINAL) for name in engine.tags(f"{prefix}:")]
-    return (
-        *(Item(name=_below(p, workspace), size=_size(p), used=now, path=p) for p in contexts),
-        *(Item(name=f"tag {name}", size=0, used=now, tag=name) for name in tags),
-    )
+    items = [
+        *(
+            Item(name=_below(p, workspace), size=_size(p), used=_written(p), path=p)
+            for p in contexts
+        ),
+        *(
+            Item(name=f"tag {name}", size=0, used=image.tagged, tag=name)
+            for image in engine.ours(labels.ID, PARENT_IMAGES)
+            for name in image.tags
+            if name.startswith(prefixes)
+        ),
+    ]
+    return tuple(item for item in items if item.used <= before)
 
 
 def images(engine: Engine) -> tuple[Item, ...]:
@@ -165,6 +178,10 @@ def build_cache(limits: Limits, run: Runner, *, every: bool = False, dry_run: bo
 
 def _name(image: OurImage) -> str:
     return ", ".join(image.tags) or f"{image.id} (no tag)"
+
+
+def _written(context: Path) -> datetime:
+    return datetime.fromtimestamp((context / "Dockerfile").stat().st_mtime, UTC)
 
 
 def _below(path: Path, workspace: Workspace) -> str:
