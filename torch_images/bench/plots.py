@@ -20,7 +20,7 @@ _COLOUR = "#4c72b0"
 
 
 def plots(result: Result, folder: Path) -> tuple[str, ...]:
-    """Write them into a folder; their names. Those without figures are left out."""
+    """Write the plots into a folder. Returns their names; those without figures are left out."""
     tables = {
         "gemm": ("Products of 8192x8192", _of(result, "precision"), "TFLOPS"),
         "sdpa": ("Attention, 16x96x4096x128, fp16", _of(result, "sdpa baseline"), "TFLOPS"),

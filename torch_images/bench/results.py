@@ -46,27 +46,27 @@ class Figure:
 
     @property
     def table(self) -> str:
-        """The table it belongs to."""
+        """The table that the case belongs to, such as "gemm"."""
         return self.key.split("/")[0]
 
     @property
     def name(self) -> str:
-        """Its shape and what else tells it from its neighbours."""
+        """The rest of its key: its shape, and what else tells it from other cases of the table."""
         return self.key.partition("/")[2].rpartition("/")[0]
 
     @property
     def precision(self) -> str:
-        """What values are held in."""
+        """The type of its values, such as "fp16"."""
         return self.key.rpartition("/")[2]
 
     @property
     def spread(self) -> float:
-        """The middle half of the samples, relative to the median."""
+        """The interquartile range of the samples, as a share of the median."""
         return (self.high - self.low) / self.median
 
     @property
     def rate(self) -> str:
-        """What it comes to: TFLOPS, GB/s, things per second."""
+        """What its time comes to, with the unit: TFLOPS, GB/s, or items per second."""
         if self.items:
             return f"{self.items / self.median:,.0f} {self.unit}/s"
         if self.moved:
@@ -76,7 +76,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """All that one run found, or what a document says; `corrections` are where it is wrong."""
+    """All figures of one run, or of a document; `corrections` say where a document is wrong."""
 
     name: str
     date: str
@@ -92,7 +92,7 @@ class Result:
 
     @cached_property
     def ceilings(self) -> dict[str, float]:
-        """The best this GPU did: operations a second in products by precision, bytes in copies.
+        """The best of this GPU: operations per second in products by precision, bytes in copies.
 
         Half precisions share one, since attention, convolutions and layers may use either.
         """
@@ -137,7 +137,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """In a word."""
+        """The comparison in a word."""
         if self.chance is None:
             return "no samples"
         if self.chance >= CERTAIN or abs(self.ratio - 1) < NOTABLE:
@@ -278,7 +278,7 @@ def _figure(case: Mapping[str, Any]) -> Figure:
 
 
 def _ms(seconds: float) -> str:
-    """Milliseconds with three digits that mean something."""
+    """Milliseconds with three significant digits."""
     return f"{seconds * 1e3:.4g}"
 
 

@@ -310,7 +310,7 @@ def _impossible(cuda: Cuda, capability: Capability) -> str | None:
 def _refusal(
     config: Config, cuda: Cuda, arch: Architecture, source: Source, base: Base, variant: Variant
 ) -> str | None:
-    """Why this image is not built; None if it is."""
+    """Why this image is not built; None for one that is."""
     if base.images and not base.image(cuda.version):
         return f"base {base.name} names no image for CUDA {cuda.version}"
     excluded = config.excluded(

@@ -27,7 +27,7 @@ class Part(enum.StrEnum):
 
 
 def keep(made: Path, folder: Path) -> Path:
-    """Move what was made into the cache, unless another process was faster with the same."""
+    """Move `made` into the cache as `folder`, unless another process was first with the same."""
     try:
         os.replace(made, folder)
     except OSError:
@@ -37,7 +37,7 @@ def keep(made: Path, folder: Path) -> Path:
 
 
 def used(path: Path) -> Path:
-    """Note that something of the cache is used now; `path`.
+    """Note that `path`, a member of the cache, is used now. Returns `path`.
 
     For a folder the note lies beside it: the times of what BuildKit is given must not change. A
     cache that this user may only read is as good, and has no notes.

@@ -27,9 +27,10 @@ _TAIL = 400  # lines of output kept of a streamed command, enough for any build 
 
 @dataclass(frozen=True)
 class Completed:
-    """How a command ended; `output` is stdout for `run`, the last lines of both for `stream`.
+    """The end of a command: its exit `code` and what it said.
 
-    `errors` is stderr, where `run` captured it.
+    `output` is stdout after `run`, and the last lines of both streams after `stream`. `errors` is
+    stderr, where `run` captured it.
     """
 
     code: int
@@ -82,7 +83,7 @@ class Runner:
         env: Mapping[str, str | None] | None = None,
         cwd: Path | None = None,
     ) -> int:
-        """Run on the user's own terminal, so that it can ask and has colours; its exit code."""
+        """Run on the user's own terminal, so that it can ask and show colours; the exit code."""
         with _starting(command):
             return subprocess.run(command, env=_environment(env), cwd=cwd, check=False).returncode
 
@@ -108,7 +109,7 @@ def _watch(
     *,
     captures: bool = False,
 ) -> tuple[int, str, str]:
-    """Run with what it says on stderr shown; its exit code, stdout, and the last lines shown.
+    """Run a command and show its stderr. Returns exit code, stdout, and the last lines shown.
 
     Unless it `captures` stdout, that is shown, too.
     """
@@ -148,7 +149,7 @@ def _watch(
 
 
 def _tee(source: int) -> str:
-    """Copy a file descriptor to stderr until it ends, without secrets; its last lines."""
+    """Copy a file descriptor to stderr until it ends, without secrets. Returns its last lines."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     whole = Lines(Redactor.of(os.environ, sys.argv))
     lines: deque[str] = deque([""], maxlen=_TAIL)
@@ -175,7 +176,7 @@ def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _starting(command: Sequence[str]) -> Iterator[None]:
-    """Name a program that is missing."""
+    """Turn the absence of a program into an error that names it."""
     try:
         yield
     except FileNotFoundError:

@@ -49,9 +49,9 @@ def making(
 ) -> Iterator[dict[LayerPlan, Future[ReadyLayer]]]:
     """Make layers while this is open: from the cache unless `fresh`, else from their wheels.
 
-    They are made side by side, one group after the other. `show` is told of each that is done, as a
-    `Bar` is. A layer's result raises LockError, NetworkError, DiskError or BuildError; those that
-    were finished by then stay in the cache.
+    They are made side by side, one group after the other. `show(title, done, total)` is called
+    after each layer, in bytes of wheels. A layer's result raises LockError, NetworkError, DiskError
+    or BuildError. The layers that were finished by then stay in the cache.
     """
     folder = cache / Part.LAYERS
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def making(
 
 @contextlib.contextmanager
 def no_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar that shows nothing."""
+    """A progress factory that shows nothing."""
     yield lambda _title, _done, _size: None
 
 

@@ -104,9 +104,9 @@ class ParentImages:
         return {"libraries": libraries, "parent": parent} if compiles else {"parent": parent}
 
     def _contexts(self, base: Layout | None, layers: Layers, *counts: int) -> list[str]:
-        """The contexts with the first layers on the layout of a base, so many, and with all.
+        """The contexts with the first layers on a base: one per count, and one with all.
 
-        Names are those that a bake file has.
+        Each is written as a bake file takes it.
         """
         bounds = (*counts, len(layers))
         if self._engine:
@@ -133,9 +133,10 @@ class ParentImages:
     def _images(
         self, engine: Engine, base: Layout | None, layers: Layers, bounds: Sequence[int]
     ) -> list[str]:
-        """The names of the images up to each bound in the engine, which gets what it lacks.
+        """Hand the engine the images that it lacks, and return their names.
 
-        It gets ever longer images, of which those alone keep their names.
+        There is one image for each of `bounds`, with so many layers. On the way the engine gets
+        shorter images; those lose their names in the end.
         """
         if base and all(layer.done() for layer in layers):
             wait([base])  # all may be there; what is still packed is handed over meanwhile
@@ -155,7 +156,7 @@ class ParentImages:
         return [_name(_stacked(base, layers[:end])) for end in bounds]
 
     def _found(self, engine: Engine, base: Layout | None, layers: Layers) -> bool:
-        """Whether the engine has an image already; then it has its layers."""
+        """Whether the engine has the image with these layers. If so, notes that it has each."""
         if not all(part.done() for part in _parts(base, layers)):
             return False
         made = _stacked(base, layers)
@@ -172,7 +173,7 @@ class ParentImages:
         ends: Sequence[int],
         loads: dict[int, Future[str]],
     ) -> None:
-        """Load the images up to each end; `loads` gets what comes of each."""
+        """Load the image up to each of `ends`; `loads` gets the result of each."""
         with ThreadPoolExecutor(2) as pool:
             try:
                 before: Future[str] | None = None
@@ -260,7 +261,7 @@ def _parts(base: Layout | None, layers: Layers) -> list[Future[Any]]:
 
 
 def _stacked(base: Layout | None, layers: Layers) -> layout.Image:
-    """The image of a parent image whose base and layers are ready."""
+    """The documents of a parent image whose base and layers are ready."""
     ready = [layer.result() for layer in layers]
     return layout.image(
         base.result() if base else None, [(each.title, each.layer) for each in ready]

@@ -134,7 +134,7 @@ def cache(folder: Path) -> tuple[Item, ...]:
 
 
 def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
-    """Remove things; each one after it is gone. One that is being used meanwhile stays."""
+    """Remove items, and yield each once it is gone. One that is in use by now stays."""
     for item in items:
         if item.image or item.tag:
             engine.untag(item.image or item.tag)

@@ -59,9 +59,9 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """An image without the blobs of its layers: what refers to its manifest, and the documents.
+    """An image without the blobs of its layers: the descriptor of its manifest, and its documents.
 
-    Those are the configuration and the manifest.
+    The documents are the configuration and the manifest.
     """
 
     descriptor: Mapping[str, Any]
@@ -146,9 +146,9 @@ def write_layout(
     history: str,
     env: Iterable[str] = (),
 ) -> str:
-    """Make `folder` an OCI layout of one image with one layer; the manifest's digest.
+    """Write an OCI layout of one image with one layer into `folder`. Returns the manifest's digest.
 
-    `layer` is a tar; it goes in compressed, so that no build of an image has to do that again.
+    `layer` is a tar. It is compressed here, so that no build of an image has to do that again.
     """
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
@@ -164,9 +164,9 @@ def write_layout(
 def extend_layout(
     base: Path | None, layers: Iterable[tuple[str, Layer, Path]], folder: Path
 ) -> str:
-    """Make `folder` a layout of the image in `base`, if any, with more layers; its digest.
+    """Write a layout of the image in `base`, if any, with more layers. Returns its digest.
 
-    Each layer is what its history says, what it is, and the file that holds it.
+    Each of `layers` is its line of history, the layer, and the file with its blob.
     """
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
@@ -179,7 +179,7 @@ def extend_layout(
 
 
 def image(base: Path | None, layers: Iterable[tuple[str, Layer]], env: Iterable[str] = ()) -> Image:
-    """The image in the layout `base`, if any, with more layers: what its history says, and it."""
+    """The image in the layout `base`, if any, with more layers, each with its line of history."""
     config, manifest = _image_config(env), _manifest()
     if base:
         manifest = _manifest_of(base)
@@ -251,7 +251,7 @@ def _path(member: tarfile.TarInfo) -> str:
 
 
 def _capabilities(headers: Mapping[str, str]) -> dict[str, str]:
-    """Of the extended headers, file capabilities alone belong to the content."""
+    """The extended headers that belong to the content: file capabilities alone."""
     return {k: v for k, v in headers.items() if k == "SCHILY.xattr.security.capability"}
 
 
@@ -280,7 +280,7 @@ def _manifest() -> dict[str, Any]:
 
 
 def _write(folder: Path, made: Image) -> str:
-    """Make a folder that has the layers' blobs a layout; the manifest's digest."""
+    """Complete a layout whose layers' blobs are there. Returns the manifest's digest."""
     files = layout_files(made, {"org.opencontainers.image.ref.name": "base"})
     for name, data in files.items():
         (folder / name).write_bytes(data)
