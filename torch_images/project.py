@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
+PACKED = PACKAGE / "project"  # only a wheel has it
 
 
 def project_root() -> Path:
     """The folder with images.yaml, docker/, scripts/: the clone, else its copy in the package."""
-    return PACKAGE.parent if is_clone(PACKAGE.parent) else PACKAGE / "project"
+    return PACKED if PACKED.is_dir() else PACKAGE.parent
 
 
 def is_clone(root: Path) -> bool:
     """Whether a folder is a clone of the project, rather than what an installed package has."""
-    return (root / "tasks.py").is_file()
+    return root != PACKED
 
 
 def made_in(root: Path) -> Path:
@@ -34,3 +35,8 @@ def locks_folder(root: Path, environ: Mapping[str, str] = os.environ) -> Path:
     """The folder of locks: TORCH_IMAGES_LOCKS, else the one beside the file of images."""
     named = environ.get("TORCH_IMAGES_LOCKS")
     return Path(named).absolute() if named else config_file(root, environ).parent / "locks"
+
+
+def is_packaged(path: Path) -> bool:
+    """Whether a path, or what it links to, lies inside the installed package's own files."""
+    return path.resolve().is_relative_to(PACKED)

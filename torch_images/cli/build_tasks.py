@@ -127,6 +127,8 @@ def lock(
     from torch_images.locks.image_lock import update
 
     chosen, workspace = inputs(verb.config(), select), verb.workspace()
+    if not check:
+        verb.require_own_locks(workspace.locks)
     images = any(item.image for item in chosen)
     if not can_bootstrap() and any(item.by_apt for item in chosen):
         verb.engine(bootstraps=True)

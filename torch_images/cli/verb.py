@@ -13,13 +13,21 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from invoke.exceptions import Exit
 from invoke.tasks import task
 
 from torch_images.interrupts import CODE, raise_from_now_on
-from torch_images.project import config_file, is_clone, locks_folder, made_in, project_root
+from torch_images.project import (
+    config_file,
+    is_clone,
+    is_packaged,
+    locks_folder,
+    made_in,
+    project_root,
+)
 
 if TYPE_CHECKING:
     from torch_images.build.bake import BuildOptions
@@ -115,6 +123,17 @@ def require_clone(name: str) -> None:
         raise UsageError(
             f"'{name}' works on the project itself, which is not here",
             "run it in a clone, as ./inv",
+        )
+
+
+def require_own_locks(locks: Path) -> None:
+    """Raise UsageError for a folder of locks that belongs to the installed package."""
+    from torch_images.errors import UsageError
+
+    if is_packaged(locks):
+        raise UsageError(
+            "the locks of the installed package are not written",
+            "name other ones with --config or TORCH_IMAGES_LOCKS, or run this in a clone, as ./inv",
         )
 
 
