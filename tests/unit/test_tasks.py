@@ -197,6 +197,10 @@ def test_a_hint_names_few_of_many(root: Path) -> None:
     assert len(done.stderr) < 400
     assert "did you mean 'cu130-sm120-wheel-bookworm-runtime'?" in done.stderr
     assert re.search(r" and \d+ more$", done.stderr.strip())
+    for words in (("render", "x" * 9000), ("build", "--cuda", "x" * 9000)):
+        done = invoke(root, *words)
+        assert done.returncode == 2
+        assert len(done.stderr) < 500
 
 
 def test_no_engine(root: Path) -> None:

@@ -119,7 +119,7 @@ def _shell_scripts() -> list[str]:
 
 @verb.verb(
     help={
-        "older": "what was not used for this long goes, such as 12h, 30d, 8w",
+        "older": "what was not used for this long goes, such as 12h or 8w; else 30d",
         "keep": "of the rest, keep the latest used up to this size of images, and of cache, each",
         "images": "all images that were built here, however new; those that containers use stay",
         "cache": "the builder's whole build cache, whoever filled it",

@@ -18,7 +18,7 @@ from torch_images.config.types import (
     Variant,
     target_range,
 )
-from torch_images.errors import UsageError, suggest
+from torch_images.errors import UsageError, shown, suggest
 
 # What an identifier has after its architectures.
 _PTX, _PRUNED = "_ptx", "_pruned"
@@ -85,7 +85,9 @@ class ImageSpec:
                 if spec.id == identifier:
                     return spec
         known = (spec.id for spec in matrix(config))
-        raise UsageError(f"no image '{identifier}' in the matrix", suggest(identifier, known))
+        raise UsageError(
+            f"no image '{shown(identifier)}' in the matrix", suggest(identifier, known)
+        )
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -216,7 +218,7 @@ def select(config: Config, pattern: str) -> tuple[ImageSpec, ...]:
     chosen = tuple(spec for spec in specs if fnmatchcase(spec.id, pattern))
     if not chosen:
         hint = suggest(pattern, (spec.id for spec in specs))
-        raise UsageError(f"no image matches '{pattern}'", hint)
+        raise UsageError(f"no image matches '{shown(pattern)}'", hint)
     return chosen
 
 
@@ -279,7 +281,7 @@ def _named(axis: str, values: tuple[T, ...], wanted: str) -> T:
     for value in values:
         if value.name == wanted:
             return value
-    raise UsageError(f"unknown {axis} '{wanted}'", suggest(wanted, (v.name for v in values)))
+    raise UsageError(f"unknown {axis} '{shown(wanted)}'", suggest(wanted, (v.name for v in values)))
 
 
 def _arch(config: Config, cuda: Cuda, wanted: str) -> Architecture:
