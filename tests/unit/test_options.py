@@ -1,4 +1,4 @@
-"""Options that nothing reads: images.yaml against the list, and a tree against its own files."""
+"""Options that nothing in a tree reads, by the files of its own build."""
 
 from __future__ import annotations
 
@@ -9,32 +9,17 @@ import pytest
 
 from torch_images.build.compile_recipe import recipes
 from torch_images.config.matrix import choose
-from torch_images.config.pytorch_options import known_options
 from torch_images.config.types import Config
 from torch_images.locks.image_lock import image_lock
-
-# What the fork's own CI sets, and what of it exists; checked against PyTorch's files.
-REAL = {"USE_FBGEMM", "USE_CUDNN", "USE_NCCL", "USE_FLASH_ATTENTION", "USE_MEM_EFF_ATTENTION"}
-REAL |= {"USE_MSLK", "TORCH_CUDA_ARCH_LIST"}
-INVENTED = {"USE_CUDNN_FRONTEND", "USE_TENSOREXPR", "CUDNN_ALLOW_TF32_CUBLAS_OVERRIDE"}
-INVENTED |= {"NCCL_IB_DISABLE", "NCCL_NET_GDR_LEVEL", "USE_FBGEM", "USE_CUDN"}
-
-
-def test_the_list_has_what_is_real_and_nothing_else() -> None:
-    assert set(known_options("torch")) >= REAL
-    assert not set(known_options("torch")) & INVENTED
 
 
 @pytest.mark.parametrize("source", ["fork", "fork-slim"])
 @pytest.mark.parametrize("cuda", ["12.8", "13.0"])
-def test_every_variable_of_a_build_is_read_by_something(
+def test_every_option_is_told_to_the_build(
     config: Config, root: Path, source: str, cuda: str
 ) -> None:
     spec = choose(config, cuda=cuda, arch="10.0,12.0", source=source)
-    for name, recipe in recipes(spec, image_lock(config, spec, root / "locks")).items():
-        conventional = {"CUDA_HOME", "CUDACXX", "NCCL_ROOT"}
-        ours = [n for n in recipe["environment"] if not n.startswith("CMAKE_")]
-        assert set(ours) - conventional <= set(known_options(name))
+    for recipe in recipes(spec, image_lock(config, spec, root / "locks")).values():
         assert set(recipe["options"]) <= set(recipe["environment"])
 
 
@@ -82,3 +67,10 @@ def test_where_options_are_read(tmp_path: Path, name: str, text: str, option: st
 def test_what_reads_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "CMakeLists.txt").write_text(text)
     assert options.unread(["USE_A"], tmp_path) == ["USE_A"]
+
+
+def test_a_refusal_names_what_may_be_meant(tmp_path: Path) -> None:
+    (tmp_path / "CMakeLists.txt").write_text('option(USE_FBGEMM "words" ON)')
+    told = options.refusal(["USE_FBGEM", "USE_FBGEMM", "NCCL_IB_DISABLE", "CC"], tmp_path)
+    assert told == "USE_FBGEM (did you mean USE_FBGEMM?), NCCL_IB_DISABLE"
+    assert options.refusal(["USE_FBGEMM"], tmp_path) == ""

@@ -22,7 +22,6 @@ from torch_images.config.parse_names import check_names
 from torch_images.config.parse_pods import load_pods
 from torch_images.config.parse_removals import load_removals
 from torch_images.config.parse_variants import check_extras, load_extras, load_variants
-from torch_images.config.pytorch_options import known_options
 from torch_images.config.types import (
     AXES,
     COMPAT_MODES,
@@ -40,8 +39,9 @@ from torch_images.config.types import (
     target_range,
 )
 from torch_images.config.yaml_nodes import Record, Value, load
-from torch_images.errors import suggest
+from torch_images.errors import shown, suggest
 
+_OPTION = re.compile(r"[A-Z][A-Z0-9_]{1,99}", re.IGNORECASE)
 # The grammar of references, without a digest: https://github.com/distribution/reference
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _TAGGED_IMAGE = re.compile(
@@ -172,7 +172,7 @@ def _features(value: Value) -> tuple[Feature, ...]:
     for name, member in value.entries():
         fields = member.record((), ("option", "arch"))
         if "option" in fields:
-            _check_option("torch", fields.text("option"), fields["option"])
+            _option(fields.text("option"), fields["option"])
         arch = capability(fields["arch"], fields.text("arch")) if "arch" in fields else None
         feature = Feature(name=entry_name(name, member), option=fields.text("option"), arch=arch)
         features.append(feature)
@@ -240,8 +240,8 @@ def _origin(fields: Record, key: str, value: Value, others: Mapping[str, Source]
         root=key,
         torch=_tree(fields["torch"]),
         triton=_tree(fields["triton"]),
-        torch_options=_options("torch", fields["torch"]),
-        triton_options=_options("triton", fields["triton"]),
+        torch_options=_options(fields["torch"]),
+        triton_options=_options(fields["triton"]),
     )
 
 
@@ -257,20 +257,23 @@ def _tree(value: Value) -> Tree:
     )
 
 
-def _options(name: str, value: Value) -> tuple[tuple[str, str], ...]:
+def _options(value: Value) -> tuple[tuple[str, str], ...]:
     fields = value.record(("repository", "commit", "version"), ("options",))
     options = fields["options"].entries() if "options" in fields else ()
-    for key, member in options:
-        _check_option(name, key, member)
-    return tuple((key, member.text()) for key, member in options)
+    return tuple((_option(key, member), member.text()) for key, member in options)
 
 
-def _check_option(name: str, option: str, value: Value) -> None:
-    """Raise ConfigError for an option that the build of "torch" or "triton" would ignore."""
-    known = known_options(name)
-    if option not in known:
-        near = suggest(option, known).partition("known:")[0].strip()
-        raise value.error(f"{name} has no option '{option}', it would be ignored", near)
+def _option(option: str, value: Value) -> str:
+    """The name of an option of a build, which becomes a variable of its environment.
+
+    Whether the tree reads it is checked before it is compiled: scripts/image/source/options.py.
+    Raises ConfigError for what cannot be the name of a variable.
+    """
+    if not _OPTION.fullmatch(option):
+        raise value.error(
+            f"'{shown(option)}' is not the name of an option", "write one such as USE_NCCL"
+        )
+    return option
 
 
 def _base(key: str, value: Value) -> Base:

@@ -6,6 +6,7 @@ So a misspelt option changes nothing, without a message.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -38,6 +39,16 @@ def unread(names: Iterable[str], tree: Path) -> list[str]:
     """Those of `names` that nothing in a tree reads, in their order."""
     known = read_by(tree)
     return [n for n in names if n not in known and not _CONVENTIONS.fullmatch(n)]
+
+
+def refusal(names: Iterable[str], tree: Path) -> str:
+    """The options that nothing in a tree reads, each with the one it may mean; "" for none."""
+    known = read_by(tree)
+    told = []
+    for name in unread(names, tree):
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        told.append(f"{name} (did you mean {near[0]}?)" if near else name)
+    return ", ".join(told)
 
 
 def _build_files(tree: Path) -> Iterator[Path]:
