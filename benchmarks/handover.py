@@ -3,8 +3,10 @@
 Layers go to the engine in steps (torch_images/layers/parent.py): it unpacks those of one step while
 the next ones are on their way. This compares steps of three with steps of one, and with one step of
 all, in turns, with the layers and the base of the default image from the cache. Build that image
-once before, so that nothing is packed here. Each round starts with an engine that has none of the
-layers. It prints seconds, and the ratio to steps of three.
+once before, so that nothing is packed here; then remove it and the build cache, which would keep its
+layers (`./inv gc --images --cache`). Each run starts with an engine that has none of the layers: it
+removes all parent images, so nothing else may build meanwhile. Each round begins with another way,
+and the first run of all is thrown away. It prints seconds, and the ratio to steps of three.
 """
 
 from __future__ import annotations
@@ -49,25 +51,28 @@ def main() -> None:
     layout.set_result(base.layout)
     plans = layer_plans(config, image.spec, image.lock)
     seconds: dict[str, list[float]] = {name: [] for name in STEPS}
-    for _ in range(rounds):
-        for name, step in STEPS.items():
-            parent.STEP = step
-            with making([[p for g in plans.values() for p in g]], cache, network) as layers:
-                wanted = parent.Wanted(
-                    groups={name: [layers[p] for p in group] for name, group in plans.items()},
-                    base=layout,
-                    compiles=False,
-                )
-                forget(engine)
-                started = time.monotonic()
-                parent.ParentImages(cache, engine).contexts({"image": wanted})
-                seconds[name].append(time.monotonic() - started)
-                print(f"steps of {name}: {seconds[name][-1]:.1f} s", flush=True)
+    names = list(STEPS)
+    turns = [names[(n + k) % len(names)] for n in range(rounds) for k in range(len(names))]
+    for number, way in enumerate([names[0], *turns]):
+        parent.STEP = STEPS[way]
+        with making([[p for group in plans.values() for p in group]], cache, network) as layers:
+            wanted = parent.Wanted(
+                groups={name: [layers[p] for p in group] for name, group in plans.items()},
+                base=layout,
+                compiles=False,
+            )
+            forget(engine)
+            started = time.monotonic()
+            parent.ParentImages(cache, engine).contexts({"image": wanted})
+            taken = time.monotonic() - started
+        if number:
+            seconds[way].append(taken)
+            print(f"steps of {way}: {taken:.1f} s", flush=True)
     forget(engine)
     usual = statistics.median(seconds["three"])
-    for name, measured in seconds.items():
+    for way, measured in seconds.items():
         middle = statistics.median(measured)
-        print(f"steps of {name}: median {middle:.1f} s, {middle / usual:.2f} of steps of three")
+        print(f"steps of {way}: median {middle:.1f} s, {middle / usual:.2f} of steps of three")
 
 
 def forget(engine: Engine) -> None:
