@@ -2,11 +2,13 @@
 
 Layers go to the engine in steps (torch_images/layers/parent.py): it unpacks those of one step while
 the next ones are on their way. This compares steps of three with steps of one, and with one step of
-all, in turns, with the layers and the base of the default image from the cache. Build that image
-once before, so that nothing is packed here; then remove it and the build cache, which would keep its
-layers (`./inv gc --images --cache`). Each run starts with an engine that has none of the layers: it
-removes all parent images, so nothing else may build meanwhile. Each round begins with another way,
-and the first run of all is thrown away. It prints seconds, and the ratio to steps of three.
+all, in turns, with the layers and the base of the default image from the cache.
+
+Build that image once before, so that nothing is packed here. Then remove it and the build cache,
+which would keep its layers: `./inv gc --images --cache`. Each run starts with an engine that has
+none of the layers: it removes all parent images, so nothing else may build meanwhile. Each round
+begins with another way, and the first run of all is thrown away. It prints seconds, and the ratio
+to steps of three.
 """
 
 from __future__ import annotations
