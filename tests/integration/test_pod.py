@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 
 from tests.integration.support import Built, invoke, quiet, running
 from torch_images.config.matrix import choose
@@ -235,9 +237,11 @@ def test_every_container_has_keys_of_its_own(image: dict[str, Any], client: Clie
         assert done.stdout == first, done.stderr
 
 
-def jupyter(name: str, token: str) -> int:
-    """What JupyterLab's API answers to a token."""
+def jupyter(name: str, token: str, *, patience: int = 0) -> int:
+    """What JupyterLab's API answers to a token; it is asked again where nobody answers yet."""
     session = requests.Session()
+    again = Retry(connect=patience, read=0, backoff_factor=0.1)
+    session.mount("http://", HTTPAdapter(max_retries=again))
     session.trust_env = False  # no proxy on the way to a container
     header = {"Authorization": f"token {token}"} if token else {}
     url = f"http://{address(name)}:8888/api/contents"
@@ -246,7 +250,8 @@ def jupyter(name: str, token: str) -> int:
 
 def test_jupyter_wants_its_token(image: dict[str, Any]) -> None:
     with pod(image, "is running at", env={"JUPYTER_PASSWORD": TOKEN}) as name:
-        assert jupyter(name, TOKEN) == requests.codes.ok
+        # It says so a moment before it listens.
+        assert jupyter(name, TOKEN, patience=10) == requests.codes.ok
         assert jupyter(name, "another") == requests.codes.forbidden
         assert jupyter(name, "") == requests.codes.forbidden
         assert TOKEN not in log(name)
