@@ -177,14 +177,14 @@ def test_images_may_share_layers_anywhere(base: Layout, tmp_path: Path) -> None:
     assert sum(map(len, engine.loads)) == len(engine.blobs)
 
 
-def test_many_layers_go_in_steps(base: Layout, tmp_path: Path) -> None:
-    """Each step is the image so far, and has only what is new; the last one alone stays."""
+def test_many_layers_are_handed_over_at_once(base: Layout, tmp_path: Path) -> None:
+    """CUDA's libraries are an image, here the base alone; the rest follows in one archive."""
     names = [f"wheel{number}" for number in range(8)]
     engine = StandInEngine()
     with layers_of(tmp_path, *names) as layers:
         found = contexts(made(tmp_path, engine), {"x": layers}, base, compiles=False)
         digests = [layer.result().layer.digest for layer in layers]
-    assert len(engine.loads) == 4  # of CUDA's libraries there are none: the base, then 3, 3, 2
+    assert len(engine.loads) == 2
     assert sum(map(len, engine.loads)) == len(engine.blobs)
     manifest = engine.document(engine.images[found["parent"].removeprefix("docker-image://")])
     assert [held["digest"] for held in manifest["layers"]][1:] == digests
@@ -226,20 +226,14 @@ def test_what_fails_for_one_image_stops_the_others(base: Layout, tmp_path: Path)
     assert not engine.images
 
 
-def test_what_fails_in_a_later_step_stops_the_others(base: Layout, tmp_path: Path) -> None:
+def test_what_fails_after_the_libraries_stops_the_others(base: Layout, tmp_path: Path) -> None:
     engine, never, failed = StandInEngine(), Future[Any](), Future[Any]()
-
-    def fail() -> None:
-        if len(engine.loads) == 2:
-            failed.set_exception(LockError("not the file"))
-
-    engine.loaded = fail
-    with layers_of(tmp_path, "one", "two", "three") as layers:
-        wanted = [*layers, failed, never, never, never]
+    engine.loaded = lambda: failed.set_exception(LockError("not the file"))
+    with layers_of(tmp_path, "one") as libraries:
+        wanted = {"cuda": libraries, "python": [failed, never, never]}
         with pytest.raises(LockError, match="not the file"):
-            contexts(made(tmp_path, engine), {"x": wanted}, base, compiles=False)
-    assert len(engine.loads) == 2  # the base alone, and the first three
-    assert len(engine.images) == 1
+            contexts(made(tmp_path, engine), wanted, base, compiles=False)
+    assert len(engine.loads) == len(engine.images) == 1
 
 
 def test_an_image_that_was_removed_is_loaded_again(

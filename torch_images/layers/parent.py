@@ -33,8 +33,6 @@ from torch_images.oci import layout
 PARENT_IMAGES = "torch-images-parent"
 
 _CHUNK = 1 << 20
-# Layers that an engine is handed at a time. It unpacks those while the next ones are on their way.
-STEP = 3
 
 Layers = Sequence[Future[ReadyLayer]]
 # The layout of the base that layers lie on.
@@ -54,7 +52,7 @@ class ParentImages:
     """Makes parent images, those with the same content once.
 
     For an `engine` that builds itself they are images of it: layers are handed over as they get
-    ready, and what came first is unpacked while the rest is still packed. For a builder elsewhere
+    ready, and CUDA's libraries are unpacked while the rest is still packed. For a builder elsewhere
     they are OCI layouts in the cache, which buildx sends to it.
     """
 
@@ -135,23 +133,12 @@ class ParentImages:
     ) -> list[str]:
         """Hand the engine the images that it lacks, and return their names.
 
-        There is one image for each of `bounds`, with so many layers. On the way the engine gets
-        shorter images; those lose their names in the end.
+        There is one image for each of `bounds`, with so many layers.
         """
         if base and all(layer.done() for layer in layers):
             wait([base])  # all may be there; what is still packed is handed over meanwhile
         missing = {end for end in bounds if not self._found(engine, base, layers[:end])}
-        if missing:
-            known = sum(1 for _ in itertools.takewhile(self._has, layers))
-            ends = sorted({*missing, *range(known + STEP, max(missing), STEP)})
-            loads: dict[int, Future[str]] = {}
-            try:
-                self._take(engine, base, layers, ends, loads)
-            finally:
-                for end in loads.keys() - set(bounds):
-                    load = loads[end]
-                    if load.done() and not load.cancelled() and not load.exception():
-                        engine.untag(load.result())
+        self._take(engine, base, layers, sorted(missing))
         self._note(base, layers)
         return [_name(_stacked(base, layers[:end])) for end in bounds]
 
@@ -166,29 +153,24 @@ class ParentImages:
         return True
 
     def _take(
-        self,
-        engine: Engine,
-        base: Layout | None,
-        layers: Layers,
-        ends: Sequence[int],
-        loads: dict[int, Future[str]],
+        self, engine: Engine, base: Layout | None, layers: Layers, ends: Sequence[int]
     ) -> None:
-        """Load the image up to each of `ends`; `loads` gets the result of each."""
+        """Load an image with the layers up to each of `ends`; each adds to the one before."""
         with ThreadPoolExecutor(2) as pool:
             try:
-                before: Future[str] | None = None
+                loads: list[Future[str]] = []
                 for start, end in itertools.pairwise([0, *ends]):
-                    step = _Step(
+                    load = _Load(
                         base=base,
                         layers=layers[:end],
                         new=[layer for layer in layers[start:end] if not self._has(layer)],
-                        before=before,
+                        before=loads[-1] if loads else None,
                         there=frozenset(self._there),
                         stop=self._stop,
                     )
-                    before = loads[end] = pool.submit(step.load, engine)
-                for load in loads.values():
-                    load.result()
+                    loads.append(pool.submit(load.into, engine))
+                for result in loads:
+                    result.result()
             except BaseException as error:
                 self._break_off(error)
                 pool.shutdown(cancel_futures=True)
@@ -211,7 +193,7 @@ class ParentImages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Step:
+class _Load:
     """An image with some more layers than the one before, on its way to the engine.
 
     The first one has the base. `there` are digests of layers that the engine has already.
@@ -224,7 +206,7 @@ class _Step:
     there: frozenset[str]
     stop: Future[None]
 
-    def load(self, engine: Engine) -> str:
+    def into(self, engine: Engine) -> str:
         """Load the image into the engine. Returns its name."""
         engine.load(self._archive())
         return _name(_stacked(self.base, self.layers))
