@@ -21,6 +21,7 @@ from typing import TypeVar
 import zstandard
 
 from benchmarks.builds.lab import ROOT
+from tests.releases import T130
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.network import detect
 from torch_images.layers.wheelzip import WheelZip
@@ -28,7 +29,7 @@ from torch_images.locks.wheels import read_wheels
 from torch_images.markdown import table
 from torch_images.oci.layout import Compressed
 
-_LOCK = "wheel-cu130-py311"
+_LOCK = f"wheel-cu130-torch{T130}-py311"
 _T = TypeVar("_T")
 
 

@@ -21,6 +21,7 @@ from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.layers.parent import PARENT_IMAGES
 from torch_images.locks.debs import read_debs
+from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import read_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +63,7 @@ class Lab:
 
     def base(self) -> str:
         """The base as a named context; made where it is not there yet."""
-        config = load_config(self.project / "images.yaml")
+        config = with_facts(load_config(self.project / "images.yaml"), self.project / "locks")
         base = next(b for b in config.bases if b.name == "bookworm")
         resolver = Resolver(root=self.project, network=self.network, run=self.run)
         lock = read_debs(self.project / "locks" / "base-bookworm.txt")

@@ -13,13 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from benchmarks.builds.lab import Lab
 from benchmarks.builds.measure import measuring
+from tests.releases import T128, T130
 
 Figures = dict[str, float]
 Row = Callable[[Lab], Figures]
 
 RUNTIME = ("--cuda", "13.0", "--arch", "12.0")
-BOTH = ("--select", "cu*-sm120-wheel-bookworm-runtime")
-LOCKS = ("wheel-cu130-py311", "wheel-cu128-py311")
+BOTH = (
+    "--select",
+    f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-bookworm-runtime",
+)
+LOCKS = (f"wheel-cu130-torch{T130}-py311", f"wheel-cu128-torch{T128}-py311")
 
 
 def cold(lab: Lab) -> Figures:
@@ -79,7 +83,7 @@ def patch(lab: Lab) -> Figures:
     try:
         for release in ("2.9.0", "2.9.1"):
             file.write_text(before.replace("2.10.0", release))
-            lab.invoke("lock", "--select", "wheel-cu128-py311")
+            lab.invoke("lock", "--select", f"wheel-cu128-torch{T128}-py311")
             [image] = lab.build("--cuda", "12.8", "--arch", "12.0")
             found.append(lab.layers(image["digest"]))
         plain = lab.packed(lab.build_plain(LOCKS[1]))
@@ -102,7 +106,7 @@ def commands(lab: Lab) -> Figures:
     words: Mapping[str, tuple[str, ...]] = {
         "list seconds": ("--list",),
         "matrix seconds": ("matrix",),
-        "render seconds": ("render", "cu130-sm120-wheel-bookworm-runtime"),
+        "render seconds": ("render", f"cu130-sm120-torch{T130}-bookworm-runtime"),
     }
     found = {}
     for name, word in words.items():

@@ -25,6 +25,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.network import detect
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace, default_cache
+from torch_images.locks.facts import with_facts
 from torch_images.project import locks_folder
 
 # Modules of the second lane. They may give images only names that no module of the first lane
@@ -66,7 +67,7 @@ def engine() -> Engine:
 @pytest.fixture(scope="session")
 def config() -> Config:
     """The project's own images.yaml."""
-    return load_config(ROOT / "images.yaml")
+    return with_facts(load_config(ROOT / "images.yaml"), ROOT / "locks")
 
 
 @pytest.fixture(scope="session")

@@ -18,12 +18,13 @@ from pathlib import Path
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from tests.integration.support import ROOT
+from tests.releases import T130
 from tests.servers import web_server
 from tests.wheels import index, make_wheel
 from torch_images.locks.wheels import format_wheels, read_wheels
 
-WHEEL_LOCK = "locks/wheel-cu130-py311.txt"
-WHEELS = (("torch", "2.11.0"), ("triton", "3.6.0"), ("torch-images-probe", "1.0"))
+WHEEL_LOCK = f"locks/wheel-cu130-torch{T130}-py311.txt"
+WHEELS = (("torch", f"{T130}"), ("triton", "3.6.0"), ("torch-images-probe", "1.0"))
 
 
 @contextlib.contextmanager
@@ -54,7 +55,7 @@ def small_project(folder: Path, locks: Path, scratch: Path) -> dict[str, bytes]:
     )
     lock = dataclasses.replace(
         read_wheels(folder / WHEEL_LOCK),
-        request=("torch==2.11.0",),
+        request=(f"torch=={T130}",),
         wheels=tuple(wheel.locked for wheel in wheels),
     )
     (folder / WHEEL_LOCK).write_text(format_wheels(lock))

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.releases import T128, T130
 from tests.servers import closed_port
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
@@ -24,7 +25,7 @@ from torch_images.host.workspace import scratch_room
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "torch-images-test"  # the repository of what only tests make
-SELECT = "cu*-sm120-wheel-bookworm-runtime"
+SELECT = f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-bookworm-runtime"
 
 
 @dataclass(frozen=True)

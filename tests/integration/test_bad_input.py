@@ -33,6 +33,7 @@ from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.locks.debs import read_debs
+from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import read_wheels
 
 BUILD = ("build", "--cuda", "13.0", "--arch", "12.0", "--progress", "plain")
@@ -174,7 +175,7 @@ def test_a_mirror_of_the_index_is_used(
     monkeypatch.setattr("torch_images.build.build.is_remote", lambda *_: far)
     folder = tmp_path / "small"
     pages = small_project(folder, workspace.locks, tmp_path / "wheels")
-    config = load_config(folder / "images.yaml")
+    config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
     for tools in ("tools-build", "tools-sbom"):  # the index on loopback does not have them
         install_tools(tools, workspace, runner)
     with web_server(pages) as (url, _):
@@ -226,7 +227,7 @@ def test_a_killed_build_is_safe_to_repeat(
     assert killed.wait() == -signal.SIGKILL
     assert images(engine) == before
 
-    config = load_config(folder / "images.yaml")
+    config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
     copy = dataclasses.replace(workspace, root=folder, locks=folder / "locks")
     [image] = plan_images(config, [choose(config, arch="12.0")], copy.root, copy.locks)
     [result] = build(config, [image], copy, BuildOptions(), engine=engine, run=runner)

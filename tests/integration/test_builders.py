@@ -18,12 +18,13 @@ import pytest
 from tests.faults import copy
 from tests.integration.standins import served, small_project
 from tests.integration.support import invoke, registry, second_engine
+from tests.releases import T130
 from torch_images.host.engine import Engine
 from torch_images.host.loopback import running
 from torch_images.host.workspace import Workspace
 
 pytestmark = pytest.mark.slow  # a second engine starts from nothing
-CANDIDATE = "torch-images-candidate:cu130-sm120-wheel-bookworm-runtime"
+CANDIDATE = f"torch-images-candidate:cu130-sm120-torch{T130}-bookworm-runtime"
 BUILD = (
     *("build", "--cuda", "13.0", "--arch", "12.0", "--progress", "plain"),
     *("--unverified", "--json", "--skip-disk-check"),

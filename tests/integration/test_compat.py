@@ -21,6 +21,7 @@ from tests.decisions import NOTES, READ_ONLY, TABLE, USER, USER_READ_ONLY, VERSI
 from tests.integration.drivers import DRIVER, compile_stubs, repository
 from tests.integration.standins import copy_project, replace
 from tests.integration.support import Built, facts, invoke, outside, running
+from tests.releases import T130
 from torch_images.build.render import image_facts
 from torch_images.config.parse import load_config
 from torch_images.config.types import Config
@@ -28,12 +29,13 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.locks.debs import read_debs
+from torch_images.locks.facts import with_facts
 from torch_images.publish import tag as publish
 from torch_images.verify.identify import identify
 from torch_images.verify.verify import claim_of, examine
 
 # Other tests build for 12.0 at the same time.
-CANDIDATE = "torch-images-candidate:cu130-sm86-wheel-bookworm-runtime"
+CANDIDATE = f"torch-images-candidate:cu130-sm86-torch{T130}-bookworm-runtime"
 BUILD = ("build", "--cuda", "13.0", "--arch", "8.6", "--progress", "plain", "--unverified")
 REFERENCE = "torch-images-test:compat"
 LABEL = "io.github.torch-images.compat"
@@ -97,7 +99,7 @@ def with_compat(
     folder = tmp_path_factory.mktemp("compat") / "project"
     copy_project(folder, locks)
     with repository((stubs / f"{_name(NOTES['13.0'])}.so").read_bytes()) as (url, key):
-        config = load_config(folder / "images.yaml")
+        config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
         replace(folder, "images.yaml", config.compat.repository, url)
         replace(folder, "images.yaml", config.compat.key, key)
         done = invoke("lock", "--select", "compat-cu130", cwd=folder)
@@ -107,7 +109,9 @@ def with_compat(
         digest = json.loads(done.stdout)[0]["digest"]
         engine.tag(digest, *REFERENCE.split(":"))
         engine.untag(CANDIDATE)
-        yield Made(folder, load_config(folder / "images.yaml"), digest)
+        yield Made(
+            folder, with_facts(load_config(folder / "images.yaml"), folder / "locks"), digest
+        )
     engine.untag(REFERENCE)
 
 

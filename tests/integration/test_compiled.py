@@ -33,6 +33,7 @@ from tests.integration.trees import (
     make_repositories,
     mirror,
 )
+from tests.releases import F130
 from tests.servers import closed_port
 from torch_images.arch import targets_in_listing
 from torch_images.build.bake import BuildOptions, environment
@@ -46,6 +47,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.network import detect
 from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace, default_cache
+from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import format_wheels, read_wheels
 from torch_images.verify import verify
 from torch_images.verify.identify import identify
@@ -263,7 +265,7 @@ def seen(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]:
     workspace = Workspace(
         root=folder, cache=default_cache(), network=network, locks=folder / "locks"
     )
-    config = load_config(folder / "images.yaml")
+    config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
     reference, planned = identify(config, tag, workspace, engine)
     wanted = verify.claim(config, planned, "")
     info, run = engine.inspect(reference), Runner()
@@ -441,7 +443,10 @@ def step(
         compile_cache=compile_cache,
     )
     workspace = Workspace(root=folder, cache=cache, network=network, locks=folder / "locks")
-    config, wanted = load_config(folder / "images.yaml"), BuildOptions(compat="off", jobs=2)
+    config, wanted = (
+        with_facts(load_config(folder / "images.yaml"), folder / "locks"),
+        BuildOptions(compat="off", jobs=2),
+    )
     [planned] = plan_images(
         config, [choose(config, arch="12.0", source="fork")], workspace.root, workspace.locks
     )
@@ -566,7 +571,8 @@ def test_what_shows_a_feature_is_in_the_published_torch(
     built: dict[str, Built], config: Config, engine: Engine, cuda: str
 ) -> None:
     """The evidence that compiled wheels are held to, looked for in the real ones."""
-    features = next(c.wheel.features for c in config.cudas if c.short == cuda)
+    spec = choose(config, cuda=next(c.version for c in config.cudas if c.short == cuda))
+    features = spec.features
     code = (
         "import json, pathlib, sys; sys.path[:0] = ['/run/source', '/run/package']; import gate\n"
         "known = json.loads(pathlib.Path('/run/source/features.json').read_text())\n"
@@ -584,7 +590,7 @@ def test_what_shows_a_feature_is_in_the_published_torch(
 
 def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
     """As for CUDA 12.8, with the archives that hold its nvcc made of the wheels of 13.0's."""
-    lock = compiling.folder / "locks" / "build-fork-cu130-py311.txt"
+    lock = compiling.folder / "locks" / f"build-fork-cu130-torch{F130}-py311.txt"
     before = lock.read_text()
     parts = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
     wheels = [w for w in read_wheels(lock).wheels if w.name in parts]

@@ -13,6 +13,7 @@ import pytest
 import uv
 
 from tests.integration.support import Built, online, running
+from tests.releases import T130
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 
@@ -102,7 +103,7 @@ def test_what_is_installed_on_top_keeps_torch(
         assert look(engine, tag) == before
         words = ("-c", WORKS, *INSTALLED[tool])
         done = engine.run(tag, *words, entrypoint=["python"], network_mode="none")
-        assert done.output.splitlines()[-1] == "2.11.0+cu130 0.26.0 [0, 2]", done.output
+        assert done.output.splitlines()[-1] == f"{T130}+cu130 0.26.0 [0, 2]", done.output
 
 
 ASKS = {"pip": "pip install --dry-run", "uv": "uv pip install --dry-run"}
@@ -192,7 +193,7 @@ def test_pip_and_jupyter_work_for_an_id_without_a_name(image: str, workspace: Wo
         assert "cache has been disabled" not in done.stderr  # pip's own folder can be written, too
         done = within(name, "python", "-c", NOTEBOOK)
         assert "server 200" in done.stdout, done.stdout + done.stderr
-        assert "user12345 2.11.0+cu130" in done.stdout, done.stdout + done.stderr
+        assert f"user12345 {T130}+cu130" in done.stdout, done.stdout + done.stderr
         # What the image has cannot be shadowed by a home: pip says so.
         done = within(
             name, "env", "PIP_CONSTRAINT=", "pip", "install", "--no-deps", "torch==2.10.0"

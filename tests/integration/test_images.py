@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.support import SELECT, Built, invoke, quiet
+from tests.releases import T130
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
@@ -154,7 +155,7 @@ def test_gpus_where_the_engine_has_none(built: dict[str, Built], engine: Engine)
     assert last.startswith("error: the engine cannot give GPUs to containers; install the NVIDIA")
 
 
-@pytest.mark.parametrize("name", ["cu130-sm120-wheel-bookworm-runtime", "torch-cu130:sm120"])
+@pytest.mark.parametrize("name", [f"cu130-sm120-torch{T130}-bookworm-runtime", "torch-cu130:sm120"])
 def test_verify_finds_an_image_by_any_name(
     built: dict[str, Built], config: Config, workspace: Workspace, engine: Engine, name: str
 ) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.support import ROOT, invoke
+from tests.releases import T130
 
 PICK = ("pick", "--gpu", "RTX 5090", "--driver", "580")
-IMAGE = "cu130-sm120-wheel-bookworm-runtime"
+IMAGE = f"cu130-sm120-torch{T130}-bookworm-runtime"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_it_says_what_a_clone_says(command: Path, tmp_path: Path) -> None:
         done = run(command, tmp_path, *words)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout == invoke(*words).stdout
-    assert "torch-cu130:2.11.0-sm120" in run(command, tmp_path, *PICK).stdout
+    assert f"torch-cu130:{T130}-sm120" in run(command, tmp_path, *PICK).stdout
     assert list(tmp_path.iterdir()) == []
 
 

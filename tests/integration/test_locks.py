@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration.standins import replace
 from tests.integration.support import ROOT, Built, images, invoke
+from tests.releases import T130
 from tests.servers import closed_port, web_server
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
@@ -112,7 +113,7 @@ def test_a_fresh_lock_is_unchanged_at_its_source(fresh: tuple[Path, dict[str, st
 
 def test_wheels_are_checked_at_the_index() -> None:
     """What the index has today is not known here, but every input must be found there."""
-    done = invoke("lock", "--check", "--select", "wheel-cu130-py311", "--json")
+    done = invoke("lock", "--check", "--select", f"wheel-cu130-torch{T130}-py311", "--json")
     assert done.returncode == 0, done.stderr
     states = {f["name"]: f["state"] for f in json.loads(done.stdout)}
     assert states["torch"] == "unchanged"

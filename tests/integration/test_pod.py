@@ -19,6 +19,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from tests.integration.support import Built, invoke, quiet, running
+from tests.releases import T130
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
@@ -306,7 +307,7 @@ def test_devel_is_verified(built: dict[str, Built], engine: Engine, workspace: W
         engine.untag(tag)
     report = read_report(report_path(workspace, found["digest"]))
     assert report is not None
-    assert report.id == "cu130-sm90_sm120-wheel-bookworm-devel"
+    assert report.id == f"cu130-sm90_sm120-torch{T130}-bookworm-devel"
     assert not report.failed
     passed = {check.name for check in report.checks if check.outcome == "passed"}
     assert passed >= TOOLKIT

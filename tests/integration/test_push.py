@@ -26,6 +26,7 @@ import requests
 
 from tests.faults import Fault, faulty
 from tests.integration.support import ROOT, Built, Registry, invoke, registry_program, second_engine
+from tests.releases import M130, T130
 from tests.runpod_stub import KEY, runpod
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
@@ -46,8 +47,8 @@ from torch_images.verify.verify import (
 
 REPOSITORY = "owner/torch-cu130"
 LAYERS, LAYER_SIZE = 4, 3_000_000
-OBSERVED = {"cuda": "13.0", "torch": "2.11.0+cu130", "triton": "3.6.0", "python": "3.11.2"}
-FLOATING = ("2.11.0-sm120", "2.11-sm120", "sm120")
+OBSERVED = {"cuda": "13.0", "torch": f"{T130}+cu130", "triton": "3.6.0", "python": "3.11.2"}
+FLOATING = (f"{T130}-sm120", f"{M130}-sm120", "sm120")
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def make(
         *, day: int = 1, changes: dict[str, str] | None = None, verified: bool = True
     ) -> StandIn:
         folder = tmp_path_factory.mktemp("context")
-        version = f"2.11.0-sm120-runtime-{secrets.token_hex(6)}"
+        version = f"{T130}-sm120-runtime-{secrets.token_hex(6)}"
         own = {"org.opencontainers.image.version": version, **(changes or {})}
         label = {**labels.write(config, planned), **own}
         lines = ["FROM scratch"]
@@ -203,15 +204,15 @@ def test_what_is_published_is_left_out_of_the_matrix(make: Make, server: Registr
     words = ("matrix", "--json", "--unpublished", "--registry", f"{server.host}/owner")
 
     def unpublished() -> dict[str, str]:
-        done = invoke(*words, "--select", "cu130-sm120-wheel-bookworm-*")
+        done = invoke(*words, "--select", f"cu130-sm120-torch{T130}-bookworm-*")
         assert done.returncode == 0, done.stderr
         return {image["id"]: image["reference"] for image in json.loads(done.stdout)["image"]}
 
     before = unpublished()
-    runtime = before["cu130-sm120-wheel-bookworm-runtime"]
+    runtime = before[f"cu130-sm120-torch{T130}-bookworm-runtime"]
     image = make(changes={"org.opencontainers.image.version": runtime.rpartition(":")[2]})
     assert push(image, server.host).returncode == 0
-    assert before.keys() - unpublished().keys() == {"cu130-sm120-wheel-bookworm-runtime"}
+    assert before.keys() - unpublished().keys() == {f"cu130-sm120-torch{T130}-bookworm-runtime"}
 
 
 def test_names_in_the_engine(make: Make, engine: Engine) -> None:
@@ -300,7 +301,7 @@ def test_a_passing_fault_is_survived(make: Make, server: Registry, name: str) ->
     ("request_line", "reached"),
     [
         pytest.param(r"PUT .*/blobs/", 0, marks=pytest.mark.slow),
-        pytest.param(r"PUT .*/manifests/2.11.0-sm120-", 0, marks=pytest.mark.slow),
+        pytest.param(rf"PUT .*/manifests/{T130}-sm120-", 0, marks=pytest.mark.slow),
         (r"PUT .*/manifests/sm", 3),
     ],
 )
@@ -458,7 +459,7 @@ def test_another_digest_in_the_registry_is_noticed(make: Make, server: Registry)
     """A proxy that answers a manifest with success and forgets it."""
     image = make()
     said = (f"Docker-Content-Digest: {image.digest}",)
-    lost = Fault(r"PUT .*/manifests/2.11.0-sm120-", status="201 Created", headers=said, times=9)
+    lost = Fault(rf"PUT .*/manifests/{T130}-sm120-", status="201 Created", headers=said, times=9)
     with faulty(server.host, lost) as host:
         done = push(image, host)
     assert lost.met
@@ -544,7 +545,7 @@ def test_a_real_image_comes_back_whole(built: dict[str, Built], server: Registry
     assert found["digest"] == image.digest
     held = [layer["holds"] for layer in found["layers"]]
     assert held[0] == "base"
-    assert set(held) >= {"CUDA libraries, the small ones", "torch 2.11.0", "Python packages"}
+    assert set(held) >= {"CUDA libraries, the small ones", f"torch {T130}", "Python packages"}
     with second_engine(runs=True) as second:
         env = {"DOCKER_HOST": second}
         reference = f"{server.host}/{REPOSITORY}@{image.digest}"

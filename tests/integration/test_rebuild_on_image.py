@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration.standins import replace, served, small_project
 from tests.integration.support import invoke, registry
+from tests.releases import T130
 from torch_images.config.types import Config
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import prepare
@@ -23,7 +24,7 @@ from torch_images.host.workspace import Workspace
 from torch_images.locks.debs import read_debs
 from torch_images.oci.layout import layout_digest
 
-CANDIDATE = "torch-images-candidate:cu130-sm120-wheel-ubuntu24.04-runtime"
+CANDIDATE = f"torch-images-candidate:cu130-sm120-torch{T130}-ubuntu24.04-runtime"
 LOCK = "base-ubuntu24.04-cu130"
 BUILD = (
     *("build", "--cuda", "13.0", "--arch", "12.0", "--base", "ubuntu24.04", "--progress", "plain"),

@@ -19,11 +19,13 @@ from tests.integration.drivers import repository
 from tests.integration.standins import commit, replace, served, small_project
 from tests.integration.support import Built, as_root, invoke, open_folder, registry
 from tests.packages import elf
+from tests.releases import T130
 from torch_images.config.parse import load_config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
+from torch_images.locks.facts import with_facts
 
-CANDIDATE = "torch-images-candidate:cu130-sm120-wheel-bookworm-runtime"
+CANDIDATE = f"torch-images-candidate:cu130-sm120-torch{T130}-bookworm-runtime"
 BUILD = (
     *("build", "--cuda", "13.0", "--arch", "12.0", "--progress", "plain"),
     *("--unverified", "--locked", "--json"),
@@ -51,7 +53,7 @@ def small(locks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sma
     scratch = tmp_path_factory.mktemp("small")
     folder = scratch / "project"
     pages = small_project(folder, locks, scratch / "wheels")
-    compat = load_config(folder / "images.yaml").compat
+    compat = with_facts(load_config(folder / "images.yaml"), folder / "locks").compat
     with served(pages) as index, repository(elf(NOTES["13.0"])) as (url, key):
         replace(folder, "images.yaml", compat.repository, url)
         replace(folder, "images.yaml", compat.key, key)

@@ -22,11 +22,13 @@ from pathlib import Path
 
 from tests.integration.standins import copy_project, replace
 from tests.integration.support import ROOT
+from tests.releases import F130
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.config.lock_requests import source_input, tools_inputs
 from torch_images.config.matrix import choose
 from torch_images.config.parse import load_config
 from torch_images.host.loopback import serving
+from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import format_wheels, read_wheels
 
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -163,7 +165,7 @@ def compiling_project(
     """
     scratch.mkdir()
     copy_project(folder, locks)
-    real = load_config(folder / "images.yaml")
+    real = with_facts(load_config(folder / "images.yaml"), folder / "locks")
     source = next(s for s in real.sources if s.name == "fork")
     assert source.torch
     assert source.triton
@@ -185,15 +187,15 @@ def compiling_project(
         make_wheel(scratch, "torch", "2.11.0"),
         _triton_wheel(scratch, tools),
     ]
-    config = load_config(folder / "images.yaml")
+    config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
     spec = choose(config, source="fork", cuda="13.0")
-    plain = read_wheels(folder / "locks/wheel-cu130-py311.txt")
+    plain = read_wheels(folder / f"locks/wheel-cu130-torch{F130}-py311.txt")
     kept = [w for w in plain.wheels if w.name == "nvidia-cuda-runtime"]
     plain = dataclasses.replace(
         plain, request=("torch==2.11.0",), wheels=(*kept, *(w.locked for w in published))
     )
-    (folder / "locks/wheel-cu130-py311.txt").write_text(format_wheels(plain))
-    build = read_wheels(folder / "locks/build-fork-cu130-py311.txt")
+    (folder / f"locks/wheel-cu130-torch{F130}-py311.txt").write_text(format_wheels(plain))
+    build = read_wheels(folder / f"locks/build-fork-cu130-torch{F130}-py311.txt")
     compiling, _ = tools_inputs(config, spec)
     assert compiling
     build = dataclasses.replace(
@@ -201,7 +203,7 @@ def compiling_project(
         request=compiling.request,
         wheels=tuple(w for w in build.wheels if w.name in TOOLS),
     )
-    (folder / "locks/build-fork-cu130-py311.txt").write_text(format_wheels(build))
+    (folder / f"locks/build-fork-cu130-torch{F130}-py311.txt").write_text(format_wheels(build))
     wanted = source_input(spec)
     assert wanted
     lock = (folder / "locks/source-fork.txt").read_text()

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from torch_images.config.parse import load_config
 from torch_images.config.types import Config
+from torch_images.locks.facts import with_facts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +43,7 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def config() -> Config:
     """The project's own images.yaml."""
-    return load_config(ROOT / "images.yaml")
+    return with_facts(load_config(ROOT / "images.yaml"), ROOT / "locks")
 
 
 @pytest.fixture

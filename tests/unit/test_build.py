@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.decisions import NOTES
+from tests.releases import T128, T130
 from tests.unit.fakes import FakeRunner
 from torch_images.build import labels, prepare
 from torch_images.build.bake import (
@@ -48,8 +49,10 @@ from torch_images.host.workspace import Workspace, default_cache
 from torch_images.layers.parent import ParentImages, Wanted
 from torch_images.layers.plan import LayerPlan
 from torch_images.locks.debs import DebLock
+from torch_images.locks.facts import with_facts
 
-CONFIG = load_config(Path(__file__).resolve().parents[2] / "images.yaml")
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = with_facts(load_config(ROOT / "images.yaml"), ROOT / "locks")
 
 
 @pytest.fixture
@@ -92,7 +95,7 @@ def bake(
 def test_a_target_per_image(planned: tuple[ImagePlan, ...], root: Path) -> None:
     document = bake(planned, root, Network())
     assert list(document["target"]) == document["group"]["default"]["targets"]
-    target = document["target"]["cu130-sm120-wheel-bookworm-runtime"]
+    target = document["target"][f"cu130-sm120-torch{T130}-bookworm-runtime"]
     assert target["labels"] == {
         **labels.write(CONFIG, planned[1]),
         "io.github.torch-images.compat.note": NOTES["13.0"],
@@ -106,12 +109,12 @@ def test_a_target_per_image(planned: tuple[ImagePlan, ...], root: Path) -> None:
         "IMAGE_VERSION": version(CONFIG, planned[1]),
     }
     assert target["contexts"]["compat"] == "/compat"
-    without = document["target"]["cu128-sm120-wheel-bookworm-runtime"]
+    without = document["target"][f"cu128-sm120-torch{T128}-bookworm-runtime"]
     assert "compat" not in without["contexts"]
     assert without["labels"]["io.github.torch-images.compat.note"] == "none"
     assert "variable" not in document
     assert target["output"] == [
-        "type=image,name=torch-images-candidate:cu130-sm120-wheel-bookworm-runtime,unpack=true,"
+        f"type=image,name=torch-images-candidate:cu130-sm120-torch{T130}-bookworm-runtime,unpack=true,"
         "oci-mediatypes=true,compression=zstd,force-compression=true"
     ]
 
@@ -166,7 +169,7 @@ def test_a_build_from_nothing_keeps_its_cache_mounts_apart(
 @pytest.mark.parametrize(
     ("name", "old", "new", "problem"),
     [
-        ("wheel-cu130-py311", "torch==2.11.0\n", "torch==2.11.1\n", "resolved for numpy pip setuptools torch==2.11.1, wanted is numpy pip setuptools torch==2.11.0"),
+        (f"wheel-cu130-torch{T130}-py311", f"torch=={T130}\n", "torch==2.11.1\n", f"resolved for numpy pip setuptools torch==2.11.1, wanted is numpy pip setuptools torch=={T130}"),
         ("base-bookworm", " tini\n", "\n", "resolved for ca-certificates g++ libpython3.11-dev python3, wanted is ca-certificates g++ libpython3.11-dev python3 tini"),
         ("tools-sbom", " python-debian\n", "\n", "resolved for cyclonedx-python-lib, wanted is cyclonedx-python-lib python-debian"),
     ],
@@ -197,12 +200,15 @@ def test_a_lock_of_another_image_is_refused(config: Config, tmp_path: Path, root
 def test_images_that_share_wheels_need_their_disk_once(config: Config, root: Path) -> None:
     one = disk_needed(
         plan_images(
-            config, select(config, "cu130-sm120-wheel-bookworm-runtime"), root, root / "locks"
+            config,
+            select(config, f"cu130-sm120-torch{T130}-bookworm-runtime"),
+            root,
+            root / "locks",
         )
     )
     both = disk_needed(
         plan_images(
-            config, select(config, "cu130-sm?0-wheel-bookworm-runtime"), root, root / "locks"
+            config, select(config, f"cu130-sm?0-torch{T130}-bookworm-runtime"), root, root / "locks"
         )
     )
     assert one == both
@@ -374,7 +380,7 @@ def test_what_images_share_is_made_ready_once(
     monkeypatch.setattr(prepare, "making", making)
     monkeypatch.setattr(ParentImages, "contexts", contexts)
     images = plan_images(
-        config, select(config, "cu130-sm*0-wheel-bookworm-*"), root, root / "locks"
+        config, select(config, f"cu130-sm*0-torch{T130}-bookworm-*"), root, root / "locks"
     )
     workspace = Workspace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
     nobody = Engine(None)  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ def test_the_projects_own_file(config: Config) -> None:
     assert {"8.0", "9.0", "12.0"} <= set(config.names("arch"))
     capabilities = [a.capability for a in config.architectures]
     assert capabilities == sorted(set(capabilities))
-    assert all(c.wheel.torch.count(".") == 2 for c in config.cudas)
+    assert all(torch.count(".") == 2 for torch in config.names("torch"))
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,21 @@ def test_the_projects_own_file(config: Config) -> None:
         ),
         ("owner: torch-images", "owner: Torch Images", "which is not a lower-case name"),
         ("owner: torch-images", 'owner: "a\\nb"', "must be one line of printable text"),
-        ("torch: 2.11.0", "torch: '>=2.11'", "does not pin a version; give one exact version"),
-        ("torch: 2.11.0", "torch: 2.11.0+cu130", "names a local version; write 2.11.0"),
+        ("torch: [2.11.0", "torch: ['>=2.11'", "does not pin a version; give one exact version"),
+        ("torch: [2.11.0", "torch: [2.11.0+cu130", "names a local version; write 2.11.0"),
+        ("torch: [2.11.0, 2.12.1", "torch: [2.12.1, 2.11.0", "does not come after 2.12.1"),
+        ("torch: [2.11.0, 2.12.1", "torch: [2.11.0, 2.11", "does not come after 2.11.0"),
+        ("torch: [2.11.0, 2.12.1", "torch: [2.11.0, 2.11.0", "'2.11.0' is listed twice"),
+        ('"13.0": 2.11.0}', '"13.0": 2.11.1}', "CUDA 13.0 has no torch '2.11.1'; did you mean '2"),
+        ('"13.0": 2.11.0}', '"13.5": 2.11.0}', "unknown cuda '13.5'; did you mean '13."),
+        (
+            '    beside: {"12.8"',
+            '    # {"12.8"',
+            "source 'fork' does not say which torch's CUDA libraries it is compiled with",
+        ),
+        ("    fit: optional", "    fit: maybe", "which is not required or optional"),
+        ("    in-step: minor", "    in-step: major", "which is not minor"),
+        ("toolkit: [cccl,", "toolkit: [CCCL,", "which is not a part of cuda-toolkit like nvcc"),
         ("commit: a58677f", "commit: main #", "is not a full commit of 40 hexadecimal digits"),
         ("nvidia/cuda:", "nvidia/cuda #", "is not an image with its tag"),
         ("    mirror: http://archive.ubuntu.com/ubuntu\n", "", "'ubuntu24.04' lacks the mirror"),
@@ -153,23 +166,7 @@ def test_the_projects_own_file(config: Config) -> None:
         (
             "extras: [vllm]",
             "extras: [cutlass-dsl, vllm]",
-            "extras cutlass-dsl and vllm cannot be in one image: vllm 0.21.0 pins nvidia-cutlass",
-        ),
-        (
-            "  - variant: recsys\n    source: fork\n    reason",
-            "  - variant: recsys\n    source: fork\n    cuda: '12.8'\n    reason",
-            "variant recsys: recommenders is compiled for torch 2.11.0, the image has 2.12.0a0; add "
-            "an exclude with variant: 'recsys', cuda: '13.0', source: 'fork'",
-        ),
-        (
-            "torch: 2.11.0\n      features",
-            "torch: 2.11.1\n      features",
-            "variant pod: vision is compiled for torch 2.11.0, the image has 2.11.1",
-        ),
-        (
-            '    torch: {"13.0": 2.11.0}\n    wheels: {"13.0": [vllm',
-            '    torch: {"13.0": 2.12.0}\n    wheels: {"13.0": [vllm',
-            "variant vllm: vllm is compiled for torch 2.12.0, the image has 2.11.0",
+            "extras cutlass-dsl and vllm cannot be in one image: vLLM pins an older nvidia-cut",
         ),
         (
             "extras: [vllm]",
@@ -183,8 +180,8 @@ def test_the_projects_own_file(config: Config) -> None:
             "variant recsys: the wheels of recommenders have code for 8.0, 9.0, 10.0 only",
         ),
         ("    unpack: /opt/cutlass\n", "", "extra 'cutlass' has links, but is not unpacked"),
-        ("      cutlass-dsl: vllm", "      cutlas: vllm", "did you mean 'cutlass'"),
-        ('{"12.8": [xformers', '{"12.9": [xformers', "unknown cuda '12.9'; did you mean '12.8'"),
+        ("      cutlass-dsl: vLLM", "      cutlas: vLLM", "did you mean 'cutlass'"),
+        ('{"12.8": ["cupy', '{"12.9": ["cupy', "unknown cuda '12.9'; did you mean '12.8'"),
         ("ports: [22, 8888]", "ports: [ssh]", "which is not a port"),
         ('    "13.2": "595"', '    "13.2": "x"', "which is not a driver branch like 580"),
         (BOOKWORM_SUITE, "", "must have either a suite to bootstrap or images"),
@@ -220,6 +217,7 @@ def test_an_empty_file(tmp_path: Path) -> None:
 
 def test_an_impossible_pair_may_be_excluded(yaml_file: Write) -> None:
     rule = '  - cuda: "13.0"\n    arch: "7.0"\n    reason: dropped in CUDA 13\n'
+    rule += rule.replace("13.0", "13.2")
     rule += "  - variant: recsys\n    reason: not for 7.0\n"
     path = yaml_file(('  "8.0":', '  "7.0":'), ("exclude:\n", "exclude:\n" + rule))
     assert "7.0" in load_config(path).names("arch")

@@ -16,7 +16,7 @@ from torch_images.locks.image_lock import image_lock
 def pins(config: Config, root: Path, **axes: str) -> dict[str, str]:
     """The constraints of an image, version by name."""
     spec = choose(config, **axes)
-    text = constraints(config, spec, image_lock(config, spec, root / "locks"))
+    text = constraints(spec, image_lock(config, spec, root / "locks"))
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines == sorted(lines)
     return dict(line.split("==") for line in lines)
@@ -40,9 +40,10 @@ def test_torch_triton_and_the_cuda_libraries_are_held(
 def test_what_is_compiled_for_this_torch_is_held_to_the_release_that_fits(
     config: Config, root: Path
 ) -> None:
-    newer = pins(config, root, cuda="13.0")
+    newer = pins(config, root, cuda="13.0", torch="2.11.0")
     older = pins(config, root, cuda="12.8")
     assert (newer["torchvision"], newer["torchaudio"]) == ("0.26.0", "2.11.0")
+    assert pins(config, root, cuda="13.0", torch="2.12.1")["torchvision"] == "0.27.1"
     assert (older["torchvision"], older["xformers"]) == ("0.25.0", "0.0.35")
     assert "xformers" not in newer  # nobody publishes one that fits
     assert "jupyterlab" not in newer  # fits any torch
@@ -68,6 +69,6 @@ def test_every_image_has_the_file_and_the_variables(config: Config, root: Path) 
     for spec in matrix(config):
         lock = image_lock(config, spec, root / "locks")
         files = {f.path: f.data for f in render(config, spec, lock, root).files}
-        assert files["finish/constraints.txt"].decode() == constraints(config, spec, lock)
+        assert files["finish/constraints.txt"].decode() == constraints(spec, lock)
         told = environment(spec.variant)
         assert {told[name] for name in VARIABLES} == {CONSTRAINTS}

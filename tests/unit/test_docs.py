@@ -10,6 +10,7 @@ import pytest
 from invoke.parser import Parser
 
 import tasks
+from tests.releases import T130
 from torch_images.cli.tables import fill, tables
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
@@ -22,7 +23,7 @@ def test_the_table_of_images_is_up_to_date(config: Config, root: Path) -> None:
     """If not: `invoke docs`."""
     text = README.read_text()
     assert fill(text, tables(config, root / "locks")) == text
-    assert "| `torch-cu130` | 13.0 | 2.11.0 |" in text
+    assert f"| `torch-cu130` | 13.0 | {T130} |" in text
 
 
 def test_the_table_of_variants_is_images_yaml(config: Config) -> None:

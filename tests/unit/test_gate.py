@@ -134,4 +134,4 @@ def test_every_feature_of_images_yaml_can_be_seen(config: Config, root: Path) ->
     named = {f for s in sources for f in (*s.features, *s.without)}
     assert {f.name for f in named} <= known.keys()
     assert {f.name: f.option for f in named} == {f.name: known[f.name]["option"] for f in named}
-    assert {n for c in config.cudas for n in c.wheel.features} <= known.keys()
+    assert {name for facts in config.facts for name in facts.features} <= known.keys()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.releases import T130
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
 from torch_images.config.matrix import choose
@@ -25,7 +26,7 @@ from torch_images.publish.tag_rules import (
 )
 
 NAMES = Names(repository="t", immutable="exact", floating=("short",))
-OURS = TagTarget(digest="sha256:a", torch="2.11.0", created="2026-11-02", revision="mine")
+OURS = TagTarget(digest="sha256:a", torch=f"{T130}", created="2026-11-02", revision="mine")
 
 
 def test_an_image_without_our_labels_is_older_than_any() -> None:
@@ -42,10 +43,10 @@ def test_an_image_without_our_labels_is_older_than_any() -> None:
     ("facts", "said"),
     [
         ({}, "verification saw CUDA none, the tag says 13.0"),
-        ({"cuda": "13.0"}, "verification saw torch none, the tag says 2.11.0"),
-        ({"cuda": "13.0", "torch": "2.11.0"}, "verification saw arch 12.0 none"),
-        ({"cuda": "13.0", "torch": "2.11.0+cu130+x", "arch 12.0": "native"}, ""),
-        ({"cuda": "13.0", "torch": "2.11.0", "arch 12.0": "native"}, ""),
+        ({"cuda": "13.0"}, f"verification saw torch none, the tag says {T130}"),
+        ({"cuda": "13.0", "torch": f"{T130}"}, "verification saw arch 12.0 none"),
+        ({"cuda": "13.0", "torch": f"{T130}+cu130+x", "arch 12.0": "native"}, ""),
+        ({"cuda": "13.0", "torch": f"{T130}", "arch 12.0": "native"}, ""),
     ],
 )
 def test_what_verification_did_not_see(
@@ -77,12 +78,12 @@ def test_tags_that_nobody_has() -> None:
     ("revision", "named", "follows"), [("theirs", "theirs", "theirs"), ("", "unknown", "its")]
 )
 def test_why_a_tag_stays(revision: str, named: str, follows: str) -> None:
-    held = TagTarget(digest="sha256:b", torch="2.11.0", created="2026-11-02", revision=revision)
+    held = TagTarget(digest="sha256:b", torch=f"{T130}", created="2026-11-02", revision=revision)
     immutable, floating = moved(held)
     assert (immutable.state, floating.state) == (TAKEN, STAYS)
     assert immutable.reason == f"it is sha256:b, built from revision {named}"
     assert floating.reason == f"revision mine is not known to follow {follows}"
-    ours = TagTarget(digest="sha256:a", torch="2.11.0", created="2026-11-02")
+    ours = TagTarget(digest="sha256:a", torch=f"{T130}", created="2026-11-02")
     [_, unknown] = plan_moves(NAMES, ours, "r.io/me", lambda _: held, lambda _a, _b: False)
     assert unknown.reason == f"revision unknown is not known to follow {follows}"
 

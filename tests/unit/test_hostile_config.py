@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.releases import T128, T130
 from torch_images.config.parse import load_config
 from torch_images.errors import ConfigError
 
@@ -93,10 +94,10 @@ def complaint(path: Path) -> str:
         ("api: https://api.runpod.io", "api: https://api.runpod.io:0", "which has no port"),
         ("api: https://api.runpod.io", "api: https://me:secret@api", "is not an http or https URL"),
         ("  room: 20", "  room: 0", "which is not a number of GB; give one from 1 to 99999"),
-        ("torch: 2.11.0\n      f", f"torch: {'9' * 900}\n      f", "which does not pin a version"),
-        ("torch: 2.11.0\n      f", "torch: 1!2.11.0\n      f", "which cannot stand in a tag"),
-        ("torch: 2.11.0\n      f", "torch: 2026-01-01\n      f", "must be text, not '2026-01-01'"),
-        ("torch: 2.11.0\n      f", "torch: .nan\n      f", "does not pin a version"),
+        (f"torch: {T130}\n      f", f"torch: {'9' * 900}\n      f", "which does not pin a version"),
+        (f"torch: {T130}\n      f", f"torch: 1!{T130}\n      f", "which cannot stand in a tag"),
+        (f"torch: {T130}\n      f", "torch: 2026-01-01\n      f", "must be text, not '2026-01-01'"),
+        (f"torch: {T130}\n      f", "torch: .nan\n      f", "does not pin a version"),
         ("      version: 2.12.0a0", "      version: v2.12", "is not how PEP 440 writes it; write 2.1"),
         ("      version: 2.12.0a0", "      version: 2.12+x", "names a local version; write 2.12"),
         ("release: 12.8.", "release: 13.0.", "which is not a release of CUDA 12.8 like 12.8.1"),
@@ -288,7 +289,7 @@ def variants(*names: str) -> tuple[str, str]:
         (
             (base("bookworm-x"), variants("q", "x-q")),
             "variant 'q' with base 'bookworm-x' and variant 'x-q' with base 'bookworm' share the "
-            "identifier cu128-all-wheel-bookworm-x-q",
+            f"identifier cu128-all-torch{T128}-bookworm-x-q",
         ),
         (
             (base("x"), variants("q", "q-x")),

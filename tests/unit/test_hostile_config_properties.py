@@ -18,6 +18,7 @@ import yaml
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from tests.releases import T130
 from torch_images.build import labels
 from torch_images.build.plan import LockedImage, plan_image, version
 from torch_images.config.lock_requests import (
@@ -56,7 +57,7 @@ HOSTILE = (
     *("0", "-1", "00", "022", "65535", "65536", "9" * 900, "9" * 5000, "1e400", "12.8", "13.0", "13"),
     *("9.9", "99.9", "nan", ".nan", "null", "true", "2026-01-01", "0x10", "1_000", "12:30"),
     *("all", "latest", "wheel", "fork", "runtime", "bookworm", "x-q", "q", "torch", "Torch>=1"),
-    *("a; python_version>'3'", "a @ https://x/y.whl", "a===1", "a[b", "a>=", "torch==2.11.0"),
+    *("a; python_version>'3'", "a @ https://x/y.whl", "a===1", "a[b", "a>=", f"torch=={T130}"),
     *("https://", "https://u:p@h/x", "http://h:0/", "http://h:65536/", "https://h/../x", "file:///x"),
     *("a" * 24, "a" * 25, "a" * 200, "a:b", "a/b:c", "a//b:c", "580", "999"),
 )  # fmt: skip
@@ -185,7 +186,7 @@ def some(name: str) -> WheelLock:
     return WheelLock(**{**vars(WHEELS), "name": name})
 
 
-WHEELS = read_wheels(LOCKS / "wheel-cu130-py311.txt")
+WHEELS = read_wheels(LOCKS / f"wheel-cu130-torch{T130}-py311.txt")
 TOOLS = read_wheels(LOCKS / "tools-build.txt")
 BASE = read_debs(LOCKS / "base-bookworm.txt")
 IMAGE = read_debs(LOCKS / "base-ubuntu24.04-cu130.txt")

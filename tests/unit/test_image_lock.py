@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.releases import F130, T130
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.errors import LockError
@@ -237,12 +238,14 @@ def test_only_what_differs_is_written(root: Path, tmp_path: Path, name: str) -> 
 def test_what_a_variant_replaces_by_the_same_is_not_there_twice(
     config: Config, locks: Path
 ) -> None:
-    plain = read_wheels(locks / "wheel-cu130-py311.txt")
+    plain = read_wheels(locks / f"wheel-cu130-torch{T130}-py311.txt")
     [own] = [w for w in plain.wheels if w.name == "cuda-bindings"]
     [other] = [
-        w for w in read_wheels(locks / "wheel-cu130-py311-pod.txt").wheels if w.name == own.name
+        w
+        for w in read_wheels(locks / f"wheel-cu130-torch{T130}-py311-pod.txt").wheels
+        if w.name == own.name
     ]
-    path = locks / "wheel-cu130-py311-pod.txt"
+    path = locks / f"wheel-cu130-torch{T130}-py311-pod.txt"
     text = path.read_text()
     for field in ("filename", "sha256", "version"):
         text = text.replace(str(getattr(other, field)), str(getattr(own, field)))
@@ -261,12 +264,12 @@ def test_wheels_without_packages(config: Config, root: Path) -> None:
 
 
 def test_what_is_out_of_step_is_said_word_by_word(config: Config, locks: Path) -> None:
-    edit(locks, "wheel-cu130-py311", "numpy pip", "numpy")
+    edit(locks, f"wheel-cu130-torch{T130}-py311", "numpy pip", "numpy")
     with pytest.raises(LockError) as caught:
         image_lock(config, choose(config), locks)
     assert caught.value.message == (
-        "locks/wheel-cu130-py311.txt is out of step: it was resolved for numpy setuptools "
-        "torch==2.11.0, wanted is numpy pip setuptools torch==2.11.0"
+        f"locks/wheel-cu130-torch{T130}-py311.txt is out of step: it was resolved for numpy setuptools "
+        f"torch=={T130}, wanted is numpy pip setuptools torch=={T130}"
     )
 
 
@@ -304,10 +307,10 @@ def without(folder: Path, name: str, word: str) -> None:
 @pytest.mark.parametrize(
     ("name", "word", "axes"),
     [
-        ("wheel-cu130-py311", "torch==", {}),
-        ("wheel-cu130-py311-devel", "cmake==", {"variant": "devel"}),
+        (f"wheel-cu130-torch{T130}-py311", "torch==", {}),
+        (f"wheel-cu130-torch{T130}-py311-devel", "cmake==", {"variant": "devel"}),
         ("base-bookworm-devel", "git=", {"variant": "devel"}),
-        ("build-fork-cu130-py311", "cmake==", {"source": "fork"}),
+        (f"build-fork-cu130-torch{F130}-py311", "cmake==", {"source": "fork"}),
         ("build-fork-bookworm", "git=", {"source": "fork"}),
     ],
 )
@@ -321,10 +324,10 @@ def test_a_lock_that_lacks_what_it_was_asked_for(
 
 
 def test_a_lock_with_another_torch_than_it_was_asked_for(config: Config, locks: Path) -> None:
-    path = locks / "wheel-cu130-py311.txt"
-    path.write_text(path.read_text().replace("torch-2.11.0", "torch-2.10.0"))
-    edit(locks, path.stem, "\ntorch==2.11.0", "\ntorch==2.10.0")
-    with pytest.raises(LockError, match=r"has torch 2\.10\.0.*, and was asked for torch==2\.11\.0"):
+    path = locks / f"wheel-cu130-torch{T130}-py311.txt"
+    path.write_text(path.read_text().replace(f"torch-{T130}", "torch-2.10.0"))
+    edit(locks, path.stem, f"\ntorch=={T130}", "\ntorch==2.10.0")
+    with pytest.raises(LockError, match=rf"has torch 2\.10\.0.*, and was asked for torch=={T130}"):
         image_lock(config, choose(config), locks)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.releases import T130
 from torch_images.build.labels import ID, LOCK, read, write, write_found
 from torch_images.build.plan import ImagePlan, lock_image, plan_image, version
 from torch_images.config.matrix import choose
@@ -28,14 +29,14 @@ def test_what_is_written_is_read_back(config: Config, image: ImagePlan) -> None:
     said = read({**write(config, image), **found})
     assert said.id == image.spec.id
     assert said.version == version(config, image)
-    assert said.torch == "2.11.0"
+    assert said.torch == f"{T130}"
     assert said.lock == f"sha256:{image.lock.digest}"
     assert said.inputs == f"sha256:{image.identity}"
     assert said.compat == image.lock.compat_version != ""
     assert said.compat_note == '{"driver":[580]}'
     assert said.revision == COMMIT
     assert said.url == config.homepage
-    assert said.description.startswith("PyTorch 2.11.0 for CUDA 13.0 on 12.0 (Blackwell: RTX 5090")
+    assert said.description.startswith(f"PyTorch {T130} for CUDA 13.0 on 12.0 (Blackwell: RTX 5090")
     assert said.complete
 
 

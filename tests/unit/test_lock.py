@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.releases import T128, T130
 from torch_images.config.lock_requests import inputs
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
@@ -24,7 +25,12 @@ def test_every_lock_that_the_matrix_needs_is_there(config: Config, root: Path) -
     names = {item.name for item in inputs(config)}
     files = {path.stem for path in (root / "locks").glob("*.txt")} - {"host"}
     assert names == files
-    assert {"base-bookworm", "base-ubuntu24.04-cu130", "wheel-cu128-py312", "tools-sbom"} < names
+    assert {
+        "base-bookworm",
+        "base-ubuntu24.04-cu130",
+        f"wheel-cu128-torch{T128}-py312",
+        "tools-sbom",
+    } < names
 
 
 def test_locks_are_chosen_by_name(config: Config) -> None:
@@ -59,7 +65,9 @@ def test_an_image_carries_its_lock(lock: ImageLock) -> None:
     assert parse_image_lock(dict(reversed(lock.texts().items()))).digest == lock.digest
 
 
-@pytest.mark.parametrize("missing", ["base-bookworm", "tools-build", "wheel-cu130-py311"])
+@pytest.mark.parametrize(
+    "missing", ["base-bookworm", "tools-build", f"wheel-cu130-torch{T130}-py311"]
+)
 def test_an_incomplete_lock_is_refused(lock: ImageLock, missing: str) -> None:
     texts = {name: text for name, text in lock.texts().items() if name != f"{missing}.txt"}
     with pytest.raises(LockError, match="not the locks of one image"):
@@ -135,12 +143,12 @@ def changed_locks(root: Path, folder: Path, name: str, old: str, new: str) -> Pa
 @pytest.mark.parametrize(
     ("name", "axes"),
     [
-        ("wheel-cu130-py311", {}),
+        (f"wheel-cu130-torch{T130}-py311", {}),
         ("base-bookworm", {}),
         ("compat-cu130", {}),
         ("tools-build", {}),
         ("tools-sbom", {}),
-        ("wheel-cu130-py311-devel", {"variant": "devel"}),
+        (f"wheel-cu130-torch{T130}-py311-devel", {"variant": "devel"}),
         ("base-bookworm-devel", {"variant": "devel"}),
         ("source-fork", {"source": "fork"}),
         ("build-fork-bookworm", {"source": "fork"}),
@@ -164,6 +172,6 @@ def test_a_lock_that_was_resolved_for_more_is_out_of_step(
 def test_a_lock_that_was_resolved_for_less_is_out_of_step(
     config: Config, root: Path, tmp_path: Path
 ) -> None:
-    locks = changed_locks(root, tmp_path, "wheel-cu130-py311", " pip ", " ")
-    with pytest.raises(LockError, match=r"wheel-cu130-py311\.txt is out of step"):
+    locks = changed_locks(root, tmp_path, f"wheel-cu130-torch{T130}-py311", " pip ", " ")
+    with pytest.raises(LockError, match=rf"wheel-cu130-torch{T130}-py311\.txt is out of step"):
         image_lock(config, choose(config), locks)

@@ -11,13 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.releases import T128, T130
 from torch_images.arch import Capability
 from torch_images.config.matrix import ImageSpec, choose, chosen, describe, matrix, select
 from torch_images.config.parse import load_config
 from torch_images.config.types import Architecture, Config
 from torch_images.errors import UsageError
+from torch_images.locks.facts import with_facts
 
-CONFIG = load_config(Path(__file__).resolve().parents[2] / "images.yaml")
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = with_facts(load_config(ROOT / "images.yaml"), ROOT / "locks")
 
 
 def complaint(config: Config, **axes: str) -> str:
@@ -30,8 +33,8 @@ def complaint(config: Config, **axes: str) -> str:
 def test_identifiers_are_unique_and_stable(config: Config) -> None:
     ids = [spec.id for spec in matrix(config)]
     assert len(ids) == len(set(ids))
-    assert "cu130-sm120-wheel-bookworm-runtime" in ids
-    assert "cu128-all-wheel-ubuntu24.04-runtime" in ids
+    assert f"cu130-sm120-torch{T130}-bookworm-runtime" in ids
+    assert f"cu128-all-torch{T128}-ubuntu24.04-runtime" in ids
 
 
 def test_nothing_excluded_is_listed(config: Config) -> None:
@@ -41,7 +44,7 @@ def test_nothing_excluded_is_listed(config: Config) -> None:
     recsys = {a.name for s in matrix(config) if s.variant.name == "recsys" for a in s.architectures}
     assert recsys == {"8.0", "9.0", "10.0"}
     devel = {(s.cuda.version, s.base.name) for s in matrix(config) if s.variant.name == "devel"}
-    assert devel == {("12.8", "bookworm"), ("13.0", "bookworm")}
+    assert devel == {(cuda, "bookworm") for cuda in config.names("cuda")}
 
 
 @st.composite
@@ -87,18 +90,18 @@ def test_no_two_images_share_an_identifier(one: ImageSpec, two: ImageSpec) -> No
     [
         ("", "no image ''"),
         ("cu130", "no image 'cu130'"),
-        ("cu130-sm120_sm90-wheel-bookworm-runtime", "no image"),  # in another order
-        ("cu130-sm90_sm90-wheel-bookworm-runtime", "no image"),
+        (f"cu130-sm120_sm90-torch{T130}-bookworm-runtime", "no image"),  # in another order
+        (f"cu130-sm90_sm90-torch{T130}-bookworm-runtime", "no image"),
         ("cu130-sm90_pruned_ptx-fork-bookworm-runtime", "no image"),
-        ("cu130-sm90__pruned-wheel-bookworm-runtime", "no image"),
-        ("cu130--wheel-bookworm-runtime", "no image"),
-        ("cu130-_pruned-wheel-bookworm-runtime", "no image"),
-        ("cu131-sm90-wheel-bookworm-runtime", "no image"),
-        ("cu130-sm91-wheel-bookworm-runtime", "no image"),
-        ("cu130-sm90-wheel-bookworm-runtime-", "no image"),
-        ("CU130-sm90-wheel-bookworm-runtime", "no image"),
-        ("cu130-sm90_ptx-wheel-bookworm-runtime", "source wheel has no PTX"),
-        ("cu130-sm120-wheel-bookworm-recsys", "variant recsys is not built: "),
+        (f"cu130-sm90__pruned-torch{T130}-bookworm-runtime", "no image"),
+        (f"cu130--torch{T130}-bookworm-runtime", "no image"),
+        (f"cu130-_pruned-torch{T130}-bookworm-runtime", "no image"),
+        (f"cu131-sm90-torch{T130}-bookworm-runtime", "no image"),
+        (f"cu130-sm91-torch{T130}-bookworm-runtime", "no image"),
+        (f"cu130-sm90-torch{T130}-bookworm-runtime-", "no image"),
+        (f"CU130-sm90-torch{T130}-bookworm-runtime", "no image"),
+        (f"cu130-sm90_ptx-torch{T130}-bookworm-runtime", "source wheel has no PTX"),
+        (f"cu130-sm120-torch{T130}-bookworm-recsys", "variant recsys is not built: "),
     ],
 )
 def test_what_is_no_identifier(identifier: str, reason: str) -> None:
@@ -137,7 +140,7 @@ def test_any_other_word_is_one_line(word: str, axis: str) -> None:
 
 def test_defaults_give_all_architectures(config: Config) -> None:
     spec = choose(config)
-    assert spec.id == "cu130-all-wheel-bookworm-runtime"
+    assert spec.id == f"cu130-all-torch{T130}-bookworm-runtime"
     assert spec.architectures == config.architectures
 
 
@@ -168,17 +171,72 @@ def test_refused_with_advice(config: Config, axes: dict[str, str], expected: str
 
 
 def test_select_is_a_glob(config: Config) -> None:
-    chosen = select(config, "cu1??-sm120-wheel-bookworm-runtime")
-    assert [s.cuda.version for s in chosen] == list(config.names("cuda"))
+    found = select(config, "cu1??-sm120-fork-bookworm-runtime")
+    assert [s.cuda.version for s in found] == ["12.8", "13.0"]
+    both = f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-bookworm-runtime"
+    assert ",".join(s.id for s in select(config, both)) == both
     with pytest.raises(UsageError, match="no image matches 'cu99"):
         select(config, "cu99*")
+
+
+@pytest.mark.parametrize(
+    ("axes", "torch"),
+    [
+        ({"cuda": "13.0"}, T130),
+        ({"cuda": "13.0", "torch": "2.12.1"}, "2.12.1"),
+        ({"cuda": "13.0", "torch": "2.12"}, "2.12.1"),
+        ({"cuda": "13.0", "variant": "vllm"}, "2.13.0"),  # the newest that vLLM has wheels for
+        ({"cuda": "13.0", "torch": "2.11", "variant": "vllm"}, "2.11.0"),
+        ({"source": "fork"}, "2.12.0a0"),
+        ({"source": "fork", "torch": "2.12.0a0"}, "2.12.0a0"),
+    ],
+)
+def test_which_torch_an_image_has(config: Config, axes: dict[str, str], torch: str) -> None:
+    spec = choose(config, **axes)
+    assert spec.torch == torch
+    assert ImageSpec.parse(spec.id, config) == spec
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ({"torch": "2.12.9"}, "CUDA 13.0 has no torch '2.12.9'; did you mean '2.12.1'? known: "),
+        ({"torch": T128}, f"CUDA 13.0 has no torch '{T128}'; CUDA 12.8 has it"),
+        ({"torch": "2"}, "CUDA 13.0 has no torch '2'; "),
+        (
+            {"torch": "2.11.0", "source": "fork"},
+            "source fork compiles torch 2.12.0a0, not 2.11.0; leave --torch out, or take --source",
+        ),
+        (
+            {"source": "fork", "cuda": "13.2"},
+            "source fork is not compiled for CUDA 13.2; it is for",
+        ),
+        ({"torch": "2.12.1", "variant": "vllm"}, "; it is built with --torch 2.13.0"),
+        (
+            {"torch": "2.15.0", "variant": "vllm", "cuda": "13.2"},
+            "no wheels of vllm fit torch 2.15.0",
+        ),
+    ],
+)
+def test_a_torch_that_an_image_cannot_have(
+    config: Config, axes: dict[str, str], expected: str
+) -> None:
+    assert expected in complaint(config, **axes)
+
+
+def test_an_architecture_that_the_wheel_has_no_code_for_is_left_out(config: Config) -> None:
+    lacking = tuple(dataclasses.replace(f, arches=(Capability(9, 0),)) for f in config.facts)
+    config = dataclasses.replace(config, facts=lacking)
+    assert choose(config, cuda="13.0").arches == ("9.0",)
+    assert f"the wheel of torch {T130} has code for 9.0 only" in complaint(config, arch="12.0")
+    assert choose(config, source="fork", arch="12.0").arches == ("12.0",)
 
 
 def test_an_excluded_architecture_is_left_out(yaml_file: Callable[..., Path]) -> None:
     rule = '  - cuda: "13.0"\n    arch: "8.6"\n    reason: for the test\n'
     config = load_config(yaml_file(("exclude:\n", "exclude:\n" + rule)))
     assert "8.6" not in [a.name for a in choose(config).architectures]
-    assert "cu130-sm86-wheel-bookworm-runtime" not in [s.id for s in matrix(config)]
+    assert f"cu130-sm86-torch{T130}-bookworm-runtime" not in [s.id for s in matrix(config)]
     assert "is not built: for the test" in complaint(config, arch="8.6")
 
 
@@ -189,10 +247,12 @@ def test_description_is_plain_data(config: Config) -> None:
 def test_a_base_is_left_out_where_it_names_no_image(yaml_file: Callable[..., Path]) -> None:
     config = load_config(yaml_file(('"12.8": nvidia/cuda:', '# "12.8": nvidia/cuda:')))
     bases = {(s.cuda.version, s.base.name) for s in matrix(config)}
-    assert bases == {("12.8", "bookworm"), ("13.0", "bookworm"), ("13.0", "ubuntu24.04")}
+    assert bases == {(cuda, "bookworm") for cuda in config.names("cuda")} | {
+        ("13.0", "ubuntu24.04")
+    }
     assert complaint(config, cuda="12.8", base="ubuntu24.04") == (
-        f"CUDA 12.8, arch {config.names('arch')[0]}, source wheel, base ubuntu24.04, variant runtime is not built: base "
-        "ubuntu24.04 names no image for CUDA 12.8"
+        f"CUDA 12.8, torch {T128}, arch {config.names('arch')[0]}, source wheel, base ubuntu24.04, "
+        "variant runtime is not built: base ubuntu24.04 names no image for CUDA 12.8"
     )
     assert choose(config, cuda="13.0", base="ubuntu24.04").base.name == "ubuntu24.04"
 

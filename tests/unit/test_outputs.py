@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.releases import T130
 from tests.unit.fakes import FakeRunner
 from tests.unit.test_tasks import invoke
 from torch_images.build import bake, build
@@ -32,7 +33,7 @@ from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.maintain import gc
 
-IMAGE = "cu130-sm120-wheel-bookworm-runtime"
+IMAGE = f"cu130-sm120-torch{T130}-bookworm-runtime"
 CONTEXT = Context(
     id="x",
     files=(
@@ -255,10 +256,10 @@ def test_render_as_a_user_meets_it(root: Path, tmp_path: Path) -> None:
 def test_wheels_are_refused_before_hours_of_compiling(
     config: Config, root: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "torch-2.11.0-cp311-cp311-linux_x86_64.whl").write_text("mine")
+    (tmp_path / f"torch-{T130}-cp311-cp311-linux_x86_64.whl").write_text("mine")
     workspace = Workspace(root=root, cache=tmp_path / "c", network=Network(), locks=root / "locks")
     run = FakeRunner()
-    with pytest.raises(UsageError, match=r"has torch-2\.11\.0-.*, which was not written by this"):
+    with pytest.raises(UsageError, match=rf"has torch-{T130}-.*, which was not written by this"):
         build.export(
             config,
             cast("ImagePlan", None),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.releases import M130, T130
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
 from torch_images.config.matrix import choose
@@ -28,7 +29,7 @@ from torch_images.verify.verify import VerifyReport
 
 DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 REVISION = "org.opencontainers.image.revision"
-IMMUTABLE = "2.11.0-sm120-runtime-"
+IMMUTABLE = f"{T130}-sm120-runtime-"
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def image(config: Config, root: Path) -> VerifiedImage:
     [plan] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
     told = {**labels.write(config, plan), REVISION: "ours"}
     info = ImageInfo(id=DIGEST, size=1, labels=told, config={}, created="2026-11-02T00:00:00Z")
-    seen = {"cuda": "13.0", "torch": "2.11.0+cu130", "arch 12.0": "native sm_120"}
+    seen = {"cuda": "13.0", "torch": f"{T130}+cu130", "arch 12.0": "native sm_120"}
     report = VerifyReport(
         digest=DIGEST, id=plan.spec.id, suite="", checks=(), observed=seen, seconds=1
     )
@@ -70,23 +71,23 @@ def previewed(
 
 def target(**changes: str) -> TagTarget:
     return TagTarget(
-        **{"digest": OTHER, "torch": "2.11.0", "created": "2026-11-01", "revision": "x", **changes}
+        **{"digest": OTHER, "torch": f"{T130}", "created": "2026-11-01", "revision": "x", **changes}
     )
 
 
 def test_what_a_push_would_do(config: Config, image: VerifiedImage, tmp_path: Path) -> None:
     held = {
         "r.io/me/torch-cu130:sm120": target(),
-        "r.io/me/torch-cu130:2.11-sm120": target(created="2026-11-03"),
-        "r.io/me/torch-cu130:2.11.0-sm120": target(digest=DIGEST),
+        f"r.io/me/torch-cu130:{M130}-sm120": target(created="2026-11-03"),
+        f"r.io/me/torch-cu130:{T130}-sm120": target(digest=DIGEST),
     }
     found = previewed(config, image, held, tmp_path)
     [first, *others] = found
     assert first.startswith(IMMUTABLE)
-    assert others == ["2.11.0-sm120", "2.11-sm120", "sm120"]
+    assert others == [f"{T130}-sm120", f"{M130}-sm120", "sm120"]
     assert [move.state for move in found.values()] == [NEW, THERE, STAYS, MOVES]
     assert found["sm120"].held == OTHER
-    assert found["2.11-sm120"].reason == "it names newer inputs, of 2026-11-03"
+    assert found[f"{M130}-sm120"].reason == "it names newer inputs, of 2026-11-03"
 
 
 def test_an_immutable_tag_of_another_image_stops_everything(
@@ -106,7 +107,7 @@ def test_tags_that_verification_did_not_see_are_refused(
     config: Config, image: VerifiedImage, tmp_path: Path
 ) -> None:
     image.report.observed["torch"] = "2.10.0+cu130"  # type: ignore[index]
-    with pytest.raises(VerifyError, match=r"saw torch 2\.10\.0, the tag says 2\.11\.0"):
+    with pytest.raises(VerifyError, match=rf"saw torch 2\.10\.0, the tag says {T130}"):
         previewed(config, image, {}, tmp_path)
 
 
@@ -171,7 +172,7 @@ def test_what_nobody_has_published(config: Config, root: Path, tmp_path: Path) -
 
     def lookup(name: str) -> TagTarget | None:
         asked.append(name)
-        return target() if ":2.11.0-sm120-" in name else None
+        return target() if f":{T130}-sm120-" in name else None
 
     found = unpublished(config, specs, "r.io/me", lookup=lookup, workspace=workspace)
     images = plan_images(config, specs, root, root / "locks")

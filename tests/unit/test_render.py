@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.releases import T130
 from tests.unit.test_tasks import invoke
 from torch_images.build import labels
 from torch_images.build.plan import ImagePlan, LockedImage, plan_image, plan_images, version
@@ -86,7 +87,7 @@ def test_layers_follow_the_rate_of_change(config: Config, root: Path) -> None:
     plans = layer_plans(config, spec, lock_of(config, root, spec))
     assert list(plans) == ["cuda", "torch", "triton", "python"]
     assert [p.title for p in plans["torch"] + plans["python"]] == [
-        "torch 2.11.0",
+        f"torch {T130}",
         "Python packages",
     ]
     assert {len(p.wheels) for p in plans["cuda"][:-1]} == {1}  # the large ones are for themselves
@@ -134,7 +135,7 @@ def test_an_image_without_compat_says_so(config: Config, root: Path) -> None:
     less, full = (planned(config, root, spec, held) for held in (without, lock))
     assert labels.write(config, less)["io.github.torch-images.compat"] == "none"
     assert labels.write(config, full)["io.github.torch-images.compat"] == "580.178.04-1ubuntu1"
-    assert version(config, less) == f"2.11.0-sm120-runtime-{less.identity[:12]}-nocompat"
+    assert version(config, less) == f"{T130}-sm120-runtime-{less.identity[:12]}-nocompat"
     assert "nocompat" not in version(config, full)
     assert without.digest != lock.digest
 
@@ -216,9 +217,9 @@ def pruned(config: Config, **axes: str) -> ImageSpec:
 def test_a_pruned_image_has_a_name_of_its_own(config: Config, root: Path) -> None:
     spec = pruned(config, arch="9.0")
     lock = lock_of(config, root, spec)
-    assert spec.id == "cu130-sm90_pruned-wheel-bookworm-runtime"
+    assert spec.id == f"cu130-sm90_pruned-torch{T130}-bookworm-runtime"
     less, full = (planned(config, root, s, lock) for s in (spec, choose(config, arch="9.0")))
-    assert version(config, less).startswith("2.11.0-sm90_pruned-runtime-")
+    assert version(config, less).startswith(f"{T130}-sm90_pruned-runtime-")
     assert labels.write(config, less)["io.github.torch-images.pruned"] == "yes"
     assert "io.github.torch-images.pruned" not in labels.write(config, full)
     files = {file.path: file.data for file in render(config, spec, lock, root).files}
@@ -249,7 +250,7 @@ def test_every_removal_concerns_a_locked_wheel(config: Config, root: Path) -> No
 
 @pytest.mark.parametrize("arch", ["sm90_sm120", "sm90_pruned", "sm90_sm120_pruned"])
 def test_render_takes_every_identifier_that_a_build_prints(root: Path, arch: str) -> None:
-    name = f"cu130-{arch}-wheel-bookworm-runtime"
+    name = f"cu130-{arch}-torch{T130}-bookworm-runtime"
     done = invoke(root, "render", name)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"# torch-images {name}\n# PyTorch 2.11.0 for CUDA 13.0 on 9.0 ")
+    assert done.stdout.startswith(f"# torch-images {name}\n# PyTorch {T130} for CUDA 13.0 on 9.0 ")

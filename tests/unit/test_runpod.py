@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.releases import T130
 from tests.runpod_stub import KEY, Account, runpod
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
@@ -34,7 +35,7 @@ def verified_image(
     label = labels.write(config, planned)
     label |= {} if compat else {"io.github.torch-images.compat": "none"}
     info = ImageInfo(id="sha256:a", size=5_450_000_000, labels=label, config={}, created="")
-    seen = {"torch": "2.11.0+cu130", "cuda": "13.0", "triton": "3.6.0"}
+    seen = {"torch": f"{T130}+cu130", "cuda": "13.0", "triton": "3.6.0"}
     report = VerifyReport(digest="sha256:a", id="", suite="", checks=(), observed=seen, seconds=0)
     return VerifiedImage(plan=planned, info=info, report=report)
 

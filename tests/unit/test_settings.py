@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.releases import T130
 from torch_images.arch import Capability
+from torch_images.config.extras import Extra, Variant
 from torch_images.config.matrix import ImageSpec, choose, describe, select
+from torch_images.config.release import Facts, Fit, Release
 from torch_images.config.types import (
     Architecture,
     Base,
     Config,
     Cuda,
     Exclude,
-    Extra,
     Feature,
     Source,
     Tree,
-    Variant,
-    Wheel,
     target_range,
 )
 from torch_images.errors import UsageError, suggest
@@ -34,7 +34,7 @@ CUDA = Cuda(
     driver="580.65.06",
     floor="580",
     targets=(Capability(9, 0), Capability(12, 1), Capability(7, 5)),
-    wheel=Wheel(torch="2.11.0", features=("x",)),
+    torch=("2.10.0", "2.11.0"),
 )
 OLDER = replace(CUDA, version="12.8")
 TREE = Tree(repository="https://r", commit="c" * 40, version="2.12.0a0")
@@ -43,8 +43,21 @@ EXTRA = Extra(
     name="e",
     description="",
     wheels=(("13.0", ("e==1", "f")),),
-    torch=(("13.0", "2.11.0"),),
+    compiled=True,
     arches=("9.0", "8.0"),
+)
+FACTS = Facts(
+    cuda="13.0",
+    torch="2.11.0",
+    python="3.11",
+    arches=(Capability(9, 0),),
+    features=("x",),
+    fits=(Fit(extra="e", wheels=("e==1.2",), reason="it does"),),
+)
+RELEASE = Release(version="2.11.0", facts=FACTS)
+LACKING = Release(
+    version="2.12.0",
+    facts=replace(FACTS, fits=(Fit(extra="e", wheels=(), reason="it is too old"),)),
 )
 
 
@@ -80,22 +93,41 @@ def test_the_image_of_a_base() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cuda", "torch", "arches", "why"),
+    ("cuda", "release", "arches", "why"),
     [
-        (CUDA, "2.11.0", ("9.0",), None),
-        (CUDA, "2.11.0", (), None),
-        (OLDER, "2.11.0", (), "e has no wheels for CUDA 12.8"),
-        (CUDA, "2.10.0", (), "e is compiled for torch 2.11.0, the image has 2.10.0"),
-        (CUDA, "2.11.0", ("9.0", "12.0"), "the wheels of e have code for 9.0, 8.0 only"),
+        ("13.0", RELEASE, ("9.0",), None),
+        ("13.0", RELEASE, (), None),
+        ("13.0", Release(version="2.12.0"), (), None),
+        ("12.8", RELEASE, (), "e has no wheels for CUDA 12.8"),
+        ("13.0", LACKING, (), "no wheels of e fit torch 2.12.0: it is too old"),
+        ("13.0", None, (), "the wheels of e are compiled for published releases of torch"),
+        ("13.0", RELEASE, ("9.0", "12.0"), "the wheels of e have code for 9.0, 8.0 only"),
     ],
 )
 def test_why_an_image_cannot_have_an_extra(
-    cuda: Cuda, torch: str, arches: tuple[str, ...], why: str | None
+    cuda: str, release: Release | None, arches: tuple[str, ...], why: str | None
 ) -> None:
-    assert EXTRA.refusal(cuda, torch, arches) == why
-    assert EXTRA.requirements(cuda) == (() if cuda is OLDER else ("e==1", "f"))
-    anywhere = replace(EXTRA, torch=(), arches=())
-    assert anywhere.refusal(CUDA, torch, arches) is None
+    assert EXTRA.refusal(cuda, release, arches) == why
+    anywhere = replace(EXTRA, compiled=False, arches=())
+    assert anywhere.refusal("13.0", release, arches) is None
+    if release is LACKING:
+        assert replace(EXTRA, optional=True).refusal(cuda, release, arches) is None
+
+
+def test_what_is_asked_for_of_an_extra() -> None:
+    """What fits the release, where that is known; nothing where nothing fits."""
+    assert EXTRA.requirements("13.0", RELEASE) == ("e==1.2",)
+    assert EXTRA.requirements("13.0", LACKING) == ()
+    assert EXTRA.requirements("13.0", Release(version="2.13.0")) == ("e==1", "f")
+    assert EXTRA.requirements("12.8", Release(version="2.13.0")) == ()
+    assert replace(EXTRA, compiled=False).requirements("13.0", RELEASE) == ("e==1", "f")
+
+
+def test_architectures_that_a_release_lacks() -> None:
+    assert RELEASE.lacks(Capability(9, 0)) is None
+    assert RELEASE.lacks(Capability(9, 1)) is None
+    assert RELEASE.lacks(Capability(8, 0)) == "the wheel of torch 2.11.0 has code for 9.0 only"
+    assert Release(version="2.12.0").lacks(Capability(8, 0)) is None
 
 
 def test_what_a_variant_adds() -> None:
@@ -120,7 +152,14 @@ def test_what_a_variant_adds() -> None:
 
 
 def test_what_is_excluded(config: Config) -> None:
-    image = {"cuda": "13.0", "arch": "9.0", "source": "s", "base": "b", "variant": "v"}
+    image = {
+        "cuda": "13.0",
+        "torch": "2.11.0",
+        "arch": "9.0",
+        "source": "s",
+        "base": "b",
+        "variant": "v",
+    }
     assert Exclude(reason="").matches(**image)
     for axis, value in image.items():
         assert Exclude(reason="", **{axis: value}).matches(**image)
@@ -136,6 +175,7 @@ def test_what_is_excluded(config: Config) -> None:
 
 def test_the_values_of_each_axis(config: Config) -> None:
     assert config.names("cuda") == tuple(cuda.version for cuda in config.cudas)
+    assert set(config.names("torch")) == {torch for cuda in config.cudas for torch in cuda.torch}
     assert config.names("arch") == tuple(str(a.capability) for a in config.architectures)
     assert config.names("source") == tuple(source.name for source in config.sources)
     assert config.names("base") == tuple(base.name for base in config.bases)
@@ -151,9 +191,11 @@ def test_an_image_by_its_parts(config: Config) -> None:
     assert not spec.every_arch
     plain = choose(config)
     assert replace(plain, prune=True).arch_name == "all_pruned"
-    assert plain.torch == plain.cuda.wheel.torch
+    assert plain.torch == plain.cuda.torch[-1]
     assert plain.arches == config.names("arch")
-    assert plain.features == plain.cuda.wheel.features
+    assert plain.release.facts
+    assert plain.features == plain.release.facts.features
+    assert replace(plain, release=Release(version="2.99.0")).features == ()
     assert describe(spec) == {
         "id": spec.id,
         "cuda": "12.8",
@@ -245,7 +287,7 @@ def test_ptx_is_for_the_newest_architecture(config: Config) -> None:
 
 
 def test_an_image_or_none_by_its_name(config: Config) -> None:
-    name = "cu130-sm120-wheel-bookworm-runtime"
+    name = f"cu130-sm120-torch{T130}-bookworm-runtime"
     assert ImageSpec.parse(name, config).id == name
     assert [spec.id for spec in select(config, name)] == [name]
     asks = (
@@ -256,7 +298,7 @@ def test_an_image_or_none_by_its_name(config: Config) -> None:
         with pytest.raises(UsageError) as caught:
             ask(name[:-1])
         assert caught.value.message == words.format(name[:-1])
-        assert caught.value.hint.startswith(f"did you mean '{name}'? known: {name}, ")
+        assert caught.value.hint.startswith(f"did you mean '{name}'? known: ")
 
 
 def test_bundles_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.releases import M128, M130, T128, T130
 from torch_images.build import labels
 from torch_images.build.plan import plan_images, version
 from torch_images.build.render import ContextFile
@@ -35,7 +36,7 @@ from torch_images.publish.tag_rules import (
     plan_moves,
 )
 
-SEEN = {"cuda": "13.0", "torch": "2.11.0+cu130", "arch 12.0": "native sm_120"}
+SEEN = {"cuda": "13.0", "torch": f"{T130}+cu130", "arch 12.0": "native sm_120"}
 NAMES = Names(repository="torch-cu130", immutable="exact", floating=("sm120",))
 OURS = TagTarget(digest="sha256:a", torch="2.11.0", created="2026-11-02", revision="b")
 
@@ -43,14 +44,18 @@ OURS = TagTarget(digest="sha256:a", torch="2.11.0", created="2026-11-02", revisi
 @pytest.mark.parametrize(
     ("axes", "wanted"),
     [
-        ({"arch": "12.0"}, ["2.11.0-sm120", "2.11-sm120", "sm120"]),
-        ({}, ["2.11.0-all", "2.11-all", "all", "latest"]),
-        ({"cuda": "12.8"}, ["2.10.0-all", "2.10-all", "all", "latest"]),
-        ({"variant": "devel"}, ["2.11.0-all-devel", "2.11-all-devel", "all-devel"]),
-        ({"arch": "9.0,12.0"}, ["2.11.0-sm90_sm120", "2.11-sm90_sm120", "sm90_sm120"]),
+        ({"arch": "12.0"}, [f"{T130}-sm120", f"{M130}-sm120", "sm120"]),
+        ({}, [f"{T130}-all", f"{M130}-all", "all", "latest"]),
+        ({"cuda": "12.8"}, [f"{T128}-all", f"{M128}-all", "all", "latest"]),
+        ({"torch": "2.12.1"}, ["2.12.1-all", "2.12-all"]),
+        ({"torch": "2.12.1", "arch": "9.0"}, ["2.12.1-sm90", "2.12-sm90"]),
+        # The newest release that vLLM has wheels for is not the newest.
+        ({"torch": "2.13.0", "variant": "vllm"}, ["2.13.0-all-vllm", "2.13-all-vllm", "all-vllm"]),
+        ({"variant": "devel"}, [f"{T130}-all-devel", f"{M130}-all-devel", "all-devel"]),
+        ({"arch": "9.0,12.0"}, [f"{T130}-sm90_sm120", f"{M130}-sm90_sm120", "sm90_sm120"]),
         (
             {"arch": "12.0", "base": "ubuntu24.04"},
-            ["2.11.0-sm120-ubuntu24.04", "2.11-sm120-ubuntu24.04", "sm120-ubuntu24.04"],
+            [f"{T130}-sm120-ubuntu24.04", f"{M130}-sm120-ubuntu24.04", "sm120-ubuntu24.04"],
         ),
     ],
 )
@@ -92,7 +97,7 @@ def test_tags_are_those_that_verification_saw(config: Config, root: Path) -> Non
     assert names.immutable == version(config, image)
     assert names.references("ghcr.io/me")[-1] == "ghcr.io/me/torch-cu130:sm120"
     for key, value, text in (
-        ("torch", "2.10.0+cu130", "saw torch 2.10.0, the tag says 2.11.0"),
+        ("torch", "2.10.0+cu130", f"saw torch 2.10.0, the tag says {T130}"),
         ("cuda", "12.8", "saw CUDA 12.8, the tag says 13.0"),
         ("arch 12.0", "", "saw arch 12.0 none"),
     ):
@@ -113,7 +118,7 @@ def test_an_image_that_lacks_something_gets_its_own_tag_only(
 def test_the_immutable_tag_names_locks_and_context(config: Config, root: Path) -> None:
     [image] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
     tag = version(config, image)
-    assert tag == f"2.11.0-sm120-runtime-{image.identity[:12]}"
+    assert tag == f"{T130}-sm120-runtime-{image.identity[:12]}"
     changed = (*image.context.files[1:], ContextFile(path="Dockerfile", data=b"FROM scratch"))
     context = dataclasses.replace(image.context, files=changed)
     assert version(config, dataclasses.replace(image, context=context)) != tag

@@ -21,10 +21,12 @@ from invoke.exceptions import Exit
 from invoke.parser import Parser
 
 import tasks
+from tests.releases import T130
 from torch_images.cli import verb as cli
 from torch_images.cli.collection import GROUPS
 from torch_images.config.matrix import select
 from torch_images.config.parse import load_config
+from torch_images.locks.facts import with_facts
 
 
 def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -66,7 +68,11 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("lock --select nothing", 2, "no lock matches 'nothing'; known: base-bookworm, "),
         ("build --select 'x*' --cuda 13.0", 2, "exclude each other"),
         ("matrix --select nothing*", 2, "no image matches 'nothing*'"),
-        ("render cu130-sm12-wheel-bookworm-runtime", 2, "did you mean 'cu130-sm120-wheel-bookworm"),
+        (
+            f"render cu130-sm12-torch{T130}-bookworm-runtime",
+            2,
+            f"did you mean 'cu130-sm120-torch{T130}-bookworm",
+        ),
     ],
 )
 def test_user_errors_are_one_line(root: Path, words: str, code: int, text: str) -> None:
@@ -93,7 +99,7 @@ def test_the_program_of_inv_reads_its_own_options_too(root: Path) -> None:
 
 
 def test_output_that_the_terminal_cannot_spell_is_escaped(root: Path, tmp_path: Path) -> None:
-    words = ("render", "cu130-sm120-wheel-bookworm-runtime", "--output", f"{tmp_path}/é")
+    words = ("render", f"cu130-sm120-torch{T130}-bookworm-runtime", "--output", f"{tmp_path}/é")
     done = invoke(root, *words, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("/\\xe9\n")
@@ -192,10 +198,10 @@ def test_another_file_of_images(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_hint_names_few_of_many(root: Path) -> None:
-    done = invoke(root, "render", "cu130-sm120-wheel-bookworm-runtim")
+    done = invoke(root, "render", f"cu130-sm120-torch{T130}-bookworm-runtim")
     assert done.returncode == 2
     assert len(done.stderr) < 400
-    assert "did you mean 'cu130-sm120-wheel-bookworm-runtime'?" in done.stderr
+    assert f"did you mean 'cu130-sm120-torch{T130}-bookworm-runtime'?" in done.stderr
     assert re.search(r" and \d+ more$", done.stderr.strip())
     for words in (("render", "x" * 9000), ("build", "--cuda", "x" * 9000)):
         done = invoke(root, *words)
@@ -272,8 +278,13 @@ def test_matrix_as_json(root: Path) -> None:
     done = invoke(root, "matrix", "--json", "--select", "cu130-sm120-*")
     images = json.loads(done.stdout)["image"]
     ids = [i["id"] for i in images]
-    assert ids == [s.id for s in select(load_config(root / "images.yaml"), "cu130-sm120-*")]
-    assert "cu130-sm120-wheel-bookworm-runtime" in ids
+    assert ids == [
+        s.id
+        for s in select(
+            with_facts(load_config(root / "images.yaml"), root / "locks"), "cu130-sm120-*"
+        )
+    ]
+    assert f"cu130-sm120-torch{T130}-bookworm-runtime" in ids
 
 
 def test_excluded_images_have_reasons(root: Path) -> None:
@@ -284,7 +295,7 @@ def test_excluded_images_have_reasons(root: Path) -> None:
 
 
 def test_render_prints_or_writes(root: Path, tmp_path: Path) -> None:
-    image = "cu130-sm120-wheel-bookworm-runtime"
+    image = f"cu130-sm120-torch{T130}-bookworm-runtime"
     printed = invoke(root, "render", image).stdout
     invoke(root, "render", image, "--output", str(tmp_path / "context"))
     assert printed == (tmp_path / "context" / "Dockerfile").read_text() + "\n"
@@ -295,7 +306,7 @@ def test_dry_run_changes_nothing(root: Path, tmp_path: Path) -> None:
         root, "build", "--dry-run", DOCKER_HOST="unix:///none", TORCH_IMAGES_CACHE=str(tmp_path)
     )
     assert done.returncode == 0, done.stderr
-    assert "would build cu130-all-wheel-bookworm-runtime" in done.stdout
+    assert f"would build cu130-all-torch{T130}-bookworm-runtime" in done.stdout
     assert "docker buildx bake" in done.stdout
     assert list(tmp_path.iterdir()) == []
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.releases import T128, T130
 from torch_images.errors import CommandError, LockError, NetworkError, TorchImagesError
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
@@ -70,7 +71,9 @@ def test_other_text_is_one_line(text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["wheel-cu130-py311", "wheel-cu128-py312", "tools-build"])
+@pytest.mark.parametrize(
+    "name", [f"wheel-cu130-torch{T130}-py311", f"wheel-cu128-torch{T128}-py312", "tools-build"]
+)
 def test_the_projects_locks_pin_one_hash_each(root: Path, name: str) -> None:
     lock = read_wheels(root / "locks" / f"{name}.txt")
     assert lock.wheels

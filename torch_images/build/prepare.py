@@ -9,11 +9,13 @@ from pathlib import Path
 
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.plan import LockedImage, locked
-from torch_images.config.lock_requests import tools_inputs, variant_inputs
+from torch_images.config.lock_requests import compat_input, tools_inputs, variant_inputs
 from torch_images.config.types import Base, Config
+from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.fetch.bootstrap import prepare as prepare_base
+from torch_images.fetch.compat import go_without
 from torch_images.fetch.compat import prepare as prepare_compat
 from torch_images.fetch.toolchain import prepare as prepare_sources
 from torch_images.fetch.toolchain import prepare_toolkit
@@ -24,6 +26,18 @@ from torch_images.layers.make import Progress, making, no_progress
 from torch_images.layers.parent import ParentImages, Wanted
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.debs import DebLock
+
+
+def _say_unlocked(config: Config, images: Sequence[LockedImage], mode: str) -> None:
+    """Say which images go without a compat package because none is locked.
+
+    `mode` is one of COMPAT_MODES. Raises LockError where the package is required.
+    """
+    for cuda in dict.fromkeys(p.spec.cuda for p in images if not p.lock.compat):
+        name = compat_input(config, cuda).name
+        if mode != "off":
+            problem = LockError(f"locks/{name}.txt does not exist")
+            go_without(f"a compat package for CUDA {cuda.version}", problem, mode, name)
 
 
 def prepare_inputs(
@@ -53,6 +67,7 @@ def prepare_inputs(
     bases: dict[str, ReadyBase] = {}
     cache, network = workspace.cache, workspace.network
     # Asked for first: what cannot be had stops the build before gigabytes are packed.
+    _say_unlocked(config, images, options.compat)
     newer = {p.lock.compat.name: p.lock.compat for p in images if p.lock.compat}
     compats = {
         name: prepare_compat(config.compat, lock, options.compat, cache=cache, network=network)

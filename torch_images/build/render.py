@@ -21,8 +21,9 @@ import jinja2
 from torch_images.build.compile_recipe import CUDA_HOME, recipes
 from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
 from torch_images.build.supplies import supplies
+from torch_images.config.extras import Variant
 from torch_images.config.matrix import ImageSpec
-from torch_images.config.types import Config, Variant
+from torch_images.config.types import Config
 from torch_images.errors import ConfigError
 from torch_images.host import outputs
 from torch_images.layers.constraints import VARIABLES, constraints
@@ -106,7 +107,7 @@ def render(
     left = [a.name for a in spec.architectures] if spec.prune and not lock.sources else ()
     text = json.dumps(image_facts(config, spec.cuda.version, left), indent=1) + "\n"
     files.append(ContextFile(path="runtime/image.json", data=text.encode()))
-    held = constraints(config, spec, lock)
+    held = constraints(spec, lock)
     files.append(ContextFile(path="finish/constraints.txt", data=held.encode()))
     for name, recipe in made.items():
         text = json.dumps(recipe, indent=1) + "\n"

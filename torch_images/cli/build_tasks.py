@@ -11,6 +11,7 @@ from torch_images.cli import verb
 
 _AXES_HELP = {
     "cuda": "CUDA version",
+    "torch": "release of torch, else the newest that the image is built with",
     "arch": "compute capability, several as 9.0,12.0, or all",
     "source": "where torch comes from",
     "base": "what the image starts from",
@@ -75,7 +76,7 @@ def matrix(
 @verb.verb(
     positional=["image"],
     help={"image": "identifier, see `invoke matrix`", "output": "write the context to this folder"},
-    example="render cu130-sm120-wheel-bookworm-runtime",
+    example="render cu130-sm120-torch2.14.1-bookworm-runtime",
 )
 def render(c: Context, image: str, output: str = "") -> None:
     """Print an image's Dockerfile, or write its whole build context."""
@@ -117,7 +118,7 @@ def lock(
     from dataclasses import asdict
 
     from torch_images.cli import report
-    from torch_images.config.lock_requests import inputs
+    from torch_images.config.lock_requests import stages
     from torch_images.errors import TorchImagesError
     from torch_images.fetch.apt import Resolver
     from torch_images.fetch.update import Finding, require, resolve_input
@@ -126,11 +127,13 @@ def lock(
     from torch_images.host.setup import can_bootstrap
     from torch_images.locks.image_lock import update
 
-    chosen, workspace = inputs(verb.config(), select), verb.workspace()
+    workspace = verb.workspace()
     if not check:
         verb.require_own_locks(workspace.locks)
-    images = any(item.image for item in chosen)
-    if not can_bootstrap() and any(item.by_apt for item in chosen):
+    chosen = stages(verb.config(damaged_ok=not check), select)
+    everything = [item for stage in chosen for item in stage]
+    images = any(item.image for item in everything)
+    if not can_bootstrap() and any(item.by_apt for item in everything):
         verb.engine(bootstraps=True)
     resolver = Resolver(
         root=verb.ROOT,
@@ -141,17 +144,20 @@ def lock(
     )
     findings: list[Finding] = []
     problem: TorchImagesError | None = None
-    for item in chosen:
-        try:
-            if check:
-                findings += check_input(item, workspace.locks, resolver, workspace.cache)
-            else:
-                resolved = resolve_input(item, workspace.locks, resolver, workspace.cache)
-                changed = update(item.path(workspace.locks), resolved)
-                print(report.locked(item.name, resolved, changed=changed))
-        except TorchImagesError as error:  # the other inputs are none the worse for it
-            print(verb.red(f"{item.name}: {error}"), file=sys.stderr)
-            problem = error
+    for number in range(len(chosen)):
+        # What is found about a release decides what the locks of variants are asked for.
+        config = verb.config(damaged_ok=not check)
+        for item in stages(config, select)[number]:
+            try:
+                if check:
+                    findings += check_input(item, workspace.locks, resolver, workspace.cache)
+                else:
+                    resolved = resolve_input(item, workspace.locks, resolver, workspace.cache)
+                    changed = update(item.path(workspace.locks), resolved)
+                    print(report.locked(item.name, resolved, changed=changed), flush=True)
+            except TorchImagesError as error:  # the other inputs are none the worse for it
+                print(verb.red(f"{item.name}: {error}"), file=sys.stderr)
+                problem = error
     if check:
         text = report.findings(findings, every=verbose)
         print(verb.as_json([asdict(finding) for finding in findings]) if json else text)
@@ -185,6 +191,7 @@ def lock(
 def build(
     c: Context,
     cuda: str = "",
+    torch: str = "",
     arch: str = "",
     source: str = "",
     base: str = "",
@@ -216,7 +223,8 @@ def build(
     from torch_images.publish.pipeline import make
 
     config, workspace, run = verb.config(), verb.workspace(), Runner()
-    axes = {"cuda": cuda, "arch": arch, "source": source, "base": base, "variant": variant}
+    axes = {"cuda": cuda, "torch": torch, "arch": arch, "source": source}
+    axes |= {"base": base, "variant": variant}
     specs = chosen(config, select, axes, prune=prune)
     options = verb.build_options(
         builder=builder,
@@ -255,7 +263,7 @@ def build(
 
 @verb.verb(
     help={
-        **{axis: text for axis, text in _AXES_HELP.items() if axis != "variant"},
+        **{axis: text for axis, text in _AXES_HELP.items() if axis not in ("torch", "variant")},
         **_COMPILING_HELP,
         "output": "folder for the wheels, else dist/IMAGE",
         "builder": "buildx builder to use (see `docker buildx ls`)",

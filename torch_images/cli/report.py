@@ -18,6 +18,7 @@ from torch_images.fetch.update import UNCHANGED, Finding
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder, choose, hours
 from torch_images.locks.debs import DebLock
+from torch_images.locks.facts import FactsLock
 from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.sources import SourceLock
 from torch_images.maintain.gc import Item
@@ -191,6 +192,11 @@ def locked(name: str, lock: AnyLock, *, changed: bool) -> str:
     if isinstance(lock, DebLock):
         size = sum(deb.size for deb in lock.debs)
         return f"{name}: {len(lock.debs)} packages, {size / 1e6:.0f} MB, {state}"
+    if isinstance(lock, FactsLock):
+        fits = [f"{fit.extra} {' '.join(fit.wheels) or 'none'}" for fit in lock.facts.fits]
+        arches = " ".join(map(str, lock.facts.arches))
+        features = f"{len(lock.facts.features)} features"
+        return f"{name}: {'; '.join([f'code for {arches}', features, *fits])}, {state}"
     return f"{name}: {len(lock.wheels)} wheels, {lock.size / 1e6:.0f} MB, {state}"
 
 

@@ -94,11 +94,15 @@ def _check_words(words: Mapping[str, Any]) -> None:
             raise UsageError(f"--{name.replace('_', '-')} has a zero byte in it", "leave it out")
 
 
-def config() -> Config:
-    """All of images.yaml, or of the file that --config names. Raises ConfigError."""
-    from torch_images.config.parse import load_config
+def config(*, damaged_ok: bool = False) -> Config:
+    """All of images.yaml, or of the file that --config names, with the facts of the locks.
 
-    return load_config(config_file(ROOT))
+    Raises ConfigError, and LockError for damaged facts unless `damaged_ok`.
+    """
+    from torch_images.config.parse import load_config
+    from torch_images.locks.facts import with_facts
+
+    return with_facts(load_config(config_file(ROOT)), locks_folder(ROOT), damaged_ok=damaged_ok)
 
 
 def workspace() -> Workspace:

@@ -7,12 +7,14 @@ from them.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from torch_images.config.extras import Extra
 from torch_images.config.matrix import ImageSpec, matrix
-from torch_images.config.types import Base, Compat, Config, Cuda, Source
+from torch_images.config.types import AXES, Base, Compat, Config, Cuda, Source
 from torch_images.errors import UsageError, suggest
 
 # Programs that builds and checks use: what is asked for, by the name of the lock. What the images
@@ -26,20 +28,31 @@ _TOOLS_PYTHON = "3.11"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A release of torch for a CUDA version, to look into, and extras that may fit it."""
+
+    cuda: Cuda
+    torch: str
+    extras: tuple[Extra, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LockRequest:
     """One lock file: its name, and what it is asked to hold.
 
-    `name`: the file's name without suffix, such as "wheel-cu130-py311".
+    `name`: the file's name without suffix, such as "wheel-cu130-torch2.14.1-py311".
     `request`: what is asked for, sorted and without blanks: requirements, or names of packages.
-    At most one of these four is set; if none is, the lock holds wheels:
+    At most one of these five is set; if none is, the lock holds wheels:
     `base`: the packages of a base; with `image`, they are added to that image with its tag.
     `compat`: one of NVIDIA's compat packages.
     `source`: the trees of a source.
     `cuda`: the archives of a compiler, below the root URL `archives`.
+    `probe`: the facts of a release of torch, and of the extras that are compiled for one.
     Of wheels:
     `python`: the version of Python they are for, such as "3.11".
     `within`: the name of another lock; its wheels keep the versions that they have there, except
         those that `replaces` names. "" for none.
+    `beside`: requirements that other locks add; the versions here are those that go with them.
     `alone`: whether to leave out what the wheels themselves require.
     """
 
@@ -52,8 +65,10 @@ class LockRequest:
     source: Source | None = None
     cuda: Cuda | None = None
     archives: str = ""
+    probe: Probe | None = None
     within: str = ""
     replaces: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     alone: bool = False
 
     @property
@@ -63,7 +78,7 @@ class LockRequest:
 
     def path(self, folder: Path) -> Path:
         """The file, in the folder of all locks."""
-        return folder / f"{self.name}.txt"
+        return folder / f"{self.name}.{'yaml' if self.probe else 'txt'}"
 
 
 def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
@@ -74,10 +89,43 @@ def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
     """
     python = spec.base.python
     return LockRequest(
-        name=f"wheel-{spec.cuda.short}-py{python.replace('.', '')}",
-        request=_request((f"torch=={spec.cuda.wheel.torch}", *config.packages)),
+        name=f"wheel-{_release_name(spec)}",
+        request=_request((f"torch=={spec.release.version}", *config.packages)),
         python=python,
+        beside=_toolkit(spec.cuda),
     )
+
+
+def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
+    """The facts of an image's release of torch.
+
+    They name what fits of each extra that a variant on a base with the same Python has.
+    """
+    cuda, torch, python = spec.cuda, spec.release.version, spec.base.python
+    wanted = {"cuda": cuda.version, "torch": torch}
+    extras = {
+        extra.name: extra
+        for base, variant in itertools.product(config.bases, config.variants)
+        if base.python == python
+        and not _never(config, wanted | {"base": base.name, "variant": variant.name})
+        for extra in variant.extras
+        if extra.compiled and dict(extra.wheels).get(cuda.version)
+    }
+    words = (f"{x.name}={'+'.join(dict(x.wheels)[cuda.version])}" for x in extras.values())
+    return LockRequest(
+        name=f"release-{_release_name(spec)}",
+        request=_request((f"torch=={torch}", *words)),
+        python=python,
+        probe=Probe(cuda=cuda, torch=torch, extras=tuple(extras[name] for name in sorted(extras))),
+        within=wheel_input(config, spec).name,
+    )
+
+
+def facts_inputs(config: Config) -> tuple[LockRequest, ...]:
+    """All facts that the matrix needs, by name."""
+    items = (facts_input(config, spec) for spec in matrix(config))
+    found = {item.name: item for item in items}
+    return tuple(found[name] for name in sorted(found))
 
 
 def base_input(base: Base, cuda: Cuda) -> LockRequest:
@@ -97,9 +145,10 @@ def variant_inputs(
     """
     variant, base = spec.variant, spec.base
     plain, debs = wheel_input(config, spec), base_input(base, spec.cuda)
-    toolkit = spec.cuda.toolkit if variant.cuda_home else ()
+    toolkit = _toolkit(spec.cuda) if variant.cuda_home else ()
     extras = (x for x in variant.extras if not x.unpack)
-    wheels = (*variant.wheels, *(r for x in extras for r in x.requirements(spec.cuda)))
+    version, release = spec.cuda.version, spec.release
+    wheels = (*variant.wheels, *(r for x in extras for r in x.requirements(version, release)))
     wider = replace(base, packages=(*base.packages, *variant.packages))
     more_wheels = replace(
         plain,
@@ -107,6 +156,7 @@ def variant_inputs(
         request=_request((*plain.request, *wheels, *toolkit)),
         within=plain.name,
         replaces=variant.replaces,
+        beside=(),
     )
     more_debs = replace(
         debs,
@@ -123,7 +173,7 @@ def unpacked_inputs(spec: ImageSpec) -> tuple[LockRequest, ...]:
     return tuple(
         LockRequest(
             name=f"unpacked-{extra.name}-{spec.cuda.short}-py{python.replace('.', '')}",
-            request=_request(extra.requirements(spec.cuda)),
+            request=_request(extra.requirements(spec.cuda.version, spec.release)),
             python=python,
             alone=True,
         )
@@ -145,7 +195,8 @@ def tools_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest | None, L
         replace(
             plain,
             name=f"build-{source.root}-{plain.name.removeprefix('wheel-')}",
-            request=_request((*plain.request, *source.wheels, *spec.cuda.toolkit)),
+            request=_request((*plain.request, *source.wheels, *_toolkit(spec.cuda))),
+            beside=(),
         ),
         replace(
             debs,
@@ -192,6 +243,7 @@ def image_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest, ...]:
     """Every lock file that an image needs, but for those of the tools."""
     items = (
         wheel_input(config, spec),
+        facts_input(config, spec),
         base_input(spec.base, spec.cuda),
         compat_input(config, spec.cuda),
         *variant_inputs(config, spec),
@@ -204,7 +256,7 @@ def image_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest, ...]:
 
 
 def inputs(config: Config, pattern: str = "*") -> tuple[LockRequest, ...]:
-    """Every lock file that the matrix needs whose name matches a glob.
+    """Every lock file that the matrix needs whose name matches a glob, in the order of names.
 
     Raises UsageError if none does.
     """
@@ -214,6 +266,39 @@ def inputs(config: Config, pattern: str = "*") -> tuple[LockRequest, ...]:
     if not chosen:
         raise UsageError(f"no lock matches '{pattern}'", suggest(pattern, sorted(requests)))
     return chosen
+
+
+def stages(config: Config, pattern: str = "*") -> tuple[tuple[LockRequest, ...], ...]:
+    """The same in three stages: plain wheels, then the facts of releases, then all that follows.
+
+    A request of one stage can depend on what the stages before it wrote. Raises UsageError if no
+    name matches, in any stage.
+    """
+    chosen = inputs(config, pattern)
+    plain = {item.within for item in inputs(config) if item.probe}
+    return (
+        tuple(item for item in chosen if item.name in plain),
+        tuple(item for item in chosen if item.probe),
+        tuple(item for item in chosen if item.name not in plain and not item.probe),
+    )
+
+
+def _release_name(spec: ImageSpec) -> str:
+    """The part of a lock's name that says for which CUDA version, torch and Python it is."""
+    digits = spec.base.python.replace(".", "")
+    return f"{spec.cuda.short}-torch{spec.release.version}-py{digits}"
+
+
+def _toolkit(cuda: Cuda) -> tuple[str, ...]:
+    """The requirement of the wheels that have CUDA's compiler; torch requires their version."""
+    return (f"cuda-toolkit[{','.join(cuda.toolkit)}]",) if cuda.toolkit else ()
+
+
+def _never(config: Config, axes: dict[str, str]) -> bool:
+    """Whether images with these values are excluded whatever the other axes are."""
+    return any(
+        all(getattr(x, axis) in (None, axes.get(axis)) for axis in AXES) for x in config.excludes
+    )
 
 
 def _request(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,15 +9,9 @@ from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
 from torch_images.arch import Capability
-from torch_images.config.types import (
-    Architecture,
-    Base,
-    Config,
-    Cuda,
-    Source,
-    Variant,
-    target_range,
-)
+from torch_images.config.extras import Variant
+from torch_images.config.release import Release
+from torch_images.config.types import Architecture, Base, Config, Cuda, Source, target_range
 from torch_images.errors import UsageError, shown, suggest
 
 # What an identifier has after its architectures.
@@ -29,10 +23,12 @@ class ImageSpec:
     """One image: what it is built from and the architectures it is proved to run on.
 
     With `ptx`, it also has PTX for the newest of them, which later ones run; with `prune`, nothing
-    for other ones.
+    for other ones. `release` is the published torch that it has; for a source that is compiled, the
+    one whose CUDA libraries it has.
     """
 
     cuda: Cuda
+    release: Release
     architectures: tuple[Architecture, ...]
     every_arch: bool
     source: Source
@@ -55,9 +51,14 @@ class ImageSpec:
 
     @property
     def id(self) -> str:
-        """The stable identifier, such as "cu130-sm120-wheel-bookworm-runtime"."""
-        parts = (self.cuda.short, self.arch_name, self.source.name, self.base.name)
+        """The stable identifier, such as "cu130-sm120-torch2.14.1-bookworm-runtime"."""
+        parts = (self.cuda.short, self.arch_name, self.origin, self.base.name)
         return "-".join((*parts, self.variant.name))
+
+    @property
+    def origin(self) -> str:
+        """The part of the identifier that says which torch: "torch2.14.1", or a source: "fork"."""
+        return self.source.name if self.source.compiled else f"torch{self.release.version}"
 
     @classmethod
     def parse(cls, identifier: str, config: Config) -> ImageSpec:
@@ -70,12 +71,16 @@ class ImageSpec:
         arches, _, rest = rest.partition("-")
         cuda = next((c for c in config.cudas if c.short == short), None)
         names = _arch_names(config, arches)
-        axes = (config.sources, config.bases, config.variants)
-        for source, base, variant in itertools.product(*axes):
-            if cuda and names and rest == f"{source.name}-{base.name}-{variant.name}":
+        for source, base, variant in itertools.product(
+            config.sources, config.bases, config.variants
+        ):
+            origin = rest.removesuffix(f"-{base.name}-{variant.name}")
+            torch = origin.removeprefix("torch") if not source.compiled else None
+            if cuda and names and origin != rest and origin in (source.name, f"torch{torch}"):
                 spec = choose(
                     config,
                     cuda=cuda.name,
+                    torch=torch,
                     arch=names,
                     source=source.name,
                     base=base.name,
@@ -95,6 +100,7 @@ class ImageSpec:
         arches = "all" if self.every_arch else ",".join(a.name for a in self.architectures)
         return (
             *("--cuda", self.cuda.name, "--arch", f"{arches}+PTX" if self.ptx else arches),
+            *([] if self.source.compiled else ["--torch", self.release.version]),
             *("--source", self.source.name, "--base", self.base.name),
             *("--variant", self.variant.name, *(["--prune"] if self.prune else [])),
         )
@@ -107,7 +113,7 @@ class ImageSpec:
     @property
     def torch(self) -> str:
         """The public version of torch."""
-        return self.source.torch.version if self.source.torch else self.cuda.wheel.torch
+        return self.source.torch.version if self.source.torch else self.release.version
 
     @property
     def description(self) -> str:
@@ -119,44 +125,59 @@ class ImageSpec:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What torch must have been built with, by name."""
+        """What torch must have been built with, by name; () where no lock says so yet."""
         if not self.source.compiled:
-            return self.cuda.wheel.features
+            return self.release.facts.features if self.release.facts else ()
         served = {a.capability for a in self.architectures}
         return tuple(f.name for f in self.source.features if f.arch is None or f.arch in served)
 
 
 def matrix(config: Config) -> tuple[ImageSpec, ...]:
-    """Every image that is not excluded: for each combination all architectures, then each alone."""
+    """Every image that is not excluded: for each combination all architectures, then each alone.
+
+    The newest release of torch comes first.
+    """
     specs: list[ImageSpec] = []
     axes = (config.cudas, config.sources, config.bases, config.variants)
     for cuda, source, base, variant in itertools.product(*axes):
-        served = tuple(
-            arch
-            for arch in config.architectures
-            if _refusal(config, cuda, arch, source, base, variant) is None
-        )
-        if not served:
-            continue
-        choices = [(True, served), *((False, (arch,)) for arch in served)]
-        specs += [
-            ImageSpec(
+        for release in releases(config, cuda, source, base):
+            one = ImageSpec(
                 cuda=cuda,
-                architectures=architectures,
-                every_arch=every,
+                release=release,
+                architectures=config.architectures,
+                every_arch=True,
                 source=source,
                 base=base,
                 variant=variant,
             )
-            for every, architectures in choices
-        ]
+            served = tuple(a for a in config.architectures if refusal(config, one, a) is None)
+            choices = [(True, served), *((False, (arch,)) for arch in served)]
+            specs += [
+                replace(one, architectures=architectures, every_arch=every)
+                for every, architectures in choices
+                if served
+            ]
     return tuple(specs)
+
+
+def releases(config: Config, cuda: Cuda, source: Source, base: Base) -> tuple[Release, ...]:
+    """The releases of torch that images of a source can have, the newest first.
+
+    For one that is compiled it is the release whose CUDA libraries it has; () for a CUDA version
+    that it is not compiled for.
+    """
+    if source.compiled:
+        names = tuple(torch for version, torch in source.beside if version == cuda.version)
+    else:
+        names = cuda.torch[::-1]
+    return tuple(config.release(cuda, name, base) for name in names)
 
 
 def choose(
     config: Config,
     *,
     cuda: str | None = None,
+    torch: str | None = None,
     arch: str | None = None,
     source: str | None = None,
     base: str | None = None,
@@ -165,8 +186,9 @@ def choose(
     """The image with these values, defaults for the rest; `arch` may list several ("9.0,12.0").
 
     "+PTX" at its end asks for PTX for the newest, too, which only a compiled source can have.
-    Raises UsageError for a value that is unknown, a pair that is impossible and an image that is
-    excluded, with the reason.
+    `torch` is a release, or a minor version that stands for its newest release; the default is the
+    newest release that the image is built with. Raises UsageError for a value that is unknown, a
+    pair that is impossible and an image that is excluded, with the reason.
     """
     defaults = config.defaults
     cuda_ = _named("cuda", config.cudas, cuda or defaults.cuda)
@@ -192,30 +214,96 @@ def choose(
         architectures = tuple(
             sorted((_arch(config, cuda_, n) for n in names), key=lambda a: a.capability)
         )
-    refusals = {a: _refusal(config, cuda_, a, source_, base_, variant_) for a in architectures}
-    if every:  # leave out the refused ones, unless that leaves nothing and the reason is due
+    candidates = [
+        ImageSpec(
+            cuda=cuda_,
+            release=release,
+            architectures=architectures,
+            every_arch=every,
+            source=source_,
+            base=base_,
+            variant=variant_,
+            ptx=bool(plus),
+        )
+        for release in _releases(config, cuda_, torch or "", source_, base_)
+    ]
+    refused: list[UsageError] = []
+    for spec in candidates:
+        try:
+            return _served(config, spec)
+        except UsageError as error:
+            refused.append(error)
+    if not torch or source_.compiled:
+        raise refused[0]
+    try:
+        other = choose(config, cuda=cuda, arch=arch, source=source, base=base, variant=variant)
+    except UsageError:
+        raise refused[0] from None
+    raise UsageError(refused[0].message, f"it is built with --torch {other.torch}")
+
+
+def _releases(
+    config: Config, cuda: Cuda, torch: str, source: Source, base: Base
+) -> tuple[Release, ...]:
+    """The releases of torch that a user's word means, the newest first; "" means all.
+
+    Raises UsageError for a word that means none.
+    """
+    known = releases(config, cuda, source, base)
+    if not known:
+        able = ", ".join(version for version, _ in source.beside)
+        raise UsageError(
+            f"source {source.name} is not compiled for CUDA {cuda.version}", f"it is for {able}"
+        )
+    if not torch:
+        return known
+    if source.compiled:
+        assert source.torch
+        if torch == source.torch.version:
+            return known
+        raise UsageError(
+            f"source {source.name} compiles torch {source.torch.version}, not {shown(torch)}",
+            "leave --torch out, or take --source wheel",
+        )
+    meant = tuple(r for r in known if r.version == torch or r.version.startswith(f"{torch}."))
+    if not meant:
+        others = [c.version for c in config.cudas if torch in c.torch]
+        hint = f"CUDA {' or '.join(others)} has it" if others else ""
+        raise UsageError(
+            f"CUDA {cuda.version} has no torch '{shown(torch)}'",
+            hint or suggest(torch, (r.version for r in known)),
+        )
+    return meant[:1]
+
+
+def _served(config: Config, spec: ImageSpec) -> ImageSpec:
+    """An image with the architectures that are built, if it is for all; else it as it is.
+
+    Raises UsageError if one of those that a user named is not built, or none is.
+    """
+    refusals = {a: refusal(config, spec, a) for a in spec.architectures}
+    architectures = spec.architectures
+    if (
+        spec.every_arch
+    ):  # leave out the refused ones, unless that leaves nothing and the reason is due
         architectures = tuple(a for a in architectures if refusals[a] is None) or architectures
     for architecture in architectures:
         if refusals[architecture] is not None:
             raise UsageError(
-                f"CUDA {cuda_.version}, arch {architecture.name}, source {source_.name}, base "
-                f"{base_.name}, variant {variant_.name} is not built: {refusals[architecture]}"
+                f"CUDA {spec.cuda.version}, torch {spec.torch}, arch {architecture.name}, source "
+                f"{spec.source.name}, base {spec.base.name}, variant {spec.variant.name} is not "
+                f"built: {refusals[architecture]}"
             )
-    return ImageSpec(
-        cuda=cuda_,
-        architectures=architectures,
-        every_arch=every,
-        source=source_,
-        base=base_,
-        variant=variant_,
-        ptx=bool(plus),
-    )
+    return replace(spec, architectures=architectures)
 
 
 def select(config: Config, pattern: str) -> tuple[ImageSpec, ...]:
-    """The images of the matrix whose identifier matches a glob. Raises UsageError if none does."""
-    specs = matrix(config)
-    chosen = tuple(spec for spec in specs if fnmatchcase(spec.id, pattern))
+    """The images of the matrix whose identifier matches a glob, or one of several, by commas.
+
+    Raises UsageError if none does.
+    """
+    specs, globs = matrix(config), pattern.split(",")
+    chosen = tuple(spec for spec in specs if any(fnmatchcase(spec.id, glob) for glob in globs))
     if not chosen:
         hint = suggest(pattern, (spec.id for spec in specs))
         raise UsageError(f"no image matches '{shown(pattern)}'", hint)
@@ -309,17 +397,24 @@ def _impossible(cuda: Cuda, capability: Capability) -> str | None:
     return f"CUDA {cuda.version} cannot target {capability}: {target_range(cuda)}"
 
 
-def _refusal(
-    config: Config, cuda: Cuda, arch: Architecture, source: Source, base: Base, variant: Variant
-) -> str | None:
-    """Why this image is not built; None for one that is."""
+def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
+    """Why an image is not built for an architecture; None if it is."""
+    cuda, base, source = spec.cuda, spec.base, spec.source
     if base.images and not base.image(cuda.version):
         return f"base {base.name} names no image for CUDA {cuda.version}"
     excluded = config.excluded(
         cuda=cuda.version,
+        torch=spec.torch,
         arch=arch.name,
         source=source.name,
         base=base.name,
-        variant=variant.name,
+        variant=spec.variant.name,
     )
-    return excluded or _impossible(cuda, arch.capability)
+    published = None if source.compiled else spec.release
+    lacking = (x.refusal(cuda.version, published, (arch.name,)) for x in spec.variant.extras)
+    return (
+        excluded
+        or _impossible(cuda, arch.capability)
+        or (published and published.lacks(arch.capability))
+        or next((reason for reason in lacking if reason), None)
+    )

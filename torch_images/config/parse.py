@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from packaging.version import Version
 
 from torch_images.config.parse_fields import (
     BRANCH,
@@ -21,6 +21,7 @@ from torch_images.config.parse_fields import (
 from torch_images.config.parse_names import check_names
 from torch_images.config.parse_pods import load_pods
 from torch_images.config.parse_removals import load_removals
+from torch_images.config.parse_sources import load_features, load_sources
 from torch_images.config.parse_variants import check_extras, load_extras, load_variants
 from torch_images.config.types import (
     AXES,
@@ -32,16 +33,11 @@ from torch_images.config.types import (
     Cuda,
     Defaults,
     Exclude,
-    Feature,
-    Source,
-    Tree,
-    Wheel,
     target_range,
 )
 from torch_images.config.yaml_nodes import Record, Value, load
-from torch_images.errors import shown, suggest
+from torch_images.errors import suggest
 
-_OPTION = re.compile(r"[A-Z][A-Z0-9_]{1,99}", re.IGNORECASE)
 # The grammar of references, without a digest: https://github.com/distribution/reference
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _TAGGED_IMAGE = re.compile(
@@ -50,9 +46,9 @@ _TAGGED_IMAGE = re.compile(
 _REGISTRY = re.compile(r"[a-z0-9]+(?:[.-]+[a-z0-9]+)*(?::[0-9]{1,5})?")
 _CUDA = re.compile(r"[1-9][0-9]\.[0-9]")
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
-COMMIT = re.compile(r"[0-9a-f]{40}")
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}")
 _NVCC_FLAGS = re.compile(r"-[A-Za-z0-9=_,.:/+-]*(?: -[A-Za-z0-9=_,.:/+-]*)*")
+_PART_OF_TOOLKIT = re.compile(r"[a-z][a-z-]{0,30}")
 _SYSTEM = re.compile(r"[a-z]+ [a-z]+")
 # More combinations than these would take seconds to go through; each of them hours to build.
 _MOST_COMBINATIONS = 3000
@@ -67,8 +63,8 @@ def load_config(path: Path) -> Config:
         ("exclude", "extras", "removals"),
     )
     architectures = tuple(_architecture(k, v) for k, v in top["architectures"].filled().entries())
-    features = _features(top["features"])
-    cudas = tuple(_cuda(k, v, features) for k, v in top["cuda"].filled().entries())
+    features = load_features(top["features"])
+    cudas = tuple(_cuda(k, v) for k, v in top["cuda"].filled().entries())
     extras = load_extras(top["extras"], cudas) if "extras" in top else ()
     config = Config(
         registry=top["registry"].matching(_REGISTRY, "a registry"),
@@ -79,7 +75,7 @@ def load_config(path: Path) -> Config:
         cudas=cudas,
         archives=url(top["archives"]),
         compat=_compat(top["compat"]),
-        sources=_sources(top["sources"].filled(), features),
+        sources=load_sources(top["sources"].filled(), features, cudas),
         packages=requirements(top["packages"]),
         bases=tuple(_base(k, v) for k, v in top["bases"].filled().entries()),
         extras=extras,
@@ -107,11 +103,11 @@ def _architecture(key: str, value: Value) -> Architecture:
     )
 
 
-def _cuda(key: str, value: Value, features: tuple[Feature, ...]) -> Cuda:
+def _cuda(key: str, value: Value) -> Cuda:
     if not _CUDA.fullmatch(key):
         raise value.error(f"'{key}' is not a CUDA version like 12.8 or 13.0")
     fields = value.record(
-        ("driver", "floor", "targets", "wheel"),
+        ("driver", "floor", "targets", "torch"),
         ("toolkit", "release", "archives", "nvcc-flags", "compat"),
     )
     if ("release" in fields) != ("archives" in fields):
@@ -134,8 +130,11 @@ def _cuda(key: str, value: Value, features: tuple[Feature, ...]) -> Cuda:
         driver=driver,
         floor=floor,
         targets=tuple(capability(v, v.text()) for v in fields["targets"].filled().scalars()),
-        wheel=_wheel(fields["wheel"].record(("torch", "features")), features),
-        toolkit=requirements(fields["toolkit"]) if "toolkit" in fields else (),
+        torch=_releases(fields["torch"]),
+        toolkit=tuple(
+            v.matching(_PART_OF_TOOLKIT, "a part of cuda-toolkit like nvcc")
+            for v in (fields["toolkit"].scalars() if "toolkit" in fields else ())
+        ),
         release=fields.text("release"),
         nvcc_flags=fields.text("nvcc-flags"),
         compat=tuple(
@@ -149,9 +148,13 @@ def _cuda(key: str, value: Value, features: tuple[Feature, ...]) -> Cuda:
     )
 
 
-def _wheel(fields: Record, features: tuple[Feature, ...]) -> Wheel:
-    names = tuple(f.name for f in _named_features(fields, "features", features))
-    return Wheel(torch=release(fields["torch"]), features=names)
+def _releases(value: Value) -> tuple[str, ...]:
+    """Releases of torch, the oldest first. Raises ConfigError unless the file has that order."""
+    releases = [release(v) for v in value.filled().scalars()]
+    for v, before, text in zip(value.items()[1:], releases, releases[1:], strict=False):
+        if Version(text) <= Version(before):
+            raise v.wrong(f"does not come after {before}", "list the oldest release first")
+    return tuple(releases)
 
 
 def _compat(value: Value) -> Compat:
@@ -164,116 +167,6 @@ def _compat(value: Value) -> Compat:
         repository=url(fields["repository"]),
         key=fields["key"].matching(_FINGERPRINT, "a full fingerprint of 40 hexadecimal digits"),
     )
-
-
-def _features(value: Value) -> tuple[Feature, ...]:
-    """The section `features`. Raises ConfigError."""
-    features = []
-    for name, member in value.entries():
-        fields = member.record((), ("option", "arch"))
-        if "option" in fields:
-            _option(fields.text("option"), fields["option"])
-        arch = capability(fields["arch"], fields.text("arch")) if "arch" in fields else None
-        feature = Feature(name=entry_name(name, member), option=fields.text("option"), arch=arch)
-        features.append(feature)
-    return tuple(features)
-
-
-def _sources(value: Value, features: tuple[Feature, ...]) -> tuple[Source, ...]:
-    sources: dict[str, Source] = {}
-    for key, member in value.entries():
-        sources[entry_name(key, member)] = _source(key, member, features, sources)
-    return tuple(sources.values())
-
-
-def _source(
-    key: str, value: Value, features: tuple[Feature, ...], others: Mapping[str, Source]
-) -> Source:
-    fields = value.record(
-        ("description",), ("like", "torch", "triton", "packages", "wheels", "features", "without")
-    )
-    origin = _origin(fields, key, value, others)
-    if "packages" in fields:
-        origin = replace(origin, packages=packages(fields))
-    if "wheels" in fields:
-        origin = replace(origin, wheels=requirements(fields["wheels"]))
-    if not origin.compiled:
-        extra = next((k for k in ("packages", "wheels", "features", "without") if k in fields), "")
-        if extra:
-            raise fields[extra].error(f"source '{key}' compiles nothing that has {extra}")
-        return origin
-    wanted = _named_features(fields, "features", features) or origin.features
-    without = (*origin.without, *_named_features(fields, "without", features))
-    kept = tuple(feature for feature in wanted if feature not in without)
-    return replace(origin, features=kept, without=without)
-
-
-def _named_features(fields: Record, key: str, known: tuple[Feature, ...]) -> tuple[Feature, ...]:
-    """The features that the list under `key` names. Raises ConfigError for an unknown one."""
-    by_name = {feature.name: feature for feature in known}
-    named = []
-    fields.texts(key)  # raises for one that is listed twice
-    for item in fields[key].items() if key in fields else ():
-        if item.text() not in by_name:
-            raise item.error(f"unknown feature '{item.text()}'", suggest(item.text(), by_name))
-        named.append(by_name[item.text()])
-        if key == "without" and not named[-1].option:
-            raise item.error(f"feature '{item.text()}' cannot be left out: no option does it")
-    return tuple(named)
-
-
-def _origin(fields: Record, key: str, value: Value, others: Mapping[str, Source]) -> Source:
-    """A source with its trees and options: its own, or those of the source that it is `like`."""
-    plain = Source(name=key, root=key, description=fields.text("description"))
-    if "like" in fields:
-        other = fields.text("like")
-        if other not in others or not others[other].compiled:
-            known = [name for name, source in others.items() if source.compiled]
-            raise fields["like"].error(f"no source '{other}' above", suggest(other, known))
-        plain = replace(others[other], name=key, description=plain.description)
-    if ("torch" in fields) != ("triton" in fields):
-        raise value.error(f"source '{key}' must give both torch and triton, or neither")
-    if "torch" not in fields:
-        return plain
-    return replace(
-        plain,
-        root=key,
-        torch=_tree(fields["torch"]),
-        triton=_tree(fields["triton"]),
-        torch_options=_options(fields["torch"]),
-        triton_options=_options(fields["triton"]),
-    )
-
-
-def _tree(value: Value) -> Tree:
-    fields = value.record(("repository", "commit", "version"), ("options",))
-    version = fields["version"]
-    if release(version) != version.text():
-        raise version.wrong("is not how PEP 440 writes it", f"write {release(version)}")
-    return Tree(
-        repository=url(fields["repository"], secure=True),
-        commit=fields["commit"].matching(COMMIT, "a full commit of 40 hexadecimal digits"),
-        version=version.text(),
-    )
-
-
-def _options(value: Value) -> tuple[tuple[str, str], ...]:
-    fields = value.record(("repository", "commit", "version"), ("options",))
-    options = fields["options"].entries() if "options" in fields else ()
-    return tuple((_option(key, member), member.text()) for key, member in options)
-
-
-def _option(option: str, value: Value) -> str:
-    """The name of an option of a build, which becomes a variable of its environment.
-
-    Whether the tree reads it is checked before it is compiled: scripts/image/source/options.py.
-    Raises ConfigError for what cannot be the name of a variable.
-    """
-    if not _OPTION.fullmatch(option):
-        raise value.error(
-            f"'{shown(option)}' is not the name of an option", "write one such as USE_NCCL"
-        )
-    return option
 
 
 def _base(key: str, value: Value) -> Base:
@@ -318,13 +211,15 @@ def _exclude(value: Value) -> Exclude:
 
 
 def _defaults(value: Value) -> Defaults:
-    fields = value.record(AXES)
-    return Defaults(**{axis: fields.text(axis) for axis in AXES})
+    axes = tuple(axis for axis in AXES if axis != "torch")
+    fields = value.record(axes)
+    return Defaults(**{axis: fields.text(axis) for axis in axes})
 
 
 def _check_size(config: Config, root: Value) -> None:
     """Raise ConfigError for a file with more than _MOST_COMBINATIONS combinations."""
-    most = math.prod(len(config.names(axis)) for axis in AXES)
+    most = math.prod(len(config.names(axis)) for axis in AXES if axis not in ("cuda", "torch"))
+    most *= sum(len(cuda.torch) for cuda in config.cudas)
     if most > _MOST_COMBINATIONS:
         problem = f"the file has {most} combinations of {', '.join(AXES)}"
         raise root.error(problem, f"remove some, so that {_MOST_COMBINATIONS} or fewer are left")
@@ -376,8 +271,11 @@ def _check_toolkits(config: Config, top: Record) -> None:
     lines = dict(top["variants"].entries()) | dict(top["sources"].entries())
     needing = [("variant", v.name) for v in config.variants if v.cuda_home]
     needing += [("source", s.name) for s in config.sources if s.compiled]
+    compiled = {s.name: dict(s.beside) for s in config.sources if s.compiled}
     for axis, name in needing:
         for cuda in config.cudas:
+            if cuda.version not in compiled.get(name, config.names("cuda")):
+                continue
             excluded = any(
                 getattr(x, axis) == name
                 and x.cuda in (None, cuda.version)

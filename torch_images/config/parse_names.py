@@ -25,12 +25,12 @@ def check_names(config: Config, top: Record) -> None:
     locks: dict[str, tuple[Any, ImageSpec]] = {}
     asked = set()
     for spec in matrix(config):
-        tag = "-".join((spec.arch_name, *unusual(config, spec)))
+        tag = "-".join((spec.torch, spec.arch_name, *unusual(config, spec)))
         for name in (f"identifier {spec.id}", f"tag {spec.repository}:{tag}"):
             other = images.setdefault(name, spec)
             if other != spec:
                 raise _clash(top, f"share the {name}", other, spec)
-        axes = (spec.cuda.name, spec.source.name, spec.base.name, spec.variant.name)
+        axes = (spec.cuda.name, spec.origin, spec.base.name, spec.variant.name)
         if axes in asked:  # a lock is for all architectures
             continue
         asked.add(axes)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from packaging.utils import canonicalize_name
 
+from torch_images.config.extras import Extra, Variant
 from torch_images.config.parse_fields import (
     NAME,
     below,
@@ -18,13 +19,15 @@ from torch_images.config.parse_fields import (
     own_folder,
     packages,
     port,
-    release,
     requirements,
 )
-from torch_images.config.types import AXES, Config, Cuda, Extra, Source, Variant
+from torch_images.config.release import Release
+from torch_images.config.types import AXES, Config, Cuda, Source
 from torch_images.config.yaml_nodes import Record, Value
 from torch_images.errors import ConfigError, suggest
 
+_FIT = re.compile("required|optional")
+_IN_STEP = re.compile("minor")
 _COMMAND = re.compile(r"[a-z][a-z0-9-]*")
 
 
@@ -47,7 +50,10 @@ def load_variants(value: Value, extras: tuple[Extra, ...]) -> tuple[Variant, ...
 
 
 def check_extras(config: Config, value: Value) -> None:
-    """Raise ConfigError unless every image that is not excluded can have its variant's extras."""
+    """Raise ConfigError unless every image that is not excluded can have its variant's extras.
+
+    What is compiled for another torch needs no exclude: such images are not in the matrix.
+    """
     lines = dict(value.entries())
     for variant, cuda, source in itertools.product(config.variants, config.cudas, config.sources):
         for extra in variant.extras:
@@ -64,13 +70,15 @@ def _refusals(
 
     Yields the axes to exclude, as words for a hint, and the reason.
     """
-    torch = source.torch.version if source.torch else cuda.wheel.torch
+    if extra.compiled and source.compiled:
+        return
+    release = Release(version=cuda.torch[-1])
     axes = {"variant": variant.name, "cuda": cuda.version, "source": source.name}
-    whole = extra.refusal(cuda, torch)
+    whole = extra.refusal(cuda.version, release)
     if whole and not _excluded(config, axes):
         yield ", ".join(f"{axis}: '{word}'" for axis, word in axes.items()), whole
     for arch in () if whole else config.architectures:
-        reason = extra.refusal(cuda, torch, (arch.name,))
+        reason = extra.refusal(cuda.version, release, (arch.name,))
         possible = arch.capability in cuda.targets
         if reason and possible and not _excluded(config, axes | {"arch": arch.name}):
             yield f"variant: '{variant.name}', arch: '{arch.name}'", reason
@@ -86,7 +94,7 @@ def _excluded(config: Config, axes: dict[str, str]) -> bool:
 def _extra(key: str, value: Value, cudas: tuple[Cuda, ...]) -> Extra:
     fields = value.record(
         ("description", "wheels"),
-        ("torch", "arches", "replaces", "unpack", "links", "conflicts"),
+        ("fit", "in-step", "arches", "replaces", "unpack", "links", "conflicts"),
     )
     if "links" in fields and "unpack" not in fields:
         raise value.error(f"extra '{key}' has links, but is not unpacked")
@@ -99,9 +107,10 @@ def _extra(key: str, value: Value, cudas: tuple[Cuda, ...]) -> Extra:
         name=entry_name(key, value),
         description=fields.text("description"),
         wheels=_by_cuda(fields["wheels"].filled(), cudas),
-        torch=tuple((k, release(v)) for k, v in _of_cuda(fields["torch"].filled(), cudas))
-        if "torch" in fields
-        else (),
+        compiled="fit" in fields,
+        optional="fit" in fields
+        and fields["fit"].matching(_FIT, "required or optional") == "optional",
+        in_step="in-step" in fields and bool(fields["in-step"].matching(_IN_STEP, "minor")),
         arches=fields.texts("arches"),
         replaces=fields.texts("replaces"),
         unpack=own_folder(fields["unpack"]) if "unpack" in fields else "",
@@ -185,15 +194,10 @@ def _chosen(fields: Record, extras: tuple[Extra, ...]) -> tuple[Extra, ...]:
 
 
 def _check_pair(item: Value, extra: Extra, other: Extra) -> None:
-    """Raise ConfigError at `item` if two extras conflict, or need different releases of torch."""
+    """Raise ConfigError at `item` if two extras conflict."""
     reason = dict(extra.conflicts).get(other.name) or dict(other.conflicts).get(extra.name)
     if reason:
         raise _conflict(item, extra, other, reason)
-    for cuda, torch in extra.torch:
-        wanted = dict(other.torch).get(cuda, torch)
-        if wanted != torch:
-            reason = f"for CUDA {cuda} one is compiled for torch {torch}, one for {wanted}"
-            raise _conflict(item, extra, other, reason)
 
 
 def _conflict(item: Value, extra: Extra, other: Extra, reason: str) -> ConfigError:

@@ -6,8 +6,10 @@ import hashlib
 from dataclasses import dataclass
 
 from torch_images.arch import Capability
+from torch_images.config.extras import Extra, Variant
+from torch_images.config.release import Facts, Release
 
-AXES = ("cuda", "arch", "source", "base", "variant")
+AXES = ("cuda", "torch", "arch", "source", "base", "variant")
 COMPAT_MODES = ("auto", "required", "off")
 
 
@@ -38,18 +40,6 @@ class Architecture:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wheel:
-    """A published torch wheel.
-
-    `torch`: its public version, such as "2.11.0".
-    `features`: names of the features that it was built with, such as "cudnn".
-    """
-
-    torch: str
-    features: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Cuda:
     """A CUDA version.
 
@@ -57,8 +47,9 @@ class Cuda:
     `driver`: the oldest Linux driver that runs it natively, such as "580.65.06".
     `floor`: the oldest driver branch that runs it by minor version compatibility, such as "580".
     `targets`: what its compiler can produce code for.
-    `wheel`: the torch wheel that is published for it.
-    `toolkit`: requirements of the wheels that have its compiler; () if no wheels have it.
+    `torch`: the releases of torch whose published wheels are for it, the oldest first.
+    `toolkit`: the parts of its compiler, such as "nvcc": extras of the package cuda-toolkit, whose
+        version torch requires; () if no wheels have it.
     `release`, `archives`: then NVIDIA's release, such as "12.8.1", and the names of its archives
         that have the compiler.
     `nvcc_flags`: flags for compiling torch, such as "-compress-mode=size".
@@ -69,7 +60,7 @@ class Cuda:
     driver: str
     floor: str
     targets: tuple[Capability, ...]
-    wheel: Wheel
+    torch: tuple[str, ...]
     toolkit: tuple[str, ...] = ()
     release: str = ""
     archives: tuple[str, ...] = ()
@@ -145,6 +136,8 @@ class Source:
     `torch_options`, `triton_options`: name and value of each option that the builds are told.
     `features`: what a compiled torch must have; `without`: what its build switches off.
     `root`: the name of the source whose locks it shares: its own, or that of the one it is `like`.
+    `beside`: CUDA version and published release of torch, in pairs. A compiled torch has the CUDA
+        libraries of that release. A CUDA version that is not listed is not compiled for.
     """
 
     name: str
@@ -158,6 +151,7 @@ class Source:
     features: tuple[Feature, ...] = ()
     without: tuple[Feature, ...] = ()
     root: str = ""
+    beside: tuple[tuple[str, str], ...] = ()
 
     @property
     def build(self) -> str:
@@ -201,93 +195,6 @@ class Base:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extra:
-    """A group of wheels that variants can add.
-
-    `name`, `description`: such as "vision", and a sentence for people.
-    `wheels`: CUDA version and requirements, in pairs. A CUDA version with () goes without; one that
-        is not listed cannot have the extra.
-    `torch`: CUDA version and the release of torch that the wheels are compiled for, in pairs; ()
-        if any release will do.
-    `arches`: the architectures that the wheels have code for, such as "9.0"; () for all.
-    `replaces`: packages of the plain image that the wheels need in another version.
-    `unpack`: the folder to unpack the wheels to, without what they require; "" to install them.
-    `links`: name and target of each link to make there, both paths below that folder.
-    `conflicts`: the names of extras that cannot be beside it, each with the reason.
-    """
-
-    name: str
-    description: str
-    wheels: tuple[tuple[str, tuple[str, ...]], ...]
-    torch: tuple[tuple[str, str], ...] = ()
-    arches: tuple[str, ...] = ()
-    replaces: tuple[str, ...] = ()
-    unpack: str = ""
-    links: tuple[tuple[str, str], ...] = ()
-    conflicts: tuple[tuple[str, str], ...] = ()
-
-    def requirements(self, cuda: Cuda) -> tuple[str, ...]:
-        """The requirements of its wheels for a CUDA version; () if it has none."""
-        return dict(self.wheels).get(cuda.version, ())
-
-    def refusal(self, cuda: Cuda, torch: str, arches: tuple[str, ...] = ()) -> str | None:
-        """Why an image cannot have it, as a message; None if it can.
-
-        `torch` is the image's release, such as "2.11.0"; `arches` are its architectures.
-        """
-        if cuda.version not in dict(self.wheels):
-            return f"{self.name} has no wheels for CUDA {cuda.version}"
-        wanted = dict(self.torch).get(cuda.version, torch)
-        if wanted != torch:
-            return f"{self.name} is compiled for torch {wanted}, the image has {torch}"
-        lacking = [a for a in arches if self.arches and a not in self.arches]
-        if lacking:
-            return f"the wheels of {self.name} have code for {', '.join(self.arches)} only"
-        return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variant:
-    """What an image holds beside torch.
-
-    `name`, `description`: such as "devel", and a sentence for people.
-    `packages`: names of Debian packages.
-    `wheels`: requirements of wheels.
-    `extras`: the groups of wheels that it has.
-    `cuda_home`: the folder of CUDA's toolkit, such as "/usr/local/cuda"; "" for none.
-    `command`: the program that its containers run.
-    `folder`: the folder that they start in; "" for the image's default.
-    `ports`: the TCP ports that they offer.
-    """
-
-    name: str
-    description: str
-    packages: tuple[str, ...] = ()
-    wheels: tuple[str, ...] = ()
-    extras: tuple[Extra, ...] = ()
-    cuda_home: str = ""
-    command: str = "torch-info"
-    folder: str = ""
-    ports: tuple[int, ...] = ()
-
-    @property
-    def adds(self) -> bool:
-        """Whether it has anything that the plain image has not."""
-        return bool(self.packages or self.wheels or self.extras or self.cuda_home)
-
-    @property
-    def replaces(self) -> tuple[str, ...]:
-        """The packages of the plain image that it needs in another version."""
-        return tuple(sorted({name for extra in self.extras for name in extra.replaces}))
-
-    @property
-    def unpacked(self) -> tuple[Extra, ...]:
-        """The extras that are unpacked rather than installed, ordered like their locks."""
-        unpacked = (extra for extra in self.extras if extra.unpack)
-        return tuple(sorted(unpacked, key=lambda extra: f"{extra.name}-cu"))
-
-
-@dataclass(frozen=True, kw_only=True)
 class Removal:
     """What images leave out of one or more wheels.
 
@@ -317,6 +224,7 @@ class Exclude:
 
     reason: str
     cuda: str | None = None
+    torch: str | None = None
     arch: str | None = None
     source: str | None = None
     base: str | None = None
@@ -355,7 +263,7 @@ class Pods:
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """The value of each axis that a user does not name."""
+    """The value of each axis that a user does not name, but for the release of torch."""
 
     cuda: str
     arch: str
@@ -372,6 +280,7 @@ class Config:
     `homepage`: the URL that images name in their labels.
     `archives`: the root URL of NVIDIA's archives of CUDA.
     `packages`: requirements of the Python packages that each image has beside torch.
+    `facts`: what `invoke lock` found out about releases of torch; no section of the file.
     The other fields are the sections of the file, in its order.
     """
 
@@ -391,16 +300,24 @@ class Config:
     pods: Pods
     removals: tuple[Removal, ...]
     excludes: tuple[Exclude, ...]
+    facts: tuple[Facts, ...] = ()
 
     def names(self, axis: str) -> tuple[str, ...]:
         """The values of an axis, in the order of the file. Raises KeyError for another axis."""
         return {
             "cuda": tuple(c.version for c in self.cudas),
+            "torch": tuple(dict.fromkeys(t for c in self.cudas for t in c.torch)),
             "arch": tuple(a.name for a in self.architectures),
             "source": tuple(s.name for s in self.sources),
             "base": tuple(b.name for b in self.bases),
             "variant": tuple(v.name for v in self.variants),
         }[axis]
+
+    def release(self, cuda: Cuda, torch: str, base: Base) -> Release:
+        """A release of torch for a CUDA version and for the Python of a base, with its facts."""
+        key = (cuda.version, torch, base.python)
+        facts = next((f for f in self.facts if (f.cuda, f.torch, f.python) == key), None)
+        return Release(version=torch, facts=facts)
 
     def excluded(self, **image: str) -> str | None:
         """Why an image with these values of all axes is not built; None if it is."""

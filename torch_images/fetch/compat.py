@@ -67,17 +67,29 @@ def prepare(
             problem = LockError(f"locks/{lock.name}.txt: no mirror has {deb.name} {deb.version}")
     if problem is None:
         return _ready(lock, fetched.files[deb], cache)
-    ways = "name a mirror with TORCH_IMAGES_COMPAT_MIRROR, or build without it: --compat off"
+    go_without(f"{deb.name} {deb.version}", problem, mode)
+    return None
+
+
+def go_without(what: str, problem: LockError | NetworkError, mode: str, lock: str = "") -> None:
+    """Warn that a build goes without a compat package, or raise the problem if it is required.
+
+    `what` names the package. `lock` is the lock to resolve, "" where a mirror may help.
+    """
+    way = (
+        f"run `invoke lock --select {lock}`"
+        if lock
+        else ("name a mirror with TORCH_IMAGES_COMPAT_MIRROR")
+    )
+    ways = f"{way}, or build without it: --compat off"
     if mode == "required":
-        raise type(problem)(f"{deb.name} {deb.version} cannot be had: {problem.message}", ways)
+        raise type(problem)(f"{what} cannot be had: {problem.message}", ways)
     _log.warning(
-        "BUILDING WITHOUT FORWARD COMPATIBILITY: %s %s cannot be had (%s); %s",
-        deb.name,
-        deb.version,
+        "BUILDING WITHOUT FORWARD COMPATIBILITY: %s cannot be had (%s); %s",
+        what,
         problem.message,
         ways,
     )
-    return None
 
 
 def read_note(libcuda: Path) -> str:

@@ -5,6 +5,7 @@ pypi-simple reads the index (PEP 503, PEP 691). host/network.py says which index
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -14,6 +15,7 @@ import requests
 from torch_images.errors import LockError, NetworkError, shown
 from torch_images.fetch.download import fetch_url
 from torch_images.host.network import Network, cause
+from torch_images.locks import grammar
 from torch_images.locks.wheels import LockedWheel
 
 if TYPE_CHECKING:
@@ -53,14 +55,31 @@ class PackageIndex:
 
         Raises NetworkError, also for a page that cannot be understood.
         """
+        files = self._files(wheel.name)
+        return next((f for f in files if f.filename == wheel.filename), None)
+
+    def days(self, name: str) -> dict[str, dt.date]:
+        """The day (UTC) on which the index got the first file of each version (PEP 700).
+
+        Versions without a date are left out. Raises NetworkError as `find` does.
+        """
+        days: dict[str, dt.date] = {}
+        for file in self._files(name):
+            if file.version and file.upload_time and grammar.is_version(file.version):
+                day = file.upload_time.astimezone(dt.UTC).date()
+                days[file.version] = min(day, days.get(file.version, day))
+        return days
+
+    def _files(self, name: str) -> tuple[DistributionPackage, ...]:
+        """The files that the index has of a project; () if it does not know the project."""
         from pypi_simple import NoSuchProjectError, UnsupportedRepoVersionError
 
         try:
-            page = self._index.get_project_page(wheel.name)
+            return tuple(self._index.get_project_page(name).packages)
         except NoSuchProjectError:
-            return None
+            return ()
         except requests.JSONDecodeError as error:
-            raise _malformed(wheel, error) from None
+            raise _malformed(name, error) from None
         except requests.RequestException as error:
             raise NetworkError(
                 f"the package index could not be asked: {cause(error)}", _WAYS
@@ -69,8 +88,7 @@ class PackageIndex:
             *(UnsupportedRepoVersionError, ValueError, LookupError, TypeError),
             *(AttributeError, AssertionError, RecursionError),
         ) as error:
-            raise _malformed(wheel, error) from None
-        return next((f for f in page.packages if f.filename == wheel.filename), None)
+            raise _malformed(name, error) from None
 
     def fetch(self, wheel: LockedWheel, folder: Path) -> Path:
         """Put a wheel into a folder, under its own name.
@@ -86,9 +104,7 @@ class PackageIndex:
         return path
 
 
-def _malformed(wheel: LockedWheel, error: Exception) -> NetworkError:
+def _malformed(name: str, error: Exception) -> NetworkError:
     """The error for a page of the index that cannot be understood."""
     said = shown(" ".join(str(error).split())) or type(error).__name__
-    return NetworkError(
-        f"the package index's page of {wheel.name} cannot be understood: {said}", _WAYS
-    )
+    return NetworkError(f"the package index's page of {name} cannot be understood: {said}", _WAYS)

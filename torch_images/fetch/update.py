@@ -12,10 +12,12 @@ from torch_images.config.lock_requests import LockRequest
 from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.download import holders
+from torch_images.fetch.facts import find_facts
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.toolchain import resolve_sources, resolve_toolkit
 from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb, read_debs
+from torch_images.locks.facts import FactsLock, read_facts
 from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.sources import SourceLock, locked_trees, read_sources
 from torch_images.locks.wheels import WheelLock, read_wheels, resolve
@@ -68,6 +70,11 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
             network=resolver.network,
             date=today,
         )
+    if item.probe:
+        plain = read_wheels(folder / f"{item.within}.txt")
+        return find_facts(
+            item, plain, network=resolver.network, run=resolver.run, cache=cache, date=today
+        )
     if item.base is None:
         return resolve(
             item.name,
@@ -77,6 +84,7 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
             network=resolver.network,
             run=resolver.run,
             constraints=tuple(_kept(item, folder)),
+            beside=item.beside,
             alone=item.alone,
         )
     image = f"{item.image}@{resolver.digest(item.image)}" if item.image else ""
@@ -90,6 +98,11 @@ def check(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> t
         now = resolve_input(item, folder, resolver, cache)
         assert isinstance(now, SourceLock)
         return tuple(_archives(item.name, held, now))
+    if item.probe:
+        held_facts = read_facts(item.path(folder))
+        found = resolve_input(item, folder, resolver, cache)
+        assert isinstance(found, FactsLock)
+        return tuple(_facts(item.name, held_facts, found))
     if item.base is None and item.compat is None:
         wheels = read_wheels(item.path(folder))
         try:
@@ -141,6 +154,16 @@ def _wheels(name: str, lock: WheelLock, fresh: WheelLock, network: Network) -> I
             elif file.is_yanked:
                 detail = f"yanked: {file.yanked_reason or 'no reason given'}"
             yield Finding(name, wheel.name, wheel.version, state, detail)
+
+
+def _facts(name: str, held: FactsLock, now: FactsLock) -> Iterable[Finding]:
+    """What became of the wheels that fit a release."""
+    latest = {fit.extra: fit.wheels for fit in now.facts.fits}
+    for fit in held.facts.fits:
+        wheels, offered = " ".join(fit.wheels) or "none", latest.get(fit.extra, ())
+        newer = offered != fit.wheels
+        detail = f"-> {' '.join(offered) or 'none'}" if newer else ""
+        yield Finding(name, fit.extra, wheels, NEWER if newer else UNCHANGED, detail)
 
 
 def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]:

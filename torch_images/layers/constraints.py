@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 
 from torch_images.config.matrix import ImageSpec
-from torch_images.config.types import Config
 from torch_images.locks.image_lock import ImageLock
 
 # The build constraints are for packages that are compiled against torch where they are installed.
@@ -25,9 +24,9 @@ _COMPANIONS = ", and the releases\n# of other packages that are compiled for thi
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.+!]+)")
 
 
-def constraints(config: Config, spec: ImageSpec, lock: ImageLock) -> str:
+def constraints(spec: ImageSpec, lock: ImageLock) -> str:
     """The text of an image's constraints: a line "name==version" for each package, sorted."""
-    others = companions(config, spec)
+    others = companions(spec)
     held = {**others, **installed(lock)}
     header = _HEADER.format(variables=" ".join(VARIABLES), more=_COMPANIONS if others else "")
     return header + "".join(f"{name}=={version}\n" for name, version in sorted(held.items()))
@@ -47,18 +46,17 @@ def installed(lock: ImageLock) -> dict[str, str]:
     return kept | lock.compiled
 
 
-def companions(config: Config, spec: ImageSpec) -> dict[str, str]:
+def companions(spec: ImageSpec) -> dict[str, str]:
     """Version by name of the packages that are compiled for this release of torch.
 
-    They are the pinned requirements of the extras that name a torch. A torch that is compiled has
+    They are what fits of the extras that are compiled for one release. A torch that is compiled has
     none: packages are published for published releases.
     """
-    if spec.source.compiled:
+    if spec.source.compiled or not spec.release.facts:
         return {}
     versions = {}
-    for extra in config.extras:
-        if dict(extra.torch).get(spec.cuda.version) == spec.torch:
-            for requirement in extra.requirements(spec.cuda):
-                if pinned := _PINNED.fullmatch(requirement):
-                    versions[pinned["name"].lower().replace("_", "-")] = pinned["version"]
+    for fit in spec.release.facts.fits:
+        for requirement in fit.wheels:
+            if pinned := _PINNED.fullmatch(requirement):
+                versions[pinned["name"].lower().replace("_", "-")] = pinned["version"]
     return versions

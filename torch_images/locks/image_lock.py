@@ -13,6 +13,7 @@ from torch_images.config.lock_requests import (
     LockRequest,
     base_input,
     compat_input,
+    facts_input,
     source_input,
     tool_input,
     toolkit_input,
@@ -22,10 +23,11 @@ from torch_images.config.lock_requests import (
     wheel_input,
 )
 from torch_images.config.matrix import ImageSpec
-from torch_images.config.types import Config, Tree
+from torch_images.config.types import Config, Cuda, Tree
 from torch_images.errors import LockError
 from torch_images.locks import complete, grammar
 from torch_images.locks.debs import DebLock, LockedDeb, format_debs, parse_debs, read_debs
+from torch_images.locks.facts import FactsLock, check_facts, format_facts, read_facts
 from torch_images.locks.sources import (
     LockedArchive,
     SourceLock,
@@ -41,7 +43,7 @@ from torch_images.locks.wheels import (
     read_wheels,
 )
 
-AnyLock = WheelLock | DebLock | SourceLock
+AnyLock = WheelLock | DebLock | SourceLock | FactsLock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +155,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     """
     base = base_input(spec.base, spec.cuda)
     debs = _read_debs(base, folder)
-    compat = _read_debs(compat_input(config, spec.cuda), folder)
+    compat = _read_compat(config, spec.cuda, folder)
     if debs.image.rpartition("@")[0] != base.image:
         raise LockError(
             f"locks/{base.name}.txt is of image {debs.image or 'none'}, images.yaml names "
@@ -161,6 +163,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
             f"run `invoke lock --select {base.name}`",
         )
     wheels = _read(wheel_input(config, spec), folder)
+    check_facts(facts_input(config, spec), folder, _torch(wheels))
     kept = wheels
     extra_wheels, extra_debs = _beyond(variant_inputs(config, spec), folder, wheels, debs)
     tools, tool_debs = _beyond(tools_inputs(config, spec), folder, wheels, debs)
@@ -196,14 +199,14 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
 def compat_versions(config: Config, folder: Path) -> dict[str, str]:
     """The version of the locked compat library by CUDA version, such as "580.95.05" for "13.0".
 
-    Raises LockError if a lock is missing, damaged, or does not pin exactly that package.
+    It is "" where none is locked. Raises LockError if a lock is damaged, or does not pin exactly
+    that package.
     """
-    versions = {}
-    for cuda in config.cudas:
-        lock = _read_debs(compat_input(config, cuda), folder)
-        complete.check_compat(lock)
-        versions[cuda.version] = lock.debs[0].version.partition("-")[0]
-    return versions
+    locks = {cuda.version: _read_compat(config, cuda, folder) for cuda in config.cudas}
+    return {
+        version: lock.debs[0].version.partition("-")[0] if lock else ""
+        for version, lock in locks.items()
+    }
 
 
 def with_locked_trees(spec: ImageSpec, lock: ImageLock) -> ImageSpec:
@@ -266,15 +269,30 @@ def update(path: Path, lock: AnyLock) -> bool:
     complete or could not be read again: its content comes from indexes and archives.
     """
     text = _format(lock, lock.date)
-    if _format(_parse(lock, text), lock.date) != text:
-        raise LockError(f"locks/{lock.name}.txt is not written: it would be read otherwise")
-    _check_resolved(lock)
-    if path.exists():
-        with contextlib.suppress(LockError):  # a damaged file is one to replace
-            if _format(lock, read_date(path)) == grammar.read(path):
-                return False
-    grammar.write(path, text)
-    return True
+    if isinstance(lock, FactsLock):
+        same = path.exists() and _same_facts(lock, path)
+    else:
+        if _format(_parse(lock, text), lock.date) != text:
+            raise LockError(f"locks/{lock.name}.txt is not written: it would be read otherwise")
+        _check_resolved(lock)
+        same = path.exists() and _same_lock(lock, path)
+    if not same:
+        grammar.write(path, text)
+    return not same
+
+
+def _same_lock(lock: WheelLock | DebLock | SourceLock, path: Path) -> bool:
+    """Whether a file has a lock already, whatever its date. A damaged file is one to replace."""
+    with contextlib.suppress(LockError):
+        return _format(lock, read_date(path)) == grammar.read(path)
+    return False
+
+
+def _same_facts(lock: FactsLock, path: Path) -> bool:
+    """Whether a file has these facts already, whatever their date."""
+    with contextlib.suppress(LockError):
+        return replace(lock, date=read_facts(path).date) == read_facts(path)
+    return False
 
 
 def read_date(path: Path) -> dt.date:
@@ -288,10 +306,12 @@ def _format(lock: AnyLock, date: dt.date) -> str:
         return format_debs(replace(lock, date=date))
     if isinstance(lock, SourceLock):
         return format_sources(replace(lock, date=date))
+    if isinstance(lock, FactsLock):
+        return format_facts(replace(lock, date=date))
     return format_wheels(replace(lock, date=date))
 
 
-def _parse(lock: AnyLock, text: str) -> AnyLock:
+def _parse(lock: WheelLock | DebLock | SourceLock, text: str) -> WheelLock | DebLock | SourceLock:
     """The lock that a text holds, of the same kind as `lock`."""
     if isinstance(lock, DebLock):
         return parse_debs(text, lock.name)
@@ -300,7 +320,7 @@ def _parse(lock: AnyLock, text: str) -> AnyLock:
     return parse_wheels(text, lock.name)
 
 
-def _check_resolved(lock: AnyLock) -> None:
+def _check_resolved(lock: WheelLock | DebLock | SourceLock) -> None:
     """Raise LockError unless a lock, taken by itself, has what it was asked for."""
     if isinstance(lock, DebLock):
         complete.check_debs(lock)
@@ -360,6 +380,24 @@ def _beyond(
         added = tuple(d for d in more_debs.debs if d.name not in debs.versions())
         more_debs = replace(more_debs, debs=added)
     return more_wheels, more_debs
+
+
+def _read_compat(config: Config, cuda: Cuda, folder: Path) -> DebLock | None:
+    """The lock of a CUDA version's compat package; None where it was never resolved.
+
+    NVIDIA publishes that package later than the CUDA version, and not for every one.
+    """
+    item = compat_input(config, cuda)
+    if not item.path(folder).exists():
+        return None
+    lock = _read_debs(item, folder)
+    complete.check_compat(lock)
+    return lock
+
+
+def _torch(lock: WheelLock) -> str:
+    """The SHA-256 of the wheel of torch in the plain image's lock; "" if it has none."""
+    return next((wheel.sha256 for wheel in lock.wheels if wheel.name == "torch"), "")
 
 
 def _read(item: LockRequest, folder: Path) -> WheelLock:

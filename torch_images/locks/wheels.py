@@ -28,8 +28,8 @@ from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks import grammar
 
-# The oldest glibc of the bases is 2.36 (bookworm); every torch wheel asks for 2.28.
-GLIBC = (2, 28)
+# The oldest glibc of the bases, bookworm's.
+GLIBC = (2, 36)
 UV_PLATFORM = f"x86_64-manylinux_{GLIBC[0]}_{GLIBC[1]}"
 
 _WHEEL = re.compile(
@@ -162,18 +162,34 @@ def resolve(
     network: Network,
     run: Runner,
     constraints: tuple[str, ...] = (),
+    beside: tuple[str, ...] = (),
+    before: Mapping[str, dt.date] | None = None,
     alone: bool = False,
 ) -> WheelLock:
     """Resolve requirements, and what they require, to one wheel each. uv decides which.
 
     The wheels are for x86-64 Linux with the glibc of GLIBC or newer, and for `python`, such as
     "3.11". `constraints`, such as "numpy==2.3.5", fix the version of a package if it is needed.
-    With `alone`, what the wheels themselves require is left out. `name` and `date` are those of the
+    Versions also go with the requirements `beside`, which are not part of the lock. `before` has
+    days (UTC) by name of a package; files that the index got then or later are left out. With
+    `alone`, what the wheels themselves require is left out. `name` and `date` are those of the
     lock. Raises NetworkError if the index cannot be reached, and LockError if there is no solution
     or the index gives no SHA-256.
     """
     import uv
 
+    if beside:
+        wider = resolve(
+            name,
+            (*requirements, *beside),
+            python=python,
+            date=date,
+            network=network,
+            run=run,
+            constraints=constraints,
+            before=before,
+        )
+        constraints = (*constraints, *(f"{w.name}=={w.version}" for w in wider.wheels))
     with tempfile.TemporaryDirectory() as folder:
         target, limits = Path(folder, "pylock.toml"), Path(folder, "constraints.txt")
         limits.write_text("\n".join(constraints))
@@ -181,6 +197,8 @@ def resolve(
         command += ["--format", "pylock.toml", "--python-platform", UV_PLATFORM]
         command += ["--python-version", python, "--only-binary", ":all:", "-o", str(target), "-"]
         command += [f"--constraints={limits}"] if constraints else []
+        for package, day in (before or {}).items():
+            command += ["--exclude-newer-package", f"{package}={day.isoformat()}T00:00:00Z"]
         command += ["--no-deps"] if alone else []
         try:
             run.run(command, env=network.for_uv(), stdin="\n".join(requirements))

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
 from torch_images.build.labels import ImageLabels
-from torch_images.config.matrix import ImageSpec, unusual
+from torch_images.config.matrix import ImageSpec, refusal, releases, unusual
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
 
@@ -92,14 +92,35 @@ def short(config: Config, spec: ImageSpec) -> str:
 def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     """The floating tags of a complete image.
 
-    "latest" is what `invoke build --cuda VERSION` builds with nothing else asked for.
+    A tag with a minor version of torch is for its newest release, one without for the newest
+    release that this image is built with. "latest" is what `invoke build --cuda VERSION` builds
+    with nothing else asked for.
     """
     name = short(config, spec)
     minor = ".".join(spec.torch.split(".")[:2])
-    every = (f"{spec.torch}-{name}", f"{minor}-{name}", name)
-    usual = spec.every_arch and config.defaults.arch == "all"
+    newest, newest_of_minor = _newest(config, spec, ""), _newest(config, spec, f"{minor}.")
+    every = (
+        f"{spec.torch}-{name}",
+        *([f"{minor}-{name}"] if newest_of_minor == spec.torch else []),
+        *([name] if newest == spec.torch else []),
+    )
+    usual = spec.every_arch and config.defaults.arch == "all" and newest == spec.torch
     usual = usual and not spec.ptx and not spec.prune
     return (*every, LATEST) if usual and not unusual(config, spec) else every
+
+
+def _newest(config: Config, spec: ImageSpec, prefix: str) -> str:
+    """The newest torch, of those whose version begins with a text, that such an image has."""
+    if spec.source.compiled:
+        return spec.torch
+    return next(
+        release.version
+        for release in releases(config, spec.cuda, spec.source, spec.base)
+        if release.version.startswith(prefix)
+        and all(
+            refusal(config, replace(spec, release=release), a) is None for a in spec.architectures
+        )
+    )
 
 
 def observed(

@@ -1,0 +1,108 @@
+"""Variants of images, and the groups of wheels, called extras, that they add."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_images.config.release import Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extra:
+    """A group of wheels that variants can add.
+
+    `name`, `description`: such as "vision", and a sentence for people.
+    `wheels`: CUDA version and requirements, in pairs. A CUDA version with () goes without; one that
+        is not listed cannot have the extra.
+    `compiled`: whether its wheels are compiled for one release of torch, or require one. Then
+        `invoke lock` finds which of them fit a release.
+    `optional`: whether an image goes without it where no wheels fit.
+    `in_step`: whether the wheels after the first must have its minor version.
+    `arches`: the architectures that the wheels have code for, such as "9.0"; () for all.
+    `replaces`: packages of the plain image that the wheels need in another version.
+    `unpack`: the folder to unpack the wheels to, without what they require; "" to install them.
+    `links`: name and target of each link to make there, both paths below that folder.
+    `conflicts`: the names of extras that cannot be beside it, each with the reason.
+    """
+
+    name: str
+    description: str
+    wheels: tuple[tuple[str, tuple[str, ...]], ...]
+    compiled: bool = False
+    optional: bool = False
+    in_step: bool = False
+    arches: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
+    unpack: str = ""
+    links: tuple[tuple[str, str], ...] = ()
+    conflicts: tuple[tuple[str, str], ...] = ()
+
+    def requirements(self, cuda: str, release: Release) -> tuple[str, ...]:
+        """The requirements of its wheels for a CUDA version and a release of torch.
+
+        They are () where it goes without, and exact where it is known what fits.
+        """
+        fit = release.facts.fit(self.name) if self.compiled and release.facts else None
+        return fit.wheels if fit else dict(self.wheels).get(cuda, ())
+
+    def refusal(
+        self, cuda: str, release: Release | None, arches: tuple[str, ...] = ()
+    ) -> str | None:
+        """Why an image cannot have it, as a message; None if it can.
+
+        `release` is that of a published torch; None for one that is compiled. `arches` are the
+        image's architectures.
+        """
+        if cuda not in dict(self.wheels):
+            return f"{self.name} has no wheels for CUDA {cuda}"
+        if self.compiled and release is None:
+            return f"the wheels of {self.name} are compiled for published releases of torch"
+        if self.compiled and release and release.facts and not self.optional:
+            fit = release.facts.fit(self.name)
+            if fit and not fit.wheels:
+                return f"no wheels of {self.name} fit torch {release.version}: {fit.reason}"
+        lacking = [a for a in arches if self.arches and a not in self.arches]
+        if lacking:
+            return f"the wheels of {self.name} have code for {', '.join(self.arches)} only"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """What an image holds beside torch.
+
+    `name`, `description`: such as "devel", and a sentence for people.
+    `packages`: names of Debian packages.
+    `wheels`: requirements of wheels.
+    `extras`: the groups of wheels that it has.
+    `cuda_home`: the folder of CUDA's toolkit, such as "/usr/local/cuda"; "" for none.
+    `command`: the program that its containers run.
+    `folder`: the folder that they start in; "" for the image's default.
+    `ports`: the TCP ports that they offer.
+    """
+
+    name: str
+    description: str
+    packages: tuple[str, ...] = ()
+    wheels: tuple[str, ...] = ()
+    extras: tuple[Extra, ...] = ()
+    cuda_home: str = ""
+    command: str = "torch-info"
+    folder: str = ""
+    ports: tuple[int, ...] = ()
+
+    @property
+    def adds(self) -> bool:
+        """Whether it has anything that the plain image has not."""
+        return bool(self.packages or self.wheels or self.extras or self.cuda_home)
+
+    @property
+    def replaces(self) -> tuple[str, ...]:
+        """The packages of the plain image that it needs in another version."""
+        return tuple(sorted({name for extra in self.extras for name in extra.replaces}))
+
+    @property
+    def unpacked(self) -> tuple[Extra, ...]:
+        """The extras that are unpacked rather than installed, ordered like their locks."""
+        unpacked = (extra for extra in self.extras if extra.unpack)
+        return tuple(sorted(unpacked, key=lambda extra: f"{extra.name}-cu"))

@@ -1,0 +1,62 @@
+"""A published release of torch, and the facts about it that `invoke lock` finds in its wheel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_images.arch import Capability
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Which wheels of an extra go with a release of torch.
+
+    `extra`: the name of the extra.
+    `wheels`: exact requirements, such as "torchvision==0.26.0"; () if nothing fits.
+    `reason`: why nothing fits, or what shows that the wheels do.
+    """
+
+    extra: str
+    wheels: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What was found in a published wheel of torch, and in wheels that are compiled for it.
+
+    `cuda`, `torch`, `python`: versions such as "13.0", "2.14.1" and "3.11"; the wheel is for them.
+    `arches`: the architectures that all its CUDA libraries have machine code for.
+    `features`: the names of the features that it was built with, in alphabetical order.
+    `fits`: for each extra that is compiled for one release of torch, what fits this one.
+    """
+
+    cuda: str
+    torch: str
+    python: str
+    arches: tuple[Capability, ...]
+    features: tuple[str, ...]
+    fits: tuple[Fit, ...]
+
+    def fit(self, extra: str) -> Fit | None:
+        """What fits of an extra; None where that was not looked for."""
+        return next((fit for fit in self.fits if fit.extra == extra), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """A published release of torch for a CUDA version and a Python.
+
+    `version`: its public version, such as "2.14.1".
+    `facts`: what is known of it; None before `invoke lock` found out.
+    """
+
+    version: str
+    facts: Facts | None = None
+
+    def lacks(self, arch: Capability) -> str | None:
+        """Why it cannot run on an architecture, as a message; None if it can, or is not known."""
+        if self.facts is None or any(arch.runs(found) for found in self.facts.arches):
+            return None
+        known = ", ".join(str(found) for found in self.facts.arches)
+        return f"the wheel of torch {self.version} has code for {known} only"

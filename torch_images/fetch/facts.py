@@ -1,0 +1,267 @@
+"""Find the facts of a release of torch: read its wheel, and try which wheels of extras fit."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.util
+import json
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from torch_images import fatbin
+from torch_images.arch import Capability, widespread
+from torch_images.config.extras import Extra
+from torch_images.config.lock_requests import LockRequest
+from torch_images.config.release import Facts, Fit
+from torch_images.errors import LockError
+from torch_images.fetch.needs import Needs, exports, read_needs
+from torch_images.fetch.packageindex import PackageIndex
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.locks.facts import FactsLock
+from torch_images.locks.wheels import LockedWheel, WheelLock, resolve
+from torch_images.project import project_root
+
+# Libraries with code for GPUs, which must agree on the architectures.
+_GPU_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Torch:
+    """A release of torch: when it and the next minor release came, and what its libraries export.
+
+    `since` is the day of the first release of its minor version, `until` that of the next one, None
+    where there is none yet. Both are None for an index without dates.
+    """
+
+    since: dt.date | None
+    until: dt.date | None
+    symbols: frozenset[str]
+
+
+def find_facts(
+    item: LockRequest,
+    plain: WheelLock,
+    *,
+    network: Network,
+    run: Runner,
+    cache: Path,
+    date: dt.date,
+) -> FactsLock:
+    """The facts that a request asks for; `plain` is the lock of its release's wheels.
+
+    It downloads the wheel of torch, and those of extras whose metadata does not say what they fit.
+    Raises NetworkError, DiskError, and LockError for a wheel that cannot be read.
+    """
+    assert item.probe
+    wheel = next((w for w in plain.wheels if w.name == "torch"), None)
+    if wheel is None or f"torch=={wheel.version.partition('+')[0]}" != f"torch=={item.probe.torch}":
+        raise LockError(
+            f"locks/{plain.name}.txt has no torch {item.probe.torch}",
+            f"run `invoke lock --select {plain.name}`",
+        )
+    cache.mkdir(parents=True, exist_ok=True)
+    with (
+        PackageIndex(network) as index,
+        tempfile.TemporaryDirectory(dir=cache, prefix=".facts-") as scratch,
+    ):
+        folder = Path(scratch, "torch")
+        _unpack(index.fetch(wheel, Path(scratch)), folder)
+        days = index.days("torch")
+        minor = Version(item.probe.torch).release[:2]
+        torch = _Torch(
+            since=_first(days, minor, later=False),
+            until=_first(days, minor, later=True),
+            symbols=exports(folder),
+        )
+        finder = _Finder(item, plain, torch, index, network, run, date, Path(scratch))
+        facts = Facts(
+            cuda=item.probe.cuda.version,
+            torch=item.probe.torch,
+            python=item.python,
+            arches=_arches(folder),
+            features=_features(folder),
+            fits=tuple(finder.fit(extra) for extra in item.probe.extras),
+        )
+    return FactsLock(
+        name=item.name, date=date, request=item.request, sha256=wheel.sha256, facts=facts
+    )
+
+
+@dataclass(frozen=True)
+class _Finder:
+    """Tries wheels of extras beside a release of torch."""
+
+    item: LockRequest
+    plain: WheelLock
+    torch: _Torch
+    index: PackageIndex
+    network: Network
+    run: Runner
+    date: dt.date
+    scratch: Path
+
+    def fit(self, extra: Extra) -> Fit:
+        """The newest wheels of an extra that fit, else those from the time of the release."""
+        reason = ""
+        for before in dict.fromkeys((None, self.torch.until)):
+            try:
+                chosen = self._resolve(extra, before)
+            except LockError as error:
+                reason = reason or error.message
+                continue
+            verdicts = [self._judge(wheel) for wheel in chosen]
+            bad = [text for fits, text in verdicts if not fits]
+            if not bad:
+                exact = tuple(f"{wheel.name}=={wheel.version}" for wheel in chosen)
+                return Fit(extra=extra.name, wheels=exact, reason=_said(t for _, t in verdicts))
+            reason = _said(bad)
+        return Fit(extra=extra.name, wheels=(), reason=reason)
+
+    def _resolve(self, extra: Extra, before: dt.date | None) -> tuple[LockedWheel, ...]:
+        """The wheels that an extra names, resolved beside the plain image's.
+
+        With `before`, those that the index got on that day or later are left out.
+        """
+        assert self.item.probe
+        wanted = dict(extra.wheels)[self.item.probe.cuda.version]
+        names = [str(canonicalize_name(Requirement(word).name)) for word in wanted]
+        days = dict.fromkeys(names, before) if before else {}
+        if not extra.in_step:
+            lock = self._lock(extra, wanted, days)
+        else:
+            days = dict.fromkeys(names[:1], before) if before else {}
+            first = self._lock(extra, wanted[:1], days).versions()[names[0]]
+            minor = ".".join(map(str, Version(first).release[:2]))
+            lock = self._lock(
+                extra, (f"{names[0]}=={first}", *(f"{n}=={minor}.*" for n in names[1:])), days
+            )
+        return tuple(wheel for wheel in lock.wheels if wheel.name in names)
+
+    def _lock(self, extra: Extra, wanted: tuple[str, ...], before: dict[str, dt.date]) -> WheelLock:
+        kept = (f"{w.name}=={w.version}" for w in self.plain.wheels if w.name not in extra.replaces)
+        return resolve(
+            extra.name,
+            (*self.plain.request, *wanted),
+            python=self.item.python,
+            date=self.date,
+            network=self.network,
+            run=self.run,
+            constraints=tuple(kept),
+            before=before,
+        )
+
+    def _judge(self, wheel: LockedWheel) -> tuple[bool, str]:
+        """Whether a wheel fits, and what shows it."""
+        assert self.item.probe
+        name, torch = f"{wheel.name} {wheel.version}", self.item.probe.torch
+        if wheel.filename.endswith("-none-any.whl"):
+            return True, f"{name} is not compiled"
+        needs = read_needs(self.index.fetch(wheel, self.scratch))
+        (self.scratch / wheel.filename).unlink()
+        cuda = int(self.item.probe.cuda.version.partition(".")[0])
+        if wrong := needs.cudart - {cuda}:
+            return False, f"{name} is compiled for CUDA {max(wrong)}"
+        if any("==" in pin for pin in needs.pins):  # uv has chosen it for that
+            return True, f"{name} requires torch {torch}"
+        missing = sorted((needs.cxx | needs.stable) - self.torch.symbols)
+        if missing:
+            return False, f"{name} needs {len(missing)} symbols that torch {torch} lacks"
+        if not needs.cxx:
+            return True, f"{name} uses torch's stable interface only" if needs.stable else (
+                f"{name} uses no symbol of torch's"
+            )
+        return self._by_day(wheel, needs)
+
+    def _by_day(self, wheel: LockedWheel, needs: Needs) -> tuple[bool, str]:
+        """Whether a wheel that uses torch's C++ came between its minor release and the next."""
+        assert self.item.probe
+        name, minor = f"{wheel.name} {wheel.version}", self.item.probe.torch.rpartition(".")[0]
+        day = self.index.days(wheel.name).get(wheel.version)
+        if not day or not self.torch.since:
+            return False, f"the index does not say when it got {name}, which uses torch's C++"
+        if day < self.torch.since:
+            return False, f"{name} uses torch's C++, and is older than torch {minor}"
+        if self.torch.until and day >= self.torch.until:
+            return False, f"{name} uses torch's C++, and is newer than the release after {minor}"
+        return True, f"torch {minor} has all {len(needs.cxx)} C++ symbols that {name} uses"
+
+
+def _unpack(wheel: Path, folder: Path) -> None:
+    """The libraries of torch's wheel, in a folder. The wheel itself is removed."""
+    folder.mkdir()
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for info in archive.infolist():
+                parent, _, name = info.filename.rpartition("/")
+                if parent == "torch/lib" and ".so" in name:
+                    info.filename = name
+                    archive.extract(info, folder)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+        raise LockError(f"{wheel.name} cannot be read: {error}") from None
+    wheel.unlink()
+
+
+def _arches(folder: Path) -> tuple[Capability, ...]:
+    """The architectures that every library with code for GPUs has machine code for."""
+    common: set[Capability] | None = None
+    for name in _GPU_LIBRARIES:
+        try:
+            data = memoryview((folder / name).read_bytes())
+            section = memoryview(fatbin.section(data, ".nv_fatbin"))
+            entries = [e for _, held in fatbin.containers(section) for e in held if not e.ptx]
+        except (OSError, fatbin.PruneError) as error:
+            raise LockError(f"torch's {name} cannot be read: {error}") from None
+        counted = Counter(f"sm_{e.arch}{'a' if e.specific else ''}" for e in entries)
+        found = {c for c in map(Capability.of_target, widespread(counted)) if c}
+        common = found if common is None else common & found
+    return tuple(sorted(common or ()))
+
+
+def _features(folder: Path) -> tuple[str, ...]:
+    """The features that torch's libraries show, by the evidence of the gate for compiled ones."""
+    source = project_root() / "scripts" / "image" / "source"
+    evidence = json.loads((source / "features.json").read_text())
+    gate = _module(source / "gate.py")
+    return tuple(name for name in sorted(evidence) if gate.shows(folder, evidence[name]))
+
+
+def _module(path: Path) -> Any:
+    """A module that is no part of this package, since images run it."""
+    spec = importlib.util.spec_from_file_location(f"torch_images_{path.stem}", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _first(days: dict[str, dt.date], minor: tuple[int, ...], *, later: bool) -> dt.date | None:
+    """The day of the first release of a minor version of torch; `later`: of any later one."""
+    return min(
+        (
+            day
+            for version, day in days.items()
+            if not Version(version).is_prerelease
+            and (
+                Version(version).release[:2] > minor
+                if later
+                else Version(version).release[:2] == minor
+            )
+        ),
+        default=None,
+    )
+
+
+def _said(texts: Iterable[str]) -> str:
+    """One line of sentences."""
+    return "; ".join(texts)
