@@ -1,8 +1,8 @@
-"""Checks that run with the torch they check: inside an image, or on any machine that has one.
+"""Checks that import the torch they check: inside an image, or on any machine that has torch.
 
-Inside an image, TORCH_IMAGES_EXPECTED names a JSON file with what the image claims to be. Without
-it, the checks that compare with a claim are skipped. Those marked `gpu` want a CUDA device, and fail
-where there is none; they skip what this GPU cannot do, and say so.
+Inside an image, TORCH_IMAGES_EXPECTED is the path of a JSON file with what the image claims to be.
+Without it, checks that compare with a claim are skipped. Checks marked `gpu` fail without a CUDA
+device. They skip what the GPU cannot do, and give the reason.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def expected() -> dict[str, Any]:
 
 @pytest.fixture
 def observe(record_property: Callable[[str, object], None]) -> Callable[[str, object], None]:
-    """Note a fact of the image in the report, by name."""
+    """Record a fact of the image, by name, in the report."""
     return record_property
 
 
 @pytest.fixture(autouse=True)
 def _device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A device and fixed random numbers for checks marked `gpu`, whose settings end with them."""
+    """For checks marked `gpu`: require a device, fix the seed, and restore settings afterwards."""
     if "gpu" not in request.keywords:
         yield
         return
@@ -51,7 +51,7 @@ def _device(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One case per architecture, feature and package that the image claims."""
+    """Make one case per architecture and per feature that the image claims."""
     claims = {"arch": "arches", "feature": "features"}
     for argument, key in claims.items():
         if argument in metafunc.fixturenames:

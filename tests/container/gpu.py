@@ -1,4 +1,4 @@
-"""What the checks on a GPU share: what this one can do, and how results are compared."""
+"""Helpers of the checks on a GPU: its compute capability, and comparison of results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-# Largest error, relative to the largest value of the exact result, that rounding explains.
+# The largest error that rounding explains, relative to the largest absolute exact value.
 TOLERANCE = {
     torch.float64: 1e-12,
     torch.float32: 2e-5,
@@ -17,30 +17,34 @@ TOLERANCE = {
 
 
 def capability() -> tuple[int, int]:
-    """The compute capability of the GPU."""
+    """The compute capability of the GPU: major and minor."""
     found: tuple[int, int] = torch.cuda.get_device_capability()
     return found
 
 
 def needs(major: int, minor: int, what: str) -> None:
-    """Skip on a GPU that cannot do something: that is no fault of the image's."""
+    """Skip if the GPU's compute capability is below `major`.`minor`; `what` needs that."""
     if capability() < (major, minor):
         name, (a, b) = torch.cuda.get_device_name(), capability()
         pytest.skip(f"{what} needs compute capability {major}.{minor}; {name} has {a}.{b}")
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor, limit: float | None = None) -> None:
-    """Compare with an exact result in float64: all finite, and no error larger than rounding's."""
+    """Assert that `found` is finite and near `wanted`, the exact result, of the same shape.
+
+    `limit` is the largest error, relative to the largest absolute value of `wanted`; it is
+    TOLERANCE's for the dtype of `found` if it is not given.
+    """
     limit = TOLERANCE[found.dtype] if limit is None else limit
     wanted = wanted.to(found.device, torch.float64)
     assert found.shape == wanted.shape
     assert torch.isfinite(found).all()
     error = (found.double() - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30)
-    assert error <= limit, f"relative error {error:.2e} over {limit:.0e}"
+    assert error <= limit, f"relative error {error:.2e} exceeds {limit:.0e}"
 
 
 def operators(function: object, names: Sequence[str]) -> set[str]:
-    """Which of these operators a call ran."""
+    """Those of the operators `names` that a call of `function` ran, by the profiler."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as trace:

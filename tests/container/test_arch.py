@@ -1,4 +1,4 @@
-"""The requested architectures are served by machine code that is really there."""
+"""torch and Triton have machine code for the GPU architectures that the image claims."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def code(library: str, kind: str) -> Counter[str]:
 
 
 def test_arch_flags_serve(arch: str, observe: Observe) -> None:
-    # Not torch.cuda.get_arch_list(): without a GPU that one is empty (pytorch/pytorch#169414).
+    # torch.cuda.get_arch_list() is empty without a GPU (pytorch/pytorch#169414).
     flags = torch._C._cuda_getArchFlags().split()
     how = coverage(Capability.parse(arch), flags, [f for f in flags if f.startswith("compute_")])
     observe(f"arch {arch}", how)
@@ -47,7 +47,7 @@ def test_arch_flags_serve(arch: str, observe: Observe) -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_machine_code_serves(arch: str, library: str, observe: Observe) -> None:
     elf, ptx = code(library, "elf"), code(library, "ptx")
-    # A target that occurs in a few files only is a special kernel, not support for the chip.
+    # A target that occurs in only a few files belongs to a special kernel: other kernels lack it.
     how = coverage(Capability.parse(arch), widespread(elf), widespread(ptx, like=elf))
     observe(f"arch {arch} in {library}", how)
     assert how is not None, f"{library} holds {dict(elf)} and PTX {dict(ptx)}; none serves {arch}"
@@ -56,7 +56,7 @@ def test_machine_code_serves(arch: str, library: str, observe: Observe) -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_machine_code_is_exactly_what_was_asked_for(expected: dict[str, Any], library: str) -> None:
     if not expected["exact"]:
-        pytest.skip("published wheels have what they have")
+        pytest.skip("this image has published wheels, which may have other targets")
     asked = {Capability.parse(arch.removesuffix("+PTX")) for arch in expected["exact"]}
     virtual = {Capability.parse(a[:-4]) for a in expected["exact"] if a.endswith("+PTX")}
     assert not unasked(asked, code(library, "elf"))

@@ -1,6 +1,6 @@
-"""torch-bench counts the operations that torch itself counts, for every shape; it needs no GPU for that.
+"""torch-bench and torch's own counter agree on the operations of every shape.
 
-Tensors are fake here: they have shapes and no content.
+This needs no GPU: the tensors are fake, with shapes and no content.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ IMAGE = (3, 224, 224)
 
 @pytest.fixture(scope="module")
 def cases(expected: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The cases by key."""
-    del expected  # only an image has a torch that can count them
+    """The cases of torch-bench by key."""
+    del expected  # skips outside an image: only an image's torch can count them
     sys.path.insert(0, str(FOLDER))
     try:
         from cases import cases as listed
@@ -39,7 +39,7 @@ def cases(expected: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def counted(case: Any) -> int:
     """The operations of one call of a case, as torch counts them.
 
-    Attention is computed as products, since the other kernels ask for a GPU.
+    Attention is computed by the math backend, because the other ones need a GPU.
     """
     with ExitStack() as modes:
         modes.enter_context(FakeTensorMode())
@@ -75,10 +75,11 @@ def test_a_causal_mask_leaves_half(cases: dict[str, Any]) -> None:
 
 
 def test_operations_of_models(cases: dict[str, Any]) -> None:
-    """Of one image, and of one sequence of each length; the rest is a multiple."""
+    """Count one image, or one sequence of each length. A batch is a multiple of that."""
     from models import encoder, resnet50
 
-    torch.backends.mha.set_fastpath_enabled(False)  # one operator, which nobody counts
+    # The fast path is a single operator that the counter does not know.
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.device("meta"), torch.inference_mode(), sdpa_kernel(SDPBackend.MATH):
             with FlopCounterMode(display=False) as image:
@@ -99,7 +100,7 @@ def test_operations_of_models(cases: dict[str, Any]) -> None:
 
 
 def test_bytes_follow_from_the_shapes(cases: dict[str, Any]) -> None:
-    """What is read once and written once, in bytes; a transfer counts for each way."""
+    """In bytes: each input is read once, each output written once. Each direction counts."""
     assert {
         key: cases[key].moved
         for key in (

@@ -1,4 +1,4 @@
-"""torch.compile works as the image stands: its compiler, headers and libraries are there."""
+"""torch.compile works: the image has the compiler, headers and libraries that it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What variants add to torch: each is there, fits the torch it is beside, and loads its code."""
+"""The packages that variants add to torch: each is installed, fits this torch, and loads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-# What is imported for a wheel, beside which a failure to load its compiled part would go unseen.
+# The modules to import for a wheel. They include its compiled part, which the main module may
+# fail to load without an error.
 MODULES = {
     "cuda-python": ["cuda.bindings.driver", "cuda.bindings.nvrtc", "cuda.bindings.runtime"],
     "cupy-cuda12x": ["cupy"],
@@ -32,22 +33,22 @@ MODULES = {
 }
 
 
-def has(expected: dict[str, Any], name: str) -> None:
-    """Skip where the image does not claim a package."""
+def skip_without(expected: dict[str, Any], name: str) -> None:
+    """Skip if the image does not claim to have the package `name`."""
     if name not in expected["packages"]:
-        pytest.skip(f"the image claims no {name}")
+        pytest.skip(f"the image does not claim to have {name}")
 
 
-# What links a library of the driver, by that library and what its functions are called.
+# The driver's libraries, each with a pattern for its functions in the output of nm.
 DRIVER = {"libcuda.so.1": r" U (cu[A-Z]\w+)", "libnvidia-ml.so.1": r" U (nvml\w+)"}
-LINKED = ("fbgemm_gpu", "vllm")
+LINKED = ("fbgemm_gpu", "vllm")  # packages whose libraries link those of the driver
 
 
 @functools.cache
 def environment() -> dict[str, str]:
-    """In which packages can be imported that link libraries of the driver.
+    """An environment in which packages that link the driver's libraries can be imported.
 
-    Where there is no driver, stand-ins have the functions that are asked for, and refuse each call.
+    Without a driver, stub libraries provide the functions that LINKED needs. Each call returns 999.
     """
     specs = [spec for name in LINKED if (spec := importlib.util.find_spec(name))]
     places = [Path(place) for spec in specs for place in spec.submodule_search_locations or ()]
@@ -73,19 +74,19 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_imports(name: str, expected: dict[str, Any]) -> None:
-    """In a process of its own: some change settings of torch, or of warnings."""
-    has(expected, name)
+    """Each import has its own process, because some change settings of torch or of warnings."""
+    skip_without(expected, name)
     code = "; ".join(f"import {module}" for module in MODULES[name])
     env = environment() if name in ("fbgemm-gpu", "torchrec", "vllm") else None
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
-    # Some only say so where their compiled part is for another torch.
+    # Some only print a message if their compiled part is for another torch.
     assert not re.search("(?i)can't load|incompatible|skipping import", done.stderr), done.stderr
 
 
 def test_torchvision_has_its_operators(expected: dict[str, Any]) -> None:
-    has(expected, "torchvision")
+    skip_without(expected, "torchvision")
     import torch
     from torchvision.ops import nms
 
@@ -94,7 +95,7 @@ def test_torchvision_has_its_operators(expected: dict[str, Any]) -> None:
 
 
 def test_torchaudio_resamples(expected: dict[str, Any]) -> None:
-    has(expected, "torchaudio")
+    skip_without(expected, "torchaudio")
     import torch
     from torchaudio.functional import resample
 
@@ -102,9 +103,9 @@ def test_torchaudio_resamples(expected: dict[str, Any]) -> None:
 
 
 def test_inductor_finds_cutlass(expected: dict[str, Any]) -> None:
-    """A fresh process with the environment of the container's start: torch reads it at import."""
+    """A new process gets the entrypoint's environment, because torch reads it at import."""
     if "nvidia-cutlass" not in expected["unpacked"]:
-        pytest.skip("the image claims no CUTLASS")
+        pytest.skip("the image does not claim to have CUTLASS")
     folder = expected["unpacked"]["nvidia-cutlass"]["folder"]
     assert Path(folder, "include/cute/tensor.hpp").is_file()
     places = ("torch._inductor.codegen.cutlass.utils", "torch._inductor.codegen.cuda.cutlass_utils")
@@ -124,7 +125,7 @@ def _found(name: str) -> bool:
 
 
 def test_fbgemm_quantizes(expected: dict[str, Any]) -> None:
-    has(expected, "fbgemm-gpu")
+    skip_without(expected, "fbgemm-gpu")
     code = """
 import fbgemm_gpu, torch
 rows = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))

@@ -1,7 +1,7 @@
-"""Each feature that the image claims, used where it runs without a GPU, else seen in the library.
+"""Each feature that the image claims is used, or found in the library if it needs a GPU.
 
-Which features those are stands in images.yaml. A feature whose compile-time switch leaves no trace
-in the API is looked for by its kernels' names in libtorch_cuda.so.
+images.yaml lists the features. Some have a compile-time switch that leaves no trace in the API;
+the probe then looks for the names of their kernels in libtorch_cuda.so.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def scaled_mm(expected: dict[str, Any]) -> None:
     assert in_libtorch_cuda(b"f8f8bf16")  # the row-wise scaled kernel for GPUs
 
 
-# What a fresh process has of TF32. A product's error is relative to the largest exact value.
-LOOK = """
+# Prints the TF32 settings of a new process. The error is relative to the largest exact value.
+PRINT_TF32 = """
 import json, torch
 found = {
     "allowed": torch.backends.cuda.matmul.allow_tf32,
@@ -122,16 +122,17 @@ print(json.dumps(found))
 
 
 def tf32(expected: dict[str, Any]) -> None:
-    """What the start sets is what torch reads at import; on a GPU, it is how products are rounded.
+    """At import, torch reads the entrypoint's setting. On a GPU, the rounding of products shows it.
 
-    Ten bits of mantissa are too few for an error below 1e-5, and enough for one below 3e-3.
+    TF32 has a mantissa of ten bits: errors are above 1e-5 and below 3e-3. Those of float32 are
+    below 1e-5.
     """
     del expected
     setting = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
     inherited = {name: value for name, value in os.environ.items() if name != setting}
     for profile, on in (("on", True), ("off", False)):
         env = {**inherited, "TORCH_IMAGE_QUIET": "1", "TORCH_IMAGE_PROFILE": profile}
-        command = ["torch-entrypoint", sys.executable, "-c", LOOK]
+        command = ["torch-entrypoint", sys.executable, "-c", PRINT_TF32]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-1000:]
         found = json.loads(done.stdout)
@@ -192,5 +193,5 @@ PROBES: dict[str, Probe] = {
 
 
 def test_feature(feature: str, expected: dict[str, Any]) -> None:
-    assert feature in PROBES, f"images.yaml names '{feature}', which no probe here can see"
+    assert feature in PROBES, f"images.yaml names feature '{feature}', which has no probe here"
     PROBES[feature](expected)

@@ -1,4 +1,4 @@
-"""Compiled code on this GPU: every mode, FlexAttention, Triton by hand, CUTLASS by choice."""
+"""torch.compile on this GPU: every mode, FlexAttention, a Triton kernel, and CUTLASS."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 
 
 class Block(torch.nn.Module):
-    """What fuses (norm, activation, sum) around what does not (two products)."""
+    """Operations that fuse (norm, activation, sum) around two products, which do not."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Block(torch.nn.Module):
         self.back = torch.nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One block of a transformer without its attention."""
+        """One block of a transformer without its attention; shapes (n, width) -> (n, width)."""
         return x + self.back(torch.nn.functional.gelu(self.wide(self.norm(x))))
 
 
@@ -40,7 +40,7 @@ def test_every_mode_equals_eager(mode: str) -> None:
     model = Block(128).cuda()
     compiled = torch.compile(model, mode=mode, fullgraph=True)
     torch._inductor.metrics.reset()
-    for _ in range(4):  # CUDA graphs are recorded in the second run, replayed in the third
+    for _ in range(4):  # CUDA graphs are recorded in the second run and replayed from the third
         x = torch.randn(64, 128, device="cuda")
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
     assert torch._inductor.metrics.generated_kernel_count > 0
@@ -56,7 +56,7 @@ def test_gradients_equal_eager() -> None:
 
 
 def test_flex_attention() -> None:
-    """A causal mask and a bias for distance, which no ready kernel has, as one fused kernel."""
+    """A causal mask and a bias by distance become one fused kernel; no existing kernel has both."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     needs(8, 0, "FlexAttention")
@@ -111,12 +111,12 @@ print("chosen")
 
 
 def test_cutlass_is_chosen_by_max_autotune(tmp_path: Path) -> None:
-    """With no other candidate left: that it is found, compiles, runs and is right."""
+    """CUTLASS is the only candidate. It is found, compiles and runs, and its result is right."""
     folder = os.environ.get("TORCHINDUCTOR_CUTLASS_DIR", "")
     if not Path(folder, "include/cutlass").is_dir():
-        pytest.skip("no CUTLASS here: TORCHINDUCTOR_CUTLASS_DIR names no folder with it")
+        pytest.skip("no CUTLASS here: TORCHINDUCTOR_CUTLASS_DIR is not a folder that has it")
     if not shutil.which("nvcc"):
-        pytest.skip("no nvcc here, which CUTLASS's kernels are compiled with")
+        pytest.skip("no nvcc here, which compiles CUTLASS's kernels")
     needs(8, 0, "CUTLASS's tensor core kernels")
     env = {
         **os.environ,

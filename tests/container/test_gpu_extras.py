@@ -1,4 +1,4 @@
-"""What variants add, on this GPU: a kernel of each, and arrays that change hands without a copy."""
+"""The packages that variants add, on this GPU: a kernel of each, and arrays without copies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ pytestmark = pytest.mark.gpu
 
 
 def test_cupy_shares_memory() -> None:
-    """There and back by DLPack and by the array interface: the same bytes, and a kernel on them."""
+    """CuPy and torch use the same memory, by DLPack and by the array interface.
+
+    A kernel of CuPy runs on it.
+    """
     cupy = pytest.importorskip("cupy", reason="no CuPy here")
     x = torch.randn(1000, device="cuda")
     array = cupy.from_dlpack(x)
@@ -113,7 +116,7 @@ assert torch.equal(x, wanted)
 
 
 def test_cutlass_dsl_kernel(tmp_path: Path) -> None:
-    """A kernel in CuTe's language, compiled from its file and run on torch's memory."""
+    """A kernel in CuTe's language is compiled from a file and runs on memory of torch."""
     pytest.importorskip("cutlass.cute", reason="no CUTLASS DSL here")
     needs(8, 0, "CuTe's language")
     (tmp_path / "double.py").write_text(CUTE)

@@ -1,4 +1,4 @@
-"""CUDA graphs: a training step, captured as the documents have it, does what the eager one does."""
+"""CUDA graphs: a training step gives the same results captured, after warm-up, as eager."""
 
 from __future__ import annotations
 

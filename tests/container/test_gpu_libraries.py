@@ -1,4 +1,4 @@
-"""A kernel of each library that torch uses, on this GPU, against float64."""
+"""A kernel of each library that torch uses, on this GPU, compared with float64."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_cublas(dtype: torch.dtype) -> None:
 
 
 def test_cublaslt_epilogue() -> None:
-    """Product, bias and activation as one kernel."""
+    """One kernel of cuBLASLt computes product, bias and activation."""
     layer = torch.nn.Linear(256, 512, device="cuda", dtype=torch.float16)
     x = torch.randn(64, 256, device="cuda", dtype=torch.float16)
     found = torch._addmm_activation(layer.bias, x, layer.weight.t(), use_gelu=True)
@@ -93,7 +93,7 @@ def test_cusparse() -> None:
 
 
 def test_cusparselt() -> None:
-    """Two of four values kept: matrix units that skip the others."""
+    """Two of each four weights are zero. The matrix units skip them."""
     needs(8, 0, "2:4 sparsity")
     weight = torch.randn(128, 128, device="cuda", dtype=torch.float16)
     weight = weight * torch.tensor([0, 0, 1, 1], device="cuda").tile(128, 32)
@@ -103,7 +103,7 @@ def test_cusparselt() -> None:
 
 
 def test_nvrtc() -> None:
-    """Compiled at run time, for this GPU."""
+    """NVRTC compiles a kernel at run time, for this GPU."""
     code = "template <typename T> T twice_plus(T x, T y) { return 2 * x + y; }"
     x, y = (torch.randn(1000, device="cuda") for _ in range(2))
     close(torch.cuda.jiterator._create_jit_fn(code)(x, y), 2 * x.double() + y.double())
@@ -126,7 +126,7 @@ def test_int8_products() -> None:
 
 
 def test_fbgemm_int8() -> None:
-    """FBGEMM's own kernels are the CPU's; they serve quantized models beside the GPU."""
+    """FBGEMM's kernels run quantized models on the CPU, also on a machine with a GPU."""
     assert "fbgemm" in torch.backends.quantized.supported_engines
     layer = torch.nn.Linear(64, 32)
     quantized = torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(layer))
@@ -145,7 +145,7 @@ print(json.dumps([found["allocator_settings"]["expandable_segments"], kinds]))
 
 @pytest.mark.parametrize("on", [True, False], ids=["expandable", "plain"])
 def test_allocator_settings_are_in_force(on: bool) -> None:
-    """What the profile sets is what memory is then really taken with."""
+    """Memory is allocated in the way that the profile's setting says."""
     others = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
     env = {k: v for k, v in os.environ.items() if k not in others}
     env["PYTORCH_ALLOC_CONF"] = f"expandable_segments:{on}"

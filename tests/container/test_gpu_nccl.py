@@ -1,4 +1,4 @@
-"""NCCL between all GPUs of the machine, a process for each; on one GPU, with itself."""
+"""NCCL on 1 GPU, 2 GPUs and so on, up to all of the machine, with one process per GPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def counts() -> list[int]:
 @pytest.mark.parametrize("size", counts())
 def test_all_reduce(size: int, tmp_path: Path, observe: Observe) -> None:
     store = tmp_path / "store"
-    # NVLink multicast is not there in every virtual machine that has NVLink.
+    # Some virtual machines have NVLink without its multicast, so NCCL does not use it by default.
     env = {**os.environ, "NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0")}
     workers = [
         subprocess.Popen(

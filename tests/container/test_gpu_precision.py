@@ -1,4 +1,4 @@
-"""The matrix units' own formats: TF32, FP8, and block-scaled ones where the chip has them."""
+"""The number formats of the matrix units: TF32, FP8, and block-scaled ones if the GPU has them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from tests.container.gpu import close, needs
 
 pytestmark = pytest.mark.gpu
 
-# Half a unit in the last place of ten bits of mantissa, for both factors, and what sums add.
+# Largest relative error in TF32: half a unit in the last of ten mantissa bits for each factor,
+# and the rounding of sums.
 TF32 = 3e-3
 
 
 def products(precision: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """A float32 product at a precision, and the exact one."""
+    """A product of float32 matrices, 512 x 512, at a precision, and the same in float64."""
     torch.set_float32_matmul_precision(precision)
     a, b = (torch.randn(512, 512, device="cuda") for _ in range(2))
     return a @ b, a.double() @ b.double()
@@ -29,7 +30,7 @@ def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def test_tf32_is_used_when_asked_for() -> None:
-    """By its rounding: too much for float32, not more than TF32's."""
+    """The error shows it: larger than float32's, and not larger than TF32's."""
     needs(8, 0, "TF32")
     assert error(*products("highest")) < 1e-5
     assert 1e-5 < error(*products("high")) < TF32
@@ -51,7 +52,7 @@ def test_tf32_by_the_profiles_setting(value: str, on: bool) -> None:
 
 
 def test_tf32_convolution() -> None:
-    """cuDNN's, which is on by default."""
+    """By default, cuDNN uses TF32."""
     needs(8, 0, "TF32")
     x = torch.randn(8, 64, 32, 32, device="cuda")
     weight = torch.randn(64, 64, 3, 3, device="cuda")
@@ -78,14 +79,16 @@ def test_fp8_scaled_product(rowwise: bool) -> None:
         x, y.t(), scale_a=scales[0], scale_b=scales[1].t() if rowwise else scales[1],
         out_dtype=torch.bfloat16,
     )  # fmt: skip
-    # Exact for what was rounded to FP8; and near the product of what it was rounded from.
+    # Near the product of the values rounded to FP8, and less near that of the original values.
     rounded = [t.double() * s.double() for t, s in zip((x, y), scales, strict=True)]
     close(found, rounded[0] @ rounded[1].t(), 1e-2)
     close(found, a.double() @ b.double().t(), 6e-2)
 
 
 def swizzled(scales: torch.Tensor) -> torch.Tensor:
-    """Scales of 128 rows by 4 blocks in the order that the matrix units read them.
+    """Scales, in tiles of 128 rows by 4 blocks, in the order that the matrix units read them.
+
+    `scales` has the shape (rows, blocks): multiples of 128 and of 4. The result is flat.
 
     https://docs.nvidia.com/cuda/cublas/#d-block-scaling-factors-layout
     """
@@ -95,7 +98,7 @@ def swizzled(scales: torch.Tensor) -> torch.Tensor:
 
 
 def test_mxfp8_scaled_product() -> None:
-    """A scale, a power of two, for each 32 values."""
+    """Each 32 values have a scale, which is a power of two."""
     needs(10, 0, "MXFP8")
     x, y = (torch.randn(128, 256, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
     exponents = [torch.randint(-2, 3, (128, 8), device="cuda") for _ in range(2)]
@@ -111,7 +114,7 @@ def test_mxfp8_scaled_product() -> None:
 
 
 def test_nvfp4_scaled_product() -> None:
-    """Four bits a value, two in a byte, an FP8 scale for each 16."""
+    """A value has four bits, so a byte holds two. Each 16 values have a scale in FP8."""
     needs(10, 0, "NVFP4")
     values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64, device="cuda")
     codes = [torch.randint(0, 16, (128, 256), device="cuda", dtype=torch.uint8) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Attention on this GPU: every backend against float64, and the one that was asked for ran."""
+"""Attention on this GPU: every backend agrees with float64, and the requested backend runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ def named(value: object) -> str:
 
 
 def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
-    """Softmax(q k' / sqrt(d)) v, in the precision of its inputs; each query group its own keys."""
+    """Softmax(q k^T / sqrt(d)) v, in the precision of its inputs.
+
+    Shapes are (batch, heads, length, d). `k` and `v` may have fewer heads than `q`, each for a
+    group of query heads.
+    """
     groups = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(groups, dim=1) for t in (k, v))
     scores = q @ k.mT / math.sqrt(q.shape[-1])
@@ -43,13 +47,17 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool
 def inputs(
     shape: tuple[int, int, int, int], dtype: torch.dtype, keys: int | None = None
 ) -> list[torch.Tensor]:
-    """Query, key and value, and a gradient for the output; `keys` heads of key and value."""
+    """Random query, key and value, and a gradient for the output.
+
+    `shape` is (batch, heads, length, dimension). `keys` is the number of heads of key and value,
+    that of the query if None.
+    """
     batch, heads, length, dim = shape
     counts = (heads, keys or heads, keys or heads, heads)
     return [torch.randn(batch, n, length, dim, device="cuda").to(dtype) for n in counts]
 
 
-def can(backend: SDPBackend) -> None:
+def skip_unless_supported(backend: SDPBackend) -> None:
     """Skip what this GPU cannot run."""
     if backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
         needs(8, 0, named(backend))
@@ -62,7 +70,7 @@ def can(backend: SDPBackend) -> None:
 def test_matches_float64(
     backend: SDPBackend, dtype: torch.dtype, shape: tuple[int, int, int, int], causal: bool
 ) -> None:
-    can(backend)
+    skip_unless_supported(backend)
     *tensors, upstream = inputs(shape, dtype)
     exact = [t.double().requires_grad_() for t in tensors]
     wanted = reference(*exact, causal=causal)
@@ -80,7 +88,7 @@ def test_matches_float64(
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("backend", list(OPERATORS), ids=named)
 def test_the_backend_asked_for_ran(backend: SDPBackend, causal: bool) -> None:
-    can(backend)
+    skip_unless_supported(backend)
     q, k, v, _ = inputs((2, 4, 512, 64), torch.float16)
     with sdpa_kernel(backend):
         ran = operators(
@@ -96,7 +104,7 @@ def test_the_backend_asked_for_ran(backend: SDPBackend, causal: bool) -> None:
     ids=named,
 )
 def test_grouped_queries(backend: SDPBackend) -> None:
-    can(backend)
+    skip_unless_supported(backend)
     q, k, v, _ = inputs((2, 8, 300, 64), torch.bfloat16, keys=2)
     with sdpa_kernel(backend):
         found = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -109,8 +117,8 @@ def test_grouped_queries(backend: SDPBackend) -> None:
     ids=named,
 )
 def test_long_sequences(backend: SDPBackend) -> None:
-    """The last queries of 65536 see all keys; only their rows are computed exactly."""
-    can(backend)
+    """65536 keys and queries. Only the last 4 queries are compared, which see nearly all keys."""
+    skip_unless_supported(backend)
     q, k, v, _ = inputs((1, 2, 65536, 64), torch.float16)
     with sdpa_kernel(backend):
         found = F.scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -1,6 +1,7 @@
-"""Scaled dot-product attention against a float64 reference written out here.
+"""Scaled dot-product attention on the CPU, compared with a float64 reference in this file.
 
-Every backend that runs on a CPU, forward and gradients; the one that ran is the one asked for.
+The checks cover every backend for the CPU, its output and gradients, and that the requested
+backend runs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ OPERATORS = {
     SDPBackend.MATH: "aten::_scaled_dot_product_attention_math",
     SDPBackend.FLASH_ATTENTION: "aten::_scaled_dot_product_flash_attention_for_cpu",
 }
-# Relative error of a dot product in that type: a few units in the last place times a small factor.
+# Largest relative error of a dot product by type: a few units in the last place.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 SHAPES = [  # batch, heads, queries, keys, head dimension
@@ -30,7 +31,10 @@ SHAPES = [  # batch, heads, queries, keys, head dimension
 
 
 def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> torch.Tensor:
-    """softmax(q k^T / sqrt(d)) v in float64; the causal mask is aligned to the top left."""
+    """softmax(q k^T / sqrt(d)) v for float64 inputs of shape (batch, heads, length, d).
+
+    The causal mask is aligned to the top left.
+    """
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     if causal:
         keep = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
@@ -40,7 +44,10 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool
 
 
 def inputs(shape: tuple[int, int, int, int, int], dtype: torch.dtype) -> list[torch.Tensor]:
-    """Query, key and value with fixed random content, and a gradient for the output."""
+    """Query, key and value with fixed random content, and a gradient for the output.
+
+    `shape` is (batch, heads, queries, keys, head dimension).
+    """
     batch, heads, queries, keys, dim = shape
     generator = torch.Generator().manual_seed(queries * keys + dim)
     lengths = (queries, keys, keys, queries)
@@ -51,13 +58,14 @@ def inputs(shape: tuple[int, int, int, int, int], dtype: torch.dtype) -> list[to
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> None:
-    """Compare by the largest error relative to the largest value, as errors of sums scale.
+    """Assert that the largest error, relative to the largest exact value, is within TOLERANCE.
 
-    Inputs have size one; where the exact result vanishes (one key: no gradient), a tenth of that.
+    The exact value counts as 0.1 at least, because it can vanish: with one key, gradients are 0.
     """
     error = (found.double() - wanted).abs().max() / wanted.abs().max().clamp(min=0.1)
     assert found.dtype == dtype
-    assert error <= TOLERANCE[dtype], f"relative error {error:.2e} over {TOLERANCE[dtype]:.0e}"
+    limit = TOLERANCE[dtype]
+    assert error <= limit, f"relative error {error:.2e} exceeds {limit:.0e}"
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])

@@ -1,4 +1,4 @@
-"""CUDA's toolkit, in images that have one: it compiles for what the image serves."""
+"""CUDA's toolkit, in images that have one, compiles for the image's architectures."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ TORCH_LIBRARY_IMPL(torch_images_check, CUDA, m) { m.impl("scaled", &scaled); }
 
 @pytest.fixture(scope="module")
 def home(expected: dict[str, Any]) -> str:
-    """CUDA_HOME, in images that claim to have one."""
+    """The CUDA_HOME that the image claims to have; skips if there is none."""
     if not expected.get("cuda_home"):
         pytest.skip("the image claims to have no toolkit")
     return str(expected["cuda_home"])
@@ -66,13 +66,13 @@ def run(*words: str, cwd: Path) -> str:
 
 
 def flags(expected: dict[str, Any]) -> list[str]:
-    """What tells nvcc to compile for the image's architectures."""
+    """The options of nvcc that compile for the image's architectures."""
     numbers = [arch.replace(".", "") for arch in expected["arches"]]
     return [f"-gencode=arch=compute_{n},code=sm_{n}" for n in numbers]
 
 
 def machine_code(path: Path) -> set[str]:
-    """The architectures that a library has machine code for, by NVIDIA's own tool."""
+    """The targets, such as "sm_90", that a library has machine code for, from cuobjdump."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"

@@ -1,4 +1,4 @@
-"""What is installed is what was locked."""
+"""The installed versions are those of the locks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_python_version(expected: dict[str, Any], observe: Observe) -> None:
 
 
 def test_packages_are_the_locked_ones(expected: dict[str, Any]) -> None:
-    # Those of this check itself live outside the environment, so they do not show here.
+    # pytest and the other packages of these checks are in another folder.
     installed = {
         re.sub(r"[-_.]+", "-", d.metadata["Name"]).lower(): d.version
         for d in distributions(path=[expected["site_packages"]])

@@ -1,7 +1,7 @@
-"""Checks of a finished image from outside, with testinfra on a container that idles.
+"""Checks of a finished image from outside: testinfra runs commands in an idle container of it.
 
-TORCH_IMAGES_EXPECTED names a JSON file with what the image claims to be and, under "inspect", the
-configuration that the engine reports.
+TORCH_IMAGES_EXPECTED is the path of a JSON file. It holds what the image claims to be and, under
+"inspect", the configuration that the engine reports.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def config() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def tree(host: Host) -> tuple[Entry, ...]:
-    """Every file of the image, without what the engine mounts or makes in each container."""
+    """Every file of the image, without those that the engine mounts or makes in a container."""
     listing = host.check_output(r"find / -xdev -printf '%y\t%m\t%U\t%G\t%T@\t%p\n'")
     entries = []
     for line in listing.splitlines():
@@ -45,7 +45,7 @@ def tree(host: Host) -> tuple[Entry, ...]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One case per label and Debian package, so that a report names the one that is wrong."""
+    """Make one case per label and Debian package, so that a report names the wrong one."""
     claims = {"label": sorted(EXPECTED["labels"]), "package": EXPECTED["debian_packages"]}
     for argument, values in claims.items():
         if argument in metafunc.fixturenames:

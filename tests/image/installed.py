@@ -1,9 +1,9 @@
-"""Installed files against what installed them: wheels' RECORDs, dpkg's checksums, and sources.
+"""Compare installed files with the RECORDs of wheels, dpkg's checksums, and Python sources.
 
-An image's own Python runs this file inside it, as `python3 -I -c SOURCE QUESTION`, so it needs the
-standard library alone. QUESTION is a JSON object: `sites`, folders with *.dist-info; `packages`,
-names of Debian packages; `bytecode`, folders with Python files. The answer is one, too: what is
-wrong with files of `wheels`, `debs` and `bytecode`, a line each.
+The image's own Python runs this file as `python3 -I -c SOURCE QUESTION`, so it may import only the
+standard library. QUESTION is a JSON object with three lists: `sites`, folders with *.dist-info;
+`packages`, names of Debian packages; `bytecode`, folders with Python files. The answer, printed as
+JSON, has the lists `wheels`, `debs` and `bytecode`: one line for each problem.
 """
 
 from __future__ import annotations
@@ -23,28 +23,31 @@ from pathlib import Path
 
 _INFO = "var/lib/dpkg/info"
 
-# What packages may not install into an image. The fact lives in scripts/image/build/
-# documentation.dpkg and stands here once more on purpose: a check must not follow what it checks.
+# What packages may not install into an image. scripts/image/build/documentation.dpkg has the same
+# list. It is repeated here on purpose: a check must not read its expectation from what it checks.
 _LEFT_OUT = re.compile(r"/usr/share/(?:doc/(?!.*/copyright$)|info/|locale/|man/).+")
 
 
 @dataclass(frozen=True, order=True)
 class Claim:
-    """What an installer wrote down about one file: a digest in hexadecimal, and bytes if known."""
+    """What an installer recorded about one file.
+
+    `algorithm` is a name of hashlib, `digest` is in hexadecimal, `size` in bytes, None if unknown.
+    """
 
     algorithm: str
     digest: str
     size: int | None = None
 
 
-# What is claimed of each file, by path. A file of several packages is as one of them says.
+# The claims about each file, by path. If several packages have a file, one claim must hold.
 Claims = dict[str, set[Claim]]
 
 
 def wheels(site: Path) -> tuple[Claims, list[str]]:
-    """The claims of all wheels in a folder, and what is wrong with their RECORDs themselves.
+    """The claims of all wheels in a folder, and the problems of the RECORDs themselves.
 
-    A RECORD has no digest of itself; every other file has one.
+    A RECORD has a digest of every file but itself.
     """
     claims: Claims = {}
     problems = []
@@ -68,16 +71,16 @@ def wheels(site: Path) -> tuple[Claims, list[str]]:
 
 
 def debs(root: Path, packages: Iterable[str]) -> tuple[Claims, list[str]]:
-    """The claims of Debian packages about their files, and which files have none.
+    """The claims of Debian packages about their files, and a line for each file without one.
 
-    They are the packages' md5sums, and for conffiles what the status says. Documentation that dpkg
-    was told to leave out is claimed only where it is there. A file that another package has
-    diverted is looked for where that one has put it.
+    The claims are the packages' md5sums, and for conffiles those in dpkg's status file. dpkg leaves
+    documentation out, so a missing documentation file is no problem. A file that another package
+    has diverted is read at its new path.
     """
     diverted = _diversions(root)
     conffiles = _conffiles(root)
     claims: Claims = {}
-    listed: dict[str, str] = {}  # whose each file is
+    listed: dict[str, str] = {}  # the package of each file
     problems = []
     for name in packages:
         rows = list(conffiles.get(name, ()))
@@ -102,16 +105,17 @@ def debs(root: Path, packages: Iterable[str]) -> tuple[Claims, list[str]]:
 
 
 def differences(claims: Mapping[str, set[Claim]]) -> list[str]:
-    """The files that are not as anybody claims, each with how it differs. Uses all processors."""
+    """A line for each file that meets none of its claims. Reads files on all processors."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         found = pool.map(lambda item: _difference(*item), claims.items())
         return [problem for problem in found if problem]
 
 
 def stale_bytecode(folder: Path, claims: Mapping[str, object]) -> list[str]:
-    """Bytecode below a folder that is not of the source beside it, and that no wheel brought.
+    """A line for each bytecode file below a folder that does not match its source.
 
-    compile-bytecode makes it with the hash of its source in the header (PEP 552).
+    compile-bytecode writes the hash of the source into the header (PEP 552). Bytecode that a wheel
+    brought is in `claims` and is left out.
     """
     found = []
     for path in sorted(folder.rglob("__pycache__/*.pyc")):
@@ -125,12 +129,12 @@ def stale_bytecode(folder: Path, claims: Mapping[str, object]) -> list[str]:
         elif header[:8] != importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little"):
             found.append(f"{path} is not marked as unchecked bytecode of this Python")
         elif header[8:] != importlib.util.source_hash(source.read_bytes()):
-            found.append(f"{path} is of another source")
+            found.append(f"{path} was compiled from another source")
     return found
 
 
 def _difference(path: str, claims: set[Claim]) -> str:
-    """How one file differs from each claim; "" if it does not from one."""
+    """How one file differs from its claims; "" if it meets one of them."""
     try:
         with open(path, "rb") as stream:  # noqa: PTH123  a path is faster to open as it is
             size = os.fstat(stream.fileno()).st_size
@@ -148,18 +152,21 @@ def _difference(path: str, claims: set[Claim]) -> str:
 
 
 def _below(root: Path, path: str) -> str:
-    """A path of an image, as dpkg says it, in a tree."""
+    """The path below `root` of a path that dpkg names."""
     return os.path.normpath(root / path.lstrip("/"))
 
 
 def _lines(root: Path, package: str, kind: str) -> list[str]:
-    """The lines of what dpkg keeps for a package; those of one for several architectures say which."""
+    """The lines of a file that dpkg keeps for a package, such as its `list` or `md5sums`.
+
+    The names of these files end with the architecture where a package may have several.
+    """
     found = (*root.glob(f"{_INFO}/{package}.{kind}"), *root.glob(f"{_INFO}/{package}:*.{kind}"))
     return [line for path in found for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _diversions(root: Path) -> dict[str, tuple[str, str]]:
-    """Where files are instead, and for whose sake, by the path that they would have."""
+    """The new path of each diverted file and the package that diverted it, by original path."""
     try:
         lines = Path(root, "var/lib/dpkg/diversions").read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -181,7 +188,10 @@ def _conffiles(root: Path) -> dict[str, list[tuple[str, str]]]:
 
 
 def answer(question: Mapping[str, list[str]], root: Path = Path("/")) -> dict[str, list[str]]:
-    """What is wrong in a tree, by kind; `packages` are the Debian ones of `root`."""
+    """The problems of a tree, by kind: `wheels`, `debs` and `bytecode`.
+
+    `question` is described at the top of this file. `root` is where its Debian packages are.
+    """
     claims: Claims = {}
     problems = []
     for site in question["sites"]:

@@ -1,4 +1,4 @@
-"""NVIDIA's compat libraries: there if the image says so, and for the hosts that it asks for."""
+"""NVIDIA's compat libraries: in the image if it says so, and for the drivers that it names."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ def test_nothing_is_there_without_the_claim(host: Host, expected: Facts) -> None
 
 
 def test_nothing_is_where_the_container_toolkit_acts(host: Host, expected: Facts) -> None:
-    """It would switch compat on whatever the GPU. An image as base brings its own."""
+    """The toolkit would use compat libraries on any GPU, also where they cannot work.
+
+    A base that is an image has a folder of its own there.
+    """
     if not expected["bootstrapped"]:
         pytest.skip("the base is an image")
     assert not host.file("/usr/local/cuda/compat").exists
 
 
 def test_no_loader_path_is_baked_in(host: Host, expected: Facts, config: Facts) -> None:
-    """Which libcuda is right is known at the start of a container, never before."""
+    """The right libcuda depends on the host, which is known only when a container starts."""
     assert not [line for line in config["Env"] if line.startswith("LD_LIBRARY_PATH=")]
     configured = host.check_output("cat /etc/ld.so.conf /etc/ld.so.conf.d/*")
     assert "compat" not in configured
@@ -78,7 +81,7 @@ def test_start_knows_the_image(host: Host, expected: Facts) -> None:
 
 
 def test_start_has_bytecode(host: Host) -> None:
-    """Without, every start would compile it again: the folder is root's."""
+    """Other users cannot write the folder, so each of their starts would compile again."""
     cached = host.check_output("ls /usr/local/lib/torch-images/__pycache__").split()
     modules = host.check_output("cd /usr/local/lib/torch-images && ls *.py").split()
     assert sorted(name.partition(".")[0] for name in cached) == sorted(

@@ -1,4 +1,4 @@
-"""Which files are there: all of them accounted for, none of them dangerous or left over."""
+"""The files of an image: each has a known origin, and none is dangerous or left over."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ LINKED = re.compile(r"/usr/(?:bin|sbin)/.+|/usr/lib/cpp|/usr/local/man")
 
 
 def merged(path: str) -> str:
-    """A path as it is on a system with merged /usr: dpkg still lists /bin/sh."""
+    """A path as it is on a system with merged /usr. dpkg still lists the old one, as /bin/sh."""
     return re.sub(r"^/(bin|sbin|lib|lib32|lib64|libx32)/", r"/usr/\1/", path)
 
 
 def recorded(host: Host, site: str) -> Iterator[str]:
-    """The files that the RECORDs of installed wheels name."""
+    """The paths of the files that the RECORDs of installed wheels name."""
     text = host.check_output("cat %s/*.dist-info/RECORD", site)
     return (posixpath.normpath(f"{site}/{row[0]}") for row in csv.reader(text.splitlines()))
 
 
 def source_of(path: str) -> str:
-    """The Python file that a bytecode file was compiled from; any other path as it is."""
+    """The Python file that a bytecode file was compiled from; any other path unchanged."""
     return re.sub(r"__pycache__/([^/]+)\.cpython-3[0-9]+\.pyc$", r"\1.py", path)
 
 
@@ -97,11 +97,11 @@ def test_every_file_is_accounted_for(host: Host, tree: Tree, expected: dict[str,
 
 @pytest.fixture(scope="module")
 def problems(host: Host, expected: dict[str, Any]) -> dict[str, list[str]]:
-    """What is wrong with the content of files, by kind: all are read once."""
+    """The problems with the content of files, by kind. All files are read once for all checks."""
     folders = [facts["folder"] for facts in expected["unpacked"].values()]
     question = {
         "sites": [expected["site_packages"], *folders],
-        # An image as base has packages of its own, which its publisher answers for.
+        # Only locked packages: those of a base that is an image are its publisher's.
         "packages": sorted(expected["debs"]),
         "bytecode": [
             *("/opt/venv", "/usr/lib/python3", f"/usr/lib/python{expected['python']}"),
@@ -118,12 +118,15 @@ def problems(host: Host, expected: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def test_wheels_files_are_what_their_records_say(problems: dict[str, list[str]]) -> None:
-    """By size and SHA-256. A RECORD has the pruned form of what removals have changed."""
+    """Compare sizes and SHA-256. Where pruning changed a file, RECORD has the pruned file's."""
     assert not problems["wheels"], shown(problems["wheels"])
 
 
 def test_debian_files_are_what_dpkg_says(problems: dict[str, list[str]]) -> None:
-    """By MD5, which is all that dpkg keeps: this finds damage; the lock's SHA-256 held the rest."""
+    """Compare MD5, the only digest that dpkg keeps.
+
+    This finds damage. The lock's SHA-256 was checked when the packages were fetched.
+    """
     assert not problems["debs"], shown(problems["debs"])
 
 
@@ -142,7 +145,7 @@ def test_nothing_is_world_writable(tree: Tree) -> None:
 
 
 def test_everything_is_readable_by_all(tree: Tree) -> None:
-    """Under `--user` everything but root's own must work."""
+    """Programs must also work for users other than root (`docker run --user`)."""
     found = [
         e.path
         for e in tree
@@ -156,7 +159,7 @@ def test_everything_is_readable_by_all(tree: Tree) -> None:
 
 
 def test_owners_fit_user_namespaces(tree: Tree) -> None:
-    """Hosts that map 65536 ids refuse to unpack others ("ID 78971 cannot be mapped")."""
+    """A host that maps 65536 ids cannot unpack files of others ("ID 78971 cannot be mapped")."""
     assert not [e.path for e in tree if e.uid >= 65536 or e.gid >= 65536]
 
 
@@ -172,7 +175,7 @@ def test_no_caches_or_logs(tree: Tree) -> None:
 
 
 def test_standard_library_has_bytecode(host: Host, expected: dict[str, Any]) -> None:
-    """Without, every start would compile it again, where it cannot be kept."""
+    """Users who cannot write the folder would otherwise compile it again at each start."""
     folder = f"/usr/lib/python{expected['python']}"
     sources = host.check_output(f"cd {folder} && ls *.py").split()
     cached = host.check_output(f"cd {folder}/__pycache__ && ls *.pyc").split()
@@ -180,14 +183,17 @@ def test_standard_library_has_bytecode(host: Host, expected: dict[str, Any]) -> 
 
 
 def test_no_documentation(tree: Tree) -> None:
-    """The folders of scripts/image/build/documentation.dpkg, restated: a check must not follow it."""
+    """The folders are those of scripts/image/build/documentation.dpkg.
+
+    They are repeated here on purpose: a check must not read its expectation from what it checks.
+    """
     docs = ("/usr/share/doc/", "/usr/share/info/", "/usr/share/locale/", "/usr/share/man/")
     files = [e.path for e in tree if e.kind == "f" and e.path.startswith(docs)]
     assert not [f for f in files if not f.endswith("/copyright") and f != "/usr/share/info/dir"]
 
 
 def test_file_times_are_fixed(tree: Tree) -> None:
-    """All content has the one time that makes layers equal; the engine itself makes the rest."""
+    """All files have one fixed time, so that layers are reproducible. The engine makes the rest."""
     engine = {"/", "/etc", "/proc", "/dev", "/sys"}
     assert not [e.path for e in tree if e.time != expected_time() and e.path not in engine]
 
@@ -197,7 +203,7 @@ def expected_time() -> float:
 
 
 def test_trusts_only_debians_certificates(host: Host) -> None:
-    """The host's CA bundle was lent to the build, not given to the image."""
+    """The build uses the host's CA bundle, which must not stay in the image."""
     shipped = host.check_output("cat $(find /usr/share/ca-certificates -name '*.crt')")
     trusted = host.check_output("cat /etc/ssl/certs/ca-certificates.crt")
     marker = "-----BEGIN CERTIFICATE-----"

@@ -1,4 +1,4 @@
-"""What the image is made from: its locks, what is installed, and its bill of materials."""
+"""What the image is made from: its locks, its packages, and its bill of materials."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def installed(host: Host) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def pinned(expected: Facts) -> dict[tuple[str, str], str]:
-    """SHA-256 by name and version of what the locks put into the image, and nothing replaced."""
+    """SHA-256, in hexadecimal, of each locked package in the image, by name and version.
+
+    Wheels that another wheel replaces are left out.
+    """
     making = ("tools-", "build-", "source-", *(() if expected["cuda_home"] else ("toolkit-",)))
     texts = {name: text for name, text in expected["locks"].items() if not name.startswith(making)}
     kept = expected["packages"]
@@ -102,7 +105,7 @@ def test_bill_of_materials_names_licences_and_urls(sbom: dict[str, Any]) -> None
 
 
 def test_bill_of_materials_names_known_licences(sbom: dict[str, Any]) -> None:
-    """A sample across the ways in which packages say it: wheel metadata, DEP 5, plain words."""
+    """One sample or more of each form: metadata of wheels, DEP 5 copyright files, plain text."""
     licences = {
         part["name"]: str([licence.get("license", licence) for licence in part["licenses"]])
         for part in sbom["components"]
@@ -153,7 +156,7 @@ def test_pip_and_uv_are_told_of_the_constraints(config: Facts) -> None:
 
 
 def test_pip_refuses_another_torch(host: Host, expected: Facts) -> None:
-    """Without a network: pip has read both versions when it looks for the first candidate."""
+    """This needs no network: pip knows both versions before it looks for a candidate."""
     done = host.run("pip install --no-index torch==1.0")
     assert done.rc == 1
     assert f"(constraint) torch=={expected['packages']['torch']}" in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What the image says of itself: labels, environment, how it starts."""
+"""The configuration of the image: labels, environment, entrypoint and command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_revision_label(config: Facts) -> None:
 
 
 def test_environment(expected: Facts, config: Facts) -> None:
-    # Equality: nothing of the build (proxy, index, certificate) may have stayed.
+    # Equal, not only a part: no setting of the build (proxy, index, certificate) may remain.
     assert dict(line.split("=", 1) for line in config["Env"]) == expected["environment"]
 
 

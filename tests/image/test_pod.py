@@ -1,4 +1,4 @@
-"""The variant for pods: what its start relies on, and nothing secret from the build."""
+"""The variant for pods: it has what pod-start needs, and no keys from the build."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Facts = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def pod(expected: Facts) -> None:
-    """Only images whose containers run pod-start."""
+    """Skip images whose default command is not pod-start."""
     if expected["command"] != ["pod-start"]:
         pytest.skip("the image is not one for pods")
 
@@ -22,7 +22,7 @@ def test_no_key_is_in_the_image(host: Host) -> None:
 
 
 def test_sshd_takes_keys_only(host: Host) -> None:
-    """As sshd itself reads its files; it wants keys of its own for that."""
+    """`sshd -T` prints the settings in force. It needs a host key for that."""
     look = "mkdir -p /run/sshd && ssh-keygen -q -t ed25519 -N '' -f /tmp/k && sshd -T -h /tmp/k"
     found = host.check_output(f"{look}; rm -f /tmp/k /tmp/k.pub; rmdir /run/sshd").splitlines()
     settings = dict(line.split(" ", 1) for line in found if " " in line)
@@ -38,7 +38,7 @@ def test_sshd_takes_keys_only(host: Host) -> None:
 
 
 def test_login_shows_what_there_is(host: Host, expected: Facts) -> None:
-    """The documents' preflight: toolkit, compat library, torch, GPU and CUTLASS."""
+    """cuda-doctor, shown at login, names torch, nvcc, CUTLASS, the compat library and the GPUs."""
     found = host.run("cuda-doctor").stdout
     cutlass = expected["unpacked"]["nvidia-cutlass"]["version"]
     line = next(x for x in found.splitlines() if x.startswith("software"))

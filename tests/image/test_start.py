@@ -1,4 +1,4 @@
-"""What the entrypoint gives a command: its settings, which PyTorch then really uses."""
+"""The entrypoint: PyTorch uses the settings that it makes, and it says which libcuda it chose."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from testinfra.host import Host
 
-# Without a GPU, too, torch reads its allocator's settings and the precision of matrix products.
-LOOK = (
+# torch reads these settings also without a GPU.
+PRINT_SETTINGS = (
     "import json, torch; settings = torch.cuda.memory._snapshot()['allocator_settings']; "
     "print(json.dumps([torch.get_float32_matmul_precision(), settings['expandable_segments']]))"
 )
@@ -23,7 +23,7 @@ LOOK = (
 def test_profile_is_in_force(host: Host, profile: str, found: list[Any]) -> None:
     settings = f"TORCH_IMAGE_QUIET=1 TORCH_IMAGE_PROFILE={profile}"
     command = "/usr/local/bin/torch-entrypoint /opt/venv/bin/python -c"
-    said = host.check_output(f'env -i {settings} {command} "{LOOK}"')
+    said = host.check_output(f'env -i {settings} {command} "{PRINT_SETTINGS}"')
     assert json.loads(said) == found
 
 

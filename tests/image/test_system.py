@@ -1,4 +1,4 @@
-"""Packages, users and programs, and that containers start as users start them."""
+"""Packages, accounts and programs of the image, and the start of its containers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_python_is_the_environments(host: Host, expected: Facts) -> None:
 
 
 def test_compiler_works(host: Host) -> None:
-    """torch.compile and Triton compile at run time."""
+    """torch.compile and Triton compile C and C++ at run time, with Python's headers."""
     source = "#include <Python.h>\nint main() { return PY_MAJOR_VERSION - 3; }"
     include = host.check_output(
         "python -c 'import sysconfig; print(sysconfig.get_path(\"include\"))'"
@@ -76,7 +76,7 @@ def test_summary(host: Host, expected: Facts) -> None:
     assert "GPUs: " in text
     built_for = text.partition("architectures: ")[2].partition("\n")[0].split()
     assert built_for
-    if expected["pruned"]:  # no other major version's code is left
+    if expected["pruned"]:  # code for other major versions was removed
         majors = {arch.partition(".")[0] for arch in expected["arches"]}
         assert {name[3:-1] for name in built_for if name.startswith("sm_")} <= majors
 
@@ -90,7 +90,7 @@ def test_torch_works_for_any_user(host: Host) -> None:
 
 
 def test_an_id_without_a_name_has_name_and_home(host: Host) -> None:
-    """As `docker exec` gives it, without the start: torch.compile asks for both."""
+    """torch.compile needs both, also under `docker exec`, which does not run the entrypoint."""
     as_other = "setpriv --reuid=12345 --regid=0 --clear-groups env --unset=USER --unset=LOGNAME"
     code = "import getpass, os; print(getpass.getuser(), os.environ['HOME'])"
     done = host.run(f'{as_other} HOME=/ python -c "{code}"')

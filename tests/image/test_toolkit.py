@@ -1,4 +1,4 @@
-"""CUDA's toolkit, in variants that have one: links to wheels, and none that lead nowhere."""
+"""CUDA's toolkit, in variants that have one: every part is there, and no link is broken."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_toolkit_is_there_only_with_the_claim(host: Host, expected: Facts) -> No
 def test_links_lead_somewhere(host: Host, home: str, expected: Facts) -> None:
     assert host.check_output(f"find {home}/ -xtype l") == ""
     found = host.check_output(f"find {home}/ -type f").splitlines()
-    files = set(found) - {f"{home}/lib64/stubs/libcuda.so"}  # to link with, and made here
-    assert bool(files) == bool(expected["toolkit"])  # only what archives hold is unpacked
+    files = set(found) - {f"{home}/lib64/stubs/libcuda.so"}  # install-toolkit compiles this one
+    assert bool(files) == bool(expected["toolkit"])  # files come from archives, links from wheels
     licences = {f"{home}/LICENSE.{name}" for name in expected["toolkit"]}
     assert licences <= files
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Entry:
-    """One file: `kind` is find's letter (f, d, l, ...), `time` its mtime in seconds."""
+    """One file. `kind` is find's letter (f, d, l, ...), `time` its mtime in seconds since 1970."""
 
     path: str
     kind: str

@@ -470,7 +470,7 @@ def test_out_of_memory_it_goes_on_with_fewer_jobs(compiling: Compiling, engine: 
         done = step(compiling, engine, compiling.folder, *options, cache=default_cache())
     assert not done.code, done.output
     assert re.search(r"torch: \d+ processors, .* 2 jobs", done.output)
-    assert "torch: out of memory, going on with 1 jobs" in done.output
+    assert "torch: out of memory, continuing with 1 jobs" in done.output
     assert "torch: compiled in" in done.output
 
 

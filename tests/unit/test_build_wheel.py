@@ -39,7 +39,7 @@ def step(root: Path) -> ModuleType:
             "compile cache hits: C/C++ 2 of 2, CUDA 0 of 4, PTX 0 of 1\n"
             "warning: torch: the compile cache never hits for nvcc\n",
         ),
-        ({}, {}, "compile cache hits: nothing was asked for\n"),
+        ({}, {}, "compile cache hits: no requests\n"),
     ],
 )
 def test_what_the_cache_was_good_for(

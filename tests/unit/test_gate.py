@@ -86,9 +86,9 @@ def test_a_library_that_is_missing_shows_nothing(wheel: Path, tools: Path) -> No
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [
-        ("version", "2.13", "torch.version.version is 2.12, asked for was 2.13"),
-        ("cuda", "12.8", "torch.version.cuda is 13.0, asked for was 12.8"),
-        ("commit", "b" * 40, f"torch.version.git_version is {COMMIT}, asked for was {'b' * 40}"),
+        ("version", "2.13", "torch.version.version is 2.12, expected 2.13"),
+        ("cuda", "12.8", "torch.version.cuda is 13.0, expected 12.8"),
+        ("commit", "b" * 40, f"torch.version.git_version is {COMMIT}, expected {'b' * 40}"),
     ],
 )
 def test_another_version(wheel: Path, tools: Path, key: str, value: str, line: str) -> None:

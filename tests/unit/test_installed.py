@@ -212,7 +212,8 @@ def test_bytecode_of_the_source_beside_it(module: Path) -> None:
 def test_bytecode_of_another_source_is_found(module: Path) -> None:
     module.write_text("VALUE = 2\n")
     [cached] = module.parent.rglob("*.pyc")
-    assert installed.stale_bytecode(module.parent, {}) == [f"{cached} is of another source"]
+    problem = f"{cached} was compiled from another source"
+    assert installed.stale_bytecode(module.parent, {}) == [problem]
     assert installed.stale_bytecode(module.parent, {str(cached): 1}) == []  # a wheel's own
 
 

@@ -100,6 +100,7 @@ def test_no_two_images_share_an_identifier(one: ImageSpec, two: ImageSpec) -> No
         (f"cu130-sm91-torch{T130}-bookworm-runtime", "no image"),
         (f"cu130-sm90-torch{T130}-bookworm-runtime-", "no image"),
         (f"CU130-sm90-torch{T130}-bookworm-runtime", "no image"),
+        ("cu130-sm99-torch2.99.0-bookworm-runtime", "no image 'cu130-sm99-torch2.99.0-bookworm-"),
         (f"cu130-sm90_ptx-torch{T130}-bookworm-runtime", "source wheel has no PTX"),
         (f"cu130-sm120-torch{T130}-bookworm-recsys", "variant recsys is not built: "),
     ],
@@ -238,6 +239,27 @@ def test_an_excluded_architecture_is_left_out(yaml_file: Callable[..., Path]) ->
     assert "8.6" not in [a.name for a in choose(config).architectures]
     assert f"cu130-sm86-torch{T130}-bookworm-runtime" not in [s.id for s in matrix(config)]
     assert "is not built: for the test" in complaint(config, arch="8.6")
+
+
+def test_a_pattern_or_single_axes_but_not_both(config: Config) -> None:
+    named = {"cuda": "13.0", "arch": "9.0", "base": ""}
+    [spec] = chosen(config, "", named)
+    assert spec == choose(config, cuda="13.0", arch="9.0")
+    assert chosen(config, "", named, prune=True) == (dataclasses.replace(spec, prune=True),)
+    pattern = "cu1??-sm90-fork-bookworm-runtime"
+    assert chosen(config, pattern, {"arch": ""}) == select(config, pattern)
+    with pytest.raises(UsageError) as refused:
+        chosen(config, pattern, named)
+    assert str(refused.value) == (
+        "--select and single axes exclude each other; give one or the other"
+    )
+
+
+def test_the_description_is_one_line_for_people(config: Config) -> None:
+    assert choose(config, cuda="13.0", arch="9.0,12.0").description == (
+        f"PyTorch {T130} for CUDA 13.0 on 9.0 (Hopper: H100, H200, GH200), "
+        "12.0 (Blackwell: RTX 5090, RTX 5080, RTX PRO 6000, RTX PRO 5000)"
+    )
 
 
 def test_description_is_plain_data(config: Config) -> None:

@@ -1,14 +1,15 @@
-"""A name, a home and folders for caches, whatever the user id and whatever is read-only.
+"""Give any user id a name, a home and writable folders for caches, also on read-only systems.
 
-OpenShift, and `docker run --user 12345`, give a container an id that has no name and whose home is
-"/". getpass.getuser() fails for it, and torch.compile with that; caches have no place. A read-only
-root file system takes the places of caches away from other users, too.
+OpenShift, and `docker run --user 12345`, start a container with an id that has no name and whose
+home is "/". getpass.getuser() fails for such an id, and so does torch.compile. Caches cannot be
+written there. On a read-only root file system, other users cannot write their caches either.
 
-Read twice: by the start of a container, and by the Python of /opt/venv when it starts (a .pth file
-there imports this), so that `docker exec` and replaced entrypoints have the same. All that changes
-is environments. /etc/passwd stays as it is: for an entry there, every id must be able to write it.
+The entrypoint uses this module, and so does the Python of /opt/venv at its start (a .pth file
+imports it), because `docker exec` and other entrypoints bypass ours. It changes only the
+environment, not /etc/passwd: to add an entry there, any id would have to be able to write it.
 
-Only modules that are loaded anyway, and few questions: it is part of every start of Python.
+It runs at each start of Python. So it imports only modules that are loaded anyway, and makes few
+system calls.
 """
 
 import os
@@ -17,18 +18,18 @@ import stat
 from collections.abc import Mapping, Sequence
 
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")  # in the order of getpass.getuser()
-MARK = "torch-images-"  # folders of our own are called this and the user id
+MARK = "torch-images-"  # the private folder of a user is named this and the user id
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 TEMPORARY = "/tmp"  # noqa: S108  where all programs go, unless TMPDIR says otherwise
 REMEDY = "start the container with --tmpfs /tmp:exec"
 
 
 def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
-    """The environment that a user id lacks: what is set and can be used is left as it is.
+    """The variables that a user id lacks, with their values. Variables that are usable stay.
 
-    Makes a private folder below TMPDIR, /tmp, /var/tmp or ~/.cache where one is needed.
+    If a private folder is needed, it is made below TMPDIR, /tmp, /var/tmp or ~/.cache.
     """
-    # The folders of another user of this container, which gave its environment on, are no use.
+    # A process may inherit the environment of another user, whose folders it cannot use.
     stale = {name for name, v in environ.items() if f"/{MARK}" in v and not usable(v)}
     told = {name: v for name, v in environ.items() if v and name not in stale}
     found = {}
@@ -43,7 +44,8 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
         found["HOME"] = home
     bases.append(f"{home}/.cache")
     triton = f"{told.get('TRITON_HOME', home)}/.triton/cache"
-    # Variable, the place that programs take without it, whether that will do, and the name of ours.
+    # A variable, the folder that programs use without it, the check that this folder must pass, and
+    # the name of the folder that replaces it.
     for name, usual, suits, own in (
         ("XDG_CACHE_HOME", f"{home}/.cache", keeps, "cache"),
         ("JUPYTER_CONFIG_DIR", f"{home}/.jupyter", keeps, "jupyter/config"),
@@ -75,13 +77,13 @@ def complaint(environ: Mapping[str, str]) -> str:
 
 
 def usable(folder: str) -> bool:
-    """Whether a folder can be written, or made."""
+    """Whether a folder can be written, or else be made."""
     there = _there(folder)
     return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
 
 
 def loads(folder: str) -> bool:
-    """Whether a folder can be written, or made, and libraries in it be loaded."""
+    """Whether a folder is usable, and libraries can be loaded from it (no noexec mount)."""
     try:
         return usable(folder) and not os.statvfs(_there(folder)).f_flag & os.ST_NOEXEC
     except OSError:
@@ -89,9 +91,9 @@ def loads(folder: str) -> bool:
 
 
 def keeps(folder: str) -> bool:
-    """Whether a folder can be written, or made, or has a volume at it or below it.
+    """Whether a folder is usable, or has a volume mounted at it or below it.
 
-    That of the models in ~/.cache/huggingface stays where it is, though ~/.cache is read-only.
+    A volume with models at ~/.cache/huggingface must be found, even if ~/.cache is read-only.
     """
     return usable(folder) or _mounted(folder)
 
@@ -106,7 +108,7 @@ def _there(path: str) -> str:
 
 
 def _home(uid: int) -> str | None:
-    """The home that /etc/passwd has for a user id; None where it does not know it."""
+    """The home of a user id in /etc/passwd; None if the id is not there."""
     try:
         return pwd.getpwuid(uid).pw_dir
     except KeyError:
@@ -114,9 +116,10 @@ def _home(uid: int) -> str | None:
 
 
 def _private(bases: Sequence[str], uid: int) -> str:
-    """A folder of this user's alone, where libraries can be loaded if any base allows that.
+    """Make or find this user's private folder below the first suitable base; "" if there is none.
 
-    Others can know its name beforehand, so one that is not this user's is not taken. "" for none.
+    Bases from which libraries can be loaded come first. Other users can guess the folder's name,
+    so a folder that another user owns or can write is refused.
     """
     for base in sorted(filter(usable, bases), key=loads, reverse=True):
         path = f"{base}/{MARK}{uid}"

@@ -1,9 +1,9 @@
-"""Choose this container's libcuda, and make the choice hold: `cuda_runtime.py [--say]`.
+"""Choose this container's libcuda and make the choice effective: `cuda_runtime.py [--say]`.
 
-Prints lines for the shell that starts the container's command to evaluate and, with --say and
-without TORCH_IMAGE_QUIET, one line on standard error that says what was chosen and why. Gives the
-user id what it lacks, too (account.py), and says what only a mount option can give. Runs at every
-start, so it is done in half a second, and whatever goes wrong, the command starts.
+It prints `export` lines, which the shell that starts the container's command evaluates. They also
+have the variables that the user id lacks (account.py). With --say and without TORCH_IMAGE_QUIET, it
+says on standard error what was chosen and why, and what only a mount option can repair. It runs at
+every start, so it ends within half a second. Whatever goes wrong, the command starts.
 """
 
 import json
@@ -22,7 +22,7 @@ import facts
 from decision import Choice, Host, Library, Probe, Release
 
 HERE = Path(__file__).resolve().parent
-COMPAT_ROOT = "/opt/cuda-compat"  # not where NVIDIA's container toolkit would act on it by itself
+COMPAT_ROOT = "/opt/cuda-compat"  # NVIDIA's container toolkit does not look here
 BUDGET = (
     0.38  # seconds for facts and probe; Python's start and the loader's cache take the rest of 0.5
 )
@@ -30,7 +30,7 @@ BUDGET = (
 
 @dataclass(frozen=True)
 class Image:
-    """What this image is: its release, the others of the project, and its compat library."""
+    """This image: its release, the project's other releases, and its compat library, if any."""
 
     release: Release
     others: tuple[Release, ...]
@@ -39,7 +39,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Decision:
-    """A choice with all that it follows from; `probe` is None where none was needed."""
+    """A choice and the facts behind it; `probe` is None if no trial was needed."""
 
     image: Image
     host: Host
@@ -54,7 +54,7 @@ class Decision:
 
 
 def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
-    """What the build has written down of this image."""
+    """Read `path`, the facts that the build has written about this image."""
     told = json.loads(path.read_text())
     releases = [Release(**release) for release in told["releases"]]
     [own] = [release for release in releases if release.cuda == told["cuda"]]
@@ -63,7 +63,7 @@ def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
 
 
 def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The mode that CUDA_COMPAT asks for, and a complaint where it asks for none."""
+    """The mode in CUDA_COMPAT, and a complaint if its value is not a mode, else ""."""
     asked = environ.get("CUDA_COMPAT", "") or decision.AUTO
     if asked.lower() in decision.MODES:
         return asked.lower(), ""
@@ -71,11 +71,11 @@ def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def decide(root: Path, mode: str, seconds: float) -> Decision:
-    """The choice for this container, proved by a probe where it is not the host's own library."""
+    """The choice for this container, within `seconds`. A compat library of the image is tried."""
     deadline = time.monotonic() + seconds
     image = read_image(root)
-    # A driver that suffices on a machine that shows its GPUs needs no more questions, which can
-    # take seconds where no process keeps the driver awake.
+    # NVML can take seconds if no process keeps the driver awake. It is not asked if the driver is
+    # new enough and GPU device files are there.
     native = decision.newer_or_equal(facts.kernel_driver(root), image.release.driver)
     ask = not (native and facts.has_nodes(root)) or mode == decision.ON
     host = facts.gather(root, deadline, devices=ask)
@@ -88,7 +88,7 @@ def decide(root: Path, mode: str, seconds: float) -> Decision:
 
 
 def probe(folder: str, seconds: float) -> Probe:
-    """Try the libcuda of a folder in a child process, for so many seconds at most."""
+    """Try the libcuda in `folder` ("": the loader's) in a child process, for `seconds` at most."""
     path = [folder] if folder else []
     path += [p for p in [os.environ.get("LD_LIBRARY_PATH", "")] if p]
     environ = {**os.environ, "LD_LIBRARY_PATH": ":".join(path)}
@@ -100,14 +100,14 @@ def probe(folder: str, seconds: float) -> Probe:
         text, _ = child.communicate(timeout=max(seconds, 0.0))
         return Probe(*json.loads(text))
     except subprocess.TimeoutExpired:
-        child.kill()  # and left to PID 1: in an uninterruptible call it does not end at once
+        child.kill()  # not waited for: in an uninterruptible call it does not end at once
         return Probe(None)
     except ValueError:
         return Probe(decision.BROKEN, "", f"the trial ended with status {child.returncode}")
 
 
 def start(*, say: bool) -> None:
-    """Choose, make it effective, and say so."""
+    """Choose a libcuda, make the choice effective, and, if `say`, print what was chosen."""
     root = Path("/")
     given = account.changes(os.environ, os.getuid())
     mode, complaint = read_mode(os.environ)

@@ -1,20 +1,21 @@
-"""Which libcuda a container uses: the host's, or the image's newer one. Facts in, choice out.
+"""Decide which libcuda a container uses: the host's, or the image's newer compat library.
 
-The host's own is right wherever it suffices: a compat library that is older than the kernel driver
-fails with 803, and one on a GPU that it is not made for with 804 (measured on an H200, driver
-580.159.04; https://docs.nvidia.com/deploy/cuda-compatibility/).
+This module only decides: facts.py collects the facts, effect.py makes the choice effective. The
+host's library is used wherever it suffices. A compat library that is older than the kernel driver
+fails with error 803, and one on a GPU that it does not support with 804 (measured on an H200,
+driver 580.159.04; https://docs.nvidia.com/deploy/cuda-compatibility/).
 """
 
 from dataclasses import dataclass, replace
 
-# What a process gets: the host's libcuda, the image's compat library, the one that NVIDIA's
-# container toolkit has put before both, or none at all.
+# The libcuda of a process: the host's, the image's compat library, the one that NVIDIA's container
+# toolkit has put before both, or none.
 HOST, COMPAT, TOOLKIT, NONE = "host", "compat", "toolkit", "none"
 AUTO, ON, OFF = "auto", "on", "off"
 MODES = (AUTO, ON, OFF)
 
-# What GPUs are sold as: nvmlBrandType_t of nvml.h, in the words of messages. The list of devices in
-# a compat library's note has the same numbers.
+# The brands of GPUs, as messages name them: nvmlBrandType_t of nvml.h. The list of devices in a
+# compat library's note uses the same numbers.
 BRANDS = {
     0: "unknown brand",
     1: "Quadro",
@@ -34,15 +35,14 @@ BRANDS = {
     15: "GeForce RTX",
     16: "Titan RTX",
 }
-# GeForce, and what data-centre GPUs answer.
-GEFORCE, NVIDIA = 5, 14
+GEFORCE, NVIDIA = 5, 14  # data-centre GPUs answer 14
 # The brands in the note of every compat library seen, such as 570.211.01 and 580.95.05.
 COMPAT_BRANDS = (1, 2, 7, 8, 9, 10, 11, 12, 13, 14)
 
 NO_DEVICE, TOO_OLD, MISMATCH, NOT_ON_DEVICE = 100, 35, 803, 804
 BROKEN = -1  # the library cannot even be loaded
 
-# CUresult, cuda.h, in the words of those who meet them.
+# Values of CUresult (cuda.h) and what they mean to a user.
 ERRORS = {
     BROKEN: "the library cannot be loaded",
     2: "the GPU's memory is full",
@@ -56,16 +56,16 @@ ERRORS = {
     NOT_ON_DEVICE: "compat libraries are for data-centre and professional GPUs only",
     999: "an unknown error of the driver; `dmesg` of the host may say more",
 }
-# These say that a GPU is occupied, not that the library is wrong.
+# Errors that say that a GPU is occupied. They do not show that the library is wrong.
 _OCCUPIED = (2, 46)
 
 
 @dataclass(frozen=True)
 class Release:
-    """One CUDA version of the project: the oldest driver that runs it natively.
+    """One CUDA version of the project, such as `cuda` "13.0".
 
-    From `floor` on a driver runs it by minor version compatibility: not PTX that is compiled at
-    run time.
+    `driver` is the oldest driver that runs it natively. Drivers from `floor` on run it by minor
+    version compatibility, which cannot compile PTX at run time. `repository` has its images.
     """
 
     cuda: str
@@ -76,7 +76,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Note:
-    """What a compat library says of itself: driver branches and brands that it is made for."""
+    """The driver branches and GPU brands that a compat library supports, by its own ELF note."""
 
     branches: tuple[int, ...]
     brands: tuple[int, ...]
@@ -93,7 +93,7 @@ class Library:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU as NVML names it."""
+    """A GPU: its name and its brand, a key of BRANDS, as NVML reports them."""
 
     name: str
     brand: int
@@ -101,11 +101,14 @@ class Device:
 
 @dataclass(frozen=True)
 class Host:
-    """What a container can see of the machine below it.
+    """What a container can see of its host.
 
-    `driver` is the kernel driver's version, "" if none could be read; `library` the path of the
-    host's libcuda, "" if none was mounted; `nodes` whether there are GPU device files; `devices`
-    what NVML counts, None where it was not asked or does not answer.
+    `driver`: version of the kernel driver, "" if it could not be read.
+    `library`: path of the host's libcuda, "" if none was mounted.
+    `nodes`: whether there are device files of GPUs.
+    `devices`: the GPUs that NVML counts, None if it was not asked or does not answer.
+    `wsl`: whether this is WSL2.
+    `toolkit`: the compat library that NVIDIA's container toolkit has put first, None if it did not.
     """
 
     driver: str = ""
@@ -118,11 +121,13 @@ class Host:
 
 @dataclass(frozen=True)
 class Choice:
-    """The libcuda to use, whether CUDA will work with it, and why, in one line.
+    """The libcuda to use, whether CUDA works with it, and the reason in one line.
 
-    `folder` is where the loader must look first, "" where nothing needs to change. `tentative` asks
-    for a probe before it is made effective. `code` is the CUDA error that stands for the cause;
-    `driver` and `image` are what would do instead.
+    `library`: HOST, COMPAT, TOOLKIT or NONE.
+    `folder`: where the loader must look first, "" if nothing needs to change.
+    `tentative`: whether a probe must confirm the choice first.
+    `code`: the CUDA error that stands for the cause, 0 for none.
+    `driver`, `image`: the driver version and the image that would work instead, "" for none.
     """
 
     library: str
@@ -137,9 +142,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Probe:
-    """How a trial of a library ended: a CUDA error at a step; 0 for none, None for no answer.
+    """The result of a trial of a libcuda.
 
-    `loaded` is the file that was tried.
+    `code`: the CUDA error, 0 for success, BROKEN if it is not CUDA's, None if there was no answer.
+    `step`: the call that failed. `detail`: a message about it. `loaded`: the file that was tried.
     """
 
     code: int | None
@@ -149,13 +155,13 @@ class Probe:
 
 
 def number(version: str) -> tuple[int, ...]:
-    """A driver version as numbers, to compare; () for "" or what is not one."""
+    """A driver version as numbers, for comparison; () if it is not a version."""
     parts = version.split(".")
     return tuple(int(part) for part in parts) if all(p.isdigit() for p in parts) else ()
 
 
 def newer_or_equal(version: str, least: str) -> bool:
-    """Whether a driver version is at least another."""
+    """Whether the driver version `version` is `least` or newer."""
     return number(version) >= number(least)
 
 
@@ -166,7 +172,10 @@ def choose(
     others: tuple[Release, ...] = (),
     mode: str = AUTO,
 ) -> Choice:
-    """The libcuda for a container; `others` are the releases to name where this one cannot run."""
+    """The libcuda for a container.
+
+    `others` are the releases whose images a message may suggest if this one cannot run.
+    """
     given = _absent(host) or _sufficient(host, image)
     if mode == ON and not host.wsl and (given is None or given.library == HOST):
         if compat:
@@ -183,13 +192,13 @@ def choose(
 def confirm(
     choice: Choice, probe: Probe, host: Host, image: Release, others: tuple[Release, ...] = ()
 ) -> Choice:
-    """What becomes of a tentative choice after its trial; where that failed, the host's library."""
+    """The final choice after the trial of a tentative one: the host's library if it failed."""
     sure = replace(choice, tentative=False)
     if probe.code == 0:
         return sure
     if probe.code is None and (host.devices or not newer_or_equal(host.driver, image.floor)):
         return replace(sure, reason=f"{choice.reason}; not proved, the trial took too long")
-    if probe.code is None:  # on GPUs of unknown kind the host's library, which works, is safer
+    if probe.code is None:  # the GPUs are unknown, and the host's library works: it is safer
         return _old_driver(host, image, others, (0, "no trial of the compat library ended in time"))
     if probe.code in _OCCUPIED:
         return replace(sure, reason=f"{choice.reason}; not proved, {ERRORS[probe.code]}")
@@ -208,7 +217,7 @@ def describe(probe: Probe) -> str:
 
 
 def sentence(choice: Choice, host: Host, image: Release, compat: Library | None) -> str:
-    """The one line that says what was chosen, why, and what to do where CUDA cannot work."""
+    """One line: what was chosen and why, or why CUDA cannot work and what to do about it."""
     names = {
         HOST: f"the host's driver{f' {host.driver}' if host.driver else ''}",
         COMPAT: f"the compat library{f' {compat.version}' if compat and compat.version else ''}",
@@ -225,7 +234,7 @@ def sentence(choice: Choice, host: Host, image: Release, compat: Library | None)
 
 
 def _absent(host: Host) -> Choice | None:
-    """The choice where no GPU can be used at all, whatever the driver."""
+    """The choice if no GPU can be used, whatever the driver; None if one may be usable."""
     present = host.nodes or host.library or host.devices or host.wsl
     problem = ""
     if not present:
@@ -239,7 +248,7 @@ def _absent(host: Host) -> Choice | None:
 
 
 def _sufficient(host: Host, image: Release) -> Choice | None:
-    """The host's library, where there is no reason to look for another."""
+    """The host's library if it suffices, else None."""
     if host.wsl:
         return _host(host, "WSL2 brings the driver of Windows, used as it is")
     if not number(host.driver):
@@ -250,7 +259,7 @@ def _sufficient(host: Host, image: Release) -> Choice | None:
 
 
 def _host(host: Host, reason: str) -> Choice:
-    """The host's own library; where the toolkit has put another before it, that is undone."""
+    """The host's library. `folder` puts it first if the toolkit has put another before it."""
     folder = host.library.rpartition("/")[0] if host.toolkit else ""
     return Choice(HOST, works=True, reason=reason, folder=folder)
 
@@ -258,7 +267,7 @@ def _host(host: Host, reason: str) -> Choice:
 def _newer_library(
     host: Host, image: Release, compat: Library | None, others: tuple[Release, ...]
 ) -> Choice:
-    """A compat library where the host's driver is too old; the host's where none can work."""
+    """A compat library for a driver that is too old, or the host's if none can work."""
     obstacle = _obstacle(host, compat)
     if compat and not obstacle:
         reason = f"driver {host.driver} is older than CUDA {image.cuda}'s {image.driver}"
@@ -270,14 +279,17 @@ def _newer_library(
 
 
 def _tentative(compat: Library, reason: str) -> Choice:
-    """The compat library, if a trial of it passes."""
+    """The compat library, which a trial must confirm."""
     return Choice(COMPAT, works=True, reason=reason, folder=compat.folder, tentative=True)
 
 
 def _old_driver(
     host: Host, image: Release, others: tuple[Release, ...], obstacle: tuple[int, str] | None
 ) -> Choice:
-    """The host's library although it is older than the CUDA version, and what that means."""
+    """The host's library although it is too old for native CUDA, with the limits of that.
+
+    `obstacle` is the CUDA error and the reason why no compat library is used.
+    """
     code, why = obstacle or (TOO_OLD, "this image has no compat library")
     if newer_or_equal(host.driver, image.floor):
         limits = "by minor version compatibility: PTX is not compiled at run time"
@@ -296,7 +308,7 @@ def _old_driver(
 
 
 def _obstacle(host: Host, library: Library | None) -> tuple[int, str] | None:
-    """Why a compat library cannot work here, as error and words; None where nothing is known."""
+    """CUDA error and reason why a compat library cannot work here; None if none is known."""
     if library is None:
         return (TOO_OLD, "this image has no compat library")
     if number(library.version) and not newer_or_equal(library.version, host.driver):

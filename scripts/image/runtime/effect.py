@@ -1,7 +1,7 @@
-"""Make the choice of a libcuda hold for every process of the container, and undo an earlier one.
+"""Make the choice of a libcuda effective for the container's processes, and undo an earlier one.
 
-Root writes the loader's cache, which reaches all processes, those of `docker exec` and sshd too.
-Other users, and read-only root file systems, get it through the environment.
+Root writes the loader's cache. It reaches all processes, also those of `docker exec` and sshd.
+Other users, and root on a read-only file system, use the environment instead.
 """
 
 import shlex
@@ -17,7 +17,7 @@ CACHE, ENVIRONMENT, NOTHING = "loader cache", "environment", "nothing to change"
 
 
 def run_ldconfig() -> bool:
-    """Write the loader's cache anew; whether that went well."""
+    """Rewrite the loader's cache. Whether ldconfig succeeded; it may take 10 seconds."""
     done = subprocess.run(
         ["/sbin/ldconfig"], env={"LC_ALL": "C"}, capture_output=True, check=False, timeout=10
     )
@@ -33,10 +33,11 @@ def apply(
     *,
     ldconfig: Callable[[], bool] = run_ldconfig,
 ) -> tuple[str, dict[str, str]]:
-    """Make a choice effective. How that was done, and what the environment must have for it.
+    """Make a choice effective.
 
-    `compat_root` is the folder below which all compat libraries of images are: what earlier starts
-    left of it in the environment is taken out.
+    Returns CACHE, ENVIRONMENT or NOTHING, and the variables to set. `compat_root` is the folder
+    that has all compat libraries of images: folders below it that an earlier start has put into
+    the environment are removed.
     """
     folder, conf = choice.folder, root / CONF
     cleaned = _clean(environ, compat_root)
@@ -55,21 +56,21 @@ def apply(
 
 
 def exports(environment: Mapping[str, str]) -> str:
-    """The environment as lines for a shell."""
+    """The variables as `export` lines for a shell."""
     return "".join(f"export {name}={shlex.quote(v)}\n" for name, v in environment.items())
 
 
 def _before(folder: str, path: str) -> dict[str, str]:
-    """The change to LD_LIBRARY_PATH that keeps a folder first where it holds another libcuda.
+    """The LD_LIBRARY_PATH that puts `folder` first, if `path` has a folder with another libcuda.
 
-    Some Kubernetes hosts mount theirs at a place of their own and name it there.
+    Some Kubernetes hosts mount their libcuda at an unusual place and name it in LD_LIBRARY_PATH.
     """
     others = [part for part in path.split(":") if part and Path(part, "libcuda.so.1").exists()]
     return {"LD_LIBRARY_PATH": f"{folder}:{path}"} if others else {}
 
 
 def _clean(environ: Mapping[str, str], compat_root: str) -> dict[str, str]:
-    """The changes to an environment that take an earlier choice out of it."""
+    """The changes to an environment that remove an earlier choice from it."""
     changes = {}
     for name in ("LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH"):
         parts = environ.get(name, "").split(":")
@@ -80,7 +81,7 @@ def _clean(environ: Mapping[str, str], compat_root: str) -> dict[str, str]:
 
 
 def _write(conf: Path, folder: str, ldconfig: Callable[[], bool]) -> bool:
-    """Put a folder first in the loader's cache; whether that was possible."""
+    """Put a folder first in the loader's cache. Whether that was possible."""
     try:
         conf.write_text(f"{folder}\n")
     except OSError:
@@ -92,7 +93,7 @@ def _write(conf: Path, folder: str, ldconfig: Callable[[], bool]) -> bool:
 
 
 def _remove(conf: Path, ldconfig: Callable[[], bool]) -> bool:
-    """Take an earlier choice out of the loader's cache; whether that was possible."""
+    """Remove an earlier choice from the loader's cache. Whether that was possible."""
     try:
         conf.unlink()
     except OSError:
@@ -108,7 +109,7 @@ def _cached(ldconfig: Callable[[], bool]) -> bool:
 
 
 def _read(conf: Path) -> str | None:
-    """The folder that an earlier start chose; None where none did."""
+    """The folder that an earlier start chose; None if there is none."""
     try:
         return conf.read_text().strip()
     except OSError:

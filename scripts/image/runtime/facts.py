@@ -1,7 +1,7 @@
-"""What a container can see of its host: kernel driver, GPUs, libraries. Nothing is changed here.
+"""Read what a container can see of its host: kernel driver, GPUs, libraries. It changes nothing.
 
-Only the standard library, and nothing that takes long to import: this runs at every start. Every
-path is below `root`, which is "/" but in tests.
+It runs at every start, so it imports only fast modules of the standard library. Every path is
+below `root`, which is "/" except in tests.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ _VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)?")
 
 
 def kernel_driver(root: Path) -> str:
-    """The version of the NVIDIA kernel driver; "" where the kernel has none or does not tell."""
+    """The version of NVIDIA's kernel driver; "" if there is none or it cannot be read."""
     found = _NVRM.search(_text(root / "proc/driver/nvidia/version") + "\n")
     if found:
         return found[1]
@@ -42,7 +42,7 @@ def kernel_driver(root: Path) -> str:
 
 
 def host_library(root: Path) -> str:
-    """The host's libcuda as it was mounted into this container; "" where it was not."""
+    """The path of the host's libcuda in this container; "" if it was not mounted."""
     for folder in _LIBRARIES:
         path = root / folder / "libcuda.so.1"
         if path.exists():
@@ -56,9 +56,9 @@ def has_nodes(root: Path) -> bool:
 
 
 def toolkit_library(root: Path) -> Library | None:
-    """The compat library that NVIDIA's container toolkit has put first, if it did.
+    """The compat library that NVIDIA's container toolkit has put first, None if it did not.
 
-    Since 1.17.5 its hook does so with a file of the loader's configuration:
+    Since 1.17.5 its hook does so with a file in the loader's configuration:
     https://github.com/NVIDIA/nvidia-container-toolkit
     """
     for conf in sorted((root / "etc/ld.so.conf.d").glob("00-compat-*.conf")):
@@ -69,7 +69,7 @@ def toolkit_library(root: Path) -> Library | None:
 
 
 def find_library(folder: Path) -> Library | None:
-    """The libcuda in a folder, with its version and note; None where there is none."""
+    """The libcuda in a folder, with its version and note; None if there is none."""
     link = folder / "libcuda.so.1"
     if not link.exists():
         return None
@@ -80,9 +80,9 @@ def find_library(folder: Path) -> Library | None:
 
 
 def read_note(path: Path) -> Note | None:
-    """The branches and brands that a compat library is made for, from its ELF note.
+    """The driver branches and GPU brands that a compat library supports, from its ELF note.
 
-    None where there is none, or none that can be understood.
+    None if there is no note, or if it cannot be parsed.
     """
     try:
         for text in _notes(path):
@@ -94,9 +94,9 @@ def read_note(path: Path) -> Note | None:
 
 
 def gather(root: Path, deadline: float, *, devices: bool = True) -> Host:
-    """All that is known of the host by a deadline (of `time.monotonic`).
+    """The facts about the host that are known by `deadline`, a time of `time.monotonic`.
 
-    Without `devices`, NVML is not asked unless nothing else names the driver.
+    If `devices` is false, NVML is only asked if nothing else gives the driver's version.
     """
     driver, library = kernel_driver(root), host_library(root)
     wsl = (root / "dev/dxg").exists()
@@ -112,10 +112,11 @@ def gather(root: Path, deadline: float, *, devices: bool = True) -> Host:
 
 
 def in_child(work: Callable[[], dict[str, object]], deadline: float) -> dict[str, Any] | None:
-    """What a function returns in a child process, or None: driver calls can hang or crash.
+    """Call `work` in a child process, because calls of the driver can hang or crash.
 
-    A child that is not done by the deadline is killed, and left to PID 1: in an uninterruptible
-    call it does not end at once.
+    Returns its result; None if it fails or is not done by `deadline`, a time of `time.monotonic`. A
+    child that is late is killed and not waited for: in an uninterruptible call it does not end at
+    once.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -140,9 +141,9 @@ def in_child(work: Callable[[], dict[str, object]], deadline: float) -> dict[str
 
 
 def _ask_nvml() -> dict[str, object]:
-    """Driver version, and name and brand of every GPU. NVML is the host's own, whatever libcuda is.
+    """The driver's version, and name and brand of every GPU, from the host's NVML.
 
-    https://docs.nvidia.com/deploy/nvml-api/
+    Raises OSError if there is no NVML. https://docs.nvidia.com/deploy/nvml-api/
     """
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     if nvml.nvmlInit_v2():
@@ -184,7 +185,7 @@ def _notes(path: Path) -> Iterator[str]:
 
 
 def _text(path: Path) -> str:
-    """The text of a small file, "" where it cannot be read."""
+    """The text of a small file; "" if it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:

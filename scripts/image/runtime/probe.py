@@ -1,9 +1,9 @@
-"""A trial of one libcuda, in a process of its own: initialise, take a context, copy some memory.
+"""Try one libcuda in this process: initialise it, take a context, and copy some memory.
 
     probe.py FOLDER    ("" for the libcuda that the loader finds)
 
-Prints the CUDA error, its step, a detail and the file of that libcuda as JSON. More than cuInit is
-needed: it can pass where the first context fails with 999.
+It prints a JSON list: the CUDA error, the step that failed, a detail, and the file of that libcuda.
+cuInit alone is not enough: it can pass although the first context fails with error 999.
 """
 
 import ctypes
@@ -16,7 +16,10 @@ _BYTES = 4096
 
 
 def trial(folder: str) -> tuple[int, str, str]:
-    """The CUDA error, the step that it came from, and a detail; 0 if all went well."""
+    """The CUDA error, the step that failed, and a detail.
+
+    The error is 0 if all steps pass, and -1 for a failure that CUDA did not report.
+    """
     try:
         cuda = ctypes.CDLL(f"{folder}/libcuda.so.1" if folder else "libcuda.so.1")
     except OSError as error:
@@ -49,7 +52,7 @@ def trial(folder: str) -> tuple[int, str, str]:
 
 
 def loaded() -> str:
-    """The file of the libcuda in this process; "" for none."""
+    """The path of the libcuda that this process has loaded; "" if there is none."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     found = (line.split(maxsplit=5)[-1].strip() for line in maps)
     return next((path for path in found if "/libcuda.so" in path), "")

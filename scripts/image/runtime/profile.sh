@@ -1,16 +1,17 @@
 # shellcheck shell=sh
-# Settings that every process of the container gets from the entrypoint, and shells from shell.sh.
-# What the environment has already (docker run -e NAME=VALUE, also an empty one) is left as it is;
-# TORCH_IMAGE_PROFILE=off leaves out all of them. docs/runtime.md says what was measured.
+# The entrypoint gives these settings to the container's command, and shell.sh gives them to shells.
+# A variable that is set already (docker run -e NAME=VALUE), also to nothing, stays as it is.
+# TORCH_IMAGE_PROFILE=off turns all of them off. docs/runtime.md says what was measured.
 
-# TF32 for float32 matrix products: several times faster on Ampere and newer, with 10 bits of
-# mantissa instead of 23. PyTorch's default is off. The same as torch.set_float32_matmul_precision
-# ("high"), which a program can take back. NVIDIA's own PyTorch images set it, too.
+# TF32 for float32 matrix products is several times faster on Ampere and newer, and has 10 bits of
+# mantissa instead of 23. PyTorch's default is off. The setting is the same as
+# torch.set_float32_matmul_precision("high"), and a program can change it. NVIDIA's own PyTorch
+# images set it, too.
 export TORCH_ALLOW_TF32_CUBLAS_OVERRIDE="${TORCH_ALLOW_TF32_CUBLAS_OVERRIDE-1}"
 
 # The allocator maps memory into growing segments, so that tensors of changing sizes fragment less.
-# PyTorch's default is off. Not compatible with memory pools that manage their own (vLLM's sleep
-# mode): set it to nothing there.
+# PyTorch's default is off. Memory pools that manage their own memory (vLLM's sleep mode) do not work
+# with it: set PYTORCH_ALLOC_CONF to nothing for them.
 if [ -z "${PYTORCH_CUDA_ALLOC_CONF+set}${PYTORCH_ALLOC_CONF+set}" ]; then
     export PYTORCH_ALLOC_CONF=expandable_segments:True
 fi
@@ -21,4 +22,4 @@ if [ -d /opt/cutlass/include ]; then
     export TORCHINDUCTOR_CUTLASS_DIR="${TORCHINDUCTOR_CUTLASS_DIR-/opt/cutlass}"
 fi
 
-# Not set, because it is so anyway: CUDA_MODULE_LOADING=LAZY, the default since CUDA 12.2.
+# CUDA_MODULE_LOADING is not set: LAZY is the default since CUDA 12.2.

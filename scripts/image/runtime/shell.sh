@@ -1,15 +1,16 @@
 # shellcheck shell=sh
-# For shells of `docker exec`, ssh and replaced entrypoints, through BASH_ENV, ENV, PROMPT_COMMAND
-# and /etc/profile.d: gives them what the entrypoint gives the container's command, once.
+# Gives a shell of `docker exec`, of ssh or of another entrypoint what our entrypoint gives the
+# container's command, once. Shells read it through BASH_ENV, ENV, PROMPT_COMMAND and /etc/profile.d.
 if [ -z "${TORCH_IMAGE_STARTED-}" ]; then
-    case ":${PATH-}:" in # /etc/profile and sshd set their own
+    case ":${PATH-}:" in # /etc/profile and sshd replace PATH
         *:/opt/venv/bin:*) ;;
         *)
             if [ -d /usr/local/cuda/bin ]; then
                 export PATH="/usr/local/cuda/bin:$PATH" CUDA_HOME=/usr/local/cuda
             fi
             export PATH="/opt/venv/bin:$PATH" VIRTUAL_ENV=/opt/venv
-            # What holds pip and uv, where the image's environment did not come along.
+            # A shell that lost PATH lost the image's other variables, too: set those that keep pip
+            # and uv from changing torch.
             torch_image_held=/usr/share/torch-images/constraints.txt
             export PIP_CONSTRAINT="${PIP_CONSTRAINT-$torch_image_held}"
             export UV_CONSTRAINT="${UV_CONSTRAINT-$torch_image_held}"

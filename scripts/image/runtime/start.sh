@@ -1,7 +1,7 @@
 # shellcheck shell=sh
-# Sourced by the entrypoint, and through shell.sh by shells that it did not start. Nothing here may
-# end the shell that reads it; without a choice the host's own driver is used.
-# torch_image_says=--say makes it say in one line what was chosen.
+# The entrypoint sources this file, and so do shells that it did not start (shell.sh). Nothing here
+# may end the shell that reads it. If no libcuda can be chosen, the host's is used.
+# torch_image_says=--say makes it print one line that says what was chosen.
 eval "$(/usr/bin/python3 -sES /usr/local/lib/torch-images/cuda_runtime.py "${torch_image_says-}" || :)" || :
 if [ "${TORCH_IMAGE_PROFILE-}" != off ]; then
     # shellcheck source=/dev/null

@@ -1,7 +1,8 @@
-"""Checks that a compiled wheel of torch has the features, code, commit and CUDA version asked for.
+"""Check a compiled wheel of torch for the features, code, commit and CUDA version of its recipe.
 
-If a library is missing, CMake switches a feature off with one line in its log. So these checks read
-the wheel's files. features.json says by what text in which library a feature is recognised.
+If a library is missing, CMake only switches a feature off, with one line in its log. So these
+checks read the wheel's files. features.json names the library and the text in it that show each
+feature.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _OFF = re.compile(r"\boff\b|not found|could not|disabl|cannot|without|unable", r
 
 
 def problems(recipe: Mapping[str, Any], files: Path, log: str, tools: Path) -> Iterator[str]:
-    """A message for each way in which an unpacked wheel of torch is not what its recipe says.
+    """A message for each difference between an unpacked wheel of torch and its compile recipe.
 
     `recipe` is what torch_images/build/compile_recipe.py writes, `files` the folder of the unpacked
     wheel, `log` the output of its build, `tools` the folder with NVIDIA's cuobjdump.
@@ -41,7 +42,7 @@ def problems(recipe: Mapping[str, Any], files: Path, log: str, tools: Path) -> I
 
 
 def shows(folder: Path, feature: Mapping[str, str]) -> bool:
-    """Whether the library that `feature`, an entry of features.json, names has its text."""
+    """Whether a library in `folder` has the text of `feature`, an entry of features.json."""
     path = folder / feature["library"]
     if not path.is_file():
         return False
@@ -69,11 +70,11 @@ def _versions(recipe: Mapping[str, Any], path: Path) -> Iterator[str]:
     }
     for name, value in wanted.items():
         if stated.get(name) != value:
-            yield f"torch.version.{name.strip('_')} is {stated.get(name)}, asked for was {value}"
+            yield f"torch.version.{name.strip('_')} is {stated.get(name)}, expected {value}"
 
 
 def _code(arches: list[str], library: Path, tools: Path) -> Iterator[str]:
-    """A message for each target that a library lacks, or has unasked; cuobjdump lists them."""
+    """A message for each target that a library lacks, or has although nobody asked for it."""
     wanted = {Capability.parse(arch.removesuffix("+PTX")) for arch in arches}
     virtual = {Capability.parse(arch[:-4]) for arch in arches if arch.endswith("+PTX")}
     for kind, expected in (("elf", wanted), ("ptx", virtual)):

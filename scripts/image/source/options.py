@@ -1,7 +1,7 @@
-"""Which names a source tree reads as options of its build.
+"""Find the names that a source tree reads as options of its build.
 
-PyTorch hands every variable that looks like an option to CMake, whether anything reads it or not.
-So a misspelt option changes nothing, without a message.
+PyTorch passes every variable that looks like an option to CMake, also if nothing reads it. So a
+misspelt option has no effect, and there is no message about it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _CMAKE = re.compile(
     r"|\bDEFINED\s+(?:ENV\{)?(\w+)"
 )
 _PYTHON = re.compile(r"""["']([A-Z][A-Z0-9_]{2,})["']""")
-# What CMake itself, or every compiler, reads.
+# Names that CMake itself or compilers read.
 _CONVENTIONS = re.compile(r"CMAKE_\w+|CC|CXX|C(?:XX)?FLAGS|LDFLAGS|CUDAHOSTCXX|\w+_(?:ROOT|DIR)")
 
 
 def read_by(tree: Path) -> frozenset[str]:
-    """The names that the build files of a tree read, those of its submodules left out."""
+    """The names that the build files of a tree read. Those of its submodules do not count."""
     names: set[str] = set()
     for path in _build_files(tree):
         text = path.read_text(errors="replace")
@@ -36,13 +36,16 @@ def read_by(tree: Path) -> frozenset[str]:
 
 
 def unread(names: Iterable[str], tree: Path) -> list[str]:
-    """Those of `names` that nothing in a tree reads, in their order."""
+    """Those of `names` that nothing in a tree reads, in the order of `names`."""
     known = read_by(tree)
     return [n for n in names if n not in known and not _CONVENTIONS.fullmatch(n)]
 
 
 def refusal(names: Iterable[str], tree: Path) -> str:
-    """The options that nothing in a tree reads, each with the one it may mean; "" for none."""
+    """The options that nothing in a tree reads, as text, each with a similar name if there is one.
+
+    "" if the tree reads all of them.
+    """
     known = read_by(tree)
     told = []
     for name in unread(names, tree):

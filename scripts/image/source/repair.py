@@ -1,7 +1,7 @@
-"""A wheel as its build left it -> a wheel that finds NVIDIA's libraries, with reproducible bytes.
+"""Change a compiled wheel so that it finds NVIDIA's libraries and has reproducible bytes.
 
-The search paths of its libraries lead to the packages of the image. The wheel is packed in a fixed
-order, with fixed times and modes.
+The search paths of its libraries are set to the packages of the image. The wheel is packed in a
+fixed order, with fixed times and modes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# The driver has it; at run time the container toolkit, or the image's start, says where.
+# The driver brings these. At run time the container toolkit, or the entrypoint, provides them.
 _FROM_THE_HOST = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
-    """Unpack a wheel below a new folder. Returns the folder with its files."""
+    """Unpack a wheel below `folder`, which must not exist. Returns the folder with its files."""
     folder.mkdir(parents=True)
     _python("-m", "wheel", "unpack", "--dest", str(folder), str(wheel))
     [files] = folder.iterdir()
@@ -25,7 +25,10 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 
 def pack(files: Path, folder: Path) -> Path:
-    """Pack the folder that `unpack` returned; times are SOURCE_DATE_EPOCH. Returns the wheel."""
+    """Pack the folder that `unpack` returned, with the times of SOURCE_DATE_EPOCH.
+
+    Returns the path of the wheel, which is in `folder`.
+    """
     for path in files.rglob("*"):
         if not path.is_symlink():
             executable = path.is_dir() or path.stat().st_mode & 0o100
@@ -37,9 +40,10 @@ def pack(files: Path, folder: Path) -> Path:
 
 
 def set_search_paths(files: Path, site: Path) -> list[str]:
-    """Let every library find what it needs, in the wheel itself or in NVIDIA's packages.
+    """Set the RPATH of every library to the folders with the libraries that it needs.
 
-    `site` is where all packages will be installed. Returns a line for each need that nothing meets.
+    These are in the wheel itself or in NVIDIA's packages. `site` is the site-packages folder where
+    all of them will be installed. Returns a line for each needed library that was not found.
     """
     provided = {path.name: path.parent for path in sorted(files.rglob("*.so*"))}
     nvidia = {p.name: p.parent for p in sorted((site / "nvidia").glob("*/lib/*.so*"))}
@@ -53,8 +57,8 @@ def set_search_paths(files: Path, site: Path) -> list[str]:
             elif need in nvidia:
                 folders.append(files / nvidia[need].relative_to(site))
             elif need not in system and need not in _FROM_THE_HOST:
-                problems.append(f"{path.relative_to(files)} needs {need}, which nothing has")
-        # NVIDIA's libraries open others of theirs by name, such as the engines of cuDNN.
+                problems.append(f"{path.relative_to(files)} needs {need}, which no package has")
+        # NVIDIA's libraries load others at run time, such as the engines of cuDNN.
         folders += [files / f.relative_to(site) for f in sorted(set(nvidia.values()))]
         steps = [os.path.relpath(folder, path.parent) for folder in dict.fromkeys(folders)]
         origin = [f"$ORIGIN/{step}" if step != "." else "$ORIGIN" for step in steps]
