@@ -203,7 +203,7 @@ def test_which_torch_an_image_has(config: Config, axes: dict[str, str], torch: s
     [
         ({"torch": "2.12.9"}, "CUDA 13.0 has no torch '2.12.9'; did you mean '2.12.1'? known: "),
         ({"torch": T128}, f"CUDA 13.0 has no torch '{T128}'; CUDA 12.8 has it"),
-        ({"torch": "2"}, "CUDA 13.0 has no torch '2'; "),
+        ({"torch": "2.1"}, "CUDA 13.0 has no torch '2.1'; "),
         (
             {"torch": "2.11.0", "source": "fork"},
             "source fork compiles torch 2.12.0a0, not 2.11.0; leave --torch out, or take --source",
