@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.decisions import NOTES
-from tests.releases import T128, T130
+from tests.releases import T130
 from tests.unit.fakes import FakeRunner
 from torch_images.build import labels, prepare
 from torch_images.build.bake import (
@@ -95,7 +95,7 @@ def bake(
 def test_a_target_per_image(planned: tuple[ImagePlan, ...], root: Path) -> None:
     document = bake(planned, root, Network())
     assert list(document["target"]) == document["group"]["default"]["targets"]
-    target = document["target"][f"cu130-sm120-torch{T130}-bookworm-runtime"]
+    target = document["target"][planned[1].target]
     assert target["labels"] == {
         **labels.write(CONFIG, planned[1]),
         "io.github.torch-images.compat.note": NOTES["13.0"],
@@ -109,7 +109,7 @@ def test_a_target_per_image(planned: tuple[ImagePlan, ...], root: Path) -> None:
         "IMAGE_VERSION": version(CONFIG, planned[1]),
     }
     assert target["contexts"]["compat"] == "/compat"
-    without = document["target"][f"cu128-sm120-torch{T128}-bookworm-runtime"]
+    without = document["target"][planned[0].target]
     assert "compat" not in without["contexts"]
     assert without["labels"]["io.github.torch-images.compat.note"] == "none"
     assert "variable" not in document
@@ -220,7 +220,7 @@ def test_a_small_disk_is_refused(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=3_000_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(DiskError, match=r"needs about 2\d GB, .* has 3\.0 GB free; free some"):
+    with pytest.raises(DiskError, match=r"needs about [23]\d GB, .* has 3\.0 GB free; free some"):
         check_disk(tmp_path, planned)
     check_disk(None, planned)
 

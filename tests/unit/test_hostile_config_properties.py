@@ -274,7 +274,9 @@ def test_any_syntax_is_refused_or_can_be_made(path: Path, pieces: list[tuple[int
 
 
 NAMES = st.lists(
-    st.sampled_from(["a", "b", "a-b", "b-a", "a-b-a", "fork", "cu128", "cu128-py311", "runtime"]),
+    st.sampled_from(
+        ["a", "b", "a-b", "b-a", "a-b-a", "fork", "cu128", "cu128-torch2.10.0-py311", "runtime"]
+    ),
     min_size=4,
     max_size=4,
     unique=True,

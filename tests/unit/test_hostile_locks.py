@@ -290,7 +290,7 @@ def copied(tmp_path: Path) -> Callable[[str, str, str], Path]:
     """The project's locks with a pattern of one of them replaced; their folder."""
 
     def change(name: str, pattern: str, new: str) -> Path:
-        for path in LOCKS.glob("*.txt"):
+        for path in LOCKS.glob("*.*"):
             if not (tmp_path / path.name).exists():
                 (tmp_path / path.name).write_bytes(path.read_bytes())
         path = tmp_path / f"{name}.txt"

@@ -23,7 +23,7 @@ def lock(config: Config, root: Path) -> ImageLock:
 
 def test_every_lock_that_the_matrix_needs_is_there(config: Config, root: Path) -> None:
     names = {item.name for item in inputs(config)}
-    files = {path.stem for path in (root / "locks").glob("*.txt")} - {"host"}
+    files = {path.stem for path in (root / "locks").glob("*.*")} - {"host"}
     assert names == files
     assert {
         "base-bookworm",
@@ -131,7 +131,7 @@ def test_a_variant_without_packages_has_no_lock_of_them(config: Config, root: Pa
 
 def changed_locks(root: Path, folder: Path, name: str, old: str, new: str) -> Path:
     """A folder with all locks, one of them changed."""
-    for path in (root / "locks").glob("*.txt"):
+    for path in (root / "locks").glob("*.*"):
         shutil.copy(path, folder)
     path = folder / f"{name}.txt"
     text = path.read_text()

@@ -44,7 +44,8 @@ def test_nothing_excluded_is_listed(config: Config) -> None:
     recsys = {a.name for s in matrix(config) if s.variant.name == "recsys" for a in s.architectures}
     assert recsys == {"8.0", "9.0", "10.0"}
     devel = {(s.cuda.version, s.base.name) for s in matrix(config) if s.variant.name == "devel"}
-    assert devel == {(cuda, "bookworm") for cuda in config.names("cuda")}
+    bookworm = {(cuda, "bookworm") for cuda in config.names("cuda")}
+    assert devel == bookworm | {("13.0", "trixie"), ("13.2", "trixie")}
 
 
 @st.composite
@@ -269,9 +270,8 @@ def test_description_is_plain_data(config: Config) -> None:
 def test_a_base_is_left_out_where_it_names_no_image(yaml_file: Callable[..., Path]) -> None:
     config = load_config(yaml_file(('"12.8": nvidia/cuda:', '# "12.8": nvidia/cuda:')))
     bases = {(s.cuda.version, s.base.name) for s in matrix(config)}
-    assert bases == {(cuda, "bookworm") for cuda in config.names("cuda")} | {
-        ("13.0", "ubuntu24.04")
-    }
+    debian = {(cuda, base) for cuda in config.names("cuda") for base in ("bookworm", "trixie")}
+    assert bases == debian | {("13.0", "ubuntu24.04")}
     assert complaint(config, cuda="12.8", base="ubuntu24.04") == (
         f"CUDA 12.8, torch {T128}, arch {config.names('arch')[0]}, source wheel, base ubuntu24.04, "
         "variant runtime is not built: base ubuntu24.04 names no image for CUDA 12.8"

@@ -93,7 +93,7 @@ def test_a_missing_lock(tmp_path: Path) -> None:
         (("a-1-cp311-cp311-manylinux_2_17_x86_64.whl", "a-1-cp311-cp311-win_amd64.whl"), 0),
         (("a-1-cp311-cp311-manylinux_2_28_x86_64.whl", "a-1-3-cp311-cp311-manylinux_2_28_x86_64.whl"), 1),
         (("a-1-cp39-abi3-manylinux2014_x86_64.whl", "a-1-cp312-cp312-manylinux_2_28_x86_64.whl"), 0),
-        (("a-1-cp311-cp311-manylinux_2_34_x86_64.whl", "a-1-cp311-cp311-musllinux_1_2_x86_64.whl"), None),
+        (("a-1-cp311-cp311-manylinux_2_37_x86_64.whl", "a-1-cp311-cp311-musllinux_1_2_x86_64.whl"), None),
         (("nonsense.whl", "a-1.tar.gz"), None),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
-from torch_images.locks.image_lock import image_lock
+from torch_images.locks.image_lock import compat_versions, image_lock
 from torch_images.markdown import table
 from torch_images.publish.tag_rules import floating
 
@@ -36,12 +36,13 @@ def fill(text: str, parts: Mapping[str, str]) -> str:
 
 
 def _images(config: Config, locks: Path) -> str:
-    """A row for each CUDA version: what its default images hold, and the tags they have."""
+    """A row for each release of torch: what its default images hold, and the tags they have."""
     header = ["Image", "CUDA", "PyTorch", "Triton", "Python", "Driver", "Architectures"]
-    rows = []
-    for cuda in config.cudas:
-        spec = choose(config, cuda=cuda.version, arch="all")
-        one = choose(config, cuda=cuda.version, arch=spec.architectures[-1].name)
+    rows, compat = [], compat_versions(config, locks)
+    for cuda, torch in ((c, t) for c in config.cudas for t in reversed(c.torch)):
+        spec = choose(config, cuda=cuda.version, torch=torch, arch="all")
+        newest = spec.architectures[-1].name
+        one = choose(config, cuda=cuda.version, torch=torch, arch=newest)
         names = ", ".join(
             f"`{tag}`" for tag in (floating(config, spec)[-1], *floating(config, one))
         )
@@ -53,7 +54,7 @@ def _images(config: Config, locks: Path) -> str:
             spec.base.python,
             cuda.driver,
             " ".join(a.name for a in spec.architectures),
-            f"{names} ...",
+            f"{names} ..." if compat[cuda.version] else "none: no compat library is locked yet",
         )
         rows.append(cells)
     return "\n".join(table([*header, "Floating tags"], rows)) + "\n"

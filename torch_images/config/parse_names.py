@@ -12,6 +12,7 @@ from typing import Any
 
 from torch_images.config.lock_requests import image_inputs
 from torch_images.config.matrix import ImageSpec, matrix, unusual
+from torch_images.config.release import Release
 from torch_images.config.types import Config
 from torch_images.config.yaml_nodes import Record
 from torch_images.errors import ConfigError
@@ -25,11 +26,14 @@ def check_names(config: Config, top: Record) -> None:
     locks: dict[str, tuple[Any, ImageSpec]] = {}
     asked = set()
     for spec in matrix(config):
-        tag = "-".join((spec.torch, spec.arch_name, *unusual(config, spec)))
-        for name in (f"identifier {spec.id}", f"tag {spec.repository}:{tag}"):
-            other = images.setdefault(name, spec)
-            if other != spec:
-                raise _clash(top, f"share the {name}", other, spec)
+        tag = "-".join((spec.arch_name, *unusual(config, spec)))
+        # Releases of torch may share the tags without a version: the newest has them.
+        any_release = replace(spec, release=Release(version=""))
+        names = {f"identifier {spec.id}": spec, f"tag {spec.repository}:{tag}": any_release}
+        for name, image in names.items():
+            other = images.setdefault(name, image)
+            if other != image:
+                raise _clash(top, f"share the {name}", other, image)
         axes = (spec.cuda.name, spec.origin, spec.base.name, spec.variant.name)
         if axes in asked:  # a lock is for all architectures
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -163,7 +164,6 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
             f"run `invoke lock --select {base.name}`",
         )
     wheels = _read(wheel_input(config, spec), folder)
-    check_facts(facts_input(config, spec), folder, _torch(wheels))
     kept = wheels
     extra_wheels, extra_debs = _beyond(variant_inputs(config, spec), folder, wheels, debs)
     tools, tool_debs = _beyond(tools_inputs(config, spec), folder, wheels, debs)
@@ -193,6 +193,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         unpacked=tuple(_read(item, folder) for item in unpacked_inputs(spec)),
     )
     _check_complete(lock)
+    check_facts(facts_input(config, spec), folder, _torch(wheels))
     return lock
 
 
@@ -388,7 +389,7 @@ def _read_compat(config: Config, cuda: Cuda, folder: Path) -> DebLock | None:
     NVIDIA publishes that package later than the CUDA version, and not for every one.
     """
     item = compat_input(config, cuda)
-    if not item.path(folder).exists():
+    if os.path.isdir(folder) and not item.path(folder).exists():  # noqa: PTH112  as in facts.py
         return None
     lock = _read_debs(item, folder)
     complete.check_compat(lock)
