@@ -34,8 +34,10 @@ def web_server(files: Mapping[str, bytes], is_remote: str = "") -> Iterator[tupl
             self.send_response(missing if data is None else 200)
             if data is None and is_remote:
                 self.send_header("Location", is_remote + self.path)
-            page = self.path.endswith("/")
-            self.send_header("Content-Type", "text/html" if page else "application/octet-stream")
+            kind = "text/html" if self.path.endswith("/") else "application/octet-stream"
+            if self.path.endswith("/") and (data or b"").startswith(b"{"):
+                kind = "application/vnd.pypi.simple.v1+json"
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data or b"")))
             self.end_headers()
             self.wfile.write(data or b"")

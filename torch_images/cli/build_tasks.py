@@ -1,13 +1,22 @@
-"""The verbs from the matrix to built images: matrix, render, lock, build, wheels."""
+"""The verbs from locks to built images: lock, build, wheels."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from invoke.context import Context
 
 from torch_images.cli import verb
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_images.build.bake import BuildOptions
+    from torch_images.config.matrix import ImageSpec
+    from torch_images.config.types import Config
+    from torch_images.errors import TorchImagesError
 
 _AXES_HELP = {
     "cuda": "CUDA version",
@@ -22,77 +31,6 @@ _COMPILING_HELP = {
     "jobs": "compilers to run at once, else what the builder has memory for",
 }
 _MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeatable"
-
-
-@verb.verb(
-    help={
-        "json": "print JSON, for CI matrices",
-        "select": "only images whose identifier matches this glob",
-        "excluded": "print what is not built, and why",
-        "unpublished": "only images whose inputs the registry has no image of; with their names",
-        "registry": "with --unpublished: registry and owner, such as ghcr.io/me",
-    },
-    example="matrix --select 'cu130-*' --json",
-)
-def matrix(
-    c: Context,
-    json: bool = False,
-    select: str = "*",
-    excluded: bool = False,
-    unpublished: bool = False,
-    registry: str = "",
-) -> None:
-    """Print every image of images.yaml by its identifier."""
-    from torch_images.config import matrix
-
-    config = verb.config()
-    if excluded:
-        for rule in config.excludes:
-            axes = {axis: getattr(rule, axis) for axis in _AXES_HELP}
-            print(", ".join(f"{k} {v}" for k, v in axes.items() if v) + f": {rule.reason}")
-        return
-    specs = matrix.select(config, select)
-    names = dict.fromkeys(specs, "")
-    if unpublished:
-        from torch_images.publish import push
-
-        lookup, workspace = verb.registry_lookup(5), verb.workspace()
-        where = verb.namespace(config, registry)
-        names = dict(push.unpublished(config, specs, where, lookup=lookup, workspace=workspace))
-    if json:
-        listed = [
-            {**matrix.describe(spec), **({"reference": name} if name else {})}
-            for spec, name in names.items()
-        ]
-        print(verb.as_json({"image": listed}))
-        return
-    width = max((len(spec.id) for spec in names), default=0)
-    specs = tuple(names)
-    for spec in specs:
-        arches = " ".join(a.name for a in spec.architectures)
-        print(f"{spec.id:<{width}}  torch {spec.torch}  {arches}")
-
-
-@verb.verb(
-    positional=["image"],
-    help={"image": "identifier, see `invoke matrix`", "output": "write the context to this folder"},
-    example="render cu130-sm120-torch2.14.1-bookworm-runtime",
-)
-def render(c: Context, image: str, output: str = "") -> None:
-    """Print an image's Dockerfile, or write its whole build context."""
-    from torch_images.build.plan import plan_images
-    from torch_images.build.render import write_context
-    from torch_images.config.matrix import ImageSpec
-
-    config = verb.config()
-    spec = ImageSpec.parse(image, config)
-    [plan] = plan_images(config, [spec], verb.ROOT, verb.workspace().locks)
-    context = plan.context
-    if output:
-        write_context(context, Path(output), keep=True)
-        print(f"wrote {len(context.files)} files to {output}")
-    else:
-        print(context.dockerfile)
 
 
 @verb.verb(
@@ -182,6 +120,7 @@ def lock(
         "prune": "leave out what only other architectures and debuggers need, see images.yaml",
         "locked": "stop where a locked package has vanished, instead of resolving it afresh",
         "unverified": "stop before verification: the image keeps its candidate tag only",
+        "stale": "build each image of --select that docs/ledger.csv does not prove, and write it",
         "dry-run": "say what would be built and run, change nothing",
         "json": "print the result as JSON",
         "skip-disk-check": "build even if the disk looks too small",
@@ -209,6 +148,7 @@ def build(
     prune: bool = False,
     locked: bool = False,
     unverified: bool = False,
+    stale: bool = False,
     dry_run: bool = False,
     json: bool = False,
     skip_disk_check: bool = False,
@@ -218,6 +158,7 @@ def build(
     from torch_images.build.plan import lock_images
     from torch_images.cli import report
     from torch_images.config.matrix import chosen
+    from torch_images.errors import UsageError
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
     from torch_images.publish.pipeline import make
@@ -225,7 +166,7 @@ def build(
     config, workspace, run = verb.config(), verb.workspace(), Runner()
     axes = {"cuda": cuda, "torch": torch, "arch": arch, "source": source}
     axes |= {"base": base, "variant": variant}
-    specs = chosen(config, select, axes, prune=prune)
+    specs = chosen(config, select or "*" * stale, axes, prune=prune)
     options = verb.build_options(
         builder=builder,
         no_cache=no_cache,
@@ -238,6 +179,13 @@ def build(
         cache_from=cache_from,
         cache_to=cache_to,
     )
+    if stale:
+        if torch_source or unverified or prune:
+            raise UsageError(
+                "--stale builds what images.yaml has, and verifies it", "leave the rest"
+            )
+        _build_stale(config, specs, options, dry_run=dry_run)
+        return
     images = lock_images(config, specs, workspace.locks)
     if torch_source:
         obtain = not dry_run
@@ -259,6 +207,52 @@ def build(
     )
     outcomes = [report.outcome(one) for one in made]
     print(verb.as_json(outcomes) if json else "\n".join(map(report.built, outcomes)))
+
+
+def _build_stale(
+    config: Config, specs: Sequence[ImageSpec], options: BuildOptions, *, dry_run: bool
+) -> None:
+    """Build what the ledger does not prove, one after the other, and say what became of each.
+
+    Raises the first error of an image that could be had and was not built, or failed its checks.
+    """
+    import datetime as dt
+
+    from torch_images.host.runner import Runner
+    from torch_images.jobs import measure
+    from torch_images.publish.stale import build_stale, to_build
+
+    verb.require_clone("build --stale")
+    workspace, today = verb.workspace(), dt.datetime.now(dt.UTC).date()
+    left = to_build(config, specs, workspace, today)
+    if dry_run:
+        print("\n".join(f"would build {spec.id}" for spec in left))
+        return
+    failed: TorchImagesError | None = None
+    engine = verb.engine(bootstraps=any(spec.base.suite for spec in left))
+    for done in build_stale(
+        config,
+        left,
+        workspace,
+        options,
+        engine=engine,
+        run=Runner(),
+        machine=measure(),
+        today=today,
+        progress=verb.layer_progress,
+        say=verb.say,
+    ):
+        if done.line and not done.line.missing:
+            print(f"{done.spec.id}: proved, {done.line.checks} checks passed", flush=True)
+        elif done.error:
+            print(verb.red(f"{done.spec.id}: {done.error}"), file=sys.stderr, flush=True)
+            failed = failed or (None if done.line else done.error)
+        else:
+            print(
+                f"{done.spec.id}: built of other inputs than the locks have; no proof", flush=True
+            )
+    if failed:
+        raise failed
 
 
 @verb.verb(

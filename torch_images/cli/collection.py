@@ -11,12 +11,13 @@ from torch_images.cli import (
     build_tasks,
     maintenance_tasks,
     publish_tasks,
+    see_tasks,
     verb,
     verify_tasks,
 )
 
 GROUPS = {
-    "See": (build_tasks.matrix, publish_tasks.pick, build_tasks.render),
+    "See": (see_tasks.matrix, see_tasks.pick, see_tasks.render),
     "Build": (build_tasks.lock, build_tasks.build, build_tasks.wheels),
     "Verify": (verify_tasks.verify, verify_tasks.reproduce, verify_tasks.sbom),
     "Publish": (

@@ -57,7 +57,9 @@ def _usable_locks() -> tuple[dict[str, str], str]:
 
     Debian's mirrors drop a package when a newer one appears. Then the tests get locks of today.
     """
-    bases, folder = "*-bookworm*", verb.workspace().output / "test-locks"
+    suites = (base.name for base in verb.config().bases if base.suite)
+    bases = ",".join(f"*-{name}*" for name in suites)
+    folder = verb.workspace().output / "test-locks"
     if not _code("-m", "invoke", "lock", "--check", "--select", bases):
         return {}, ""
     warning = verb.red(
@@ -102,7 +104,7 @@ def docs(c: Context, check: bool = False) -> None:
     verb.require_clone("docs")
     readme = verb.ROOT / "README.md"
     text = readme.read_text()
-    filled = fill(text, tables(verb.config(), verb.workspace().locks))
+    filled = fill(text, tables(verb.config(), verb.ROOT, verb.workspace().locks))
     if check and filled != text:
         raise UsageError("README.md is out of step with images.yaml", "run `invoke docs`")
     if filled != text:

@@ -116,47 +116,6 @@ def datasheet(c: Context, image: str, json: bool = False) -> None:
 @verb.verb(
     help={
         **_REGISTRY_HELP,
-        "gpu": "name as nvidia-smi prints it, such as 'RTX 5090', or compute capability",
-        "driver": "version of the host's driver, such as 570.133, or its branch, such as 570",
-        "variant": "what the image holds beside torch, such as devel",
-        "json": "print the answer as JSON",
-    },
-    example="pick --gpu 'RTX 5090' --driver 570",
-)
-def pick(
-    c: Context,
-    gpu: str,
-    driver: str,
-    variant: str = "",
-    registry: str = "",
-    json: bool = False,
-) -> None:
-    """Say which image to run on a GPU and a driver, how, and why."""
-    from torch_images.cli import report
-    from torch_images.locks.image_lock import compat_versions
-    from torch_images.publish.pick import answer, find_driver, find_gpu, pick
-
-    config = verb.config()
-    model = find_gpu(config, gpu)
-    asked = driver.strip()
-    version = find_driver(config, asked)
-    versions = compat_versions(config, verb.workspace().locks)
-    suggestions = pick(
-        config,
-        model,
-        version,
-        lambda cuda: versions[cuda.version],
-        variant=variant or config.defaults.variant,
-        namespace=verb.namespace(config, registry),
-    )
-    branch = asked if asked != version else ""
-    choice = answer(model, version, suggestions, branch=branch)
-    print(verb.as_json(choice) if json else report.picked(choice))
-
-
-@verb.verb(
-    help={
-        **_REGISTRY_HELP,
         "image": "tag, image id or identifier, else the default image of images.yaml's pods",
         "geforce": "name only machines on which GeForce GPUs work",
         "apply": "create the template, or change the one of this name; needs RUNPOD_API_KEY",

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from torch_images.config.matrix import choose
+from torch_images.config.matrix import choose, matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions, image_lock
 from torch_images.markdown import table
+from torch_images.publish import ledger
 from torch_images.publish.tag_rules import floating
 
 _PART = re.compile(r"(<!-- ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def tables(config: Config, locks: Path) -> dict[str, str]:
+def tables(config: Config, root: Path, locks: Path) -> dict[str, str]:
     """Every generated table by the name that its place in the text has."""
-    return {"images": _images(config, locks)}
+    return {"images": _images(config, root, locks)}
 
 
 def fill(text: str, parts: Mapping[str, str]) -> str:
@@ -35,8 +36,13 @@ def fill(text: str, parts: Mapping[str, str]) -> str:
     return _PART.sub(part, text)
 
 
-def _images(config: Config, locks: Path) -> str:
-    """A row for each release of torch: what its default images hold, and the tags they have."""
+def _images(config: Config, root: Path, locks: Path) -> str:
+    """A row for each release of torch: what its default images hold, and the tags they have.
+
+    The last column says how many of the release's images are proved by the ledger.
+    """
+    specs = matrix(config)
+    states = ledger.states(config, specs, ledger.read(root), root, locks)
     header = ["Image", "CUDA", "PyTorch", "Triton", "Python", "Driver", "Architectures"]
     rows, compat = [], compat_versions(config, locks)
     for cuda, torch in ((c, t) for c in config.cudas for t in reversed(c.torch)):
@@ -55,6 +61,12 @@ def _images(config: Config, locks: Path) -> str:
             cuda.driver,
             " ".join(a.name for a in spec.architectures),
             f"{names} ..." if compat[cuda.version] else "none: no compat library is locked yet",
+            _proved([states[s] for s in specs if (s.cuda, s.torch) == (cuda, torch)]),
         )
         rows.append(cells)
-    return "\n".join(table([*header, "Floating tags"], rows)) + "\n"
+    return "\n".join(table([*header, "Floating tags", "Proved images"], rows)) + "\n"
+
+
+def _proved(states: Sequence[ledger.State]) -> str:
+    """How many images are proved."""
+    return f"{sum(state.proved for state in states)} of {len(states)}"

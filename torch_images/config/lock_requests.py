@@ -258,11 +258,13 @@ def image_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest, ...]:
 def inputs(config: Config, pattern: str = "*") -> tuple[LockRequest, ...]:
     """Every lock file that the matrix needs whose name matches a glob, in the order of names.
 
-    Raises UsageError if none does.
+    The pattern may be several globs, by commas. Raises UsageError if no name matches.
     """
     requests = {item.name: item for spec in matrix(config) for item in image_inputs(config, spec)}
     requests |= {name: tool_input(name) for name in TOOLS}
-    chosen = tuple(requests[name] for name in sorted(requests) if fnmatchcase(name, pattern))
+    globs = pattern.split(",")
+    names = [name for name in sorted(requests) if any(fnmatchcase(name, glob) for glob in globs)]
+    chosen = tuple(requests[name] for name in names)
     if not chosen:
         raise UsageError(f"no lock matches '{pattern}'", suggest(pattern, sorted(requests)))
     return chosen

@@ -10,17 +10,18 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packaging.version import Version
 
 from torch_images.arch import Capability
-from torch_images.config.matrix import choose
+from torch_images.config.matrix import ImageSpec, choose
 from torch_images.config.types import Architecture, Config, Cuda
 from torch_images.errors import UsageError, suggest
 from torch_images.project import project_root
 from torch_images.publish import tag_rules
+from torch_images.publish.ledger import State
 
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
 _BRANCH = re.compile(r"[0-9]{3}")
@@ -50,13 +51,14 @@ class Suggestion:
     """One image for a GPU: whether it works there, by which libcuda, and why, in a sentence.
 
     `rank` orders those that work: natively, with NVIDIA's compat library, by minor version
-    compatibility.
+    compatibility. `proof` says whether the image was built and verified.
     """
 
     image: str
     works: bool
     rank: int
     reason: str
+    proof: str = ""
 
 
 def find_gpu(config: Config, named: str) -> Gpu:
@@ -102,13 +104,16 @@ def pick(
     driver: str,
     compat: Callable[[Cuda], str],
     *,
+    torch: str = "",
     variant: str,
     namespace: str,
+    state: Callable[[ImageSpec], State],
 ) -> tuple[Suggestion, ...]:
     """Every image that could serve, the best first; `compat` is the version of its library, or "".
 
-    `driver` is a version, see `find_driver`. CUDA versions that the variant is not built for are
-    left out. Raises UsageError where that are all, and for an unknown variant.
+    `driver` is a version, see `find_driver`. `state` says whether an image is proved. CUDA versions
+    that the variant is not built for, or not with that torch, are left out. Raises UsageError where
+    that are all, and for an unknown variant.
     """
     if variant not in (known := config.names("variant")):
         raise UsageError(f"unknown variant '{variant}'", suggest(variant, known))
@@ -118,17 +123,19 @@ def pick(
         if gpu.architecture.capability not in cuda.targets:
             continue
         try:
-            spec = choose(config, cuda=cuda.version, arch=gpu.architecture.name, variant=variant)
+            spec = choose(
+                config,
+                cuda=cuda.version,
+                torch=torch or None,
+                arch=gpu.architecture.name,
+                variant=variant,
+            )
         except UsageError as error:
             refused = error
             continue
         image = f"{namespace}/{spec.repository}:{tag_rules.floating(config, spec)[0]}"
-        suggestions.append(
-            (
-                Version(cuda.version),
-                judge(config, cuda, gpu, driver, compat=compat(cuda), name=image),
-            )
-        )
+        judged = judge(config, cuda, gpu, driver, compat=compat(cuda), name=image)
+        suggestions.append((Version(cuda.version), replace(judged, proof=state(spec).words)))
     if refused and not suggestions:
         raise refused
     newest = sorted(suggestions, key=lambda pair: pair[0], reverse=True)
@@ -156,7 +163,7 @@ def answer(
         raise UsageError(f"no image runs on {gpu.name} with driver {driver}: {reasons}", taken)
     kind = f"{gpu.architecture.family}{', GeForce' if gpu.geforce else ''}"
     name = gpu.architecture.name
-    serves = f"the image is proved to have code for {name}"
+    serves = f"the image is checked to have code for {name}"
     if gpu.capability != gpu.architecture.capability:
         serves += f", which {gpu.capability} runs, too"
     return {
@@ -167,13 +174,15 @@ def answer(
         "branch": branch,
         "image": best.image,
         "run": command(best.image),
+        "proof": best.proof,
         "why": [
             f"{gpu.name} is compute capability {gpu.capability} ({kind}); {serves}",
             best.reason,
+            f"this image is {best.proof}",
             *([taken] if taken else []),
         ],
         "others": [
-            {"image": s.image, "works": s.works, "why": s.reason}
+            {"image": s.image, "works": s.works, "why": s.reason, "proof": s.proof}
             for s in suggestions
             if s is not best
         ],

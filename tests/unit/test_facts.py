@@ -1,0 +1,371 @@
+"""What is found about a release of torch: on stand-in wheels, in an index on loopback, by real uv."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.libraries import library
+from tests.servers import web_server
+from tests.symbols import symbols_library
+from tests.wheels import StandIn, make_wheel
+from torch_images.arch import Capability
+from torch_images.config.extras import Extra
+from torch_images.config.lock_requests import LockRequest, Probe, facts_input
+from torch_images.config.matrix import choose
+from torch_images.config.release import Facts, Fit
+from torch_images.config.types import Config, Cuda
+from torch_images.errors import LockError
+from torch_images.fetch.facts import find_facts
+from torch_images.fetch.needs import exports, read_needs
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.locks.facts import (
+    FactsLock,
+    check_facts,
+    format_facts,
+    read_facts,
+    with_facts,
+)
+from torch_images.locks.wheels import WheelLock, resolve
+
+TENSOR, NEWER = "_ZN2at6Tensor3addEv", "_ZNK3c1010TensorImpl5otherEv"
+STABLE = "aoti_torch_empty"
+DAY = dt.date(2026, 11, 23)
+CUDA = Cuda(version="13.0", driver="580.65.06", floor="580", targets=(), torch=("2.14.1",))
+
+
+def extra(name: str, *wheels: str, optional: bool = False, in_step: bool = False) -> Extra:
+    return Extra(
+        name=name,
+        description="",
+        wheels=(("13.0", wheels),),
+        compiled=True,
+        optional=optional,
+        in_step=in_step,
+    )
+
+
+def torch(folder: Path, version: str, *symbols: str) -> StandIn:
+    """A wheel of torch with machine code for 9.0 and 12.0 that shows two features."""
+    code = [[(90, False, False, 40), (120, False, False, 40)], [(90, False, True, 40)]]
+    return make_wheel(
+        folder,
+        "torch",
+        version,
+        {
+            "torch/lib/libtorch_cpu.so": symbols_library(symbols) + b"-DUSE_KINETO allow_tf32",
+            "torch/lib/libtorch_cuda.so": library([code[0], code[0], code[1]]),
+            "torch/lib/libtorch_cuda_linalg.so": library([code[0]]),
+        },
+    )
+
+
+def compiled(folder: Path, name: str, version: str, library_: bytes, requires: str = "") -> StandIn:
+    """A wheel for Linux with a library of its own, which can require a torch."""
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    text += f"Requires-Dist: {requires}\n" if requires else ""
+    made = make_wheel(
+        folder, name, version, {f"{name}/_C.so": library_, f"{info}/METADATA": text.encode()}
+    )
+    filename = made.locked.filename.replace("py3-none-any", "py3-none-manylinux_2_28_x86_64")
+    return replace(made, locked=replace(made.locked, filename=filename))
+
+
+def dated(wheels: list[tuple[StandIn, str]]) -> dict[str, bytes]:
+    """The pages of an index (PEP 691) that says when it got each file (PEP 700)."""
+    files: dict[str, bytes] = {}
+    pages: dict[str, list[dict[str, object]]] = {}
+    for wheel, day in wheels:
+        name = wheel.locked.filename
+        files[f"/simple/{wheel.locked.name}/{name}"] = wheel.data
+        pages.setdefault(wheel.locked.name, []).append(
+            {
+                "filename": name,
+                "url": name,
+                "hashes": {"sha256": wheel.locked.sha256},
+                "size": wheel.locked.size,
+                **({"upload-time": f"{day}T12:00:00Z"} if day else {}),
+            }
+        )
+    for project, listed in pages.items():
+        page = {"meta": {"api-version": "1.1"}, "name": project, "files": listed}
+        files[f"/simple/{project}/"] = json.dumps(page).encode()
+    return files
+
+
+def facts(
+    folder: Path, wheels: list[tuple[StandIn, str]], release: str, *extras: Extra
+) -> FactsLock:
+    """What is found out about a release of torch in an index with these wheels."""
+    with web_server(dated(wheels)) as (url, _):
+        network = Network(index=f"{url}/simple")
+        plain = resolve(
+            f"wheel-cu130-torch{release}-py311",
+            (f"torch=={release}",),
+            python="3.11",
+            date=DAY,
+            network=network,
+            run=Runner(),
+        )
+        item = LockRequest(
+            name=f"release-cu130-torch{release}-py311",
+            request=(f"torch=={release}",),
+            python="3.11",
+            probe=Probe(cuda=CUDA, torch=release, extras=extras),
+            within=plain.name,
+        )
+        return find_facts(
+            item, plain, network=network, run=Runner(), cache=folder / "cache", date=DAY
+        )
+
+
+@pytest.fixture
+def releases(tmp_path: Path) -> list[tuple[StandIn, str]]:
+    """Two releases of torch, and two of an extension that uses its C++."""
+    made = [
+        (torch(tmp_path, "2.13.0", TENSOR, STABLE), "2026-07-08"),
+        (torch(tmp_path, "2.14.0", TENSOR, STABLE, NEWER), "2026-09-02"),
+        (torch(tmp_path, "2.14.1", TENSOR, STABLE, NEWER), "2026-09-30"),
+    ]
+    for version, day, uses in (
+        ("1.7", "2026-05-19", [TENSOR]),
+        ("1.8", "2026-07-09", [TENSOR]),
+        ("1.9", "2026-09-21", [TENSOR, NEWER]),
+    ):
+        library_ = symbols_library(uses=uses, loads=("libcudart.so.13", "libtorch.so"))
+        made.append((compiled(tmp_path, "cxx", version, library_), day))
+    return made
+
+
+def test_what_a_wheel_of_torch_has(tmp_path: Path, releases: list[tuple[StandIn, str]]) -> None:
+    found = facts(tmp_path, releases, "2.14.1")
+    assert found.facts == Facts(
+        cuda="13.0",
+        torch="2.14.1",
+        python="3.11",
+        arches=(Capability(9, 0), Capability(12, 0)),
+        features=("kineto", "tf32"),
+        fits=(),
+    )
+    assert found.sha256 == releases[2][0].locked.sha256
+    assert not list((tmp_path / "cache").iterdir())  # what was downloaded is gone
+
+
+@pytest.mark.parametrize(
+    ("release", "version", "reason"),
+    [
+        ("2.14.1", "1.9", "torch 2.14 has all 2 C++ symbols that cxx 1.9 uses"),
+        ("2.13.0", "1.8", "torch 2.13 has all 1 C++ symbols that cxx 1.8 uses"),
+    ],
+)
+def test_cxx_fits_the_release_that_it_came_out_with(
+    tmp_path: Path,
+    releases: list[tuple[StandIn, str]],
+    release: str,
+    version: str,
+    reason: str,
+) -> None:
+    [fit] = facts(tmp_path, releases, release, extra("e", "cxx>=1.7")).facts.fits
+    assert fit == Fit(extra="e", wheels=(f"cxx=={version}",), reason=reason)
+
+
+def test_symbols_that_are_there_do_not_excuse_an_older_wheel(
+    tmp_path: Path, releases: list[tuple[StandIn, str]]
+) -> None:
+    """The objects behind them may be laid out otherwise."""
+    left = [(wheel, day) for wheel, day in releases if wheel.locked.version != "1.9"]
+    [fit] = facts(tmp_path, left, "2.14.1", extra("e", "cxx")).facts.fits
+    assert fit.wheels == ()
+    assert fit.reason == "cxx 1.8 uses torch's C++, and is older than torch 2.14"
+
+
+def test_a_symbol_that_torch_lacks(tmp_path: Path, releases: list[tuple[StandIn, str]]) -> None:
+    left = [(wheel, day) for wheel, day in releases if wheel.locked.version not in ("1.7", "1.8")]
+    [fit] = facts(tmp_path, left, "2.13.0", extra("e", "cxx")).facts.fits
+    assert fit == Fit(
+        extra="e", wheels=(), reason="cxx 1.9 needs 1 symbols that torch 2.13.0 lacks"
+    )
+
+
+def test_an_index_without_dates_proves_nothing_about_cxx(
+    tmp_path: Path, releases: list[tuple[StandIn, str]]
+) -> None:
+    undated = [(wheel, "") for wheel, _ in releases]
+    [fit] = facts(tmp_path, undated, "2.14.1", extra("e", "cxx")).facts.fits
+    assert fit.wheels == ()
+    assert "the index does not say when it got cxx 1.9" in fit.reason
+
+
+@pytest.mark.parametrize(
+    ("library_", "requires", "fits", "reason"),
+    [
+        (symbols_library(uses=[STABLE]), "", True, "uses torch's stable interface only"),
+        (symbols_library(uses=["malloc"]), "", True, "uses no symbol of torch's"),
+        (symbols_library(weak=[f"_ZTH{TENSOR[2:]}"]), "", True, "uses no symbol of torch's"),
+        (symbols_library(uses=[NEWER], defines=[NEWER]), "", True, "uses no symbol of torch's"),
+        (symbols_library(uses=[TENSOR]), "torch==2.13.0", True, "requires torch 2.13.0"),
+        (symbols_library(uses=["aoti_torch_new"]), "", False, "needs 1 symbols that torch 2.13.0"),
+        (
+            symbols_library(uses=[STABLE], loads=["libcudart.so.12"]),
+            "",
+            False,
+            "is compiled for CUDA 12",
+        ),
+        (symbols_library(), "torch==2.99.0", False, "no set of wheels meets the requirements"),
+    ],
+)
+def test_what_shows_that_a_wheel_fits(
+    tmp_path: Path,
+    releases: list[tuple[StandIn, str]],
+    library_: bytes,
+    requires: str,
+    fits: bool,
+    reason: str,
+) -> None:
+    other = compiled(tmp_path, "other", "3.0", library_, requires)
+    wheels = [*releases, (other, "2026-01-01")]
+    [fit] = facts(tmp_path, wheels, "2.13.0", extra("e", "other")).facts.fits
+    assert fit.wheels == (("other==3.0",) if fits else ())
+    assert reason in fit.reason
+
+
+def test_wheels_in_step_have_the_minor_version_of_the_first(
+    tmp_path: Path, releases: list[tuple[StandIn, str]]
+) -> None:
+    pure = [
+        (make_wheel(tmp_path, "pure", version), "2026-11-01")
+        for version in ("1.8.0", "1.8.1", "1.9.0")
+    ]
+    wanted = extra("e", "cxx", "pure", in_step=True)
+    for release, versions in (("2.13.0", ("1.8", "1.8.1")), ("2.14.1", ("1.9", "1.9.0"))):
+        [fit] = facts(tmp_path, [*releases, *pure], release, wanted).facts.fits
+        assert fit.wheels == (f"cxx=={versions[0]}", f"pure=={versions[1]}")
+    [apart] = facts(tmp_path, [*releases, *pure], "2.14.1", extra("e", "cxx", "pure")).facts.fits
+    assert apart.wheels == ("cxx==1.9", "pure==1.9.0")
+
+
+def test_a_wheel_that_is_no_library_is_one_line(tmp_path: Path) -> None:
+    bad = compiled(tmp_path, "bad", "1.0", b"\x7fELF and no more")
+    path = tmp_path / "bad.whl"
+    path.write_bytes(bad.data)
+    with pytest.raises(LockError, match=r"^_C\.so is not a shared library: "):
+        read_needs(path)
+    path.write_bytes(b"PK no archive")
+    with pytest.raises(LockError, match=r"^bad\.whl cannot be read: "):
+        read_needs(path)
+
+
+def test_what_a_folder_of_libraries_defines(tmp_path: Path) -> None:
+    (tmp_path / "a.so").write_bytes(symbols_library(defines=["one"], uses=["two"], weak=["three"]))
+    (tmp_path / "b.so.1").write_bytes(symbols_library(defines=["four"]))
+    assert exports(tmp_path) == {"one", "four"}
+
+
+LOCK = FactsLock(
+    name="release-cu130-torch2.14.1-py311",
+    date=DAY,
+    request=("torch==2.14.1", "vision=torchaudio+torchvision>=0.25"),
+    sha256="a" * 64,
+    facts=Facts(
+        cuda="13.0",
+        torch="2.14.1",
+        python="3.11",
+        arches=(Capability(9, 0), Capability(10, 0)),
+        features=("cudnn", "tf32"),
+        fits=(
+            Fit(extra="vision", wheels=("torchaudio==2.11.0",), reason='it "is" so: {yes}'),
+            Fit(extra="xformers", wheels=(), reason="# nothing fits; \\ nothing"),
+        ),
+    ),
+)
+
+
+def test_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / f"{LOCK.name}.yaml"
+    for lock in (LOCK, replace(LOCK, facts=replace(LOCK.facts, fits=()))):
+        path.write_text(format_facts(lock))
+        assert read_facts(path) == lock
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("date: ", "day: ", "unknown key 'day'"),
+        ('date: "2026-11-23"', 'date: "2026-13-01"', "which is not a date"),
+        ("torch: 2.14.1", "torch: newest", "which is not a version"),
+        ("sha256: a", "sha256: g", "which is not a SHA-256"),
+        ('["9.0", "10.0"]', "[]", "'arches' is empty"),
+        ('["9.0", "10.0"]', '["sm_90"]', "is not a compute capability"),
+        ('["torchaudio==2.11.0"]', '["torch==1"]', "torch is set per CUDA version"),
+        ('["torchaudio==2.11.0"]', "[]", "is empty"),
+        ("  xformers:", "  ../x:", "is not a name"),
+        ("    because: ", "    why: ", "unknown key 'extras."),
+    ],
+)
+def test_facts_that_nobody_found_are_refused(
+    tmp_path: Path, old: str, new: str, problem: str
+) -> None:
+    path = tmp_path / f"{LOCK.name}.yaml"
+    text = format_facts(LOCK)
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(LockError) as caught:
+        read_facts(path)
+    assert str(caught.value).startswith(f"locks/{LOCK.name}.yaml:")
+    assert problem in str(caught.value)
+    assert str(caught.value).endswith(f"run `invoke lock --select {LOCK.name}`")
+
+
+def test_facts_of_other_extras_or_another_wheel_are_out_of_step(
+    config: Config, root: Path, tmp_path: Path
+) -> None:
+    item = facts_input(config, choose(config, cuda="13.0"))
+    lock = read_facts(item.path(root / "locks"))
+    assert item.request == lock.request
+    check_facts(item, root / "locks", lock.sha256)
+    with pytest.raises(LockError, match="in another wheel of torch than the lock has"):
+        check_facts(item, root / "locks", "b" * 64)
+    path = item.path(tmp_path)
+    path.write_text(format_facts(replace(lock, request=("torch==1",))))
+    with pytest.raises(LockError, match=r"out of step: it was found for torch==1, wanted is "):
+        check_facts(item, tmp_path, lock.sha256)
+    assert with_facts(config, tmp_path).facts == ()  # as if they were not there
+    path.write_text("torch: [")
+    with pytest.raises(LockError, match="not valid YAML"):
+        with_facts(config, tmp_path)
+    assert with_facts(config, tmp_path, damaged_ok=True).facts == ()
+    with pytest.raises(LockError, match=r"does not exist; run `invoke lock --select release-"):
+        read_facts(tmp_path / "release-none.yaml")
+
+
+def test_the_versions_of_a_lock_go_with_those_beside_it(tmp_path: Path) -> None:
+    """As the plain image's with those of CUDA's compiler, which fixes some of them."""
+    wheels = [
+        (make_wheel(tmp_path, "lib", "1.0"), "2026-01-01"),
+        (make_wheel(tmp_path, "lib", "2.0"), "2026-01-02"),
+        (compiled(tmp_path, "kit", "1.0", b"", requires="lib<2"), "2026-01-03"),
+    ]
+
+    def versions(**options: object) -> dict[str, str]:
+        lock: WheelLock = resolve(
+            "l",
+            ("lib",),
+            python="3.11",
+            date=DAY,
+            network=network,
+            run=Runner(),
+            **options,  # type: ignore[arg-type]
+        )
+        return lock.versions()
+
+    with web_server(dated(wheels)) as (url, _):
+        network = Network(index=f"{url}/simple")
+        assert versions() == {"lib": "2.0"}
+        assert versions(beside=("kit",)) == {"lib": "1.0"}
+        assert versions(before={"lib": dt.date(2026, 1, 2)}) == {"lib": "1.0"}

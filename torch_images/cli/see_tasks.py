@@ -1,0 +1,142 @@
+"""The verbs that say what there is: matrix, pick, render."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from invoke.context import Context
+
+from torch_images.cli import verb
+
+_REGISTRY_HELP = {
+    "registry": "registry and owner, such as ghcr.io/me, else TORCH_IMAGES_REGISTRY, images.yaml's"
+}
+
+
+@verb.verb(
+    help={
+        "json": "print JSON, for CI matrices",
+        "select": "only images whose identifier matches this glob",
+        "excluded": "print what is not built, and why",
+        "unproved": "only images that the ledger does not prove, with the reason",
+        "unpublished": "only images whose inputs the registry has no image of; with their names",
+        "registry": "with --unpublished: registry and owner, such as ghcr.io/me",
+    },
+    example="matrix --select 'cu130-*' --json",
+)
+def matrix(
+    c: Context,
+    json: bool = False,
+    select: str = "*",
+    excluded: bool = False,
+    unproved: bool = False,
+    unpublished: bool = False,
+    registry: str = "",
+) -> None:
+    """Print every image of images.yaml by its identifier, and whether it was built and verified."""
+    from torch_images.config import matrix
+    from torch_images.config.types import AXES
+    from torch_images.publish import ledger
+
+    config, workspace = verb.config(), verb.workspace()
+    if excluded:
+        for rule in config.excludes:
+            axes = {axis: getattr(rule, axis) for axis in AXES}
+            print(", ".join(f"{k} {v}" for k, v in axes.items() if v) + f": {rule.reason}")
+        return
+    specs = matrix.select(config, select)
+    names = dict.fromkeys(specs, "")
+    if unpublished:
+        from torch_images.publish import push
+
+        lookup = verb.registry_lookup(5)
+        where = verb.namespace(config, registry)
+        names = dict(push.unpublished(config, specs, where, lookup=lookup, workspace=workspace))
+    states = ledger.states(config, tuple(names), ledger.read(verb.ROOT), verb.ROOT, workspace.locks)
+    if unproved:
+        names = {spec: name for spec, name in names.items() if not states[spec].proved}
+    if json:
+        listed = [
+            {
+                **matrix.describe(spec),
+                "proved": states[spec].proved,
+                "proof": states[spec].words,
+                **({"reference": name} if name else {}),
+            }
+            for spec, name in names.items()
+        ]
+        print(verb.as_json({"image": listed}))
+        return
+    width = max((len(spec.id) for spec in names), default=0)
+    for spec in names:
+        arches = " ".join(a.name for a in spec.architectures)
+        print(f"{spec.id:<{width}}  torch {spec.torch}  {arches}  {states[spec].words}")
+
+
+@verb.verb(
+    help={
+        **_REGISTRY_HELP,
+        "gpu": "name as nvidia-smi prints it, such as 'RTX 5090', or compute capability",
+        "driver": "version of the host's driver, such as 570.133, or its branch, such as 570",
+        "torch": "release of torch, else the newest of each CUDA version",
+        "variant": "what the image holds beside torch, such as devel",
+        "json": "print the answer as JSON",
+    },
+    example="pick --gpu 'RTX 5090' --driver 570",
+)
+def pick(
+    c: Context,
+    gpu: str,
+    driver: str,
+    torch: str = "",
+    variant: str = "",
+    registry: str = "",
+    json: bool = False,
+) -> None:
+    """Say which image to run on a GPU and a driver, how, and why."""
+    from torch_images.cli import report
+    from torch_images.locks.image_lock import compat_versions
+    from torch_images.publish import ledger
+    from torch_images.publish.pick import answer, find_driver, find_gpu, pick
+
+    config, locks = verb.config(), verb.workspace().locks
+    proofs = ledger.read(verb.ROOT)
+    model = find_gpu(config, gpu)
+    asked = driver.strip()
+    version = find_driver(config, asked)
+    versions = compat_versions(config, locks)
+    suggestions = pick(
+        config,
+        model,
+        version,
+        lambda cuda: versions[cuda.version],
+        torch=torch,
+        variant=variant or config.defaults.variant,
+        namespace=verb.namespace(config, registry),
+        state=lambda spec: ledger.states(config, [spec], proofs, verb.ROOT, locks)[spec],
+    )
+    branch = asked if asked != version else ""
+    choice = answer(model, version, suggestions, branch=branch)
+    print(verb.as_json(choice) if json else report.picked(choice))
+
+
+@verb.verb(
+    positional=["image"],
+    help={"image": "identifier, see `invoke matrix`", "output": "write the context to this folder"},
+    example="render cu130-sm120-torch2.14.1-bookworm-runtime",
+)
+def render(c: Context, image: str, output: str = "") -> None:
+    """Print an image's Dockerfile, or write its whole build context."""
+    from torch_images.build.plan import plan_images
+    from torch_images.build.render import write_context
+    from torch_images.config.matrix import ImageSpec
+
+    config = verb.config()
+    spec = ImageSpec.parse(image, config)
+    [plan] = plan_images(config, [spec], verb.ROOT, verb.workspace().locks)
+    context = plan.context
+    if output:
+        write_context(context, Path(output), keep=True)
+        print(f"wrote {len(context.files)} files to {output}")
+    else:
+        print(context.dockerfile)

@@ -1,0 +1,139 @@
+"""Build what the ledger has no fresh line for, one image after the other, within the disk.
+
+Each line is written as soon as its image is verified, so a run that was stopped goes on where it
+was. Images that this makes are removed once they are proved; layers that the next ones share stay
+until the disk is needed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch_images.build import labels
+from torch_images.build.bake import BuildOptions
+from torch_images.build.diskspace import disk_needed
+from torch_images.build.plan import LockedImage, lock_image
+from torch_images.config.matrix import ImageSpec
+from torch_images.config.types import Config
+from torch_images.errors import LockError, NetworkError, TorchImagesError
+from torch_images.host.cache import Part
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.jobs import Builder
+from torch_images.layers.make import Progress, no_progress
+from torch_images.layers.parent import PARENT_IMAGES
+from torch_images.maintain import gc
+from torch_images.publish import ledger
+from torch_images.publish.pipeline import make
+
+_KEPT_LAYERS = 8_000_000_000  # bytes of layers that stay in the cache where room is made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one image: its new line of the ledger, or None and the error."""
+
+    spec: ImageSpec
+    line: ledger.Proof | None
+    error: TorchImagesError | None = None
+
+
+def to_build(
+    config: Config, specs: Sequence[ImageSpec], workspace: Workspace, today: dt.date
+) -> tuple[ImageSpec, ...]:
+    """The images that have no fresh line; not those that could not be had today already.
+
+    They are ordered so that images with the same libraries follow each other.
+    """
+    proofs = ledger.read(workspace.root)
+    states = ledger.states(config, specs, proofs, workspace.root, workspace.locks)
+    tried = {name for name, p in proofs.items() if p.missing and p.date == today.isoformat()}
+    left = [spec for spec in specs if not states[spec].proved and spec.id not in tried]
+    return tuple(sorted(left, key=lambda s: (s.cuda.version, s.base.name, s.torch, s.source.name)))
+
+
+def build_stale(
+    config: Config,
+    specs: Sequence[ImageSpec],
+    workspace: Workspace,
+    options: BuildOptions,
+    *,
+    engine: Engine,
+    run: Runner,
+    machine: Builder,
+    today: dt.date,
+    progress: Progress = no_progress,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[Outcome]:
+    """Build and verify images, and yield what became of each once the ledger has it.
+
+    An image whose inputs cannot be had gets a line that says so. One that is built and fails gets
+    no line.
+    """
+    before = {tag for image in engine.ours(labels.ID, PARENT_IMAGES) for tag in image.tags}
+    for number, spec in enumerate(specs, 1):
+        say(f"{spec.id}: {number} of {len(specs)}")
+        line: ledger.Proof | None = None
+        problem: TorchImagesError | None = None
+        try:
+            image = lock_image(config, spec, workspace.locks)
+            _make_room(image, workspace, before, engine=engine, run=run, say=say)
+            [made] = make(
+                config, [image], workspace, options, engine=engine, run=run,
+                progress=progress, say=say,
+            )  # fmt: skip
+            line = ledger.proof(made, today.isoformat(), machine)
+            _remove([*made.tags, image.candidate], engine, before)
+        except (LockError, NetworkError) as error:
+            problem, line = (
+                error,
+                ledger.impossible(spec, error.message, today.isoformat(), machine),
+            )
+        except TorchImagesError as error:
+            problem = error
+        if line:
+            ledger.write(workspace.root, {**ledger.read(workspace.root), spec.id: line})
+        yield Outcome(spec=spec, line=line, error=problem)
+
+
+def _make_room(
+    image: LockedImage,
+    workspace: Workspace,
+    before: set[str],
+    *,
+    engine: Engine,
+    run: Runner,
+    say: Callable[[str], None],
+) -> None:
+    """Where the disk is too small for an image: remove what can be made again.
+
+    That is what earlier images started from, layers of the cache that were not used for longest,
+    and BuildKit's cache. Images that were there before the run began stay.
+    """
+    root = engine.local_root()
+    if root is None or shutil.disk_usage(root).free >= disk_needed([image]):
+        return
+    parents = [
+        tag
+        for found in engine.ours(labels.ID, PARENT_IMAGES)
+        if not found.in_use
+        for tag in found.tags
+        if tag.startswith(f"{PARENT_IMAGES}:")
+    ]
+    _remove(parents, engine, before)
+    layers = [i for i in gc.cache(workspace.cache) if i.name.startswith(f"{Part.LAYERS}/")]
+    kept = gc.Limits(age=dt.timedelta(days=365), size=_KEPT_LAYERS)
+    gone = list(gc.remove(gc.surplus(layers, kept, dt.datetime.now(dt.UTC)), engine))
+    run.run(["docker", "buildx", "prune", "--force", "--all"])
+    say(f"made room: {len(parents)} parent images, {len(gone)} layers, and the build cache")
+
+
+def _remove(tags: Sequence[str], engine: Engine, before: set[str]) -> None:
+    """Take tags away that were not there before the run."""
+    for tag in dict.fromkeys(tags):
+        if tag not in before and engine.digest(tag):
+            engine.untag(tag)
