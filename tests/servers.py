@@ -40,7 +40,10 @@ def web_server(files: Mapping[str, bytes], is_remote: str = "") -> Iterator[tupl
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data or b"")))
             self.end_headers()
-            self.wfile.write(data or b"")
+            if self.command != "HEAD":
+                self.wfile.write(data or b"")
+
+        do_HEAD = do_GET  # noqa: N815
 
         def log_message(self, *_: object) -> None:
             """Keep requests out of the output of tests."""

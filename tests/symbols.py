@@ -32,13 +32,13 @@ def symbols_library(
     dynamic = b"".join(struct.pack("<QQ", _NEEDED, place[name]) for name in loads) + bytes(16)
     names = b"\0.dynstr\0.dynsym\0.dynamic\0.shstrtab\0"
     offset, headers, body = 64, [bytes(64)], b""
-    for name, kind, data, link, size in (
+    for section, kind, data, link, size in (
         (b".dynstr", 3, strings, 0, 0),
         (b".dynsym", 11, table, 1, 24),
         (b".dynamic", 6, dynamic, 1, 16),
         (b".shstrtab", 3, names, 0, 0),
     ):
-        at = names.index(name)
+        at = names.index(section)
         headers.append(
             struct.pack("<IIQQQQIIQQ", at, kind, 2, 0, offset, len(data), link, 1, 1, size)
         )

@@ -22,7 +22,7 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 def test_the_table_of_images_is_up_to_date(config: Config, root: Path) -> None:
     """If not: `invoke docs`."""
     text = README.read_text()
-    assert fill(text, tables(config, root / "locks")) == text
+    assert fill(text, tables(config, root, root / "locks")) == text
     assert f"| `torch-cu130` | 13.0 | {T130} |" in text
 
 

@@ -302,7 +302,7 @@ def test_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
         ("sha256: a", "sha256: g", "which is not a SHA-256"),
         ('["9.0", "10.0"]', "[]", "'arches' is empty"),
         ('["9.0", "10.0"]', '["sm_90"]', "is not a compute capability"),
-        ('["torchaudio==2.11.0"]', '["torch==1"]', "torch is set per CUDA version"),
+        ('["torchaudio==2.11.0"]', '["torch==1"]', "which is not acceptable here"),
         ('["torchaudio==2.11.0"]', "[]", "is empty"),
         ("  xformers:", "  ../x:", "is not a name"),
         ("    because: ", "    why: ", "unknown key 'extras."),

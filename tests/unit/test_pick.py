@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions
+from torch_images.publish.ledger import State
 from torch_images.publish.pick import answer, find_driver, find_gpu, pick
 
 COMPAT, MINOR = "uses the compat library", "by minor version compatibility"
@@ -41,6 +42,7 @@ def ask(config: Config, root: Path, gpu: str, driver: str, variant: str = "runti
         lambda cuda: versions[cuda.version],
         variant=variant,
         namespace="ghcr.io/me",
+        state=lambda spec: State(proved=True, words=f"proved: {spec.id}"),
     )
     return answer(found, version, suggestions, branch=driver if driver != version else "")
 

@@ -178,8 +178,8 @@ def answer(
         "why": [
             f"{gpu.name} is compute capability {gpu.capability} ({kind}); {serves}",
             best.reason,
-            f"this image is {best.proof}",
             *([taken] if taken else []),
+            f"this image is {best.proof}",
         ],
         "others": [
             {"image": s.image, "works": s.works, "why": s.reason, "proof": s.proof}
