@@ -1,0 +1,290 @@
+"""The ledger: what its file may hold, when a line proves an image, and building what has none."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.releases import T128, T130
+from tests.unit.fakes import FakeRunner
+from torch_images.build.bake import BuildOptions
+from torch_images.build.build import BuildResult
+from torch_images.build.plan import LockedImage, lock_image, plan_image
+from torch_images.config.matrix import ImageSpec, matrix
+from torch_images.config.types import Config
+from torch_images.errors import (
+    ConfigError,
+    LockError,
+    NetworkError,
+    TorchImagesError,
+    VerifyError,
+)
+from torch_images.host.network import Network
+from torch_images.host.workspace import Workspace
+from torch_images.jobs import Builder
+from torch_images.publish import ledger, stale
+from torch_images.publish.ledger import LEDGER, Proof
+from torch_images.publish.pipeline import Made
+from torch_images.verify.verify import Check, VerifyReport
+
+TODAY = dt.date(2026, 11, 23)
+MACHINE = Builder(cores=2, memory=25_000_000_000)
+RUNTIME = f"cu130-sm120-torch{T130}-bookworm-runtime"
+OLDER = f"cu128-sm120-torch{T128}-bookworm-runtime"
+LINE = Proof(
+    image=RUNTIME,
+    inputs="a" * 64,
+    compat="580.95.05-1",
+    lock="b" * 64,
+    digest="sha256:" + "c" * 64,
+    date="2026-11-23",
+    checks="205",
+    machine="2 processors, 25 GB",
+)
+
+
+def spec(config: Config, name: str = RUNTIME) -> ImageSpec:
+    return ImageSpec.parse(name, config)
+
+
+def made(config: Config, root: Path, name: str = RUNTIME, *, compat: bool = True) -> Made:
+    """An image as the pipeline returns it, with three checks: passed, passed, skipped."""
+    image = lock_image(config, spec(config, name), root / "locks")
+    if not compat:
+        image = replace(image, lock=replace(image.lock, compat=None))
+    plan = plan_image(config, image, root)
+    outcomes = ("passed", "passed", "skipped")
+    checks = tuple(Check(name=f"c{i}", outcome=o, seconds=0) for i, o in enumerate(outcomes))
+    digest = "sha256:" + "d" * 64
+    report = VerifyReport(
+        digest=digest, id=digest, suite="e" * 64, checks=checks, observed={}, seconds=0
+    )
+    result = BuildResult(plan=plan, digest=digest, size=0, seconds=0)
+    return Made(result=result, report=report, tags=("x:1",))
+
+
+def state(config: Config, root: Path, line: Proof) -> ledger.State:
+    one = spec(config, line.image)
+    return ledger.states(config, [one], {line.image: line}, root, root / "locks")[one]
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=300)
+
+
+@given(words=st.lists(texts, min_size=2, max_size=2))
+def test_what_is_written_is_read(tmp_path_factory: Any, words: list[str]) -> None:
+    root = tmp_path_factory.mktemp("ledger")
+    lines = {
+        RUNTIME: LINE,
+        OLDER: replace(LINE, image=OLDER, machine=words[0], missing=words[1]),
+    }
+    ledger.write(root, lines)
+    assert ledger.read(root) == lines
+    assert (root / LEDGER).read_text().splitlines()[1].startswith(OLDER)  # in order
+    assert [path.name for path in (root / LEDGER).parent.iterdir()] == ["ledger.csv"]
+
+
+def test_no_ledger_is_an_empty_one(tmp_path: Path) -> None:
+    assert ledger.read(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("image,inputs", "inputs,image"),
+        (RUNTIME, "../../etc"),
+        (RUNTIME, f"{RUNTIME}\x1b[31m"),
+        ("a" * 64, "A" * 64),
+        ("580.95.05-1", "$(id)"),
+        ("sha256:", "md5:"),
+        ("2026-11-23", "yesterday"),
+        (",205,", ",many,"),
+        (",205,", ",205,,"),
+        (",205,", ",٢,"),
+        ("2 processors", "2\x07processors"),
+        ("2 processors", "x" * 301),
+        ('"2 processors, 25 GB"', '"2 processors'),
+    ],
+)
+def test_a_ledger_that_nobody_wrote_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    ledger.write(tmp_path, {RUNTIME: LINE})
+    path = tmp_path / LEDGER
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError) as caught:
+        ledger.read(tmp_path)
+    assert str(caught.value).startswith(f"{LEDGER}:")
+    assert str(caught.value).endswith("restore it from git")
+    assert str(caught.value).isprintable()
+
+
+def test_two_lines_for_one_image_are_refused(tmp_path: Path) -> None:
+    ledger.write(tmp_path, {RUNTIME: LINE})
+    path = tmp_path / LEDGER
+    path.write_text(path.read_text() + path.read_text().splitlines()[1] + "\n")
+    with pytest.raises(ConfigError, match=r"ledger\.csv:3: not a line"):
+        ledger.read(tmp_path)
+
+
+def test_the_line_of_a_verified_image_proves_it(config: Config, root: Path) -> None:
+    line = ledger.proof(made(config, root), "2026-11-23", MACHINE)
+    assert line is not None
+    assert (line.image, line.checks, line.machine) == (RUNTIME, "2", "2 processors, 25 GB")
+    assert line.digest == "sha256:" + "d" * 64
+    assert state(config, root, line) == ledger.State(proved=True, words="proved on 2026-11-23")
+
+
+def test_another_input_ends_a_proof(config: Config, root: Path) -> None:
+    line = ledger.proof(made(config, root), "2026-11-23", MACHINE)
+    assert line is not None
+    found = state(config, root, replace(line, inputs="0" * 64))
+    assert found == ledger.State(
+        proved=False, words="not proved yet: its inputs changed after 2026-11-23"
+    )
+
+
+def test_a_proof_without_the_compat_library_says_so(config: Config, root: Path) -> None:
+    """As of a machine that cannot reach NVIDIA's packages."""
+    line = ledger.proof(made(config, root, compat=False), "2026-11-23", MACHINE)
+    assert line is not None
+    assert line.compat == ""
+    assert state(config, root, line) == ledger.State(
+        proved=True, words="proved on 2026-11-23, but not with its compat library"
+    )
+
+
+def test_what_could_not_be_had_is_no_proof(config: Config, root: Path) -> None:
+    error = "no answer\n from\x1b host\x7f " + "x" * 400
+    line = ledger.impossible(spec(config), error, "2026-11-23", MACHINE)
+    assert line.missing.startswith("no answer from host xx")
+    assert len(line.missing) == 300
+    found = state(config, root, line)
+    assert not found.proved
+    assert found.words.startswith("not proved yet, tried on 2026-11-23: no answer from host")
+    assert not ledger.states(config, [spec(config)], {}, root, root)[spec(config)].proved
+
+
+def test_what_was_not_verified_or_not_locked_gets_no_line(config: Config, root: Path) -> None:
+    whole = made(config, root)
+    assert whole.report is not None
+    failed = Check(name="x", outcome="failed", seconds=0)
+    bad = replace(whole.report, checks=(*whole.report.checks, failed))
+    plan = whole.result.plan
+    unlocked = replace(plan, lock=replace(plan.lock, base=replace(plan.lock.base, unlocked=True)))
+    assert unlocked.lock.unlocked
+    for other in (
+        replace(whole, report=None),
+        replace(whole, report=bad),
+        replace(whole, result=replace(whole.result, plan=unlocked)),
+    ):
+        assert ledger.proof(other, "2026-11-23", MACHINE) is None
+
+
+class Engine:
+    """An engine without images; it remembers what it was asked to untag."""
+
+    def __init__(self) -> None:
+        self.untagged: list[str] = []
+
+    def ours(self, *_: object) -> list[Any]:
+        return []
+
+    def local_root(self) -> None:
+        return None
+
+    def digest(self, tag: str) -> str:
+        return "sha256:x"
+
+    def untag(self, tag: str) -> None:
+        self.untagged.append(tag)
+
+
+def run_stale(
+    config: Config,
+    root: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    problems: dict[str, TorchImagesError],
+) -> tuple[list[stale.Outcome], Engine]:
+    """Build two images, of which some end in an error; the ledger is below `folder`."""
+
+    def make(_: Config, images: Sequence[LockedImage], *__: Any, **___: Any) -> tuple[Made, ...]:
+        [image] = images
+        if image.spec.id in problems:
+            raise problems[image.spec.id]
+        return (made(config, root, image.spec.id),)
+
+    monkeypatch.setattr(stale, "make", make)
+    engine = Engine()
+    workspace = Workspace(root=folder, cache=folder, network=Network(), locks=root / "locks")
+    done = stale.build_stale(
+        config,
+        [spec(config, OLDER), spec(config)],
+        workspace,
+        BuildOptions(),
+        engine=engine,  # type: ignore[arg-type]
+        run=FakeRunner(),
+        machine=MACHINE,
+        today=TODAY,
+    )
+    return list(done), engine
+
+
+@pytest.mark.parametrize("error", [LockError("no wheel"), NetworkError("no answer")])
+def test_one_that_cannot_be_had_gets_a_line_and_the_next_is_built(
+    config: Config,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: TorchImagesError,
+) -> None:
+    done, engine = run_stale(config, root, tmp_path, monkeypatch, {OLDER: error})
+    lines = ledger.read(tmp_path)
+    assert [one.line for one in done] == [lines[OLDER], lines[RUNTIME]]
+    assert lines[OLDER].missing == error.message
+    assert lines[RUNTIME].missing == ""
+    assert engine.untagged == ["x:1", f"torch-images-candidate:{RUNTIME}"]
+
+
+def test_one_that_fails_gets_no_line(
+    config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = VerifyError("3 checks failed")
+    done, _ = run_stale(config, root, tmp_path, monkeypatch, {OLDER: error})
+    assert [(one.error, one.line is None) for one in done] == [(error, True), (None, False)]
+    assert list(ledger.read(tmp_path)) == [RUNTIME]
+
+
+def test_only_what_has_no_fresh_line_is_built(config: Config, root: Path, tmp_path: Path) -> None:
+    """What could not be had today is not tried again today, but is tomorrow."""
+    (tmp_path / "docker").symlink_to(root / "docker")
+    (tmp_path / "scripts").symlink_to(root / "scripts")
+    specs = [s for s in matrix(config) if s.id in (RUNTIME, OLDER)]
+    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
+
+    def left(day: dt.date) -> list[str]:
+        return [one.id for one in stale.to_build(config, specs, workspace, day)]
+
+    assert left(TODAY) == [OLDER, RUNTIME]
+    proved = ledger.proof(made(config, root), "2026-11-23", MACHINE)
+    assert proved is not None
+    tried = ledger.impossible(spec(config, OLDER), "no answer", "2026-11-23", MACHINE)
+    ledger.write(tmp_path, {RUNTIME: proved, OLDER: tried})
+    assert left(TODAY) == []
+    assert left(TODAY + dt.timedelta(days=1)) == [OLDER]
+    ledger.write(tmp_path, {RUNTIME: replace(proved, inputs="0" * 64), OLDER: tried})
+    assert left(TODAY) == [RUNTIME]
+
+
+def test_the_ledger_of_the_project_names_its_images(config: Config, root: Path) -> None:
+    """A line of an image that images.yaml has dropped is of no use to anybody."""
+    for name in ledger.read(root):
+        assert spec(config, name).id == name
