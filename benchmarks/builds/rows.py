@@ -6,14 +6,15 @@ A row gives what it measured, by name: seconds, bytes, or both of `measure.Measu
 from __future__ import annotations
 
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from benchmarks.builds.lab import Lab
 from benchmarks.builds.measure import measuring
 from tests.releases import T128, T130
+from torch_images.config.parse import load_config
 
 Figures = dict[str, float]
 Row = Callable[[Lab], Figures]
@@ -73,26 +74,27 @@ def variant(lab: Lab) -> Figures:
     return {"our seconds": seconds, "our bytes": added, "whole bytes": sum(ours.values())}
 
 
-def patch(lab: Lab) -> Figures:
-    """From torch 2.9.0 to 2.9.1 for CUDA 12.8: what users pull who have the older image.
+def release(lab: Lab) -> Figures:
+    """From each release of torch for CUDA 13.0 to the next: what users pull who have the older one.
 
-    The plain image has one layer, which is another one.
+    A plain image has the base's layer and one of all wheels, which is another one. It is built for
+    the newest release only.
     """
-    file = lab.project / "images.yaml"
-    before, found = file.read_text(), []
-    try:
-        for release in ("2.9.0", "2.9.1"):
-            file.write_text(before.replace("2.10.0", release))
-            lab.invoke("lock", "--select", f"wheel-cu128-torch{T128}-py311")
-            [image] = lab.build("--cuda", "12.8", "--arch", "12.0")
-            found.append(lab.layers(image["digest"]))
-        plain = lab.packed(lab.build_plain(LOCKS[1]))
-    finally:
-        for changed in ("images.yaml", "locks"):
-            subprocess.run(["git", "checkout", "--quiet", changed], cwd=lab.project, check=True)
-    older, newer = found
-    pulled = sum(size for digest, size in newer.items() if digest not in older)
-    return {"our bytes": pulled, "plain bytes": plain, "whole bytes": sum(newer.values())}
+    config = load_config(lab.project / "images.yaml")
+    releases = next(cuda.torch for cuda in config.cudas if cuda.version == "13.0")
+    images = {}
+    for torch in releases:
+        [image] = lab.build(*RUNTIME, "--torch", torch)
+        images[torch] = lab.layers(image["digest"])
+    figures: Figures = {}
+    for older, newer in pairwise(releases):
+        pulled = {k: size for k, size in images[newer].items() if k not in images[older]}
+        figures[f"our {older} to {newer}, bytes"] = sum(pulled.values())
+        figures[f"whole {newer}, bytes"] = sum(images[newer].values())
+    plain = lab.engine.digest(lab.build_plain(LOCKS[0]))
+    assert plain
+    _, *wheels = lab.layers(plain).values()
+    return figures | {f"plain {releases[-2]} to {releases[-1]}, bytes": sum(wheels)}
 
 
 def pruned(lab: Lab) -> Figures:
@@ -122,7 +124,7 @@ ROWS: dict[str, Row] = {
     "variant": variant,
     "commands": commands,
     "both": both,
-    "patch": patch,
+    "release": release,
 }
 
 

@@ -21,7 +21,7 @@ FIGURES = {
         {"our seconds": 20.0, "plain seconds": 80.0, "our bytes": 3e9},
     ],
     "commands": [{"list seconds": 0.4}],
-    "patch": [],
+    "release": [],
 }
 
 
