@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.support import SELECT, Built, invoke, quiet
-from tests.releases import T130
+from tests.releases import T128, T130
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
@@ -20,12 +20,13 @@ from torch_images.locks.wheels import read_wheels
 from torch_images.verify.identify import identify
 
 CUDA = {"cu130": "13.0", "cu128": "12.8"}
+TORCH = {"cu130": T130, "cu128": T128}
 PRINT = "import torch; print(torch.__version__, torch.version.cuda)"
 
 
 def locked(locks: Path, cuda: str) -> dict[str, str]:
     """What is in the plain image of a CUDA version: wheels and Debian packages, with versions."""
-    wheels = read_wheels(locks / f"wheel-{cuda}-py311.txt").wheels
+    wheels = read_wheels(locks / f"wheel-{cuda}-torch{TORCH[cuda]}-py311.txt").wheels
     debs = read_debs(locks / "base-bookworm.txt").versions()
     return {**debs, **{wheel.name: wheel.version for wheel in wheels}}
 

@@ -184,7 +184,7 @@ def compiling_project(
     text = re.sub(r"wheels: \[build, .*\]", f"wheels: [{', '.join(ASKED)}]", text)
     (folder / "images.yaml").write_text(text)
     published = [
-        make_wheel(scratch, "torch", "2.11.0"),
+        make_wheel(scratch, "torch", F130),
         _triton_wheel(scratch, tools),
     ]
     config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
@@ -192,7 +192,7 @@ def compiling_project(
     plain = read_wheels(folder / f"locks/wheel-cu130-torch{F130}-py311.txt")
     kept = [w for w in plain.wheels if w.name == "nvidia-cuda-runtime"]
     plain = dataclasses.replace(
-        plain, request=("torch==2.11.0",), wheels=(*kept, *(w.locked for w in published))
+        plain, request=(f"torch=={F130}",), wheels=(*kept, *(w.locked for w in published))
     )
     (folder / f"locks/wheel-cu130-torch{F130}-py311.txt").write_text(format_wheels(plain))
     build = read_wheels(folder / f"locks/build-fork-cu130-torch{F130}-py311.txt")

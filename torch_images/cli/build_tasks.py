@@ -225,6 +225,9 @@ def _build_stale(
     verb.require_clone("build --stale")
     workspace, today = verb.workspace(), dt.datetime.now(dt.UTC).date()
     left = to_build(config, specs, workspace, today)
+    if not left:
+        print("nothing to build: each image has a proof, or could not be had today")
+        return
     if dry_run:
         print("\n".join(f"would build {spec.id}" for spec in left))
         return
