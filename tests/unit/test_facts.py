@@ -369,3 +369,25 @@ def test_the_versions_of_a_lock_go_with_those_beside_it(tmp_path: Path) -> None:
         assert versions() == {"lib": "2.0"}
         assert versions(beside=("kit",)) == {"lib": "1.0"}
         assert versions(before={"lib": dt.date(2026, 1, 2)}) == {"lib": "1.0"}
+
+
+def test_extras_for_other_releases_say_for_which(
+    tmp_path: Path, releases: list[tuple[StandIn, str]]
+) -> None:
+    """The message of uv is a proof of many lines."""
+    for version, torch_ in (("1.0", "2.13.0"), ("2.0", "2.14.0")):
+        other = compiled(tmp_path, "other", version, b"", f"torch=={torch_}")
+        releases.append((other, "2026-09-03"))
+    [fit] = facts(tmp_path, releases, "2.14.1", extra("e", "other")).facts.fits
+    assert fit == Fit(extra="e", wheels=(), reason="they require torch 2.13.0, 2.14.0")
+
+
+def test_an_extra_that_cannot_be_had_for_another_reason_says_it(
+    tmp_path: Path, releases: list[tuple[StandIn, str]]
+) -> None:
+    other = compiled(tmp_path, "other", "1.0", b"", "nothing-like-it")
+    [fit] = facts(
+        tmp_path, [*releases, (other, "2026-09-03")], "2.14.1", extra("e", "other")
+    ).facts.fits
+    assert fit.wheels == ()
+    assert "nothing-like-it" in fit.reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import importlib.util
 import json
+import re
 import tempfile
 import zipfile
 from collections import Counter
@@ -31,6 +32,8 @@ from torch_images.locks.facts import FactsLock
 from torch_images.locks.wheels import LockedWheel, WheelLock, resolve
 from torch_images.project import project_root
 
+# What uv says of a requirement that no other one can go with.
+_PIN = re.compile(r"depends on torch==([0-9]+(?:\.[0-9]+)*)")
 # Libraries with code for GPUs, which must agree on the architectures.
 _GPU_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 
@@ -117,7 +120,7 @@ class _Finder:
             try:
                 chosen = self._resolve(extra, before)
             except LockError as error:
-                reason = reason or error.message
+                reason = reason or _why(error.message, self.plain.versions()["torch"])
                 continue
             verdicts = [self._judge(wheel) for wheel in chosen]
             bad = [text for fits, text in verdicts if not fits]
@@ -260,6 +263,17 @@ def _first(days: dict[str, dt.date], minor: tuple[int, ...], *, later: bool) -> 
         ),
         default=None,
     )
+
+
+def _why(message: str, torch: str) -> str:
+    """Why no set of wheels exists, from uv's message, which is a proof of many lines.
+
+    Where the releases of an extra require other releases of torch, those are the reason.
+    """
+    pins = {word.rstrip(".") for word in _PIN.findall(message)}
+    if pins and torch not in pins:
+        return f"they require torch {', '.join(sorted(pins, key=Version))}"
+    return message
 
 
 def _said(texts: Iterable[str]) -> str:
