@@ -51,7 +51,7 @@ INVOKED = [
 
 
 def test_there_is_something_to_test() -> None:
-    assert [path.stem for path in WORKFLOWS] == ["ci", "nightly", "release", "weekly"]
+    assert [path.stem for path in WORKFLOWS] == ["ci", "nightly", "prove", "release", "weekly"]
     assert len(INVOKED) > 8
 
 
@@ -110,6 +110,7 @@ def test_rights_are_given_to_jobs_alone(path: Path) -> None:
             <= {
                 "release": {"packages", "id-token", "attestations"},
                 "nightly": {"contents", "pull-requests", "actions"},
+                "prove": {"contents", "pull-requests", "actions"},
                 "ci": set(),
                 "weekly": set(),
             }[path.stem]
@@ -132,13 +133,14 @@ def test_only_the_step_that_needs_a_token_gets_one(path: Path) -> None:
         assert not SECRET.search(step.get("run", ""))
 
 
-def test_the_nightly_pull_request_is_checked() -> None:
+@pytest.mark.parametrize("name", ["nightly", "prove"])
+def test_a_pull_request_is_checked(name: str) -> None:
     """What GITHUB_TOKEN pushes or opens starts no workflow, except by a dispatch."""
     assert "workflow_dispatch" in read(GITHUB / "workflows" / "ci.yml")["on"]
-    nightly = GITHUB / "workflows" / "nightly.yml"
-    [job] = read(nightly)["jobs"].values()
+    workflow = GITHUB / "workflows" / f"{name}.yml"
+    [job] = read(workflow)["jobs"].values()
     assert job["permissions"]["actions"] == "write"
-    said = [line for step in steps(nightly) for line in lines(step.get("run", ""))]
+    said = [line for step in steps(workflow) for line in lines(step.get("run", ""))]
     dispatch = said.index('gh workflow run ci.yml --ref "$BRANCH"')
     assert dispatch > said.index('git push --force origin "$BRANCH"')
 
@@ -193,6 +195,8 @@ def test_scripts_pass_shellcheck(path: Path, tmp_path: Path) -> None:
 
 
 def test_releases_are_locked_and_have_compat() -> None:
-    [build] = [line for _, line in INVOKED if " build " in line]
-    assert "--locked" in build
-    assert "--compat required" in build
+    builds = {name: line for name, line in INVOKED if " build " in line}
+    assert sorted(builds) == ["prove.yml", "release.yml"]
+    for build in builds.values():
+        assert "--locked" in build
+        assert "--compat required" in build
