@@ -8,6 +8,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 PACKED = PACKAGE / "project"  # only a wheel has it
+# Which images were really built, below the project's folder. No image is made from it.
+LEDGER = Path("docs", "ledger.csv")
 
 
 def project_root() -> Path:

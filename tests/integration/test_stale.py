@@ -11,6 +11,7 @@ import pytest
 from tests.integration.support import Built, invoke
 from tests.releases import T130
 from torch_images.host.engine import Engine
+from torch_images.project import LEDGER
 from torch_images.publish import ledger
 
 IMAGE = f"cu130-sm80-torch{T130}-bookworm-runtime"
@@ -22,7 +23,7 @@ def test_stale_images_are_built_once(
 ) -> None:
     """In a copy of the project, whose ledger is empty. The layers are those of another image."""
     folder = project()
-    (folder / ledger.LEDGER).unlink(missing_ok=True)
+    (folder / LEDGER).unlink(missing_ok=True)
     stale = ("build", "--stale", "--select", IMAGE)
     done = invoke(*stale, cwd=folder)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -342,6 +342,23 @@ def test_revision_says_when_files_differ(tmp_path: Path) -> None:
     assert revision(tmp_path, FakeRunner({f"{where} rev-parse": (128, "")})) is None
 
 
+def test_a_new_line_of_the_ledger_is_no_other_revision(tmp_path: Path) -> None:
+    """So a run of `build --stale` makes all its images from one revision."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@localhost"]
+    ledger, other = tmp_path / "docs" / "ledger.csv", tmp_path / "images.yaml"
+    ledger.parent.mkdir()
+    for file in (ledger, other):
+        file.write_text("a")
+    for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "--message", "x")):
+        Runner().run([*git, *words])
+    ledger.write_text("b")
+    clean = revision(tmp_path, Runner())
+    assert clean
+    assert len(clean) == 40
+    other.write_text("b")
+    assert revision(tmp_path, Runner()) == f"{clean}-dirty"
+
+
 def test_the_cache_follows_the_environment() -> None:
     assert default_cache({"TORCH_IMAGES_CACHE": "/c"}) == Path("/c")
     assert default_cache({"XDG_CACHE_HOME": "/x"}) == Path("/x/torch-images")

@@ -29,8 +29,9 @@ from torch_images.errors import (
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder
+from torch_images.project import LEDGER
 from torch_images.publish import ledger, stale
-from torch_images.publish.ledger import LEDGER, Proof
+from torch_images.publish.ledger import Proof
 from torch_images.publish.pipeline import Made
 from torch_images.verify.verify import Check, VerifyReport
 

@@ -36,6 +36,7 @@ from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, no_progress
 from torch_images.locks.sources import LockedTree
+from torch_images.project import LEDGER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,14 +257,18 @@ def write_bake(
 
 
 def revision(root: Path, run: Runner) -> str | None:
-    """The commit that `root` is at, with "-dirty" when files differ from it; None without git."""
+    """The commit that `root` is at, with "-dirty" when files differ from it; None without git.
+
+    The ledger does not count: it changes after each image that `build --stale` makes.
+    """
     if not (root / ".git").exists() or not shutil.which("git"):
         return None
     env = git.environment()
     head = run.run(["git", "-C", str(root), "rev-parse", "--verify", "HEAD"], env=env, check=False)
     if head.code:
         return None
-    status = run.run(["git", "-C", str(root), "status", "--porcelain"], env=env, check=False)
+    changed = ["git", "-C", str(root), "status", "--porcelain", "--", ".", f":(exclude){LEDGER}"]
+    status = run.run(changed, env=env, check=False)
     return head.output.strip() + ("-dirty" if status.output.strip() else "")
 
 

@@ -21,9 +21,9 @@ from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError, shown
 from torch_images.jobs import Builder
+from torch_images.project import LEDGER
 from torch_images.publish.pipeline import Made
 
-LEDGER = Path("docs", "ledger.csv")
 _LARGEST = 4 << 20  # bytes; a line has some 400
 _TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,300}")
 _FIELDS = {
