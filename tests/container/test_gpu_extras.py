@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from tests.container.gpu import close, needs
+from tests.container.test_vllm import MODEL
 
 pytestmark = pytest.mark.gpu
 
@@ -124,3 +126,24 @@ def test_cutlass_dsl_kernel(tmp_path: Path) -> None:
         [sys.executable, tmp_path / "double.py"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_vllm_generates(tmp_path: Path) -> None:
+    """A small model with random weights: the engine starts, and gives as many tokens as asked."""
+    pytest.importorskip("vllm", reason="no vLLM here")
+    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    code = (
+        "import sys; from vllm import LLM, SamplingParams\n"
+        "if __name__ == '__main__':\n"
+        "    model = LLM(sys.argv[1], load_format='dummy', skip_tokenizer_init=True,\n"
+        "                max_model_len=128, gpu_memory_utilization=0.2)\n"
+        "    wanted = SamplingParams(max_tokens=8, ignore_eos=True, detokenize=False)\n"
+        "    [answer] = model.generate([{'prompt_token_ids': [1, 2, 3]}], wanted)\n"
+        "    print(len(answer.outputs[0].token_ids))\n"
+    )
+    program = tmp_path / "generate.py"
+    program.write_text(code)
+    command = [sys.executable, str(program), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == "8"

@@ -1,0 +1,81 @@
+"""vLLM, as far as it can be seen without a GPU: its command, its arguments, a model's configuration."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.container.test_extras import environment, skip_without
+
+# A model of vLLM's smallest kind, as a file config.json of Hugging Face's describes one.
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "max_position_embeddings": 256,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 512,
+}
+CONFIGURE = """
+import json, sys
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.models import ModelRegistry
+args = EngineArgs(model=sys.argv[1], skip_tokenizer_init=True, max_model_len=128, dtype="bfloat16")
+found = args.create_model_config()
+print(json.dumps({
+    "length": found.max_model_len,
+    "dtype": str(found.dtype),
+    "layers": found.hf_config.num_hidden_layers,
+    "heads": found.hf_config.num_key_value_heads,
+    "registered": "LlamaForCausalLM" in ModelRegistry.get_supported_archs(),
+}))
+"""
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a program beside stand-ins for the driver's libraries, without a network."""
+    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    return subprocess.run(
+        words, capture_output=True, text=True, check=False, env={**environment(), **offline}
+    )
+
+
+def test_the_server_lists_its_arguments(expected: dict[str, Any]) -> None:
+    skip_without(expected, "vllm")
+    done = run("vllm", "serve", "--help=all")
+    assert done.returncode == 0, done.stderr[-2000:]
+    for option in ("--tensor-parallel-size", "--gpu-memory-utilization", "--max-model-len"):
+        assert option in done.stdout
+
+
+def test_it_reads_a_models_configuration(expected: dict[str, Any], tmp_path: Path) -> None:
+    skip_without(expected, "vllm")
+    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    done = run(sys.executable, "-c", CONFIGURE, str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "length": 128,
+        "dtype": "torch.bfloat16",
+        "layers": 2,
+        "heads": 2,
+        "registered": True,
+    }
+
+
+def test_an_argument_that_makes_no_sense_is_refused(
+    expected: dict[str, Any], tmp_path: Path
+) -> None:
+    """More positions than the model has."""
+    skip_without(expected, "vllm")
+    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    wrong = CONFIGURE.replace("max_model_len=128", "max_model_len=4096")
+    done = run(sys.executable, "-c", wrong, str(tmp_path))
+    assert done.returncode != 0
+    assert "max_model_len" in done.stderr
