@@ -1,9 +1,10 @@
 """Compare installed files with the RECORDs of wheels, dpkg's checksums, and Python sources.
 
 The image's own Python runs this file as `python3 -I -c SOURCE QUESTION`, so it may import only the
-standard library. QUESTION is a JSON object with three lists: `sites`, folders with *.dist-info;
-`packages`, names of Debian packages; `bytecode`, folders with Python files. The answer, printed as
-JSON, has the lists `wheels`, `debs` and `bytecode`: one line for each problem.
+standard library. QUESTION is a JSON object with four lists: `sites`, folders with *.dist-info;
+`changed`, files whose RECORD is known to be wrong, as "SHA-256 BYTES PATH" with the path below a
+site; `packages`, names of Debian packages; `bytecode`, folders with Python files. The answer,
+printed as JSON, has the lists `wheels`, `debs` and `bytecode`: one line for each problem.
 """
 
 from __future__ import annotations
@@ -197,6 +198,11 @@ def answer(question: Mapping[str, list[str]], root: Path = Path("/")) -> dict[st
     for site in question["sites"]:
         found, wrong = wheels(Path(site))
         problems += wrong
+        for line in question["changed"]:
+            digest, size, name = line.split(" ", 2)
+            path = os.path.normpath(Path(site, name))
+            if path in found:
+                found[path] = {Claim("sha256", digest, int(size))}
         for path, said in found.items():
             claims.setdefault(path, set()).update(said)
     packaged, unclaimed = debs(root, question["packages"])

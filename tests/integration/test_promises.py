@@ -170,7 +170,11 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
 ) -> None:
     """The 12.8 image, taken for a 13.0 image that serves a chip it has no code for."""
     thor = Architecture(capability=Capability(11, 0), family="Blackwell", gpus=("Jetson Thor",))
-    wider = dataclasses.replace(config, architectures=(*config.architectures, thor))
+    # As if somebody had found that its wheel has code for it.
+    facts = (dataclasses.replace(f, arches=(*f.arches, thor.capability)) for f in config.facts)
+    wider = dataclasses.replace(
+        config, architectures=(*config.architectures, thor), facts=tuple(facts)
+    )
     [wrong] = plan_images(
         wider, [choose(wider, cuda="13.0", arch="11.0")], workspace.root, workspace.locks
     )

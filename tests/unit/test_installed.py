@@ -237,7 +237,8 @@ def test_it_answers_as_a_program(site: Path, root: Path) -> None:
     cached = Path(importlib.util.cache_from_source(str(site / "tool/core.py")))
     cached.parent.mkdir(exist_ok=True)
     cached.write_bytes(b"")
-    question = json.dumps({"sites": [str(site)], "packages": [], "bytecode": [str(site)]})
+    lists = {"sites": [str(site)], "changed": [], "packages": [], "bytecode": [str(site)]}
+    question = json.dumps(lists)
     done = subprocess.run(
         [sys.executable, "-I", "-c", program, question], capture_output=True, check=True
     )
@@ -246,3 +247,19 @@ def test_it_answers_as_a_program(site: Path, root: Path) -> None:
         "debs": [],
         "bytecode": [f"{cached} is not marked as unchecked bytecode of this Python"],
     }
+
+
+def test_a_file_whose_record_is_known_to_be_wrong(site: Path, root: Path) -> None:
+    """Its publisher changed it later. It must then be the file that is known, and no other."""
+    later = b"VALUE = 3\n"
+
+    def problems(content: bytes, name: str = "tool/core.py") -> list[str]:
+        (site / "tool/core.py").write_bytes(content)
+        known = f"{hashlib.sha256(later).hexdigest()} {len(later)} {name}"
+        question = {"sites": [str(site)], "changed": [known], "packages": [], "bytecode": []}
+        return installed.answer(question, root)["wheels"]
+
+    before = (site / "tool/core.py").read_bytes()
+    assert problems(later) == []
+    assert problems(before) == [f"{site}/tool/core.py has other content"]
+    assert problems(before, "tool/nobody-has-this.py") == []
