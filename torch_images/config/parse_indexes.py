@@ -32,8 +32,9 @@ def load_releases(fields: Record, value: Value) -> tuple[tuple[str, ...], tuple[
         index = _index(member)
         if index.url in (other.url for other in indexes):
             raise member.error(f"the index {index.url} is listed twice", "join its entries")
+        held = [Version(version) for version in found]
         for version in index.torch:
-            if version in found:
+            if Version(version) in held:
                 problem = f"torch {version} is listed twice for one CUDA version"
                 raise member.error(problem, "leave it with the one index that has it")
         indexes.append(index)

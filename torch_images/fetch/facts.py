@@ -24,9 +24,9 @@ from torch_images.config.indexes import origin
 from torch_images.config.lock_requests import LockRequest
 from torch_images.config.release import Facts, Fit
 from torch_images.errors import LockError
-from torch_images.fetch.lanes import resolve
 from torch_images.fetch.needs import Needs, exports, read_needs
 from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.resolve import resolve
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import FactsLock

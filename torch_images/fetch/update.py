@@ -13,8 +13,8 @@ from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.download import holders
 from torch_images.fetch.facts import find_facts
-from torch_images.fetch.lanes import resolve
 from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.resolve import resolve
 from torch_images.fetch.toolchain import resolve_sources, resolve_toolkit
 from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb, read_debs

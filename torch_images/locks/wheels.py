@@ -77,10 +77,10 @@ class LockedWheel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lane:
+class OtherIndex:
     """An index beside the main one, as uv is told of it.
 
-    `settings`: variables of uv's, and what they are set to: see fetch/lanes.py.
+    `settings`: variables of uv's, and what they are set to: see fetch/resolve.py.
     """
 
     index: Index
@@ -217,7 +217,7 @@ def resolve(
     beside: tuple[str, ...] = (),
     before: Mapping[str, dt.date] | None = None,
     alone: bool = False,
-    lane: Lane | None = None,
+    other: OtherIndex | None = None,
 ) -> WheelLock:
     """Resolve requirements, and what they require, to one wheel each. uv decides which.
 
@@ -225,7 +225,7 @@ def resolve(
     "3.11". `constraints`, such as "numpy==2.3.5", fix the version of a package if it is needed.
     Versions also go with the requirements `beside`, which are not part of the lock. `before` has
     days (UTC) by name of a package; files that the index got then or later are left out. With
-    `alone`, what the wheels themselves require is left out. `lane` is the index of the release of
+    `alone`, what the wheels themselves require is left out. `other` is the index of the release of
     torch, None for the main one. `name` and `date` are those of the lock. Raises NetworkError if an
     index cannot be reached, and LockError if there is no solution or an index gives no SHA-256.
     """
@@ -241,7 +241,7 @@ def resolve(
             run=run,
             constraints=constraints,
             before=before,
-            lane=lane,
+            other=other,
         )
         constraints = (*constraints, *(f"{w.name}=={w.version}" for w in wider.wheels))
     with tempfile.TemporaryDirectory() as folder:
@@ -255,7 +255,7 @@ def resolve(
             command += ["--exclude-newer-package", f"{package}={day.isoformat()}T00:00:00Z"]
         command += ["--no-deps"] if alone else []
         try:
-            env = network.for_uv() | dict(lane.settings if lane else ())
+            env = network.for_uv() | dict(other.settings if other else ())
             run.run(command, env=env, stdin="\n".join(requirements))
         except CommandError as error:
             raise _resolve_error(error.output) from None
@@ -271,7 +271,7 @@ def resolve(
             filename=_filename(wheel["url"]),
             size=size,
             sha256=wheel["hashes"]["sha256"],
-            index=origin(canonicalize_name(package["name"]), lane.index if lane else None),
+            index=origin(canonicalize_name(package["name"]), other.index if other else None),
         )
         for package, wheel, size in zip(packages, chosen, sizes, strict=True)
     ]

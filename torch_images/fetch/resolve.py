@@ -1,10 +1,10 @@
 """Resolve wheels where a release of torch is in an index beside the main one.
 
 uv asks that index for nothing but the packages that it is named for: it gets a folder with copies
-of their pages, as an index that comes first, and never learns where the index itself is. uv takes a
-package from the first index that has it (https://docs.astral.sh/uv/concepts/indexes), so the main
-index is not asked for these packages, nor the other one for any else. Afterwards each wheel is
-looked for where it should have come from, whatever uv did.
+of their pages, as an index that comes first. uv takes a package from the first index that has it
+(https://docs.astral.sh/uv/concepts/indexes), so the main index is not asked for these packages, nor
+the other one for any else. Afterwards each wheel is looked for where it should have come from,
+whatever uv did.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from torch_images.config.indexes import Index
 from torch_images.errors import LockError, NetworkError
@@ -26,7 +25,7 @@ from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks import wheels
-from torch_images.locks.wheels import MAIN, Lane, LockedWheel, WheelLock
+from torch_images.locks.wheels import MAIN, LockedWheel, OtherIndex, WheelLock
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
@@ -69,15 +68,17 @@ def resolve(
         folder = Path(scratch)
         write_pages(index, asked, folder)
         try:
-            lock = attempt(lane=Lane(index=index, settings=(("UV_INDEX", folder.as_uri()),)))
-        except LockError:
-            # With both indexes open for all packages, the main one first, it may show which one
-            # is missing. What comes of that is never locked.
+            lock = attempt(other=OtherIndex(index=index, settings=(("UV_INDEX", folder.as_uri()),)))
+        except LockError as error:
+            problem: LockError | None = None
+            # With the index open for what the main one has not, it may show which name is missing.
+            # What comes of that is never locked.
             with contextlib.suppress(LockError, NetworkError):
-                shown = attempt(lane=Lane(index=index, settings=_open(index, folder, network)))
-                if problem := unnamed(_missing(shown, asked), index, asked):
-                    raise problem from None
-            raise
+                shown = attempt(
+                    other=OtherIndex(index=index, settings=_open(index, folder, network))
+                )
+                problem = unnamed(_missing(shown, asked), index, asked)
+            raise (problem or error) from None
         check_origin(lock, index, asked)
         return lock
 
@@ -90,11 +91,12 @@ def write_pages(index: Index, asked: PackageIndex, folder: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         pages = pool.map(lambda name: asked.files(name, index.url), index.packages)
     for name, files in zip(index.packages, pages, strict=True):
-        lines = [_link(file) for file in files if urlsplit(file.url).scheme in ("http", "https")]
+        lines = [_link(file) for file in files if file.url.startswith(("http://", "https://"))]
         if lines:
             (folder / name).mkdir()
             text = f"<!DOCTYPE html><html><body>{'<br>'.join(lines)}</body></html>"
-            (folder / name / "index.html").write_text(text, encoding="utf-8")
+            data = text.encode(errors="xmlcharrefreplace")  # JSON can have half a character
+            (folder / name / "index.html").write_bytes(data)
 
 
 def check_origin(lock: WheelLock, index: Index, asked: PackageIndex) -> None:
