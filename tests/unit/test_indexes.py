@@ -47,7 +47,7 @@ from torch_images.fetch.apt import Resolver
 from torch_images.fetch.facts import find_facts
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.resolve import check_origin, resolve, write_pages
-from torch_images.fetch.update import check
+from torch_images.fetch.update import check, resolve_input
 from torch_images.host.loopback import serving
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
@@ -106,9 +106,9 @@ def test_releases_of_all_indexes_are_one_list(nightly: Config) -> None:
 
 
 def test_releases_in_between_are_put_in_order(yaml_file: Write) -> None:
-    config = load_config(yaml_file(beside(entry(torch="[2.10.0, 2.13.1, 2.14.0rc1]"))))
+    config = load_config(yaml_file(beside(entry(torch="[2.9.1, 2.13.1, 2.14.0rc1]"))))
     [cuda] = [cuda for cuda in config.cudas if cuda.version == "13.0"]
-    assert cuda.torch == ("2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.13.1", "2.14.0rc1", "2.14.1")
+    assert cuda.torch == ("2.9.1", "2.11.0", "2.12.1", "2.13.0", "2.13.1", "2.14.0rc1", "2.14.1")
 
 
 @pytest.mark.parametrize("main", ["", "    torch: []\n"])
@@ -505,6 +505,56 @@ def test_a_version_that_only_the_index_has_is_refused_by_name(both: Indexes) -> 
     )
     held = both.resolve(both.index("torch", "triton", "lib"), "torch==2.15.1", "needy")
     assert {w.name: w.version for w in held.wheels}["lib"] == "2.0"
+
+
+def test_what_other_locks_add_is_resolved_in_the_same_way(both: Indexes, tmp_path: Path) -> None:
+    """The plain image's versions go with CUDA's compiler, and a variant's with the plain image's."""
+    index = both.index("torch", "triton", "torchvision", "idle")
+    resolver = Resolver(root=tmp_path, network=both.network, run=Runner())
+    plain = LockRequest(
+        name="plain",
+        request=("torch==2.15.1",),
+        python="3.11",
+        beside=("idle",),  # which only the index has
+        index=index,
+    )
+    held = resolve_input(plain, tmp_path, resolver, tmp_path)
+    assert isinstance(held, WheelLock)
+    assert held.versions() == {"lib": "1.0", "torch": "2.15.1+cu130", "triton": "3.7"}
+    update(tmp_path / "plain.txt", held)
+    more = LockRequest(
+        name="more",
+        request=("torch==2.15.1", "torchvision"),
+        python="3.11",
+        within="plain",
+        index=index,
+    )
+    wider = resolve_input(more, tmp_path, resolver, tmp_path)
+    assert isinstance(wider, WheelLock)
+    assert set(wider.wheels) - set(held.wheels) == {
+        w for w in wider.wheels if (w.name, w.index) == ("torchvision", index.url)
+    }
+    probe = Probe(
+        cuda=Cuda(version="13.0", driver="", floor="", targets=(), torch=("2.15.1",)),
+        torch="2.15.1",
+        extras=(),
+    )
+    for item in (more, replace(more, probe=probe)):
+        both.asked["other"].clear()
+        with pytest.raises(LockError, match=r"^locks/plain\.txt: torch comes from http://"):
+            resolve_input(replace(item, index=None), tmp_path, resolver, tmp_path)
+        assert not both.asked["other"]
+
+
+def test_days_are_those_of_the_index_that_is_asked(make: Callable[..., StandIn]) -> None:
+    made = make("torch", "1")
+    with (
+        web_server(dated([(made, "2026-01-01")])) as (main, _),
+        web_server(dated([(made, "2026-02-02")])) as (other, _),
+        PackageIndex(Network(index=f"{main}/simple")) as asked,
+    ):
+        assert asked.days("torch") == {"1": dt.date(2026, 1, 1)}
+        assert asked.days("torch", f"{other}/simple") == {"1": dt.date(2026, 2, 2)}
 
 
 def test_what_no_index_has_is_said_as_ever(both: Indexes) -> None:

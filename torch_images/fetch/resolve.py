@@ -121,8 +121,7 @@ def unnamed(missing: Iterable[LockedWheel], index: Index, asked: PackageIndex) -
     `missing` are wheels that are not where they should come from. None if no index has them.
     """
     for wheel in missing:
-        files = asked.files(wheel.name, index.url) if not wheel.index else ()
-        if any(_same(file, wheel) for file in files):
+        if any(_same(file, wheel) for file in asked.files(wheel.name, index.url)):
             return LockError(
                 f"{wheel.name} {wheel.version} is in {index.url} only, which is not named for it",
                 f"if that is meant, name {wheel.name} under `packages` of this index",
@@ -139,7 +138,7 @@ def _missing(lock: WheelLock, asked: PackageIndex) -> tuple[LockedWheel, ...]:
 
 
 def _same(file: DistributionPackage, wheel: LockedWheel) -> bool:
-    return file.filename == wheel.filename and file.digests.get("sha256") == wheel.sha256
+    return file.digests.get("sha256") == wheel.sha256
 
 
 def _open(index: Index, folder: Path, network: Network) -> tuple[tuple[str, str], ...]:
