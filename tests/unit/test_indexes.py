@@ -539,6 +539,8 @@ def test_what_other_locks_add_is_resolved_in_the_same_way(both: Indexes, tmp_pat
         torch="2.15.1",
         extras=(),
     )
+    with pytest.raises(LockError, match=r"^torch's libtorch_cuda\.so cannot be read"):  # it was had
+        resolve_input(replace(more, probe=probe), tmp_path, resolver, tmp_path)
     for item in (more, replace(more, probe=probe)):
         both.asked["other"].clear()
         with pytest.raises(LockError, match=r"^locks/plain\.txt: torch comes from http://"):
