@@ -37,6 +37,7 @@ def wheels(draw: st.DrawFn) -> LockedWheel:
         filename=f"{name.replace('-', '_')}-{version}-{tag}.whl",
         size=draw(st.integers(0, 10**10)),
         sha256=draw(st.from_regex(r"[0-9a-f]{64}", fullmatch=True)),
+        index=draw(st.sampled_from(["", "https://index.example/whl/cu128", "http://127.0.0.1:1"])),
     )
 
 

@@ -31,7 +31,7 @@ from torch_images.layers.plan import layer_plans, wheel_groups
 from torch_images.locks.debs import DebLock
 from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.sources import SourceLock
-from torch_images.locks.wheels import WheelLock
+from torch_images.locks.wheels import WheelLock, requirements_text
 from torch_images.project import PACKAGE
 
 ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
@@ -90,7 +90,7 @@ def render(
     others += [(more.name, more) for more in lock.unpacked]
     for name, more in others:
         if more:
-            text = "".join(f"{wheel.line}\n" for wheel in more.wheels)
+            text = requirements_text(more.wheels)
             files.append(ContextFile(path=f"wheels/{name}.txt", data=text.encode()))
     for name, text in lock.texts().items():
         files.append(ContextFile(path=f"lock/{name}", data=text.encode()))

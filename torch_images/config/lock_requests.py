@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from torch_images.config.extras import Extra
+from torch_images.config.indexes import Index
 from torch_images.config.matrix import ImageSpec, matrix
 from torch_images.config.types import AXES, Base, Compat, Config, Cuda, Source
 from torch_images.errors import UsageError, suggest
@@ -54,6 +55,7 @@ class LockRequest:
         those that `replaces` names. "" for none.
     `beside`: requirements that other locks add; the versions here are those that go with them.
     `alone`: whether to leave out what the wheels themselves require.
+    `index`: the index of the release of torch among them; None for the main one.
     """
 
     name: str
@@ -70,6 +72,7 @@ class LockRequest:
     replaces: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     alone: bool = False
+    index: Index | None = None
 
     @property
     def by_apt(self) -> bool:
@@ -93,6 +96,7 @@ def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
         request=_request((f"torch=={spec.release.version}", *config.packages)),
         python=python,
         beside=_toolkit(spec.cuda),
+        index=spec.cuda.index(spec.release.version),
     )
 
 
@@ -118,6 +122,7 @@ def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
         python=python,
         probe=Probe(cuda=cuda, torch=torch, extras=tuple(extras[name] for name in sorted(extras))),
         within=wheel_input(config, spec).name,
+        index=cuda.index(torch),
     )
 
 

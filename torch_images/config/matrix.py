@@ -187,8 +187,9 @@ def choose(
 
     "+PTX" at its end asks for PTX for the newest, too, which only a compiled source can have.
     `torch` is a release, or a minor version that stands for its newest release; the default is the
-    newest release that the image is built with. Raises UsageError for a value that is unknown, a
-    pair that is impossible and an image that is excluded, with the reason.
+    newest release that the image is built with. Neither means a pre-release. Raises UsageError for
+    a value that is unknown, a pair that is impossible and an image that is excluded, with the
+    reason.
     """
     defaults = config.defaults
     cuda_ = _named("cuda", config.cudas, cuda or defaults.cuda)
@@ -255,8 +256,16 @@ def _releases(
         raise UsageError(
             f"source {source.name} is not compiled for CUDA {cuda.version}", f"it is for {able}"
         )
-    if not torch:
+    stable = tuple(release for release in known if not release.prerelease)
+    if source.compiled and not torch:
         return known
+    if not torch and not stable:
+        raise UsageError(
+            f"CUDA {cuda.version} has pre-releases of torch only",
+            f"ask for one with --torch {known[0].version}",
+        )
+    if not torch:
+        return stable
     if source.compiled:
         assert source.torch
         if torch == source.torch.version:
@@ -265,7 +274,8 @@ def _releases(
             f"source {source.name} compiles torch {source.torch.version}, not {shown(torch)}",
             "leave --torch out, or take --source wheel",
         )
-    meant = tuple(r for r in known if r.version == torch or r.version.startswith(f"{torch}."))
+    meant = tuple(r for r in known if r.version == torch)
+    meant += tuple(r for r in stable if r.version.startswith(f"{torch}."))
     if not meant:
         others = [c.version for c in config.cudas if torch in c.torch]
         hint = f"CUDA {' or '.join(others)} has it" if others else ""

@@ -6,18 +6,16 @@ import math
 import re
 from pathlib import Path
 
-from packaging.version import Version
-
 from torch_images.config.parse_fields import (
     BRANCH,
     NAME,
     capability,
     entry_name,
     packages,
-    release,
     requirements,
     url,
 )
+from torch_images.config.parse_indexes import load_releases
 from torch_images.config.parse_names import check_names
 from torch_images.config.parse_pods import load_pods
 from torch_images.config.parse_removals import load_removals
@@ -107,8 +105,8 @@ def _cuda(key: str, value: Value) -> Cuda:
     if not _CUDA.fullmatch(key):
         raise value.error(f"'{key}' is not a CUDA version like 12.8 or 13.0")
     fields = value.record(
-        ("driver", "floor", "targets", "torch"),
-        ("toolkit", "release", "archives", "nvcc-flags", "compat"),
+        ("driver", "floor", "targets"),
+        ("torch", "indexes", "toolkit", "release", "archives", "nvcc-flags", "compat"),
     )
     if ("release" in fields) != ("archives" in fields):
         raise value.error(f"CUDA {key} must give both release and archives, or neither")
@@ -125,12 +123,14 @@ def _cuda(key: str, value: Value) -> Cuda:
         )
     if "nvcc-flags" in fields:
         fields["nvcc-flags"].matching(_NVCC_FLAGS, "a row of flags like -compress-mode=size")
+    torch, indexes = load_releases(fields, value)
     return Cuda(
         version=key,
         driver=driver,
         floor=floor,
         targets=tuple(capability(v, v.text()) for v in fields["targets"].filled().scalars()),
-        torch=_releases(fields["torch"]),
+        torch=torch,
+        indexes=indexes,
         toolkit=tuple(
             v.matching(_PART_OF_TOOLKIT, "a part of cuda-toolkit like nvcc")
             for v in (fields["toolkit"].scalars() if "toolkit" in fields else ())
@@ -146,15 +146,6 @@ def _cuda(key: str, value: Value) -> Cuda:
             for v in (fields["archives"].scalars() if "archives" in fields else ())
         ),
     )
-
-
-def _releases(value: Value) -> tuple[str, ...]:
-    """Releases of torch, the oldest first. Raises ConfigError unless the file has that order."""
-    releases = [release(v) for v in value.filled().scalars()]
-    for v, before, text in zip(value.items()[1:], releases, releases[1:], strict=False):
-        if Version(text) <= Version(before):
-            raise v.wrong(f"does not come after {before}", "list the oldest release first")
-    return tuple(releases)
 
 
 def _compat(value: Value) -> Compat:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from packaging.version import Version
+
 from torch_images.arch import Capability
 
 
@@ -53,6 +55,11 @@ class Release:
 
     version: str
     facts: Facts | None = None
+
+    @property
+    def prerelease(self) -> bool:
+        """Whether it is a night's build or another pre-release, which nobody gets unasked."""
+        return Version(self.version).is_prerelease
 
     def lacks(self, arch: Capability) -> str | None:
         """Why it cannot run on an architecture, as a message; None if it can, or is not known."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch_images.arch import Capability
 from torch_images.config.extras import Extra, Variant
+from torch_images.config.indexes import Index
 from torch_images.config.release import Facts, Release
 
 AXES = ("cuda", "torch", "arch", "source", "base", "variant")
@@ -48,6 +49,7 @@ class Cuda:
     `floor`: the oldest driver branch that runs it by minor version compatibility, such as "580".
     `targets`: what its compiler can produce code for.
     `torch`: the releases of torch whose published wheels are for it, the oldest first.
+    `indexes`: the package indexes that have those of them that the main one lacks.
     `toolkit`: the parts of its compiler, such as "nvcc": extras of the package cuda-toolkit, whose
         version torch requires; () if no wheels have it.
     `release`, `archives`: then NVIDIA's release, such as "12.8.1", and the names of its archives
@@ -61,6 +63,7 @@ class Cuda:
     floor: str
     targets: tuple[Capability, ...]
     torch: tuple[str, ...]
+    indexes: tuple[Index, ...] = ()
     toolkit: tuple[str, ...] = ()
     release: str = ""
     archives: tuple[str, ...] = ()
@@ -81,6 +84,10 @@ class Cuda:
     def repository(self) -> str:
         """The name of its images without registry and tag, such as "torch-cu130"."""
         return f"torch-{self.short}"
+
+    def index(self, torch: str) -> Index | None:
+        """The index that has a release of torch; None for the main one."""
+        return next((index for index in self.indexes if torch in index.torch), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,15 +21,17 @@ from packaging.version import Version
 from torch_images import fatbin
 from torch_images.arch import Capability, widespread
 from torch_images.config.extras import Extra
+from torch_images.config.indexes import origin
 from torch_images.config.lock_requests import LockRequest
 from torch_images.config.release import Facts, Fit
 from torch_images.errors import LockError
 from torch_images.fetch.needs import Needs, exports, read_needs
 from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.resolve import resolve
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import FactsLock
-from torch_images.locks.wheels import LockedWheel, WheelLock, resolve
+from torch_images.locks.wheels import LockedWheel, WheelLock
 from torch_images.project import project_root
 
 # What uv says of a requirement that no other one can go with.
@@ -72,6 +74,13 @@ def find_facts(
             f"locks/{plain.name}.txt has no torch {item.probe.torch}",
             f"run `invoke lock --select {plain.name}`",
         )
+    built_for = Version(wheel.version).local
+    if built_for not in (None, item.probe.cuda.short):
+        raise LockError(
+            f"locks/{plain.name}.txt has torch {wheel.version}, which is not for CUDA "
+            f"{item.probe.cuda.version}",
+            "name an index in images.yaml that has wheels for this CUDA version only",
+        )
     cache.mkdir(parents=True, exist_ok=True)
     with (
         PackageIndex(network) as index,
@@ -79,7 +88,8 @@ def find_facts(
     ):
         folder = Path(scratch, "torch")
         _unpack(index.fetch(wheel, Path(scratch)), folder)
-        days = index.days("torch")
+        # An index without dates has, beside nightly builds, the releases of the main one's days.
+        days = index.days("torch", wheel.index) or index.days("torch")
         minor = Version(item.probe.torch).release[:2]
         torch = _Torch(
             since=_first(days, minor, later=False),
@@ -138,11 +148,13 @@ class _Finder:
         assert self.item.probe
         wanted = dict(extra.wheels)[self.item.probe.cuda.version]
         names = [str(canonicalize_name(Requirement(word).name)) for word in wanted]
-        days = dict.fromkeys(names, before) if before else {}
+        # What the release's own index has was compiled for it, and need not have a date.
+        dated = [name for name in names if not origin(name, self.item.index)]
+        days = dict.fromkeys(dated, before) if before else {}
         if not extra.in_step:
             lock = self._lock(extra, wanted, days)
         else:
-            days = dict.fromkeys(names[:1], before) if before else {}
+            days = {name: day for name, day in days.items() if name == names[0]}
             first = self._lock(extra, wanted[:1], days).versions()[names[0]]
             minor = ".".join(map(str, Version(first).release[:2]))
             lock = self._lock(
@@ -161,6 +173,7 @@ class _Finder:
             run=self.run,
             constraints=tuple(kept),
             before=before,
+            index=self.item.index,
         )
 
     def _judge(self, wheel: LockedWheel) -> tuple[bool, str]:
@@ -188,8 +201,9 @@ class _Finder:
     def _by_day(self, wheel: LockedWheel, needs: Needs) -> tuple[bool, str]:
         """Whether a wheel that uses torch's C++ came between its minor release and the next."""
         assert self.item.probe
-        name, minor = f"{wheel.name} {wheel.version}", self.item.probe.torch.rpartition(".")[0]
-        day = self.index.days(wheel.name).get(wheel.version)
+        name = f"{wheel.name} {wheel.version}"
+        minor = ".".join(self.item.probe.torch.split(".")[:2])
+        day = self.index.days(wheel.name, wheel.index).get(wheel.version)
         if not day or not self.torch.since:
             return False, f"the index does not say when it got {name}, which uses torch's C++"
         if day < self.torch.since:

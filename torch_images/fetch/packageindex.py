@@ -1,11 +1,13 @@
-"""The package index: look a locked wheel up, and fetch it.
+"""Package indexes: look a locked wheel up, and fetch it.
 
-pypi-simple reads the index (PEP 503, PEP 691). host/network.py says which index is asked.
+pypi-simple reads an index (PEP 503, PEP 691). A wheel is looked for in the index that its lock
+names. host/network.py says which one is the main index, where all others are looked for.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -19,7 +21,7 @@ from torch_images.locks import grammar
 from torch_images.locks.wheels import LockedWheel
 
 if TYPE_CHECKING:
-    from pypi_simple import DistributionPackage
+    from pypi_simple import DistributionPackage, PyPISimple
 
 _WAYS = (
     "check network and proxy (HTTPS_PROXY), certificates (SSL_CERT_FILE) and mirror "
@@ -27,17 +29,19 @@ _WAYS = (
 )
 
 
+_OTHER_WAYS = "check network and proxy (HTTPS_PROXY), and certificates (SSL_CERT_FILE)"
+
+
 class PackageIndex:
-    """A package index. Several threads may ask it at once."""
+    """The package indexes. Several threads may ask them at once.
+
+    Each has a session of its own: what one is told, such as a password, no other one learns.
+    """
 
     def __init__(self, network: Network) -> None:
-        # Not above: it takes long to import, and most runs find all layers made.
-        from pypi_simple import PYPI_SIMPLE_ENDPOINT, PyPISimple
-
         self._network = network
-        session = requests.Session()
-        session.verify = network.verify
-        self._index = PyPISimple(network.index or PYPI_SIMPLE_ENDPOINT, session=session)
+        self._lock = threading.Lock()
+        self._clients: dict[str, PyPISimple] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -48,63 +52,90 @@ class PackageIndex:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._index.__exit__(kind, value, traceback)
+        for client in self._clients.values():
+            client.__exit__(kind, value, traceback)
+
+    def _client(self, index: str) -> PyPISimple:
+        """The client for an index; "" for the main one."""
+        # Not above: it takes long to import, and most runs find all layers made.
+        from pypi_simple import PYPI_SIMPLE_ENDPOINT, PyPISimple
+
+        with self._lock:
+            if index not in self._clients:
+                session = requests.Session()
+                session.verify = self._network.verify
+                url = index or self._network.index or PYPI_SIMPLE_ENDPOINT
+                self._clients[index] = PyPISimple(url, session=session)
+            return self._clients[index]
 
     def find(self, wheel: LockedWheel) -> DistributionPackage | None:
-        """The index's entry with the file name of a locked wheel; None if it has none.
+        """The entry with the file name of a locked wheel, in its index; None if it has none.
 
         Raises NetworkError, also for a page that cannot be understood.
         """
-        files = self._files(wheel.name)
+        files = self.files(wheel.name, wheel.index)
         return next((f for f in files if f.filename == wheel.filename), None)
 
-    def days(self, name: str) -> dict[str, dt.date]:
-        """The day (UTC) on which the index got the first file of each version (PEP 700).
+    def days(self, name: str, index: str = "") -> dict[str, dt.date]:
+        """The day (UTC) on which an index got the first file of each version (PEP 700).
 
         Versions without a date are left out. Raises NetworkError as `find` does.
         """
         days: dict[str, dt.date] = {}
-        for file in self._files(name):
+        for file in self.files(name, index):
             if file.version and file.upload_time and grammar.is_version(file.version):
                 day = file.upload_time.astimezone(dt.UTC).date()
                 days[file.version] = min(day, days.get(file.version, day))
         return days
 
-    def _files(self, name: str) -> tuple[DistributionPackage, ...]:
-        """The files that the index has of a project; () if it does not know the project."""
+    def files(self, name: str, index: str = "") -> tuple[DistributionPackage, ...]:
+        """The files that an index has of a project; () if it does not know the project.
+
+        `index` is its URL, "" for the main one. Raises NetworkError as `find` does.
+        """
         from pypi_simple import NoSuchProjectError, UnsupportedRepoVersionError
 
         try:
-            return tuple(self._index.get_project_page(name).packages)
+            return tuple(self._client(index).get_project_page(name).packages)
         except NoSuchProjectError:
             return ()
         except requests.JSONDecodeError as error:
-            raise _malformed(name, error) from None
+            raise _malformed(name, index, error) from None
         except requests.RequestException as error:
             raise NetworkError(
-                f"the package index could not be asked: {cause(error)}", _WAYS
+                f"{_called(index)} could not be asked: {cause(error)}",
+                _OTHER_WAYS if index else _WAYS,
             ) from None
         except (
             *(UnsupportedRepoVersionError, ValueError, LookupError, TypeError),
             *(AttributeError, AssertionError, RecursionError),
         ) as error:
-            raise _malformed(name, error) from None
+            raise _malformed(name, index, error) from None
 
     def fetch(self, wheel: LockedWheel, folder: Path) -> Path:
         """Put a wheel into a folder, under its own name.
 
-        Raises LockError if the index has no such file or another one, NetworkError, DiskError.
+        Raises LockError if its index has no such file or another one, NetworkError, DiskError.
         """
         file, path = self.find(wheel), folder / wheel.filename
         if not file or not fetch_url(file.url, path, wheel, self._network):
             raise LockError(
-                f"a locked wheel is not in the package index ({wheel.filename})",
-                "run `invoke lock`, or name an index that has it in UV_DEFAULT_INDEX",
+                f"a locked wheel is not in {_called(wheel.index)} ({wheel.filename})",
+                "run `invoke lock`"
+                + ("" if wheel.index else ", or name an index that has it in UV_DEFAULT_INDEX"),
             )
         return path
 
 
-def _malformed(name: str, error: Exception) -> NetworkError:
-    """The error for a page of the index that cannot be understood."""
+def _called(index: str) -> str:
+    """An index as messages call it; the URL of the main one may have a password."""
+    return f"the index {index}" if index else "the package index"
+
+
+def _malformed(name: str, index: str, error: Exception) -> NetworkError:
+    """The error for a page of an index that cannot be understood."""
     said = shown(" ".join(str(error).split())) or type(error).__name__
-    return NetworkError(f"the package index's page of {name} cannot be understood: {said}", _WAYS)
+    return NetworkError(
+        f"{_called(index)}'s page of {name} cannot be understood: {said}",
+        _OTHER_WAYS if index else _WAYS,
+    )

@@ -14,13 +14,14 @@ from torch_images.fetch.apt import Resolver
 from torch_images.fetch.download import holders
 from torch_images.fetch.facts import find_facts
 from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.resolve import resolve
 from torch_images.fetch.toolchain import resolve_sources, resolve_toolkit
 from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb, read_debs
 from torch_images.locks.facts import FactsLock, read_facts
 from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.sources import SourceLock, locked_trees, read_sources
-from torch_images.locks.wheels import WheelLock, read_wheels, resolve
+from torch_images.locks.wheels import WheelLock, read_wheels
 
 UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
 
@@ -71,7 +72,7 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
             date=today,
         )
     if item.probe:
-        plain = read_wheels(folder / f"{item.within}.txt")
+        plain = read_wheels(folder / f"{item.within}.txt", item.index)
         return find_facts(
             item, plain, network=resolver.network, run=resolver.run, cache=cache, date=today
         )
@@ -86,6 +87,7 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
             constraints=tuple(_kept(item, folder)),
             beside=item.beside,
             alone=item.alone,
+            index=item.index,
         )
     image = f"{item.image}@{resolver.digest(item.image)}" if item.image else ""
     return resolver.resolve(item.name, item.base, image, today)
@@ -104,7 +106,7 @@ def check(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> t
         assert isinstance(found, FactsLock)
         return tuple(_facts(item.name, held_facts, found))
     if item.base is None and item.compat is None:
-        wheels = read_wheels(item.path(folder))
+        wheels = read_wheels(item.path(folder), item.index)
         try:
             fresh = resolve_input(item, folder, resolver, cache)
         except LockError:  # what is asked for cannot be had any more; the index says what is gone
@@ -129,7 +131,7 @@ def require(findings: Iterable[Finding]) -> None:
 def _kept(item: LockRequest, folder: Path) -> Iterable[str]:
     """The versions that a lock takes over from lock `item.within`, such as "numpy==2.3.5"."""
     if item.within:
-        for wheel in read_wheels(folder / f"{item.within}.txt").wheels:
+        for wheel in read_wheels(folder / f"{item.within}.txt", item.index).wheels:
             if wheel.name not in item.replaces:
                 yield f"{wheel.name}=={wheel.version}"
 

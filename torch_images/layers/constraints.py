@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from torch_images.config.indexes import origin
 from torch_images.config.matrix import ImageSpec
 from torch_images.locks.image_lock import ImageLock
 
@@ -21,6 +22,10 @@ _HEADER = """\
 # To install others, set those variables to nothing: PIP_CONSTRAINT= pip install ...
 """
 _COMPANIONS = ", and the releases\n# of other packages that are compiled for this torch"
+_ELSEWHERE = """\
+# Another index has {names}:
+# pip install --extra-index-url {url} ...
+"""
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.+!]+)")
 
 
@@ -29,6 +34,9 @@ def constraints(spec: ImageSpec, lock: ImageLock) -> str:
     others = companions(spec)
     held = {**others, **installed(lock)}
     header = _HEADER.format(variables=" ".join(VARIABLES), more=_COMPANIONS if others else "")
+    index = spec.cuda.index(spec.release.version)
+    if index and (names := [name for name in sorted(held) if origin(name, index)]):
+        header += _ELSEWHERE.format(names=", ".join(names), url=index.url)
     return header + "".join(f"{name}=={version}\n" for name, version in sorted(held.items()))
 
 

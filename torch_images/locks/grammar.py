@@ -25,7 +25,9 @@ from torch_images.errors import LockError, shown
 _WRITTEN = "# Written by `invoke lock`; do not edit."
 _HEADER = re.compile(r"# (?P<key>[a-z]+): (?P<value>[!-~]+(?: [!-~]+)*)")
 # 15 digits are a petabyte. More would be no size, and Python refuses to read very long numbers.
-_ABOUT = re.compile(r"# (?P<size>[0-9]{1,15}|\?) bytes, (?P<where>[!-~]+)")
+_ABOUT = re.compile(
+    r"# (?P<size>[0-9]{1,15}|\?) bytes, (?P<where>[!-~]+)(?: from (?P<origin>[!-~]+))?"
+)
 _LINE = re.compile(r"[!-~]+(?: [!-~]+)*")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _OLDEST = dt.date(1980, 1, 1)  # an archive of wheels can hold no earlier one
@@ -40,28 +42,32 @@ class Entry:
     `size`: bytes of the file; 0 if unknown, which is written as "?".
     `where`: what the file is: a file name, a path below an archive's root, or a URL.
     `line`: the line that pins it, such as "numpy==2.3.5 --hash=sha256:...".
+    `origin`: the URL of the index that has it; "" for where such inputs usually are.
     """
 
     size: int
     where: str
     line: str
+    origin: str = ""
 
 
 def compose(header: Mapping[str, str], entries: Iterable[Entry]) -> str:
     """The text of a lock file. Keys of the header whose value is "" are left out."""
     lines = [_WRITTEN, *(f"# {key}: {value}" for key, value in header.items() if value)]
     for entry in entries:
-        lines += [f"# {entry.size or '?'} bytes, {entry.where}", entry.line]
+        origin = f" from {entry.origin}" if entry.origin else ""
+        lines += [f"# {entry.size or '?'} bytes, {entry.where}{origin}", entry.line]
     return "\n".join(lines) + "\n"
 
 
 def parse(
-    text: str, name: str, keys: Collection[str] | None = None
+    text: str, name: str, keys: Collection[str] | None = None, *, origins: bool = False
 ) -> tuple[dict[str, str], list[Entry]]:
     """Header and entries of a lock file; `name` is the file's, without suffix.
 
-    `keys` are those that the header may have, None for any. Raises LockError, with file and line,
-    for any line that `compose` does not write, for another key, and for a header without a date.
+    `keys` are those that the header may have, None for any; `origins` says whether an entry may
+    name its index. Raises LockError, with file and line, for any line that `compose` does not
+    write, for another key, and for a header without a date.
     """
     header: dict[str, str] = {}
     entries: list[Entry] = []
@@ -72,9 +78,9 @@ def parse(
             if line.startswith("#") or not _LINE.fullmatch(line):
                 raise damaged(name, "a size is followed by no locked input", number - 1)
             size = 0 if about["size"] == "?" else int(about["size"])
-            entries.append(Entry(size, about["where"], line))
+            entries.append(Entry(size, about["where"], line, about["origin"] or ""))
             about = None
-        elif match := _ABOUT.fullmatch(line):
+        elif (match := _ABOUT.fullmatch(line)) and (origins or not match["origin"]):
             about = match
         elif (match := _HEADER.fullmatch(line)) and not entries:
             key = match["key"]

@@ -298,7 +298,8 @@ def _same_facts(lock: FactsLock, path: Path) -> bool:
 
 def read_date(path: Path) -> dt.date:
     """The date of a lock file of any kind. Raises LockError if it is missing or damaged."""
-    return dt.date.fromisoformat(grammar.parse(grammar.read(path), path.stem)[0]["date"])
+    header, _ = grammar.parse(grammar.read(path), path.stem, origins=True)
+    return dt.date.fromisoformat(header["date"])
 
 
 def _format(lock: AnyLock, date: dt.date) -> str:
@@ -402,7 +403,7 @@ def _torch(lock: WheelLock) -> str:
 
 
 def _read(item: LockRequest, folder: Path) -> WheelLock:
-    lock = read_wheels(item.path(folder))
+    lock = read_wheels(item.path(folder), item.index)
     _check(item, lock.request)
     return lock
 

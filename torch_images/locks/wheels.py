@@ -1,7 +1,8 @@
 """Locks of wheels: each wheel that a build may use, with its version, file name, size and hash.
 
 Such a lock is also a requirements file, which `uv pip install --require-hashes` reads unchanged.
-The comment above each requirement has the wheel's size and file name.
+The comment above each requirement has the wheel's size and file name, and the URL of its index if
+that is not the main one (config/indexes.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 import re
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,14 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from torch_images.errors import CommandError, LockError, NetworkError
+from torch_images.config.indexes import Index, is_index, origin
+from torch_images.errors import CommandError, LockError, NetworkError, shown
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks import grammar
+
+# How messages call the index that UV_DEFAULT_INDEX names, whose URL may have a password.
+MAIN = "the main index"
 
 # The oldest glibc of the bases, bookworm's.
 GLIBC = (2, 36)
@@ -50,6 +55,7 @@ class LockedWheel:
     `filename`: without a folder, such as "triton-3.6.0-cp311-cp311-linux_x86_64.whl".
     `size`: bytes of that file; 0 if unknown.
     `sha256`: of that file, 64 hexadecimal digits.
+    `index`: the URL of the index that has it; "" for the main one.
     """
 
     name: str
@@ -57,6 +63,7 @@ class LockedWheel:
     filename: str
     size: int
     sha256: str
+    index: str = ""
 
     @property
     def of_cuda(self) -> bool:
@@ -67,6 +74,17 @@ class LockedWheel:
     def line(self) -> str:
         """The requirement, as `uv pip install --require-hashes` reads it."""
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherIndex:
+    """An index beside the main one, as uv is told of it.
+
+    `settings`: variables of uv's, and what they are set to: see fetch/resolve.py.
+    """
+
+    index: Index
+    settings: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +127,29 @@ def format_wheels(lock: WheelLock) -> str:
         "request": " ".join(sorted(lock.request)),
     }
     return grammar.compose(
-        header, (grammar.Entry(w.size, w.filename, w.line) for w in sorted(lock.wheels))
+        header, (grammar.Entry(w.size, w.filename, w.line, w.index) for w in sorted(lock.wheels))
     )
+
+
+def requirements_text(wheels: Iterable[LockedWheel]) -> str:
+    """What `uv pip install --require-hashes` reads to install wheels of any index.
+
+    The page of a project of another index is a page of links. uv takes from it what has the hash,
+    and asks the main index for all else.
+    """
+    wheels = tuple(wheels)
+    pages = sorted({f"{wheel.index}/{wheel.name}/" for wheel in wheels if wheel.index})
+    lines = [*(f"--find-links {page}" for page in pages), *(wheel.line for wheel in wheels)]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def parse_wheels(text: str, name: str) -> WheelLock:
     """The lock that a text holds; `name` is the file's, without suffix.
 
-    Raises LockError, with file and line, for anything that `format_wheels` does not write.
+    Raises LockError, with file and line, for anything that `format_wheels` does not write. Which
+    index a wheel may come from is not checked here, but by `check_origins`.
     """
-    header, entries = grammar.parse(text, name, ("date", "python", "request"))
+    header, entries = grammar.parse(text, name, ("date", "python", "request"), origins=True)
     python = header.get("python", "")
     if not _PYTHON.fullmatch(python):
         raise grammar.damaged(name, "the header lacks the version of Python")
@@ -129,6 +160,9 @@ def parse_wheels(text: str, name: str) -> WheelLock:
             raise grammar.unreadable(name, entry.line)
         if problem := _unfit(entry.where, match["name"], match["version"], python):
             raise grammar.damaged(name, problem)
+        if entry.origin and not is_index(entry.origin):
+            problem = f"{match['name']} comes from {shown(entry.origin)}, which is not an index"
+            raise grammar.damaged(name, problem)
         wheels.append(
             LockedWheel(
                 name=match["name"],
@@ -136,6 +170,7 @@ def parse_wheels(text: str, name: str) -> WheelLock:
                 filename=entry.where,
                 size=entry.size,
                 sha256=match["sha256"],
+                index=entry.origin,
             )
         )
     grammar.check_once((wheel.name for wheel in wheels), name)
@@ -148,9 +183,26 @@ def parse_wheels(text: str, name: str) -> WheelLock:
     )
 
 
-def read_wheels(path: Path) -> WheelLock:
-    """The lock in a file. Raises LockError if the file is missing or damaged."""
-    return parse_wheels(grammar.read(path), path.stem)
+def read_wheels(path: Path, index: Index | None = None) -> WheelLock:
+    """The lock in a file; `index` is that of its release of torch, None for the main one.
+
+    Raises LockError if the file is missing or damaged, and as `check_origins` does.
+    """
+    lock = parse_wheels(grammar.read(path), path.stem)
+    check_origins(lock, index)
+    return lock
+
+
+def check_origins(lock: WheelLock, index: Index | None) -> None:
+    """Raise LockError unless each wheel comes from the index that images.yaml says for its name."""
+    for wheel in lock.wheels:
+        expected = origin(wheel.name, index)
+        if wheel.index != expected:
+            raise grammar.damaged(
+                lock.name,
+                f"{wheel.name} comes from {shown(wheel.index) or MAIN}, images.yaml says "
+                f"{expected or MAIN}",
+            )
 
 
 def resolve(
@@ -165,6 +217,7 @@ def resolve(
     beside: tuple[str, ...] = (),
     before: Mapping[str, dt.date] | None = None,
     alone: bool = False,
+    other: OtherIndex | None = None,
 ) -> WheelLock:
     """Resolve requirements, and what they require, to one wheel each. uv decides which.
 
@@ -172,9 +225,9 @@ def resolve(
     "3.11". `constraints`, such as "numpy==2.3.5", fix the version of a package if it is needed.
     Versions also go with the requirements `beside`, which are not part of the lock. `before` has
     days (UTC) by name of a package; files that the index got then or later are left out. With
-    `alone`, what the wheels themselves require is left out. `name` and `date` are those of the
-    lock. Raises NetworkError if the index cannot be reached, and LockError if there is no solution
-    or the index gives no SHA-256.
+    `alone`, what the wheels themselves require is left out. `other` is the index of the release of
+    torch, None for the main one. `name` and `date` are those of the lock. Raises NetworkError if an
+    index cannot be reached, and LockError if there is no solution or an index gives no SHA-256.
     """
     import uv
 
@@ -188,6 +241,7 @@ def resolve(
             run=run,
             constraints=constraints,
             before=before,
+            other=other,
         )
         constraints = (*constraints, *(f"{w.name}=={w.version}" for w in wider.wheels))
     with tempfile.TemporaryDirectory() as folder:
@@ -201,7 +255,8 @@ def resolve(
             command += ["--exclude-newer-package", f"{package}={day.isoformat()}T00:00:00Z"]
         command += ["--no-deps"] if alone else []
         try:
-            run.run(command, env=network.for_uv(), stdin="\n".join(requirements))
+            env = network.for_uv() | dict(other.settings if other else ())
+            run.run(command, env=env, stdin="\n".join(requirements))
         except CommandError as error:
             raise _resolve_error(error.output) from None
         document = tomllib.loads(target.read_text(encoding="utf-8"))
@@ -216,6 +271,7 @@ def resolve(
             filename=_filename(wheel["url"]),
             size=size,
             sha256=wheel["hashes"]["sha256"],
+            index=origin(canonicalize_name(package["name"]), other.index if other else None),
         )
         for package, wheel, size in zip(packages, chosen, sizes, strict=True)
     ]

@@ -93,8 +93,9 @@ def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     """The floating tags of a complete image.
 
     A tag with a minor version of torch is for its newest release, one without for the newest
-    release that this image is built with. "latest" is what `invoke build --cuda VERSION` builds
-    with nothing else asked for.
+    release that this image is built with. Neither ever names a pre-release, such as a night's
+    build: that has the tag with its whole version only. "latest" is what
+    `invoke build --cuda VERSION` builds with nothing else asked for.
     """
     name = short(config, spec)
     minor = ".".join(spec.torch.split(".")[:2])
@@ -110,16 +111,24 @@ def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
 
 
 def _newest(config: Config, spec: ImageSpec, prefix: str) -> str:
-    """The newest torch, of those whose version begins with a text, that such an image has."""
+    """The newest torch, of those whose version begins with a text, that such an image has.
+
+    Pre-releases do not count; "" if there are no others.
+    """
     if spec.source.compiled:
         return spec.torch
     return next(
-        release.version
-        for release in releases(config, spec.cuda, spec.source, spec.base)
-        if release.version.startswith(prefix)
-        and all(
-            refusal(config, replace(spec, release=release), a) is None for a in spec.architectures
-        )
+        (
+            release.version
+            for release in releases(config, spec.cuda, spec.source, spec.base)
+            if release.version.startswith(prefix)
+            and not release.prerelease
+            and all(
+                refusal(config, replace(spec, release=release), a) is None
+                for a in spec.architectures
+            )
+        ),
+        "",
     )
 
 
