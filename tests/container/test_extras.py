@@ -45,10 +45,11 @@ LINKED = ("fbgemm_gpu", "vllm")  # packages whose libraries link those of the dr
 
 
 @functools.cache
-def environment() -> dict[str, str]:
+def environment(answers: str = "") -> dict[str, str]:
     """An environment in which packages that link the driver's libraries can be imported.
 
-    Without a driver, stub libraries provide the functions that LINKED needs. Each call returns 999.
+    Without a driver, stub libraries provide the functions that LINKED needs. Each call returns 999,
+    but for those of `answers`, functions in C that the stub of NVML gets.
     """
     specs = [spec for name in LINKED if (spec := importlib.util.find_spec(name))]
     places = [Path(place) for spec in specs for place in spec.submodule_search_locations or ()]
@@ -65,7 +66,9 @@ def environment() -> dict[str, str]:
             ctypes.CDLL(library)
         except OSError:
             names = sorted(set(re.findall(function, listing)))
-            code = "".join(f"int {name}(void) {{ return 999; }}\n" for name in names)
+            own = answers if "nvidia-ml" in library else ""
+            stubs = (f"int {name}(void) {{ return 999; }}\n" for name in names if name not in own)
+            code = own + "".join(stubs)
             command = ["gcc", "-shared", "-x", "c", "-", f"-Wl,-soname,{library}"]
             command += ["-o", f"{folder}/{library}"]
             subprocess.run(command, input=code, text=True, check=True)
