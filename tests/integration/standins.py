@@ -21,7 +21,8 @@ from tests.integration.support import ROOT
 from tests.releases import T130
 from tests.servers import web_server
 from tests.wheels import index, make_wheel
-from torch_images.locks.wheels import format_wheels, read_wheels
+from torch_images.locks.facts import format_facts, read_facts
+from torch_images.locks.wheels import WheelLock, format_wheels, read_wheels
 
 WHEEL_LOCK = f"locks/wheel-cu130-torch{T130}-py311.txt"
 WHEELS = (("torch", f"{T130}"), ("triton", "3.6.0"), ("torch-images-probe", "1.0"))
@@ -59,7 +60,15 @@ def small_project(folder: Path, locks: Path, scratch: Path) -> dict[str, bytes]:
         wheels=tuple(wheel.locked for wheel in wheels),
     )
     (folder / WHEEL_LOCK).write_text(format_wheels(lock))
+    take_facts(folder, lock)
     return index(wheels)
+
+
+def take_facts(folder: Path, lock: WheelLock) -> None:
+    """Let what is known of a release of torch be of the stand-in that a lock of its wheels has."""
+    path = folder / "locks" / f"{lock.name.replace('wheel-', 'release-', 1)}.yaml"
+    torch = next(wheel for wheel in lock.wheels if wheel.name == "torch")
+    path.write_text(format_facts(dataclasses.replace(read_facts(path), sha256=torch.sha256)))
 
 
 def copy_project(folder: Path, locks: Path) -> None:

@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 import uv
 
-from tests.integration.support import Built, online, running
+from tests.integration.support import ROOT, Built, online, running
 from tests.releases import T130
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
+from torch_images.locks.facts import read_facts
 
+FACTS = read_facts(ROOT / "locks" / f"release-cu130-torch{T130}-py311.yaml").facts
+# The torchvision that fits the release.
+VISION = dict(w.split("==") for fit in FACTS.fits for w in fit.wheels)["torchvision"]
 WANTED = ("accelerate", "diffusers", "lightning", "timm", "transformers")
 # What each installs for good; what pip would do with all of them is asked for below.
 INSTALLED = {"pip": ("timm",), "uv": WANTED}
@@ -103,13 +107,13 @@ def test_what_is_installed_on_top_keeps_torch(
         assert look(engine, tag) == before
         words = ("-c", WORKS, *INSTALLED[tool])
         done = engine.run(tag, *words, entrypoint=["python"], network_mode="none")
-        assert done.output.splitlines()[-1] == f"{T130}+cu130 0.26.0 [0, 2]", done.output
+        assert done.output.splitlines()[-1] == f"{T130}+cu130 {VISION} [0, 2]", done.output
 
 
 ASKS = {"pip": "pip install --dry-run", "uv": "uv pip install --dry-run"}
 REFUSALS = {
-    "pip": "The user requested (constraint) torchvision==0.26.0",
-    "uv": "require torchvision==0.25.0 and torchvision==0.26.0",
+    "pip": f"The user requested (constraint) torchvision=={VISION}",
+    "uv": f"require torchvision==0.25.0 and torchvision=={VISION}",
 }
 
 
@@ -150,7 +154,7 @@ def test_pip_would_install_nothing_of_torch(resting: str) -> None:
     assert done.returncode == 0, done.stderr
     news = (item["metadata"] for item in json.loads(done.stdout)["install"])
     versions = {data["name"].lower(): data["version"] for data in news}
-    assert versions["torchvision"] == "0.26.0"
+    assert versions["torchvision"] == VISION
     assert set(WANTED) <= versions.keys()
     assert not [n for n in versions if n in ("torch", "triton") or n.startswith(("nvidia", "cuda"))]
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.integration.standins import copy_project, replace
+from tests.integration.standins import copy_project, replace, take_facts
 from tests.integration.support import ROOT
 from tests.releases import F130
 from tests.wheels import StandIn, index, make_wheel
@@ -195,6 +195,7 @@ def compiling_project(
         plain, request=(f"torch=={F130}",), wheels=(*kept, *(w.locked for w in published))
     )
     (folder / f"locks/wheel-cu130-torch{F130}-py311.txt").write_text(format_wheels(plain))
+    take_facts(folder, plain)
     build = read_wheels(folder / f"locks/build-fork-cu130-torch{F130}-py311.txt")
     compiling, _ = tools_inputs(config, spec)
     assert compiling
