@@ -1,4 +1,4 @@
-"""The verbs from locks to built images: lock, build, wheels."""
+"""The verbs from locks to built images: build, wheels."""
 
 from __future__ import annotations
 
@@ -30,78 +30,7 @@ _COMPILING_HELP = {
     "torch-source": "compile torch from PATH, PATH@COMMIT or URL@COMMIT instead",
     "jobs": "compilers to run at once, else what the builder has memory for",
 }
-_MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeatable"
-
-
-@verb.verb(
-    iterable=["mirror"],
-    help={
-        "select": "only locks whose name matches this glob, such as 'base-*' (see locks/)",
-        "check": "change nothing; say what is newer, has vanished, or was altered",
-        "mirror": _MIRROR_HELP,
-        "verbose": "with --check: name the inputs that are unchanged, too",
-        "json": "with --check: print every input as JSON",
-    },
-    example="lock --check",
-)
-def lock(
-    c: Context,
-    select: str = "*",
-    check: bool = False,
-    mirror: list[str] | None = None,
-    verbose: bool = False,
-    json: bool = False,
-) -> None:
-    """Resolve every input - wheels, Debian packages, images, tools - into locks/."""
-    from dataclasses import asdict
-
-    from torch_images.cli import report
-    from torch_images.config.lock_requests import stages
-    from torch_images.errors import TorchImagesError
-    from torch_images.fetch.apt import Resolver
-    from torch_images.fetch.update import Finding, require, resolve_input
-    from torch_images.fetch.update import check as check_input
-    from torch_images.host.runner import Runner
-    from torch_images.host.setup import can_bootstrap
-    from torch_images.locks.image_lock import update
-
-    workspace = verb.workspace()
-    if not check:
-        verb.require_own_locks(workspace.locks)
-    chosen = stages(verb.config(damaged_ok=not check), select)
-    everything = [item for stage in chosen for item in stage]
-    images = any(item.image for item in everything)
-    if not can_bootstrap() and any(item.by_apt for item in everything):
-        verb.engine(bootstraps=True)
-    resolver = Resolver(
-        root=verb.ROOT,
-        network=workspace.network,
-        run=Runner(),
-        engine=verb.engine() if images else None,
-        mirrors=verb.mirrors(mirror),
-    )
-    findings: list[Finding] = []
-    problem: TorchImagesError | None = None
-    for number in range(len(chosen)):
-        # What is found about a release decides what the locks of variants are asked for.
-        config = verb.config(damaged_ok=not check)
-        for item in stages(config, select)[number]:
-            try:
-                if check:
-                    findings += check_input(item, workspace.locks, resolver, workspace.cache)
-                else:
-                    resolved = resolve_input(item, workspace.locks, resolver, workspace.cache)
-                    changed = update(item.path(workspace.locks), resolved)
-                    print(report.locked(item.name, resolved, changed=changed), flush=True)
-            except TorchImagesError as error:  # the other inputs are none the worse for it
-                print(verb.red(f"{item.name}: {error}"), file=sys.stderr)
-                problem = error
-    if check:
-        text = report.findings(findings, every=verbose)
-        print(verb.as_json([asdict(finding) for finding in findings]) if json else text)
-        require(findings)
-    if problem:
-        raise problem
+MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeatable"
 
 
 @verb.verb(
@@ -114,7 +43,7 @@ def lock(
         "builder": "buildx builder to use (see `docker buildx ls`)",
         "no-cache": "build from nothing, the base included",
         "progress": "how BuildKit shows progress: auto, plain or tty",
-        "mirror": _MIRROR_HELP,
+        "mirror": MIRROR_HELP,
         "compat": "NVIDIA's newer driver libraries: auto (if they can be had), required or off",
         **_COMPILING_HELP,
         "prune": "leave out what only other architectures and debuggers need, see images.yaml",
@@ -265,7 +194,7 @@ def _build_stale(
         "output": "folder for the wheels, else dist/IMAGE",
         "builder": "buildx builder to use (see `docker buildx ls`)",
         "progress": "how BuildKit shows progress: auto, plain or tty",
-        "mirror": _MIRROR_HELP,
+        "mirror": MIRROR_HELP,
         "no-cache": "compile from nothing",
         "locked": "stop where a locked input has vanished, instead of resolving it afresh",
         "skip-disk-check": "build even if the disk looks too small",

@@ -9,6 +9,7 @@ from invoke.collection import Collection
 from torch_images.cli import (
     bench_tasks,
     build_tasks,
+    lock_tasks,
     maintenance_tasks,
     publish_tasks,
     see_tasks,
@@ -18,7 +19,7 @@ from torch_images.cli import (
 
 GROUPS = {
     "See": (see_tasks.matrix, see_tasks.pick, see_tasks.render),
-    "Build": (build_tasks.lock, build_tasks.build, build_tasks.wheels),
+    "Build": (lock_tasks.lock, build_tasks.build, build_tasks.wheels),
     "Verify": (verify_tasks.verify, verify_tasks.reproduce, verify_tasks.sbom),
     "Publish": (
         *(publish_tasks.tag, publish_tasks.push),

@@ -56,7 +56,7 @@ def load_config(path: Path) -> Config:
     """The content of images.yaml. Raises ConfigError with file, line and what to change."""
     root = load(path)
     top = root.record(
-        ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "archives")
+        ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "keep", "archives")
         + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
         ("exclude", "extras", "removals"),
     )
@@ -71,6 +71,7 @@ def load_config(path: Path) -> Config:
         defaults=_defaults(top["defaults"]),
         architectures=architectures,
         cudas=cudas,
+        keep=top["keep"].number("a number of minor versions", 1, 99),
         archives=url(top["archives"]),
         compat=_compat(top["compat"]),
         sources=load_sources(top["sources"].filled(), features, cudas),

@@ -287,6 +287,8 @@ class Config:
     `homepage`: the URL that images name in their labels.
     `archives`: the root URL of NVIDIA's archives of CUDA.
     `packages`: requirements of the Python packages that each image has beside torch.
+    `keep`: of how many minor versions of torch a CUDA version keeps a release, see
+        fetch/upgrade.py.
     `facts`: what `invoke lock` found out about releases of torch; no section of the file.
     The other fields are the sections of the file, in its order.
     """
@@ -307,6 +309,7 @@ class Config:
     pods: Pods
     removals: tuple[Removal, ...]
     excludes: tuple[Exclude, ...]
+    keep: int
     facts: tuple[Facts, ...] = ()
 
     def names(self, axis: str) -> tuple[str, ...]:

@@ -1,0 +1,327 @@
+"""What images.yaml could ask for, and how `lock --upgrade` brings it in: on stand-in indexes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.servers import closed_port, web_server
+from tests.unit.test_facts import STABLE, TENSOR, dated, torch
+from tests.wheels import StandIn, make_wheel
+from torch_images.arch import Capability
+from torch_images.config.edit import with_releases
+from torch_images.config.release import Facts, Fit
+from torch_images.config.types import Config
+from torch_images.errors import ConfigError
+from torch_images.fetch.newer import held_back, newer, newer_torch
+from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.update import NEWER, UNCHANGED, Finding
+from torch_images.fetch.upgrade import Plan, cuda_of, kept, own_releases, plan, review
+from torch_images.host.network import Network
+from torch_images.locks.wheels import LockedWheel, WheelLock
+
+LISTING = b'<a href="redistrib_12.8.0.json">x</a> <a href="redistrib_12.8.9.json">x</a>'
+LISTING += (
+    b' <a href="redistrib_12.8.10.json">x</a> redistrib_12.9.1.json redistrib_12.8.99.json.sig2'
+)
+
+
+def pages(**projects: list[str | tuple[str, dict[str, Any]]]) -> dict[str, bytes]:
+    """The pages of an index by project: versions, or versions with more keys (PEP 691)."""
+    found = {}
+    for name, versions in projects.items():
+        files = []
+        for entry in versions:
+            version, more = entry if isinstance(entry, tuple) else (entry, {})
+            filename = f"{name}-{version}-py3-none-any.whl"
+            files.append({"filename": filename, "url": filename, "hashes": {}, **more})
+        project = name.replace("_", "-")
+        page = {"meta": {"api-version": "1.0"}, "name": project, "files": files}
+        found[f"/simple/{project}/"] = json.dumps(page).encode()
+    return found
+
+
+def test_newer_releases_of_torch(config: Config) -> None:
+    """Newer than all, or a newer patch of one that is listed; final, with a wheel, not withdrawn."""
+    listed = ["2.9.1", "2.10.0", "2.13.0", "2.14.0", "2.15.0"]
+    came = ["2.14.2", "2.15.1", "2.99.0", "2.101.0", "2.14.10"]
+    never: list[Any] = [
+        ("2.99.1", {"yanked": "broken"}),
+        ("2.99.2", {"filename": "torch-2.99.2.tar.gz"}),
+        *("2.100.0rc1", "2.100.0.dev20261120", "2.100.0+cu130"),
+    ]
+    there = pages(torch=[*listed, *came, *never])
+    with web_server(there) as (url, _), PackageIndex(Network(index=f"{url}/simple")) as index:
+        found = newer_torch(config, index)
+    assert found == ("2.14.2", "2.14.10", "2.15.1", "2.99.0", "2.101.0")
+
+
+def test_what_images_yaml_holds_back(config: Config) -> None:
+    """An exact version, and an upper bound; a lower bound holds nothing back."""
+    there = pages(nvidia_cutlass=["4.2.0.0", "4.5.0.0"], cmake=["3.31.1", "4.9.0"], ninja=["99.0"])
+    with web_server(there) as (url, _), PackageIndex(Network(index=f"{url}/simple")) as index:
+        found = {finding.name: finding for finding in held_back(config, index)}
+    assert found.keys() == {"nvidia-cutlass", "cmake"}
+    assert found["cmake"] == Finding(
+        "images.yaml", "cmake", "<4,>=3.31", NEWER, "-> 4.9.0, which images.yaml leaves out"
+    )
+
+
+def test_a_newer_patch_release_of_cuda(config: Config) -> None:
+    with web_server({"/redist/": LISTING}) as (url, _):
+        network = Network(index=f"{url}/simple")
+        found = list(newer(replace(config, archives=f"{url}/redist"), network))
+    detail = "-> 12.8.10; set `release`, and lock toolkit-cu128"
+    assert found == [Finding("images.yaml", "CUDA 12.8", "12.8.1", NEWER, detail)]
+
+
+def test_a_silent_archive_is_said(config: Config) -> None:
+    """It keeps nobody from hearing of newer releases of torch."""
+    silent = f"http://127.0.0.1:{closed_port()}"
+    with web_server(pages(torch=["2.99.0"])) as (url, _):
+        found = list(newer(replace(config, archives=silent), Network(index=f"{url}/simple")))
+    assert [(f.name, f.state) for f in found] == [("torch", NEWER), ("CUDA 12.8", UNCHANGED)]
+    assert found[0].detail == "-> 2.99.0; `invoke lock --upgrade torch` adds it"
+    assert found[1].detail.startswith("newer ones could not be asked for: ")
+
+
+def lock(**versions: str) -> WheelLock:
+    wheels = (
+        LockedWheel(name=n.replace("_", "-"), version=v, filename="", size=0, sha256="")
+        for n, v in versions.items()
+    )
+    return WheelLock(
+        name="x", date=dt.date(2026, 1, 1), python="3.11", request=(), wheels=tuple(wheels)
+    )
+
+
+def test_the_cuda_of_a_release_is_that_of_its_libraries() -> None:
+    assert cuda_of(lock(cuda_toolkit="13.2.1", nvidia_cuda_runtime="13.2.80")) == "13.2"
+    assert cuda_of(lock(nvidia_cuda_runtime="13.0.96")) == "13.0"
+    assert cuda_of(lock(nvidia_cuda_runtime_cu12="12.8.90")) == "12.8"
+    assert cuda_of(lock(numpy="2.0")) == ""
+
+
+def test_the_end_of_life_rule(config: Config) -> None:
+    """The newest patch of the newest minor versions, and what a source needs."""
+    [cuda] = [c for c in config.cudas if c.version == "13.0"]
+    bare = replace(config, keep=2, sources=())
+    listed = ("2.9.0", "2.11.0", "2.14.0", "2.14.2", "2.14.10", "2.13.0")
+    assert kept(bare, cuda, listed) == ("2.13.0", "2.14.10")
+    assert kept(replace(bare, keep=99), cuda, listed) == ("2.9.0", "2.11.0", "2.13.0", "2.14.10")
+    assert dict(config.sources[1].beside)["13.0"] == "2.11.0"
+    needed = replace(config, keep=2)
+    assert kept(needed, cuda, listed) == ("2.11.0", "2.13.0", "2.14.10")
+
+
+def test_a_plan_has_a_place_for_each_release_or_says_why_not(config: Config) -> None:
+    cudas = {"2.14.9": "13.0", "2.99.0": "13.2", "3.0.0": "14.0", "3.1.0": "no wheel"}
+    plans, notes = plan(replace(config, keep=1, sources=()), cudas)
+    assert plans == (
+        Plan(
+            cuda="13.0",
+            releases=("2.14.9",),
+            added=("2.14.9",),
+            dropped=("2.11.0", "2.12.1", "2.13.0", "2.14.1"),
+        ),
+        Plan(cuda="13.2", releases=("2.99.0",), added=("2.99.0",), dropped=("2.15.0",)),
+    )
+    assert plans[1].sentence == "CUDA 13.2: torch 2.99.0 comes; torch 2.15.0 goes: its tags stay"
+    assert notes == (
+        "torch 3.0.0 is for CUDA 14.0, which images.yaml lacks",
+        "torch 3.1.0 cannot be had: no wheel",
+    )
+    assert plan(config, {}) == ((), ())
+
+
+def facts(release: str, *fits: Fit, arches: tuple[int, ...] = (9, 12)) -> Facts:
+    return Facts(
+        cuda="13.0",
+        torch=release,
+        python="3.11",
+        arches=tuple(Capability(a, 0) for a in arches),
+        features=("nccl", "tf32") if len(arches) > 1 else ("nccl",),
+        fits=fits,
+    )
+
+
+def test_a_review_names_what_changed(config: Config) -> None:
+    none, some = (
+        Fit(extra="vllm", wheels=wheels, reason="they require torch 9")
+        for wheels in ((), ("vllm==1",))
+    )
+    before = replace(config, facts=(facts("2.13.0", none), facts("2.14.0", some)))
+    after = replace(
+        config,
+        facts=(facts("2.13.0", some), facts("2.14.0", some), facts("2.15.0", none, arches=(9,))),
+    )
+    name = "CUDA 13.0, torch 2.15.0, Python 3.11"
+    assert list(review(before, after, ())) == [
+        "CUDA 13.0, torch 2.13.0, Python 3.11: vllm none -> vllm==1",
+        f"{name}: no vllm: they require torch 9",
+        f"{name}: without code for 12.0 against torch 2.14.0",
+        f"{name}: without feature tf32 against torch 2.14.0",
+    ]
+    [line] = review(after, before, ())
+    assert line == (
+        "CUDA 13.0, torch 2.13.0, Python 3.11: vllm vllm==1 -> none: they require torch 9"
+    )
+
+
+def changed(before: str, after: str) -> list[str]:
+    """The lines of a diff, without context."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+    return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+
+
+def test_a_release_is_one_line_of_images_yaml(config: Config, root: Path) -> None:
+    """Taken out and added again, the file is the same, comments and all."""
+    text = (root / "images.yaml").read_text()
+    for cuda in config.cudas:
+        releases = own_releases(cuda)
+        more = with_releases(text, cuda.version, [*releases, "2.99.0"])
+        assert changed(text, more) == [
+            f"-    torch: [{', '.join(releases)}]",
+            f"+    torch: [{', '.join(releases)}, 2.99.0]",
+        ]
+        assert with_releases(more, cuda.version, releases) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "cuda"),
+    [
+        ("cuda: {'13.0': {torch: [a]}}", "12.8"),
+        ("cuda: {'13.0': {torch: a}}", "13.0"),
+        ("cuda:\n  '13.0':\n    torch:\n    - a\n    - b\nx: 1\n", "13.0"),
+        ("cuda: [a]", "13.0"),
+        ("", "13.0"),
+    ],
+)
+def test_a_list_that_cannot_be_changed_is_refused(text: str, cuda: str) -> None:
+    with pytest.raises(ConfigError, match="is not a list like"):
+        with_releases(text, cuda, ["b"])
+
+
+def small(root: Path, folder: Path) -> Path:
+    """An images.yaml with one CUDA version, one base and one variant, and a comment."""
+    document = yaml.safe_load((root / "images.yaml").read_text())
+    document["cuda"] = {"13.2": {**document["cuda"]["13.2"], "toolkit": ["nvcc"]}}
+    document["defaults"]["cuda"] = "13.2"
+    document["keep"] = 1
+    document["sources"] = {"wheel": document["sources"]["wheel"]}
+    document["bases"] = {"bookworm": document["bases"]["bookworm"]}
+    document["variants"] = {"runtime": document["variants"]["runtime"]}
+    document["pods"]["variant"] = "runtime"
+    document |= {"extras": {}, "exclude": [], "removals": {}, "packages": []}
+    for key in ("extras", "exclude", "removals"):
+        del document[key]
+    path = folder / "images.yaml"
+    path.write_text("# ours\n" + yaml.safe_dump(document, default_flow_style=None, width=999))
+    (folder / "locks").mkdir()
+    return path
+
+
+def with_toolkit(wheel: StandIn, folder: Path) -> StandIn:
+    """The same wheel, which requires CUDA 13.2."""
+    info = f"torch-{wheel.locked.version}.dist-info"
+    text = f"Metadata-Version: 2.1\nName: torch\nVersion: {wheel.locked.version}\n"
+    text += "Requires-Dist: cuda-toolkit==13.2.1\n"
+    with zipfile.ZipFile(io.BytesIO(wheel.data)) as held:
+        files = {n: held.read(n) for n in held.namelist() if not n.startswith(info)}
+    return make_wheel(
+        folder, "torch", wheel.locked.version, {**files, f"{info}/METADATA": text.encode()}
+    )
+
+
+def upgrade(
+    root: Path, config: Path, wheels: list[StandIn], *words: str
+) -> subprocess.CompletedProcess[str]:
+    """`lock --upgrade torch` with an index of these wheels."""
+    with web_server(dated([(wheel, "2026-11-20") for wheel in wheels])) as (url, _):
+        env = {
+            **os.environ,
+            "NO_COLOR": "1",
+            "UV_DEFAULT_INDEX": f"{url}/simple",
+            "TORCH_IMAGES_CONFIG": str(config),
+            "TORCH_IMAGES_CACHE": str(config.parent / "cache"),
+        }
+        env.pop("TORCH_IMAGES_LOCKS", None)
+        command = [sys.executable, "-m", "invoke", "lock", "--upgrade", "torch", *words]
+        return subprocess.run(
+            command, cwd=root, env=env, capture_output=True, text=True, check=False
+        )
+
+
+def test_an_upgrade_is_one_line_and_its_locks(root: Path, tmp_path: Path) -> None:
+    config = small(root, tmp_path)
+    before = config.read_text()
+    stale = tmp_path / "locks" / "wheel-cu132-torch2.15.0-py311.txt"
+    other = tmp_path / "locks" / "wheel-mine-torch2.15.0-py311.txt"
+    for file in (stale, other):
+        file.write_text("x")
+    wheels = [
+        with_toolkit(torch(tmp_path, "2.99.0", TENSOR, STABLE), tmp_path),
+        make_wheel(tmp_path, "cuda-toolkit", "13.2.1"),
+    ]
+    tried = upgrade(root, config, wheels, "--dry-run")
+    line = "CUDA 13.2: torch 2.99.0 comes; torch 2.15.0 goes: its tags stay"
+    assert (tried.returncode, tried.stdout, tried.stderr) == (0, f"{line}\n", "")
+    assert config.read_text() == before
+
+    done = upgrade(root, config, wheels)
+    assert done.returncode == 0, done.stderr
+    edited = ["-    torch: [2.15.0]", "+    torch: [2.99.0]"]
+    assert changed(before, config.read_text()) == edited
+    assert f"To review:\n- {line}\n" in done.stdout
+    assert "wheel-cu132-torch2.15.0-py311: removed" in done.stdout
+    assert sorted(path.name for path in (tmp_path / "locks").iterdir()) == [
+        "release-cu132-torch2.99.0-py311.yaml",
+        "wheel-cu132-torch2.99.0-py311.txt",
+        other.name,
+    ]
+    again = upgrade(root, config, wheels)
+    assert (again.returncode, again.stdout) == (0, "\nTo review:\n- nothing is newer\n")
+
+
+def test_a_release_that_cannot_be_locked_changes_nothing(root: Path, tmp_path: Path) -> None:
+    """Its wheel has no libraries of torch's."""
+    config = small(root, tmp_path)
+    before = config.read_text()
+    wheels = [
+        with_toolkit(make_wheel(tmp_path, "torch", "2.99.0"), tmp_path),
+        make_wheel(tmp_path, "cuda-toolkit", "13.2.1"),
+    ]
+    done = upgrade(root, config, wheels)
+    assert done.returncode == 3
+    assert "torch's libtorch_cuda.so cannot be read" in done.stderr.splitlines()[-1]
+    assert config.read_text() == before
+    assert list((tmp_path / "locks").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--upgrade torhc", "unknown upgrade 'torhc'; did you mean 'torch'?"),
+        ("--upgrade torch --check", "--check and --upgrade exclude each other"),
+        ("--upgrade torch --select x", "--upgrade chooses the locks itself"),
+        ("--dry-run", "--dry-run says what --upgrade would do"),
+    ],
+)
+def test_options_that_do_not_go_together(root: Path, words: str, told: str) -> None:
+    command = [sys.executable, "-m", "invoke", "lock", *words.split()]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,219 @@
+"""The verb that resolves every input, says what is newer, and brings in what is new."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from invoke.context import Context
+
+from torch_images.cli import verb
+from torch_images.cli.build_tasks import MIRROR_HELP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch_images.config.types import Config
+    from torch_images.fetch.apt import Resolver
+    from torch_images.fetch.update import Finding
+    from torch_images.fetch.upgrade import Plan
+
+_UPGRADES = {"torch": "", "extras": "release-*,wheel-*", "all": "*"}
+
+
+@verb.verb(
+    iterable=["mirror"],
+    help={
+        "select": "only locks whose name matches this glob, such as 'base-*' (see locks/)",
+        "check": "change nothing; say what is newer, has vanished, or was altered",
+        "upgrade": "bring in what is newer: torch (edits images.yaml), extras, or all; then lock",
+        "dry-run": "with --upgrade: say what would change in images.yaml, change nothing",
+        "mirror": MIRROR_HELP,
+        "verbose": "with --check: name the inputs that are unchanged, too",
+        "json": "with --check: print every input as JSON",
+    },
+    example="lock --check",
+)
+def lock(
+    c: Context,
+    select: str = "*",
+    check: bool = False,
+    upgrade: str = "",
+    dry_run: bool = False,
+    mirror: list[str] | None = None,
+    verbose: bool = False,
+    json: bool = False,
+) -> None:
+    """Resolve every input - wheels, Debian packages, images, tools - into locks/."""
+    from torch_images.errors import UsageError, suggest
+
+    workspace = verb.workspace()
+    if not check:
+        verb.require_own_locks(workspace.locks)
+    if check and upgrade:
+        raise UsageError("--check and --upgrade exclude each other", "give one of them")
+    if dry_run and not upgrade:
+        raise UsageError("--dry-run says what --upgrade would do", "add --upgrade, or take --check")
+    if upgrade:
+        if upgrade not in _UPGRADES:
+            raise UsageError(f"unknown upgrade '{upgrade}'", suggest(upgrade, _UPGRADES))
+        if select != "*":
+            raise UsageError("--upgrade chooses the locks itself", "leave --select out")
+        _upgrade(upgrade, mirror, dry_run=dry_run)
+    elif check:
+        _check(select, mirror, verbose=verbose, json=json)
+    else:
+        _resolve(select, mirror)
+
+
+def _resolve(select: str, mirror: list[str] | None) -> None:
+    """Write the locks that match. One that fails keeps no other from being written.
+
+    Raises its error afterwards.
+    """
+    from torch_images.cli import report
+    from torch_images.config.lock_requests import stages
+    from torch_images.errors import TorchImagesError
+    from torch_images.fetch.update import resolve_input
+    from torch_images.locks.image_lock import update
+
+    workspace = verb.workspace()
+    resolver = _resolver(verb.config(damaged_ok=True), select, mirror)
+    problem: TorchImagesError | None = None
+    for number in range(3):
+        # What is found about a release decides what the locks of variants are asked for.
+        for item in stages(verb.config(damaged_ok=True), select)[number]:
+            try:
+                resolved = resolve_input(item, workspace.locks, resolver, workspace.cache)
+                changed = update(item.path(workspace.locks), resolved)
+                print(report.locked(item.name, resolved, changed=changed), flush=True)
+            except TorchImagesError as error:  # the other inputs are none the worse for it
+                print(verb.red(f"{item.name}: {error}"), file=sys.stderr)
+                problem = error
+    if problem:
+        raise problem
+
+
+def _check(select: str, mirror: list[str] | None, *, verbose: bool, json: bool) -> None:
+    """Print what became of the locked inputs; of all, what images.yaml could ask for, too."""
+    from dataclasses import asdict
+
+    from torch_images.cli import report
+    from torch_images.config.lock_requests import inputs
+    from torch_images.errors import TorchImagesError
+    from torch_images.fetch.newer import newer
+    from torch_images.fetch.update import check, require
+
+    workspace, config = verb.workspace(), verb.config()
+    resolver = _resolver(config, select, mirror)
+    findings: list[Finding] = []
+    problem: TorchImagesError | None = None
+    for item in inputs(config, select):
+        try:
+            findings += check(item, workspace.locks, resolver, workspace.cache)
+        except TorchImagesError as error:
+            print(verb.red(f"{item.name}: {error}"), file=sys.stderr)
+            problem = error
+    if select == "*":
+        try:
+            findings += newer(config, workspace.network)
+        except TorchImagesError as error:
+            print(verb.red(f"images.yaml: {error}"), file=sys.stderr)
+            problem = error
+    text = report.findings(findings, every=verbose)
+    print(verb.as_json([asdict(finding) for finding in findings]) if json else text)
+    require(findings)
+    if problem:
+        raise problem
+
+
+def _upgrade(what: str, mirror: list[str] | None, *, dry_run: bool) -> None:
+    """Change images.yaml and the locks to what is newer, and say what a reviewer must decide."""
+    from torch_images.config.lock_requests import inputs
+    from torch_images.fetch.upgrade import review
+
+    before, folder = verb.config(damaged_ok=True), verb.workspace().locks
+    plans, notes = ((), ()) if what == "extras" else _plans(before)
+    if dry_run:
+        print("\n".join([*(one.sentence for one in plans), *notes]) or "torch: nothing is newer")
+        return
+    if plans:
+        _take(plans, before, mirror)
+    if _UPGRADES[what]:
+        _resolve(_UPGRADES[what], mirror)
+    after = verb.config(damaged_ok=True)
+    gone = {item.path(folder) for item in inputs(before)}
+    gone -= {item.path(folder) for item in inputs(after)}
+    dropped = [f"-torch{torch}-" for one in plans for torch in one.dropped]
+    for file in sorted(file for file in gone if any(name in file.name for name in dropped)):
+        file.unlink(missing_ok=True)
+        print(f"{file.stem}: removed")
+    lines = [*review(before, after, plans), *notes] or ["nothing is newer"]
+    print("\nTo review:\n" + "\n".join(f"- {line}" for line in lines))
+
+
+def _take(plans: Sequence[Plan], before: Config, mirror: list[str] | None) -> None:
+    """Write the new lists of releases, and the locks of those that came.
+
+    Where one cannot be locked, images.yaml and the locks are as before. Raises its error.
+    """
+    from torch_images.config import edit
+    from torch_images.config.lock_requests import inputs
+    from torch_images.project import config_file
+
+    path, folder = config_file(verb.ROOT), verb.workspace().locks
+    old = text = path.read_text(encoding="utf-8")
+    for one in plans:
+        text = edit.with_releases(text, one.cuda, one.releases)
+    names = [_names(one.cuda, torch) for one in plans for torch in one.added]
+    there = {item.path(folder) for item in inputs(before)}
+    edit.write(path, text)
+    try:
+        for name in names:
+            _resolve(name, mirror)
+    except BaseException:  # also Ctrl-C
+        edit.write(path, old)
+        for file in {file for name in names for file in folder.glob(name)} - there:
+            file.unlink(missing_ok=True)
+        raise
+
+
+def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
+    """What becomes of the releases of torch, by what the main index has today."""
+    import datetime as dt
+
+    from torch_images.config.matrix import choose
+    from torch_images.fetch.newer import newer_torch
+    from torch_images.fetch.packageindex import PackageIndex
+    from torch_images.fetch.upgrade import find_cudas, plan
+    from torch_images.host.runner import Runner
+
+    network = verb.workspace().network
+    with PackageIndex(network) as index:
+        found = newer_torch(config, index)
+    python, today = choose(config).base.python, dt.datetime.now(dt.UTC).date()
+    return plan(config, find_cudas(found, python, network=network, run=Runner(), date=today))
+
+
+def _names(cuda: str, torch: str) -> str:
+    """A glob for the locks of a release of torch for a CUDA version."""
+    return f"*-cu{cuda.replace('.', '')}-torch{torch}-*"
+
+
+def _resolver(config: Config, select: str, mirror: Sequence[str] | None) -> Resolver:
+    """What resolves the locks that match; it starts an engine where one of them needs it."""
+    from torch_images.config.lock_requests import inputs
+    from torch_images.fetch.apt import Resolver
+    from torch_images.host.runner import Runner
+    from torch_images.host.setup import can_bootstrap
+
+    items = inputs(config, select)
+    if not can_bootstrap() and any(item.by_apt for item in items):
+        verb.engine(bootstraps=True)
+    return Resolver(
+        root=verb.ROOT,
+        network=verb.workspace().network,
+        run=Runner(),
+        engine=verb.engine() if any(item.image for item in items) else None,
+        mirrors=verb.mirrors(list(mirror or ())),
+    )

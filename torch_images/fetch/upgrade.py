@@ -1,0 +1,162 @@
+"""Newer releases of torch -> the list of each CUDA version, and what a reviewer must decide."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from torch_images.config.release import Facts
+from torch_images.config.types import Config, Cuda
+from torch_images.errors import LockError
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.locks.wheels import WheelLock, resolve
+
+# Whose version is that of the CUDA which a release of torch is for.
+_RUNTIMES = ("cuda-toolkit", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What becomes of the releases of one CUDA version: the list to be, what came, what goes."""
+
+    cuda: str
+    releases: tuple[str, ...]
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """The plan in one line."""
+        gone = f"; torch {', '.join(self.dropped)} goes: its tags stay" if self.dropped else ""
+        return f"CUDA {self.cuda}: torch {', '.join(self.added)} comes{gone}"
+
+
+def cuda_of(lock: WheelLock) -> str:
+    """The CUDA version of a torch by what it requires, such as "13.0"; "" for none."""
+    versions = lock.versions()
+    text = next((versions[name] for name in _RUNTIMES if name in versions), "")
+    return ".".join(text.split(".")[:2])
+
+
+def find_cudas(
+    releases: Iterable[str], python: str, *, network: Network, run: Runner, date: dt.date
+) -> dict[str, str]:
+    """The CUDA version of each release of torch in the main index, for a version of Python.
+
+    One that cannot be resolved has the reason in place of a version. Raises NetworkError.
+    """
+    found = {}
+    for torch in releases:
+        try:
+            lock = resolve(
+                f"torch-{torch}", (f"torch=={torch}",), python=python, date=date,
+                network=network, run=run,
+            )  # fmt: skip
+        except LockError as error:
+            found[torch] = error.message
+        else:
+            found[torch] = cuda_of(lock) or "none"
+    return found
+
+
+def plan(config: Config, cudas: Mapping[str, str]) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
+    """What becomes of each CUDA version's releases, and a line for each that has no place.
+
+    `cudas` has the CUDA version of each new release, see `find_cudas`. Pure.
+    """
+    plans = []
+    for cuda in config.cudas:
+        added = tuple(torch for torch, version in cudas.items() if version == cuda.version)
+        if not added:
+            continue
+        before = own_releases(cuda)
+        after = kept(config, cuda, (*before, *added))
+        came = tuple(torch for torch in after if torch not in before)
+        gone = tuple(torch for torch in before if torch not in after)
+        if came:
+            plans.append(Plan(cuda=cuda.version, releases=after, added=came, dropped=gone))
+    known = {cuda.version for cuda in config.cudas}
+    notes = (
+        f"torch {torch} is for CUDA {version}, which images.yaml lacks"
+        if version.replace(".", "").isdigit()
+        else f"torch {torch} cannot be had: {version}"
+        for torch, version in cudas.items()
+        if version not in known
+    )
+    return tuple(plans), tuple(notes)
+
+
+def own_releases(cuda: Cuda) -> tuple[str, ...]:
+    """The releases of a CUDA version that come from the main index."""
+    return tuple(torch for torch in cuda.torch if cuda.index(torch) is None)
+
+
+def kept(config: Config, cuda: Cuda, releases: Iterable[str]) -> tuple[str, ...]:
+    """Which releases of a CUDA version stay, the oldest first: the end-of-life rule.
+
+    These are the newest patch of each of the `config.keep` newest minor versions, and those whose
+    libraries a compiled source takes.
+    """
+    newest: dict[tuple[int, ...], str] = {}
+    for torch in sorted(set(releases), key=Version):
+        newest[Version(torch).release[:2]] = torch
+    needed = {
+        torch for s in config.sources for version, torch in s.beside if version == cuda.version
+    }
+    stay = {*list(newest.values())[-config.keep :], *(needed & set(releases))}
+    return tuple(sorted(stay, key=Version))
+
+
+def review(before: Config, after: Config, plans: Sequence[Plan]) -> Iterator[str]:
+    """What a reviewer must look at, a line each. Pure."""
+    yield from (one.sentence for one in plans)
+    old = {(f.cuda, f.torch, f.python): f for f in before.facts}
+    for facts in after.facts:
+        name = f"CUDA {facts.cuda}, torch {facts.torch}, Python {facts.python}"
+        previous = old.get((facts.cuda, facts.torch, facts.python))
+        if previous == facts:
+            continue
+        if previous is None:
+            yield from (
+                f"{name}: no {fit.extra}: {fit.reason}" for fit in facts.fits if not fit.wheels
+            )
+            previous = _previous(before, facts)
+        if previous:
+            yield from (f"{name}: {text}" for text in _changes(previous, facts))
+
+
+def _previous(config: Config, facts: Facts) -> Facts | None:
+    """What is known of the newest older release of the same CUDA version and Python."""
+    older = [
+        f
+        for f in config.facts
+        if (f.cuda, f.python) == (facts.cuda, facts.python)
+        and Version(f.torch) < Version(facts.torch)
+    ]
+    return max(older, key=lambda f: Version(f.torch), default=None)
+
+
+def _changes(before: Facts, after: Facts) -> Iterator[str]:
+    """How what is known of a release differs from that of another one."""
+    that = f" against torch {before.torch}" if before.torch != after.torch else ""
+    for what, old, new in (
+        ("code for", [str(a) for a in before.arches], [str(a) for a in after.arches]),
+        ("feature", before.features, after.features),
+    ):
+        lost, won = (
+            [x for x in old if x not in new],
+            [x for x in new if x not in old],
+        )
+        words = [f"without {what} {', '.join(lost)}"] if lost else []
+        words += [f"with {what} {', '.join(won)}"] if won else []
+        yield from (f"{text}{that}" for text in words)
+    if before.torch == after.torch:
+        held = {fit.extra: fit.wheels for fit in before.fits}
+        for fit in after.fits:
+            if held.get(fit.extra) != fit.wheels:
+                was = " ".join(held.get(fit.extra, ())) or "none"
+                yield f"{fit.extra} {was} -> {' '.join(fit.wheels) or f'none: {fit.reason}'}"
