@@ -122,7 +122,7 @@ def stale_bytecode(folder: Path, claims: Mapping[str, object]) -> list[str]:
     for path in sorted(folder.rglob("__pycache__/*.pyc")):
         if str(path) in claims:
             continue
-        source = Path(importlib.util.source_from_cache(str(path)))
+        source = _source(path)
         with path.open("rb") as stream:
             header = stream.read(16)
         if not source.is_file():
@@ -132,6 +132,18 @@ def stale_bytecode(folder: Path, claims: Mapping[str, object]) -> list[str]:
         elif header[8:] != importlib.util.source_hash(source.read_bytes()):
             found.append(f"{path} was compiled from another source")
     return found
+
+
+def _source(cached: Path) -> Path:
+    """The Python file of a bytecode file.
+
+    Its name may have more dots than Python's own function takes: fbgemm-gpu 1.9 has such files.
+    """
+    try:
+        return Path(importlib.util.source_from_cache(str(cached)))
+    except ValueError:
+        name = cached.name.removesuffix(f".{sys.implementation.cache_tag}.pyc")
+        return cached.parent.parent / f"{name}.py"
 
 
 def _difference(path: str, claims: set[Claim]) -> str:

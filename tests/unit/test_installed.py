@@ -196,10 +196,10 @@ def test_a_package_that_is_not_there_is_found(root: Path) -> None:
     assert deb_problems(root, "three") == ["three is not installed"]
 
 
-@pytest.fixture
-def module(tmp_path: Path) -> Path:
-    """A module with the bytecode that compile-bytecode gives it."""
-    source = tmp_path / "m.py"
+@pytest.fixture(params=["m.py", "target.default.json.py"])
+def module(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A module with the bytecode that compile-bytecode gives it; one name has several dots."""
+    source = tmp_path / str(request.param)
     source.write_text("VALUE = 1\n")
     py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     return source
