@@ -23,7 +23,7 @@ MADE = re.compile(
     r"""
     /etc/(?:.*-release|adjtime|apt/sources\.list|debian_version|environment|fstab|host\.conf)
     | /etc/(?:group|gshadow|passwd|shadow|shells|subgid|subuid|\.pwd\.lock|machine-id)
-    | /etc/(?:ld\.so\.cache|localtime|timezone|nsswitch\.conf|profile|issue(?:\.net)?|motd)
+    | /etc/(?:ld\.so\.cache|localtime|timezone|networks|nsswitch\.conf|profile|issue(?:\.net)?|motd)
     | /etc/alternatives/.+
     | /etc/apt/(?:trusted\.gpg\.d|sources\.list\.d)/.+
     | /etc/(?:ca-certificates\.conf|default/.+|pam\.d/common-.+|security/opasswd|rc[0-6S]\.d/.+)

@@ -121,6 +121,7 @@ def complaint(path: Path) -> str:
         ("gpus: [A100, A30, A800]", "gpus: []", "'architectures.8.0.gpus' is empty; give one"),
         ("of: [sympy]", "of: []", "'removals.always[4].of' is empty; give one entry or more"),
         ("files: [sympy/*/tests/*]", "files: []", "'removals.always[4].files' is empty"),
+        ('cuda: ["12.8", "13.0"]\n      reason', 'cuda: ["12.9"]\n      reason', "unknown cuda '12.9'"),
         ("wheels: [jupyterlab>=4]", "wheels: {}", "'extras.jupyter.wheels' is empty"),
         ('compat: ["470", "535", "550", "560", "565"]', "compat: []", "'cuda.12.8.compat' is empty"),
         # Text that would leave its place.

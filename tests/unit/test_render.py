@@ -242,10 +242,22 @@ def test_pruning_changes_the_layer_of_torch_only(config: Config, root: Path) -> 
 
 
 def test_every_removal_concerns_a_locked_wheel(config: Config, root: Path) -> None:
-    for cuda in ("12.8", "13.0"):
+    for cuda in config.names("cuda"):
         lock = lock_of(config, root, choose(config, cuda=cuda))
         for removal in config.removals:
-            assert set(removal.wheels) & lock.wheels.versions().keys(), removal
+            if removal.applies(cuda, prune=True):
+                assert set(removal.wheels) & lock.wheels.versions().keys(), removal
+
+
+def test_a_removal_can_be_for_some_cuda_versions(config: Config, root: Path) -> None:
+    """The wheel of NVRTC for CUDA 13.2 has no second build of it."""
+    nvrtc = next(r for r in config.removals if "nvidia-cuda-nvrtc" in r.wheels)
+    assert nvrtc.cuda == ("12.8", "13.0")
+    for cuda in config.names("cuda"):
+        spec = choose(config, cuda=cuda)
+        plans = layer_plans(config, spec, lock_of(config, root, spec))
+        used = [r for group in plans.values() for plan in group for r in plan.removals]
+        assert (nvrtc in used) == (cuda in nvrtc.cuda)
 
 
 @pytest.mark.parametrize("arch", ["sm90_sm120", "sm90_pruned", "sm90_sm120_pruned"])

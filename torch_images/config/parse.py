@@ -80,7 +80,7 @@ def load_config(path: Path) -> Config:
         extras=extras,
         variants=load_variants(top["variants"].filled(), extras),
         pods=load_pods(top["pods"]),
-        removals=load_removals(top["removals"]) if "removals" in top else (),
+        removals=load_removals(top["removals"], cudas) if "removals" in top else (),
         excludes=tuple(_exclude(v) for v in top["exclude"].items()) if "exclude" in top else (),
     )
     _check_size(config, root)

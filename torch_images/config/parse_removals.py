@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from packaging.utils import canonicalize_name
 
 from torch_images.config.parse_fields import NAME
-from torch_images.config.types import Removal
+from torch_images.config.types import Cuda, Removal
 from torch_images.config.yaml_nodes import Record, Value
+from torch_images.errors import suggest
 
 _GLOB = re.compile(r"(?!(?:.*/)?\.{1,2}(?:/|$))[A-Za-z0-9_*?][A-Za-z0-9._*?/-]*")
 _KINDS = ("files", "code", "symbols")
 
 
-def load_removals(value: Value) -> tuple[Removal, ...]:
+def load_removals(value: Value, cudas: Sequence[Cuda]) -> tuple[Removal, ...]:
     """What images go without, in the order of the file. Raises ConfigError."""
+    known = tuple(cuda.version for cuda in cudas)
     fields = value.record((), ("always", "prune"))
     return tuple(
-        _removal(member, prune=key == "prune") for key in fields for member in fields[key].items()
+        _removal(member, known, prune=key == "prune")
+        for key in fields
+        for member in fields[key].items()
     )
 
 
-def _removal(value: Value, *, prune: bool) -> Removal:
-    fields = value.record(("of", "reason"), _KINDS)
+def _removal(value: Value, known: Sequence[str], *, prune: bool) -> Removal:
+    fields = value.record(("of", "reason"), (*_KINDS, "cuda"))
     if not any(kind in fields for kind in _KINDS):
         raise value.error("a removal must name files, code or symbols")
     for name in fields["of"].filled().scalars():
@@ -42,7 +47,13 @@ def _removal(value: Value, *, prune: bool) -> Removal:
                 "changed copies",
                 "leave whole files out, or nothing",
             )
+    for version in fields["cuda"].filled().scalars() if "cuda" in fields else ():
+        if version.text() not in known:
+            raise version.error(
+                f"'{version.path}': unknown cuda '{version.text()}'", suggest(version.text(), known)
+            )
     return Removal(
+        cuda=fields.texts("cuda"),
         wheels=fields.texts("of"),
         reason=fields.text("reason"),
         prune=prune,

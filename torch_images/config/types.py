@@ -211,6 +211,7 @@ class Removal:
     `code`: globs of libraries that lose machine code for architectures the image is not for.
     `symbols`: globs of libraries that lose their tables for debuggers.
     `prune`: whether only images built with `--prune` leave it out.
+    `cuda`: the CUDA versions whose wheels have it; () for all.
     """
 
     wheels: tuple[str, ...]
@@ -219,6 +220,11 @@ class Removal:
     code: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     prune: bool = False
+    cuda: tuple[str, ...] = ()
+
+    def applies(self, cuda: str, *, prune: bool) -> bool:
+        """Whether images for a CUDA version leave it out."""
+        return (prune or not self.prune) and (not self.cuda or cuda in self.cuda)
 
 
 @dataclass(frozen=True, kw_only=True)
