@@ -47,6 +47,8 @@ def test_what_is_compiled_for_this_torch_is_held_to_the_release_that_fits(
     assert (older["torchvision"], older["xformers"]) == ("0.25.0", "0.0.35")
     assert "xformers" not in newer  # nobody publishes one that fits
     assert "jupyterlab" not in newer  # fits any torch
+    assert "vllm" in newer
+    assert "cuda-python" not in newer  # it is locked with vLLM, and fits any torch
 
 
 def test_a_compiled_torch_is_held_by_its_whole_version_and_has_no_companions(

@@ -67,4 +67,5 @@ def companions(spec: ImageSpec) -> dict[str, str]:
         for requirement in fit.wheels:
             if pinned := _PINNED.fullmatch(requirement):
                 versions[pinned["name"].lower().replace("_", "-")] = pinned["version"]
-    return versions
+    # NVIDIA's Python code is asked for beside some of them, and does not depend on torch.
+    return {name: v for name, v in versions.items() if not name.startswith(("cuda-", "nvidia-"))}
