@@ -318,3 +318,26 @@ def test_dry_run_names_the_tag_that_compat_gives(root: Path, mode: str, tag: str
     immutable, short = line.removeprefix("  tags: ").split(", ")
     assert immutable.rpartition("-runtime-")[2][12:] == tag
     assert short == "torch-cu130:sm120"
+
+
+def test_the_matrix_says_what_is_proved(root: Path) -> None:
+    """Each image by the ledger; --unproved leaves the proved ones out."""
+    words = ("matrix", "--json", "--select", "cu13*-bookworm-runtime")
+    told = json.loads(invoke(root, *words).stdout)["image"]
+    left = json.loads(invoke(root, *words, "--unproved").stdout)["image"]
+    assert [image for image in told if not image["proved"]] == left
+    for image in told:  # how many are proved changes with every lock
+        said = image["proof"]
+        assert said.startswith("proved on 20" if image["proved"] else "not proved yet")
+    [one] = [image for image in told if image["id"] == f"cu130-sm120-torch{T130}-bookworm-runtime"]
+    plain = invoke(root, "matrix", "--select", one["id"]).stdout
+    assert plain.rstrip().endswith(one["proof"])
+
+
+def test_pick_says_whether_its_image_is_proved(root: Path) -> None:
+    words = ("pick", "--gpu", "RTX 5090", "--driver", "580", "--json")
+    told = json.loads(invoke(root, *words).stdout)
+    assert told["why"][-1] == f"this image is {told['proof']}"
+    older = json.loads(invoke(root, *words, "--torch", "2.12").stdout)
+    assert ":2.12." in older["image"]
+    assert older["proof"].startswith(("not proved yet", "proved on 20"))
