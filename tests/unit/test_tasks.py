@@ -21,7 +21,7 @@ from invoke.exceptions import Exit
 from invoke.parser import Parser
 
 import tasks
-from tests.releases import T130
+from tests.releases import F130, T130
 from torch_images.cli import verb as cli
 from torch_images.cli.collection import GROUPS
 from torch_images.config.matrix import select
@@ -338,6 +338,6 @@ def test_pick_says_whether_its_image_is_proved(root: Path) -> None:
     words = ("pick", "--gpu", "RTX 5090", "--driver", "580", "--json")
     told = json.loads(invoke(root, *words).stdout)
     assert told["why"][-1] == f"this image is {told['proof']}"
-    older = json.loads(invoke(root, *words, "--torch", "2.12").stdout)
-    assert ":2.12." in older["image"]
+    older = json.loads(invoke(root, *words, "--torch", F130).stdout)
+    assert f":{F130}-" in older["image"]
     assert older["proof"].startswith(("not proved yet", "proved on 20"))
