@@ -142,11 +142,11 @@ def _upgrade(what: str, mirror: list[str] | None, *, dry_run: bool) -> None:
     if _UPGRADES[what]:
         _resolve(_UPGRADES[what], mirror)
     after = verb.config(damaged_ok=True)
-    gone = {item.path(folder) for item in inputs(before)}
+    gone = {path for item in inputs(before) if (path := item.path(folder)).exists()}
     gone -= {item.path(folder) for item in inputs(after)}
     dropped = [f"-torch{torch}-" for one in plans for torch in one.dropped]
     for file in sorted(file for file in gone if any(name in file.name for name in dropped)):
-        file.unlink(missing_ok=True)
+        file.unlink()
         print(f"{file.stem}: removed")
     lines = [*review(before, after, plans), *notes] or ["nothing is newer"]
     print("\nTo review:\n" + "\n".join(f"- {line}" for line in lines))
