@@ -42,7 +42,7 @@ def test(c: Context, all: bool = False, fast: bool = False) -> None:
         long = {"HYPOTHESIS_PROFILE": "long"}
         _run("-m", "pytest", *files, seed, "--numprocesses=2", env=long)
     verb.engine(bootstraps=True)
-    locks, warning = _usable_locks()
+    locks, warning = _usable_locks(every=all)
     slow = [] if all else ["-m", "not slow"]
     # Two lanes side by side: see tests/integration/conftest.py.
     lanes = ["--numprocesses=2", "--dist=loadscope", "--verbose", "--durations=30"]
@@ -52,13 +52,15 @@ def test(c: Context, all: bool = False, fast: bool = False) -> None:
         print(warning, end="")
 
 
-def _usable_locks() -> tuple[dict[str, str], str]:
+def _usable_locks(*, every: bool) -> tuple[dict[str, str], str]:
     """What tells the tests their locks, and a warning where those are not the committed ones.
 
     Debian's mirrors drop a package when a newer one appears. Then the tests get locks of today.
+    Only slow tests use another base than the default one; `every` is for them.
     """
-    suites = (base.name for base in verb.config().bases if base.suite)
-    bases = ",".join(f"*-{name}*" for name in suites)
+    config = verb.config()
+    suites = (base.name for base in config.bases if base.suite)
+    bases = ",".join(f"*-{name}*" for name in suites if every or name == config.defaults.base)
     folder = verb.workspace().output / "test-locks"
     if not _code("-m", "invoke", "lock", "--check", "--select", bases):
         return {}, ""
