@@ -74,7 +74,11 @@ def test_pruned_machine_code_is_what_some_gpu_loads(expected: dict[str, Any], li
     assert {target for target in elf if target.rstrip("af") not in loaded | exact} == set()
 
 
-def test_triton_compiles_to_machine_code(arch: str, tmp_path: Path) -> None:
+def test_triton_compiles_to_machine_code(
+    arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The multiply-add below is fused only where that is asked for, from Triton 3.10 on. 3.9 warns.
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
     capability = Capability.parse(arch)
     target = GPUTarget("cuda", capability.major * 10 + capability.minor, 32)
     source = ASTSource(
