@@ -33,7 +33,9 @@ def test_links_lead_somewhere(host: Host, home: str, expected: Facts) -> None:
     assert licences <= files
 
 
-@pytest.mark.parametrize("name", ["bin", "include", "lib64", "nvvm", "targets/x86_64-linux/lib"])
+@pytest.mark.parametrize(
+    "name", ["bin", "include", "lib", "lib64", "nvvm", "targets/x86_64-linux/lib"]
+)
 def test_folders_are_where_builds_look(host: Host, home: str, name: str) -> None:
     assert host.file(f"{home}/{name}").exists
 
