@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.releases import T128, T130
 from torch_images.arch import Capability
-from torch_images.config.matrix import ImageSpec, choose, chosen, describe, matrix, select
+from torch_images.config.matrix import ImageSpec, choose, chosen, describe, matrix, select, unfit
 from torch_images.config.parse import load_config
 from torch_images.config.types import Architecture, Config
 from torch_images.errors import UsageError
@@ -299,3 +299,16 @@ def test_a_cuda_version_for_none_of_the_architectures_has_no_image(config: Confi
     assert {s.cuda.version for s in matrix(only)} == able
     assert "13.0" in able
     assert "is not built: CUDA 12.8 cannot target 12.1" in complaint(only, cuda="12.8")
+
+
+def test_variants_that_no_wheels_fit_are_listed_with_the_reason(config: Config) -> None:
+    """And they are not in the matrix; a variant that fits is in no line."""
+    lines = unfit(config)
+    built = {(s.cuda.version, s.torch, s.variant.name) for s in matrix(config)}
+    assert lines
+    for line in lines:
+        found = re.match(r"cuda (\S+), torch (\S+), variant (\S+): no ", line)
+        assert found
+        assert found.groups() not in built
+    bare = replace(config, facts=())
+    assert unfit(bare) == ()

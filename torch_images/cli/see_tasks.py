@@ -43,6 +43,7 @@ def matrix(
         for rule in config.excludes:
             axes = {axis: getattr(rule, axis) for axis in AXES}
             print(", ".join(f"{k} {v}" for k, v in axes.items() if v) + f": {rule.reason}")
+        print("\n".join(matrix.unfit(config)))
         return
     specs = matrix.select(config, select)
     names = dict.fromkeys(specs, "")

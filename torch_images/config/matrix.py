@@ -428,3 +428,16 @@ def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
         or (published and published.lacks(arch.capability))
         or next((reason for reason in lacking if reason), None)
     )
+
+
+def unfit(config: Config) -> tuple[str, ...]:
+    """A line for each release and variant that is not built because no wheels of an extra fit."""
+    lines = {
+        f"cuda {cuda.version}, torch {torch}, variant {variant.name}: {reason}"
+        for cuda, base, variant in itertools.product(config.cudas, config.bases, config.variants)
+        for torch in cuda.torch
+        if (release := config.release(cuda, torch, base)).facts
+        for extra in variant.extras
+        if (reason := extra.refusal(cuda.version, release))
+    }
+    return tuple(sorted(lines))
