@@ -90,7 +90,8 @@ def test_nvcc_is_of_the_cuda_version(home: str, expected: dict[str, Any], tmp_pa
 
 
 def test_nvcc_compiles_links_and_runs(home: str, expected: dict[str, Any], tmp_path: Path) -> None:
-    version = int(float(expected["cuda"]) * 1000)
+    major, minor = map(int, expected["cuda"].split("."))
+    version = 1000 * major + 10 * minor  # as cudaRuntimeGetVersion counts
     (tmp_path / "look.cu").write_text(CODE.replace("VERSION", str(version)))
     run("nvcc", *flags(expected), "look.cu", "-o", "look", cwd=tmp_path)
     assert machine_code(tmp_path / "look") == sm(expected)
