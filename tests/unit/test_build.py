@@ -26,8 +26,9 @@ from torch_images.build.build import revision
 from torch_images.build.diskspace import check_disk, disk_needed
 from torch_images.build.plan import ImagePlan, plan_images, version
 from torch_images.build.render import render
-from torch_images.config.matrix import choose, select
+from torch_images.config.matrix import choose
 from torch_images.config.parse import load_config
+from torch_images.config.selection import select
 from torch_images.config.types import Config
 from torch_images.errors import (
     BuildError,

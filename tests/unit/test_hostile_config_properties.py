@@ -31,8 +31,9 @@ from torch_images.config.lock_requests import (
     variant_inputs,
     wheel_input,
 )
-from torch_images.config.matrix import ImageSpec, choose, describe, matrix
+from torch_images.config.matrix import ImageSpec, choose, matrix
 from torch_images.config.parse import load_config
+from torch_images.config.selection import describe
 from torch_images.config.types import Config
 from torch_images.errors import TorchImagesError
 from torch_images.locks.debs import read_debs

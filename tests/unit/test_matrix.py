@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from tests.releases import T128, T130
 from torch_images.arch import Capability
-from torch_images.config.matrix import ImageSpec, choose, chosen, describe, matrix, select, unfit
+from torch_images.config.matrix import ImageSpec, choose, matrix
 from torch_images.config.parse import load_config
+from torch_images.config.selection import chosen, describe, select, unfit
 from torch_images.config.types import Architecture, Config
 from torch_images.errors import UsageError
 from torch_images.locks.facts import with_facts

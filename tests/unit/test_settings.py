@@ -11,8 +11,9 @@ import requests
 from tests.releases import T130
 from torch_images.arch import Capability
 from torch_images.config.extras import Extra, Variant
-from torch_images.config.matrix import ImageSpec, choose, describe, select
+from torch_images.config.matrix import ImageSpec, choose
 from torch_images.config.release import Facts, Fit, Release
+from torch_images.config.selection import describe, select
 from torch_images.config.types import (
     Architecture,
     Base,

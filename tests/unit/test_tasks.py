@@ -24,8 +24,8 @@ import tasks
 from tests.releases import F130, T130
 from torch_images.cli import verb as cli
 from torch_images.cli.collection import GROUPS
-from torch_images.config.matrix import select
 from torch_images.config.parse import load_config
+from torch_images.config.selection import select
 from torch_images.locks.facts import with_facts
 
 

@@ -86,7 +86,7 @@ def build(
     from torch_images.build.build import with_torch
     from torch_images.build.plan import lock_images
     from torch_images.cli import report
-    from torch_images.config.matrix import chosen
+    from torch_images.config.selection import chosen
     from torch_images.errors import UsageError
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
@@ -222,7 +222,7 @@ def wheels(
     from torch_images.build.build import check_compiles, export, with_torch
     from torch_images.build.plan import lock_image
     from torch_images.cli import report
-    from torch_images.config.matrix import chosen
+    from torch_images.config.selection import chosen
     from torch_images.host.runner import Runner
 
     config, workspace, run = verb.config(), verb.workspace(), Runner()

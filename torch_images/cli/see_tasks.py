@@ -34,7 +34,7 @@ def matrix(
     registry: str = "",
 ) -> None:
     """Print every image of images.yaml by its identifier, and whether it was built and verified."""
-    from torch_images.config import matrix
+    from torch_images.config import selection
     from torch_images.config.types import AXES
     from torch_images.publish import ledger
 
@@ -43,9 +43,9 @@ def matrix(
         for rule in config.excludes:
             axes = {axis: getattr(rule, axis) for axis in AXES}
             print(", ".join(f"{k} {v}" for k, v in axes.items() if v) + f": {rule.reason}")
-        print("\n".join(matrix.unfit(config)))
+        print("\n".join(selection.unfit(config)))
         return
-    specs = matrix.select(config, select)
+    specs = selection.select(config, select)
     names = dict.fromkeys(specs, "")
     if unpublished:
         from torch_images.publish import push
@@ -59,7 +59,7 @@ def matrix(
     if json:
         listed = [
             {
-                **matrix.describe(spec),
+                **selection.describe(spec),
                 "proved": states[spec].proved,
                 "proof": states[spec].words,
                 **({"reference": name} if name else {}),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
 from torch_images.arch import Capability
@@ -307,52 +305,10 @@ def _served(config: Config, spec: ImageSpec) -> ImageSpec:
     return replace(spec, architectures=architectures)
 
 
-def select(config: Config, pattern: str) -> tuple[ImageSpec, ...]:
-    """The images of the matrix whose identifier matches a glob, or one of several, by commas.
-
-    Raises UsageError if none does.
-    """
-    specs, globs = matrix(config), pattern.split(",")
-    chosen = tuple(spec for spec in specs if any(fnmatchcase(spec.id, glob) for glob in globs))
-    if not chosen:
-        hint = suggest(pattern, (spec.id for spec in specs))
-        raise UsageError(f"no image matches '{shown(pattern)}'", hint)
-    return chosen
-
-
-def chosen(
-    config: Config, pattern: str, axes: Mapping[str, str], *, prune: bool = False
-) -> tuple[ImageSpec, ...]:
-    """The images that match a glob, or, without one, the image with some values of axes.
-
-    A value "" is the default. Raises UsageError for both, and as `select` and `choose` do.
-    """
-    named = {axis: value for axis, value in axes.items() if value}
-    if pattern and named:
-        raise UsageError("--select and single axes exclude each other", "give one or the other")
-    specs = select(config, pattern) if pattern else (choose(config, **named),)
-    return tuple(replace(spec, prune=prune) for spec in specs)
-
-
 def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     """What is not the default of source, variant and base, in the order that tags have."""
     values = ("source", spec.source), ("variant", spec.variant), ("base", spec.base)
     return tuple(v.name for axis, v in values if v.name != getattr(config.defaults, axis))
-
-
-def describe(spec: ImageSpec) -> dict[str, str | list[str]]:
-    """The image as plain data, for JSON: CI matrices read it."""
-    return {
-        "id": spec.id,
-        "cuda": spec.cuda.version,
-        "arch": [a.name for a in spec.architectures],
-        "source": spec.source.name,
-        "base": spec.base.name,
-        "variant": spec.variant.name,
-        "python": spec.base.python,
-        "torch": spec.torch,
-        "repository": spec.repository,
-    }
 
 
 def _arch_names(config: Config, text: str) -> str:
@@ -428,16 +384,3 @@ def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
         or (published and published.lacks(arch.capability))
         or next((reason for reason in lacking if reason), None)
     )
-
-
-def unfit(config: Config) -> tuple[str, ...]:
-    """A line for each release and variant that is not built because no wheels of an extra fit."""
-    lines = {
-        f"cuda {cuda.version}, torch {torch}, variant {variant.name}: {reason}"
-        for cuda, base, variant in itertools.product(config.cudas, config.bases, config.variants)
-        for torch in cuda.torch
-        if (release := config.release(cuda, torch, base)).facts
-        for extra in variant.extras
-        if (reason := extra.refusal(cuda.version, release))
-    }
-    return tuple(sorted(lines))
