@@ -15,8 +15,8 @@ from torch_images.locks.facts import with_facts
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# "ci" makes the same examples in every run and measures no time: a busy machine is no fault of what
-# is tested. "long" makes new ones, many more, and holds each to 2 s (here in ms).
+# "ci" makes the same examples in every run, "long" makes new ones and many more. Neither measures
+# time: a busy machine is no fault of what is tested.
 settings.register_profile(
     "ci",
     derandomize=True,
@@ -26,7 +26,7 @@ settings.register_profile(
 )
 settings.register_profile(
     "long",
-    deadline=2000,
+    deadline=None,
     max_examples=1000,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],

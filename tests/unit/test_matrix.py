@@ -87,6 +87,20 @@ def test_no_two_images_share_an_identifier(one: ImageSpec, two: ImageSpec) -> No
     assert (one.id == two.id) == (one == two)
 
 
+def test_an_identifier_whose_end_reads_as_another_base_and_variant(config: Config) -> None:
+    """The end "-a-b" also ends "...-torch2.14.1-a-a-b", whose variant is "a-b"."""
+    [runtime] = [v for v in config.variants if v.name == "runtime"]
+    named = replace(
+        config,
+        bases=(*config.bases, replace(config.bases[0], name="a")),
+        variants=(*config.variants, *(replace(runtime, name=name) for name in ("b", "a-b"))),
+        excludes=(),
+    )
+    spec = choose(named, base="a", variant="a-b")
+    assert spec.id.endswith("-a-a-b")
+    assert ImageSpec.parse(spec.id, named) == spec
+
+
 @pytest.mark.parametrize(
     ("identifier", "reason"),
     [

@@ -74,6 +74,8 @@ class ImageSpec:
         ):
             origin = rest.removesuffix(f"-{base.name}-{variant.name}")
             torch = origin.removeprefix("torch") if not source.compiled else None
+            if torch and "-" in torch:  # no release: the base's name begins within `origin`
+                continue
             if cuda and names and origin != rest and origin in (source.name, f"torch{torch}"):
                 spec = choose(
                     config,
