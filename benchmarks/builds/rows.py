@@ -91,10 +91,9 @@ def release(lab: Lab) -> Figures:
         pulled = {k: size for k, size in images[newer].items() if k not in images[older]}
         figures[f"our {older} to {newer}, bytes"] = sum(pulled.values())
         figures[f"whole {newer}, bytes"] = sum(images[newer].values())
-    plain = lab.engine.digest(lab.build_plain(LOCKS[0]))
-    assert plain
-    _, *wheels = lab.layers(plain).values()
-    return figures | {f"plain {releases[-2]} to {releases[-1]}, bytes": sum(wheels)}
+    base = next(iter(images[releases[-1]].values()))
+    wheels = lab.packed(lab.build_plain(LOCKS[0])) - base
+    return figures | {f"plain {releases[-2]} to {releases[-1]}, bytes": wheels}
 
 
 def pruned(lab: Lab) -> Figures:
