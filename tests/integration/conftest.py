@@ -32,8 +32,8 @@ from torch_images.project import locks_folder
 # gives them: two builds of one name would get in each other's way.
 SECOND = frozenset(
     {
-        *("test_account", "test_compat", "test_compiled", "test_derived"),
-        *("test_installed_command", "test_push", "test_start"),
+        *("test_compat", "test_compiled", "test_derived", "test_installed_command", "test_pod"),
+        *("test_push", "test_start"),
     }
 )
 
@@ -43,6 +43,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         files = [path.name for path in Path(__file__).parent.glob("test_*.py")]
         config.pluginmanager.register(Progress(files, ROOT / "build" / "test-seconds.json"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Put those modules of the second lane first that begin without the images of `built`.
+
+    They run while the first lane builds these.
+    """
+    waits: dict[str, bool] = {}
+    for item in items:
+        name = item.path.stem
+        waits.setdefault(name, name not in SECOND or "built" in item.fixturenames)
+    items.sort(key=lambda item: waits[item.path.stem])
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types

@@ -19,7 +19,8 @@ def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
 @contextlib.contextmanager
 def running(server: socketserver.BaseServer) -> Iterator[None]:
     """Let a server answer in the background."""
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    # It looks for the end so often, in seconds: `shutdown` waits for that.
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield
