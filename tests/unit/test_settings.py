@@ -389,6 +389,7 @@ def test_a_cache_by_its_own_settings_only() -> None:
     assert detect(environ).compile_cache == (
         ("ACTIONS_CACHE_URL", "u"),
         ("SCCACHE_GHA_ENABLED", "on"),
+        ("SCCACHE_MULTILEVEL_CHAIN", "disk,gha,webdav"),
         ("SCCACHE_WEBDAV_ENDPOINT", "https://w"),
     )
 

@@ -304,4 +304,8 @@ def test_a_shared_compile_cache() -> None:
             "HOME": "/root",
         }
     )
-    assert found.compile_cache == (("AWS_REGION", "r"), ("SCCACHE_BUCKET", "b"))
+    assert found.compile_cache == (
+        ("AWS_REGION", "r"),
+        ("SCCACHE_BUCKET", "b"),
+        ("SCCACHE_MULTILEVEL_CHAIN", "disk,s3"),
+    )

@@ -28,16 +28,17 @@ _SYSTEM_BUNDLES = (
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 _MIRROR_VARIABLES = ("TORCH_IMAGES_COMPAT_MIRROR", "TORCH_IMAGES_SOURCE_MIRROR")
-# What makes sccache share its cache, and what each of these ways needs beside SCCACHE_*:
+# What makes sccache share its cache, its name for it, and what each way needs beside SCCACHE_*:
 # https://github.com/mozilla/sccache/tree/main/docs
 _CACHE_VARIABLES = {
-    "SCCACHE_BUCKET": "AWS_",
-    "SCCACHE_GHA_ENABLED": "ACTIONS_",
-    "SCCACHE_MEMCACHED_ENDPOINT": "",
-    "SCCACHE_REDIS": "",
-    "SCCACHE_REDIS_ENDPOINT": "",
-    "SCCACHE_WEBDAV_ENDPOINT": "",
+    "SCCACHE_BUCKET": ("s3", "AWS_"),
+    "SCCACHE_GHA_ENABLED": ("gha", "ACTIONS_"),
+    "SCCACHE_MEMCACHED_ENDPOINT": ("memcached", ""),
+    "SCCACHE_REDIS": ("redis", ""),
+    "SCCACHE_REDIS_ENDPOINT": ("redis", ""),
+    "SCCACHE_WEBDAV_ENDPOINT": ("webdav", ""),
 }
+_CHAIN = "SCCACHE_MULTILEVEL_CHAIN"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +123,17 @@ def check_url(name: str, url: str) -> None:
 
 
 def _compile_cache(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """What sccache needs of the environment to reach a shared cache."""
-    ways = [prefix for name, prefix in _CACHE_VARIABLES.items() if environ.get(name)]
+    """What sccache needs of the environment to reach a shared cache.
+
+    The builder's own cache stays in front of it: without the chain sccache would use one alone.
+    """
+    ways = [way for name, way in _CACHE_VARIABLES.items() if environ.get(name)]
     if not ways:
         return ()
-    prefixes = ("SCCACHE_", *(prefix for prefix in ways if prefix))
+    prefixes = ("SCCACHE_", *(prefix for _, prefix in ways if prefix))
     kept = {n: v for n, v in environ.items() if n.startswith(prefixes) and n != "SCCACHE_DIR"}
+    if not kept.get(_CHAIN):
+        kept[_CHAIN] = ",".join(dict.fromkeys(("disk", *(level for level, _ in ways))))
     return tuple(sorted(kept.items()))
 
 
