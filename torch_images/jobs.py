@@ -22,11 +22,33 @@ HEAVY = 5 * GB
 HEAVY_FILES = ("*/flash_attn/*", "*/flash-attention/*", "*/fbgemm/*", "*/mslk/*")
 _RESERVE = 1 * GB  # what is no compiler: ninja, the compile cache, the linker's beginning
 
-# Core hours of a whole build of PyTorch: a part for all architectures and one for each. Fitted to
-# 22 minutes on 122 cores and 3 hours on 8 (sm_120), 30 minutes on 64 (sm_90), and 2 hours on 64
-# (six architectures); single measurements lie between 0.6 and 1.5 times this.
+# What others measured with later releases of PyTorch, in core hours: a part for all architectures
+# and one for each. Fitted to 22 minutes on 122 cores and 3 hours on 8 (sm_120), 30 minutes on 64
+# (sm_90), and 2 hours on 64 (six architectures); single measurements lie between 0.6 and 1.5 times
+# this.
 _CORE_HOURS, _CORE_HOURS_PER_ARCH = 11.0, 19.5
 SPREAD = (0.6, 1.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Units of one kind that were compiled, and the seconds of one processor that each took."""
+
+    units: int
+    seconds: float
+
+
+# PyTorch 2.6.0 with CUDA 12.4 for 9.0 has 2058 units. 305 units of CUDA took 1019 s on 16
+# processors, the host of an H100. 1163 units took 98 minutes on two processors that also ran other
+# work. The units that were not measured are taken to be like these 1163.
+# `./inv wheels` keeps the time of each unit in the compile cache: the sums of a whole build are to
+# replace these figures.
+TORCH = (
+    Measured(units=305, seconds=1019 * 16 / 305),
+    Measured(units=1753, seconds=98 * 120 / 1163),
+)
+# Triton 3.7.1 took about 76 minutes of one processor with gcc 12.
+TRITON = (Measured(units=289, seconds=76 * 60 / 289),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +74,18 @@ class Jobs:
         """What to go on with after running out of memory."""
         return Jobs(jobs=max(1, self.jobs // 2), heavy=1, threads=1)
 
+    def note(self, builder: Builder) -> str:
+        """What to add where more jobs were asked for than run at once; "" elsewhere.
+
+        sccache's server starts one compiler for each processor that it may use. No setting of it
+        changes that (mozilla/sccache#855), and it does not take part in another job server.
+        """
+        if self.jobs <= builder.cores:
+            return ""
+        return (
+            f"; {self.jobs} jobs asked for, sccache runs {builder.cores} at once: one per processor"
+        )
+
 
 def choose(builder: Builder, arches: int, *, jobs: int = 0) -> Jobs:
     """The jobs that a builder has memory for; `jobs`, if not 0, is what the user asks for."""
@@ -65,10 +99,25 @@ def choose(builder: Builder, arches: int, *, jobs: int = 0) -> Jobs:
     return Jobs(jobs=wanted, heavy=min(heavy, wanted), threads=threads)
 
 
-def hours(jobs: Jobs, arches: int) -> tuple[float, float]:
-    """The time that compiling PyTorch may take, from and to."""
-    middle = (_CORE_HOURS + _CORE_HOURS_PER_ARCH * arches) / jobs.jobs
-    return SPREAD[0] * middle, SPREAD[1] * middle
+def hours(jobs: Jobs, builder: Builder, arches: int) -> tuple[float, float]:
+    """The time that compiling PyTorch may take, from and to.
+
+    For one architecture the smaller one was measured here with PyTorch 2.6.0. All others are fitted
+    to what others measured: later releases have more to compile.
+    """
+    at_once = min(jobs.jobs, builder.cores)
+    low, high = (part * (_CORE_HOURS + _CORE_HOURS_PER_ARCH * arches) for part in SPREAD)
+    return (core_hours(TORCH) if arches == 1 else low) / at_once, high / at_once
+
+
+def triton_hours(jobs: Jobs, builder: Builder) -> float:
+    """The time that compiling Triton takes, by what was measured."""
+    return core_hours(TRITON) / min(jobs.jobs, builder.cores)
+
+
+def core_hours(measured: Iterable[Measured]) -> float:
+    """Hours of one processor for all of these units."""
+    return sum(kind.units * kind.seconds for kind in measured) / 3600
 
 
 def processors() -> int:

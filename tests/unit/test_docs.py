@@ -48,7 +48,7 @@ def test_the_times_of_compiling_follow_the_formula() -> None:
     for cores, memory, *cells in rows:
         builder = Builder(cores=int(cores), memory=int(memory) * GB)
         for cell, arches in zip(cells, (1, 6), strict=True):
-            found = hours(choose(builder, arches), arches)
+            found = hours(choose(builder, arches), builder, arches)
             said = [float(word) for word in cell.split(" to ")]
             assert said == pytest.approx(list(found), rel=0.05, abs=0.06)
 

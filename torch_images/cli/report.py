@@ -16,7 +16,7 @@ from torch_images.build.plan import LockedImage, plan_image
 from torch_images.config.types import Config
 from torch_images.fetch.update import UNCHANGED, Finding
 from torch_images.host.workspace import Workspace
-from torch_images.jobs import Builder, choose, hours
+from torch_images.jobs import TORCH, Builder, Jobs, choose, hours, triton_hours
 from torch_images.locks.debs import DebLock
 from torch_images.locks.facts import FactsLock
 from torch_images.locks.image_lock import AnyLock
@@ -64,7 +64,6 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         return []
     count = len(spec.arches)
     jobs = choose(builder, count, jobs=options.jobs)
-    soonest, latest = hours(jobs, count)
     tools = lock.tools.wheels if lock.tools else ()
     size = sum(wheel.size for wheel in tools) + sum(a.size for a in lock.all_archives)
     return [
@@ -82,9 +81,29 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         (
             f"jobs: {jobs.jobs}, {jobs.heavy} heavy ones of {jobs.threads} threads (for "
             f"{builder.cores} processors and {builder.memory / 1e9:.0f} GB; --jobs says otherwise)"
+            f"{jobs.note(builder)}"
         ),
-        f"time: {soonest:.1f} to {latest:.1f} hours, from what others measured",
+        f"time: {_time(image, jobs, builder)}",
     ]
+
+
+def _time(image: LockedImage, jobs: Jobs, builder: Builder) -> str:
+    """How long compiling may take, and where the figures come from."""
+    count, sources = len(image.spec.arches), image.lock.sources
+    assert sources
+    said = []
+    names = [tree.name for tree in sources.trees]
+    if "torch" in names:
+        soonest, latest = hours(jobs, builder, count)
+        units = sum(kind.units for kind in TORCH)
+        measured = f"as measured with the {units} units of PyTorch 2.6.0, and "
+        others = "by what others measured with later releases"
+        origin = f"{measured if count == 1 else ''}{others}"
+        said.append(f"torch {soonest:.1f} to {latest:.1f} hours, {origin}")
+    if "triton" in names:
+        minutes = triton_hours(jobs, builder) * 60
+        said.append(f"triton {minutes:.0f} minutes, as measured with Triton 3.7.1")
+    return "; ".join(said)
 
 
 def exported(folder: Path, files: Sequence[Path]) -> str:

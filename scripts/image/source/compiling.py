@@ -1,0 +1,279 @@
+"""Compile a tree through the compile cache: for as long as wanted, with less where memory runs out.
+
+What is compiled is in the cache at once, so a build that is stopped or killed loses nothing but the
+units that were being compiled.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import progress
+import units
+
+from torch_images import jobs as planning
+
+# What gcc, collect2, nvcc, sccache and the shell say of a process that the system ended for its
+# memory, and what gcc says where it gets none.
+KILLED = re.compile(
+    r"Killed signal terminated program|terminated with signal 9|died due to signal 9|: Killed$"
+    r"|Compiler killed by signal 9|virtual memory exhausted",
+    re.MULTILINE,
+)
+# The last is sccache's, for a file below /tmp.
+FULL = re.compile(r"No space left on device|Disk quota exceeded|failed to write temporary file")
+FAILED = re.compile(r"^FAILED: (?:\[[^]]*\] )?(\S+)", re.MULTILINE)
+CACHE_FOLDER = Path("/run/compile-cache")
+CACHE = {"SCCACHE_DIR": str(CACHE_FOLDER), "SCCACHE_CACHE_SIZE": "40G"}
+# BuildKit shows the first 2 MiB of a step and drops the rest, the line that says why it failed too.
+SHOWN, TAIL, LINE = 1_000_000, 200, 2000  # bytes, lines and characters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the host asks of this build: until when to compile, and which part of the units.
+
+    `deadline` is in seconds since 1970, 0 for none; `share` is such as "1/2", "" for all.
+    """
+
+    deadline: float = 0
+    share: str = ""
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any], notes: Path) -> Wanted:
+        """From the host's settings. `notes` is a file that the steps of one call share.
+
+        The slice begins with the first step that compiles, and is for all of them together.
+        """
+        share, slice_ = settings.get("share", ""), settings.get("slice", 0)
+        if not slice_:
+            return cls(share=share)
+        try:
+            begun = json.loads(notes.read_text())
+        except (OSError, ValueError):
+            begun = {}
+        if begun.get("call") != settings["call"]:
+            begun = {"call": settings["call"], "deadline": int(time.time()) + slice_}
+            notes.parent.mkdir(parents=True, exist_ok=True)
+            notes.write_text(json.dumps(begun))
+        return cls(share=share, deadline=begun["deadline"])
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more may be compiled."""
+        return bool(self.deadline) and time.time() >= self.deadline
+
+
+@dataclass(kw_only=True)
+class Screen:
+    """Shows a build's output, up to a limit; of the rest the end, if asked to."""
+
+    left: int = SHOWN
+    hidden: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
+
+    def show(self, line: str) -> None:
+        """Show a line, or keep it for the end."""
+        line = line if len(line) <= LINE else f"{line[:LINE]} ...\n"
+        if self.left <= 0:
+            self.hidden.append(line)
+            return
+        print(line, end="", flush=True)
+        self.left -= len(line)
+        if self.left <= 0:
+            print("(more output is not shown, but for its end if this fails)", flush=True)
+
+    def end(self) -> None:
+        """Show the last lines that were not shown."""
+        print("".join(self.hidden), end="", flush=True)
+        self.hidden.clear()
+
+
+def compile_tree(
+    name: str,
+    tree: Path,
+    chosen: planning.Jobs,
+    environment: dict[str, str],
+    *,
+    wanted: Wanted,
+    ledger: units.Ledger,
+    work: Path,
+) -> str:
+    """Compile, with fewer jobs each time that memory runs out. Returns what was printed.
+
+    Exits with a message if compiling fails, if memory runs out with one job, if the disk is full,
+    if the time is over, or if the share is compiled.
+    """
+    state = work / "state"
+    state.mkdir()
+    environment |= {
+        "SOURCE_TREE": str(tree),
+        "HEAVY_FILES": " ".join(planning.HEAVY_FILES),
+        "PYTHONHASHSEED": "0",
+        "STATE": str(state),
+        "UNITS": str(ledger.folder),
+        "DEADLINE": str(int(wanted.deadline) or ""),
+        "SHARE": wanted.share,
+    }
+    environment |= keep_going(state, environment["PATH"]) if wanted.share else {}
+    os.umask(0o022)
+    if wanted.over:
+        fail(f"unfinished: {name} was not begun")
+    watch = progress.Watch(
+        name=name,
+        tree=tree,
+        state=state,
+        ledger=ledger,
+        share=units.Share.parse(wanted.share),
+        launcher=environment.get("CMAKE_CXX_COMPILER_LAUNCHER", "/compile "),
+        path=environment["PATH"],
+        statistics=lambda: statistics(environment),
+    )
+    log = ""
+    with watch:
+        while True:
+            environment |= {
+                "MAX_JOBS": str(chosen.jobs),
+                "CMAKE_BUILD_PARALLEL_LEVEL": str(chosen.jobs),
+                "HEAVY_PLACES": str(chosen.heavy),
+                "HEAVY_THREADS": str(chosen.threads),
+            }
+            for before in ("refused", "failed"):
+                (state / before).unlink(missing_ok=True)
+            start_cache(name, environment)
+            code, text = run_build(tree, environment)
+            log += text
+            watch.earlier_hits += report_cache(name, environment)
+            if not code and not (state / "refused").exists():
+                seconds = time.monotonic() - watch.started
+                print(f"{name}: compiled in {seconds:.0f} s", flush=True)
+                return log
+            if reason := why_it_ends(name, chosen, watch, wanted, text):
+                fail(reason)
+            chosen = chosen.fewer()
+            print(f"{name}: out of memory, continuing with {chosen.jobs} jobs", flush=True)
+
+
+def why_it_ends(
+    name: str, chosen: planning.Jobs, watch: progress.Watch, wanted: Wanted, text: str
+) -> str:
+    """Why a build that did not succeed is not tried again; "" if it is, with fewer jobs."""
+    if FULL.search(text):
+        return f"the disk is full: {name}: {watch.summary()}"
+    failed = watch.failed()
+    refused = (watch.state / "refused").exists()
+    if refused and (wanted.over or not failed):
+        share = f"share {wanted.share} of " if wanted.share and not wanted.over else ""
+        return f"unfinished: {share}{name}: {watch.summary()}"
+    if not KILLED.search(text):
+        return f"{name} did not compile, see above"
+    if chosen.jobs > 1:
+        return ""
+    what = failed or next(reversed(FAILED.findall(text)), "")
+    said = f"{name}: out of memory with one job" + f", at {what}" * bool(what)
+    peak = watch.peak
+    return f"{said}; the largest, {peak.what}, took {peak.size / 1e9:.1f} GB" if peak.size else said
+
+
+def keep_going(state: Path, path: str) -> dict[str, str]:
+    """An environment in which Ninja goes on after units that another builder compiles.
+
+    `python -m build` hands Ninja no options, so a program of its name stands before it.
+    """
+    wrapper = state / "bin" / "ninja"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ninja", path=path)} -k 0 "$@"\n')
+    wrapper.chmod(0o755)
+    return {"PATH": f"{wrapper.parent}:{path}", "CMAKE_MAKE_PROGRAM": str(wrapper)}
+
+
+def run_build(tree: Path, environment: dict[str, str]) -> tuple[int, str]:
+    """Run `python -m build` and show its output. Returns its exit status and its output."""
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
+    lines = []
+    screen = Screen()
+    with subprocess.Popen(
+        command,
+        cwd=tree,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            screen.show(line)
+            lines.append(line)
+    if process.returncode:
+        screen.end()
+    return process.returncode, "".join(lines)
+
+
+def cache(verb: str, environment: dict[str, str], *more: str) -> str:
+    """Run a command of sccache, such as --start-server. Returns what it prints."""
+    command = ["sccache", verb, *more]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+def start_cache(name: str, environment: dict[str, str]) -> None:
+    """Start the compile cache's server. Exits with a message if it cannot reach a shared cache."""
+    cache("--stop-server", environment)  # one that memory ran out for may still be there
+    command = ["sccache", "--start-server"]
+    if subprocess.run(command, env=environment, check=False).returncode:
+        fail(f"{name}: the compile cache does not start, see above; can the builder reach it?")
+
+
+def statistics(environment: dict[str, str]) -> dict[str, Any] | None:
+    """What the compile cache did since its server was started; None if it does not answer."""
+    try:
+        stats = json.loads(cache("--show-stats", environment, "--stats-format=json"))["stats"]
+    except ValueError:
+        return None
+    return dict(stats)
+
+
+def report_cache(name: str, environment: dict[str, str]) -> int:
+    """Print the hits of the compile cache by kind of compiler, and stop its server.
+
+    Returns how many units came from the cache.
+    """
+    stats = statistics(environment)
+    if stats is None:
+        print(f"warning: {name}: the compile cache does not answer", flush=True)
+        return 0
+    cache("--stop-server", environment)
+    hits, misses = (stats[key]["counts"] for key in ("cache_hits", "cache_misses"))
+    kinds = sorted(hits.keys() | misses.keys())
+    found = ", ".join(f"{k} {hits.get(k, 0)} of {hits.get(k, 0) + misses.get(k, 0)}" for k in kinds)
+    print(f"{name}: compile cache hits: {found or 'no requests'}", flush=True)
+    host = sum(hits.get(kind, 0) for kind in ("C/C++", "C", "C++"))
+    device = sum(hits.get(kind, 0) for kind in ("CUDA", "CUBIN", "PTX"))
+    asked = sum(misses.get(kind, 0) for kind in ("CUDA", "CUBIN", "PTX"))
+    if host and asked and not device:
+        print(f"warning: {name}: the compile cache never hits for nvcc", flush=True)
+    if lost := stats.get("cache_write_errors", 0):
+        print(f"warning: {name}: the compile cache did not keep {lost} results", flush=True)
+    return progress.hits_of(stats)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error means that the disk is full; copying a tree gives a list of errors."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT) or bool(FULL.search(str(error)))
+
+
+def fail(message: str) -> NoReturn:
+    """Exit with the message as one line; the host looks for its start, "build-wheel: "."""
+    sys.exit(f"build-wheel: {' '.join(message.split())}")

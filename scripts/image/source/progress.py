@@ -1,0 +1,175 @@
+"""How far a build is: a line about once a minute, and the largest compiler that was seen."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import units
+
+# What compiles and links, as the system names its processes. The compile cache's server starts
+# compilers, so they are children of nothing that this program started.
+_COMPILERS = frozenset(
+    ("cc1", "cc1plus", "as", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ld", "ld.bfd")
+    + ("ld.gold", "ld.lld", "lto1", "clang", "clang++")
+)
+_SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|cu|S)$")
+_TEXT, _SAMPLE = 60.0, 1.0  # seconds between two lines, and between two looks at memory
+_ENOUGH = 10  # units that were compiled before the time of the others is estimated
+# The compile cache counts the steps of nvcc beside the unit itself.
+_STEPS = ("CUBIN", "PTX", "CUDA (Device code)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """The memory in bytes of the largest compiler, and what it worked on."""
+
+    size: int = 0
+    what: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """Units of a share: all of them, those that went by in this build, and `known` ones.
+
+    An earlier build compiled the known ones, with whatever recipe; they did not go by yet.
+    """
+
+    planned: int
+    passed: int
+    known: int
+
+
+def hits_of(stats: Mapping[str, Any]) -> int:
+    """How many units came from the compile cache, by its statistics."""
+    return sum(n for kind, n in stats["cache_hits"]["counts"].items() if kind not in _STEPS)
+
+
+def line(count: Count, hits: int, seconds: float) -> str:
+    """How far a build is, that has been compiling for so many seconds.
+
+    Of the rest, a unit that no build compiled is taken to need as long as one that was compiled
+    now, and a known one as long as the average of all that went by.
+    """
+    compiled = count.passed - hits
+    said = (
+        f"{count.passed} of {count.planned or 'an unknown number of'} units, {hits} from the cache"
+    )
+    if not count.planned or compiled < _ENOUGH:
+        return said
+    new = count.planned - count.passed - count.known
+    left = new * seconds / compiled + count.known * seconds / count.passed
+    return f"{said}, about {duration(left)} left"
+
+
+def duration(seconds: float) -> str:
+    """Time as people say it, such as "1 h 20 min"."""
+    minutes = round(seconds / 60)
+    if not minutes:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"  # noqa: PLR2004
+
+
+def largest(proc: Path = Path("/proc")) -> Peak:
+    """The compiler with the largest memory among the processes that run now."""
+    best = Peak()
+    for status in proc.glob("[0-9]*/status"):
+        try:
+            text = status.read_text()
+            words = status.with_name("cmdline").read_text(errors="replace").split("\0")
+        except OSError:  # it has ended
+            continue
+        named, size = (re.search(p, text) for p in (r"^Name:\t(.*)", r"\nVmHWM:\s*(\d+) kB"))
+        if named and size and named[1] in _COMPILERS and int(size[1]) * 1024 > best.size:
+            source = next((w for w in words if _SOURCE.search(w)), "")
+            best = Peak(size=int(size[1]) * 1024, what=" ".join((named[1], source)).strip())
+    return best
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """Looks on while a tree is compiled, in a thread; use it in a `with`.
+
+    `statistics` asks the compile cache. `earlier_hits` are those of servers that were stopped.
+    """
+
+    name: str
+    tree: Path
+    state: Path
+    ledger: units.Ledger
+    share: units.Share
+    launcher: str
+    path: str
+    statistics: Callable[[], Mapping[str, Any] | None]
+    earlier_hits: int = 0
+    peak: Peak = field(default_factory=Peak)
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._planned: dict[str, str] = {}
+        self._first: float | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def total(self) -> tuple[int, int]:
+        """How many units of the tree are compiled, and how many there are, in all shares."""
+        planned = units.planned(self.tree, self.launcher, self.path) or self._planned
+        return len(self.ledger.compiled() & planned.keys()), len(planned)
+
+    def summary(self) -> str:
+        """What was reached, in words."""
+        done, planned = self.total()
+        counted = f"{done} of {planned} units" if planned else f"{len(self._passed())} units"
+        seconds = duration(time.monotonic() - self.started)
+        size = f", the largest compiler took {self.peak.size / 1e9:.1f} GB" * bool(self.peak.size)
+        return f"{counted} compiled, {seconds} in this build{size}"
+
+    def failed(self) -> str:
+        """The source of the last unit that did not compile; "" for none."""
+        try:
+            return (self.state / "failed").read_text().splitlines()[-1]
+        except (FileNotFoundError, IndexError):
+            return ""
+
+    def _look(self) -> None:
+        """Until the build is over: look at memory often, and say how far it is now and then."""
+        said = time.monotonic()
+        while not self._over.wait(_SAMPLE):
+            found = largest()
+            self.peak = max(self.peak, found, key=lambda peak: peak.size)
+            passed = self._passed()
+            if passed and self._first is None:
+                # CMake has configured the tree.
+                self._first = time.monotonic()
+                self._planned = units.planned(self.tree, self.launcher, self.path)
+            if passed and time.monotonic() - said >= _TEXT:
+                said = time.monotonic()
+                print(f"{self.name}: {self._line(passed)}", flush=True)
+
+    def _passed(self) -> frozenset[str]:
+        """The units that were compiled, or came from the cache, in this build."""
+        try:
+            text = (self.state / "finished").read_text()
+        except FileNotFoundError:
+            return frozenset()
+        return frozenset(entry.split()[0] for entry in text.splitlines() if entry.strip())
+
+    def _line(self, passed: frozenset[str]) -> str:
+        own = {u for u, source in self._planned.items() if self.share.has(u, source)}
+        known = (self.ledger.known() & own) - passed
+        hits = self.earlier_hits + hits_of(self.statistics() or {"cache_hits": {"counts": {}}})
+        count = Count(planned=len(own), passed=len(passed), known=len(known))
+        return line(count, hits, time.monotonic() - (self._first or self.started))

@@ -1,0 +1,361 @@
+"""Compiling for a while, and going on: a small tree that Ninja builds, with stand-ins for sccache,
+a compiler, and `python -m build`. Integration tests have the real ones.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import compiling
+import progress
+import pytest
+import units
+from compiling import Wanted
+
+from torch_images.jobs import Jobs
+
+UNITS = 6
+# Keeps objects by source and name; counts hits and misses since its start.
+SCCACHE = """#!/bin/sh
+cd "$SCCACHE_DIR" || exit
+case $1 in
+--start-server) [ ! -e broken ] && echo 0 >hits && echo 0 >misses ;;
+--stop-server) ;;
+--show-stats)
+    printf '{"stats": {"cache_hits": {"counts": {"C/C++": %s}}, ' "$(cat hits)"
+    printf '"cache_misses": {"counts": {"C/C++": %s}}}}' "$(cat misses)" ;;
+*)
+    cd "$OLDPWD" || exit
+    object=$4 source=$6
+    key=$SCCACHE_DIR/$(cat "$source" - <<X | cksum | cut -d' ' -f1
+$object
+X
+)
+    kind=hits
+    [ -e "$key" ] || { kind=misses; "$@" && cp "$object" "$key"; } || exit
+    cp "$key" "$object"
+    echo $(($(cat "$SCCACHE_DIR/$kind") + 1)) >"$SCCACHE_DIR/$kind" ;;
+esac
+"""
+# Obeys its source, which may ask it to wait, or to fail.
+COMPILER = """#!/bin/sh
+eval "$(sed -n 's,^//run ,,p' "$5")"
+cp "$5" "$3"
+"""
+BUILD = """
+import os, pathlib, subprocess, sys
+print("-- configured")
+done = subprocess.run(["ninja", "-C", "build", "-j", os.environ["MAX_JOBS"]]).returncode
+if done and not os.environ.get("TOLERANT"):
+    sys.exit(done)
+pathlib.Path("dist").mkdir()
+pathlib.Path("dist/x.whl").touch()
+"""
+ALL = Wanted()
+JOBS = Jobs(jobs=1, heavy=1, threads=1)
+
+pytestmark = pytest.mark.skipif(not shutil.which("ninja"), reason="there is no Ninja")
+
+
+@dataclass
+class Builder:
+    """A machine that compiles: its cache, and a place for the tree that each build has anew."""
+
+    top: Path
+    cache: Path
+    launcher: Path
+
+    def source(self, number: int, text: str) -> None:
+        (self.top / "origin" / f"u{number}.cpp").write_text(text)
+
+    def build(
+        self,
+        recipe: str = "recipe",
+        chosen: Jobs = JOBS,
+        wanted: Wanted = ALL,
+        **env: str,
+    ) -> tuple[int | str | None, str]:
+        """Why it ended, 0 if it is compiled, and the log."""
+        work = self.top / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(self.top / "origin", work / "tree")
+        environment = {
+            "PATH": f"{self.top}/bin:/usr/local/bin:/usr/bin:/bin",
+            "PYTHONPATH": str(self.top / "python"),
+            "SCCACHE_DIR": str(self.cache),
+            "CMAKE_CXX_COMPILER_LAUNCHER": str(self.launcher),
+            **env,
+        }
+        ledger = units.Ledger.open(self.top / "units", "tree-9.0", recipe)
+        try:
+            log = compiling.compile_tree(
+                "tree",
+                work / "tree",
+                chosen,
+                environment,
+                wanted=wanted,
+                ledger=ledger,
+                work=work,
+            )
+        except SystemExit as end:
+            return end.code, ""
+        assert (work / "tree" / "dist" / "x.whl").exists()
+        return 0, log
+
+    def hits(self) -> int:
+        return int((self.cache / "hits").read_text())
+
+    def misses(self) -> int:
+        return int((self.cache / "misses").read_text())
+
+
+def make_builder(top: Path, cache: Path, root: Path) -> Builder:
+    for folder in ("bin", "python", "origin/build"):
+        (top / folder).mkdir(parents=True)
+    cache.mkdir(exist_ok=True)
+    for program, text in (("sccache", SCCACHE), ("g++", COMPILER)):
+        (top / "bin" / program).write_text(text)
+        (top / "bin" / program).chmod(0o755)
+    (top / "python" / "build.py").write_text(BUILD)
+    launcher = root / "scripts" / "image" / "source" / "compile"
+    objects = [f"u{n}.o" for n in range(UNITS)]
+    rules = [
+        "rule compile",
+        f"  command = {launcher} g++ -O2 -o $out -c $in",
+        "rule link",
+        "  command = cat $in > $out",
+        *(f"build u{n}.o: compile ../u{n}.cpp" for n in range(UNITS)),
+        f"build liba.so: link {' '.join(objects)}",
+    ]
+    (top / "origin" / "build" / "build.ninja").write_text("\n".join(rules) + "\n")
+    builder = Builder(top, cache, launcher)
+    for number in range(UNITS):
+        builder.source(number, f"int u{number};\n")
+    return builder
+
+
+@pytest.fixture
+def builder(tmp_path: Path, root: Path) -> Builder:
+    return make_builder(tmp_path, tmp_path / "cache", root)
+
+
+def test_a_slice_stops_and_the_next_call_goes_on(builder: Builder) -> None:
+    """The unit that waits for the end of the slice was begun in time, so it is finished."""
+    wait = (
+        '//run while [ -n "$DEADLINE" ] && [ "$(date +%s)" -lt "$DEADLINE" ]; do sleep 0.1; done\n'
+    )
+    for number in range(2, UNITS):
+        builder.source(number, wait + f"int u{number};\n")
+    ended, _ = builder.build(wanted=Wanted(deadline=int(time.time()) + 4))
+    assert str(ended).startswith(f"build-wheel: unfinished: tree: 3 of {UNITS} units compiled, ")
+    assert not (builder.top / "work" / "tree" / "dist").exists()
+    assert builder.misses() == 3
+    assert builder.build()[0] == 0
+    assert (builder.hits(), builder.misses()) == (3, UNITS - 3)
+
+
+def test_a_tree_that_goes_on_without_an_object_is_not_finished(builder: Builder) -> None:
+    """A build that takes a failure for a missing feature must not give a wheel."""
+    wanted = Wanted(deadline=time.time() + 2)
+    builder.source(0, "//run sleep 3\n")
+    ended, _ = builder.build(wanted=wanted, TOLERANT="1")
+    assert "unfinished" in str(ended)
+
+
+def test_progress_is_shown(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_TEXT", 0)
+    for number in range(UNITS):
+        builder.source(number, f"//run sleep 0.5\nint u{number};\n")
+    assert builder.build()[0] == 0
+    assert f" of {UNITS} units, 0 from the cache" in capfd.readouterr().out
+
+
+def test_a_slice_that_is_over_begins_nothing(builder: Builder) -> None:
+    ended, _ = builder.build(wanted=Wanted(deadline=time.time() - 1))
+    assert ended == "build-wheel: unfinished: tree was not begun"
+
+
+def test_two_shares_and_one_that_collects(builder: Builder, tmp_path: Path, root: Path) -> None:
+    """Builders with ledgers of their own and one cache."""
+    counts = []
+    for share in ("1/2", "2/2"):
+        one = make_builder(tmp_path / share.replace("/", "-"), builder.cache, root)
+        ended, _ = one.build(wanted=Wanted(share=share))
+        start, _, rest = str(ended).partition("tree: ")
+        assert start == f"build-wheel: unfinished: share {share} of "
+        done, _, rest = rest.partition(" of ")
+        assert rest.startswith(f"{UNITS} units compiled, ")
+        assert (one.hits(), one.misses()) == (0, int(done))
+        counts.append(int(done))
+    assert sum(counts) == UNITS
+    assert all(counts)
+    assert builder.build()[0] == 0
+    assert (builder.hits(), builder.misses()) == (UNITS, 0)
+
+
+def test_what_does_not_compile_is_said_in_a_share_too(builder: Builder) -> None:
+    for number in range(UNITS):
+        builder.source(number, "//run exit 1\n")
+    assert builder.build()[0] == "build-wheel: tree did not compile, see above"
+    ended, _ = builder.build(wanted=Wanted(share="1/2"))
+    assert ended == "build-wheel: tree did not compile, see above"
+
+
+KILLED = "//run echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1\n"
+
+
+def test_out_of_memory_with_fewer_jobs(builder: Builder, capfd: pytest.CaptureFixture[str]) -> None:
+    builder.source(1, f"{KILLED.replace('//run ', '//run [ $MAX_JOBS = 1 ] || { ').strip()}; }}\n")
+    assert builder.build(chosen=Jobs(jobs=4, heavy=1, threads=1))[0] == 0
+    out = capfd.readouterr().out
+    assert out.index("continuing with 2 jobs") < out.index("continuing with 1 jobs")
+
+
+def test_too_little_memory_for_one_file_names_it(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder.source(4, f"//run sleep 1.5\n{KILLED}")
+    peak = progress.Peak(size=4_400_000_000, what="cc1plus u4.cpp")
+    monkeypatch.setattr(progress, "largest", lambda: peak)
+    ended, _ = builder.build()
+    assert ended == (
+        "build-wheel: tree: out of memory with one job, at build/../u4.cpp; "
+        "the largest, cc1plus u4.cpp, took 4.4 GB"
+    )
+
+
+def test_a_disk_that_fills_keeps_the_cache(builder: Builder) -> None:
+    said = (
+        "//run echo \"can't write section .rodata of x.o: 'No space left on device'\" >&2; exit 1\n"
+    )
+    builder.source(3, said)
+    ended, _ = builder.build()
+    assert str(ended).startswith(
+        f"build-wheel: the disk is full: tree: 3 of {UNITS} units compiled, "
+    )
+
+
+def test_a_cache_that_does_not_start(builder: Builder) -> None:
+    (builder.cache / "broken").touch()
+    ended, _ = builder.build()
+    assert ended == (
+        "build-wheel: tree: the compile cache does not start, see above; can the builder reach it?"
+    )
+
+
+def test_units_are_counted_again_for_another_recipe(builder: Builder) -> None:
+    assert builder.build()[0] == 0
+    time.sleep(0.02)  # the next recipe is a later one
+    ledger = units.Ledger.open(builder.top / "units", "tree-9.0", "recipe")
+    assert len(ledger.compiled()) == UNITS
+    ledger = units.Ledger.open(builder.top / "units", "tree-9.0", "another")
+    assert (len(ledger.compiled()), len(ledger.known())) == (0, UNITS)
+
+
+def test_what_ninja_would_compile(builder: Builder) -> None:
+    tree = builder.top / "origin"
+    found = units.planned(tree, str(builder.launcher), "/usr/local/bin:/usr/bin:/bin")
+    assert found.keys() == {units.name(f"build/u{n}.o") for n in range(UNITS)}
+    inside = tree / "build" / "CMakeFiles" / "CMakeScratch"
+    inside.mkdir(parents=True)
+    shutil.copy(tree / "build" / "build.ninja", inside)
+    assert units.planned(tree, str(builder.launcher), "/usr/bin:/bin:/usr/local/bin") == found
+    assert units.planned(tree, str(builder.launcher), str(builder.top / "bin")) == {}
+
+
+def test_trees_of_one_call_share_a_slice(tmp_path: Path) -> None:
+    notes = tmp_path / "units" / "slice.json"
+    first = Wanted.read({"slice": 60, "call": "a"}, notes)
+    assert time.time() + 50 < first.deadline <= time.time() + 61
+    notes.write_text(json.dumps({"call": "a", "deadline": 5}))
+    assert Wanted.read({"slice": 60, "call": "a"}, notes) == Wanted(deadline=5)
+    assert Wanted.read({"slice": 60, "call": "b"}, notes).deadline > 5
+    assert Wanted.read({"jobs": 2}, notes) == Wanted()
+    assert Wanted.read({"share": "1/2"}, notes) == Wanted(share="1/2")
+
+
+def test_a_screen_shows_the_beginning_and_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """BuildKit drops what a step prints after 2 MiB, and with it why the step failed."""
+    screen = compiling.Screen(left=30)
+    for number in range(1000):
+        screen.show(f"line {number}\n")
+    assert capsys.readouterr().out.startswith(
+        "line 0\nline 1\nline 2\nline 3\nline 4\n(more output"
+    )
+    screen.end()
+    last = capsys.readouterr().out.splitlines()
+    assert last == [f"line {number}" for number in range(800, 1000)]
+    screen = compiling.Screen()
+    screen.show("x" * 100_000 + "\n")
+    assert len(capsys.readouterr().out) < 3000
+
+
+@pytest.mark.parametrize(
+    ("count", "hits", "said"),
+    [
+        ((100, 50, 0), 0, "50 of 100 units, 0 from the cache, about 10 min left"),
+        ((100, 50, 50), 30, "50 of 100 units, 30 from the cache, about 10 min left"),
+        ((2000, 1100, 0), 1000, "1100 of 2000 units, 1000 from the cache, about 1 h 30 min left"),
+        ((100, 50, 0), 45, "50 of 100 units, 45 from the cache"),
+        ((0, 50, 0), 0, "50 of an unknown number of units, 0 from the cache"),
+    ],
+)
+def test_how_far_it_is(count: tuple[int, int, int], hits: int, said: str) -> None:
+    planned, passed, known = count
+    counted = progress.Count(planned=planned, passed=passed, known=known)
+    assert progress.line(counted, hits, 600) == said
+
+
+def test_hits_are_of_units_and_not_of_nvcc_steps() -> None:
+    counts = {"C/C++": 3, "CUDA": 2, "CUBIN": 9, "PTX": 9, "CUDA (Device code)": 9}
+    assert progress.hits_of({"cache_hits": {"counts": counts}}) == 5
+
+
+def test_the_largest_compiler(tmp_path: Path) -> None:
+    for number, (program, size, words) in enumerate(
+        [
+            ("cc1plus", 900, ["cc1plus", "-quiet", "/src/torch/aten/x.cpp", "-o", "/tmp/x.s"]),
+            ("cicc", 2_000_000, ["cicc", "--orig_src_file_name", "/src/k.cu", "k.cpp1.ii"]),
+            ("python3", 9_000_000, ["python3", "setup.py"]),
+            ("ptxas", 1, ["ptxas"]),
+        ]
+    ):
+        folder = tmp_path / str(number + 1)
+        folder.mkdir()
+        (folder / "status").write_text(f"Name:\t{program}\nVmPeak:\t 1 kB\nVmHWM:\t {size} kB\n")
+        (folder / "cmdline").write_text("\0".join(words) + "\0")
+    (tmp_path / "9").mkdir()
+    (tmp_path / "9" / "status").write_text("Name:\tcc1plus\n")  # a zombie has no memory
+    (tmp_path / "9" / "cmdline").write_text("")
+    assert progress.largest(tmp_path) == progress.Peak(size=2_048_000_000, what="cicc /src/k.cu")
+
+
+def test_the_largest_compiler_of_this_machine(tmp_path: Path) -> None:
+    if not (compiler := shutil.which("g++")):
+        pytest.skip("there is no g++")
+    numbers = ",".join(str(n % 97) for n in range(500_000))
+    source = tmp_path / "largest-of-this-machine.cpp"
+    source.write_text(f"extern const int t[]; const int t[] = {{{numbers}}};\n")
+    best = progress.Peak()
+    with subprocess.Popen([compiler, "-c", source, "-o", tmp_path / "x.o"]) as process:
+        while process.poll() is None:
+            found = progress.largest()
+            best = found if source.name in found.what and found.size > best.size else best
+            time.sleep(0.05)
+    assert best.what == f"cc1plus {source}"
+    assert best.size > 20_000_000
+
+
+def test_a_full_disk_is_told_from_other_errors() -> None:
+    assert compiling.is_full(OSError(errno.ENOSPC, "x"))
+    copying = [("a", "b", "[Errno 28] No space left on device: 'b'")]
+    assert compiling.is_full(shutil.Error(copying))
+    assert not compiling.is_full(OSError(errno.EACCES, "x"))

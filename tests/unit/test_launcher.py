@@ -1,0 +1,233 @@
+"""The launcher of compilers, run by a real shell with a stand-in for sccache and for compilers."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from units import Share, name
+
+SCCACHE = '#!/bin/sh\necho "$@" >>"$CALLS"\nexec "$@"\n'
+# Copies its source to its object; fails for a source that says so, as a compiler would.
+COMPILER = """#!/bin/sh
+while [ $# -gt 0 ]; do
+    case $1 in -o) shift; object=$1 ;; -c) shift; source=$1 ;; esac
+    shift
+done
+grep -q '#error' "$source" && exit 3
+eval "$(sed -n 's,^//run ,,p' "$source")"
+cp "$source" "$object"
+"""
+
+
+@dataclass
+class Tree:
+    """A tree, its build folder, and what the launcher is told."""
+
+    top: Path
+    launcher: Path
+    more: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {
+            "PATH": f"{self.top}/bin:{os.environ['PATH']}",
+            "CALLS": str(self.top / "calls"),
+            "SOURCE_TREE": str(self.top / "tree"),
+            "HEAVY_PLACES": "1",
+            "HEAVY_THREADS": "2",
+            "HEAVY_FILES": "*/flash_attn/* */fbgemm/*",
+            "STATE": str(self.top / "state"),
+            "UNITS": str(self.top / "units"),
+            **self.more,
+        }
+
+    def source(self, path: str, text: str = "int x;\n") -> Path:
+        file = self.top / "tree" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def command(self, source: str, compiler: str = "g++", object_: str = "") -> list[str]:
+        object_ = object_ or f"{Path(source).stem}.o"
+        return ["sh", str(self.launcher), compiler, "-O2", "-o", object_, "-c", f"../{source}"]
+
+    def compile(self, source: str, compiler: str = "g++", object_: str = "") -> int:
+        """Run the launcher as Ninja does, from the build folder; its exit status."""
+        command = self.command(source, compiler, object_)
+        build = self.top / "tree" / "build"
+        return subprocess.run(command, cwd=build, env=self.env, check=False).returncode
+
+    def calls(self) -> list[str]:
+        path = self.top / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def state(self, named: str) -> str:
+        path = self.top / "state" / named
+        return path.read_text() if path.exists() else ""
+
+    def ledger(self) -> dict[str, str]:
+        return {p.name: p.read_text() for p in sorted((self.top / "units").iterdir())}
+
+
+@pytest.fixture
+def tree(tmp_path: Path, root: Path) -> Tree:
+    for folder in ("bin", "state", "units", "tree/build"):
+        (tmp_path / folder).mkdir(parents=True)
+    programs = {"sccache": SCCACHE, "g++": COMPILER, "nvcc": COMPILER}
+    for program, text in programs.items():
+        (tmp_path / "bin" / program).write_text(text)
+        (tmp_path / "bin" / program).chmod(0o755)
+    return Tree(tmp_path, root / "scripts" / "image" / "source" / "compile")
+
+
+def test_a_unit_is_compiled_and_written_down(tree: Tree) -> None:
+    tree.source("aten/x.cpp", "//run sleep 0.05\n")
+    assert tree.compile("aten/x.cpp") == 0
+    seed = f"{tree.top}/tree/build/../aten/x.cpp".removeprefix(f"{tree.top}/tree/")
+    [call] = tree.calls()
+    assert call == (
+        f"g++ -O2 -o x.o -c ../aten/x.cpp -frandom-seed={seed} -ffile-prefix-map={tree.top}/tree=."
+    )
+    unit = hashlib.sha256(b"build/x.o").hexdigest()[:16]
+    assert unit == name("build/x.o")
+    [(found, text)] = tree.ledger().items()
+    milliseconds, source = text.split()
+    assert (found, source) == (unit, seed)
+    assert 50 <= int(milliseconds) < 60_000
+    assert tree.state("finished") == f"{unit} {milliseconds}\n"
+
+
+def test_one_source_with_two_objects_is_two_units(tree: Tree) -> None:
+    tree.source("x.cpp")
+    assert [tree.compile("x.cpp", object_=o) for o in ("a.o", "b.o")] == [0, 0]
+    assert tree.ledger().keys() == {name("build/a.o"), name("build/b.o")}
+
+
+def test_what_comes_from_the_cache_keeps_the_time_of_the_compiler(tree: Tree) -> None:
+    tree.source("x.cpp")
+    unit = tree.top / "units" / name("build/x.o")
+    unit.write_text("123456 x.cpp\n")
+    assert tree.compile("x.cpp") == 0
+    assert unit.read_text().startswith("123456 ")
+    unit.write_text("0 x.cpp\n")
+    tree.source("x.cpp", "//run sleep 0.02\n")
+    assert tree.compile("x.cpp") == 0
+    assert int(unit.read_text().split()[0]) >= 20
+
+
+def test_a_unit_that_failed_is_not_compiled(tree: Tree) -> None:
+    tree.source("x.cpp", "#error\n")
+    (tree.top / "units" / name("build/x.o")).write_text("9 x.cpp\n")
+    assert tree.compile("x.cpp") == 3
+    assert tree.ledger() == {}
+    assert tree.state("finished") == ""
+    assert tree.state("failed").endswith("x.cpp\n")
+    assert not (tree.top / "state" / "refused").exists()
+
+
+def test_links_and_other_commands_go_straight_through(tree: Tree) -> None:
+    command = ["sh", str(tree.launcher), "echo", "-o", "liba.so", "x.o"]
+    tree.more = {"DEADLINE": "1", "SHARE": "1/2"}
+    done = subprocess.run(command, env=tree.env, capture_output=True, text=True, check=True)
+    assert done.stdout == "-o liba.so x.o\n"
+    assert not tree.calls()
+
+
+def test_nothing_starts_after_the_deadline(tree: Tree) -> None:
+    tree.source("x.cpp")
+    tree.more = {"DEADLINE": str(int(time.time()) + 60)}
+    assert tree.compile("x.cpp") == 0
+    tree.more = {"DEADLINE": str(int(time.time()))}
+    assert tree.compile("x.cpp", object_="y.o") == 75
+    assert (tree.top / "state" / "refused").exists()
+    assert len(tree.calls()) == 1
+    assert tree.ledger().keys() == {name("build/x.o")}
+
+
+@pytest.mark.parametrize("folder", ["CMakeScratch/TryCompile-abc", "CMakeTmp"])
+def test_what_cmake_tries_always_runs(tree: Tree, folder: str) -> None:
+    """A refusal would switch a feature off, and change the keys of all that follows."""
+    tree.source("x.cpp")
+    tree.more = {"DEADLINE": "1", "SHARE": "1/2"}
+    (tree.top / "tree" / "build" / "CMakeFiles" / folder).mkdir(parents=True)
+    for number in range(4):
+        assert tree.compile("x.cpp", object_=f"CMakeFiles/{folder}/{number}.o") == 0
+    assert not tree.calls()
+    assert not tree.ledger()
+    assert not (tree.top / "state" / "refused").exists()
+
+
+def test_the_shares_have_each_unit_once(tree: Tree) -> None:
+    names = [f"u{number}" for number in range(12)]
+    compiled: dict[str, set[str]] = {}
+    for share in ("1/3", "2/3", "3/3"):
+        tree.more = {"SHARE": share}
+        for unit in names:
+            source = tree.source(f"{unit}.cpp")
+            done = tree.compile(f"{unit}.cpp")
+            assert done in (0, 75)
+            assert (done == 0) == Share.parse(share).has(name(f"build/{unit}.o"), str(source))
+            compiled.setdefault(share, set()).update({unit} if done == 0 else set())
+    assert sorted(u for units in compiled.values() for u in units) == sorted(names)
+    assert all(compiled.values())
+
+
+def test_each_share_has_what_generators_are_made_of(tree: Tree) -> None:
+    source = tree.source("third_party/protobuf/x.cpp")
+    for share in ("1/2", "2/2"):
+        tree.more = {"SHARE": share}
+        assert tree.compile("third_party/protobuf/x.cpp") == 0
+        assert Share.parse(share).has(name("build/x.o"), str(source))
+
+
+@pytest.mark.skipif(not shutil.which("flock"), reason="flock is util-linux's")
+def test_heavy_files_wait_for_each_other(tree: Tree) -> None:
+    """And only they: each notes when it begins and ends, in nanoseconds."""
+    note = '//run date +%s%N >>"$CALLS.$object"; sleep 0.2; date +%s%N >>"$CALLS.$object"\n'
+    paths = ["flash_attn/a.cu", "flash_attn/b.cu", "fbgemm/c.cpp", "aten/d.cpp"]
+    for path in paths:
+        tree.source(path, note)
+    build = tree.top / "tree" / "build"
+    running = []
+    for path in paths:
+        compiler = "nvcc" if path.endswith(".cu") else "g++"
+        command = tree.command(path, compiler)
+        running.append(subprocess.Popen(command, cwd=build, env=tree.env))
+    assert [process.wait() for process in running] == [0] * 4
+    times = [tuple(map(int, (tree.top / f"calls.{o}.o").read_text().split())) for o in "abc"]
+    ordered = sorted(times)
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(ordered))
+    calls = {call.split("-c ")[1].split()[0]: call for call in tree.calls()}
+    assert calls["../flash_attn/a.cu"].endswith(" --threads 2")
+    assert "--threads" not in calls["../fbgemm/c.cpp"]
+
+
+@pytest.mark.skipif(not shutil.which("flock"), reason="flock is util-linux's")
+def test_the_deadline_may_pass_in_the_queue_of_heavy_files(tree: Tree) -> None:
+    tree.source("fbgemm/c.cpp")
+    tree.more = {"DEADLINE": str(int(time.time()) + 1)}
+    with (tree.top / "state" / "heavy-0").open("w") as lock:
+        holder = ["flock", "--no-fork", str(lock.name), "sleep", "2.2"]
+        with subprocess.Popen(holder) as held:
+            time.sleep(0.2)
+            assert tree.compile("fbgemm/c.cpp") == 75
+            held.wait()
+    assert not tree.calls()
+
+
+def test_a_real_compiler(tree: Tree) -> None:
+    if not (real := shutil.which("g++")):
+        pytest.skip("there is no g++")
+    (tree.top / "bin" / "g++").unlink()
+    (tree.top / "bin" / "g++").symlink_to(real)
+    tree.source("x.cpp", "int answer() { return 42; }\n")
+    assert tree.compile("x.cpp") == 0
+    assert (tree.top / "tree" / "build" / "x.o").read_bytes().startswith(b"\x7fELF")
