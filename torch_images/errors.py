@@ -66,6 +66,12 @@ class NetworkError(TorchImagesError):
     exit_code = 6
 
 
+class UnfinishedError(TorchImagesError):
+    """A build stopped as it was asked to, with more to do; what is compiled is kept."""
+
+    exit_code = 7
+
+
 class PushError(TorchImagesError):
     """A registry, or the way to it, did not take an image; `message` is what was said."""
 

@@ -26,6 +26,7 @@ from torch_images.build.build import revision
 from torch_images.build.diskspace import check_disk, disk_needed
 from torch_images.build.plan import ImagePlan, plan_images, version
 from torch_images.build.render import render
+from torch_images.cli.report import compiling
 from torch_images.config.matrix import choose
 from torch_images.config.parse import load_config
 from torch_images.config.selection import select
@@ -37,6 +38,7 @@ from torch_images.errors import (
     LockError,
     NetworkError,
     TorchImagesError,
+    UnfinishedError,
 )
 from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.fetch.compat import ReadyCompat
@@ -47,6 +49,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace, default_cache
+from torch_images.jobs import Builder
 from torch_images.layers.parent import ParentImages, Wanted
 from torch_images.layers.plan import LayerPlan
 from torch_images.locks.debs import DebLock
@@ -425,9 +428,9 @@ def test_what_images_share_is_made_ready_once(
     [
         ("torch did not compile, see above", "torch did not compile, see above"),
         (
-            "torch: out of memory with one job; the builder needs more memory",
-            "torch: out of memory with one job; the builder needs more memory; what is compiled is "
-            "kept; a builder with more memory goes on from there",
+            "torch: out of memory with one job, at aten/x.cpp; the largest, cc1plus, took 4.4 GB",
+            "torch: out of memory with one job, at aten/x.cpp; the largest, cc1plus, took 4.4 GB; "
+            "what is compiled is kept; a builder with more memory goes on from there",
         ),
         (
             'feature nccl is not in the wheel; CMake said: "Could not connect"',
@@ -446,6 +449,33 @@ def test_what_the_compiling_step_says_is_the_error(line: str, text: str) -> None
 def test_a_full_disk_while_compiling_is_a_full_disk() -> None:
     error = explain("#23 1.0 ar: No space left on device\n#23 2.0 build-wheel: torch did not\n")
     assert isinstance(error, DiskError)
+    full = "the disk is full: torch: 1163 of 2058 units compiled, 2 h 0 min in this build"
+    error = explain(f"#23 1.0 as: No space left on device\n#23 2.0 build-wheel: {full}\n")
+    assert isinstance(error, DiskError)
+    assert str(error) == (
+        f"{full}; what is compiled is kept in the build cache: free some space elsewhere, and run the "
+        "same command again to go on"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        (
+            "torch: 1163 of 2058 units compiled, 1 h 38 min in this build, the largest compiler took "
+            "1.7 GB",
+            "run the same command again to go on",
+        ),
+        (
+            "share 1/2 of torch: 1040 of 2058 units compiled, 52 min in this build",
+            "compile the other shares, then run the same command without --share",
+        ),
+    ],
+)
+def test_a_build_that_stopped_as_it_was_asked_to(line: str, hint: str) -> None:
+    error = explain(f"#9 1.0 Could not connect\n#9 9.0 build-wheel: unfinished: {line}\n#9 ERROR\n")
+    assert isinstance(error, UnfinishedError)
+    assert (str(error), error.exit_code) == (f"{line}; {hint}", 7)
 
 
 def test_compiling_needs_its_disk(config: Config, root: Path) -> None:
@@ -455,6 +485,24 @@ def test_compiling_needs_its_disk(config: Config, root: Path) -> None:
 
     assert needed("12.0", "fork") > needed("12.0", "wheel") + 40
     assert needed("9.0,12.0", "fork") == pytest.approx(needed("12.0", "fork") + 5)
+
+
+def test_the_plan_says_where_its_times_come_from(config: Config, root: Path) -> None:
+    def said(arch: str, jobs: int) -> str:
+        spec = choose(config, arch=arch, source="fork")
+        [image] = plan_images(config, [spec], root, root / "locks")
+        builder = Builder(cores=16, memory=64_000_000_000)
+        return "\n".join(compiling(image, BuildOptions(jobs=jobs), builder))
+
+    one = said("9.0", 24)
+    assert "24 jobs asked for, sccache runs 16 at once: one per processor" in one
+    assert (
+        "time: torch 0.6 to 2.9 hours, as measured with the 2058 units of PyTorch 2.6.0, and by what "
+        "others measured with later releases; triton 5 minutes, as measured with Triton 3.7.1"
+    ) in one
+    several = said("9.0,12.0", 0)
+    assert "asked for" not in several
+    assert "hours, by what others measured with later releases; triton " in several
 
 
 def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) -> None:
@@ -497,10 +545,22 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
     assert target["secret"] == ["type=env,id=compile,env=TORCH_IMAGES_COMPILE"]
     network = Network(compile_cache=(("SCCACHE_REDIS_ENDPOINT", "tcp://x"),))
     told = environment(network, BuildOptions(jobs=3))["TORCH_IMAGES_COMPILE"]
-    assert json.loads(told or "") == {
-        "jobs": 3,
-        "environment": {"SCCACHE_REDIS_ENDPOINT": "tcp://x"},
-    }
+    plain = {"jobs": 3, "environment": {"SCCACHE_REDIS_ENDPOINT": "tcp://x"}}
+    assert json.loads(told or "") == plain
+    asked = BuildOptions(jobs=3, slice=60, call="a", share="1/2")
+    told = environment(network, asked)["TORCH_IMAGES_COMPILE"]
+    parts = {"slice": 60, "call": "a", "share": "1/2"}
+    assert json.loads(told or "") == {**plain, **parts}
+    same = bake_file(
+        config,
+        [planned],
+        {planned.target: part},
+        workspace=workspace,
+        tools={},
+        commit=None,
+        options=asked,
+    )
+    assert same == document  # a secret's value is no part of BuildKit's key
 
 
 def test_only_a_shared_cache_opens_the_network(config: Config, root: Path) -> None:

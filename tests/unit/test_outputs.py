@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
@@ -25,7 +26,7 @@ from torch_images.build.plan import ImagePlan
 from torch_images.build.render import Context, ContextFile, write_context
 from torch_images.cli import bench_tasks
 from torch_images.config.types import Config
-from torch_images.errors import UsageError
+from torch_images.errors import UnfinishedError, UsageError
 from torch_images.host import outputs
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import OurImage
@@ -270,6 +271,45 @@ def test_wheels_are_refused_before_hours_of_compiling(
             run=run,
         )
     assert run.commands == []
+
+
+@pytest.mark.parametrize(
+    ("share", "wanted"), [("", "t.target=compiled"), ("1/2", "t.target=compile-torch")]
+)
+def test_a_share_compiles_torch_alone_and_gives_no_wheels(
+    config: Config,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    share: str,
+    wanted: str,
+) -> None:
+    commands: list[list[str]] = []
+
+    class Image:
+        target = "t"
+
+    monkeypatch.setattr(build, "prepare_inputs", lambda *_, **__: ([Image()], {}))
+    monkeypatch.setattr(build, "plan_image", lambda *_: Image())
+    monkeypatch.setattr(build, "write_bake", lambda *_, **__: ["bake"])
+    monkeypatch.setattr(build, "_bake", lambda command, *_, **__: commands.append(command))
+    workspace = Workspace(root=root, cache=tmp_path / "c", network=Network(), locks=root / "locks")
+    expected = pytest.raises(UnfinishedError, match="compiled already") if share else nullcontext()
+    with expected:
+        files = build.export(
+            config,
+            cast("ImagePlan", Image()),
+            workspace,
+            bake.BuildOptions(share=share, skip_disk_check=True),
+            tmp_path / "dist",
+            engine=cast("Engine", None),
+            run=FakeRunner(),
+        )
+        assert files == ()
+    [command] = commands
+    assert wanted in command
+    assert ("t.output=type=cacheonly" in command) == bool(share)
+    assert (tmp_path / "dist").exists() != bool(share)
 
 
 def test_wheels_of_several_images_share_a_folder(tmp_path: Path) -> None:

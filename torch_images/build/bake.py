@@ -30,7 +30,9 @@ class BuildOptions:
     """What a user can say about how to build.
 
     `cache_from` and `cache_to` are caches in buildx's words, such as "type=registry,ref=...";
-    "{id}" in them stands for the image.
+    "{id}" in them stands for the image. `slice` is how many seconds to compile at most, 0 for as
+    long as it takes; trees with the same `call` compile one after the other, in one slice. `share`
+    is the part of the units to compile, such as "1/2".
     """
 
     builder: str = ""
@@ -41,6 +43,9 @@ class BuildOptions:
     locked: bool = False
     compat: str = "auto"
     jobs: int = 0
+    slice: int = 0
+    call: str = ""
+    share: str = ""
     cache_from: tuple[str, ...] = ()
     cache_to: tuple[str, ...] = ()
 
@@ -203,7 +208,11 @@ def environment(network: Network, options: BuildOptions) -> dict[str, str | None
     """The environment of the command: values that the definition names only."""
     index = {"TORCH_IMAGES_INDEX": network.index} if network.index else {}
     # A secret: how many jobs there are, and where a cache is, must not change the result.
-    told = {"jobs": options.jobs, "environment": dict(network.compile_cache)}
+    told: dict[str, Any] = {"jobs": options.jobs, "environment": dict(network.compile_cache)}
+    if options.slice:
+        told |= {"slice": options.slice, "call": options.call}
+    if options.share:
+        told["share"] = options.share
     return {
         "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
         "TORCH_IMAGES_COMPILE": json.dumps(told),

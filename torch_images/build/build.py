@@ -25,7 +25,7 @@ from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image
 from torch_images.build.prepare import prepare_inputs
 from torch_images.build.render import render, write_context
 from torch_images.config.types import Config
-from torch_images.errors import EngineError, UsageError
+from torch_images.errors import EngineError, UnfinishedError, UsageError
 from torch_images.fetch.checkout import with_tree
 from torch_images.fetch.tools import install_tools
 from torch_images.host import git, outputs
@@ -173,7 +173,8 @@ def export(
 ) -> tuple[Path, ...]:
     """Compile the wheels of an image and put them into a folder.
 
-    Raises as `build` does, and UsageError for a folder with anything but such wheels in it.
+    Raises as `build` does, UsageError for a folder with anything but such wheels in it, and
+    UnfinishedError where the options ask for a part of the work.
     """
     named, folder = folder, outputs.claim(folder)
     builds = None if is_remote(options.builder, run) else engine
@@ -198,9 +199,16 @@ def export(
     with scratch:
         made = Path(scratch.name, "wheels")
         target = image.target
-        command += ["--set", f"{target}.target=compiled"]
-        command += ["--set", f"{target}.output=type=local,{bake.destination(made)}"]
+        # Triton takes far less time than torch; the build that collects the shares compiles it.
+        stage = "compile-torch" if options.share else "compiled"
+        kept = "cacheonly" if options.share else f"local,{bake.destination(made)}"
+        command += ["--set", f"{target}.target={stage}"]
+        command += ["--set", f"{target}.output=type={kept}"]
         _bake(command, workspace, options, namespace=namespace, run=run)
+        if options.share:
+            raise UnfinishedError(
+                "all of torch is compiled already", "run the same command without --share"
+            )
         wheels = sorted(made.glob("*.whl"))
         outputs.claim(named)  # again: it took hours
         with outputs.saying(named):
@@ -209,6 +217,20 @@ def export(
             for wheel in wheels:
                 os.replace(wheel, folder / wheel.name)
     return tuple(folder / wheel.name for wheel in wheels)
+
+
+def check_parts(options: BuildOptions, workspace: Workspace) -> None:
+    """Raise UsageError for a part of the work that no later build could go on from."""
+    if options.share and not workspace.network.compile_cache:
+        raise UsageError(
+            "--share needs a compile cache that the builders share",
+            "set SCCACHE_REDIS_ENDPOINT or another of docs/compile.md",
+        )
+    if options.no_cache and (options.slice or options.share):
+        raise UsageError(
+            "--no-cache keeps nothing for the next build",
+            "leave out --slice, --share or --no-cache",
+        )
 
 
 def write_bake(

@@ -191,6 +191,8 @@ def _build_stale(
     help={
         **{axis: text for axis, text in _AXES_HELP.items() if axis not in ("torch", "variant")},
         **_COMPILING_HELP,
+        "slice": "stop cleanly after compiling so long, such as 90m; the next call goes on",
+        "share": "compile one builder's part only, such as 1/2, into a cache that builders share",
         "output": "folder for the wheels, else dist/IMAGE",
         "builder": "buildx builder to use (see `docker buildx ls`)",
         "progress": "how BuildKit shows progress: auto, plain or tty",
@@ -210,6 +212,8 @@ def wheels(
     base: str = "",
     torch_source: str = "",
     jobs: str = "",
+    slice: str = "",
+    share: str = "",
     output: str = "",
     builder: str = "",
     progress: str = "auto",
@@ -219,7 +223,7 @@ def wheels(
     skip_disk_check: bool = False,
 ) -> None:
     """Compile torch and Triton, and export their wheels without an image."""
-    from torch_images.build.build import check_compiles, export, with_torch
+    from torch_images.build.build import check_compiles, check_parts, export, with_torch
     from torch_images.build.plan import lock_image
     from torch_images.cli import report
     from torch_images.config.selection import chosen
@@ -239,7 +243,10 @@ def wheels(
         locked=locked,
         compat="off",
         jobs=jobs,
+        slice=slice,
+        share=share,
     )
+    check_parts(options, workspace)
     if torch_source:
         image = with_torch(image, torch_source, workspace, run)
     engine = verb.engine(bootstraps=bool(spec.base.suite))

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -176,6 +177,8 @@ def build_options(
     mirror: list[str] | None,
     compat: str,
     jobs: str,
+    slice: str = "",  # noqa: A002  the option's name
+    share: str = "",
     cache_from: list[str] | None = None,
     cache_to: list[str] | None = None,
     **flags: Any,
@@ -195,6 +198,9 @@ def build_options(
         mirrors=mirrors(mirror),
         compat=compat,
         jobs=number("--jobs", jobs, least=1) if jobs else 0,
+        slice=_seconds("--slice", slice) if slice else 0,
+        call=secrets.token_hex(8) if slice else "",
+        share=_share(share),
         cache_from=tuple(cache_from or ()),
         cache_to=tuple(cache_to or ()),
         **flags,
@@ -208,6 +214,28 @@ def _progress(wanted: str) -> str:
     if wanted not in ("auto", "plain", "tty"):
         raise UsageError(f"unknown progress '{wanted}'", "known: auto, plain, tty")
     return wanted
+
+
+def _seconds(option: str, text: str) -> int:
+    """The seconds of a time such as 30s, 90m or 2h. Raises UsageError for anything else."""
+    from torch_images.errors import UsageError
+
+    found = re.fullmatch(r"([1-9][0-9]{0,4})([smh])", text)
+    if not found:
+        raise UsageError(f"{option} '{text}' is not a time", "give one such as 30s, 90m or 2h")
+    return int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def _share(text: str) -> str:
+    """The part of the units after --share. Raises UsageError for anything but 1/2, 2/2, ..."""
+    from torch_images.errors import UsageError
+
+    found = re.fullmatch(r"([1-9][0-9]?)/([1-9][0-9]?)", text)
+    if text and not (found and int(found[1]) <= int(found[2]) > 1):
+        raise UsageError(
+            f"--share '{text}' is not a share", "give 1/2 to one builder and 2/2 to the other"
+        )
+    return text
 
 
 def number(option: str, text: str, *, least: int = 0) -> int:

@@ -13,6 +13,7 @@ from torch_images.errors import (
     LockError,
     NetworkError,
     TorchImagesError,
+    UnfinishedError,
     UsageError,
 )
 
@@ -63,7 +64,30 @@ _FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
 )
 
 
-_COMPILING = "what is compiled is kept; a builder with more memory goes on from there"
+# How the last line of a compiling step begins, or what it says, the error that it is, and what
+# to do then.
+_COMPILING: tuple[tuple[str, type[TorchImagesError], str], ...] = (
+    (
+        r"unfinished: (share .*)",
+        UnfinishedError,
+        "compile the other shares, then run the same command without --share",
+    ),
+    (r"unfinished: (.*)", UnfinishedError, "run the same command again to go on"),
+    (
+        r"(the disk is full: .*)",
+        DiskError,
+        (
+            "what is compiled is kept in the build cache: free some space elsewhere, and run the "
+            "same command again to go on"
+        ),
+    ),
+    (
+        r"(.*out of memory.*)",
+        BuildError,
+        "what is compiled is kept; a builder with more memory goes on from there",
+    ),
+    (r"(.*)", BuildError, ""),
+)
 
 
 # What is wrong with a path that a user gave.
@@ -78,9 +102,10 @@ def explain(output: str) -> Exception:
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
     joined = " ".join(re.sub(r"^#\d+ (?:\d+\.\d+ )?", "", line) for line in plain.splitlines())
     stage = re.search(r"^(?:#\d+ )?(?:\d+\.\d+ )?build-wheel: (.+)$", plain, re.MULTILINE)
+    own = _own(stage[1]) if stage else None
     for number, (pattern, kind, message, hint) in enumerate(_FAILURES):
-        if stage and number:  # all but a full disk is for the compiling step to say
-            return BuildError(stage[1], _COMPILING if "out of memory" in stage[1] else "")
+        if own and (number or not isinstance(own, BuildError)):
+            return own  # all but a full disk is for the compiling step to say
         if match := re.search(pattern, joined, re.DOTALL):
             words = match.groupdict("")
             words["what"] = words.get("what") or words.get("what2") or ""
@@ -88,6 +113,14 @@ def explain(output: str) -> Exception:
             return error
     lines = [line for line in plain.splitlines() if re.match(r"(?:ERROR|error)[: ]", line)]
     return BuildError(f"the build failed: {lines[-1] if lines else plain.strip()[-200:]}")
+
+
+def _own(line: str) -> TorchImagesError:
+    """The error of a compiling step that ended with a line of its own."""
+    found = ((re.fullmatch(pattern, line), kind, hint) for pattern, kind, hint in _COMPILING)
+    match, kind, hint = next(each for each in found if each[0])
+    assert match
+    return kind(match[1], hint)
 
 
 def of_system(error: OSError) -> TorchImagesError | None:
