@@ -43,6 +43,8 @@ from torch_images.build.prepare import prepare_inputs
 from torch_images.config.matrix import choose
 from torch_images.config.parse import load_config
 from torch_images.config.types import Config
+from torch_images.errors import UnfinishedError
+from torch_images.host.diagnose import explain
 from torch_images.host.engine import Engine
 from torch_images.host.network import detect
 from torch_images.host.runner import Completed, Runner
@@ -383,6 +385,32 @@ def test_a_killed_build_goes_on_from_the_cache(compiling: Compiling, tmp_path: P
     assert len(list((tmp_path / "dist").glob("*.whl"))) == 2
 
 
+def test_a_slice_stops_with_7_and_the_next_call_goes_on(
+    compiling: Compiling, tmp_path: Path
+) -> None:
+    """One compiler at a time needs more than a slice for the tables alone."""
+    tables(compiling, 4_000_000, os.getpid() + 2)
+    output = tmp_path / "dist"
+    words = (*WHEELS, "--arch", "12.0", "--jobs", "1", "--output", str(output))
+    stopped = (
+        r"error: (torch|triton)(: \d+ of \d+ units compiled, \d+ (s|min) in this build"
+        r"(, the largest compiler took \d\.\d GB)?| was not begun); run the same command again to go on"
+    )
+    ended = []
+    for _ in range(20):
+        done = compiling.invoke(*words, "--slice", "20s")
+        ended.append(done.returncode)
+        if not done.returncode:
+            break
+        assert done.returncode == 7, done.stderr[-3000:]
+        assert re.fullmatch(stopped, done.stderr.strip().splitlines()[-1])
+        assert not output.exists()
+    assert ended[0] == 7
+    assert ended[-1] == 0
+    assert hits(done.stderr, "torch")["C/C++"][0] > 0
+    assert len(list(output.glob("*.whl"))) == 2
+
+
 def iter_until(lines: Iterator[str], pattern: str, count: int) -> Iterator[str]:
     """The first `count` lines that a pattern is found in."""
     for line in lines:
@@ -434,6 +462,7 @@ def step(
     *options: str,
     cache: Path,
     compile_cache: tuple[tuple[str, str], ...] = (),
+    share: str = "",
 ) -> Completed:
     """Build what a project's bake would, with options that bake does not have."""
     network = dataclasses.replace(
@@ -445,7 +474,7 @@ def step(
     workspace = Workspace(root=folder, cache=cache, network=network, locks=folder / "locks")
     config, wanted = (
         with_facts(load_config(folder / "images.yaml"), folder / "locks"),
-        BuildOptions(compat="off", jobs=2),
+        BuildOptions(compat="off", jobs=2, share=share),
     )
     [planned] = plan_images(
         config, [choose(config, arch="12.0", source="fork")], workspace.root, workspace.locks
@@ -540,6 +569,22 @@ def redis(image: str) -> Iterator[str]:
         subprocess.run(["docker", "rm", "--force", name], check=True, capture_output=True)
 
 
+def on_a_builder(
+    compiling: Compiling, engine: Engine, url: str, name: str, share: str = ""
+) -> Completed:
+    """Compile torch on a builder with nothing of its own, and a Redis."""
+    return step(
+        compiling,
+        engine,
+        compiling.folder,
+        *("--target=compile-torch", "--no-cache-filter=compile-torch", "--output=type=cacheonly"),
+        f"--build-arg=BUILDKIT_CACHE_MOUNT_NS={name}",
+        cache=default_cache(),
+        compile_cache=detect({"SCCACHE_REDIS_ENDPOINT": url}).compile_cache,
+        share=share,
+    )
+
+
 def test_builders_share_a_cache(
     compiling: Compiling, built: dict[str, Built], engine: Engine, tmp_path: Path
 ) -> None:
@@ -547,23 +592,38 @@ def test_builders_share_a_cache(
     with redis(built["cu130"].digest) as url:
         found = []
         for number in (1, 2):
-            done = step(
-                compiling,
-                engine,
-                compiling.folder,
-                *(
-                    "--target=compile-torch",
-                    "--no-cache-filter=compile-torch",
-                    "--output=type=cacheonly",
-                ),
-                f"--build-arg=BUILDKIT_CACHE_MOUNT_NS={tmp_path}-{number}",
-                cache=default_cache(),
-                compile_cache=(("SCCACHE_REDIS_ENDPOINT", url),),
-            )
+            done = on_a_builder(compiling, engine, url, f"{tmp_path}-{number}")
             assert not done.code, done.output
             found.append(hits(done.output, "torch"))
     assert found[0]["CUDA"][0] == 0
     assert found[1]["CUDA"][0] == found[1]["CUDA"][1] > 0
+
+
+def test_two_shares_halve_the_work_and_a_third_build_collects(
+    compiling: Compiling, built: dict[str, Built], engine: Engine, tmp_path: Path
+) -> None:
+    """Three builders with nothing of their own. Both shares have FBGEMM's unit, of third_party."""
+    tables(compiling, 1_000, os.getpid() + 3)
+    counts, planned = [], 0
+    with redis(built["cu130"].digest) as url:
+        for share in ("1/2", "2/2"):
+            name = f"{tmp_path}-{share[0]}"
+            done = on_a_builder(compiling, engine, url, name, share)
+            error = explain(done.output)
+            assert isinstance(error, UnfinishedError), done.output
+            said = re.match(rf"share {share} of torch: (\d+) of (\d+) units compiled, ", str(error))
+            assert said
+            found = hits(done.output, "torch")
+            assert int(said[1]) == found["CUDA"][1] + found["C/C++"][1]
+            counts.append(int(said[1]))
+            planned = int(said[2])
+        done = on_a_builder(compiling, engine, url, f"{tmp_path}-3")
+    assert not done.code, done.output
+    assert sum(counts) == planned + 1
+    assert max(counts) < planned
+    found = hits(done.output, "torch")
+    assert found["CUDA"][1] + found["C/C++"][1] == planned
+    assert all(hit == asked > 0 for hit, asked in found.values())
 
 
 @pytest.mark.parametrize("cuda", ["cu128", "cu130"])
