@@ -336,6 +336,10 @@ def test_the_largest_compiler(tmp_path: Path) -> None:
     (tmp_path / "9" / "status").write_text("Name:\tcc1plus\n")  # a zombie has no memory
     (tmp_path / "9" / "cmdline").write_text("")
     assert progress.largest(tmp_path) == progress.Peak(size=2_048_000_000, what="cicc /src/k.cu")
+    assert [str(progress.Peak(size=size)) for size in (2_048_000_000, 46_000_000)] == [
+        "2.0 GB",
+        "46 MB",
+    ]
 
 
 def test_the_largest_compiler_of_this_machine(tmp_path: Path) -> None:

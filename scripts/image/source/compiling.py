@@ -183,7 +183,7 @@ def why_it_ends(
     what = failed or next(reversed(FAILED.findall(text)), "")
     said = f"{name}: out of memory with one job" + f", at {what}" * bool(what)
     peak = watch.peak
-    return f"{said}; the largest, {peak.what}, took {peak.size / 1e9:.1f} GB" if peak.size else said
+    return f"{said}; the largest, {peak.what}, took {peak}" if peak.size else said
 
 
 def keep_going(state: Path, path: str) -> dict[str, str]:

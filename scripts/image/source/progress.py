@@ -32,6 +32,9 @@ class Peak:
     size: int = 0
     what: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.size / 1e9:.1f} GB" if self.size >= 1e9 else f"{self.size / 1e6:.0f} MB"  # noqa: PLR2004
+
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
@@ -134,7 +137,7 @@ class Watch:
         done, planned = self.total()
         counted = f"{done} of {planned} units" if planned else f"{len(self._passed())} units"
         seconds = duration(time.monotonic() - self.started)
-        size = f", the largest compiler took {self.peak.size / 1e9:.1f} GB" * bool(self.peak.size)
+        size = f", the largest compiler took {self.peak}" * bool(self.peak.size)
         return f"{counted} compiled, {seconds} in this build{size}"
 
     def failed(self) -> str:
