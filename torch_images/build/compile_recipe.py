@@ -17,7 +17,8 @@ def recipes(spec: ImageSpec, lock: ImageLock) -> dict[str, dict[str, Any]]:
     """The recipes of an image by the name of the wheel; none for published wheels."""
     if not lock.sources:
         return {}
-    return {"torch": _torch(spec, lock), "triton": _triton(spec, lock)}
+    made = {"torch": _torch, "triton": _triton}
+    return {tree.name: made[tree.name](spec, lock) for tree in lock.sources.trees}
 
 
 def flags(source: Source, features: tuple[str, ...]) -> dict[str, str]:
