@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import subprocess
 from collections import Counter
 from collections.abc import Callable
@@ -88,11 +89,12 @@ def test_triton_compiles_to_machine_code(
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
     capability = Capability.parse(arch)
     target = GPUTarget("cuda", capability.major * 10 + capability.minor, 32)
-    source = ASTSource(
-        fn=_axpy,
-        signature={"x": "*fp32", "y": "*fp32", "a": "fp32", "n": "i32", "BLOCK": "constexpr"},
-        constexprs={"BLOCK": 128},
-    )
+    signature = {"x": "*fp32", "y": "*fp32", "a": "fp32", "n": "i32"}
+    if "constexprs" in inspect.signature(ASTSource).parameters:
+        signature["BLOCK"] = "constexpr"
+        source = ASTSource(fn=_axpy, signature=signature, constexprs={"BLOCK": 128})
+    else:  # before Triton 3.3
+        source = ASTSource(fn=_axpy, signature=signature, constants={"BLOCK": 128})
     cubin = triton.compile(source, target=target).asm["cubin"]
     path = tmp_path / "axpy.cubin"
     path.write_bytes(cubin)
