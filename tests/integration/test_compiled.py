@@ -354,6 +354,22 @@ def test_only_the_wheels_stay(compiling: Compiling, engine: Engine, tmp_path: Pa
     assert not [name for name in names if name.startswith("src")]
 
 
+def test_a_submodule_that_is_not_there(compiling: Compiling) -> None:
+    folder = compiling.repositories.work(FORK) / "third_party" / "kineto"
+    before = (folder / "README").read_text()
+    shutil.rmtree(folder)
+    compiling.commit()
+    try:
+        assert refused(compiling) == (
+            f"error: torch {head(compiling)} lacks third_party/kineto, which feature kineto is "
+            "compiled from: fetch it, or leave the feature out"
+        )
+    finally:
+        folder.mkdir()
+        (folder / "README").write_text(before)
+        compiling.commit()
+
+
 def test_what_does_not_compile(compiling: Compiling) -> None:
     source = compiling.repositories.work(FORK) / "aten" / "c10.cpp"
     before = source.read_text()

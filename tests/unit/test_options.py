@@ -169,3 +169,18 @@ def write(tree: Path, files: Mapping[str, str]) -> None:
     for name, text in files.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text)
+
+
+def test_folders_that_features_are_compiled_from(tmp_path: Path) -> None:
+    needs = {"fbgemm": "third_party/fbgemm", "kineto": "third_party/kineto"}
+    (tmp_path / "third_party" / "kineto").mkdir(parents=True)  # as git leaves a submodule
+    said = options.lack(needs, tmp_path)
+    assert said == (
+        "lacks third_party/fbgemm, which feature fbgemm is compiled from; third_party/kineto, "
+        "which feature kineto is compiled from: fetch it, or leave the feature out"
+    )
+    for folder in needs.values():
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "CMakeLists.txt").touch()
+    assert not options.lack(needs, tmp_path)
+    assert not options.lack({}, tmp_path)

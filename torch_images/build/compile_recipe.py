@@ -70,6 +70,9 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
         "cuda_home": CUDA_HOME,
         "arches": ";".join(spec.arches),
         "features": list(spec.features),
+        "needs": {
+            f.name: f.needs for f in spec.source.features if f.needs and f.name in spec.features
+        },
         "options": sorted({*switches, *told}),
         "environment": {
             **_launchers("C", "CXX", "CUDA"),
@@ -114,6 +117,7 @@ def _triton(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
         "cuda_home": CUDA_HOME,
         "arches": ";".join(spec.arches),
         "features": [],
+        "needs": {},
         "options": sorted(told),
         # setup.py or CMake itself reads each of these: see tests/fixtures/triton-reads.json. Places
         # of NVIDIA's tools are not among them: an offline build leaves the tools out.

@@ -19,7 +19,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,6 +109,20 @@ def refusal(names: Iterable[str], tree: Path) -> str:
         else:
             told.append(f"{name} (did you mean {near[0]}?)" if near else name)
     return ", ".join(told)
+
+
+def lack(needs: Mapping[str, str], tree: Path) -> str:
+    """Which folders a tree lacks that features are compiled from, as text; "" if it has them all.
+
+    `needs` has the folder, relative to the tree, by the feature's name. An empty folder is a
+    submodule that was not checked out.
+    """
+    missing = [
+        f"{folder}, which feature {feature} is compiled from"
+        for feature, folder in needs.items()
+        if not (tree / folder).is_dir() or not any((tree / folder).iterdir())
+    ]
+    return f"lacks {'; '.join(missing)}: fetch it, or leave the feature out" if missing else ""
 
 
 def _strings(path: Path) -> Iterator[tuple[str, bool]]:
