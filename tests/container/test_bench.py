@@ -60,6 +60,11 @@ def test_list_is_that_of_the_cases(cases: dict[str, Any]) -> None:
 @pytest.mark.parametrize("table", PRODUCTS)
 def test_operations_of_products(cases: dict[str, Any], table: str) -> None:
     chosen = {key: case for key, case in cases.items() if case.table == table}
+    if torch.__version__ < "2.7":
+        if table == "depthwise conv2d":
+            pytest.skip("torch 2.6 asks the driver which kernel it would take")
+        # Its counter does not know these.
+        chosen = {key: case for key, case in chosen.items() if not key.endswith("/fp8")}
     assert chosen
     assert {k: c.flops for k, c in chosen.items()} == {k: counted(c) for k, c in chosen.items()}
 

@@ -56,8 +56,10 @@ MADE = re.compile(
     """,
     re.VERBOSE,
 )
-# Alternatives: links that update-alternatives makes (c++, cc, pager, rmt ...).
-LINKED = re.compile(r"/usr/(?:bin|sbin)/.+|/usr/lib/cpp|/usr/local/man")
+# Alternatives: links that update-alternatives makes (c++, cc, pager, rmt, libblas.so.3 ...).
+LINKED = re.compile(
+    r"/usr/(?:bin|sbin)/.+|/usr/lib/cpp|/usr/local/man|/usr/lib/[^/]+/lib[a-z]+\.so\.[0-9]+"
+)
 
 
 def merged(path: str) -> str:

@@ -45,7 +45,8 @@ def images(engine: Engine) -> dict[str, str]:
     What they start from is not among them, nor what tests make that run at the same time.
     """
     tags = (tag for tag in engine.tags("torch-") if "sm120" in tag and "-fork-" not in tag)
-    tags = (tag for tag in tags if not tag.startswith(TESTS))
+    # The other lane builds pods of its own.
+    tags = (tag for tag in tags if not tag.startswith(TESTS) and "-pod" not in tag)
     return {tag: engine.inspect(tag).id for tag in tags}
 
 

@@ -27,6 +27,7 @@ from tests.integration.support import ROOT, Built, as_root, invoke, outside, qui
 from tests.integration.trees import (
     FORK,
     LLVM,
+    TRITON,
     Repositories,
     archives,
     compiling_project,
@@ -60,6 +61,7 @@ WHEELS = (
     *("--source", "fork"),
 )
 SITE = "/opt/venv/lib/python3.11/site-packages"
+BACKEND = "triton/backends/nvidia"
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,12 @@ class Compiling:
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stderr
 
-    def commit(self) -> None:
-        """Commit what was changed in the fork's checkout, and build from that."""
+    def commit(self, name: str = FORK) -> None:
+        """Commit what was changed in a checkout, the fork's or Triton's, and build from that."""
         text = (self.folder / "images.yaml").read_text()
-        found = re.search(r"pytorch\n      commit: (\w+)", text)
+        found = re.search(rf"{name}\n      commit: (\w+)", text)
         assert found
-        commit = self.repositories.commit(FORK)
+        commit = self.repositories.commit(name)
         replace(self.folder, "images.yaml", found[1], commit)
         lock = self.folder / "locks" / "source-fork.txt"
         lock.write_text(lock.read_text().replace(found[1], commit))
@@ -172,7 +174,13 @@ def test_wheels_have_what_was_asked_for(compiling: Compiling, tmp_path: Path) ->
         assert {member.date_time for member in zipped.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     with zipfile.ZipFile(triton) as zipped:
         names = set(zipped.namelist())
-    assert {f"triton/backends/nvidia/bin/{n}" for n in ("ptxas", "ptxas-blackwell")} <= names
+        header = zipped.read(f"{BACKEND}/include/cuda.h").decode()
+        library = zipped.read("triton/_C/libtriton.so")
+    assert {f"{BACKEND}/bin/{n}" for n in ("ptxas", "ptxas-blackwell")} <= names
+    assert "#define CUDA_VERSION 13000" in header  # the toolkit's, not the published Triton's
+    assert b".debug_info" not in library
+    assert "triton: 0 files left out, 1 libraries stripped" in said
+    assert re.search(r"warning: triton: cuobjdump is of CUDA 12\.\d+, the wheel is for 13\.0", said)
 
 
 def test_ptx_when_asked_for(compiling: Compiling, tmp_path: Path) -> None:
@@ -289,6 +297,79 @@ def test_a_feature_that_was_switched_off_is_named(compiling: Compiling) -> None:
 def test_an_option_that_the_tree_does_not_read(compiling: Compiling) -> None:
     with changed(compiling, ('BUILD_TEST: "0"', 'BUILD_TEST: "0", USE_NCCL: "1"')):
         assert refused(compiling) == f"error: torch {head(compiling)} has no option USE_NCCL"
+
+
+def test_an_option_of_cmake_that_nothing_passes_on(compiling: Compiling) -> None:
+    with changed(
+        compiling,
+        ('TRITON_BUILD_PROTON: "OFF"', 'TRITON_BUILD_PROTON: "OFF", TRITON_BUILD_UT: "1"'),
+    ):
+        line = refused(compiling)
+    assert re.fullmatch(
+        r"error: triton \w{7} has no option TRITON_BUILD_UT \(its CMake has it, but the build does "
+        r"not pass it on\)",
+        line,
+    )
+
+
+def test_a_library_that_lacks_symbols(compiling: Compiling) -> None:
+    """Compiler, linker and packaging accept it. Nobody could load it."""
+    source = compiling.repositories.work(TRITON) / "src" / "triton.cpp"
+    before = source.read_text()
+    names = ("one", "two", "three", "four", "five")
+    source.write_text(
+        f'{before}extern "C" {{ {" ".join(f"int {name}();" for name in names)} }}\n'
+        f'extern "C" int holes() {{ return {" + ".join(f"{name}()" for name in names)}; }}\n'
+    )
+    compiling.commit(TRITON)
+    try:
+        assert refused(compiling) == (
+            "error: triton/_C/libtriton.so has 5 undefined symbols: five, four, one, three, ..."
+        )
+    finally:
+        source.write_text(before)
+        compiling.commit(TRITON)
+
+
+def test_a_package_that_cannot_be_imported(compiling: Compiling) -> None:
+    source = compiling.repositories.work(FORK) / "torch" / "__init__.py"
+    before = source.read_text()
+    source.write_text("import absent\n")
+    compiling.commit()
+    try:
+        assert refused(compiling) == (
+            "error: torch cannot be imported: ModuleNotFoundError: No module named 'absent'"
+        )
+    finally:
+        source.write_text(before)
+        compiling.commit()
+
+
+def test_only_the_wheels_stay(compiling: Compiling, engine: Engine, tmp_path: Path) -> None:
+    """In the layer of a stage that compiles: no tree, no objects, no LLVM."""
+    options = ("--target=compile-triton", f"--output=type=tar,dest={tmp_path}/stage.tar")
+    done = step(compiling, engine, compiling.folder, *options, cache=default_cache())
+    assert not done.code, done.output
+    with tarfile.open(tmp_path / "stage.tar") as tar:
+        names = [name for name in tar.getnames() if re.match(r"(src|wheels)(/|$)", name)]
+    assert [name for name in names if name.endswith(".whl")]
+    assert not [name for name in names if name.startswith("src")]
+
+
+def test_a_submodule_that_is_not_there(compiling: Compiling) -> None:
+    folder = compiling.repositories.work(FORK) / "third_party" / "kineto"
+    before = (folder / "README").read_text()
+    shutil.rmtree(folder)
+    compiling.commit()
+    try:
+        assert refused(compiling) == (
+            f"error: torch {head(compiling)} lacks third_party/kineto, which feature kineto is "
+            "compiled from: fetch it, or leave the feature out"
+        )
+    finally:
+        folder.mkdir()
+        (folder / "README").write_text(before)
+        compiling.commit()
 
 
 def test_what_does_not_compile(compiling: Compiling) -> None:

@@ -122,7 +122,7 @@ def mirror(repositories: Repositories, files: Mapping[str, bytes]) -> Iterator[s
             self._git(self.rfile.read(int(self.headers["Content-Length"])))
 
         def _git(self, body: bytes) -> None:
-            path, _, query = self.path.removeprefix("/github.com").partition("?")
+            path, _, query = re.sub(r"^/[^/]+", "", self.path).partition("?")  # without the host
             path = re.sub(r"^(/[^/]+/[^/]+?)(\.git)?/", r"\1.git/", path)
             env = {
                 **os.environ,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import json
+import shutil
+import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import compiling
 import pytest
@@ -122,3 +125,103 @@ def test_archives_with_and_without_a_folder_at_the_top(step: ModuleType, tmp_pat
         folder = tmp_path / name.partition(".")[0]
         step.unpack_archive(tmp_path / name, folder)
         assert (folder / "include" / "header.h").read_text() == "x"
+
+
+@pytest.fixture
+def finishing(step: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A recipe for what is in tmp_path. Wheels are plain archives here: `wheel` is not installed."""
+
+    def unpack(wheel: Path, folder: Path) -> Path:
+        shutil.unpack_archive(wheel, folder, "zip")
+        return folder
+
+    def pack(files: Path, folder: Path) -> Path:
+        name = str(folder / "triton-3.7.1-cp311-cp311-linux_x86_64")
+        return Path(shutil.make_archive(name, "zip", files)).rename(f"{name}.whl")
+
+    monkeypatch.setattr(step.repair, "unpack", unpack)
+    monkeypatch.setattr(step.repair, "pack", pack)
+    monkeypatch.setattr(step, "WORK", tmp_path / "src")
+    monkeypatch.setattr(step, "OUTPUT", tmp_path / "wheels")
+    monkeypatch.setattr(step, "SITE", tmp_path / "venv")
+    (tmp_path / "venv" / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    for release, folder in (("13.0", "cuda"), ("12.8", "published")):
+        (tmp_path / folder / "include").mkdir(parents=True)
+        (tmp_path / folder / "include" / "cuda.h").write_text(release)
+        tool = tmp_path / folder / ("ptxas" if folder == "cuda" else "cuobjdump")
+        tool.write_text(f"#!/bin/sh\necho release {release}, V1\n")
+        tool.chmod(0o755)
+    return {
+        "version": "3.7.1",
+        "cuda": "13.0",
+        "programs": {
+            "triton/bin/ptxas": [f"{tmp_path}/cuda/ptxas"],
+            "triton/bin/cuobjdump": [
+                f"{tmp_path}/cuda/cuobjdump",
+                f"{tmp_path}/published/cuobjdump",
+            ],
+        },
+        "headers": ["triton/include", f"{tmp_path}/cuda/include", f"{tmp_path}/published/include"],
+        "removals": {"files": ["triton/extra/*"], "symbols": ["triton/*.so"]},
+        "searches": False,
+        "tools": [],
+    }
+
+
+def built(tmp_path: Path, text: str, version: str = "3.7.1") -> Path:
+    """A wheel as setup.py would build it, with a library."""
+    files = tmp_path / "built"
+    (files / "triton" / "extra").mkdir(parents=True)
+    (files / "triton" / "extra" / "example.so").write_text("")
+    (files / "triton" / "__init__.py").write_text("")
+    command = ["gcc", "-x", "c", "-g", "-w", "-shared", "-fPIC", "-std=gnu11"]
+    command += ["-o", str(files / "triton" / "lib.so"), "-"]
+    subprocess.run(command, input=text, text=True, check=True)
+    name = f"{tmp_path}/triton-{version}-cp311-cp311-linux_x86_64"
+    return Path(shutil.make_archive(name, "zip", files)).rename(f"{name}.whl")
+
+
+def test_a_wheel_is_finished(
+    step: ModuleType,
+    finishing: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wheel = step.finish("triton", finishing, built(tmp_path, "int one(void){return 1;}"), "")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+        assert archive.read("triton/include/cuda.h") == b"13.0"
+        assert b".debug_info" not in archive.read("triton/lib.so")
+    programs = {"triton/bin/ptxas", "triton/bin/cuobjdump"}
+    assert names == {"triton/__init__.py", "triton/lib.so", "triton/include/cuda.h", *programs}
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "warning: triton: cuobjdump is of CUDA 12.8, the wheel is for 13.0"
+    assert second.startswith("triton: 1 files left out, 1 libraries stripped, ")
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "changes", "said"),
+    [
+        ("int f(void){return g();}", "3.7.1", {}, "triton/lib.so has 1 undefined symbol: g"),
+        ("", "3.7.0", {}, "triton-3.7.0-cp311-cp311-linux_x86_64.whl is not version 3.7.1"),
+        ("", "3.7.1", {"programs": {"x": ["/nowhere/a"]}}, "/nowhere/a do not exist"),
+        (
+            "",
+            "3.7.1",
+            {"headers": ["x", "/nowhere/a", "/nowhere/b"]},
+            "/nowhere/a has none of the headers that /nowhere/b has",
+        ),
+    ],
+)
+def test_what_is_not_finished(
+    step: ModuleType,
+    finishing: dict[str, Any],
+    tmp_path: Path,
+    text: str,
+    version: str,
+    changes: dict[str, Any],
+    said: str,
+) -> None:
+    with pytest.raises(SystemExit) as error:
+        step.finish("triton", finishing | changes, built(tmp_path, text, version), "")
+    assert error.value.code == f"build-wheel: {said}"

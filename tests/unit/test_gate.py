@@ -127,6 +127,16 @@ def test_single_kernels_are_no_mistake(wheel: Path, tools: Path) -> None:
     ]
 
 
+def test_options_of_features_were_looked_up(config: Config, root: Path) -> None:
+    """Each in the source of PyTorch 2.6.0 and, as a feature, in a published wheel."""
+    known = json.loads((root / "scripts/image/source/features.json").read_text())
+    looked_up = json.loads((root / "tests/fixtures/torch-options.json").read_text())
+    assert not {*looked_up["has"]} & {*looked_up["lacks"]}
+    options = {feature["option"] for feature in known.values()} - {""}
+    assert options == {*looked_up["has"], *looked_up["lacks"]}
+    assert known.keys() == {name for facts in config.facts for name in facts.features}
+
+
 def test_every_feature_of_images_yaml_can_be_seen(config: Config, root: Path) -> None:
     text = (root / "scripts/image/source/features.json").read_text()
     known = json.loads(text)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import options
 import pytest
 
 from torch_images.build.compile_recipe import recipes
+from torch_images.config import parse_sources
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.locks.image_lock import image_lock
@@ -34,43 +37,150 @@ def test_features_become_options(config: Config, root: Path) -> None:
         assert torch["environment"]["TORCH_CUDA_ARCH_LIST"] == "12.0"
 
 
-def test_what_the_stand_in_reads(root: Path) -> None:
+@pytest.mark.parametrize("source", ["fork", "fork-slim"])
+@pytest.mark.parametrize("cuda", ["12.8", "13.0"])
+def test_triton_reads_what_its_recipe_sets(
+    config: Config, root: Path, source: str, cuda: str
+) -> None:
+    """By two versions of its setup.py, one before the pinned commit and one after it."""
+    spec = choose(config, cuda=cuda, arch="12.0", source=source)
+    triton = recipes(spec, image_lock(config, spec, root / "locks"))["triton"]
+    known = json.loads((root / "tests" / "fixtures" / "triton-reads.json").read_text())
+    for version in (known["older"], known["newer"]):
+        mine = {name for name in triton["environment"] if not name.startswith("CMAKE_")}
+        assert mine <= {*version["passed"], *version["read"]}
+    assert triton["environment"]["TRITON_BUILD_PROTON"] == "OFF"  # else more is needed offline
+
+
+def test_what_the_stand_ins_read(root: Path) -> None:
     tree = root / "tests" / "fixtures" / "pytorch"
-    found = options.read_by(tree)
-    assert {"USE_FBGEMM", "USE_CUSPARSELT", "BUILD_TEST", "MAX_JOBS", "CUDA_HOME"} <= found
-    assert {"PYTORCH_BUILD_VERSION", "TORCH_CUDA_ARCH_LIST"} <= found
+    found = options.reads(tree)
+    assert {"USE_FBGEMM", "USE_CUSPARSELT", "BUILD_TEST", "MAX_JOBS", "CUDA_HOME"} <= found.known
+    assert {"PYTORCH_BUILD_VERSION", "TORCH_CUDA_ARCH_LIST"} <= found.names
+    assert found.prefixes == ("BUILD_", "CMAKE_", "USE_")
     assert options.unread(["USE_FBGEMM", "USE_NCCL", "CMAKE_BUILD_TYPE"], tree) == ["USE_NCCL"]
+    found = options.reads(root / "tests" / "fixtures" / "triton")
+    known = json.loads((root / "tests" / "fixtures" / "triton-reads.json").read_text())["older"]
+    assert {*known["passed"], "LLVM_SYSPATH", "TRITON_BUILD_DIR"} <= found.names
+    assert "TRITON_PTXAS_PATH" not in found.known  # its package does, when it runs
+
+
+def test_an_option_of_cmake_that_setup_py_does_not_pass(root: Path) -> None:
+    tree = root / "tests" / "fixtures" / "triton"
+    assert options.refusal(["TRITON_BUILD_UT", "TRITON_BUILD_PROTON"], tree) == (
+        "TRITON_BUILD_UT (its CMake has it, but the build does not pass it on)"
+    )
+
+
+SETUP = "for name in os.environ:\n    name.startswith(('BUILD_', 'USE_'))\n"
+FORWARDING = """\
+set(_ENV_PASSTHROUGH
+  BLAS
+)
+foreach(_var IN LISTS _ENV_PASSTHROUGH)
+  if(DEFINED ENV{${_var}} AND NOT DEFINED ${_var})
+    set(${_var} "$ENV{${_var}}" CACHE STRING "" FORCE)
+  endif()
+endforeach()
+string(REGEX MATCH "^(BUILD_|USE_)" _has_prefix "${_var_name}")
+"""
+CMAKE = "CMakeLists.txt"
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "option"),
+    "files",
     [
-        ("CMakeLists.txt", 'option(USE_A "words" ON)', "USE_A"),
-        ("CMakeLists.txt", 'cmake_dependent_option(\n    USE_A "words" ON\n  "X" OFF)', "USE_A"),
-        ("CMakeLists.txt", 'set(USE_A ""\n  CACHE STRING "words")', "USE_A"),
-        ("CMakeLists.txt", 'if("$ENV{USE_A}" STREQUAL "1")', "USE_A"),
-        ("CMakeLists.txt", "if(NOT DEFINED USE_A)", "USE_A"),
-        ("cmake/Modules/FindX.cmake", "if(DEFINED ENV{USE_A})", "USE_A"),
-        ("aten/src/CMakeLists.txt", 'option(USE_A "words" ON)', "USE_A"),
-        ("setup.py", "x = os.getenv('USE_A', '')", "USE_A"),
-        ("tools/setup_helpers/cmake.py", 'check_env_flag("USE_A")', "USE_A"),
+        {CMAKE: 'option(USE_A "words" ON)', "setup.py": SETUP},
+        {CMAKE: 'OPTION(USE_A "words" ON)', "setup.py": SETUP},
+        {CMAKE: 'cmake_dependent_option(\n    USE_A "words" ON\n  "X" OFF)', "setup.py": SETUP},
+        {CMAKE: 'set(USE_A ""\n  CACHE STRING "words")', "setup.py": SETUP},
+        {CMAKE: "if(NOT DEFINED USE_A)", "setup.py": SETUP},
+        {"aten/src/CMakeLists.txt": 'option(USE_A "words" ON)', "setup.py": SETUP},
+        {CMAKE: 'option(USE_A "words" ON)', "setup.py": "import tools.b", "tools/b.py": SETUP},
+        {CMAKE: 'option(USE_A "words" ON)', "cmake/Forwarding.cmake": FORWARDING},
+        {"cmake/Forwarding.cmake": FORWARDING.replace("BLAS", "USE_A")},
+        {CMAKE: 'if("$ENV{USE_A}" STREQUAL "1")'},
+        {"cmake/Modules/FindX.cmake": "if(DEFINED ENV{USE_A})"},
+        {"setup.py": "x = os.getenv('USE_A', '')"},
+        {"setup.py": "from tools.b import x", "tools/b.py": 'check_env_flag("USE_A")'},
+        {"setup.py": "from tools import b", "tools/b.py": 'check_env_flag("USE_A")'},
+        {
+            "setup.py": "import tools.b",
+            "tools/b.py": "from .c import x",
+            "tools/c/__init__.py": 'y = "USE_A"',
+        },
+        {
+            "pyproject.toml": 'build-backend = "b"\nbackend-path = ["tools/own"]',
+            "tools/own/b.py": 'x = "USE_A"',
+        },
     ],
 )
-def test_where_options_are_read(tmp_path: Path, name: str, text: str, option: str) -> None:
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_text(text)
-    assert options.unread([option], tmp_path) == []
-    assert options.unread([f"{option}B"], tmp_path) == [f"{option}B"]
+def test_where_options_are_read(tmp_path: Path, files: Mapping[str, str]) -> None:
+    write(tmp_path, files)
+    assert options.unread(["USE_A"], tmp_path) == []
+    assert options.unread(["USE_AB"], tmp_path) == ["USE_AB"]
 
 
-@pytest.mark.parametrize("text", ["# option(USE_A words)", "set(USE_A ON)", "message(USE_A)"])
-def test_what_reads_nothing(tmp_path: Path, text: str) -> None:
-    (tmp_path / "CMakeLists.txt").write_text(text)
+@pytest.mark.parametrize(
+    "files",
+    [
+        {CMAKE: "# option(USE_A words)", "setup.py": SETUP},
+        {CMAKE: "set(USE_A ON)", "setup.py": SETUP},
+        {CMAKE: "message(USE_A)", "setup.py": SETUP},
+        {CMAKE: 'option(USE_A "words" ON)'},
+        {CMAKE: 'option(USE_A "words" ON)', "setup.py": "x = ['USE_B']"},
+        {CMAKE: 'option(USE_A "words" ON)', "setup.py": SETUP.replace("USE_", "WITH_")},
+        {CMAKE: 'option(USE_A "words" ON)', "tools/not_imported.py": SETUP},
+        {"python/package/knobs.py": "os.getenv('USE_A')", "setup.py": "import json"},
+        {"setup.py": "x = '-DUSE_A=OFF'"},
+        {"setup.py": "# 'USE_A'"},
+        {"setup.py": "this is no Python: 'USE_A'"},
+    ],
+)
+def test_what_reads_nothing(tmp_path: Path, files: Mapping[str, str]) -> None:
+    write(tmp_path, files)
     assert options.unread(["USE_A"], tmp_path) == ["USE_A"]
 
 
 def test_a_refusal_names_what_may_be_meant(tmp_path: Path) -> None:
-    (tmp_path / "CMakeLists.txt").write_text('option(USE_FBGEMM "words" ON)')
+    write(tmp_path, {CMAKE: 'option(USE_FBGEMM "words" ON)', "setup.py": SETUP})
     told = options.refusal(["USE_FBGEM", "USE_FBGEMM", "NCCL_IB_DISABLE", "CC"], tmp_path)
     assert told == "USE_FBGEM (did you mean USE_FBGEMM?), NCCL_IB_DISABLE"
     assert options.refusal(["USE_FBGEMM"], tmp_path) == ""
+
+
+@pytest.mark.parametrize("name", ["CC", "CXX", "CFLAGS", "CXXFLAGS", "CUDAFLAGS", "MKL_ROOT"])
+def test_conventions_are_options_of_every_tree(config: Config, tmp_path: Path, name: str) -> None:
+    """images.yaml has no list of its own: what it takes as a name is decided here alone."""
+    assert options.unread([name, f"{name}S_X"], tmp_path) == [f"{name}S_X"]
+    assert parse_sources._OPTION.fullmatch(name)
+
+
+def test_names_that_cmake_has_itself(tmp_path: Path) -> None:
+    """Some CMake reads from the environment; the others only where the build forwards them."""
+    names = ["CMAKE_BUILD_TYPE", "CMAKE_CUDA_FLAGS"]
+    write(tmp_path, {"setup.py": "x = 1"})
+    assert options.unread(names, tmp_path) == ["CMAKE_CUDA_FLAGS"]
+    write(tmp_path, {"setup.py": "name.startswith('CMAKE_')"})
+    assert options.unread(names, tmp_path) == []
+
+
+def write(tree: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+
+
+def test_folders_that_features_are_compiled_from(tmp_path: Path) -> None:
+    needs = {"fbgemm": "third_party/fbgemm", "kineto": "third_party/kineto"}
+    (tmp_path / "third_party" / "kineto").mkdir(parents=True)  # as git leaves a submodule
+    said = options.lack(needs, tmp_path)
+    assert said == (
+        "lacks third_party/fbgemm, which feature fbgemm is compiled from; third_party/kineto, "
+        "which feature kineto is compiled from: fetch it, or leave the feature out"
+    )
+    for folder in needs.values():
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "CMakeLists.txt").touch()
+    assert not options.lack(needs, tmp_path)
+    assert not options.lack({}, tmp_path)

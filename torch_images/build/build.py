@@ -78,7 +78,7 @@ def with_torch(
     ours = LockedTree(
         name="torch", version=tree.version, repository=tree.repository, commit=tree.commit
     )
-    trees = tuple(sorted((ours, sources.tree("triton"))))
+    trees = tuple(sorted((ours, *(tree for tree in sources.trees if tree.name != "torch"))))
     lock = replace(image.lock, sources=replace(sources, trees=trees, unlocked=True))
     return locked(spec, lock)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch_images.config.matrix import ImageSpec
-from torch_images.config.types import Source
+from torch_images.config.types import Removal, Source
 from torch_images.locks.image_lock import ImageLock
 
 CUDA_HOME = "/usr/local/cuda"  # of the build, whatever the variant has
@@ -13,11 +14,24 @@ LAUNCHER = "/run/source/compile"
 WORK = "/src"
 
 
-def recipes(spec: ImageSpec, lock: ImageLock) -> dict[str, dict[str, Any]]:
-    """The recipes of an image by the name of the wheel; none for published wheels."""
+def recipes(
+    spec: ImageSpec, lock: ImageLock, removals: Iterable[Removal] = ()
+) -> dict[str, dict[str, Any]]:
+    """The recipes of an image by the name of the wheel; none for published wheels.
+
+    `removals` are those of images.yaml.
+    """
     if not lock.sources:
         return {}
-    return {"torch": _torch(spec, lock), "triton": _triton(spec, lock)}
+    make = {"torch": _torch, "triton": _triton}
+    made = {tree.name: make[tree.name](spec, lock) for tree in lock.sources.trees}
+    left = [r for r in removals if r.applies(spec.cuda.version, prune=spec.prune)]
+    for name, recipe in made.items():
+        recipe["removals"] = {
+            "files": [glob for r in left if name in r.wheels for glob in r.files],
+            "symbols": [glob for r in left if name in r.wheels for glob in r.symbols],
+        }
+    return made
 
 
 def flags(source: Source, features: tuple[str, ...]) -> dict[str, str]:
@@ -29,14 +43,19 @@ def flags(source: Source, features: tuple[str, ...]) -> dict[str, str]:
     }
 
 
-def _common() -> dict[str, str]:
-    launchers = {f"CMAKE_{lang}_COMPILER_LAUNCHER": LAUNCHER for lang in ("C", "CXX", "CUDA")}
-    return {
-        **launchers,
-        "CMAKE_GENERATOR": "Ninja",
-        "CUDA_HOME": CUDA_HOME,
-        "CUDACXX": f"{CUDA_HOME}/bin/nvcc",
-    }
+def _launchers(*languages: str) -> dict[str, str]:
+    return {f"CMAKE_{language}_COMPILER_LAUNCHER": LAUNCHER for language in languages}
+
+
+def _programs(spec: ImageSpec) -> tuple[str, str]:
+    """Where NVIDIA's programs are looked for: in the toolkit, then in the published Triton.
+
+    nvcc and ptxas are in every toolkit. cuobjdump and nvdisasm are only where `sources.*.wheels` or
+    the archives of a CUDA version name them: the package index has none before 13.2.
+    """
+    backend = "triton/backends/nvidia"
+    site = f"/opt/venv/lib/python{spec.base.python}/site-packages"
+    return f"{CUDA_HOME}/bin", f"{site}/{backend}/bin"
 
 
 def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
@@ -51,9 +70,15 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
         "cuda_home": CUDA_HOME,
         "arches": ";".join(spec.arches),
         "features": list(spec.features),
+        "needs": {
+            f.name: f.needs for f in spec.source.features if f.needs and f.name in spec.features
+        },
         "options": sorted({*switches, *told}),
         "environment": {
-            **_common(),
+            **_launchers("C", "CXX", "CUDA"),
+            "CMAKE_GENERATOR": "Ninja",
+            "CUDA_HOME": CUDA_HOME,
+            "CUDACXX": f"{CUDA_HOME}/bin/nvcc",
             **switches,
             **told,
             "TORCH_CUDA_ARCH_LIST": ";".join(spec.arches),
@@ -70,7 +95,9 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
             "CUDNN_INCLUDE_DIR": f"{CUDA_HOME}/include",
         },
         "archives": {},
-        "files": {},
+        "programs": {},
+        "headers": [],
+        "tools": list(_programs(spec)),
         "keeps_commit": True,
         "searches": True,
     }
@@ -81,10 +108,8 @@ def _triton(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
     tree = lock.sources.tree("triton")
     told = dict(spec.source.triton_options)
     backend = "triton/backends/nvidia"
-    published = f"/opt/venv/lib/python{spec.base.python}/site-packages/{backend}"
-    ptxas = f"{CUDA_HOME}/bin/ptxas"
+    toolkit, published = _programs(spec)
     archives = {a.name: a.filename for a in lock.sources.archives}
-    llvm, json = f"{WORK}/llvm", f"{WORK}/json"
     return {
         "version": lock.compiled["triton"],
         "commit": tree.commit,
@@ -92,37 +117,38 @@ def _triton(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
         "cuda_home": CUDA_HOME,
         "arches": ";".join(spec.arches),
         "features": [],
+        "needs": {},
         "options": sorted(told),
+        # setup.py or CMake itself reads each of these: see tests/fixtures/triton-reads.json. Places
+        # of NVIDIA's tools are not among them: an offline build leaves the tools out.
+        # scikit-build-core, for newer trees of PyTorch, wraps the command build_ext of every
+        # setup.py in this environment. The wrapper acts only in a tree whose pyproject.toml has
+        # [tool.scikit-build], or whose setup() has cmake_source_dir. Triton has neither.
         "environment": {
-            **_common(),
+            **_launchers("C", "CXX"),
             **told,
             "TRITON_OFFLINE_BUILD": "1",
             "TRITON_BUILD_WITH_CCACHE": "0",
             "TRITON_WHEEL_VERSION_SUFFIX": f"+git{tree.commit[:7]}",
-            "LLVM_SYSPATH": llvm,
-            "LLVM_INCLUDE_DIRS": f"{llvm}/include",
-            "LLVM_LIBRARY_DIR": f"{llvm}/lib",
-            "JSON_SYSPATH": json,
-            "TRITON_PTXAS_PATH": ptxas,
-            "TRITON_PTXAS_BLACKWELL_PATH": ptxas,
-            "TRITON_CUOBJDUMP_PATH": f"{published}/bin/cuobjdump",
-            "TRITON_NVDISASM_PATH": f"{published}/bin/nvdisasm",
-            "TRITON_CUDACRT_PATH": CUDA_HOME,
-            "TRITON_CUDART_PATH": CUDA_HOME,
-            "TRITON_CUPTI_INCLUDE_PATH": f"{CUDA_HOME}/include",
-            "TRITON_CUPTI_LIB_PATH": f"{CUDA_HOME}/lib64",
-            "TRITON_CUPTI_LIB_BLACKWELL_PATH": f"{CUDA_HOME}/lib64",
+            "LLVM_SYSPATH": f"{WORK}/llvm",
+            "JSON_SYSPATH": f"{WORK}/json",
         },
         "archives": archives,
-        # An offline build leaves NVIDIA's tools out. ptxas is that of the image's CUDA, for every
-        # architecture; the others are those of the published wheel, whose hash is locked.
-        "files": {
-            f"{backend}/bin/ptxas": ptxas,
-            f"{backend}/bin/ptxas-blackwell": ptxas,
-            f"{backend}/bin/cuobjdump": f"{published}/bin/cuobjdump",
-            f"{backend}/bin/nvdisasm": f"{published}/bin/nvdisasm",
-            f"{backend}/include": f"{published}/include",
+        # Triton looks for both names of ptxas. The published wheel has two releases of it; here the
+        # one of the image's CUDA serves every architecture.
+        "programs": {
+            f"{backend}/bin/ptxas": [f"{toolkit}/ptxas"],
+            f"{backend}/bin/ptxas-blackwell": [f"{toolkit}/ptxas"],
+            f"{backend}/bin/cuobjdump": [f"{toolkit}/cuobjdump", f"{published}/cuobjdump"],
+            f"{backend}/bin/nvdisasm": [f"{toolkit}/nvdisasm", f"{published}/nvdisasm"],
         },
+        # To where, from where, and a folder that has the names of the headers.
+        "headers": [
+            f"{backend}/include",
+            f"{CUDA_HOME}/include",
+            f"{published.removesuffix('/bin')}/include",
+        ],
+        "tools": [],
         "keeps_commit": False,  # a suffix says it
         "searches": False,
     }

@@ -81,7 +81,7 @@ def render(
 
     Compiling needs the network only for a compile cache that is `shared_cache`, with others.
     """
-    made = recipes(spec, lock)
+    made = recipes(spec, lock, config.removals)
     facts = _dockerfile_facts(config, spec, lock)
     facts["source"] = _source(lock, shared_cache=shared_cache)
     dockerfile = _environment(root / "docker").get_template("Dockerfile.j2").render(facts)

@@ -75,7 +75,8 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         f"for {';'.join(spec.arches)}, with {' '.join(spec.features)}",
         (
             f"stages: toolchain ({len(tools)} wheels, {len(lock.all_archives)} archives, "
-            f"{size / 1e6:.0f} MB to download), compile-torch, compile-triton, environment, "
+            f"{size / 1e6:.0f} MB to download), "
+            f"{', '.join(f'compile-{tree.name}' for tree in lock.sources.trees)}, environment, "
             f"{'variant, ' if spec.variant.adds else ''}runtime"
         ),
         (

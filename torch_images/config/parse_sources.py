@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torch_images.config.parse_fields import (
+    below,
     capability,
     entry_name,
     packages,
@@ -30,12 +31,19 @@ def load_features(value: Value) -> tuple[Feature, ...]:
     """The section `features`. Raises ConfigError."""
     features = []
     for name, member in value.entries():
-        fields = member.record((), ("option", "arch"))
+        fields = member.record((), ("option", "arch", "needs"))
         if "option" in fields:
             _option(fields.text("option"), fields["option"])
         arch = capability(fields["arch"], fields.text("arch")) if "arch" in fields else None
-        feature = Feature(name=entry_name(name, member), option=fields.text("option"), arch=arch)
-        features.append(feature)
+        needs = below(fields["needs"], fields.text("needs")) if "needs" in fields else ""
+        features.append(
+            Feature(
+                name=entry_name(name, member),
+                option=fields.text("option"),
+                arch=arch,
+                needs=needs,
+            )
+        )
     return tuple(features)
 
 
@@ -60,7 +68,7 @@ def _source(
         ("description",),
         ("like", "torch", "triton", "beside", "packages", "wheels", "features", "without"),
     )
-    origin = _origin(fields, key, value, others)
+    origin = _origin(fields, key, others)
     if "beside" in fields:
         origin = replace(origin, beside=_beside(fields["beside"].filled(), cudas))
     if "packages" in fields:
@@ -109,7 +117,7 @@ def _named_features(fields: Record, key: str, known: tuple[Feature, ...]) -> tup
     return tuple(named)
 
 
-def _origin(fields: Record, key: str, value: Value, others: Mapping[str, Source]) -> Source:
+def _origin(fields: Record, key: str, others: Mapping[str, Source]) -> Source:
     """A source with its trees and options: its own, or those of the source that it is `like`."""
     plain = Source(name=key, root=key, description=fields.text("description"))
     if "like" in fields:
@@ -118,18 +126,22 @@ def _origin(fields: Record, key: str, value: Value, others: Mapping[str, Source]
             known = [name for name, source in others.items() if source.compiled]
             raise fields["like"].error(f"no source '{other}' above", suggest(other, known))
         plain = replace(others[other], name=key, description=plain.description)
-    if ("torch" in fields) != ("triton" in fields):
-        raise value.error(f"source '{key}' must give both torch and triton, or neither")
     if "torch" not in fields:
+        if "triton" in fields:
+            raise fields["triton"].error(f"source '{key}' compiles triton, and no torch for it")
         return plain
-    return replace(
+    alone = replace(
         plain,
         root=key,
         torch=_tree(fields["torch"]),
-        triton=_tree(fields["triton"]),
+        triton=None,
         torch_options=_options(fields["torch"]),
-        triton_options=_options(fields["triton"]),
+        triton_options=(),
     )
+    if "triton" not in fields:
+        return alone
+    triton = fields["triton"]
+    return replace(alone, triton=_tree(triton), triton_options=_options(triton))
 
 
 def _tree(value: Value) -> Tree:

@@ -125,11 +125,14 @@ class Feature:
     `name`: such as "cudnn".
     `option`: the option of torch's build that switches it, such as "USE_CUDNN"; "" if none does.
     `arch`: the architecture that a build must be for to have it; None for any.
+    `needs`: the folder of the tree that it is compiled from, such as "third_party/fbgemm"; "" where
+        the system may have it instead.
     """
 
     name: str
     option: str = ""
     arch: Capability | None = None
+    needs: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +140,8 @@ class Source:
     """Where torch and Triton come from.
 
     `name`, `description`: such as "fork", and a sentence for people.
-    `torch`, `triton`: the trees that are compiled; None for published wheels.
+    `torch`, `triton`: the trees that are compiled; None for a published wheel. Triton may be the
+        published one beside a torch that is compiled.
     `packages`: Debian packages that compiling needs beside the image's own.
     `wheels`: requirements of wheels that compiling needs. The image gets neither of both.
     `torch_options`, `triton_options`: name and value of each option that the builds are told.

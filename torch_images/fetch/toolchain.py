@@ -41,7 +41,7 @@ class ReadySources:
     """What a build compiles.
 
     `lock`: what the trees and archives are from. A build without `locked` may have completed it.
-    `trees`: the folder of each tree, by "torch" and "triton".
+    `trees`: the folder of each tree, by "torch", and "triton" where that is compiled.
     `archives`: the folder with the archives that Triton's build asks for.
     """
 
@@ -66,7 +66,7 @@ def prepare(
     trees = {
         tree.name: check_out(tree, cache=cache, network=network, run=run) for tree in lock.trees
     }
-    archives, new = _archives(trees["triton"], lock, cache, network)
+    archives, new = _archives(trees.get("triton"), lock, cache, network)
     if new:
         names = ", ".join(f"{archive.name} {archive.version}" for archive in new)
         if locked:
@@ -96,8 +96,9 @@ def resolve_sources(
     `name`, `request` and `date` are those of the lock. Raises NetworkError, LockError, DiskError.
     """
     lock = SourceLock(name=name, date=date, request=request, trees=trees)
-    tree = check_out(lock.tree("triton"), cache=cache, network=network, run=run)
-    return replace(lock, archives=_archives(tree, lock, cache, network)[0])
+    wanted = next((tree for tree in trees if tree.name == "triton"), None)
+    triton = check_out(wanted, cache=cache, network=network, run=run) if wanted else None
+    return replace(lock, archives=_archives(triton, lock, cache, network)[0])
 
 
 def resolve_toolkit(
@@ -145,12 +146,15 @@ def prepare_toolkit(lock: SourceLock, *, cache: Path, network: Network) -> Path:
 
 
 def _archives(
-    triton: Path, lock: SourceLock, cache: Path, network: Network
+    triton: Path | None, lock: SourceLock, cache: Path, network: Network
 ) -> tuple[tuple[LockedArchive, ...], list[LockedArchive]]:
     """The archives that a tree of Triton asks for, sorted; and those that were not locked.
 
-    An archive whose hash the tree itself states counts as locked.
+    An archive whose hash the tree itself states counts as locked. Without such a tree there are
+    none.
     """
+    if triton is None:
+        return (), []
     known = {(a.name, a.version): a for a in lock.archives}
     wanted, new = [], []
     for name, version, url, sha256 in _wanted(triton):

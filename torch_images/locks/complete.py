@@ -49,9 +49,10 @@ def check_wheels(
             raise grammar.damaged(lock.name, f"it {has}, and was asked for {word[:80]}")
 
 
-def check_core(lock: WheelLock, *more: WheelLock) -> None:
-    """Raise LockError unless the locks of an image with published wheels have torch and Triton."""
-    _lacking(lock.name, CORE, chain.from_iterable(each.versions() for each in (lock, *more)))
+def check_core(lock: WheelLock, *more: WheelLock, compiled: Collection[str] = ()) -> None:
+    """Raise LockError unless the locks of an image have torch and Triton, but for the compiled."""
+    wanted = (name for name in CORE if name not in compiled)
+    _lacking(lock.name, wanted, chain.from_iterable(each.versions() for each in (lock, *more)))
 
 
 def check_debs(lock: DebLock, *more: DebLock) -> None:
@@ -77,12 +78,12 @@ def check_compat(lock: DebLock) -> None:
 
 
 def check_trees(lock: SourceLock) -> None:
-    """Raise LockError unless a lock has the trees of torch and Triton at the commits asked for.
+    """Raise LockError unless a lock has the tree of torch, and each tree at the commit asked for.
 
     A lock that is marked as unlocked may have other commits: those of a user's own tree.
     """
     held = {tree.name: tree.commit for tree in lock.trees}
-    _lacking(lock.name, CORE, held)
+    _lacking(lock.name, CORE[:1], held)
     for word in lock.request:
         name, _, commit = word.partition("@")
         if name not in held or (not lock.unlocked and held[name] != commit):

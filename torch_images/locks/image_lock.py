@@ -53,7 +53,7 @@ class ImageLock:
 
     `compat` is None for an image that goes without NVIDIA's compat libraries; `extra_wheels` and
     `extra_debs` are what a variant adds to the plain image, None where it adds nothing. `sources`
-    is set where torch and Triton are compiled, and missing in `wheels` then; `tools` and
+    is set where torch, or torch and Triton, are compiled, and missing in `wheels` then; `tools` and
     `tool_debs` are what compiles them and does not stay. `toolkit` is NVIDIA's compiler, where it
     does not come as wheels, `unpacked` are wheels that are not installed.
     """
@@ -134,9 +134,8 @@ class ImageLock:
     @property
     def triton(self) -> str:
         """The version of Triton, as it calls itself."""
-        if self.sources:
-            return self.sources.tree("triton").version
-        return self.wheels.versions()["triton"]
+        trees = {tree.name: tree for tree in self.sources.trees} if self.sources else {}
+        return trees["triton"].version if "triton" in trees else self.wheels.versions()["triton"]
 
     def texts(self) -> dict[str, str]:
         """The text of each lock by the name of its file, in a fixed order."""
@@ -170,7 +169,8 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     sources: SourceLock | None = None
     if item := source_input(spec):
         sources = replace(_read_sources(item, folder), build=spec.source.build)
-        ours = tuple(w for w in wheels.wheels if w.name not in ("torch", "triton"))
+        compiled = {tree.name for tree in sources.trees}
+        ours = tuple(w for w in wheels.wheels if w.name not in compiled)
         kept = replace(wheels, wheels=ours)
         assert tools
         # What compiles is installed beside CUDA's libraries. NVIDIA's tools are in Triton's wheel.
@@ -214,11 +214,12 @@ def with_locked_trees(spec: ImageSpec, lock: ImageLock) -> ImageSpec:
     """The same image with the trees of its lock, one of which may be a user's own."""
     if not lock.sources:
         return spec
-    torch, triton = (
-        Tree(repository=tree.repository, commit=tree.commit, version=tree.version)
-        for tree in (lock.sources.tree("torch"), lock.sources.tree("triton"))
-    )
-    return replace(spec, source=replace(spec.source, torch=torch, triton=triton))
+    trees = {
+        tree.name: Tree(repository=tree.repository, commit=tree.commit, version=tree.version)
+        for tree in lock.sources.trees
+    }
+    source = replace(spec.source, torch=trees["torch"], triton=trees.get("triton"))
+    return replace(spec, source=source)
 
 
 def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
@@ -336,14 +337,14 @@ def _check_resolved(lock: WheelLock | DebLock | SourceLock) -> None:
 
 def _check_complete(lock: ImageLock) -> None:
     """Raise LockError unless each lock of an image has what it was asked for."""
-    compiled = complete.CORE if lock.sources else ()
+    compiled = tuple(lock.compiled)
     complete.check_wheels(lock.wheels, compiled=compiled)
     if lock.extra_wheels:
         complete.check_wheels(lock.extra_wheels, lock.wheels, compiled=compiled)
     if lock.sources:
         complete.check_trees(lock.sources)
-    else:
-        complete.check_core(lock.wheels, *([lock.extra_wheels] if lock.extra_wheels else []))
+    more = [lock.extra_wheels] if lock.extra_wheels else []
+    complete.check_core(lock.wheels, *more, compiled=compiled)
     if lock.tools:  # beside what the plain image has, whose versions stay
         complete.check_wheels(lock.tools, lock.wheels, compiled=compiled, by_name=True)
     for wheels in (lock.build, lock.sbom, *lock.unpacked):

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# The driver brings these. At run time the container toolkit, or the entrypoint, provides them.
-_FROM_THE_HOST = ("libcuda.so.1", "libnvidia-ml.so.1")
+from removals import is_elf
+from trial import DRIVER
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
@@ -56,7 +56,7 @@ def set_search_paths(files: Path, site: Path) -> list[str]:
                 folders.append(provided[need])
             elif need in nvidia:
                 folders.append(files / nvidia[need].relative_to(site))
-            elif need not in system and need not in _FROM_THE_HOST:
+            elif need not in system and need not in DRIVER:
                 problems.append(f"{path.relative_to(files)} needs {need}, which no package has")
         # NVIDIA's libraries load others at run time, such as the engines of cuDNN.
         folders += [files / f.relative_to(site) for f in sorted(set(nvidia.values()))]
@@ -67,9 +67,7 @@ def set_search_paths(files: Path, site: Path) -> list[str]:
 
 
 def _libraries(files: Path) -> Iterator[Path]:
-    for path in sorted(files.rglob("*.so*")):
-        if path.is_file() and not path.is_symlink() and path.read_bytes()[:4] == b"\x7fELF":
-            yield path
+    yield from filter(is_elf, sorted(files.rglob("*.so*")))
 
 
 def _system_libraries() -> frozenset[str]:

