@@ -180,7 +180,7 @@ def test_wheels_have_what_was_asked_for(compiling: Compiling, tmp_path: Path) ->
     assert "#define CUDA_VERSION 13000" in header  # the toolkit's, not the published Triton's
     assert b".debug_info" not in library
     assert "triton: 0 files left out, 1 libraries stripped" in said
-    assert re.search(r"warning: triton: cuobjdump is of CUDA 12\.\d+, the wheel is for 13\.0", said)
+    assert re.search(r"warning: triton: cuobjdump is of CUDA \d+\.\d+, the wheel is for 13\.0", said)
 
 
 def test_ptx_when_asked_for(compiling: Compiling, tmp_path: Path) -> None:
