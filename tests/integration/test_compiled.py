@@ -180,7 +180,9 @@ def test_wheels_have_what_was_asked_for(compiling: Compiling, tmp_path: Path) ->
     assert "#define CUDA_VERSION 13000" in header  # the toolkit's, not the published Triton's
     assert b".debug_info" not in library
     assert "triton: 0 files left out, 1 libraries stripped" in said
-    assert re.search(r"warning: triton: cuobjdump is of CUDA \d+\.\d+, the wheel is for 13\.0", said)
+    assert re.search(
+        r"warning: triton: cuobjdump is of CUDA \d+\.\d+, the wheel is for 13\.0", said
+    )
 
 
 def test_ptx_when_asked_for(compiling: Compiling, tmp_path: Path) -> None:
@@ -729,6 +731,7 @@ def test_what_shows_a_feature_is_in_the_published_torch(
     assert done.output == f"[]\n{sorted(features)}\n"
 
 
+@pytest.mark.slow
 def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
     """As for CUDA 12.8, with the archives that hold its nvcc made of the wheels of 13.0's."""
     lock = compiling.folder / "locks" / f"build-fork-cu130-torch{F130}-py311.txt"

@@ -186,6 +186,7 @@ def test_a_snapshot_archive_that_cannot_be_asked_is_no_vanished_package(
     assert snapshot[1] == []
 
 
+@pytest.mark.slow
 def test_a_stale_lock_is_replaced_where_it_need_not(
     built: dict[str, Built],
     stale: tuple[Path, dict[str, str]],

@@ -51,7 +51,16 @@ class Project:
 
     def slice(self, length: str) -> tuple[int, int, str]:
         """Compile for so long: units that are compiled then, units in all, and what was said."""
-        words = ("wheels", "--source", "debian", "--slice", length, "--progress", "plain", "--skip-disk-check")
+        words = (
+            "wheels",
+            "--source",
+            "debian",
+            "--slice",
+            length,
+            "--progress",
+            "plain",
+            "--skip-disk-check",
+        )
         output = self.folder / "made"
         done = invoke(*words, "--output", str(output), cwd=self.folder, env=self.env)
         assert done.returncode == 7, done.stderr[-3000:]
@@ -68,7 +77,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     folder, cache = scratch / "project", default_cache() / "real-source"
     copy_project(folder, REAL / "locks")
     (folder / "images.yaml").write_text((REAL / "images.yaml").read_text())
-    archives = "[cuda_cccl, cuda_cudart, cuda_cuobjdump, cuda_nvcc, cuda_nvdisasm, cudnn_frontend, cutlass]"
+    archives = "[cuda_cccl, cuda_cudart, cuda_cuobjdump, cuda_nvcc, cuda_nvdisasm, cuda_nvml_dev, cudnn_frontend, cutlass]"
     replace(folder, "images.yaml", f"archives: {archives}", "archives: [cuda_nvcc]")
     replace(
         folder, "images.yaml", "        USE_CUDSS:", '        USE_CUDA: "0"\n        USE_CUDSS:'

@@ -52,6 +52,7 @@ _PARTS = {
         ("nvidia-cuda-dev", f"{_LIB}/libcudadevrt.a", "lib/libcudadevrt.a"),
         ("nvidia-cuda-dev", f"{_LIB}/libculibos.a", "lib/libculibos.a"),
     ),
+    "cuda_nvml_dev": (("libnvidia-ml-dev", "usr/include", "include"),),
     "cuda_cccl": tuple(
         (name, "usr/include", "include") for name in ("libcu++-dev", "libcub-dev", "libthrust-dev")
     ),

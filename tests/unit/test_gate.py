@@ -127,6 +127,23 @@ def test_single_kernels_are_no_mistake(wheel: Path, tools: Path) -> None:
     ]
 
 
+def test_linear_algebra_without_magma_may_have_no_code(wheel: Path, tools: Path) -> None:
+    """The stand-in for cuobjdump lists by kind, so the library's own listing is told by its name."""
+    (wheel / "torch" / "lib" / "libtorch_cuda_linalg.so").write_bytes(b"\0magma_queue_create\0")
+    script = tools / "cuobjdump"
+    script.write_text(
+        f'#!/bin/sh\ncase $2 in *_linalg.so) exit 0 ;; esac\ncat "{tools}/listing${{1#--list}}"\n'
+    )
+    assert problems(wheel, tools) == []
+    assert problems(wheel, tools, features=["magma"]) == [
+        "libtorch_cuda_linalg.so has no machine code for 9.0",
+        "libtorch_cuda_linalg.so has no machine code for 12.0",
+    ]
+    script.write_text(script.read_text().replace("*_linalg.so", "*"))
+    said = problems(wheel, tools)
+    assert said == [f"libtorch_cuda.so has no machine code for {arch}" for arch in ("9.0", "12.0")]
+
+
 def test_options_of_features_were_looked_up(config: Config, root: Path) -> None:
     """Each in the source of PyTorch 2.6.0 and, as a feature, in a published wheel."""
     known = json.loads((root / "scripts/image/source/features.json").read_text())
