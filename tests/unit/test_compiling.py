@@ -4,6 +4,7 @@ a compiler, and `python -m build`. Integration tests have the real ones.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import shutil
@@ -343,17 +344,23 @@ def test_the_largest_compiler(tmp_path: Path) -> None:
 
 
 def test_the_largest_compiler_of_this_machine(tmp_path: Path) -> None:
+    """Among the processes of this test alone: others may compile at the same time."""
     if not (compiler := shutil.which("g++")):
         pytest.skip("there is no g++")
     numbers = ",".join(str(n % 97) for n in range(500_000))
     source = tmp_path / "largest-of-this-machine.cpp"
     source.write_text(f"extern const int t[]; const int t[] = {{{numbers}}};\n")
-    best = progress.Peak()
+    best, ours = progress.Peak(), tmp_path / "proc"
+    ours.mkdir()
     with subprocess.Popen([compiler, "-c", source, "-o", tmp_path / "x.o"]) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while process.poll() is None:
-            found = progress.largest()
-            best = found if source.name in found.what and found.size > best.size else best
-            time.sleep(0.05)
+            with contextlib.suppress(OSError):  # it has ended
+                for child in children.read_text().split():
+                    if not (ours / child).is_symlink():
+                        (ours / child).symlink_to(f"/proc/{child}")
+            found = progress.largest(ours)
+            best = found if found.size > best.size else best
     assert best.what == f"cc1plus {source}"
     assert best.size > 20_000_000
 

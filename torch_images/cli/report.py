@@ -85,8 +85,10 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
             f"{jobs.note(builder)}"
         ),
         f"time: {_time(image, jobs, builder)}",
-        "not proved: only stand-ins were compiled to the end, and parts of PyTorch 2.6.0, see "
-        "docs/compile.md",
+        (
+            "not proved: only stand-ins were compiled to the end, and parts of PyTorch 2.6.0, see "
+            "docs/compile.md"
+        ),
     ]
 
 
