@@ -24,7 +24,7 @@ TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 Observe = Callable[[str, object], None]
 
 
-@pytest.fixture(params=LIBRARIES)
+@pytest.fixture
 def library(request: pytest.FixtureRequest, expected: dict[str, Any]) -> str:
     """A library of torch with machine code. That of the second one is MAGMA's."""
     name: str = request.param
@@ -56,6 +56,7 @@ def test_arch_flags_serve(arch: str, observe: Observe) -> None:
     assert how is not None, f"torch was compiled for {flags}, none of which runs on {arch}"
 
 
+@pytest.mark.parametrize("library", LIBRARIES, indirect=True)
 def test_machine_code_serves(arch: str, library: str, observe: Observe) -> None:
     elf, ptx = code(library, "elf"), code(library, "ptx")
     # A target that occurs in only a few files belongs to a special kernel: other kernels lack it.
@@ -64,6 +65,7 @@ def test_machine_code_serves(arch: str, library: str, observe: Observe) -> None:
     assert how is not None, f"{library} holds {dict(elf)} and PTX {dict(ptx)}; none serves {arch}"
 
 
+@pytest.mark.parametrize("library", LIBRARIES, indirect=True)
 def test_machine_code_is_exactly_what_was_asked_for(expected: dict[str, Any], library: str) -> None:
     if not expected["exact"]:
         pytest.skip("this image has published wheels, which may have other targets")
@@ -73,6 +75,7 @@ def test_machine_code_is_exactly_what_was_asked_for(expected: dict[str, Any], li
     assert not unasked(virtual, code(library, "ptx"))
 
 
+@pytest.mark.parametrize("library", LIBRARIES, indirect=True)
 def test_pruned_machine_code_is_what_some_gpu_loads(expected: dict[str, Any], library: str) -> None:
     if not expected["pruned"]:
         pytest.skip("this image is not pruned")
