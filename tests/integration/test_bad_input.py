@@ -158,7 +158,7 @@ def test_an_engine_without_buildx(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("far", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_mirror_of_the_index_is_used(
     far: bool,
     monkeypatch: pytest.MonkeyPatch,

@@ -185,6 +185,7 @@ def test_wheels_have_what_was_asked_for(compiling: Compiling, tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_ptx_when_asked_for(compiling: Compiling, tmp_path: Path) -> None:
     compiling.wheels("--arch", "12.0+PTX", output=tmp_path / "dist")
     [torch] = (tmp_path / "dist").glob("torch-*")
@@ -586,6 +587,7 @@ def test_out_of_memory_it_goes_on_with_fewer_jobs(compiling: Compiling, engine: 
     assert "torch: compiled in" in done.output
 
 
+@pytest.mark.slow
 def test_equal_wheels_from_two_directories(
     compiling: Compiling, engine: Engine, tmp_path: Path
 ) -> None:
@@ -668,6 +670,7 @@ def on_a_builder(
     )
 
 
+@pytest.mark.slow
 def test_builders_share_a_cache(
     compiling: Compiling, built: dict[str, Built], engine: Engine, tmp_path: Path
 ) -> None:

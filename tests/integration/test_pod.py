@@ -28,6 +28,8 @@ from torch_images.layers.plan import layer_plans
 from torch_images.locks.image_lock import image_lock
 from torch_images.verify.verify import read_report, report_path
 
+pytestmark = pytest.mark.slow  # an image with a toolkit and many packages more
+
 BUILD = ("build", "--cuda", "13.0", "--arch", "9.0,12.0", "--variant", "pod")
 EXTRAS: tuple[str, ...] = (
     "cuda-python",
@@ -296,7 +298,6 @@ def test_a_read_only_pod_still_starts(image: dict[str, Any], client: Client) -> 
         assert "start sshd failed: " in log(name)
 
 
-@pytest.mark.slow
 def test_devel_is_verified(built: dict[str, Built], engine: Engine, workspace: Workspace) -> None:
     """What a pod's image has more is not in the plainer variant; its toolkit is the same."""
     words = [word.replace("pod", "devel") for word in BUILD]

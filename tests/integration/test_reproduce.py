@@ -163,6 +163,7 @@ def test_a_build_from_nothing_leaves_no_cache_of_its_own(original: str, runner: 
     assert 'id "torch-images-' not in records
 
 
+@pytest.mark.slow
 def test_a_registry_reference_is_reproduced(
     small: Small, original: str, engine: Engine, runner: Runner, tmp_path: Path
 ) -> None:
