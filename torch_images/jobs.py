@@ -38,14 +38,15 @@ class Measured:
     seconds: float
 
 
-# PyTorch 2.6.0 with CUDA 12.4 for 9.0 has 2058 units. 305 units of CUDA took 1019 s on 16
-# processors, the host of an H100. 1163 units took 98 minutes on two processors that also ran other
-# work. The units that were not measured are taken to be like these 1163.
-# `./inv wheels` keeps the time of each unit in the compile cache: the sums of a whole build are to
-# replace these figures.
+# PyTorch 2.6.0 with CUDA 12.4 for 9.0, from the ledger of its units in the compile cache. The units
+# of CUDA are from a builder of 16 processors, the host of an H100, with as many compilers at once;
+# the others are from two processors. Units that were not measured are taken to be like the others
+# of their kind.
 TORCH = (
-    Measured(units=305, seconds=1019 * 16 / 305),
-    Measured(units=1753, seconds=98 * 120 / 1163),
+    Measured(units=48, seconds=239),  # flash attention; 46 were measured
+    Measured(units=47, seconds=51),  # memory-efficient attention; all
+    Measured(units=246, seconds=75),  # other units of CUDA; 137
+    Measured(units=1637, seconds=7.0),  # C and C++; 967
 )
 # Triton 3.7.1 took about 76 minutes of one processor with gcc 12.
 TRITON = (Measured(units=289, seconds=76 * 60 / 289),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import itertools
 import os
@@ -208,6 +210,25 @@ def test_heavy_files_wait_for_each_other(tree: Tree) -> None:
     calls = {call.split("-c ")[1].split()[0]: call for call in tree.calls()}
     assert calls["../flash_attn/a.cu"].endswith(" --threads 2")
     assert "--threads" not in calls["../fbgemm/c.cpp"]
+
+
+@pytest.mark.skipif(not shutil.which("flock"), reason="flock is util-linux's")
+@pytest.mark.parametrize("free", [0, 1, 2])
+def test_a_heavy_file_takes_whichever_place_is_free(tree: Tree, free: int) -> None:
+    """Each of three, so two of them are not the one that it would wait for."""
+    tree.source("fbgemm/c.cpp")
+    tree.more = {"HEAVY_PLACES": "3"}
+    with contextlib.ExitStack() as held:
+        for place in {0, 1, 2} - {free}:
+            file = held.enter_context((tree.top / "state" / f"heavy-{place}").open("w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        build = tree.top / "tree" / "build"
+        command = tree.command("fbgemm/c.cpp")
+        with subprocess.Popen(command, cwd=build, env=tree.env) as process:
+            try:
+                assert process.wait(timeout=60) == 0
+            finally:
+                process.kill()
 
 
 @pytest.mark.skipif(not shutil.which("flock"), reason="flock is util-linux's")

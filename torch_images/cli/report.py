@@ -101,7 +101,7 @@ def _time(image: LockedImage, jobs: Jobs, builder: Builder) -> str:
     if "torch" in names:
         soonest, latest = hours(jobs, builder, count)
         units = sum(kind.units for kind in TORCH)
-        measured = f"as measured with the {units} units of PyTorch 2.6.0, and "
+        measured = f"as measured with units of PyTorch 2.6.0 ({units} in all), and "
         others = "by what others measured with later releases"
         origin = f"{measured if count == 1 else ''}{others}"
         said.append(f"torch {soonest:.1f} to {latest:.1f} hours, {origin}")
