@@ -39,9 +39,9 @@ class Measured:
 
 
 # PyTorch 2.6.0 with CUDA 12.4 for 9.0, from the ledger of its units in the compile cache. The units
-# of CUDA are from a builder of 16 processors, the host of an H100, with as many compilers at once;
-# the others are from two processors. Units that were not measured are taken to be like the others
-# of their kind.
+# of CUDA are from 16 processors, the host of an H100; up to 26 were started at once, so their time
+# has some waiting in it. The others are from two processors. Units that were not measured are taken
+# to be like the others of their kind.
 TORCH = (
     Measured(units=48, seconds=239),  # flash attention; 46 were measured
     Measured(units=47, seconds=51),  # memory-efficient attention; all

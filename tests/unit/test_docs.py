@@ -14,7 +14,7 @@ from tests.releases import T130
 from torch_images.cli.tables import fill, tables
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
-from torch_images.jobs import GB, Builder, choose, hours
+from torch_images.jobs import GB, TORCH, Builder, choose, hours
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -43,6 +43,8 @@ def test_the_times_of_compiling_follow_the_formula() -> None:
     row = re.compile(
         r"^\| (\d+) cores, (\d+) GB \| ([^|]+) hours \| ([^|]+) hours \|$", re.MULTILINE
     )
+    for kind in TORCH:
+        assert re.search(rf"\b{kind.seconds:g} for each of {kind.units} ", text)
     rows = row.findall(text)
     assert len(rows) == 3
     for cores, memory, *cells in rows:
