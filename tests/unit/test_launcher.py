@@ -232,6 +232,33 @@ def test_a_heavy_file_takes_whichever_place_is_free(tree: Tree, free: int) -> No
 
 
 @pytest.mark.skipif(not shutil.which("flock"), reason="flock is util-linux's")
+@pytest.mark.parametrize("free", [0, 1])
+def test_a_waiting_heavy_file_takes_the_place_that_becomes_free(tree: Tree, free: int) -> None:
+    """It waits for one of the two. The program before flock says when it does."""
+    asked, real = tree.top / "asked", shutil.which("flock")
+    flock = tree.top / "bin" / "flock"
+    flock.write_text(
+        f'#!/bin/sh\ncase $1 in -w) echo >"{asked}"; rm "{asked}" ;; esac\nexec {real} "$@"\n'
+    )
+    flock.chmod(0o755)
+    os.mkfifo(asked)
+    tree.source("fbgemm/c.cpp")
+    tree.more = {"HEAVY_PLACES": "2"}
+    with contextlib.ExitStack() as held:
+        files = [held.enter_context((tree.top / f"state/heavy-{n}").open("w")) for n in (0, 1)]
+        for file in files:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        build = tree.top / "tree" / "build"
+        with subprocess.Popen(tree.command("fbgemm/c.cpp"), cwd=build, env=tree.env) as process:
+            try:
+                asked.read_text()  # until it waits
+                files[free].close()
+                assert process.wait(timeout=60) == 0
+            finally:
+                process.kill()
+
+
+@pytest.mark.skipif(not shutil.which("flock"), reason="flock is util-linux's")
 def test_the_deadline_may_pass_in_the_queue_of_heavy_files(tree: Tree) -> None:
     tree.source("fbgemm/c.cpp")
     tree.more = {"DEADLINE": str(int(time.time()) + 1)}
