@@ -336,6 +336,9 @@ def test_the_largest_compiler(tmp_path: Path) -> None:
     (tmp_path / "9").mkdir()
     (tmp_path / "9" / "status").write_text("Name:\tcc1plus\n")  # a zombie has no memory
     (tmp_path / "9" / "cmdline").write_text("")
+    (tmp_path / "10").mkdir()
+    (tmp_path / "10" / "status").write_text("Name:\tcicc\nVmHWM:\t 9000000 kB\n")
+    (tmp_path / "10" / "cmdline").write_text("")  # it ended between the two reads
     assert progress.largest(tmp_path) == progress.Peak(size=2_048_000_000, what="cicc /src/k.cu")
     assert [str(progress.Peak(size=size)) for size in (2_048_000_000, 46_000_000)] == [
         "2.0 GB",

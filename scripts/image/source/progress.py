@@ -88,7 +88,8 @@ def largest(proc: Path = Path("/proc")) -> Peak:
         except OSError:  # it has ended
             continue
         named, size = (re.search(p, text) for p in (r"^Name:\t(.*)", r"\nVmHWM:\s*(\d+) kB"))
-        if named and size and named[1] in _COMPILERS and int(size[1]) * 1024 > best.size:
+        alive = words != [""]  # memory was read, then it ended: its command is not known any more
+        if alive and named and size and named[1] in _COMPILERS and int(size[1]) * 1024 > best.size:
             source = next((w for w in words if _SOURCE.search(w)), "")
             best = Peak(size=int(size[1]) * 1024, what=" ".join((named[1], source)).strip())
     return best
