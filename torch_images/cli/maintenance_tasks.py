@@ -19,12 +19,17 @@ from torch_images.errors import TorchImagesError
     help={
         "all": "also what is too slow for every change",
         "fast": "only lint, types and unit tests: no Docker",
+        "real-source": "only real PyTorch, compiled whole: hours, unless it was compiled before",
     },
     example="test --fast",
 )
-def test(c: Context, all: bool = False, fast: bool = False) -> None:
+def test(c: Context, all: bool = False, fast: bool = False, real_source: bool = False) -> None:
     """Lint, check types, and run the tests; all but --fast build and verify real images."""
     verb.require_clone("test")
+    if real_source:
+        verb.engine(bootstraps=True)
+        _run("-m", "pytest", "tests/real", "--verbose", "--durations=10")
+        return
     scripts = ["inv", ".ci/run", *_shell_scripts()]
     _run("-m", "ruff", "check", ".")
     _run("-m", "ruff", "format", "--check", ".")

@@ -1,0 +1,155 @@
+"""Real PyTorch through the compile stages to the end: `./inv test --real-source`.
+
+It takes hours, unless the compile cache has the units already: what is compiled stays there, so a
+run that was stopped goes on. What it found is in build/real-source.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.integration.support import ROOT, invoke
+from tests.real import compare, lane, tree
+from torch_images.fetch.download import is_file
+from torch_images.fetch.packageindex import PackageIndex
+from torch_images.host.network import detect
+from torch_images.host.workspace import default_cache
+from torch_images.locks.wheels import read_wheels
+
+REPORT = ROOT / "build" / "real-source"
+OURS, THEIRS = "torch-cu124:sm90-debian", "torch-cu124:sm90-wheel"
+WHEELS = ("wheels", "--source", "debian", "--progress", "plain", "--skip-disk-check")
+# What images.yaml leaves out, by the names of features.json.
+WITHOUT = {"cufile", "cusparselt", "fbgemm", "kineto", "magma"}
+CHANGED = "aten/src/ATen/native/Linear.cpp"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A wheel of torch that was made, in how many seconds, and what was said on the way."""
+
+    wheel: Path
+    seconds: float
+    said: str
+
+    @property
+    def missed(self) -> int:
+        """How many compilations the compile cache did not have."""
+        [line] = re.findall(r"torch: compile cache hits: (.*)", self.said)
+        return sum(int(all_) - int(hit) for hit, all_ in re.findall(r"(\d+) of (\d+)", line))
+
+
+def make(env: dict[str, str], folder: Path) -> Made:
+    """Compile the tree into a wheel, with what the compile cache has of it."""
+    started = time.monotonic()
+    done = invoke(*WHEELS, "--output", str(folder), env=env)
+    seconds = time.monotonic() - started
+    (REPORT / f"{folder.name}.log").write_text(f"{done.stderr}\n{seconds:.0f} seconds\n")
+    assert done.returncode == 0, done.stderr[-3000:]
+    [wheel] = folder.glob("torch-*.whl")
+    return Made(wheel, seconds, done.stderr)
+
+
+def published(folder: Path) -> Path:
+    """The published wheel of torch that is locked, fetched into a folder if it is not there."""
+    lock = read_wheels(lane.CONFIG.with_name("locks") / "wheel-cu124-torch2.6.0-py313.txt")
+    [wheel] = (wheel for wheel in lock.wheels if wheel.name == "torch")
+    path = folder / wheel.filename
+    if not is_file(wheel, path):
+        with PackageIndex(detect(os.environ)) as index:
+            index.fetch(wheel, folder)
+    return path
+
+
+def another(folder: Path, commit: str) -> dict[str, str]:
+    """A copy of images.yaml and its locks for another commit of the tree."""
+    shutil.copytree(
+        lane.CONFIG.parent, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__")
+    )
+    [old] = re.findall(r"commit: ([0-9a-f]{40})", lane.CONFIG.read_text())
+    for path in (folder / "images.yaml", folder / "locks" / "source-debian.txt"):
+        path.write_text(path.read_text().replace(old, commit))
+    return {"TORCH_IMAGES_CONFIG": str(folder / "images.yaml")}
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[dict[str, str]]:
+    """What verbs need to build from the real tree."""
+    REPORT.mkdir(parents=True, exist_ok=True)
+    with lane.lane() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def made(env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make(env, tmp_path_factory.mktemp("whole") / "whole")
+
+
+@pytest.fixture(scope="module")
+def checks(env: dict[str, str], made: Made) -> dict[str, dict[str, int]]:
+    """What verification said of the images of our wheel and of the published one."""
+    assert made.wheel
+    found = {}
+    for image, source in ((OURS, "debian"), (THEIRS, "wheel")):
+        words = ("build", "--source", source, "--compat", "off", "--skip-disk-check", "--json")
+        done = invoke(*words, env=env)
+        assert done.returncode == 0, done.stderr[-3000:]
+        [built] = json.loads(done.stdout)
+        found[image] = built["checks"]
+    (REPORT / "checks.json").write_text(json.dumps(found, indent=1))
+    return found
+
+
+def test_the_image_passes_verification(checks: dict[str, dict[str, int]]) -> None:
+    ours, theirs = checks[OURS], checks[THEIRS]
+    assert not ours.get("failed")
+    # A feature that is left out is not looked for.
+    assert ours["passed"] >= theirs["passed"] - len(WITHOUT)
+
+
+def test_it_has_what_the_published_wheel_has(
+    made: Made, checks: dict[str, dict[str, int]], tmp_path: Path
+) -> None:
+    assert checks.keys() == {OURS, THEIRS}
+    wheels = (made.wheel, published(default_cache() / "real-source"))
+    found = compare.compare(wheels, (OURS, THEIRS), tmp_path)
+    (REPORT / "compared.json").write_text(json.dumps(found, indent=1))
+    (REPORT / "compared.md").write_text(compare.table(found) + "\n")
+    assert found["features"]["ours"] == ()
+    assert set(found["features"]["theirs"]) <= WITHOUT
+    for library in found["libraries"].values():
+        ours, theirs = library["code"]
+        assert set(ours) <= {"sm_90", "sm_90a"}
+        assert bool(ours) == bool(theirs)
+
+
+def test_after_one_changed_file_one_is_compiled(
+    env: dict[str, str], made: Made, tmp_path: Path
+) -> None:
+    old = "#include <ATen/native/"
+    commit = tree.change(lane.repository(), CHANGED, old, f"\n\n{old}", "one-file")
+    again = make(env | another(tmp_path / "project", commit), tmp_path / "one-file")
+    assert again.missed == 1
+    assert again.wheel.name == made.wheel.name
+
+
+def test_another_commit_with_equal_files_compiles_nothing(
+    env: dict[str, str], made: Made, tmp_path: Path
+) -> None:
+    commit = tree.change(lane.repository(), "", "", "", "equal-files")
+    again = make(env | another(tmp_path / "project", commit), tmp_path / "equal-files")
+    assert again.missed == 0
+    first, second = (compare.hashes(one.wheel) for one in (made, again))
+    differ = {path for path, digest in first.items() if second.get(path) != digest}
+    (REPORT / "equal-files.txt").write_text("".join(f"{path}\n" for path in sorted(differ)))
+    assert first.keys() == second.keys()
+    assert {Path(path).name for path in differ} == {"version.py", "RECORD"}
