@@ -59,8 +59,8 @@ repeats is listed once.
 """
 TAIL = """\
 A check named *GPU* needs one. These checks passed on two H200, with that machine's own torch 2.11.0; no built image has run on a GPU yet
-([gpu.md](gpu.md)). No GPU of another kind was at hand, so no figure of an RTX 5090, B200 or H100 was taken again: beside it stands that
-of an H200 for the same shape. "{torch}" in a note means: each wheel of torch has it, the image has the wheel's files
+([gpu.md](gpu.md)). No GPU of another kind was at hand. So no figure of an RTX 5090 or a B200 was taken again, and none of an
+H100 is in a report yet; beside it stands that of an H200 for the same shape. "{torch}" in a note means: each wheel of torch has it, the image has the wheel's files
 unchanged but for what `removals` names, and PyTorch's own tests are for it.
 """
 
@@ -127,8 +127,10 @@ def figure(root: Path, part: str) -> str:
 def page(claims: Sequence[Claim], root: Path) -> str:
     """The whole page."""
     lines = [HEAD]
-    counted = [[name, Counter(c.kind for c in claims if c.document == name)] for name in DOCUMENTS]
-    rows = [[DOCUMENTS[name], sum(n.values()), *(n[k] for k in KINDS)] for name, n in counted]  # type: ignore[union-attr,index]
+    rows: list[list[object]] = []
+    for name, title in DOCUMENTS.items():
+        count = Counter(claim.kind for claim in claims if claim.document == name)
+        rows.append([title, count.total(), *(count[kind] for kind in KINDS)])
     whole = Counter(claim.kind for claim in claims)
     rows.append(["all", len(claims), *(whole[kind] for kind in KINDS)])
     lines += table(["Document", "Claims", *KINDS], rows, right=len(KINDS) + 1)
@@ -143,7 +145,8 @@ def page(claims: Sequence[Claim], root: Path) -> str:
     for name, title in DOCUMENTS.items():
         own = [claim for claim in claims if claim.document == name]
         cells = [
-            [c.claim, c.kind, ", ".join(_shown(c, root)), " ".join(_note(c, root))] for c in own
+            [c.claim, c.kind, ", ".join(dict.fromkeys(_shown(c, root))), " ".join(_note(c, root))]
+            for c in own
         ]
         lines += ["", f"## {title}", "", *table(["Claim", "Kind", "Shown by", "Note"], cells)]
     return "\n".join(lines) + "\n"
@@ -182,9 +185,13 @@ def _note(claim: Claim, root: Path) -> Iterator[str]:
         if not part.partition("::")[0].endswith(".json"):
             continue
         wrong = correction(root, part)
-        yield f"{wrong['corrected']}: {wrong['why']}." if wrong else f"{figure(root, part)}."
+        yield _sentence(f"{wrong['corrected']}: {wrong['why']}" if wrong else figure(root, part))
     if claim.note:
         yield claim.note
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 if __name__ == "__main__":
