@@ -1,0 +1,198 @@
+"""docs/documents.csv -> docs/documents.md: what became of each claim of the documents.
+
+    python -m tests.documents
+
+writes the page. tests/unit/test_documents.py checks the data, and that the page follows from them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from torch_images.bench.results import read
+from torch_images.markdown import table
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path("docs/documents.csv")
+PAGE = Path("docs/documents.md")
+
+# The documents by subject, in the words of the page.
+DOCUMENTS = {
+    "fork": "Guide to a PyTorch fork for CUDA 13 and Blackwell, with benchmarks of an RTX 5090",
+    "pod": "Report of PyTorch 2.9.0 for CUDA 13.0 on an H100 pod whose driver is older",
+    "cutlass": "Guide to CUTLASS in torch.compile, with benchmarks of a B200",
+    "features": "List of the features of a PyTorch 2.10 build for Blackwell",
+    "notes": "Notes on CUDA graphs, CuPy, CUTLASS and allocators for a trainer",
+}
+KINDS = {
+    "proved": "the named test fails where the claim is not true",
+    "measured": "a committed report has our own figure; that of the document is not repeated on its GPU",
+    "corrected": "the claim is wrong, not shown, or no longer true; the note says what holds",
+    "not run": "the test or the build exists, and has not run where it would show the claim",
+    "open": "nothing here shows the claim yet; the issue will",
+    "out of scope": "no image can serve it; the note says why",
+}
+ISSUES = {
+    "22": "use of the images",
+    "23": "the built image on a GPU, and what the documents still lack there",
+    "24": "linux/arm64",
+    "25": "speed of builds",
+}
+# How the note of a part of torch begins that no image changes, and that no check of images uses.
+TORCH = "Part of torch itself"
+ON_GPU = "tests/container/test_gpu_"
+
+HEAD = """\
+# The documents, claim by claim
+
+This project was started from five documents about building and running PyTorch with CUDA. They are not part of it, and some of what
+they say is wrong. This page has each of their claims, scripts, settings and figures, and what became of it. A claim that a document
+repeats is listed once.
+
+`python -m tests.documents` writes this page from [documents.csv](documents.csv). A test checks that each reference leads somewhere.
+"""
+TAIL = """\
+A check named *GPU* needs one. These checks passed on two H200, with that machine's own torch 2.11.0; no built image has run on a GPU yet
+([gpu.md](gpu.md)). No GPU of another kind was at hand. So no figure of an RTX 5090 or a B200 was taken again, and none of an H100 is in
+a report yet; beside it stands that of an H200 for the same shape. "{torch}" in a note means: each wheel of torch has
+it, the image has the wheel's files unchanged but for what `removals` in images.yaml names, and PyTorch's own tests are for it.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A row: a claim of a document, what became of it, and what shows that.
+
+    `reference` is empty or has parts, separated by "; ". A part is a test ("FILE::TEST[PARAMETER]"),
+    a case of a result or a correction ("FILE.json::KEY"), a line of the ledger ("FILE.csv::IMAGE"), a
+    heading ("FILE.md#SLUG"), the number of an issue, or a URL.
+    """
+
+    document: str
+    claim: str
+    kind: str
+    reference: str
+    note: str
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The parts of the reference."""
+        return tuple(part for part in self.reference.split("; ") if part)
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether all its tests are checks that need a GPU."""
+        return bool(self.references) and all(r.startswith(ON_GPU) for r in self.references)
+
+
+def load(path: Path) -> tuple[Claim, ...]:
+    """The rows of the data, in their order."""
+    with path.open(newline="") as file:
+        rows = csv.DictReader(file, strict=True)
+        assert rows.fieldnames == [field.name for field in fields(Claim)]
+        return tuple(Claim(**row) for row in rows)
+
+
+def slugs(text: str) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def correction(root: Path, part: str) -> Mapping[str, str] | None:
+    """The correction of reference data that "FILE::WHAT" names."""
+    path, _, what = part.partition("::")
+    for found in json.loads((root / path).read_text()).get("corrections", ()):
+        if found["what"] == what:
+            return dict(found)
+    return None
+
+
+def figure(root: Path, part: str) -> str:
+    """What a case of a result took: "0.377 ms, 4,265 GB/s" on which GPU."""
+    path, _, key = part.partition("::")
+    result = read(root / path)
+    found = result.figure(key)
+    assert found is not None, part
+    rate = f", {found.rate}" if found.rate else ""
+    return f"{found.median * 1e3:.4g} ms{rate} on {result.machine['gpu'].removeprefix('NVIDIA ')}"
+
+
+def page(claims: Sequence[Claim], root: Path) -> str:
+    """The whole page."""
+    lines = [HEAD]
+    rows: list[list[object]] = []
+    for name, title in DOCUMENTS.items():
+        count = Counter(claim.kind for claim in claims if claim.document == name)
+        rows.append([title, count.total(), *(count[kind] for kind in KINDS)])
+    whole = Counter(claim.kind for claim in claims)
+    rows.append(["all", len(claims), *(whole[kind] for kind in KINDS)])
+    lines += table(["Document", "Claims", *KINDS], rows, right=len(KINDS) + 1)
+    on_gpu = sum(claim.kind == "proved" and claim.needs_gpu for claim in claims)
+    meanings = [*KINDS.items()]
+    meanings[0] = ("proved", f"{KINDS['proved']}; {on_gpu} of {whole['proved']} need a GPU")
+    lines += ["", *table(["Kind", "It means"], meanings)]
+    issues = [
+        [f"issue {number}", title] for number, title in ISSUES.items() if _used(claims, number)
+    ]
+    lines += ["", *table(["Issue", "It is about"], issues), "", TAIL.format(torch=TORCH).rstrip()]
+    for name, title in DOCUMENTS.items():
+        own = [claim for claim in claims if claim.document == name]
+        cells = [
+            [c.claim, c.kind, ", ".join(dict.fromkeys(_shown(c, root))), " ".join(_note(c, root))]
+            for c in own
+        ]
+        lines += ["", f"## {title}", "", *table(["Claim", "Kind", "Shown by", "Note"], cells)]
+    return "\n".join(lines) + "\n"
+
+
+def _used(claims: Sequence[Claim], issue: str) -> bool:
+    return any(claim.kind == "open" and issue in claim.references for claim in claims)
+
+
+def _shown(claim: Claim, root: Path) -> Iterator[str]:
+    """The references of a row as links."""
+    for part in claim.references:
+        path, _, name = part.partition("::")
+        here = path.removeprefix("docs/") if path.startswith("docs/") else f"../{path}"
+        if part in ISSUES:
+            yield f"issue {part}"
+        elif part.startswith("https://"):
+            yield f"[{part.removeprefix('https://').split('/')[0]}]({part})"
+        elif path.endswith(".py"):
+            gpu = " (GPU)" if part.startswith(ON_GPU) else ""
+            yield f"[{name}]({here}){gpu}"
+        elif "#" in path:
+            yield f"[{Path(path.partition('#')[0]).name}]({here})"
+        elif correction(root, part) if path.endswith(".json") else None:
+            yield f"[{Path(path).name}]({here})"
+        elif path.endswith(".csv"):
+            yield f"[{name}]({here})"
+        else:  # a case of a result: the table of the report beside it
+            [slug] = slugs(f"# {name.partition('/')[0]}")
+            yield f"[{Path(path).parent.name}]({Path(here).parent}/README.md#{slug})"
+
+
+def _note(claim: Claim, root: Path) -> Iterator[str]:
+    """The note of a row, and what its references add to it."""
+    for part in claim.references:
+        if not part.partition("::")[0].endswith(".json"):
+            continue
+        wrong = correction(root, part)
+        yield _sentence(f"{wrong['corrected']}: {wrong['why']}" if wrong else figure(root, part))
+    if claim.note:
+        yield claim.note
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+if __name__ == "__main__":
+    (ROOT / PAGE).write_text(page(load(ROOT / DATA), ROOT))
