@@ -225,3 +225,22 @@ def test_what_is_not_finished(
     with pytest.raises(SystemExit) as error:
         step.finish("triton", finishing | changes, built(tmp_path, text, version), "")
     assert error.value.code == f"build-wheel: {said}"
+
+
+def test_git_tells_a_tree_without_history_its_commit(step: ModuleType, tmp_path: Path) -> None:
+    commit = "b2003f64390dae2de139e580408bd4b9a0387cc8"
+    step.pretend_repository(tmp_path, commit)
+    assert step.untold_commit(tmp_path, commit) == ""
+    other = "0" * 40
+    assert step.untold_commit(tmp_path, other) == (
+        f"git should tell the commit {other}, but says: {commit}"
+    )
+
+
+def test_a_toolchain_without_git_is_refused_before_compiling(
+    step: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert step.untold_commit(tmp_path, "0" * 40) == (
+        "the tree's scripts ask git for the commit: add git to the source's packages"
+    )
