@@ -228,7 +228,7 @@ def test_what_is_not_finished(
 
 
 def test_git_tells_a_tree_without_history_its_commit(step: ModuleType, tmp_path: Path) -> None:
-    commit = "b2003f64390dae2de139e580408bd4b9a0387cc8"
+    commit = "06eb133f9769fcb2031fdcec90023215ef13d437"
     step.pretend_repository(tmp_path, commit)
     assert step.untold_commit(tmp_path, commit) == ""
     other = "0" * 40

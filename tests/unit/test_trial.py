@@ -189,6 +189,7 @@ def test_what_nvidia_lacks_is_not_the_wheels_fault(tmp_path: Path, site: Path) -
         ("raise ValueError('first\\nsecond')", "second"),
         ("import os; os._exit(3)", "it ends with status 3"),
         ("import os; os.kill(os.getpid(), 11)", "it ends with status -11"),
+        ("import os; os.write(2, b'what():  twice\\n'); os.abort()", "what():  twice"),
         (
             "import pathlib; raise OSError(pathlib.Path(__file__))",
             "OSError: own/__init__.py",

@@ -28,6 +28,7 @@ _FOUND = re.compile(r"^\s*\S+ => (/.+) \(0x\w+\)", re.MULTILINE)
 _UNDEFINED = re.compile(r"^undefined symbol: ([^\s,]+).*\((.+)\)", re.MULTILINE)
 _VERSION = re.compile(r"version `(\S+)' not found \(required by (.+)\)")
 _NEEDED = re.compile(r"\(NEEDED\).*\[(.+)\]")
+_FATAL = "Fatal Python error"  # of faulthandler: the stack of Python follows
 _SHOWN = 4
 
 
@@ -80,13 +81,19 @@ def unresolved(folder: Path) -> Iterator[str]:
 
 
 def unimportable(name: str, folder: Path) -> Iterator[str]:
-    """A message if a package cannot be imported from a folder, the only one in Python's path."""
+    """A message if a package cannot be imported from a folder, the only one in Python's path.
+
+    All that Python said is printed. After a C++ exception that nothing caught, that is where the
+    import was.
+    """
     code = f"import sys; sys.path.insert(0, {str(folder)!r}); import {name}"
-    command = [sys.executable, "-I", "-S", "-B", "-c", code]
+    command = [sys.executable, "-I", "-S", "-B", "-X", "faulthandler", "-c", code]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"it ends with status {done.returncode}"]
-        yield f"{name} cannot be imported: {said[-1].replace(f'{folder}/', '')}"
+        print(done.stderr, file=sys.stderr, flush=True)
+        own = done.stderr.partition(_FATAL)[0].strip().splitlines()
+        said = own or [f"it ends with status {done.returncode}"]
+        yield f"{name} cannot be imported: {said[-1].strip().replace(f'{folder}/', '')}"
 
 
 def in_interpreter(symbol: str) -> bool:
