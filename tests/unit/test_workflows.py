@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,7 +110,7 @@ def test_rights_are_given_to_jobs_alone(path: Path) -> None:
         assert (
             writes
             <= {
-                "release": {"packages", "id-token", "attestations"},
+                "release": {"packages", "id-token", "attestations", "contents"},
                 "nightly": {"contents", "pull-requests", "actions"},
                 "prove": {"contents", "pull-requests", "actions"},
                 "ci": set(),
@@ -143,6 +145,33 @@ def test_a_pull_request_is_checked(name: str) -> None:
     said = [line for step in steps(workflow) for line in lines(step.get("run", ""))]
     dispatch = said.index('gh workflow run ci.yml --ref "$BRANCH"')
     assert dispatch > said.index('git push --force origin "$BRANCH"')
+
+
+def test_only_the_job_that_makes_the_release_may_write_contents() -> None:
+    """It runs nothing that was built, and only for a tag."""
+    jobs = read(GITHUB / "workflows" / "release.yml")["jobs"]
+    writing = [name for name, job in jobs.items() if job["permissions"].get("contents") == "write"]
+    assert writing == ["notes"]
+    assert "github.ref_type == 'tag'" in jobs["notes"]["if"]
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="no jq, which GitHub's machines have")
+def test_the_release_text_is_made_of_two_folders_of_datasheets(tmp_path: Path) -> None:
+    """The step that compares, run by bash, with a stand-in for ./inv."""
+    [script] = [
+        s["run"]
+        for s in steps(GITHUB / "workflows" / "release.yml")
+        if "notes.md\n" in s.get("run", "")
+    ]
+    (tmp_path / "inv").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "inv").chmod(0o755)
+    for name, identifier, number in (("old/a", "x", 1), ("old/b", "y", 1), ("new/c", "x", 2)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.json").write_text(json.dumps({"id": identifier, "number": number}))
+    subprocess.run(["bash", "-eo", "pipefail", "-c", script], cwd=tmp_path, check=True)
+    assert (tmp_path / "body.md").read_text() == "notes old new\n"
+    kept = {f.name: json.loads(f.read_text())["number"] for f in (tmp_path / "kept").iterdir()}
+    assert kept == {"x.json": 2, "y.json": 1}
 
 
 def test_the_slow_tests_run_every_week() -> None:
