@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 from invoke.parser import Parser
+from invoke.program import Program
 
 import tasks
 from tests.releases import T130
@@ -99,3 +101,15 @@ def test_every_command_exists(line: str) -> None:
     words = shlex.split(line)
     parsed = Parser(contexts=tasks.namespace.to_contexts()).parse_argv(words)
     assert parsed[0].name == words[0]
+
+
+def test_the_picture_of_pick_shows_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """If not: tests/screens.py draws it again."""
+    words = ["pick", "--gpu", "RTX 5090", "--driver", "570.133"]
+    Program(namespace=tasks.namespace).run(["inv", *words], exit=False)
+    drawn = (README.parent / "docs" / "screens" / "pick.svg").read_text()
+    texts = map(html.unescape, re.findall(r"<text [^>]*>(.*?)</text>", drawn))
+    shown = "".join(texts).replace("\N{NO-BREAK SPACE}", " ")
+    assert shlex.join(words) in shown
+    said = " ".join(capsys.readouterr().out.split())
+    assert said in " ".join(shown.split())

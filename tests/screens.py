@@ -1,12 +1,12 @@
-#!/usr/bin/env python3
 """Draw what a command prints as an SVG, for the documentation.
 
-    uv run --no-project --with rich==15.0.0 scripts/record-screen docs/screens/pick.svg ./inv pick --gpu H100 --driver 550
+    uv run --no-project --with rich==15.0.0 tests/screens.py docs/screens/pick.svg ./inv matrix
 
 The picture has the command after "$", then its two outputs as they came. It names no font of the
 network's, so it looks the same from a file. The exit code is the command's.
 """
 
+import io
 import re
 import shlex
 import subprocess
@@ -24,7 +24,7 @@ COLUMNS = 110
 def main(picture: Path, command: list[str]) -> int:
     """Run a command and draw it; 0 if it succeeded."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    console = Console(record=True, width=COLUMNS, file=Path("/dev/null").open("w"))
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print(Text(f"$ {shlex.join(command)}", style="bold"))
     console.print(Text.from_ansi(done.stdout.decode()))
     form = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
