@@ -18,6 +18,7 @@ from torch_images.config.parse_fields import (
 from torch_images.config.parse_indexes import load_releases
 from torch_images.config.parse_names import check_names
 from torch_images.config.parse_pods import load_pods
+from torch_images.config.parse_redistribution import load_accepted
 from torch_images.config.parse_removals import load_removals
 from torch_images.config.parse_sources import load_features, load_sources
 from torch_images.config.parse_variants import check_extras, load_extras, load_variants
@@ -58,7 +59,7 @@ def load_config(path: Path) -> Config:
     top = root.record(
         ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "keep", "archives")
         + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
-        ("exclude", "extras", "removals"),
+        ("exclude", "extras", "redistribution", "removals"),
     )
     architectures = tuple(_architecture(k, v) for k, v in top["architectures"].filled().entries())
     features = load_features(top["features"])
@@ -81,6 +82,7 @@ def load_config(path: Path) -> Config:
         variants=load_variants(top["variants"].filled(), extras),
         pods=load_pods(top["pods"]),
         removals=load_removals(top["removals"], cudas) if "removals" in top else (),
+        accepted=load_accepted(top["redistribution"]) if "redistribution" in top else (),
         excludes=tuple(_exclude(v) for v in top["exclude"].items()) if "exclude" in top else (),
     )
     _check_size(config, root)
