@@ -56,6 +56,7 @@ def tag(
         **_IMAGE_HELP,
         **_REGISTRY_HELP,
         "retries": "how often in a row it may fail without getting on",
+        "private": "the registry is not public, so NVIDIA's lists of files do not matter",
         "dry-run": "ask the registry what would move, change nothing",
         "json": "print tags and manifest as JSON",
     },
@@ -66,6 +67,7 @@ def push(
     image: str,
     registry: str = "",
     retries: str = "5",
+    private: bool = False,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -74,6 +76,7 @@ def push(
     from torch_images.host.runner import Runner
     from torch_images.publish.datasheet import describe, save
     from torch_images.publish.push import Transfer, preview, push
+    from torch_images.publish.redistribution import is_public, judge, read_packages, require
     from torch_images.publish.registry import contents, retry
     from torch_images.verify.identify import verified_image
 
@@ -86,13 +89,19 @@ def push(
     moves = preview(config, subject, where, lookup=lookup, workspace=workspace, run=run)
     if dry_run:
         print(verb.as_json([asdict(m) for m in moves]) if json else report.moves(moves, done=False))
+    verdict = None
+    if is_public(where) and not private:
+        verdict = judge(read_packages(subject.info.id, engine), config.accepted)
+        verb.say(verdict.summary())
+        require(verdict)
+    if dry_run:
         return
     with verb.transfer_progress() as show:
         transfer, digest = Transfer(show), subject.info.id
         push(digest, moves, engine, retries=attempts, transfer=transfer, say=verb.say)
     names = [m.reference for m in moves if m.held == digest or m.changes]
     held = retry(partial(contents, names[0], run), retries=attempts, say=verb.say)
-    sheet = describe(subject, engine, *held, names)
+    sheet = describe(subject, engine, *held, verdict=verdict, references=names)
     save(sheet, workspace)
     print(verb.as_json(sheet) if json else report.moves(moves, done=True))
 
@@ -105,11 +114,14 @@ def push(
 def datasheet(c: Context, image: str, json: bool = False) -> None:
     """Print what a verified image is: versions, layers with sizes, digests, checks."""
     from torch_images.publish.datasheet import describe, markdown, save
+    from torch_images.publish.redistribution import judge, read_packages
     from torch_images.verify.identify import verified_image
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     subject = verified_image(config, image, workspace, engine)
-    sheet = describe(subject, engine, *engine.contents(subject.info.id))
+    verdict = judge(read_packages(subject.info.id, engine), config.accepted)
+    held = engine.contents(subject.info.id)
+    sheet = describe(subject, engine, *held, verdict=verdict)
     save(sheet, workspace)
     print(verb.as_json(sheet) if json else markdown(sheet).rstrip())
 

@@ -17,6 +17,7 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.plan import wheel_groups
 from torch_images.locks.image_lock import ImageLock
 from torch_images.markdown import table
+from torch_images.publish.redistribution import Verdict
 from torch_images.verify.identify import VerifiedImage
 
 SCHEMA = 2
@@ -40,12 +41,15 @@ def describe(
     engine: Engine,
     document: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
+    *,
+    verdict: Verdict | None,
     references: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything about a verified image as plain data.
 
     `document` and `history` are its OCI manifest and the history in its configuration, from where
-    it is stored; `references` are its names in a registry.
+    it is stored; `verdict` is what is known of its redistribution, None where nobody asked;
+    `references` are its names in a registry.
     """
     info, spec, lock, report = image.info, image.plan.spec, image.plan.lock, image.report
     layers = _layers(document, history, engine.layer_sizes(info.id), image.plan)
@@ -76,6 +80,7 @@ def describe(
             "unpacked": sum(layer["unpacked"] for layer in layers),
         },
         "layers": layers,
+        "redistribution": verdict and verdict.document(),
         "verification": {
             **{outcome: report.count(outcome) for outcome in ("passed", "failed", "skipped")},
             "seconds": report.seconds,
@@ -108,7 +113,7 @@ def save(sheet: Mapping[str, Any], workspace: Workspace) -> None:
 
 def markdown(sheet: Mapping[str, Any]) -> str:
     """A datasheet for a release page, as Markdown."""
-    proof, size = sheet["verification"], sheet["size"]
+    proof, size, files = sheet["verification"], sheet["size"], sheet["redistribution"]
     rows = [
         ("Digest", f"`{sheet['digest']}`"),
         *(("Name", f"`{reference}`") for reference in sheet["references"]),
@@ -122,6 +127,7 @@ def markdown(sheet: Mapping[str, Any]) -> str:
         ("Revision", f"`{sheet['revision'] or 'none'}`"),
         ("To pull", size_text(size["compressed"])),
         ("Unpacked", size_text(size["unpacked"])),
+        ("Redistribution", files["summary"] if files else "not checked"),
         ("Verified", f"{proof['passed']} checks passed, {proof['skipped']} skipped"),
     ]
     layers = [
