@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 from invoke.context import Context
 
@@ -123,6 +124,21 @@ def datasheet(c: Context, image: str, json: bool = False) -> None:
     sheet = describe(subject, engine, *held, verdict=verdict)
     save(sheet, workspace)
     print(verb.as_json(sheet) if json else markdown(sheet).rstrip())
+
+
+@verb.verb(
+    positional=["old", "new"],
+    help={
+        "old": "datasheet of before: a JSON file, or a folder of them",
+        "new": "datasheet of now, or a folder of them",
+    },
+    example="notes old.json build/datasheets",
+)
+def notes(c: Context, old: str, new: str) -> None:
+    """Print what changed for users between two datasheets, or two releases' folders of them."""
+    from torch_images.publish.notes import notes, read
+
+    print(notes(read(Path(old)), read(Path(new))).rstrip())
 
 
 @verb.verb(
