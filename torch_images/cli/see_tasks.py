@@ -80,7 +80,9 @@ def matrix(
         "gpu": "name as nvidia-smi prints it, such as 'RTX 5090', or compute capability",
         "driver": "version of the host's driver, such as 570.133, or its branch, such as 570",
         "torch": "release of torch, else the newest of each CUDA version",
+        "base": "what the image starts from, such as trixie: it decides on Python",
         "variant": "what the image holds beside torch, such as devel",
+        "platform": "that of the host: linux/amd64 or linux/arm64, else the GPU's",
         "json": "print the answer as JSON",
     },
     example="pick --gpu 'RTX 5090' --driver 570",
@@ -90,7 +92,9 @@ def pick(
     gpu: str,
     driver: str,
     torch: str = "",
+    base: str = "",
     variant: str = "",
+    platform: str = "",
     registry: str = "",
     json: bool = False,
 ) -> None:
@@ -99,7 +103,9 @@ def pick(
     from torch_images.locks.image_lock import compat_versions
     from torch_images.publish import ledger
     from torch_images.publish.pick import answer, find_driver, find_gpu, pick
+    from torch_images.publish.platforms import host_platform
 
+    host_platform(gpu, platform)
     config, locks = verb.config(), verb.workspace().locks
     proofs = ledger.read(verb.ROOT)
     model = find_gpu(config, gpu)
@@ -112,6 +118,7 @@ def pick(
         version,
         lambda cuda: versions[cuda.version],
         torch=torch,
+        base=base,
         variant=variant or config.defaults.variant,
         namespace=verb.namespace(config, registry),
         state=lambda spec: ledger.states(config, [spec], proofs, verb.ROOT, locks)[spec],
