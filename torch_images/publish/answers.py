@@ -40,7 +40,11 @@ def table(
     each image of the matrix whether it is proved.
     """
     kinds: dict[pick.Gpu, int] = {}
-    gpus = [_gpu(config, name, kinds) for name in gpu_names(config)]
+    gpus = [
+        {"group": group, **_gpu(config, name, kinds)}
+        for group, names in gpu_groups(config).items()
+        for name in names
+    ]
     marks = _marks(config, compat)
     return {
         "schema": SCHEMA,
@@ -63,14 +67,14 @@ def table(
     }
 
 
-def gpu_names(config: Config) -> tuple[str, ...]:
-    """All names and compute capabilities that `pick` knows: the newest architecture first."""
-    served = [
-        *(name for a in reversed(config.architectures) for name in (*a.geforce, *a.gpus)),
-        *pick.OLDER,
-    ]
+def gpu_groups(config: Config) -> dict[str, tuple[str, ...]]:
+    """All names and compute capabilities that `pick` knows, by group, the newest ones first."""
     targets = sorted({t for c in config.cudas for t in c.targets}, reverse=True)
-    return (*served, *map(str, targets))
+    return {
+        **{f"{a.family}, {a.name}": (*a.geforce, *a.gpus) for a in reversed(config.architectures)},
+        "Older": tuple(pick.OLDER),
+        "Any GPU of compute capability": tuple(map(str, targets)),
+    }
 
 
 def look_up(

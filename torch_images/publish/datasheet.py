@@ -106,12 +106,17 @@ def markdown(sheet: Mapping[str, Any]) -> str:
         ("Inputs", f"`{sheet['inputs']}`" + (" (unlocked)" if sheet["unlocked"] else "")),
         ("Lock", f"`{sheet['lock']}`"),
         ("Revision", f"`{sheet['revision'] or 'none'}`"),
-        ("To pull", _size(size["compressed"])),
-        ("Unpacked", _size(size["unpacked"])),
+        ("To pull", format_size(size["compressed"])),
+        ("Unpacked", format_size(size["unpacked"])),
         ("Verified", f"{proof['passed']} checks passed, {proof['skipped']} skipped"),
     ]
     layers = [
-        (layer["holds"], _size(layer["size"]), _size(layer["unpacked"]), f"`{layer['digest']}`")
+        (
+            layer["holds"],
+            format_size(layer["size"]),
+            format_size(layer["unpacked"]),
+            f"`{layer['digest']}`",
+        )
         for layer in sheet["layers"]
     ]
     lines = [f"# {sheet['id']}", "", *table(["", ""], rows)]
@@ -152,7 +157,7 @@ def _layers(
     return rows
 
 
-def _size(count: int) -> str:
+def format_size(count: int) -> str:
     """Bytes for people, in decimal units as registries count."""
     large = 10**9
     return f"{count / 1e9:.2f} GB" if count >= large else f"{count / 1e6:.1f} MB"
