@@ -27,7 +27,7 @@ function isDriver(text) {
 function lookUp(answers, asked) {
   const words = answers.words;
   const held = answers.gpus.find((entry) => entry.asked === asked.gpu);
-  const problem = held.host || answers.platforms[asked.platform] || held.problem;
+  const problem = held.problem || answers.platforms[asked.platform];
   if (problem) return { problem };
   const { marks, branches } = answers.drivers;
   const version = asked.driver.includes(".")

@@ -103,9 +103,7 @@ def pick(
     from torch_images.locks.image_lock import compat_versions
     from torch_images.publish import ledger
     from torch_images.publish.pick import answer, find_driver, find_gpu, pick
-    from torch_images.publish.platforms import host_platform
 
-    host_platform(gpu, platform)
     config, locks = verb.config(), verb.workspace().locks
     proofs = ledger.read(verb.ROOT)
     model = find_gpu(config, gpu)
@@ -120,6 +118,7 @@ def pick(
         torch=torch,
         base=base,
         variant=variant or config.defaults.variant,
+        platform=platform,
         namespace=verb.namespace(config, registry),
         state=lambda spec: ledger.states(config, [spec], proofs, verb.ROOT, locks)[spec],
     )

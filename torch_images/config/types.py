@@ -41,6 +41,14 @@ class Architecture:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherGpus:
+    """GPUs of a compute capability that no image is built for, by the names of `Architecture`."""
+
+    capability: Capability
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cuda:
     """A CUDA version.
 
@@ -304,6 +312,7 @@ class Config:
     `packages`: requirements of the Python packages that each image has beside torch.
     `keep`: of how many minor versions of torch a CUDA version keeps a release, see
         fetch/upgrade.py.
+    `arm64_gpus`: the names of GPUs that only hosts with Arm processors have.
     `facts`: what `invoke lock` found out about releases of torch; no section of the file.
     The other fields are the sections of the file, in its order.
     """
@@ -325,6 +334,8 @@ class Config:
     removals: tuple[Removal, ...]
     excludes: tuple[Exclude, ...]
     keep: int
+    other_gpus: tuple[OtherGpus, ...] = ()
+    arm64_gpus: tuple[str, ...] = ()
     facts: tuple[Facts, ...] = ()
 
     def names(self, axis: str) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ def table(
             "separator": _SEPARATOR,
         },
         "defaults": {"base": config.defaults.base, "variant": config.defaults.variant},
-        "platforms": {name: _problem("", name) for name in PLATFORMS},
+        "platforms": {name: _problem(name) for name in PLATFORMS},
         "gpus": gpus,
         "drivers": {"marks": marks, "branches": _branches(config)},
         "kinds": [_kind(config, gpu, marks, compat) for gpu in kinds],
@@ -69,11 +69,13 @@ def table(
 
 def gpu_groups(config: Config) -> dict[str, tuple[str, ...]]:
     """All names and compute capabilities that `pick` knows, by group, the newest ones first."""
-    targets = sorted({t for c in config.cudas for t in c.targets}, reverse=True)
+    others = sorted(config.other_gpus, key=lambda other: other.capability, reverse=True)
+    known = {t for cuda in config.cudas for t in cuda.targets}
+    known |= {other.capability for other in others}
     return {
         **{f"{a.family}, {a.name}": (*a.geforce, *a.gpus) for a in reversed(config.architectures)},
-        "Older": tuple(pick.OLDER),
-        "Any GPU of compute capability": tuple(map(str, targets)),
+        **{f"Others, {other.capability}": other.names for other in others},
+        "Any GPU of compute capability": tuple(map(str, sorted(known, reverse=True))),
     }
 
 
@@ -93,8 +95,7 @@ def look_up(
     """
     words = answers["words"]
     held = next(entry for entry in answers["gpus"] if entry["asked"] == gpu)
-    problems = held.get("host"), answers["platforms"].get(platform), held.get("problem")
-    if problem := next(filter(None, problems), ""):
+    if problem := held.get("problem") or answers["platforms"].get(platform):
         return {"problem": problem}
     first = answers["drivers"]["branches"].get(driver, f"{driver}.00")
     version = driver if "." in driver else first
@@ -149,16 +150,13 @@ def look_up(
 
 
 def _gpu(config: Config, asked: str, kinds: dict[pick.Gpu, int]) -> dict[str, Any]:
-    """A GPU with the number of its kind, which `kinds` learns; or why no image serves it.
-
-    That is `host` where its hosts are of a platform that no image is for, else `problem`.
-    """
-    if problem := _problem(asked):
-        return {"asked": asked, "host": problem}
+    """A GPU with the number of its kind, which `kinds` learns; or why no image serves it."""
     try:
         found = pick.find_gpu(config, asked)
     except UsageError as error:
         return {"asked": asked, "problem": str(error)}
+    if found.arm64 and (problem := _problem(gpu=found.name)):
+        return {"asked": asked, "problem": problem}
     kind = replace(found, name="{gpu}")
     return {"asked": asked, "name": found.name, "kind": kinds.setdefault(kind, len(kinds))}
 
@@ -260,10 +258,10 @@ def _by_version(config: Config) -> list[Cuda]:
     return sorted(config.cudas, key=lambda cuda: _numbers(cuda.version))
 
 
-def _problem(gpu: str, platform: str = "") -> str:
-    """Why no image runs on the hosts of a GPU, or on a platform; "" if that is no reason."""
+def _problem(platform: str = "", *, gpu: str = "") -> str:
+    """Why no image is for a platform, or for the hosts of a GPU; "" if that is no reason."""
     try:
-        host_platform(gpu, platform)
+        host_platform(platform, gpu=gpu)
     except UsageError as error:
         return str(error)
     return ""
