@@ -209,3 +209,25 @@ def runpod(
     if not dry_run:
         identifier = templates.save(template, text, existing)
         print(verb.as_json({"id": identifier, "template": template}) if json else identifier)
+
+
+@verb.verb(
+    help={
+        **_REGISTRY_HELP,
+        "output": "folder to write, new or with an earlier site, else build/site",
+        "commit": "the commit of this project that the pages name",
+    },
+    example="site --output build/site",
+)
+def site(c: Context, output: str = "", registry: str = "", commit: str = "") -> None:
+    """Write a static site: which image for a GPU and a driver, and a page for each image."""
+    from torch_images.publish.site import generate, write
+
+    config, workspace = verb.config(), verb.workspace()
+    files = generate(
+        *(config, verb.ROOT, workspace.locks, workspace.output),
+        namespace=verb.namespace(config, registry),
+        commit=commit,
+    )
+    folder = write(files, Path(output) if output else workspace.output / "site")
+    print(f"wrote {len(files)} files to {folder}; open {folder / 'index.html'}")
