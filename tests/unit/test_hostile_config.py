@@ -118,6 +118,11 @@ def complaint(path: Path) -> str:
         ('arches: ["8.0"', 'arches: ["8"', "'8' is not a compute capability"),
         # What must not be empty.
         (f"targets: {TARGETS}", "targets: []", "'cuda.13.0.targets' is empty; give one entry or"),
+        ("gpus: [A100, A30, A800]", "gpus: [A100, L4]", "the GPU 'L4' is listed twice; leave one"),
+        ('"3.7": [K80]', '"3.7": [K80, L4]', "the GPU 'L4' is listed twice; leave one"),
+        ('"3.7": [K80]', '"3.7": []', "'other-gpus.3.7' is empty"),
+        ('"3.7": [K80]', '"3": [K80]', "'3' is not a compute capability"),
+        ("arm64-gpus: [GH200", "arm64-gpus: [GH20", "'GH20', which is in no list of GPUs; did you"),
         ("gpus: [A100, A30, A800]", "gpus: []", "'architectures.8.0.gpus' is empty; give one"),
         ("of: [sympy]", "of: []", "'removals.always[4].of' is empty; give one entry or more"),
         ("files: [sympy/*/tests/*]", "files: []", "'removals.always[4].files' is empty"),

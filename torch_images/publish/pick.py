@@ -20,30 +20,32 @@ from torch_images.config.matrix import ImageSpec, choose
 from torch_images.config.types import Architecture, Config, Cuda
 from torch_images.errors import UsageError, suggest
 from torch_images.project import project_root
-from torch_images.publish import tag_rules
+from torch_images.publish import gpu_names, tag_rules
 from torch_images.publish.ledger import State
 
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
 _BRANCH = re.compile(r"[0-9]{3}")
-# What people ask for and no image serves (https://developer.nvidia.com/cuda-gpus).
-_OLDER = {
-    **dict.fromkeys(("T4", "RTX 2080", "RTX 2070", "RTX 2060", "RTX 8000", "TITAN RTX"), "7.5"),
-    **dict.fromkeys(("V100", "TITAN V"), "7.0"),
-    **dict.fromkeys(("P40", "P4", "GTX 1080", "GTX 1070", "GTX 1060"), "6.1"),
-    "P100": "6.0",
-}
-# Words of nvidia-smi that name no model.
-_NOISE = {"nvidia", "geforce", "tesla", "quadro", "graphics", "device"}
+# The oldest capability that PyTorch's wheels of CUDA 12.6 have code for. The last release with such
+# wheels is torch 2.14 (pytorch/pytorch#190355 and #190385).
+_OLDEST = Capability(5, 0)
+_OLDER = (
+    "PyTorch's wheels of CUDA 12.6 (https://download.pytorch.org/whl/cu126) have code for it, "
+    "up to torch 2.14"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """A GPU: its name, compute capability, and the architecture of images.yaml that serves it."""
+    """A GPU: its name, compute capability, and the architecture of images.yaml that serves it.
+
+    `arm64`: whether only hosts with Arm processors have it.
+    """
 
     name: str
     capability: Capability
     architecture: Architecture
     geforce: bool
+    arm64: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +72,12 @@ def find_gpu(config: Config, named: str) -> Gpu:
         capability = Capability.parse(named.strip())
     except ValueError:
         return _by_name(config, named)
-    served = [a for a in config.architectures if capability.runs(a.capability)]
-    if not served:
-        known = ", ".join(config.names("arch"))
-        raise UsageError(
-            f"no image serves compute capability {named}, which this GPU has", f"they serve {known}"
-        )
-    best = max(served, key=lambda a: a.capability)
-    return Gpu(name=f"GPU {named}", capability=capability, architecture=best, geforce=False)
+    return Gpu(
+        name=f"GPU {capability}",
+        capability=capability,
+        architecture=_serving(config, capability, "this GPU"),
+        geforce=False,
+    )
 
 
 def find_driver(config: Config, named: str) -> str:
@@ -155,6 +155,9 @@ def answer(
     Raises UsageError where no image works.
     """
     taken = f"branch {branch} is taken as {driver}: no driver of it is older" if branch else ""
+    if gpu.arm64:
+        problem = "images are for x86-64 hosts, and only hosts with Arm processors have it"
+        raise UsageError(f"no image runs on {gpu.name}: {problem}")
     best = suggestions[0] if suggestions else None
     if best is None or not best.works:
         reasons = (
@@ -216,43 +219,52 @@ def judge(
 
 
 def _by_name(config: Config, named: str) -> Gpu:
-    wanted = _words(named)
+    geforce = {name for architecture in config.architectures for name in architecture.geforce}
     known = {
-        name: (architecture, geforce)
-        for architecture in config.architectures
-        for geforce, names in ((True, architecture.geforce), (False, architecture.gpus))
-        for name in names
+        **{name: a.capability for a in config.architectures for name in (*a.geforce, *a.gpus)},
+        **{name: other.capability for other in config.other_gpus for name in other.names},
     }
-    fitting = [name for name in known if _within(_words(name), wanted)]
-    older = next((c for name, c in _OLDER.items() if _within(_words(name), wanted)), "")
-    if not fitting and older:
-        return find_gpu(config, older)
-    if not fitting:
-        hint = suggest(" ".join(wanted).upper(), known)
-        raise UsageError(
-            f"unknown GPU '{named}'", f"{hint}; or give its compute capability, such as 8.6"
-        )
-    name = max(fitting, key=len)
-    architecture, geforce = known[name]
-    full = f"GeForce {name}" if geforce else name
+    name = gpu_names.find(named, known)
     return Gpu(
-        name=full,
-        capability=architecture.capability,
-        architecture=architecture,
-        geforce=geforce,
+        name=f"GeForce {name}" if name in geforce else name,
+        capability=known[name],
+        architecture=_serving(config, known[name], name),
+        geforce=name in geforce,
+        arm64=name in config.arm64_gpus,
     )
 
 
-def _words(name: str) -> list[str]:
-    """The words of a GPU's name that tell models apart: "NVIDIA GeForce RTX4090" -> rtx, 4090."""
-    text = re.sub(r"\b(rtx|gtx)(?=\d)", r"\1 ", name.lower())
-    return [word for word in re.findall(r"[a-z0-9]+", text) if word not in _NOISE]
+def _serving(config: Config, capability: Capability, name: str) -> Architecture:
+    """The architecture whose code a GPU runs best. Raises UsageError where no image has any."""
+    served = [a for a in config.architectures if capability.runs(a.capability)]
+    if served:
+        return max(served, key=lambda a: a.capability)
+    known = ", ".join(config.names("arch"))
+    raise UsageError(
+        f"no image serves compute capability {capability}, which {name} has; they serve {known}",
+        "; ".join(_instead(config, capability)),
+    )
 
 
-def _within(short: list[str], words: list[str]) -> bool:
-    """Whether words contain others, side by side."""
-    count = len(short)
-    return any(words[i : i + count] == short for i in range(len(words) - count + 1))
+def _instead(config: Config, capability: Capability) -> list[str]:
+    """What an owner of a GPU can do that no image serves."""
+    found = []
+    images = {cuda.version: cuda.repository for cuda in config.cudas}
+    able = [
+        facts
+        for facts in config.facts
+        if facts.cuda in images and any(capability.runs(arch) for arch in facts.arches)
+    ]
+    if able:
+        newest = max(able, key=lambda facts: Version(facts.torch))
+        code = max(arch for arch in newest.arches if capability.runs(arch))
+        found.append(
+            f"the wheel of torch {newest.torch} in {images[newest.cuda]} has code for {code}, "
+            "which runs there, but no image is checked for it"
+        )
+    if _OLDEST <= capability < min(a.capability for a in config.architectures):
+        found.append(_OLDER)
+    return found
 
 
 def _rules() -> Any:
