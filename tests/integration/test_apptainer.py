@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow  # it unpacks and compresses a whole image
 PLACES = ROOT / "docs" / "examples" / "places"
 COMPAT = "/opt/cuda-compat/13.0"
 HOSTS = "/.singularity.d/libs"
-SID = ["mmdebstrap", "--variant=essential", "--include=apptainer,squashfuse,tzdata"]
+SID = ["mmdebstrap", "--variant=essential", "--include=apptainer,mount,squashfuse,tzdata"]
 # A mirror may lag behind; who signed its lists is checked all the same.
 SID += ['--aptopt=Acquire::Check-Valid-Until "false"', "sid"]
 # The words after the folders run in the system of the first one, as user 1000, who has /dev/fuse.
