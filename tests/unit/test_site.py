@@ -79,7 +79,9 @@ def make(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., 
 
     def call(config: Config, built: Path = empty, **options: str) -> dict[str, bytes]:
         options = {"namespace": "ghcr.io/me", **options}
-        return generate(config, root, root / "locks", built, **options)
+        made = generate(config, root, root / "locks", built, **options)
+        assert made.left_out == 0
+        return made.files
 
     return call
 
@@ -98,7 +100,7 @@ def sheet(identifier: str, created: str = "2026-11-23", **values: Any) -> dict[s
     return {
         "schema": 1,
         "id": identifier,
-        "references": [],
+        "references": ["ghcr.io/me/torch-cu130:2.13.0-sm120"],
         "digest": f"sha256:{created.replace('-', ''):0<64}",
         "config": "sha256:0",
         "created": created,
@@ -232,7 +234,7 @@ def test_any_text_stays_text(
         NEVER,
         revision=HOSTILE,
         arches={"12.0": HOSTILE},
-        references=[HOSTILE],
+        references=[f"ghcr.io/me/{HOSTILE}"],
         versions={HOSTILE: HOSTILE},
         layers=[{"digest": HOSTILE, "size": 1, "unpacked": 1, "holds": HOSTILE}],
         verification={"passed": 1, "skipped-checks": {HOSTILE: HOSTILE}},
@@ -286,7 +288,7 @@ def test_what_a_datasheet_saw_is_shown(
     (built / "sbom" / f"{NEVER}.cdx.json").write_text("{}")
     files = make(few, built)
     page = Page(files[f"images/{NEVER}.html"])
-    assert "2.04 GB to pull, 5.09 GB unpacked." in page.text
+    assert "2.04 GB to pull, 5.09 GB unpacked, of the image 2.13.0-sm120" in page.text
     assert "torch 2.00 GB 5.00 GB sha256:2026-11-23" in page.text
     assert "1 of 2 layers are new: 2.00 GB to pull." in page.text
     assert "210 checks passed, none failed, 1 were skipped." in page.text
@@ -322,6 +324,30 @@ def test_a_damaged_datasheet_is_one_line(tmp_path: Path, change: Any, text: str)
     (folder / "0.json").write_text("{")
     with pytest.raises(ConfigError, match="it is not JSON"):
         sheets.read(folder)
+
+
+def test_only_images_that_others_can_have_are_shown(
+    few: Config, root: Path, tmp_path: Path
+) -> None:
+    """Tests leave datasheets of stand-ins, pushed to registries of theirs."""
+    inputs = ledger.read(root)[PROVED].inputs
+    keep(
+        tmp_path,
+        sheet(NEVER, references=["127.0.0.1:5000/owner/torch-cu130:sm120"]),
+        sheet(NEVER, "2026-11-24", references=["ghcr.io/meyer/torch-cu130:sm120"]),
+        sheet(PROVED, references=[], inputs=f"sha256:{'0' * 64}"),
+        sheet(PROVED, "2026-11-20", references=[], inputs=f"sha256:{inputs}"),
+    )
+    (tmp_path / "sbom").mkdir()
+    for name in (NEVER, PROVED):
+        (tmp_path / "sbom" / f"{name}.cdx.json").write_text("{}")
+    made = generate(few, root, root / "locks", tmp_path, namespace="ghcr.io/me")
+    assert made.left_out == 3
+    assert "not known here: not built yet" in Page(made.files[f"images/{NEVER}.html"]).text
+    text = Page(made.files[f"images/{PROVED}.html"]).text
+    assert "sha256:2026-11-20" in text
+    assert "No published image of this kind is known here." in text
+    assert [name for name in made.files if name.startswith("sbom/")] == [f"sbom/{PROVED}.cdx.json"]
 
 
 def test_datasheets_are_read_as_they_are_saved(tmp_path: Path, config: Config) -> None:

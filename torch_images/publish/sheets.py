@@ -9,6 +9,7 @@ from typing import Any
 from torch_images.errors import ConfigError
 from torch_images.jsondoc import MalformedError, member, parse
 from torch_images.publish.datasheet import SCHEMA
+from torch_images.publish.ledger import Proof
 
 _LARGEST = 1 << 20  # bytes; a datasheet has some 10 kB
 
@@ -35,6 +36,7 @@ class Sheet:
     created: str
     version: str
     revision: str
+    inputs: str
     references: tuple[str, ...]
     versions: tuple[tuple[str, str], ...]
     arches: tuple[tuple[str, str], ...]
@@ -75,12 +77,26 @@ def read(folder: Path) -> dict[str, tuple[Sheet, ...]]:
     }
 
 
+def trusted(sheet: Sheet, proof: Proof | None, namespace: str) -> bool:
+    """Whether a datasheet is of an image that others can have: in the ledger, or published.
+
+    Of other builds of this machine, such as those that tests make of stand-ins, nobody else knows.
+    """
+    proved = proof is not None and bool(proof.inputs) and sheet.inputs == f"sha256:{proof.inputs}"
+    return proved or bool(published(sheet, namespace))
+
+
+def published(sheet: Sheet, namespace: str) -> tuple[str, ...]:
+    """The names that an image has in a registry, below its owner."""
+    return tuple(name for name in sheet.references if name.startswith(f"{namespace}/"))
+
+
 def _sheet(document: Any) -> Sheet:
     if member(document, "schema", kind=int) != SCHEMA:
         raise MalformedError(f"its schema is not {SCHEMA}")
     text = {
         name: member(document, name, kind=str)
-        for name in ("id", "digest", "created", "version", "revision")
+        for name in ("id", "digest", "created", "version", "revision", "inputs")
     }
     references = member(document, "references", kind=list)
     layers = member(document, "layers", kind=list)
