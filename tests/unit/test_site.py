@@ -98,7 +98,7 @@ def plain(few: Config, make: Callable[..., dict[str, bytes]]) -> dict[str, bytes
 
 def sheet(identifier: str, created: str = "2026-11-23", **values: Any) -> dict[str, Any]:
     return {
-        "schema": 1,
+        "schema": datasheet.SCHEMA,
         "id": identifier,
         "references": ["ghcr.io/me/torch-cu130:2.13.0-sm120"],
         "digest": f"sha256:{created.replace('-', ''):0<64}",
@@ -119,6 +119,7 @@ def sheet(identifier: str, created: str = "2026-11-23", **values: Any) -> dict[s
         "arches": {"12.0": "native sm_120"},
         "driver": {"native": "580.65.06", "minor-version": "580"},
         "features": [],
+        "redistribution": None,
         "size": {"compressed": 0, "unpacked": 0},
         "layers": [
             {"digest": "sha256:aa", "size": 40_000_000, "unpacked": 90_000_000, "holds": "base"},
@@ -253,7 +254,7 @@ def test_what_is_not_known_is_said(plain: dict[str, bytes]) -> None:
     text = Page(plain[f"images/{NEVER}.html"]).text
     assert "Sizes and digests of its layers are not known here: not built yet." in text
     assert "The outcome of its checks is not known here: not built yet." in text
-    assert "with licences and files, is not known here: not built yet." in text
+    assert "with licences, is not known here: not built yet." in text
     assert "The ledger has no line for it: not built yet." in text
     assert "No published image of this kind is known here." in text
     assert "native sm_120, by the code in torch's wheel" in text
@@ -306,7 +307,7 @@ def test_what_a_datasheet_saw_is_shown(
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"schema": 2}, "its schema is not 1"),
+        ({"schema": "2"}, "'schema' is not a number"),
         ({"id": 5}, "'id' is not text"),
         ({"layers": [{"digest": "x"}]}, "'[0].size' is missing"),
         ({"layers": [{"digest": "x", "size": "1"}]}, "'[0].size' is not a number"),
@@ -336,13 +337,14 @@ def test_only_images_that_others_can_have_are_shown(
         sheet(NEVER, references=["127.0.0.1:5000/owner/torch-cu130:sm120"]),
         sheet(NEVER, "2026-11-24", references=["ghcr.io/meyer/torch-cu130:sm120"]),
         sheet(PROVED, references=[], inputs=f"sha256:{'0' * 64}"),
+        {"schema": 1},
         sheet(PROVED, "2026-11-20", references=[], inputs=f"sha256:{inputs}"),
     )
     (tmp_path / "sbom").mkdir()
     for name in (NEVER, PROVED):
         (tmp_path / "sbom" / f"{name}.cdx.json").write_text("{}")
     made = generate(few, root, root / "locks", tmp_path, namespace="ghcr.io/me")
-    assert made.left_out == 3
+    assert made.left_out == 4
     assert "not known here: not built yet" in Page(made.files[f"images/{NEVER}.html"]).text
     text = Page(made.files[f"images/{PROVED}.html"]).text
     assert "sha256:2026-11-20" in text
@@ -356,9 +358,13 @@ def test_datasheets_are_read_as_they_are_saved(tmp_path: Path, config: Config) -
 
     document = sheet(NEVER)
     datasheet.save(document, Place())  # type: ignore[arg-type]
-    [[found]] = sheets.read(tmp_path / "datasheets").values()
+    read, others = sheets.read(tmp_path / "datasheets")
+    [[found]] = read.values()
     assert (found.id, found.digest, found.passed) == (NEVER, document["digest"], 210)
-    assert sheets.read(tmp_path / "none") == {}
+    assert others == 0
+    assert sheets.read(tmp_path / "none") == ({}, 0)
+    keep(tmp_path, {"schema": datasheet.SCHEMA - 1}, {"schema": datasheet.SCHEMA + 1})
+    assert sheets.read(tmp_path / "datasheets") == (read, 2)
 
 
 def test_changes_are_those_of_the_locks(config: Config, root: Path) -> None:

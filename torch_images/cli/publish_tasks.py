@@ -56,6 +56,7 @@ def tag(
         **_IMAGE_HELP,
         **_REGISTRY_HELP,
         "retries": "how often in a row it may fail without getting on",
+        "private": "the registry is not public, so NVIDIA's lists of files do not matter",
         "dry-run": "ask the registry what would move, change nothing",
         "json": "print tags and manifest as JSON",
     },
@@ -66,6 +67,7 @@ def push(
     image: str,
     registry: str = "",
     retries: str = "5",
+    private: bool = False,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -74,6 +76,7 @@ def push(
     from torch_images.host.runner import Runner
     from torch_images.publish.datasheet import describe, save
     from torch_images.publish.push import Transfer, preview, push
+    from torch_images.publish.redistribution import is_public, judge, read_packages, require
     from torch_images.publish.registry import contents, retry
     from torch_images.verify.identify import verified_image
 
@@ -86,13 +89,19 @@ def push(
     moves = preview(config, subject, where, lookup=lookup, workspace=workspace, run=run)
     if dry_run:
         print(verb.as_json([asdict(m) for m in moves]) if json else report.moves(moves, done=False))
+    verdict = None
+    if is_public(where) and not private:
+        verdict = judge(read_packages(subject.info.id, engine), config.accepted)
+        verb.say(verdict.summary())
+        require(verdict)
+    if dry_run:
         return
     with verb.transfer_progress() as show:
         transfer, digest = Transfer(show), subject.info.id
         push(digest, moves, engine, retries=attempts, transfer=transfer, say=verb.say)
     names = [m.reference for m in moves if m.held == digest or m.changes]
     held = retry(partial(contents, names[0], run), retries=attempts, say=verb.say)
-    sheet = describe(subject, engine, *held, names)
+    sheet = describe(subject, engine, *held, verdict=verdict, references=names)
     save(sheet, workspace)
     print(verb.as_json(sheet) if json else report.moves(moves, done=True))
 
@@ -105,19 +114,40 @@ def push(
 def datasheet(c: Context, image: str, json: bool = False) -> None:
     """Print what a verified image is: versions, layers with sizes, digests, checks."""
     from torch_images.publish.datasheet import describe, markdown, save
+    from torch_images.publish.redistribution import judge, read_packages
     from torch_images.verify.identify import verified_image
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     subject = verified_image(config, image, workspace, engine)
-    sheet = describe(subject, engine, *engine.contents(subject.info.id))
+    verdict = judge(read_packages(subject.info.id, engine), config.accepted)
+    held = engine.contents(subject.info.id)
+    sheet = describe(subject, engine, *held, verdict=verdict)
     save(sheet, workspace)
     print(verb.as_json(sheet) if json else markdown(sheet).rstrip())
 
 
 @verb.verb(
+    positional=["old", "new"],
+    help={
+        "old": "datasheet of before: a JSON file, or a folder of them",
+        "new": "datasheet of now, or a folder of them",
+    },
+    example="notes old.json build/datasheets",
+)
+def notes(c: Context, old: str, new: str) -> None:
+    """Print what changed for users between two datasheets, or two releases' folders of them."""
+    from torch_images.publish.notes import notes, read
+
+    print(notes(read(Path(old)), read(Path(new))).rstrip())
+
+
+@verb.verb(
     help={
         **_REGISTRY_HELP,
-        "image": "tag, image id or identifier, else the default image of images.yaml's pods",
+        "image": (
+            "tag, image id, identifier, or name in a registry with its host, which is not "
+            "verified here; else the default image of images.yaml's pods"
+        ),
         "geforce": "name only machines on which GeForce GPUs work",
         "apply": "create the template, or change the one of this name; needs RUNPOD_API_KEY",
         "dry-run": "with --apply: only show what would change",
@@ -134,11 +164,21 @@ def runpod(
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
-    """Render a pod template of RunPod's for a verified image; with --apply, bring it there."""
+    """Render a pod template of RunPod's; with --apply, bring it there."""
     from torch_images.cli import report
     from torch_images.config.matrix import choose
     from torch_images.errors import UsageError
-    from torch_images.publish.runpod import Templates, body, changes, command, readme
+    from torch_images.host.runner import Runner
+    from torch_images.publish.registry import has_host, published, retry
+    from torch_images.publish.runpod import (
+        Templates,
+        body,
+        built,
+        changes,
+        command,
+        in_registry,
+        readme,
+    )
     from torch_images.verify.identify import verified_image
 
     config, workspace = verb.config(), verb.workspace()
@@ -147,9 +187,16 @@ def runpod(
     if apply and not key:
         raise UsageError("--apply needs RUNPOD_API_KEY", "export the key of your RunPod account")
     image = image or choose(config, arch="all", variant=config.pods.variant).id
-    subject = verified_image(config, image, workspace, verb.engine())
-    template = body(config, subject, where, geforce=geforce)
-    text = readme(subject, template)
+    if has_host(image):
+        if registry:
+            raise UsageError(f"--registry is given, and {image} names one", "leave --registry out")
+        found = retry(partial(published, image, Runner()), retries=5, say=verb.say)
+        subject = in_registry(config, image, found)
+        verb.say(f"{image} was not verified here: its template follows what its labels say")
+    else:
+        subject = built(verified_image(config, image, workspace, verb.engine()), where)
+    template = body(config, subject, geforce=geforce)
+    text = readme(config, subject, template)
     if not apply:
         document = {"template": template, "readme": text}
         shown = verb.as_json(template) + "\n\n" + command(template, text)
@@ -185,6 +232,6 @@ def site(c: Context, output: str = "", registry: str = "", commit: str = "") -> 
     if made.left_out:
         verb.say(
             f"{made.left_out} datasheets were left out: "
-            f"their images are neither in the ledger nor published to {where}"
+            f"of an older form, or of images neither in the ledger nor published to {where}"
         )
     print(f"wrote {len(made.files)} files to {folder}; open {folder / 'index.html'}")

@@ -19,6 +19,7 @@ from torch_images.config.parse_gpus import architecture, check_gpus, load_other_
 from torch_images.config.parse_indexes import load_releases
 from torch_images.config.parse_names import check_names
 from torch_images.config.parse_pods import load_pods
+from torch_images.config.parse_redistribution import load_accepted
 from torch_images.config.parse_removals import load_removals
 from torch_images.config.parse_sources import load_features, load_sources
 from torch_images.config.parse_variants import check_extras, load_extras, load_variants
@@ -58,7 +59,7 @@ def load_config(path: Path) -> Config:
     top = root.record(
         ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "keep", "archives")
         + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
-        ("arm64-gpus", "exclude", "extras", "other-gpus", "removals"),
+        ("arm64-gpus", "exclude", "extras", "other-gpus", "redistribution", "removals"),
     )
     architectures = tuple(architecture(k, v) for k, v in top["architectures"].filled().entries())
     features = load_features(top["features"])
@@ -83,6 +84,7 @@ def load_config(path: Path) -> Config:
         variants=load_variants(top["variants"].filled(), extras),
         pods=load_pods(top["pods"]),
         removals=load_removals(top["removals"], cudas) if "removals" in top else (),
+        accepted=load_accepted(top["redistribution"]) if "redistribution" in top else (),
         excludes=tuple(_exclude(v) for v in top["exclude"].items()) if "exclude" in top else (),
     )
     check_gpus(top)

@@ -31,14 +31,7 @@ def _removal(value: Value, known: Sequence[str], *, prune: bool) -> Removal:
     fields = value.record(("of", "reason"), (*_KINDS, "cuda"))
     if not any(kind in fields for kind in _KINDS):
         raise value.error("a removal must name files, code or symbols")
-    for name in fields["of"].filled().scalars():
-        if not NAME.fullmatch(canonicalize_name(name.text())):
-            raise name.wrong("is not the name of a wheel")
-        if canonicalize_name(name.text()) != name.text():
-            raise name.error(
-                f"'{name.text()}' is not the name of a wheel",
-                f"write {canonicalize_name(name.text())}",
-            )
+    wheels = wheel_names(fields)
     changed = [kind for kind in ("code", "symbols") if kind in fields]
     for name in fields["of"].items() if changed else ():
         if name.text().startswith(("nvidia-", "cuda-")):
@@ -54,14 +47,28 @@ def _removal(value: Value, known: Sequence[str], *, prune: bool) -> Removal:
             )
     return Removal(
         cuda=fields.texts("cuda"),
-        wheels=fields.texts("of"),
+        wheels=wheels,
         reason=fields.text("reason"),
         prune=prune,
-        **{kind: _globs(fields, kind) for kind in _KINDS},
+        **{kind: globs(fields, kind) for kind in _KINDS},
     )
 
 
-def _globs(fields: Record, kind: str) -> tuple[str, ...]:
+def wheel_names(fields: Record) -> tuple[str, ...]:
+    """The names of wheels under `of`. Raises ConfigError for one that is not normalised."""
+    for name in fields["of"].filled().scalars():
+        if not NAME.fullmatch(canonicalize_name(name.text())):
+            raise name.wrong("is not the name of a wheel")
+        if canonicalize_name(name.text()) != name.text():
+            raise name.error(
+                f"'{name.text()}' is not the name of a wheel",
+                f"write {canonicalize_name(name.text())}",
+            )
+    return fields.texts("of")
+
+
+def globs(fields: Record, kind: str) -> tuple[str, ...]:
+    """The globs under a key; () without it. Raises ConfigError."""
     if kind not in fields:
         return ()
     return tuple(

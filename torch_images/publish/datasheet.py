@@ -15,10 +15,13 @@ from torch_images.build.plan import ImagePlan
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 from torch_images.layers.plan import wheel_groups
+from torch_images.locks.image_lock import ImageLock
 from torch_images.markdown import table
+from torch_images.publish.redistribution import Verdict
 from torch_images.verify.identify import VerifiedImage
 
-SCHEMA = 1
+SCHEMA = 2
+PACKAGES = ("cuda", "python", "debian")  # the kinds of packages, each by name and version
 # What a step leaves in its layer, by a word of its command. Wheels follow in the order of their
 # groups, all by one command.
 _STEPS = {
@@ -38,12 +41,15 @@ def describe(
     engine: Engine,
     document: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
+    *,
+    verdict: Verdict | None,
     references: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything about a verified image as plain data.
 
     `document` and `history` are its OCI manifest and the history in its configuration, from where
-    it is stored; `references` are its names in a registry.
+    it is stored; `verdict` is what is known of its redistribution, None where nobody asked;
+    `references` are its names in a registry.
     """
     info, spec, lock, report = image.info, image.plan.spec, image.plan.lock, image.report
     layers = _layers(document, history, engine.layer_sizes(info.id), image.plan)
@@ -67,17 +73,30 @@ def describe(
         },
         "driver": {"native": spec.cuda.driver, "minor-version": spec.cuda.floor},
         "features": list(spec.features),
+        "packages": packages(lock),
+        "security": sorted(d.name for d in lock.all_debs if d.archive.endswith("-security")),
         "size": {
             "compressed": sum(layer["size"] for layer in layers),
             "unpacked": sum(layer["unpacked"] for layer in layers),
         },
         "layers": layers,
+        "redistribution": verdict and verdict.document(),
         "verification": {
             **{outcome: report.count(outcome) for outcome in ("passed", "failed", "skipped")},
             "seconds": report.seconds,
             "suite": report.suite,
             "skipped-checks": {c.name: c.message for c in report.checks if c.outcome == "skipped"},
         },
+    }
+
+
+def packages(lock: ImageLock) -> dict[str, dict[str, str]]:
+    """Version by name of all that is locked, by PACKAGES. Verification found just these inside."""
+    wheels = {w: lock.compiled.get(w.name, w.version) for w in lock.all_wheels}
+    return {
+        "cuda": {w.name: version for w, version in wheels.items() if w.of_cuda},
+        "python": {w.name: version for w, version in wheels.items() if not w.of_cuda},
+        "debian": {deb.name: deb.version for deb in lock.all_debs},
     }
 
 
@@ -94,7 +113,7 @@ def save(sheet: Mapping[str, Any], workspace: Workspace) -> None:
 
 def markdown(sheet: Mapping[str, Any]) -> str:
     """A datasheet for a release page, as Markdown."""
-    proof, size = sheet["verification"], sheet["size"]
+    proof, size, files = sheet["verification"], sheet["size"], sheet["redistribution"]
     rows = [
         ("Digest", f"`{sheet['digest']}`"),
         *(("Name", f"`{reference}`") for reference in sheet["references"]),
@@ -106,15 +125,16 @@ def markdown(sheet: Mapping[str, Any]) -> str:
         ("Inputs", f"`{sheet['inputs']}`" + (" (unlocked)" if sheet["unlocked"] else "")),
         ("Lock", f"`{sheet['lock']}`"),
         ("Revision", f"`{sheet['revision'] or 'none'}`"),
-        ("To pull", format_size(size["compressed"])),
-        ("Unpacked", format_size(size["unpacked"])),
+        ("To pull", size_text(size["compressed"])),
+        ("Unpacked", size_text(size["unpacked"])),
+        ("Redistribution", files["summary"] if files else "not checked"),
         ("Verified", f"{proof['passed']} checks passed, {proof['skipped']} skipped"),
     ]
     layers = [
         (
             layer["holds"],
-            format_size(layer["size"]),
-            format_size(layer["unpacked"]),
+            size_text(layer["size"]),
+            size_text(layer["unpacked"]),
             f"`{layer['digest']}`",
         )
         for layer in sheet["layers"]
@@ -157,7 +177,7 @@ def _layers(
     return rows
 
 
-def format_size(count: int) -> str:
+def size_text(count: int) -> str:
     """Bytes for people, in decimal units as registries count."""
     large = 10**9
     return f"{count / 1e9:.2f} GB" if count >= large else f"{count / 1e6:.1f} MB"

@@ -16,6 +16,7 @@ from torch_images.config.types import Config
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.image_lock import ImageLock
 from torch_images.publish import pick, tag_rules
+from torch_images.publish.datasheet import packages
 from torch_images.publish.ledger import Proof, State
 from torch_images.publish.sheets import Layer, Sheet, published
 
@@ -145,9 +146,10 @@ def _expected(spec: ImageSpec, sm: str) -> str:
 
 def _wheels(lock: ImageLock) -> Mapping[str, str]:
     """Version by name of each Python package."""
-    return {**{w.name: w.version for w in lock.all_wheels}, **lock.compiled}
+    held = packages(lock)
+    return {**held["cuda"], **held["python"]}
 
 
 def _debs(lock: ImageLock) -> Mapping[str, str]:
     """Version by name of each Debian package that is locked."""
-    return {deb.name: deb.version for deb in lock.all_debs}
+    return packages(lock)["debian"]

@@ -55,16 +55,22 @@ class Sheet:
         return sum(layer.unpacked for layer in self.layers)
 
 
-def read(folder: Path) -> dict[str, tuple[Sheet, ...]]:
+def read(folder: Path) -> tuple[dict[str, tuple[Sheet, ...]], int]:
     """All datasheets in a folder by the identifier of their image, the oldest inputs first.
 
+    Those of another schema, from an older or newer version of this program, are only counted.
     Raises ConfigError, with the file, for one that `datasheet.save` does not write.
     """
     found: dict[str, list[Sheet]] = {}
+    others = 0
     for path in sorted(folder.glob("*.json")):
         try:
             with path.open("rb") as stream:
-                sheet = _sheet(parse(stream.read(_LARGEST)))
+                document = parse(stream.read(_LARGEST))
+            if member(document, "schema", kind=int) != SCHEMA:
+                others += 1
+                continue
+            sheet = _sheet(document)
         except MalformedError as error:
             raise ConfigError(
                 f"{path} is not a datasheet: {error}",
@@ -74,7 +80,7 @@ def read(folder: Path) -> dict[str, tuple[Sheet, ...]]:
     return {
         name: tuple(sorted(sheets, key=lambda s: (s.created, s.digest)))
         for name, sheets in found.items()
-    }
+    }, others
 
 
 def trusted(sheet: Sheet, proof: Proof | None, namespace: str) -> bool:
@@ -92,8 +98,6 @@ def published(sheet: Sheet, namespace: str) -> tuple[str, ...]:
 
 
 def _sheet(document: Any) -> Sheet:
-    if member(document, "schema", kind=int) != SCHEMA:
-        raise MalformedError(f"its schema is not {SCHEMA}")
     text = {
         name: member(document, name, kind=str)
         for name in ("id", "digest", "created", "version", "revision", "inputs")

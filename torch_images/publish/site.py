@@ -21,7 +21,7 @@ from torch_images.errors import UsageError, shown
 from torch_images.host import outputs
 from torch_images.locks.image_lock import ImageLock, compat_versions
 from torch_images.publish import answers, image_page, ledger, sheets
-from torch_images.publish.datasheet import format_size
+from torch_images.publish.datasheet import size_text
 
 _STATIC = ("answer.js", "page.js", "style.css")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}|")
@@ -52,7 +52,7 @@ def generate(
     proofs = ledger.read(root)
     states = ledger.states(config, specs, proofs, root, locks)
     images = _locked(config, specs, locks)
-    read = sheets.read(built / "datasheets")
+    read, others = sheets.read(built / "datasheets")
     kept = {
         name: tuple(s for s in found if sheets.trusted(s, proofs.get(name), namespace))
         for name, found in read.items()
@@ -94,7 +94,7 @@ def generate(
         axes=_axes(specs),
     )
     files["index.html"] = index.encode()
-    left_out = sum(map(len, read.values())) - sum(map(len, kept.values()))
+    left_out = others + sum(map(len, read.values())) - sum(map(len, kept.values()))
     return Site(files=files, left_out=left_out)
 
 
@@ -123,7 +123,7 @@ def _environment(folder: Path) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["size"] = format_size
+    environment.filters["size"] = size_text
     environment.filters["groups"] = _groups
     return environment
 
