@@ -79,7 +79,9 @@ def make(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., 
 
     def call(config: Config, built: Path = empty, **options: str) -> dict[str, bytes]:
         options = {"namespace": "ghcr.io/me", **options}
-        return generate(config, root, root / "locks", built, **options)
+        made = generate(config, root, root / "locks", built, **options)
+        assert made.left_out == 0
+        return made.files
 
     return call
 
@@ -97,9 +99,8 @@ def plain(few: Config, make: Callable[..., dict[str, bytes]]) -> dict[str, bytes
 def sheet(identifier: str, created: str = "2026-11-23", **values: Any) -> dict[str, Any]:
     return {
         "schema": datasheet.SCHEMA,
-        "redistribution": None,
         "id": identifier,
-        "references": [],
+        "references": ["ghcr.io/me/torch-cu130:2.13.0-sm120"],
         "digest": f"sha256:{created.replace('-', ''):0<64}",
         "config": "sha256:0",
         "created": created,
@@ -118,6 +119,7 @@ def sheet(identifier: str, created: str = "2026-11-23", **values: Any) -> dict[s
         "arches": {"12.0": "native sm_120"},
         "driver": {"native": "580.65.06", "minor-version": "580"},
         "features": [],
+        "redistribution": None,
         "size": {"compressed": 0, "unpacked": 0},
         "layers": [
             {"digest": "sha256:aa", "size": 40_000_000, "unpacked": 90_000_000, "holds": "base"},
@@ -233,7 +235,7 @@ def test_any_text_stays_text(
         NEVER,
         revision=HOSTILE,
         arches={"12.0": HOSTILE},
-        references=[HOSTILE],
+        references=[f"ghcr.io/me/{HOSTILE}"],
         versions={HOSTILE: HOSTILE},
         layers=[{"digest": HOSTILE, "size": 1, "unpacked": 1, "holds": HOSTILE}],
         verification={"passed": 1, "skipped-checks": {HOSTILE: HOSTILE}},
@@ -252,7 +254,7 @@ def test_what_is_not_known_is_said(plain: dict[str, bytes]) -> None:
     text = Page(plain[f"images/{NEVER}.html"]).text
     assert "Sizes and digests of its layers are not known here: not built yet." in text
     assert "The outcome of its checks is not known here: not built yet." in text
-    assert "with licences and files, is not known here: not built yet." in text
+    assert "with licences, is not known here: not built yet." in text
     assert "The ledger has no line for it: not built yet." in text
     assert "No published image of this kind is known here." in text
     assert "native sm_120, by the code in torch's wheel" in text
@@ -287,7 +289,7 @@ def test_what_a_datasheet_saw_is_shown(
     (built / "sbom" / f"{NEVER}.cdx.json").write_text("{}")
     files = make(few, built)
     page = Page(files[f"images/{NEVER}.html"])
-    assert "2.04 GB to pull, 5.09 GB unpacked." in page.text
+    assert "2.04 GB to pull, 5.09 GB unpacked, of the image 2.13.0-sm120" in page.text
     assert "torch 2.00 GB 5.00 GB sha256:2026-11-23" in page.text
     assert "1 of 2 layers are new: 2.00 GB to pull." in page.text
     assert "210 checks passed, none failed, 1 were skipped." in page.text
@@ -305,7 +307,7 @@ def test_what_a_datasheet_saw_is_shown(
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"schema": 1}, "its schema is not 2"),
+        ({"schema": "2"}, "'schema' is not a number"),
         ({"id": 5}, "'id' is not text"),
         ({"layers": [{"digest": "x"}]}, "'[0].size' is missing"),
         ({"layers": [{"digest": "x", "size": "1"}]}, "'[0].size' is not a number"),
@@ -325,15 +327,44 @@ def test_a_damaged_datasheet_is_one_line(tmp_path: Path, change: Any, text: str)
         sheets.read(folder)
 
 
+def test_only_images_that_others_can_have_are_shown(
+    few: Config, root: Path, tmp_path: Path
+) -> None:
+    """Tests leave datasheets of stand-ins, pushed to registries of theirs."""
+    inputs = ledger.read(root)[PROVED].inputs
+    keep(
+        tmp_path,
+        sheet(NEVER, references=["127.0.0.1:5000/owner/torch-cu130:sm120"]),
+        sheet(NEVER, "2026-11-24", references=["ghcr.io/meyer/torch-cu130:sm120"]),
+        sheet(PROVED, references=[], inputs=f"sha256:{'0' * 64}"),
+        {"schema": 1},
+        sheet(PROVED, "2026-11-20", references=[], inputs=f"sha256:{inputs}"),
+    )
+    (tmp_path / "sbom").mkdir()
+    for name in (NEVER, PROVED):
+        (tmp_path / "sbom" / f"{name}.cdx.json").write_text("{}")
+    made = generate(few, root, root / "locks", tmp_path, namespace="ghcr.io/me")
+    assert made.left_out == 4
+    assert "not known here: not built yet" in Page(made.files[f"images/{NEVER}.html"]).text
+    text = Page(made.files[f"images/{PROVED}.html"]).text
+    assert "sha256:2026-11-20" in text
+    assert "No published image of this kind is known here." in text
+    assert [name for name in made.files if name.startswith("sbom/")] == [f"sbom/{PROVED}.cdx.json"]
+
+
 def test_datasheets_are_read_as_they_are_saved(tmp_path: Path, config: Config) -> None:
     class Place:
         output = tmp_path
 
     document = sheet(NEVER)
     datasheet.save(document, Place())  # type: ignore[arg-type]
-    [[found]] = sheets.read(tmp_path / "datasheets").values()
+    read, others = sheets.read(tmp_path / "datasheets")
+    [[found]] = read.values()
     assert (found.id, found.digest, found.passed) == (NEVER, document["digest"], 210)
-    assert sheets.read(tmp_path / "none") == {}
+    assert others == 0
+    assert sheets.read(tmp_path / "none") == ({}, 0)
+    keep(tmp_path, {"schema": datasheet.SCHEMA - 1}, {"schema": datasheet.SCHEMA + 1})
+    assert sheets.read(tmp_path / "datasheets") == (read, 2)
 
 
 def test_changes_are_those_of_the_locks(config: Config, root: Path) -> None:

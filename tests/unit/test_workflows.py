@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -213,43 +212,6 @@ def test_the_lock_of_the_host_has_what_the_project_asks_for() -> None:
         versions = [v for name, v in locked if name == canonicalize_name(requirement.name)]
         assert versions, requirement
         assert all(requirement.specifier.contains(v) for v in versions), requirement
-
-
-GH = """#!/bin/sh
-case "$1 $2 $3" in
-"run list --workflow") [ "$4" = release.yml ] && printf '3\\n2\\n1\\n' ;;
-"run download 2") exit 1 ;;
-"run download "*)
-    cat >/dev/null # as a program may
-    mkdir -p "$5/one image/build/datasheets" "$5/two/build/datasheets"
-    for name in "one image" two; do
-        echo "$3" >"$5/$name/build/datasheets/$3-$name.json"
-        echo "$3" >"$5/$name/sbom.cdx.json"
-    done ;;
-esac
-"""
-
-
-def test_the_site_gets_what_releases_kept(tmp_path: Path) -> None:
-    """The newest release comes last, and one whose artifacts are gone stops nothing."""
-    [script] = (s["run"] for s in steps(GITHUB / "workflows/site.yml") if "GH_TOKEN" in str(s))
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/gh").write_text(GH)
-    (tmp_path / "bin/gh").chmod(0o755)
-    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "::notice::run 2 has no artifacts, or not any more\n"
-    sheets = {path.name: path.read_text() for path in (tmp_path / "build/datasheets").iterdir()}
-    assert sheets == {
-        **{f"1-{name}.json": "1\n" for name in ("one image", "two")},
-        **{f"3-{name}.json": "3\n" for name in ("one image", "two")},
-    }
-    boms = {path.name: path.read_text() for path in (tmp_path / "build/sbom").iterdir()}
-    assert boms == {"one image.cdx.json": "3\n", "two.cdx.json": "3\n"}
 
 
 def test_the_slow_tests_run_every_week() -> None:

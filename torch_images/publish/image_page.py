@@ -16,8 +16,9 @@ from torch_images.config.types import Config
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.image_lock import ImageLock
 from torch_images.publish import pick, tag_rules
+from torch_images.publish.datasheet import packages
 from torch_images.publish.ledger import Proof, State
-from torch_images.publish.sheets import Layer, Sheet
+from torch_images.publish.sheets import Layer, Sheet, published
 
 
 def describe(
@@ -37,6 +38,7 @@ def describe(
     """
     spec, lock = image.spec, image.lock
     sheet = sheets[-1] if sheets else None
+    names = published(sheet, namespace) if sheet else ()
     return {
         "id": spec.id,
         "description": spec.description,
@@ -44,8 +46,8 @@ def describe(
         "proof": proof,
         "sheet": sheet,
         "names": [f"{namespace}/{spec.repository}:{tag}" for tag in _tags(config, spec, sheet)],
-        "published": bool(sheet and sheet.references),
-        "run": pick.command(sheet.references[0]) if sheet and sheet.references else "",
+        "published": bool(names),
+        "run": pick.command(names[0]) if names else "",
         "build": shlex.join(["./inv", "build", *spec.arguments]),
         "local": pick.command(f"{spec.repository}:{tag_rules.short(config, spec)}"),
         "versions": _versions(spec, lock),
@@ -144,9 +146,10 @@ def _expected(spec: ImageSpec, sm: str) -> str:
 
 def _wheels(lock: ImageLock) -> Mapping[str, str]:
     """Version by name of each Python package."""
-    return {**{w.name: w.version for w in lock.all_wheels}, **lock.compiled}
+    held = packages(lock)
+    return {**held["cuda"], **held["python"]}
 
 
 def _debs(lock: ImageLock) -> Mapping[str, str]:
     """Version by name of each Debian package that is locked."""
-    return {deb.name: deb.version for deb in lock.all_debs}
+    return packages(lock)["debian"]

@@ -9,6 +9,7 @@ from typing import Any
 from torch_images.errors import ConfigError
 from torch_images.jsondoc import MalformedError, member, parse
 from torch_images.publish.datasheet import SCHEMA
+from torch_images.publish.ledger import Proof
 
 _LARGEST = 1 << 20  # bytes; a datasheet has some 10 kB
 
@@ -35,6 +36,7 @@ class Sheet:
     created: str
     version: str
     revision: str
+    inputs: str
     references: tuple[str, ...]
     versions: tuple[tuple[str, str], ...]
     arches: tuple[tuple[str, str], ...]
@@ -53,16 +55,22 @@ class Sheet:
         return sum(layer.unpacked for layer in self.layers)
 
 
-def read(folder: Path) -> dict[str, tuple[Sheet, ...]]:
+def read(folder: Path) -> tuple[dict[str, tuple[Sheet, ...]], int]:
     """All datasheets in a folder by the identifier of their image, the oldest inputs first.
 
+    Those of another schema, from an older or newer version of this program, are only counted.
     Raises ConfigError, with the file, for one that `datasheet.save` does not write.
     """
     found: dict[str, list[Sheet]] = {}
+    others = 0
     for path in sorted(folder.glob("*.json")):
         try:
             with path.open("rb") as stream:
-                sheet = _sheet(parse(stream.read(_LARGEST)))
+                document = parse(stream.read(_LARGEST))
+            if member(document, "schema", kind=int) != SCHEMA:
+                others += 1
+                continue
+            sheet = _sheet(document)
         except MalformedError as error:
             raise ConfigError(
                 f"{path} is not a datasheet: {error}",
@@ -72,15 +80,27 @@ def read(folder: Path) -> dict[str, tuple[Sheet, ...]]:
     return {
         name: tuple(sorted(sheets, key=lambda s: (s.created, s.digest)))
         for name, sheets in found.items()
-    }
+    }, others
+
+
+def trusted(sheet: Sheet, proof: Proof | None, namespace: str) -> bool:
+    """Whether a datasheet is of an image that others can have: in the ledger, or published.
+
+    Of other builds of this machine, such as those that tests make of stand-ins, nobody else knows.
+    """
+    proved = proof is not None and bool(proof.inputs) and sheet.inputs == f"sha256:{proof.inputs}"
+    return proved or bool(published(sheet, namespace))
+
+
+def published(sheet: Sheet, namespace: str) -> tuple[str, ...]:
+    """The names that an image has in a registry, below its owner."""
+    return tuple(name for name in sheet.references if name.startswith(f"{namespace}/"))
 
 
 def _sheet(document: Any) -> Sheet:
-    if member(document, "schema", kind=int) != SCHEMA:
-        raise MalformedError(f"its schema is not {SCHEMA}")
     text = {
         name: member(document, name, kind=str)
-        for name in ("id", "digest", "created", "version", "revision")
+        for name in ("id", "digest", "created", "version", "revision", "inputs")
     }
     references = member(document, "references", kind=list)
     layers = member(document, "layers", kind=list)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,18 @@ _STATIC = ("answer.js", "page.js", "style.css")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}|")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """The files by path, and how many datasheets are left out: see `sheets.trusted`."""
+
+    files: dict[str, bytes]
+    left_out: int
+
+
 def generate(
     config: Config, root: Path, locks: Path, built: Path, *, namespace: str, commit: str = ""
-) -> dict[str, bytes]:
-    """The site's files by path.
+) -> Site:
+    """The site.
 
     `root` is the project's folder, with site/. `built` is where builds leave datasheets and bills
     of materials. `commit` is that of the project, if it is to be named. Raises UsageError for what
@@ -43,14 +52,18 @@ def generate(
     proofs = ledger.read(root)
     states = ledger.states(config, specs, proofs, root, locks)
     images = _locked(config, specs, locks)
-    kept = sheets.read(built / "datasheets")
+    read, others = sheets.read(built / "datasheets")
+    kept = {
+        name: tuple(s for s in found if sheets.trusted(s, proofs.get(name), namespace))
+        for name, found in read.items()
+    }
     table = answers.table(
         config, compat_versions(config, locks), namespace=namespace, states=states
     )
     templates = _environment(root / "site")
     shared = {"homepage": config.homepage, "commit": commit}
     files = {name: (root / "site" / name).read_bytes() for name in _STATIC}
-    boms = {spec.id: _bom(built, spec) for spec in specs}
+    boms = {spec.id: _bom(built, spec) if kept.get(spec.id) else b"" for spec in specs}
     files |= {f"sbom/{name}.cdx.json": data for name, data in boms.items() if data}
     pages = [
         image_page.describe(
@@ -81,7 +94,8 @@ def generate(
         axes=_axes(specs),
     )
     files["index.html"] = index.encode()
-    return files
+    left_out = others + sum(map(len, read.values())) - sum(map(len, kept.values()))
+    return Site(files=files, left_out=left_out)
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> Path:
