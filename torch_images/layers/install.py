@@ -88,7 +88,7 @@ def write_tar(
     removals: Iterable[Cut] = (),
     arches: Sequence[int] = (),
 ) -> None:
-    """Write the tar that has these wheels installed to `target`, which need not be seekable.
+    """Write the tar that has these wheels installed to `target`, which needs `write` and `tell`.
 
     `wheels` have their own file names; `python` is the version of the image's environment, such as
     "3.11"; `mtime` is the time of each file, in seconds since 1970; `removals` are those of these
