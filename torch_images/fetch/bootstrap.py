@@ -207,6 +207,13 @@ def repository(suite: str, debs: Mapping[LockedDeb, Path]) -> dict[str, bytes]:
     }
 
 
+def fetch_locked(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> None:
+    """Get the packages of a lock into the cache. Raises LockError, NetworkError or DiskError."""
+    fetched = _fetch(base, lock, cache, resolver)
+    if fetched.vanished:
+        raise _stale(lock, fetched)
+
+
 def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetched:
     return fetch(
         lock,
