@@ -106,9 +106,10 @@ def pick(
 ) -> None:
     """Say which image to run on a GPU and a driver, how, and why."""
     from torch_images.cli import report
+    from torch_images.config.matrix import ImageSpec
     from torch_images.locks.image_lock import compat_versions
     from torch_images.publish import ledger
-    from torch_images.publish.pick import answer, find_driver, find_gpu, pick
+    from torch_images.publish.pick import answer, build_commands, find_driver, find_gpu, pick
 
     config, locks = verb.config(), verb.workspace().locks
     proofs = ledger.read(verb.ROOT)
@@ -130,6 +131,7 @@ def pick(
     )
     branch = asked if asked != version else ""
     choice = answer(model, version, suggestions, branch=branch)
+    choice |= build_commands(config, ImageSpec.parse(choice["id"], config))
     print(verb.as_json(choice) if json else report.picked(choice))
 
 
