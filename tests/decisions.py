@@ -17,6 +17,7 @@ VERSIONS = {"13.0": "580.95.05", "12.8": "570.211.01"}
 # nvmlBrandType_t once more, on purpose: the table must not follow scripts/image/runtime/decision.py.
 TESLA, GEFORCE, NVIDIA, UNKNOWN = 2, 5, 14, 0
 ROOT, READ_ONLY, USER, USER_READ_ONLY = "root", "root, read-only", "user", "user, read-only"
+APPTAINER = "/.singularity.d/libs"
 NEEDS_580 = "driver 580.65.06 or newer would do"
 
 
@@ -204,6 +205,26 @@ TABLE = (
         "580, host's libraries through LD_LIBRARY_PATH",
         "580.95.05",
         library="/usr/local/nvidia/lib64",
+    ),
+    # Apptainer with --nv: no root, and nothing but /tmp and the home can be written.
+    compat(
+        "570, Apptainer",
+        "570.86.15",
+        library=APPTAINER,
+        node=True,
+        runs_as=USER_READ_ONLY,
+        how="environment",
+        says=("driver 570.86.15 is older than CUDA 13.0's 580.65.06",),
+    ),
+    host("580, Apptainer", "580.95.05", library=APPTAINER, node=True, runs_as=USER_READ_ONLY),
+    refused(
+        "570 GeForce, Apptainer",
+        "570.124.06",
+        "GPU 0 (GeForce, error 804)",
+        library=APPTAINER,
+        node=True,
+        runs_as=USER_READ_ONLY,
+        gpus=(GEFORCE,),
     ),
     # Other systems.
     Row(

@@ -33,7 +33,7 @@ from torch_images.project import locks_folder
 SECOND = frozenset(
     {
         *("test_compat", "test_compiled", "test_installed_command", "test_pod"),
-        *("test_push", "test_real_tree", "test_start"),
+        *("test_push", "test_real_tree", "test_site", "test_start"),
     }
 )
 

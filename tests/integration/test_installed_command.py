@@ -53,7 +53,8 @@ def test_the_wheel_has_the_projects_files_and_nothing_else(wheel: Path) -> None:
     tracked = set(listed.stdout.splitlines())
     metadata = {name for name in held if ".dist-info/" in name}
     assert held - metadata <= tracked
-    parts = ("docker/", "locks/", "scripts/", "tests/image/", "tests/container/", "torch_images/")
+    folders = ("docker", "locks", "scripts", "site", "tests/image", "tests/container")
+    parts = tuple(f"{name}/" for name in (*folders, "torch_images"))
     assert {name for name in tracked if name.startswith(parts)} <= held
     assert "images.yaml" in held
 

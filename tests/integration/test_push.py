@@ -510,6 +510,42 @@ def test_a_pod_template_of_an_image(
         assert KEY not in done.stdout + done.stderr
 
 
+def test_a_pod_template_of_a_published_image(
+    make: Make, server: Registry, engine: Engine, tmp_path: Path
+) -> None:
+    """No engine is asked: it would be an error here. What is not ours, or lies, has no template."""
+    image = make()
+    assert push(image, server.host).returncode == 0
+    lying = make(changes={"io.github.torch-images.torch": "1.0.0"})
+    foreign = make(changes={"io.github.torch-images.id": ""})
+    name = f"{server.host}/{REPOSITORY}"
+    for subject, tag in ((lying, "lying"), (foreign, "foreign")):
+        engine.tag(subject.digest, name, tag)
+        subprocess.run(["docker", "push", "--quiet", f"{name}:{tag}"], check=True)
+    alone = {"DOCKER_HOST": f"unix://{tmp_path}/nobody"}
+    for reference in (f"{name}:sm120", f"{name}:{image.immutable}@{image.digest}"):
+        done = invoke("runpod", "--image", reference, "--json", env=alone)
+        assert done.returncode == 0, done.stderr
+        [line] = done.stderr.strip().splitlines()
+        assert line.startswith(f"{reference} was not verified here: ")
+        found = json.loads(done.stdout)
+        assert found["template"]["image"] == reference
+        assert found["template"]["disk"] == 1 + 20
+        assert "it was not verified where this template was made" in found["readme"]
+    for reference, text in (
+        (f"{name}:lying", "says that it has torch 1.0.0, and that it is cu130-sm120-"),
+        (f"{name}:foreign", "was not built by torch-images"),
+        (f"{name}:gone", "is not in its registry"),
+        (f"{name}@sha256:{'0' * 64}", "is not in its registry"),
+    ):
+        done = invoke("runpod", "--image", reference, env=alone)
+        assert done.returncode == 2, done.stderr
+        [line] = done.stderr.strip().splitlines()
+        assert text in line
+    done = invoke("runpod", "--image", f"{name}:sm120", "--registry", "ghcr.io/me", env=alone)
+    assert (done.returncode, "leave --registry out" in done.stderr) == (2, True)
+
+
 def test_old_images_go_unless_they_are_used(make: Make, engine: Engine) -> None:
     """Only stand-ins are removed here; what `invoke gc` would take is asked for."""
     kept, gone = make(), make()

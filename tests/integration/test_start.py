@@ -153,6 +153,16 @@ def test_shells_get_what_the_command_gets(resting: str, shell: str, user: str) -
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_a_login_shell_may_be_the_command(image: str, engine: Engine, shell: str) -> None:
+    """/etc/profile has replaced the PATH that the entrypoint had."""
+    done = engine.run(image, shell, "-lc", SHOW, **quiet())
+    assert done.code == 0, done.output
+    environment = json.loads(done.output)
+    assert environment["PATH"].split(":")[0] == "/opt/venv/bin"
+    assert kept(environment) == ON
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
 def test_shells_on_a_terminal_too(resting: str, shell: str) -> None:
     command = ["docker", "exec", "--interactive", resting, shell, "-i"]
     done = subprocess.run(

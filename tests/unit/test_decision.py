@@ -217,6 +217,11 @@ def test_what_is_unknown_is_not_said() -> None:
             Host(wsl=True),
             "the host's libcuda was not mounted; NVIDIA_DRIVER_CAPABILITIES must have compute",
         ),
+        (Host(apptainer=True), "this container has no GPU; start it with --nv"),
+        (
+            Host(driver="570.86.15", nodes=True, apptainer=True),
+            "the host's libcuda was not mounted; start it with --nv",
+        ),
     ],
 )
 @pytest.mark.parametrize("mode", decision.MODES)

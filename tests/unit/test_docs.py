@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 from invoke.parser import Parser
+from invoke.program import Program
 
 import tasks
 from tests.releases import T130
@@ -15,8 +17,10 @@ from torch_images.cli.tables import fill, tables
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.jobs import GB, TORCH, Builder, choose, hours
+from torch_images.locks.image_lock import compat_versions
 
 README = Path(__file__).resolve().parents[2] / "README.md"
+BUILD = README.parent / "docs" / "build.md"
 
 
 def test_the_table_of_images_is_up_to_date(config: Config, root: Path) -> None:
@@ -28,12 +32,12 @@ def test_the_table_of_images_is_up_to_date(config: Config, root: Path) -> None:
 
 def test_the_table_of_variants_is_images_yaml(config: Config) -> None:
     built = {spec.variant for spec in matrix(config)}
-    rows = re.findall(r"^\| `(\w+)` \| (.+) \| .+ \|$", README.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| .+ \|$", BUILD.read_text(), re.MULTILINE)
     assert {(v.name, v.description) for v in built} <= set(rows)
 
 
 def test_the_table_of_sources_is_images_yaml(config: Config) -> None:
-    text = README.read_text()
+    text = BUILD.read_text()
     for source in config.sources:
         assert f"| `{source.name}` | {source.description} |" in text
 
@@ -55,18 +59,15 @@ def test_the_times_of_compiling_follow_the_formula() -> None:
             assert said == pytest.approx(list(found), rel=0.05, abs=0.06)
 
 
-def test_the_table_of_drivers_is_images_yaml(config: Config) -> None:
-    rows = re.findall(r"^\| `torch-(cu\d+)` \| (\d{3}[^|]+) \|", README.read_text(), re.MULTILINE)
-    wanted = []
-    for cuda in config.cudas:
-        branch = cuda.driver.partition(".")[0]
-        older = (
-            f". From {cuda.floor} it also works, unless your code compiles PTX at run time "
-            "(Numba, CuPy raw kernels)"
-        )
-        cell = f"{cuda.driver} or newer" + (older if cuda.floor != branch else "")
-        wanted.append((cuda.short, cell))
-    assert rows == wanted
+def test_the_table_of_drivers_says_what_helps_an_older_driver(config: Config, root: Path) -> None:
+    """Compat's version is the locked one; the README's own text once named another."""
+    table = tables(config, root, root / "locks")["drivers"]
+    compat = compat_versions(config, root / "locks")
+    rows = dict(re.findall(r"^\| `torch-(cu\d+)` \| \d{3}.+ \| (.+) \|$", table, re.MULTILINE))
+    assert rows["cu130"] == f"535, 550, 565, 570, 575, with compat {compat['13.0']}"
+    assert rows["cu132"].startswith("none")
+    assert "`torch-cu128` | 570.26 or newer. From 525 it also works, unless" in table
+    assert "`torch-cu130` | 580.65.06 or newer |" in table
 
 
 def test_every_setting_of_the_profile_is_documented(root: Path) -> None:
@@ -101,3 +102,15 @@ def test_every_command_exists(line: str) -> None:
     words = shlex.split(line)
     parsed = Parser(contexts=tasks.namespace.to_contexts()).parse_argv(words)
     assert parsed[0].name == words[0]
+
+
+def test_the_picture_of_pick_shows_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """If not: tests/screens.py draws it again."""
+    words = ["pick", "--gpu", "RTX 5090", "--driver", "570.133"]
+    Program(namespace=tasks.namespace).run(["inv", *words], exit=False)
+    drawn = (README.parent / "docs" / "screens" / "pick.svg").read_text()
+    texts = map(html.unescape, re.findall(r"<text [^>]*>(.*?)</text>", drawn))
+    shown = "".join(texts).replace("\N{NO-BREAK SPACE}", " ")
+    assert shlex.join(words) in shown
+    said = " ".join(capsys.readouterr().out.split())
+    assert said in " ".join(shown.split())

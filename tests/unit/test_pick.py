@@ -65,8 +65,10 @@ def ask(config: Config, root: Path, gpu: str, driver: str, variant: str = "runti
             "nat",
         ),
         ("NVIDIA RTX 6000 Ada Generation", "590.44.01", "torch-cu130:sm89", "natively"),
+        ("NVIDIA B300 SXM6 AC", "580.82.07", "torch-cu130:sm100", "natively"),
+        ("5090", "570.133", "torch-cu128:sm120", "natively"),
+        ("A100 80GB", "580.95.05", "torch-cu130:sm80", "natively"),
         ("10.3", "580.82.07", "torch-cu130:sm100", "natively"),
-        ("12.1", "580.82.07", "torch-cu130:sm120", "natively"),
     ],
 )
 def test_picks(config: Config, root: Path, gpu: str, driver: str, image: str, why: str) -> None:
@@ -126,9 +128,126 @@ def test_a_longer_name_wins(config: Config) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "name", "capability"),
+    [
+        # nvidia-smi's words, and labels of Kubernetes with them.
+        ("NVIDIA A100-SXM4-80GB", "A100", "8.0"),
+        ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "A100", "8.0"),
+        ("NVIDIA H100 80GB HBM3", "H100", "9.0"),
+        ("NVIDIA H100 NVL", "H100", "9.0"),
+        ("NVIDIA H200 NVL", "H200", "9.0"),
+        ("NVIDIA GH200 480GB", "GH200", "9.0"),
+        ("NVIDIA GB200", "GB200", "10.0"),
+        ("NVIDIA B300 SXM6 AC", "B300", "10.3"),
+        ("NVIDIA GB300", "GB300", "10.3"),
+        ("NVIDIA GB10", "GB10", "12.1"),
+        ("NVIDIA GeForce RTX 5090 D", "GeForce RTX 5090", "12.0"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "GeForce RTX 4090", "8.9"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada", "8.9"),
+        ("NVIDIA RTX 4000 SFF Ada Generation", "RTX 4000 SFF Ada", "8.9"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000", "12.0"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX PRO 6000", "12.0"),
+        ("NVIDIA A10-24Q", "A10", "8.6"),
+        ("Quadro RTX A6000", "RTX A6000", "8.6"),
+        # Clouds' words.
+        ("RTX_6000Ada", "RTX 6000 Ada", "8.9"),
+        ("RTX_PRO_6000_WS", "RTX PRO 6000", "12.0"),
+        ("nvidia-h100-80gb", "H100", "9.0"),
+        ("nvidia-l4", "L4", "8.9"),
+        # People's.
+        ("A100 80GB", "A100", "8.0"),
+        ("DGX Spark", "DGX Spark", "12.1"),
+        ("5090", "GeForce RTX 5090", "12.0"),
+        ("4090 laptop", "GeForce RTX 4090", "8.9"),
+        ("3080ti", "GeForce RTX 3080", "8.6"),
+        ("rtx4070super", "GeForce RTX 4070", "8.9"),
+        ("RTXA6000", "RTX A6000", "8.6"),
+        ("6000 Ada", "RTX 6000 Ada", "8.9"),
+        ("pro 4500", "RTX PRO 4500", "12.0"),
+        ("5000Ada", "RTX 5000 Ada", "8.9"),
+    ],
+)
+def test_names(config: Config, written: str, name: str, capability: str) -> None:
+    found = find_gpu(config, written)
+    assert (found.name, str(found.capability)) == (name, capability)
+    assert found.capability.runs(found.architecture.capability)
+    assert found.geforce == name.startswith("GeForce")
+
+
+def test_every_listed_name_is_found(config: Config) -> None:
+    """As it is, and as nvidia-smi writes it; none is hidden by a longer or an older one."""
+    for architecture in config.architectures:
+        for name in (*architecture.gpus, *architecture.geforce):
+            for written in (name, f"NVIDIA {name}", f"NVIDIA GeForce {name}"):
+                found = find_gpu(config, written)
+                assert found.name.removeprefix("GeForce ") == name
+                assert found.capability == architecture.capability
+    served = {a.capability.major for a in config.architectures}
+    for other in config.other_gpus:
+        for name in other.names:
+            if other.capability.major in served:
+                assert find_gpu(config, name).capability == other.capability
+            else:
+                with pytest.raises(UsageError, match=f"{other.capability}, which {name} has"):
+                    find_gpu(config, name)
+
+
+@pytest.mark.parametrize(
+    "gpu", ["GH200 480GB", "NVIDIA GB200", "GB300", "GB10", "DGX Spark", "12.1"]
+)
+def test_gpus_of_arm_hosts_get_no_command_that_cannot_work(
+    config: Config, root: Path, gpu: str
+) -> None:
+    with pytest.raises(UsageError, match=r"^no image is built for linux/arm64 yet, which every"):
+        ask(config, root, gpu, "580.95.05")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "texts"),
+    [
+        (
+            "Tesla T4",
+            ("capability 7.5, which T4 has", "torch 2.10.0 in torch-cu128 has code for 7.0,"),
+        ),
+        ("V100-SXM2-32GB", ("7.0, which V100 has", "no image is checked for it; PyTorch's wheels")),
+        (
+            "GTX 1080 Ti",
+            ("6.1, which GTX 1080 has", "8.0, 8.6, 8.9, 9.0, 10.0, 12.0; PyTorch's wheels"),
+        ),
+        ("Quadro RTX 6000", ("7.5, which Quadro RTX 6000 has", "torch 2.10.0 in torch-cu128")),
+        ("2080 Ti", ("7.5, which RTX 2080 has", "CUDA 12.6")),
+        ("5.2", ("5.2, which this GPU has", "up to torch 2.14")),
+    ],
+)
+def test_owners_of_older_gpus_are_told_what_to_do(
+    config: Config, gpu: str, texts: tuple[str, ...]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_gpu(config, gpu)
+    for text in texts:
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("gpu", ["K80", "3.5", "11.0"])
+def test_nothing_is_promised_where_no_wheel_has_code(config: Config, gpu: str) -> None:
+    with pytest.raises(UsageError, match=r"they serve [0-9., ]*12\.0$"):
+        find_gpu(config, gpu)
+
+
+@pytest.mark.parametrize("gpu", ["6000", "RTX 6000", "4000", "RTX 4000"])
+def test_a_number_of_several_gpus_is_not_guessed(config: Config, gpu: str) -> None:
+    with pytest.raises(
+        UsageError, match=f"'{gpu}' names several GPUs: RTX {gpu[-4:]} Ada "
+    ) as told:
+        find_gpu(config, gpu)
+    assert "(12.0)" in str(told.value)
+    assert str(told.value).endswith("; give the whole name")
+
+
+@pytest.mark.parametrize(
     ("gpu", "driver", "text"),
     [
-        ("V100", "570.133", "no image serves compute capability 7.0, which this GPU has; they"),
+        ("V100", "570.133", "no image serves compute capability 7.0, which V100 has; they"),
         ("Tesla P40", "570.133", "compute capability 6.1"),
         ("5.2", "570.133", "compute capability 5.2"),
         ("RTX 5990", "570.133", "unknown GPU 'RTX 5990'; did you mean 'RTX 5090'?"),

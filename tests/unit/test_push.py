@@ -9,9 +9,24 @@ import pytest
 from tests.unit.fakes import FakeRunner
 from torch_images.errors import NetworkError, TorchImagesError, UsageError
 from torch_images.publish.push import Transfer
-from torch_images.publish.registry import lookup, problem, retry
+from torch_images.publish.registry import has_host, lookup, problem, published, retry
 
 NAME = "ghcr.io/me/torch-cu130:sm120"
+INSPECT = "docker buildx imagetools inspect --format"
+# What buildx says of a published image, by the words that it is asked with.
+DESCRIBED = {
+    INSPECT: (
+        0,
+        f'{{"manifest": {{"digest": "sha256:{"a" * 64}"}}, "image": {{"config": {{"Labels": '
+        '{"io.github.torch-images.torch": "2.11.0", '
+        '"io.github.torch-images.compat": "580.95.05-0ubuntu1"}}}}',
+    ),
+    "docker buildx imagetools inspect --raw": (
+        0,
+        '{"config": {"digest": "x"}, "layers": [{"digest": "y", "size": 3}, '
+        '{"digest": "z", "size": 4}]}',
+    ),
+}
 
 
 class Failing:
@@ -112,6 +127,77 @@ def test_who_holds_a_name() -> None:
     assert lookup(NAME, FakeRunner({inspect: (1, f"ERROR: {NAME}: not found\n")})) is None
     with pytest.raises(NetworkError, match=r"ghcr.io could not be reached: connection refused"):
         lookup(NAME, FakeRunner({inspect: (1, "ERROR: connection refused")}))
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("ghcr.io/me/torch-cu130:sm120", True),
+        ("127.0.0.1:5000/me/torch-cu130", True),
+        ("localhost/torch-cu130", True),
+        ("torch-cu130:sm120", False),
+        ("me/torch-cu130:sm120", False),
+        ("cu130-sm120-torch2.14.1-bookworm-runtime", False),
+        (f"sha256:{'a' * 64}", False),
+        (f"torch-cu130@sha256:{'a' * 64}", False),
+    ],
+)
+def test_which_names_are_a_registrys(image: str, expected: bool) -> None:
+    assert has_host(image) == expected
+
+
+def test_what_a_registry_says_of_a_published_image() -> None:
+    found = published(NAME, FakeRunner(DESCRIBED))
+    assert (found.digest, found.size) == (f"sha256:{'a' * 64}", 7)
+    assert (found.labels.torch, found.labels.compat) == ("2.11.0", "580.95.05-0ubuntu1")
+    gone = {INSPECT: (1, f"ERROR: {NAME}: not found\n")}
+    with pytest.raises(UsageError, match="is not in its registry"):
+        published(NAME, FakeRunner(gone))
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "ghcr.io/Me/x",
+        "ghcr.io/me/x:",
+        "ghcr.io/me/x@sha256:a",
+        "-a.b/x",
+        "a.b/x y",
+        "a.b/../x",
+        "a.b/x\n",
+        "ghcr.io/",
+        "me:secret@ghcr.io/x",
+    ],
+)
+def test_a_text_that_is_no_reference_reaches_no_command(reference: str) -> None:
+    with pytest.raises(UsageError, match="is no name of a published image"):
+        published(reference, FakeRunner({}))
+
+
+def test_a_password_in_a_name_is_not_repeated() -> None:
+    with pytest.raises(UsageError) as caught:
+        published("me:secret@ghcr.io/x", FakeRunner({}))
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("580.95.05-0ubuntu1", "x", "its compat library is x, which is no version"),
+        ("580.95.05-0ubuntu1", "580", "its compat library is 580, which is no version"),
+        ('"size": 3', '"size": -3', "a layer has a size that none can have"),
+        ('"size": 3', '"size": 1e3', "'layers[0].size' is not a number"),
+        ('"size": 3', f'"size": {10**13}', "a layer has a size that none can have"),
+        ('"2.11.0"', '"new"', "its torch is new, which is no version"),
+        ("sha256:a", "sha256:/", "is not a digest"),
+    ],
+)
+def test_what_no_registry_should_say_of_an_image(old: str, new: str, said: str) -> None:
+    answers = {key: (code, text.replace(old, new)) for key, (code, text) in DESCRIBED.items()}
+    assert answers != DESCRIBED
+    with pytest.raises(NetworkError) as caught:
+        published(NAME, FakeRunner(answers))
+    assert said in str(caught.value)
 
 
 def test_a_transfer_counts_bytes_and_layers() -> None:

@@ -18,7 +18,17 @@ from torch_images.config.types import Config
 from torch_images.errors import NetworkError, UsageError
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
-from torch_images.publish.runpod import Templates, body, changes, command, readme
+from torch_images.publish.registry import Published
+from torch_images.publish.runpod import (
+    PodImage,
+    Templates,
+    body,
+    built,
+    changes,
+    command,
+    in_registry,
+    readme,
+)
 from torch_images.verify.identify import VerifiedImage
 from torch_images.verify.verify import VerifyReport
 
@@ -40,6 +50,20 @@ def verified_image(
     return VerifiedImage(plan=planned, info=info, report=report)
 
 
+def pod_image(
+    config: Config, root: Path, cuda: str, *, compat: bool = True, variant: str = "runtime"
+) -> PodImage:
+    return built(verified_image(config, root, cuda, compat=compat, variant=variant), WHERE)
+
+
+def published(config: Config, root: Path, **changes: str) -> Published:
+    """The same image as a registry describes it, 2.44 GB to pull."""
+    label = dict(verified_image(config, root, "13.0").info.labels) | {
+        f"io.github.torch-images.{name}": text for name, text in changes.items()
+    }
+    return Published(digest="sha256:a", labels=labels.read(label), size=2_440_000_000)
+
+
 @pytest.fixture
 def account() -> Iterator[Account]:
     with runpod() as found:
@@ -54,7 +78,7 @@ def templates(config: Config, account: Account, key: str = KEY) -> Templates:
 
 def test_a_template_follows_the_image(config: Config, root: Path) -> None:
     image = verified_image(config, root, "13.0")
-    found = body(config, image, WHERE)
+    found = body(config, built(image, WHERE))
     assert found["name"] == "torch-images/torch-cu130:all"
     version = image.info.labels["org.opencontainers.image.version"]
     assert found["image"] == f"ghcr.io/me/torch-cu130:{version}"
@@ -76,14 +100,14 @@ def test_a_template_follows_the_image(config: Config, root: Path) -> None:
 def test_the_filter_leaves_in_whom_compat_serves(
     config: Config, root: Path, cuda: str, compat: bool, geforce: bool, wanted: str
 ) -> None:
-    image = verified_image(config, root, cuda, compat=compat)
-    found = body(config, image, WHERE, geforce=geforce)
+    image = pod_image(config, root, cuda, compat=compat)
+    found = body(config, image, geforce=geforce)
     assert found["allowedCudaVersions"] == wanted.split()
     assert found["name"].endswith(" geforce") == geforce
 
 
 def test_the_command_line_says_the_same(config: Config, root: Path) -> None:
-    template = body(config, verified_image(config, root, "13.0"), WHERE)
+    template = body(config, pod_image(config, root, "13.0"))
     words = shlex.split(command(template, "a readme\n"))
     assert words[:3] == ["runpodctl", "template", "create"]
     options = dict(zip(words[3::2], words[4::2], strict=True))
@@ -94,19 +118,53 @@ def test_the_command_line_says_the_same(config: Config, root: Path) -> None:
 
 def test_a_pods_own_image_starts_what_it_has(config: Config, root: Path) -> None:
     """Its command, which arguments would replace; key and password are for what it starts."""
-    template = body(config, verified_image(config, root, "13.0", variant="pod"), WHERE)
+    template = body(config, pod_image(config, root, "13.0", variant="pod"))
     assert (template["args"], template["startSsh"], template["startJupyter"]) == ("", True, True)
     assert "--docker-start-cmd" not in command(template, "")
-    plain = body(config, verified_image(config, root, "13.0"), WHERE)
+    plain = body(config, pod_image(config, root, "13.0"))
     assert not plain["startSsh"]
     assert not plain["startJupyter"]
 
 
+def test_a_published_image_needs_no_build(config: Config, root: Path) -> None:
+    """What the template says is what a build here says, but for size, Triton and a warning."""
+    reference = f"ghcr.io/you/torch-cu130:sm120@sha256:{'a' * 64}"
+    image = in_registry(config, reference, published(config, root))
+    template, local = body(config, image), body(config, pod_image(config, root, "13.0"))
+    assert template == {**local, "image": reference, "disk": 8 + 20}
+    text = readme(config, image, template)
+    assert "it was not verified where this template was made" in text
+    assert f"| PyTorch | {T130} |" in text
+    assert "not verified" not in readme(config, pod_image(config, root, "13.0"), local)
+
+
+def test_a_published_image_without_compat_gets_no_older_hosts(config: Config, root: Path) -> None:
+    image = in_registry(config, "ghcr.io/you/x", published(config, root, compat="none"))
+    assert body(config, image)["allowedCudaVersions"] == ["13.0", "13.1", "13.2"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"id": ""}, "'ghcr.io/you/x' was not built by torch-images; it has no label"),
+        ({"id": "cu130-x\x1b[2J"}, r"cannot be built any more: no image 'cu130-x\\x1b\[2J' in"),
+        ({"torch": "1.0.0"}, "says that it has torch 1.0.0, and that it is cu130-all-torch"),
+        ({"torch": ""}, "says that it has torch none"),
+    ],
+)
+def test_what_is_not_ours_is_refused(
+    config: Config, root: Path, changes: dict[str, str], text: str
+) -> None:
+    with pytest.raises(UsageError, match=text) as caught:
+        in_registry(config, "ghcr.io/you/x", published(config, root, **changes))
+    assert str(caught.value).isprintable()
+
+
 def test_created_once_then_changed(config: Config, root: Path, account: Account) -> None:
-    image = verified_image(config, root, "13.0")
-    template, there = body(config, image, WHERE), templates(config, account)
+    image = pod_image(config, root, "13.0")
+    template, there = body(config, image), templates(config, account)
     assert there.find(template["name"]) is None
-    identifier = there.save(template, readme(image, template), None)
+    identifier = there.save(template, readme(config, image, template), None)
     there.save({"name": "another", "image": "x"}, "", None)
     found = there.find(template["name"])
     assert found

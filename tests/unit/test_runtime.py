@@ -128,12 +128,12 @@ def test_table(
     own, hosts = str(root / f"opt/cuda-compat/{row.cuda}"), f"{root}{row.folder}"
     place = own if row.chosen == "compat" else hosts
     conf = root / effect.CONF
+    shadowed = f"{own}:{hosts}" if isinstance(row.library, str) else ""
     if how == effect.ENVIRONMENT:
-        assert changes == {"LD_LIBRARY_PATH": place, "TRITON_LIBCUDA_PATH": place}
+        assert changes == {"LD_LIBRARY_PATH": shadowed or place, "TRITON_LIBCUDA_PATH": place}
     elif how == effect.CACHE:
         assert conf.read_text().strip() == place
-        shadowed = {"LD_LIBRARY_PATH": f"{own}:{hosts}"}
-        assert changes == (shadowed if isinstance(row.library, str) else {})
+        assert changes == ({"LD_LIBRARY_PATH": shadowed} if shadowed else {})
     else:
         assert not conf.exists()
         assert changes == ({"LD_LIBRARY_PATH": "/mine"} if row.stale == "environment" else {})

@@ -128,6 +128,21 @@ def test_only_the_toolkits_own_file_is_its_choice(tmp_path: Path, name: str, fou
         assert (library.folder, library.version) == (str(folder), "580.95.05")
 
 
+def test_apptainer_binds_libraries_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    """Without --nv the folder has none; with it, it is the host's library that the loader finds."""
+    driver = "570.86.15"
+    root = machine(tmp_path, driver)
+    assert not facts.gather(root, 0.0, devices=False).apptainer
+    (root / "usr/lib/x86_64-linux-gnu/libcuda.so.1").unlink()
+    folder = root / ".singularity.d/libs"
+    folder.mkdir(parents=True)
+    bare = facts.gather(root, 0.0, devices=False)
+    assert bare == Host(driver, "", nodes=True, apptainer=True)
+    (folder / "libcuda.so.1").touch()
+    found = facts.gather(root, 0.0, devices=False)
+    assert found == Host(driver, f"{folder}/libcuda.so.1", nodes=True, apptainer=True)
+
+
 def test_what_a_start_prints(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,13 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("build --cuda", 2, "--cuda needs a value; see `invoke --help build`"),
         ("wheels --torch-source", 2, "--torch-source needs a value; see `invoke --help wheels`"),
         ("pick", 2, "'pick' did not receive required positional arguments: 'gpu', 'driver'"),
+        ("pick --gpu GH200 --driver 580", 2, "error: no image is built for linux/arm64 yet, which"),
+        (
+            "pick --gpu H100 --driver 580 --platform arm",
+            2,
+            "error: unknown platform 'arm'; known: linux",
+        ),
+        ("pick --gpu H100 --driver 580 --base trixy", 2, "error: unknown base 'trixy'; did you"),
         ("bench-report /dev/zero/x", 2, "error: "),
         ("build --dry-run --mirror http://[::1", 2, "error: --mirror is not a URL; correct it"),
         ("--help nonsense", 2, "unknown word 'nonsense'; "),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container
 
 from invoke.collection import Collection
 
@@ -26,7 +26,8 @@ GROUPS = {
     ),
     "Publish": (
         *(publish_tasks.tag, publish_tasks.push),
-        *(publish_tasks.datasheet, publish_tasks.runpod),
+        *(publish_tasks.datasheet, publish_tasks.notes, publish_tasks.runpod),
+        publish_tasks.site,
     ),
     "Measure": (bench_tasks.bench, bench_tasks.bench_report, bench_tasks.bench_compare),
     "Maintain": (maintenance_tasks.gc, maintenance_tasks.docs, maintenance_tasks.test),
@@ -34,13 +35,14 @@ GROUPS = {
 namespace = Collection(*(task for tasks in GROUPS.values() for task in tasks))
 
 
-def axis_values(options: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def axis_values(options: Container[str]) -> dict[str, tuple[str, ...]]:
     """The values that images.yaml has for those options that are axes; none if it has errors."""
     from torch_images.config.types import AXES
     from torch_images.errors import TorchImagesError
 
+    axes = [axis for axis in AXES if axis in options]
     try:
-        config = verb.config()
+        config = verb.config() if axes else None
     except TorchImagesError:
         return {}
-    return {axis: config.names(axis) for axis in AXES if axis in options}
+    return {axis: config.names(axis) for axis in axes if config}

@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 from invoke.context import Context
 
@@ -126,9 +127,27 @@ def datasheet(c: Context, image: str, json: bool = False) -> None:
 
 
 @verb.verb(
+    positional=["old", "new"],
+    help={
+        "old": "datasheet of before: a JSON file, or a folder of them",
+        "new": "datasheet of now, or a folder of them",
+    },
+    example="notes old.json build/datasheets",
+)
+def notes(c: Context, old: str, new: str) -> None:
+    """Print what changed for users between two datasheets, or two releases' folders of them."""
+    from torch_images.publish.notes import notes, read
+
+    print(notes(read(Path(old)), read(Path(new))).rstrip())
+
+
+@verb.verb(
     help={
         **_REGISTRY_HELP,
-        "image": "tag, image id or identifier, else the default image of images.yaml's pods",
+        "image": (
+            "tag, image id, identifier, or name in a registry with its host, which is not "
+            "verified here; else the default image of images.yaml's pods"
+        ),
         "geforce": "name only machines on which GeForce GPUs work",
         "apply": "create the template, or change the one of this name; needs RUNPOD_API_KEY",
         "dry-run": "with --apply: only show what would change",
@@ -145,11 +164,21 @@ def runpod(
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
-    """Render a pod template of RunPod's for a verified image; with --apply, bring it there."""
+    """Render a pod template of RunPod's; with --apply, bring it there."""
     from torch_images.cli import report
     from torch_images.config.matrix import choose
     from torch_images.errors import UsageError
-    from torch_images.publish.runpod import Templates, body, changes, command, readme
+    from torch_images.host.runner import Runner
+    from torch_images.publish.registry import has_host, published, retry
+    from torch_images.publish.runpod import (
+        Templates,
+        body,
+        built,
+        changes,
+        command,
+        in_registry,
+        readme,
+    )
     from torch_images.verify.identify import verified_image
 
     config, workspace = verb.config(), verb.workspace()
@@ -158,9 +187,16 @@ def runpod(
     if apply and not key:
         raise UsageError("--apply needs RUNPOD_API_KEY", "export the key of your RunPod account")
     image = image or choose(config, arch="all", variant=config.pods.variant).id
-    subject = verified_image(config, image, workspace, verb.engine())
-    template = body(config, subject, where, geforce=geforce)
-    text = readme(subject, template)
+    if has_host(image):
+        if registry:
+            raise UsageError(f"--registry is given, and {image} names one", "leave --registry out")
+        found = retry(partial(published, image, Runner()), retries=5, say=verb.say)
+        subject = in_registry(config, image, found)
+        verb.say(f"{image} was not verified here: its template follows what its labels say")
+    else:
+        subject = built(verified_image(config, image, workspace, verb.engine()), where)
+    template = body(config, subject, geforce=geforce)
+    text = readme(config, subject, template)
     if not apply:
         document = {"template": template, "readme": text}
         shown = verb.as_json(template) + "\n\n" + command(template, text)
@@ -173,3 +209,29 @@ def runpod(
     if not dry_run:
         identifier = templates.save(template, text, existing)
         print(verb.as_json({"id": identifier, "template": template}) if json else identifier)
+
+
+@verb.verb(
+    help={
+        **_REGISTRY_HELP,
+        "output": "folder to write, new or with an earlier site, else build/site",
+        "commit": "the commit of this project that the pages name",
+    },
+    example="site --output build/site",
+)
+def site(c: Context, output: str = "", registry: str = "", commit: str = "") -> None:
+    """Write a static site: which image for a GPU and a driver, and a page for each image."""
+    from torch_images.publish.site import generate, write
+
+    config, workspace = verb.config(), verb.workspace()
+    where = verb.namespace(config, registry)
+    made = generate(
+        *(config, verb.ROOT, workspace.locks, workspace.output), namespace=where, commit=commit
+    )
+    folder = write(made.files, Path(output) if output else workspace.output / "site")
+    if made.left_out:
+        verb.say(
+            f"{made.left_out} datasheets were left out: "
+            f"of an older form, or of images neither in the ledger nor published to {where}"
+        )
+    print(f"wrote {len(made.files)} files to {folder}; open {folder / 'index.html'}")

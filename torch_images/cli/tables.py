@@ -14,12 +14,13 @@ from torch_images.markdown import table
 from torch_images.publish import ledger
 from torch_images.publish.tag_rules import floating
 
+_NO_COMPAT = "none: no compat library is locked yet"
 _PART = re.compile(r"(<!-- ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def tables(config: Config, root: Path, locks: Path) -> dict[str, str]:
     """Every generated table by the name that its place in the text has."""
-    return {"images": _images(config, root, locks)}
+    return {"drivers": _drivers(config, locks), "images": _images(config, root, locks)}
 
 
 def fill(text: str, parts: Mapping[str, str]) -> str:
@@ -60,11 +61,30 @@ def _images(config: Config, root: Path, locks: Path) -> str:
             spec.base.python,
             cuda.driver,
             " ".join(a.name for a in spec.architectures),
-            f"{names} ..." if compat[cuda.version] else "none: no compat library is locked yet",
+            f"{names} ..." if compat[cuda.version] else _NO_COMPAT,
             _proved([states[s] for s in specs if (s.cuda, s.torch) == (cuda, torch)]),
         )
         rows.append(cells)
     return "\n".join(table([*header, "Floating tags", "Proved images"], rows)) + "\n"
+
+
+def _drivers(config: Config, locks: Path) -> str:
+    """A row for each CUDA version: from which driver its images work, and with what help."""
+    compat, rows = compat_versions(config, locks), []
+    for cuda in config.cudas:
+        native = f"{cuda.driver} or newer"
+        if cuda.floor != cuda.driver.partition(".")[0]:
+            native += (
+                f". From {cuda.floor} it also works, unless your code compiles PTX at run time "
+                "(Numba, CuPy raw kernels)"
+            )
+        version = compat[cuda.version]
+        older = (
+            f"{', '.join(map(str, cuda.compat))}, with compat {version}" if version else _NO_COMPAT
+        )
+        rows.append((f"`{cuda.repository}`", native, older))
+    header = ["Image", "Driver, on any GPU", "Older branches, on data-centre and professional GPUs"]
+    return "\n".join(table(header, rows)) + "\n"
 
 
 def _proved(states: Sequence[ledger.State]) -> str:

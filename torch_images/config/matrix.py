@@ -18,7 +18,7 @@ _PTX, _PRUNED = "_ptx", "_pruned"
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSpec:
-    """One image: what it is built from and the architectures it is proved to run on.
+    """One image: what it is built from and the architectures that it is checked to have code for.
 
     With `ptx`, it also has PTX for the newest of them, which later ones run; with `prune`, nothing
     for other ones. `release` is the published torch that it has; for a source that is compiled, the

@@ -15,6 +15,7 @@ from torch_images.config.parse_fields import (
     requirements,
     url,
 )
+from torch_images.config.parse_gpus import architecture, check_gpus, load_other_gpus
 from torch_images.config.parse_indexes import load_releases
 from torch_images.config.parse_names import check_names
 from torch_images.config.parse_pods import load_pods
@@ -25,7 +26,6 @@ from torch_images.config.parse_variants import check_extras, load_extras, load_v
 from torch_images.config.types import (
     AXES,
     COMPAT_MODES,
-    Architecture,
     Base,
     Compat,
     Config,
@@ -59,9 +59,9 @@ def load_config(path: Path) -> Config:
     top = root.record(
         ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "keep", "archives")
         + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
-        ("exclude", "extras", "redistribution", "removals"),
+        ("arm64-gpus", "exclude", "extras", "other-gpus", "redistribution", "removals"),
     )
-    architectures = tuple(_architecture(k, v) for k, v in top["architectures"].filled().entries())
+    architectures = tuple(architecture(k, v) for k, v in top["architectures"].filled().entries())
     features = load_features(top["features"])
     cudas = tuple(_cuda(k, v) for k, v in top["cuda"].filled().entries())
     extras = load_extras(top["extras"], cudas) if "extras" in top else ()
@@ -71,6 +71,8 @@ def load_config(path: Path) -> Config:
         homepage=url(top["homepage"], secure=True),
         defaults=_defaults(top["defaults"]),
         architectures=architectures,
+        other_gpus=load_other_gpus(top["other-gpus"]) if "other-gpus" in top else (),
+        arm64_gpus=top.texts("arm64-gpus"),
         cudas=cudas,
         keep=top["keep"].number("a number of minor versions", 1, 99),
         archives=url(top["archives"]),
@@ -85,6 +87,7 @@ def load_config(path: Path) -> Config:
         accepted=load_accepted(top["redistribution"]) if "redistribution" in top else (),
         excludes=tuple(_exclude(v) for v in top["exclude"].items()) if "exclude" in top else (),
     )
+    check_gpus(top)
     _check_size(config, root)
     _check_references(config, top)
     _check_pairs(config, top)
@@ -92,16 +95,6 @@ def load_config(path: Path) -> Config:
     check_extras(config, top["variants"])
     check_names(config, top)
     return config
-
-
-def _architecture(key: str, value: Value) -> Architecture:
-    fields = value.record(("family", "gpus"), ("geforce",))
-    return Architecture(
-        capability=capability(value, key),
-        family=fields.text("family"),
-        gpus=fields["gpus"].filled().texts(),
-        geforce=fields.texts("geforce"),
-    )
 
 
 def _cuda(key: str, value: Value) -> Cuda:

@@ -41,6 +41,14 @@ class Architecture:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherGpus:
+    """GPUs of a compute capability that no image is built for, by the names of `Architecture`."""
+
+    capability: Capability
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cuda:
     """A CUDA version.
 
@@ -318,6 +326,7 @@ class Config:
     `packages`: requirements of the Python packages that each image has beside torch.
     `keep`: of how many minor versions of torch a CUDA version keeps a release, see
         fetch/upgrade.py.
+    `arm64_gpus`: the names of GPUs that only hosts with Arm processors have.
     `accepted`: what may be published although no licence lists it, see publish/redistribution.py.
     `facts`: what `invoke lock` found out about releases of torch; no section of the file.
     The other fields are the sections of the file, in its order.
@@ -340,6 +349,8 @@ class Config:
     removals: tuple[Removal, ...]
     excludes: tuple[Exclude, ...]
     keep: int
+    other_gpus: tuple[OtherGpus, ...] = ()
+    arm64_gpus: tuple[str, ...] = ()
     accepted: tuple[Accepted, ...] = ()
     facts: tuple[Facts, ...] = ()
 

@@ -30,7 +30,7 @@ from torch_images.host.network import Network, cause
 from torch_images.host.runner import Runner
 from torch_images.locks.debs import DebLock, parse_packages
 
-_WAYS = "check network and proxy, or name a mirror, see README.md"
+_WAYS = "check network and proxy, or name a mirror, see docs/build.md"
 # What mmdebstrap's variant "minbase" installs beside the packages it is asked for.
 _MINIMUM = ("?essential", "?priority(required)", "apt")
 

@@ -15,11 +15,13 @@ from torch_images.build.plan import ImagePlan
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 from torch_images.layers.plan import wheel_groups
+from torch_images.locks.image_lock import ImageLock
 from torch_images.markdown import table
 from torch_images.publish.redistribution import Verdict
 from torch_images.verify.identify import VerifiedImage
 
-SCHEMA = 1
+SCHEMA = 2
+PACKAGES = ("cuda", "python", "debian")  # the kinds of packages, each by name and version
 # What a step leaves in its layer, by a word of its command. Wheels follow in the order of their
 # groups, all by one command.
 _STEPS = {
@@ -71,6 +73,8 @@ def describe(
         },
         "driver": {"native": spec.cuda.driver, "minor-version": spec.cuda.floor},
         "features": list(spec.features),
+        "packages": packages(lock),
+        "security": sorted(d.name for d in lock.all_debs if d.archive.endswith("-security")),
         "size": {
             "compressed": sum(layer["size"] for layer in layers),
             "unpacked": sum(layer["unpacked"] for layer in layers),
@@ -83,6 +87,16 @@ def describe(
             "suite": report.suite,
             "skipped-checks": {c.name: c.message for c in report.checks if c.outcome == "skipped"},
         },
+    }
+
+
+def packages(lock: ImageLock) -> dict[str, dict[str, str]]:
+    """Version by name of all that is locked, by PACKAGES. Verification found just these inside."""
+    wheels = {w: lock.compiled.get(w.name, w.version) for w in lock.all_wheels}
+    return {
+        "cuda": {w.name: version for w, version in wheels.items() if w.of_cuda},
+        "python": {w.name: version for w, version in wheels.items() if not w.of_cuda},
+        "debian": {deb.name: deb.version for deb in lock.all_debs},
     }
 
 
@@ -111,13 +125,18 @@ def markdown(sheet: Mapping[str, Any]) -> str:
         ("Inputs", f"`{sheet['inputs']}`" + (" (unlocked)" if sheet["unlocked"] else "")),
         ("Lock", f"`{sheet['lock']}`"),
         ("Revision", f"`{sheet['revision'] or 'none'}`"),
-        ("To pull", _size(size["compressed"])),
-        ("Unpacked", _size(size["unpacked"])),
+        ("To pull", size_text(size["compressed"])),
+        ("Unpacked", size_text(size["unpacked"])),
         ("Redistribution", files["summary"] if files else "not checked"),
         ("Verified", f"{proof['passed']} checks passed, {proof['skipped']} skipped"),
     ]
     layers = [
-        (layer["holds"], _size(layer["size"]), _size(layer["unpacked"]), f"`{layer['digest']}`")
+        (
+            layer["holds"],
+            size_text(layer["size"]),
+            size_text(layer["unpacked"]),
+            f"`{layer['digest']}`",
+        )
         for layer in sheet["layers"]
     ]
     lines = [f"# {sheet['id']}", "", *table(["", ""], rows)]
@@ -158,7 +177,7 @@ def _layers(
     return rows
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
     """Bytes for people, in decimal units as registries count."""
     large = 10**9
     return f"{count / 1e9:.2f} GB" if count >= large else f"{count / 1e6:.1f} MB"

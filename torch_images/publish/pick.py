@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,46 +19,58 @@ from packaging.version import Version
 from torch_images.arch import Capability
 from torch_images.config.matrix import ImageSpec, choose
 from torch_images.config.types import Architecture, Config, Cuda
-from torch_images.errors import UsageError, suggest
+from torch_images.errors import UsageError, shown, suggest
 from torch_images.project import project_root
-from torch_images.publish import tag_rules
+from torch_images.publish import gpu_names, tag_rules
 from torch_images.publish.ledger import State
+from torch_images.publish.platforms import host_platform
 
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
 _BRANCH = re.compile(r"[0-9]{3}")
-# What people ask for and no image serves (https://developer.nvidia.com/cuda-gpus).
-_OLDER = {
-    **dict.fromkeys(("T4", "RTX 2080", "RTX 2070", "RTX 2060", "RTX 8000", "TITAN RTX"), "7.5"),
-    **dict.fromkeys(("V100", "TITAN V"), "7.0"),
-    **dict.fromkeys(("P40", "P4", "GTX 1080", "GTX 1070", "GTX 1060"), "6.1"),
-    "P100": "6.0",
-}
-# Words of nvidia-smi that name no model.
-_NOISE = {"nvidia", "geforce", "tesla", "quadro", "graphics", "device"}
+# What an answer says. `answers.py` fills in the same sentences later, in a browser.
+TAKEN = "branch {branch} is taken as {driver}: no driver of it is older"
+PROOF = "this image is {proof}"
+NOTHING = "no image runs on {gpu} with driver {driver}: {reasons}"
+REFUSED = "{image}: {reason}"
+UNTARGETED = "no CUDA version targets it"
+COMMAND = "docker run --rm --gpus all {image}"
+# The oldest capability that PyTorch's wheels of CUDA 12.6 have code for. The last release with such
+# wheels is torch 2.14 (pytorch/pytorch#190355 and #190385).
+_OLDEST = Capability(5, 0)
+_OLDER = (
+    "PyTorch's wheels of CUDA 12.6 (https://download.pytorch.org/whl/cu126) have code for it, "
+    "up to torch 2.14"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """A GPU: its name, compute capability, and the architecture of images.yaml that serves it."""
+    """A GPU: its name, compute capability, and the architecture of images.yaml that serves it.
+
+    `arm64`: whether only hosts with Arm processors have it.
+    """
 
     name: str
     capability: Capability
     architecture: Architecture
     geforce: bool
+    arm64: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
     """One image for a GPU: whether it works there, by which libcuda, and why, in a sentence.
 
-    `rank` orders those that work: natively, with NVIDIA's compat library, by minor version
-    compatibility. `proof` says whether the image was built and verified.
+    `image` is its name in a registry, `id` its identifier. `rank` orders those that work: natively,
+    with NVIDIA's compat library, by minor version compatibility. `proof` says whether the image was
+    built and verified.
     """
 
     image: str
     works: bool
     rank: int
     reason: str
+    id: str = ""
     proof: str = ""
 
 
@@ -70,14 +83,14 @@ def find_gpu(config: Config, named: str) -> Gpu:
         capability = Capability.parse(named.strip())
     except ValueError:
         return _by_name(config, named)
-    served = [a for a in config.architectures if capability.runs(a.capability)]
-    if not served:
-        known = ", ".join(config.names("arch"))
-        raise UsageError(
-            f"no image serves compute capability {named}, which this GPU has", f"they serve {known}"
-        )
-    best = max(served, key=lambda a: a.capability)
-    return Gpu(name=f"GPU {named}", capability=capability, architecture=best, geforce=False)
+    having = [name for name, own in _capabilities(config).items() if own == capability]
+    return Gpu(
+        name=f"GPU {capability}",
+        capability=capability,
+        architecture=_serving(config, capability, "this GPU"),
+        geforce=False,
+        arm64=bool(having) and set(having) <= set(config.arm64_gpus),
+    )
 
 
 def find_driver(config: Config, named: str) -> str:
@@ -105,46 +118,95 @@ def pick(
     compat: Callable[[Cuda], str],
     *,
     torch: str = "",
+    base: str = "",
     variant: str,
+    platform: str = "",
     namespace: str,
     state: Callable[[ImageSpec], State],
 ) -> tuple[Suggestion, ...]:
     """Every image that could serve, the best first; `compat` is the version of its library, or "".
 
-    `driver` is a version, see `find_driver`. `state` says whether an image is proved. CUDA versions
-    that the variant is not built for, or not with that torch, are left out. Raises UsageError where
-    that are all, and for an unknown variant.
+    `driver` is a version, see `find_driver`. `state` says whether an image is proved. The rest is
+    as for `candidates`. Raises UsageError as that does, and as `host_platform` does.
     """
-    if variant not in (known := config.names("variant")):
-        raise UsageError(f"unknown variant '{variant}'", suggest(variant, known))
-    suggestions = []
+    host_platform(platform, gpu=gpu.name if gpu.arm64 else "")
+    found = candidates(
+        config, gpu.architecture, torch=torch, base=base, variant=variant, namespace=namespace
+    )
+    return ordered(
+        replace(
+            judge(config, spec.cuda, gpu, driver, compat=compat(spec.cuda), name=image),
+            id=spec.id,
+            proof=state(spec).words,
+        )
+        for spec, image in found
+    )
+
+
+def candidates(
+    config: Config,
+    architecture: Architecture,
+    *,
+    torch: str = "",
+    base: str = "",
+    variant: str,
+    namespace: str,
+) -> tuple[tuple[ImageSpec, str], ...]:
+    """The images for an architecture with their names, the newest CUDA version first.
+
+    CUDA versions that the variant is not built for, or not with that torch or base, are left out.
+    Raises UsageError where that are all, and for an unknown variant or base.
+    """
+    for axis, named in (("variant", variant), ("base", base or config.defaults.base)):
+        if named not in (known := config.names(axis)):
+            raise UsageError(f"unknown {axis} '{shown(named)}'", suggest(named, known))
+    found = []
     refused: UsageError | None = None
     for cuda in config.cudas:
-        if gpu.architecture.capability not in cuda.targets:
+        if architecture.capability not in cuda.targets:
             continue
         try:
             spec = choose(
                 config,
                 cuda=cuda.version,
                 torch=torch or None,
-                arch=gpu.architecture.name,
+                arch=architecture.name,
+                base=base or None,
                 variant=variant,
             )
         except UsageError as error:
             refused = error
             continue
-        image = f"{namespace}/{spec.repository}:{tag_rules.floating(config, spec)[0]}"
-        judged = judge(config, cuda, gpu, driver, compat=compat(cuda), name=image)
-        suggestions.append((Version(cuda.version), replace(judged, proof=state(spec).words)))
-    if refused and not suggestions:
+        found.append((spec, f"{namespace}/{spec.repository}:{tag_rules.floating(config, spec)[0]}"))
+    if refused and not found:
         raise refused
-    newest = sorted(suggestions, key=lambda pair: pair[0], reverse=True)
-    return tuple(sorted((s for _, s in newest), key=lambda s: (not s.works, s.rank)))
+    return tuple(sorted(found, key=lambda pair: Version(pair[0].cuda.version), reverse=True))
+
+
+def ordered(suggestions: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
+    """The best first. Of equal ones the order stays."""
+    return tuple(sorted(suggestions, key=lambda s: (not s.works, s.rank)))
 
 
 def command(image: str) -> str:
     """How to run an image."""
-    return f"docker run --rm --gpus all {image}"
+    return COMMAND.format(image=image)
+
+
+def build_commands(config: Config, spec: ImageSpec) -> dict[str, str]:
+    """How to build an image in a clone, and how to run what was built."""
+    local = f"{spec.repository}:{tag_rules.short(config, spec)}"
+    return {"build": shlex.join(["./inv", "build", *spec.arguments]), "local": command(local)}
+
+
+def serving(gpu: Gpu) -> str:
+    """What a GPU is, and that images have code for it."""
+    kind = f"{gpu.architecture.family}{', GeForce' if gpu.geforce else ''}"
+    name = gpu.architecture.name
+    serves = f"the image is checked to have code for {name}"
+    if gpu.capability != gpu.architecture.capability:
+        serves += f", which {gpu.capability} runs, too"
+    return f"{gpu.name} is compute capability {gpu.capability} ({kind}); {serves}"
 
 
 def answer(
@@ -154,18 +216,12 @@ def answer(
 
     Raises UsageError where no image works.
     """
-    taken = f"branch {branch} is taken as {driver}: no driver of it is older" if branch else ""
+    taken = TAKEN.format(branch=branch, driver=driver) if branch else ""
     best = suggestions[0] if suggestions else None
     if best is None or not best.works:
-        reasons = (
-            "; ".join(f"{s.image}: {s.reason}" for s in suggestions) or "no CUDA version targets it"
-        )
-        raise UsageError(f"no image runs on {gpu.name} with driver {driver}: {reasons}", taken)
-    kind = f"{gpu.architecture.family}{', GeForce' if gpu.geforce else ''}"
-    name = gpu.architecture.name
-    serves = f"the image is checked to have code for {name}"
-    if gpu.capability != gpu.architecture.capability:
-        serves += f", which {gpu.capability} runs, too"
+        reasons = "; ".join(REFUSED.format(image=s.image, reason=s.reason) for s in suggestions)
+        reasons = reasons or UNTARGETED
+        raise UsageError(NOTHING.format(gpu=gpu.name, driver=driver, reasons=reasons), taken)
     return {
         "gpu": gpu.name,
         "capability": str(gpu.capability),
@@ -173,16 +229,17 @@ def answer(
         "driver": driver,
         "branch": branch,
         "image": best.image,
+        "id": best.id,
         "run": command(best.image),
         "proof": best.proof,
         "why": [
-            f"{gpu.name} is compute capability {gpu.capability} ({kind}); {serves}",
+            serving(gpu),
             best.reason,
             *([taken] if taken else []),
-            f"this image is {best.proof}",
+            PROOF.format(proof=best.proof),
         ],
         "others": [
-            {"image": s.image, "works": s.works, "why": s.reason, "proof": s.proof}
+            {"image": s.image, "id": s.id, "works": s.works, "why": s.reason, "proof": s.proof}
             for s in suggestions
             if s is not best
         ],
@@ -216,43 +273,57 @@ def judge(
 
 
 def _by_name(config: Config, named: str) -> Gpu:
-    wanted = _words(named)
-    known = {
-        name: (architecture, geforce)
-        for architecture in config.architectures
-        for geforce, names in ((True, architecture.geforce), (False, architecture.gpus))
-        for name in names
-    }
-    fitting = [name for name in known if _within(_words(name), wanted)]
-    older = next((c for name, c in _OLDER.items() if _within(_words(name), wanted)), "")
-    if not fitting and older:
-        return find_gpu(config, older)
-    if not fitting:
-        hint = suggest(" ".join(wanted).upper(), known)
-        raise UsageError(
-            f"unknown GPU '{named}'", f"{hint}; or give its compute capability, such as 8.6"
-        )
-    name = max(fitting, key=len)
-    architecture, geforce = known[name]
-    full = f"GeForce {name}" if geforce else name
+    geforce = {name for architecture in config.architectures for name in architecture.geforce}
+    known = _capabilities(config)
+    name = gpu_names.find(named, known)
     return Gpu(
-        name=full,
-        capability=architecture.capability,
-        architecture=architecture,
-        geforce=geforce,
+        name=f"GeForce {name}" if name in geforce else name,
+        capability=known[name],
+        architecture=_serving(config, known[name], name),
+        geforce=name in geforce,
+        arm64=name in config.arm64_gpus,
     )
 
 
-def _words(name: str) -> list[str]:
-    """The words of a GPU's name that tell models apart: "NVIDIA GeForce RTX4090" -> rtx, 4090."""
-    text = re.sub(r"\b(rtx|gtx)(?=\d)", r"\1 ", name.lower())
-    return [word for word in re.findall(r"[a-z0-9]+", text) if word not in _NOISE]
+def _capabilities(config: Config) -> dict[str, Capability]:
+    """The compute capability of every GPU of images.yaml by its name."""
+    return {
+        **{name: a.capability for a in config.architectures for name in (*a.geforce, *a.gpus)},
+        **{name: other.capability for other in config.other_gpus for name in other.names},
+    }
 
 
-def _within(short: list[str], words: list[str]) -> bool:
-    """Whether words contain others, side by side."""
-    count = len(short)
-    return any(words[i : i + count] == short for i in range(len(words) - count + 1))
+def _serving(config: Config, capability: Capability, name: str) -> Architecture:
+    """The architecture whose code a GPU runs best. Raises UsageError where no image has any."""
+    served = [a for a in config.architectures if capability.runs(a.capability)]
+    if served:
+        return max(served, key=lambda a: a.capability)
+    known = ", ".join(config.names("arch"))
+    raise UsageError(
+        f"no image serves compute capability {capability}, which {name} has; they serve {known}",
+        "; ".join(_instead(config, capability)),
+    )
+
+
+def _instead(config: Config, capability: Capability) -> list[str]:
+    """What an owner of a GPU can do that no image serves."""
+    found = []
+    images = {cuda.version: cuda.repository for cuda in config.cudas}
+    able = [
+        facts
+        for facts in config.facts
+        if facts.cuda in images and any(capability.runs(arch) for arch in facts.arches)
+    ]
+    if able:
+        newest = max(able, key=lambda facts: Version(facts.torch))
+        code = max(arch for arch in newest.arches if capability.runs(arch))
+        found.append(
+            f"the wheel of torch {newest.torch} in {images[newest.cuda]} has code for {code}, "
+            "which runs there, but no image is checked for it"
+        )
+    if _OLDEST <= capability < min(a.capability for a in config.architectures):
+        found.append(_OLDER)
+    return found
 
 
 def _rules() -> Any:

@@ -1,4 +1,4 @@
-"""A verified image -> a pod template of RunPod's.
+"""A verified or a published image -> a pod template of RunPod's.
 
 The body is that of `POST /v2/templates` (https://docs.runpod.io/api-reference-v2, read 2026). That
 API has no word for a readme, so that one goes through `PATCH /v1/templates/{id}`.
@@ -12,6 +12,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,40 +21,92 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from torch_images.build import labels
+from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, UsageError, shown
 from torch_images.host.network import Network, cause
 from torch_images.jsondoc import MalformedError, member, optional, parse
 from torch_images.markdown import table
 from torch_images.publish.pick import Gpu, judge
+from torch_images.publish.registry import Published
 from torch_images.publish.tag_rules import short
-from torch_images.verify.identify import VerifiedImage
+from torch_images.verify.identify import VerifiedImage, spec_of
 
 _TIMEOUT = 60.0  # seconds
 _GB = 10**9
+# Unpacked bytes for each byte to pull, which is all that a registry says. Images have 2.0 to 2.1
+# (docs/performance.md); a disk that is too small stops a pod.
+_UNPACKED = 3
 _PAGES = 1000  # of a list of templates
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 SSH, JUPYTER = 22, 8888  # the ports of sshd and JupyterLab
 
 
-def body(
-    config: Config, image: VerifiedImage, namespace: str, *, geforce: bool = False
-) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class PodImage:
+    """What a template needs to know of an image.
+
+    `reference`: its name in a registry. `compat`: the version of its compat library, or "".
+    `size`: its unpacked bytes. `versions`: name and version of what it has, in pairs.
+    `note`: what a reader should know before using it, or "".
+    """
+
+    reference: str
+    spec: ImageSpec
+    compat: str
+    size: int
+    versions: tuple[tuple[str, str], ...]
+    note: str = ""
+
+
+def built(image: VerifiedImage, namespace: str) -> PodImage:
+    """A verified image of the engine, by its immutable name in a registry."""
+    said, seen = labels.read(image.info.labels), image.report.observed
+    return PodImage(
+        reference=f"{namespace}/{image.plan.spec.repository}:{said.version}",
+        spec=image.plan.spec,
+        compat=said.compat.partition("-")[0],
+        size=image.info.size,
+        versions=(("PyTorch", seen["torch"]), ("CUDA", seen["cuda"]), ("Triton", seen["triton"])),
+    )
+
+
+def in_registry(config: Config, reference: str, image: Published) -> PodImage:
+    """An image that is only known by what its registry says.
+
+    Raises UsageError for one that is not ours, or whose labels contradict each other.
+    """
+    spec, said = spec_of(config, reference, image.labels), image.labels
+    if said.torch != spec.torch:
+        raise UsageError(
+            f"{reference} says that it has torch {said.torch or 'none'}, and that it is {spec.id}",
+            "its labels cannot both be right; use another image",
+        )
+    return PodImage(
+        reference=reference,
+        spec=spec,
+        compat=said.compat.partition("-")[0],
+        size=_UNPACKED * image.size,
+        versions=(("PyTorch", spec.torch), ("CUDA", spec.cuda.version)),
+        note="Its labels say what it is; it was not verified where this template was made.",
+    )
+
+
+def body(config: Config, image: PodImage, *, geforce: bool = False) -> dict[str, Any]:
     """The template of an image, as the API takes it.
 
     With `geforce`, it names only machines on which GeForce GPUs work, too: compat libraries do not
     run on those.
     """
-    pods, spec = config.pods, image.plan.spec
-    version = labels.read(image.info.labels).version
+    pods, spec = config.pods, image.spec
     suffix = " geforce" if geforce else ""
     return {
         "name": f"{config.owner}/{spec.repository}:{short(config, spec)}{suffix}",
-        "image": f"{namespace}/{spec.repository}:{version}",
+        "image": image.reference,
         # What only prints and ends must be kept alive, or the pod would start it again for ever.
         "args": pods.args or ("" if spec.variant.ports else "sleep infinity"),
         "category": "NVIDIA",
-        "disk": math.ceil(image.info.size / _GB) + pods.room,
+        "disk": math.ceil(image.size / _GB) + pods.room,
         "ports": list(pods.ports),
         "env": dict(pods.environment),
         "mounts": {"persistent": {"size": pods.volume, "path": pods.volume_path}},
@@ -66,35 +119,32 @@ def body(
     }
 
 
-def hosts(config: Config, image: VerifiedImage, *, geforce: bool) -> list[str]:
+def hosts(config: Config, image: PodImage, *, geforce: bool) -> list[str]:
     """The CUDA versions of machines on which an image works, as its start would decide there.
 
     A machine that reports a version has at least that version's first driver. Those that only
     NVIDIA's compat library serves are among them.
     """
-    spec = image.plan.spec
-    compat = labels.read(image.info.labels).compat.partition("-")[0]
+    spec = image.spec
     arch = spec.architectures[-1]
     gpu = Gpu(name="GPU", capability=arch.capability, architecture=arch, geforce=geforce)
     return [
         cuda
         for cuda, branch in config.pods.hosts
-        if judge(config, spec.cuda, gpu, f"{branch}.999", compat=compat, name="").works
+        if judge(config, spec.cuda, gpu, f"{branch}.999", compat=image.compat, name="").works
     ]
 
 
-def readme(image: VerifiedImage, template: Mapping[str, Any]) -> str:
+def readme(config: Config, image: PodImage, template: Mapping[str, Any]) -> str:
     """What a template's page says, Markdown."""
-    said, seen = labels.read(image.info.labels), image.report.observed
-    names = (("PyTorch", "torch"), ("CUDA", "cuda"), ("Triton", "triton"))
-    rows = [*((name, seen[key]) for name, key in names), ("Image", f"`{template['image']}`")]
-    facts = "\n".join(table(["", ""], rows))
+    facts = "\n".join(table(["", ""], [*image.versions, ("Image", f"`{template['image']}`")]))
     return (
-        f"# {template['name']}\n\n{said.description}.\n\n"
+        f"# {template['name']}\n\n{image.spec.description}.\n\n"
         f"{facts}\n\n"
+        f"{image.note}{' ' if image.note else ''}"
         "Each start says which libcuda it uses and why; `cuda-doctor` prints the whole reasoning. "
         f"Files in `{template['mounts']['persistent']['path']}` outlive the pod's restarts.\n\n"
-        f"{said.url}\n"
+        f"{config.homepage}\n"
     )
 
 

@@ -109,6 +109,7 @@ class Host:
     `devices`: the GPUs that NVML counts, None if it was not asked or does not answer.
     `wsl`: whether this is WSL2.
     `toolkit`: the compat library that NVIDIA's container toolkit has put first, None if it did not.
+    `apptainer`: whether Apptainer runs the container; it takes --nv where Docker takes --gpus.
     """
 
     driver: str = ""
@@ -117,6 +118,7 @@ class Host:
     devices: tuple[Device, ...] | None = None
     wsl: bool = False
     toolkit: Library | None = None
+    apptainer: bool = False
 
 
 @dataclass(frozen=True)
@@ -239,11 +241,14 @@ def _absent(host: Host) -> Choice | None:
     problem = ""
     if not present:
         there = f"the host has driver {host.driver}, but " if host.driver else ""
-        problem = f"{there}this container has no GPU; start it with --gpus all"
+        option = "--nv" if host.apptainer else "--gpus all"
+        problem = f"{there}this container has no GPU; start it with {option}"
     elif host.devices == ():
         problem = "no GPU is visible; see NVIDIA_VISIBLE_DEVICES and --gpus"
     elif not host.library:
-        problem = "the host's libcuda was not mounted; NVIDIA_DRIVER_CAPABILITIES must have compute"
+        remedy = "NVIDIA_DRIVER_CAPABILITIES must have compute"
+        remedy = "start it with --nv" if host.apptainer else remedy
+        problem = f"the host's libcuda was not mounted; {remedy}"
     return Choice(NONE, works=False, reason=problem, code=NO_DEVICE) if problem else None
 
 

@@ -24,6 +24,7 @@ _LIBRARIES = (
     "usr/lib64",  # and elsewhere
     "usr/local/nvidia/lib64",  # Kubernetes on Google's machines
     "usr/lib/wsl/lib",
+    ".singularity.d/libs",  # `apptainer --nv` binds them there, and puts it into LD_LIBRARY_PATH
 )
 # The proprietary and the open kernel module:
 #   NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu ...
@@ -53,6 +54,11 @@ def host_library(root: Path) -> str:
 def has_nodes(root: Path) -> bool:
     """Whether this container has the device file of any GPU."""
     return any((root / "dev").glob("nvidia[0-9]*"))
+
+
+def is_apptainer(root: Path) -> bool:
+    """Whether Apptainer, or Singularity, runs this container: all their images have this folder."""
+    return (root / ".singularity.d").is_dir()
 
 
 def toolkit_library(root: Path) -> Library | None:
@@ -108,7 +114,7 @@ def gather(root: Path, deadline: float, *, devices: bool = True) -> Host:
             driver = driver or str(answer["driver"])
             counted = tuple(Device(name, brand) for name, brand in answer["devices"])
     toolkit = None if wsl else toolkit_library(root)
-    return Host(driver, library, nodes, counted, wsl, toolkit)
+    return Host(driver, library, nodes, counted, wsl, toolkit, is_apptainer(root))
 
 
 def in_child(work: Callable[[], dict[str, object]], deadline: float) -> dict[str, Any] | None:

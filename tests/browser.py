@@ -1,0 +1,205 @@
+"""A headless Chromium, driven by the W3C's WebDriver protocol (https://www.w3.org/TR/webdriver2/).
+
+`python -m tests.browser SITE FOLDER` takes the screenshots of a site for its docs.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+from PIL import Image
+
+TAB, ENTER, SPACE, DOWN = "\ue004", "\ue007", " ", "\ue015"
+PACKAGES = ("chromium", "chromium-driver")
+PROGRAMS = ("chromium", "google-chrome"), ("chromedriver",)
+_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's key of an element
+# What only Chromium has is asked of it by its own commands:
+# https://chromedevtools.github.io/devtools-protocol/tot/Emulation/
+_CDP = "goog/cdp/execute"
+
+
+class Browser:
+    """A window of a browser; `address` is that of a session of its driver."""
+
+    def __init__(self, address: str, session: requests.Session) -> None:
+        self._address = address
+        self._session = session
+
+    def _ask(self, path: str, **values: Any) -> Any:
+        return post(self._session, f"{self._address}/{path}", values)
+
+    def open(self, url: str) -> None:
+        """Load a page, and wait until its scripts have run."""
+        self._ask("url", url=url)
+
+    def run(self, script: str, *values: Any) -> Any:
+        """The result of a script in the page, whose `arguments` are values of JSON."""
+        return self._ask("execute/sync", script=script, args=list(values))
+
+    def text(self, selector: str) -> str:
+        """What a reader sees of the first element that fits; "" for none."""
+        found = self.run(
+            "return document.querySelector(arguments[0])?.innerText.trim() ?? ''", selector
+        )
+        return str(found)
+
+    def type(self, selector: str, text: str) -> None:
+        """Type into an element, as a user does; a choice takes the option that begins so."""
+        found = self._ask("element", using="css selector", value=selector)
+        self._ask(f"element/{found[_ELEMENT]}/value", text=text)
+
+    def press(self, keys: str) -> None:
+        """Press keys one after another, wherever the focus is."""
+        actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        self._ask("actions", actions=[{"type": "key", "id": "keys", "actions": actions}])
+
+    @property
+    def focus(self) -> str:
+        """The id of the element that has the focus, else its text."""
+        found = self.run("const e = document.activeElement; return e.id || e.innerText")
+        return str(found)
+
+    def tab_to(self, name: str, most: int = 40) -> None:
+        """Press Tab until an element has the focus; fails if none of the next ones is it."""
+        passed = []
+        for _ in range(most):
+            self.press(TAB)
+            passed.append(self.focus)
+            if passed[-1] == name:
+                return
+        raise AssertionError(f"Tab does not lead to {name}, but to {passed}")
+
+    def show(self, *, width: int, height: int = 900, scheme: str = "light") -> None:
+        """Give the window a size in CSS pixels, and the user a colour scheme."""
+        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._ask(_CDP, cmd="Emulation.setDeviceMetricsOverride", params=screen)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._ask(_CDP, cmd="Emulation.setEmulatedMedia", params={"features": [feature]})
+
+    def messages(self) -> list[str]:
+        """What the page has written to the console since the last call, its errors included."""
+        return [entry["message"] for entry in self._ask("se/log", type="browser")]
+
+    def requested(self) -> list[str]:
+        """The URLs that were asked for since the last call."""
+        events = [
+            json.loads(entry["message"])["message"]
+            for entry in self._ask("se/log", type="performance")
+        ]
+        sent = (e["params"] for e in events if e["method"] == "Network.requestWillBeSent")
+        return [params["request"]["url"] for params in sent]
+
+    def screenshot(self) -> bytes:
+        """What the window shows, as a PNG file with few colours."""
+        shown = get(self._session, f"{self._address}/screenshot")
+        file = io.BytesIO()
+        image = Image.open(io.BytesIO(base64.b64decode(shown)))
+        image.convert("RGB").quantize(64).save(file, "PNG", optimize=True)
+        return file.getvalue()
+
+
+def post(session: requests.Session, url: str, values: Mapping[str, Any]) -> Any:
+    """The answer of a driver. Raises AssertionError with what it says is wrong."""
+    return _value(session.post(url, json=values, timeout=120))
+
+
+def get(session: requests.Session, url: str) -> Any:
+    """As `post` does, for what is only read."""
+    return _value(session.get(url, timeout=120))
+
+
+def _value(answer: requests.Response) -> Any:
+    value = answer.json()["value"]
+    assert answer.ok, f"{value['error']}: {value['message']}"
+    return value
+
+
+def programs() -> tuple[Path, ...]:
+    """A browser and its driver; () where one of them is missing."""
+    found = [
+        next(filter(None, (shutil.which(name, path=_path()) for name in names)), None)
+        for names in PROGRAMS
+    ]
+    return tuple(Path(path) for path in found if path) if all(found) else ()
+
+
+@contextmanager
+def browser(found: Sequence[Path]) -> Iterator[Browser]:
+    """A browser for as long as the block lasts; `found` is what `programs` gave."""
+    chromium, chromedriver = found
+    command = [str(chromedriver), "--port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        try:
+            assert driver.stdout is not None
+            lines = (re.search(r"started successfully on port (\d+)", x) for x in driver.stdout)
+            port = next(filter(None, lines))[1]
+            with requests.Session() as session:
+                session.trust_env = False  # a proxy does not lead to this machine
+                yield from _window(session, f"http://127.0.0.1:{port}/session", chromium)
+        finally:
+            driver.terminate()
+
+
+def _window(session: requests.Session, address: str, chromium: Path) -> Iterator[Browser]:
+    # Chromium's own sandbox does not run as root.
+    words = ["--headless=new", "--hide-scrollbars", *(["--no-sandbox"] if not os.geteuid() else [])]
+    # /dev/shm of a container is small.
+    options = {"binary": str(chromium), "args": [*words, "--disable-dev-shm-usage"]}
+    wanted = {
+        "goog:chromeOptions": options,
+        "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+    }
+    values = {"capabilities": {"alwaysMatch": wanted}}
+    window = f"{address}/{post(session, address, values)['sessionId']}"
+    try:
+        yield Browser(window, session)
+    finally:
+        session.delete(window, timeout=120)
+
+
+def _path() -> str:
+    return f"{os.environ.get('PATH', '')}:/usr/bin"
+
+
+def screenshots(site: Path, window: Browser) -> dict[str, bytes]:
+    """The pictures of the docs by name."""
+    index = (site / "index.html").resolve().as_uri()
+    taken = {}
+    for name, question, width, height, scheme in (
+        ("light", "#gpu=RTX+5090&driver=570", 1000, 1000, "light"),
+        ("dark", "#gpu=RTX+4090&driver=470.82", 1000, 760, "dark"),
+        ("narrow", "#gpu=H100&driver=550", 360, 1000, "light"),
+    ):
+        window.show(width=width, height=height, scheme=scheme)
+        window.open("about:blank")  # another question alone would load nothing
+        window.open(index + question)
+        taken[name] = window.screenshot()
+    return taken
+
+
+def main(site: str, folder: str) -> None:
+    """Write the screenshots of a site to a folder."""
+    found = programs()
+    if not found:
+        sys.exit(f"no browser; run: apt-get install {' '.join(PACKAGES)}")
+    with browser(found) as window:
+        for name, data in screenshots(Path(site), window).items():
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            Path(folder, f"{name}.png").write_bytes(data)
+
+
+if __name__ == "__main__":
+    main(*itertools.islice(sys.argv, 1, None))

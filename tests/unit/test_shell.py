@@ -1,0 +1,63 @@
+"""Shells that the entrypoint did not start, and login shells: what they read, with the start replaced."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HOME = "/usr/local/lib/torch-images"
+IMAGE = {"PATH": "/opt/venv/bin:/usr/bin:/bin", "VIRTUAL_ENV": "/opt/venv"}
+# What /etc/profile makes of it before it reads our file.
+LOST = {"PATH": "/usr/bin:/bin"}
+SHOW = 'echo "$PATH ${STARTS-0} ${PIP_CONSTRAINT-none}"'
+
+
+@pytest.fixture
+def hook(root: Path, tmp_path: Path) -> Path:
+    """The files that shells read, below `tmp_path`. The start only counts how often it ran."""
+    source = root / "scripts/image"
+    text = (source / "runtime/shell.sh").read_text()
+    (tmp_path / "shell.sh").write_text(text.replace(HOME, str(tmp_path)))
+    (tmp_path / "start.sh").write_text("export STARTS=$((${STARTS-0} + 1)) TORCH_IMAGE_STARTED=1\n")
+    installs = (source / "finish/install-files").read_text()
+    [line] = re.findall(r'^echo "(.+)" >/etc/profile\.d/torch-images\.sh$', installs, re.MULTILINE)
+    (tmp_path / "profile.d.sh").write_text(f"{line.replace('$runtime', str(tmp_path))}\n")
+    return tmp_path
+
+
+def shown(shell: str, file: Path, environ: dict[str, str]) -> list[str]:
+    """PATH, the number of starts, and pip's constraints in a shell that has read a file."""
+    command = [f"/bin/{shell}", "-euc", f". {file}; {SHOW}"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_login_shell_has_its_path_again(hook: Path, shell: str) -> None:
+    """By `docker exec`, and as the command of a container, which the entrypoint has started."""
+    file = hook / "profile.d.sh"
+    for environ in (LOST, LOST | {"TORCH_IMAGE_STARTED": "1"}):
+        path, starts, held = shown(shell, file, environ)
+        assert path.startswith("/opt/venv/bin:")
+        assert path.endswith(":/usr/bin:/bin")
+        assert (starts, held) == ("1", "/usr/share/torch-images/constraints.txt")
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_another_shell_starts_once_and_keeps_its_path(hook: Path, shell: str) -> None:
+    file = hook / "shell.sh"
+    assert shown(shell, file, IMAGE) == [IMAGE["PATH"], "1", "none"]
+    started = {"TORCH_IMAGE_STARTED": "1", "STARTS": "1"}
+    for environ in (IMAGE, LOST):  # a script may want a PATH of its own
+        found = shown(shell, file, {**environ, **started})
+        assert found == [environ["PATH"], "1", "none"]
+
+
+def test_what_a_login_was_given_stays(hook: Path) -> None:
+    given = {**LOST, "PIP_CONSTRAINT": os.devnull}
+    assert shown("sh", hook / "profile.d.sh", given)[2] == os.devnull

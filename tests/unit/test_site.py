@@ -1,0 +1,419 @@
+"""The site: whole, true to its inputs, and safe with any text in them. See test_answers.py, too."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torch_images.build.plan import lock_image
+from torch_images.config.matrix import choose, matrix
+from torch_images.config.types import Config
+from torch_images.errors import ConfigError, UsageError
+from torch_images.locks.image_lock import compat_versions
+from torch_images.publish import answers, datasheet, ledger, sheets
+from torch_images.publish.image_page import changes, pulled
+from torch_images.publish.sheets import Layer
+from torch_images.publish.site import generate, write
+
+HOSTILE = "</script><img src=x onerror=alert(1)>&'\"{{ 7*7 }}"
+NEVER = "cu130-sm120-torch2.13.0-bookworm-runtime"
+PROVED = "cu130-sm90-torch2.14.1-bookworm-runtime"
+EMPTY = {"meta", "link", "input", "br"}
+
+
+class Page(HTMLParser):
+    """What is in a page: its text, its elements, and where it leads. Elements must be closed."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(data.decode())
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def values(self, name: str) -> list[str]:
+        return [attributes[name] or "" for _, attributes in self.found if name in attributes]
+
+
+def data(index: bytes) -> dict[str, Any]:
+    [found] = re.findall(rb'<script type="application/json" id="data">(.*?)</script>', index)
+    document: dict[str, Any] = json.loads(found)
+    return document
+
+
+@pytest.fixture(scope="module")
+def few(config: Config) -> Config:
+    """Fewer images: those of one CUDA version and two releases of torch."""
+    [cuda] = (c for c in config.cudas if c.version == "13.0")
+    return replace(config, cudas=(replace(cuda, torch=("2.13.0", "2.14.1")),))
+
+
+@pytest.fixture(scope="module")
+def make(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, bytes]]:
+    empty = tmp_path_factory.mktemp("built")
+
+    def call(config: Config, built: Path = empty, **options: str) -> dict[str, bytes]:
+        options = {"namespace": "ghcr.io/me", **options}
+        made = generate(config, root, root / "locks", built, **options)
+        assert made.left_out == 0
+        return made.files
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def whole(config: Config, make: Callable[..., dict[str, bytes]]) -> dict[str, bytes]:
+    return make(config)
+
+
+@pytest.fixture(scope="module")
+def plain(few: Config, make: Callable[..., dict[str, bytes]]) -> dict[str, bytes]:
+    return make(few)
+
+
+def sheet(identifier: str, created: str = "2026-11-23", **values: Any) -> dict[str, Any]:
+    return {
+        "schema": datasheet.SCHEMA,
+        "id": identifier,
+        "references": ["ghcr.io/me/torch-cu130:2.13.0-sm120"],
+        "digest": f"sha256:{created.replace('-', ''):0<64}",
+        "config": "sha256:0",
+        "created": created,
+        "version": "2.13.0-sm120-runtime-0123456789ab",
+        "revision": "c0ffee",
+        "lock": "",
+        "inputs": "",
+        "compat": "",
+        "unlocked": False,
+        "versions": {
+            "cuda": "13.0",
+            "torch": "2.13.0+cu130",
+            "triton": "3.7.1",
+            "python": "3.11.2",
+        },
+        "arches": {"12.0": "native sm_120"},
+        "driver": {"native": "580.65.06", "minor-version": "580"},
+        "features": [],
+        "redistribution": None,
+        "size": {"compressed": 0, "unpacked": 0},
+        "layers": [
+            {"digest": "sha256:aa", "size": 40_000_000, "unpacked": 90_000_000, "holds": "base"},
+            {
+                "digest": f"sha256:{created}",
+                "size": 2_000_000_000,
+                "unpacked": 5_000_000_000,
+                "holds": "torch",
+            },
+        ],
+        "verification": {
+            "passed": 210,
+            "failed": 0,
+            "skipped": 1,
+            "seconds": 1,
+            "suite": "",
+            "skipped-checks": {"test_gpu": "Skipped: no GPU"},
+        },
+        **values,
+    }
+
+
+def keep(folder: Path, *documents: dict[str, Any]) -> Path:
+    (folder / "datasheets").mkdir(exist_ok=True)
+    for number, document in enumerate(documents):
+        (folder / "datasheets" / f"{number}.json").write_text(json.dumps(document))
+    return folder
+
+
+def test_there_is_a_page_for_each_image(whole: dict[str, bytes], config: Config) -> None:
+    names = {f"images/{spec.id}.html" for spec in matrix(config)}
+    assert set(whole) == names | {"index.html", "answer.js", "page.js", "style.css"}
+    rows = [a for tag, a in Page(whole["index.html"]).found if tag == "tr" and "data-words" in a]
+    assert len(rows) == len(names)
+
+
+def test_every_page_is_whole_and_every_link_leads_somewhere(
+    whole: dict[str, bytes], config: Config
+) -> None:
+    outside = set()
+    for name, text in whole.items():
+        if not name.endswith(".html"):
+            continue
+        page = Page(text)
+        ids = page.values("id")
+        assert len(ids) == len(set(ids)), name
+        for target in (*page.values("href"), *page.values("src")):
+            if re.match(r"[a-z]+:", target):
+                outside.add(target)
+                continue
+            path, _, anchor = target.partition("#")
+            file = (Path("/", name).parent / path).resolve() if path else Path("/", name)
+            assert str(file)[1:] in whole, (name, target)
+            if anchor:
+                assert f'id="{anchor}"'.encode() in whole[str(file)[1:]], (name, target)
+    assert outside == {config.homepage}
+
+
+def test_nothing_is_loaded_from_elsewhere(whole: dict[str, bytes]) -> None:
+    for name in ("answer.js", "page.js", "style.css"):
+        text = whole[name].decode()
+        assert not re.search(r"https?:|//[a-z]|@import|url\(|import\(", text.replace("// ", "")), (
+            name
+        )
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|XMLHttp|Cookie|Storage",
+            text,
+            re.IGNORECASE,
+        ), name
+
+
+def test_the_page_has_the_table_of_answers(
+    whole: dict[str, bytes], config: Config, root: Path
+) -> None:
+    states = ledger.states(config, matrix(config), ledger.read(root), root, root / "locks")
+    compat = compat_versions(config, root / "locks")
+    table = answers.table(config, compat, namespace="ghcr.io/me", states=states)
+    found = data(whole["index.html"])
+    assert found["answers"] == table
+    assert found["published"] == []
+    assert found["builds"][PROVED] == (
+        "./inv build --cuda 13.0 --arch 9.0 --torch 2.14.1 --source wheel --base bookworm "
+        "--variant runtime\ndocker run --rm --gpus all torch-cu130:sm90"
+    )
+    assert set(found["builds"]) == set(table["proofs"])
+    listed = [
+        a["value"] for tag, a in Page(whole["index.html"]).found if tag == "option" and "value" in a
+    ]
+    assert {"550", "trixie", "devel"} <= set(listed)
+    assert "bookworm" not in listed[: listed.index("devel")]  # the default is ""
+
+
+def test_equal_inputs_give_equal_bytes(
+    few: Config, make: Callable[..., dict[str, bytes]], plain: dict[str, bytes]
+) -> None:
+    assert make(few) == plain
+    named = make(few, commit="c0ffee1")
+    assert "from commit c0ffee1 ." in Page(named["index.html"]).text
+    assert "from commit" not in Page(plain["index.html"]).text
+    for wrong in ("C0FFEE1", "c0ffee", "c0ffee1\n", "x" * 40, "0" * 41):
+        with pytest.raises(UsageError, match="is not a commit; give 7 to 40"):
+            make(few, commit=wrong)
+
+
+def test_any_text_stays_text(
+    few: Config, make: Callable[..., dict[str, bytes]], tmp_path: Path, plain: dict[str, bytes]
+) -> None:
+    variants = tuple(replace(v, description=HOSTILE) for v in few.variants)
+    first, *others = few.architectures
+    arches = (replace(first, gpus=(*first.gpus, HOSTILE)), *others)
+    hostile = replace(few, variants=variants, architectures=arches)
+    document = sheet(
+        NEVER,
+        revision=HOSTILE,
+        arches={"12.0": HOSTILE},
+        references=[f"ghcr.io/me/{HOSTILE}"],
+        versions={HOSTILE: HOSTILE},
+        layers=[{"digest": HOSTILE, "size": 1, "unpacked": 1, "holds": HOSTILE}],
+        verification={"passed": 1, "skipped-checks": {HOSTILE: HOSTILE}},
+    )
+    files = make(hostile, keep(tmp_path, document))
+    for name in ("index.html", f"images/{NEVER}.html"):
+        page = Page(files[name])
+        assert "img" not in {tag for tag, _ in page.found}
+        assert not page.values("onerror")
+        assert HOSTILE in page.text
+        assert len(page.values("src")) == len(Page(plain[name]).values("src"))
+    assert HOSTILE in {entry["asked"] for entry in data(files["index.html"])["answers"]["gpus"]}
+
+
+def test_what_is_not_known_is_said(plain: dict[str, bytes]) -> None:
+    text = Page(plain[f"images/{NEVER}.html"]).text
+    assert "Sizes and digests of its layers are not known here: not built yet." in text
+    assert "The outcome of its checks is not known here: not built yet." in text
+    assert "with licences, is not known here: not built yet." in text
+    assert "The ledger has no line for it: not built yet." in text
+    assert "No published image of this kind is known here." in text
+    assert "native sm_120, by the code in torch's wheel" in text
+    assert "seen in the image" not in text
+    assert "checks passed" not in text
+    assert "sha256:" not in text.replace("Lock sha256:", "")
+
+
+def test_what_the_ledger_says_is_shown(
+    plain: dict[str, bytes], whole: dict[str, bytes], root: Path
+) -> None:
+    line = ledger.read(root)[PROVED]
+    text = Page(plain[f"images/{PROVED}.html"]).text
+    assert f"{line.checks} checks passed." in text
+    for value in (line.digest, line.date, line.inputs, line.lock, line.machine):
+        assert value in text
+    assert f"it was built on {line.date}, but no datasheet of it was kept" in text
+    tried = next(p for p in ledger.read(root).values() if p.missing)
+    page = Page(whole[f"images/{tried.image}.html"]).text
+    assert "Could not be built" in page
+    assert " ".join(tried.missing.split()) in page
+    assert "checks passed" not in page
+
+
+def test_what_a_datasheet_saw_is_shown(
+    few: Config, make: Callable[..., dict[str, bytes]], tmp_path: Path
+) -> None:
+    name = "ghcr.io/me/torch-cu130:2.13.0-sm120"
+    older = sheet(NEVER, "2026-10-01")
+    built = keep(tmp_path, sheet(NEVER, references=[name]), older)
+    (built / "sbom").mkdir()
+    (built / "sbom" / f"{NEVER}.cdx.json").write_text("{}")
+    files = make(few, built)
+    page = Page(files[f"images/{NEVER}.html"])
+    assert "2.04 GB to pull, 5.09 GB unpacked, of the image 2.13.0-sm120" in page.text
+    assert "torch 2.00 GB 5.00 GB sha256:2026-11-23" in page.text
+    assert "1 of 2 layers are new: 2.00 GB to pull." in page.text
+    assert "210 checks passed, none failed, 1 were skipped." in page.text
+    assert "test_gpu : Skipped: no GPU" in page.text
+    assert "native sm_120, seen in the image" in page.text
+    assert "3.11.2" in page.text
+    assert f"docker run --rm --gpus all {name}" in page.text
+    assert "2.13.0-sm120-runtime-0123456789ab" in page.text
+    assert files[f"sbom/{NEVER}.cdx.json"] == b"{}"
+    assert f"../sbom/{NEVER}.cdx.json" in page.values("href")
+    assert "not built yet" not in page.text.replace("The ledger has no line for it: not built", "")
+    assert data(files["index.html"])["published"] == [NEVER]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"schema": "2"}, "'schema' is not a number"),
+        ({"id": 5}, "'id' is not text"),
+        ({"layers": [{"digest": "x"}]}, "'[0].size' is missing"),
+        ({"layers": [{"digest": "x", "size": "1"}]}, "'[0].size' is not a number"),
+        ({"versions": {"cuda": None}}, "'cuda' is not text"),
+        ({"references": [{}]}, "'[0]' is not text"),
+        ({"verification": []}, "is missing"),
+    ],
+)
+def test_a_damaged_datasheet_is_one_line(tmp_path: Path, change: Any, text: str) -> None:
+    folder = keep(tmp_path, sheet(NEVER, **change)) / "datasheets"
+    with pytest.raises(ConfigError) as caught:
+        sheets.read(folder)
+    assert text in caught.value.message
+    assert str(folder / "0.json") in caught.value.message
+    (folder / "0.json").write_text("{")
+    with pytest.raises(ConfigError, match="it is not JSON"):
+        sheets.read(folder)
+
+
+def test_only_images_that_others_can_have_are_shown(
+    few: Config, root: Path, tmp_path: Path
+) -> None:
+    """Tests leave datasheets of stand-ins, pushed to registries of theirs."""
+    inputs = ledger.read(root)[PROVED].inputs
+    keep(
+        tmp_path,
+        sheet(NEVER, references=["127.0.0.1:5000/owner/torch-cu130:sm120"]),
+        sheet(NEVER, "2026-11-24", references=["ghcr.io/meyer/torch-cu130:sm120"]),
+        sheet(PROVED, references=[], inputs=f"sha256:{'0' * 64}"),
+        {"schema": 1},
+        sheet(PROVED, "2026-11-20", references=[], inputs=f"sha256:{inputs}"),
+    )
+    (tmp_path / "sbom").mkdir()
+    for name in (NEVER, PROVED):
+        (tmp_path / "sbom" / f"{name}.cdx.json").write_text("{}")
+    made = generate(few, root, root / "locks", tmp_path, namespace="ghcr.io/me")
+    assert made.left_out == 4
+    assert "not known here: not built yet" in Page(made.files[f"images/{NEVER}.html"]).text
+    text = Page(made.files[f"images/{PROVED}.html"]).text
+    assert "sha256:2026-11-20" in text
+    assert "No published image of this kind is known here." in text
+    assert [name for name in made.files if name.startswith("sbom/")] == [f"sbom/{PROVED}.cdx.json"]
+
+
+def test_datasheets_are_read_as_they_are_saved(tmp_path: Path, config: Config) -> None:
+    class Place:
+        output = tmp_path
+
+    document = sheet(NEVER)
+    datasheet.save(document, Place())  # type: ignore[arg-type]
+    read, others = sheets.read(tmp_path / "datasheets")
+    [[found]] = read.values()
+    assert (found.id, found.digest, found.passed) == (NEVER, document["digest"], 210)
+    assert others == 0
+    assert sheets.read(tmp_path / "none") == ({}, 0)
+    keep(tmp_path, {"schema": datasheet.SCHEMA - 1}, {"schema": datasheet.SCHEMA + 1})
+    assert sheets.read(tmp_path / "datasheets") == (read, 2)
+
+
+def test_changes_are_those_of_the_locks(config: Config, root: Path) -> None:
+    new, old = (
+        lock_image(config, choose(config, cuda="13.0", torch=torch), root / "locks")
+        for torch in ("2.14.1", "2.13.0")
+    )
+    found = changes(old, new)
+    assert found["id"] == old.spec.id
+    rows = {name: (before, after) for _, name, before, after in found["rows"]}
+    assert rows["torch"] == ("2.13.0", "2.14.1")
+    assert "numpy" not in rows  # it is the same in both
+    assert changes(new, new)["rows"] == []
+    devel = lock_image(
+        config, choose(config, cuda="13.0", torch="2.14.1", variant="devel"), root / "locks"
+    )
+    added = {
+        (kind, name): (before, after) for kind, name, before, after in changes(new, devel)["rows"]
+    }
+    assert added["Debian package", "git"][0] == ""
+    assert added["wheel", "ninja"][0] == ""
+
+
+def test_a_page_compares_with_the_release_before(plain: dict[str, bytes]) -> None:
+    page = Page(plain[f"images/{PROVED}.html"])
+    assert f"Packages that differ from {PROVED.replace('2.14.1', '2.13.0')}" in page.text
+    oldest = Page(plain[f"images/{PROVED.replace('2.14.1', '2.13.0')}.html"])
+    assert "There is no older release of torch of this image to compare it with." in oldest.text
+
+
+def test_layers_that_are_shared_are_not_pulled() -> None:
+    layers = [Layer(digest=d, size=s, unpacked=0, holds="") for d, s in (("a", 1), ("b", 10))]
+    assert pulled(layers, layers) == {"layers": 0, "of": 2, "size": 0}
+    assert pulled(layers[:1], layers) == {"layers": 1, "of": 2, "size": 10}
+
+
+def test_nothing_of_a_users_is_replaced(plain: dict[str, bytes], tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    first = write({"index.html": b"one", "images/gone.html": b"x"}, folder)
+    assert first == folder
+    write({"index.html": b"two"}, folder)
+    assert (folder / "index.html").read_bytes() == b"two"
+    assert not (folder / "images").exists()
+    (folder / "mine").write_text("mine")
+    with pytest.raises(UsageError, match="has mine, which was not written by this"):
+        write(plain, folder)
+    assert (folder / "index.html").read_bytes() == b"two"
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"has notes\.txt"):
+        write(plain, folder)

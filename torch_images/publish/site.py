@@ -1,0 +1,188 @@
+"""The site: which image for a GPU and a driver, and a page for each image. Static files.
+
+The same inputs give the same bytes. Texts of data are escaped by the templates in site/, which
+also embed the table of `answers.py`; nothing on a page comes from another server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from torch_images.build.plan import LockedImage, lock_image, locked
+from torch_images.config.matrix import ImageSpec, matrix
+from torch_images.config.types import Config
+from torch_images.errors import UsageError, shown
+from torch_images.host import outputs
+from torch_images.locks.image_lock import ImageLock, compat_versions
+from torch_images.publish import answers, image_page, ledger, sheets
+from torch_images.publish.datasheet import size_text
+
+_STATIC = ("answer.js", "page.js", "style.css")
+_COMMIT = re.compile(r"[0-9a-f]{7,40}|")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """The files by path, and how many datasheets are left out: see `sheets.trusted`."""
+
+    files: dict[str, bytes]
+    left_out: int
+
+
+def generate(
+    config: Config, root: Path, locks: Path, built: Path, *, namespace: str, commit: str = ""
+) -> Site:
+    """The site.
+
+    `root` is the project's folder, with site/. `built` is where builds leave datasheets and bills
+    of materials. `commit` is that of the project, if it is to be named. Raises UsageError for what
+    is no commit, ConfigError for a damaged datasheet, LockError for a lock that is missing.
+    """
+    if not _COMMIT.fullmatch(commit):
+        raise UsageError(
+            f"--commit '{shown(commit)}' is not a commit", "give 7 to 40 hexadecimal digits"
+        )
+    specs = matrix(config)
+    proofs = ledger.read(root)
+    states = ledger.states(config, specs, proofs, root, locks)
+    images = _locked(config, specs, locks)
+    read, others = sheets.read(built / "datasheets")
+    kept = {
+        name: tuple(s for s in found if sheets.trusted(s, proofs.get(name), namespace))
+        for name, found in read.items()
+    }
+    table = answers.table(
+        config, compat_versions(config, locks), namespace=namespace, states=states
+    )
+    templates = _environment(root / "site")
+    shared = {"homepage": config.homepage, "commit": commit}
+    files = {name: (root / "site" / name).read_bytes() for name in _STATIC}
+    boms = {spec.id: _bom(built, spec) if kept.get(spec.id) else b"" for spec in specs}
+    files |= {f"sbom/{name}.cdx.json": data for name, data in boms.items() if data}
+    pages = [
+        image_page.describe(
+            config,
+            images[spec],
+            state=states[spec],
+            proof=proofs.get(spec.id),
+            sheets=kept.get(spec.id, ()),
+            previous=images.get(older) if (older := _previous(spec, specs)) else None,
+            namespace=namespace,
+        )
+        for spec in specs
+    ]
+    page = templates.get_template("image.html.j2")
+    for spec, facts in zip(specs, pages, strict=True):
+        text = page.render(**shared, image=facts, bom=bool(boms[spec.id]), top="../")
+        files[f"images/{spec.id}.html"] = text.encode()
+    index = templates.get_template("index.html.j2").render(
+        **shared,
+        top="",
+        config=config,
+        rows=[_row(spec, states[spec]) for spec in specs],
+        data={
+            "answers": table,
+            "builds": {facts["id"]: f"{facts['build']}\n{facts['local']}" for facts in pages},
+            "published": [facts["id"] for facts in pages if facts["published"]],
+        },
+        axes=_axes(specs),
+    )
+    files["index.html"] = index.encode()
+    left_out = others + sum(map(len, read.values())) - sum(map(len, kept.values()))
+    return Site(files=files, left_out=left_out)
+
+
+def write(files: Mapping[str, bytes], folder: Path) -> Path:
+    """Write a site to a folder, in the place of an earlier one, and say where.
+
+    Nothing of a user's is replaced: raises UsageError, see host/outputs.py.
+    """
+    with outputs.saying(folder):
+        path = outputs.claim(folder)
+        with outputs.replacing(path) as made:
+            for name, data in files.items():
+                file = made / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(data)
+            outputs.mark(made, made)
+    return path
+
+
+def _environment(folder: Path) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["size"] = size_text
+    environment.filters["groups"] = _groups
+    return environment
+
+
+def _groups(gpus: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+    """The GPUs of the table of answers by group, in its order."""
+    names: dict[str, list[str]] = {gpu["group"]: [] for gpu in gpus}
+    for gpu in gpus:
+        names[gpu["group"]].append(gpu["asked"])
+    return list(names.items())
+
+
+def _locked(
+    config: Config, specs: Sequence[ImageSpec], locks: Path
+) -> dict[ImageSpec, LockedImage]:
+    """Images with their locks. Those that differ in architectures only have the same one."""
+    read: dict[tuple[str, ...], ImageLock] = {}
+    found = {}
+    for spec in specs:
+        key = (spec.cuda.version, spec.origin, spec.base.name, spec.variant.name)
+        if key not in read:
+            read[key] = lock_image(config, spec, locks).lock
+        found[spec] = locked(spec, read[key])
+    return found
+
+
+def _previous(spec: ImageSpec, specs: Sequence[ImageSpec]) -> ImageSpec | None:
+    """The same image with the release of torch before; the matrix has the newest first."""
+
+    def but_torch(other: ImageSpec) -> tuple[object, ...]:
+        return other.cuda, other.arch_name, other.source, other.base, other.variant
+
+    same = [other for other in specs if but_torch(other) == but_torch(spec)]
+    return next(iter(same[same.index(spec) + 1 :]), None)
+
+
+def _bom(built: Path, spec: ImageSpec) -> bytes:
+    """The bill of materials that a build kept; b"" for none."""
+    path = built / "sbom" / f"{spec.id}.cdx.json"
+    return path.read_bytes() if path.is_file() else b""
+
+
+def _row(spec: ImageSpec, state: ledger.State) -> dict[str, Any]:
+    """A row of the list of images; `words` is what a search looks through."""
+    arches = " ".join(a.name for a in spec.architectures)
+    gpus = (name for a in spec.architectures for name in (*a.geforce, *a.gpus))
+    values = {
+        "cuda": spec.cuda.version,
+        "torch": spec.torch,
+        "python": spec.base.python,
+        "base": spec.base.name,
+        "variant": spec.variant.name,
+        "source": spec.source.name,
+    }
+    words = " ".join((spec.id, arches, *values.values(), *gpus, state.words))
+    return {"id": spec.id, "arches": arches, "state": state, "values": values, "words": words}
+
+
+def _axes(specs: Sequence[ImageSpec]) -> dict[str, list[str]]:
+    """The values that the list of images can be narrowed to."""
+    rows = [_row(spec, ledger.State(proved=False, words=""))["values"] for spec in specs]
+    return {axis: list(dict.fromkeys(row[axis] for row in rows)) for axis in rows[0]}
