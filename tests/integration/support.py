@@ -203,13 +203,30 @@ def registry_program(folder: Path) -> Path:
     """Debian's docker-registry; unpacked into a folder, not installed, where there is none."""
     if installed := shutil.which("docker-registry"):
         return Path(installed)
-    download = ["apt-get", "-qq", "download", "docker-registry"]
+    return unpacked(folder, "docker-registry") / "usr" / "bin" / "docker-registry"
+
+
+def compose_command(folder: Path) -> list[str]:
+    """Docker Compose 2: this machine's, or else Debian's, unpacked into a folder."""
+    installed = ["docker", "compose"]
+    asked = subprocess.run([*installed, "version"], check=False, capture_output=True)
+    if asked.returncode == 0:
+        return installed
+    # bookworm's own is version 1; scripts/setup-engine has made trixie known there.
+    suite = "/trixie" if "bookworm" in Path("/etc/os-release").read_text() else ""
+    program = unpacked(folder, f"docker-compose{suite}")
+    return [str(program / "usr" / "libexec" / "docker" / "cli-plugins" / "docker-compose")]
+
+
+def unpacked(folder: Path, package: str) -> Path:
+    """The files of a Debian package, in a new folder below `folder`; nothing is installed."""
+    download = ["apt-get", "-qq", "download", package]
     if subprocess.run(download, cwd=folder, check=False, capture_output=True).returncode:
         subprocess.run(as_root("apt-get", "-qq", "update"), check=True, capture_output=True)
         subprocess.run(download, cwd=folder, check=True, capture_output=True)
-    [package] = folder.glob("*.deb")
-    subprocess.run(["dpkg-deb", "--extract", package, folder / "program"], check=True)
-    return folder / "program" / "usr" / "bin" / "docker-registry"
+    [archive] = folder.glob("*.deb")
+    subprocess.run(["dpkg-deb", "--extract", archive, folder / "program"], check=True)
+    return folder / "program"
 
 
 @contextlib.contextmanager

@@ -606,8 +606,11 @@ def test_the_header_lists_all_that_bake_supplies(
 
 
 def test_each_template_is_a_stage_of_its_name(config: Config, root: Path) -> None:
-    """But for those that begin with "_", which are parts of stages."""
-    templates = {path.stem for path in (root / "docker").glob("[!_]*.j2")} - {"Dockerfile"}
+    """But for those that begin with "_", which are parts of stages, and for the whole files."""
+    templates = {path.stem for path in (root / "docker").glob("[!_]*.j2")} - {
+        "Dockerfile",
+        "Standalone",
+    }
     stages: set[str] = set()
     for axes in ({"base": "ubuntu24.04"}, {"source": "fork", "variant": "devel"}):
         [image] = plan_images(config, [choose(config, **axes)], root, root / "locks")

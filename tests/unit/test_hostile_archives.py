@@ -23,7 +23,7 @@ from torch_images.errors import BuildError, LockError
 from torch_images.fatbin import PruneError, prune, section
 from torch_images.fetch.bootstrap import repository
 from torch_images.fetch.compat import read_note
-from torch_images.layers.install import write_layer
+from torch_images.layers.make import write_layer
 from torch_images.locks.debfile import files
 from torch_images.locks.debs import LockedDeb
 

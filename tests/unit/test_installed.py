@@ -19,7 +19,7 @@ import zstandard
 from tests.image import installed
 from tests.wheels import make_wheel
 from torch_images.config.types import Removal
-from torch_images.layers.install import write_layer
+from torch_images.layers.make import write_layer
 
 FILES = {
     "tool/__init__.py": b"",

@@ -23,8 +23,7 @@ from tests.wheels import StandIn, index, make_wheel
 from torch_images.config.types import Removal
 from torch_images.errors import BuildError, LockError, NetworkError
 from torch_images.host.network import Network
-from torch_images.layers.install import write_layer
-from torch_images.layers.make import ReadyLayer, making
+from torch_images.layers.make import ReadyLayer, making, write_layer
 from torch_images.layers.plan import LayerPlan, plan_layers
 from torch_images.oci.layout import EPOCH
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from torch_images.build.bake import BuildOptions, Parts
@@ -13,12 +14,12 @@ from torch_images.config.lock_requests import compat_input, tools_inputs, varian
 from torch_images.config.types import Base, Config
 from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.bootstrap import ReadyBase
+from torch_images.fetch.bootstrap import ReadyBase, fetch_locked
 from torch_images.fetch.bootstrap import prepare as prepare_base
-from torch_images.fetch.compat import go_without
+from torch_images.fetch.compat import ReadyCompat, go_without
 from torch_images.fetch.compat import prepare as prepare_compat
+from torch_images.fetch.toolchain import ReadySources, prepare_toolkit
 from torch_images.fetch.toolchain import prepare as prepare_sources
-from torch_images.fetch.toolchain import prepare_toolkit
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
@@ -26,6 +27,7 @@ from torch_images.layers.make import Progress, making, no_progress
 from torch_images.layers.parent import ParentImages, Wanted
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.debs import DebLock
+from torch_images.locks.sources import SourceLock
 
 
 def _say_unlocked(config: Config, images: Sequence[LockedImage], mode: str) -> None:
@@ -38,6 +40,124 @@ def _say_unlocked(config: Config, images: Sequence[LockedImage], mode: str) -> N
         if mode != "off":
             problem = LockError(f"locks/{name}.txt does not exist")
             go_without(f"a compat package for CUDA {cuda.version}", problem, mode, name)
+
+
+class Preparer:
+    """Makes ready what images read beside the layers of their wheels, each thing once.
+
+    Its methods raise LockError, NetworkError, DiskError or EngineError, as fetching does.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        workspace: Workspace,
+        options: BuildOptions,
+        run: Runner,
+        engine: Engine | None = None,
+    ) -> None:
+        self._config, self._workspace, self._options, self._run = config, workspace, options, run
+        self._resolver = Resolver(
+            root=workspace.root,
+            network=workspace.network,
+            run=run,
+            engine=engine,
+            mirrors=options.mirrors,
+        )
+        self._bases: dict[str, ReadyBase] = {}
+        self.compat = cache(self._compat)
+        self.sources = cache(self._sources)
+        self.toolkit = cache(self._toolkit)
+
+    def first(self, images: Sequence[LockedImage]) -> None:
+        """Ask for what may stop a build before gigabytes are packed, or a base is made."""
+        _say_unlocked(self._config, images, self._options.compat)
+        locks = [image.lock for image in images]
+        for lock in locks:
+            if lock.compat:
+                self.compat(lock.compat)
+        for lock in locks:
+            if lock.sources:
+                self.sources(lock.sources)
+        for lock in locks:
+            if lock.toolkit:
+                self.toolkit(lock.toolkit)
+
+    def base(self, base: Base, lock: DebLock, present: frozenset[str] | None = None) -> ReadyBase:
+        """A base, or the packages to add to the ones that are `present`."""
+        if lock.digest not in self._bases:
+            self._bases[lock.digest] = prepare_base(
+                base,
+                lock,
+                cache=self._workspace.cache,
+                resolver=self._resolver,
+                locked=self._options.locked,
+                fresh=self._options.no_cache,
+                present=present,
+            )
+        return self._bases[lock.digest]
+
+    def debs(self, base: Base, lock: DebLock) -> None:
+        """The packages of a lock, as files in the cache."""
+        fetch_locked(base, lock, self._workspace.cache, self._resolver)
+
+    def layout(self, base: Base, lock: DebLock) -> Path:
+        """The OCI layout of a bootstrapped base."""
+        made = self.base(base, lock).layout
+        assert made, f"{base.name} is not bootstrapped"
+        return made
+
+    def parts(
+        self, image: LockedImage, parents: Mapping[str, str] | None = None
+    ) -> tuple[LockedImage, Parts]:
+        """An image with the lock of what was really taken, and its parts.
+
+        `parents` are the contexts with its wheels.
+        """
+        config, spec, held = self._config, image.spec, image.lock
+        start = self.base(spec.base, held.base)
+        there = frozenset(start.lock.versions())
+        compat = self.compat(held.compat) if held.compat else None
+        trees = self.sources(held.sources) if held.sources else None
+        added: ReadyBase | None = None
+        if held.extra_debs and (item := variant_inputs(config, spec)[1]):
+            added = self.base(item.base or spec.base, held.extra_debs, there)
+        tools: ReadyBase | None = None
+        if held.tool_debs and (item := tools_inputs(config, spec)[1]):
+            tools = self.base(item.base or spec.base, held.tool_debs, there)
+        parts = Parts(
+            base=start,
+            compat=compat,
+            added=added,
+            parents=parents or {},
+            sources=trees,
+            tools=tools,
+            toolkit=self.toolkit(held.toolkit) if held.toolkit else None,
+        )
+        lock = replace(
+            held,
+            base=start.lock,
+            compat=held.compat if compat else None,
+            extra_debs=added.lock if added else None,
+            tool_debs=tools.lock if tools else None,
+            sources=trees.lock if trees else None,
+        )
+        return locked(spec, lock), parts
+
+    def _compat(self, lock: DebLock) -> ReadyCompat | None:
+        cache, network = self._workspace.cache, self._workspace.network
+        return prepare_compat(
+            self._config.compat, lock, self._options.compat, cache=cache, network=network
+        )
+
+    def _sources(self, lock: SourceLock) -> ReadySources:
+        cache, network = self._workspace.cache, self._workspace.network
+        return prepare_sources(
+            lock, cache=cache, network=network, run=self._run, locked=self._options.locked
+        )
+
+    def _toolkit(self, lock: SourceLock) -> Path:
+        return prepare_toolkit(lock, cache=self._workspace.cache, network=self._workspace.network)
 
 
 def prepare_inputs(
@@ -57,55 +177,11 @@ def prepare_inputs(
     each by its target. `builds` is the engine if it builds itself, and gets the layers then.
     Raises LockError, NetworkError, DiskError or EngineError, as fetching and packing do.
     """
-    resolver = Resolver(
-        root=workspace.root,
-        network=workspace.network,
-        run=run,
-        engine=engine,
-        mirrors=options.mirrors,
-    )
-    bases: dict[str, ReadyBase] = {}
-    cache, network = workspace.cache, workspace.network
-    # Asked for first: what cannot be had stops the build before gigabytes are packed.
-    _say_unlocked(config, images, options.compat)
-    newer = {p.lock.compat.name: p.lock.compat for p in images if p.lock.compat}
-    compats = {
-        name: prepare_compat(config.compat, lock, options.compat, cache=cache, network=network)
-        for name, lock in newer.items()
-    }
-    sources = {
-        p.target: prepare_sources(
-            p.lock.sources, cache=cache, network=network, run=run, locked=options.locked
-        )
-        for p in images
-        if p.lock.sources
-    }
-    toolkits = {
-        p.target: prepare_toolkit(p.lock.toolkit, cache=cache, network=network)
-        for p in images
-        if p.lock.toolkit
-    }
-
-    def ready(base: Base, lock: DebLock, present: frozenset[str] | None = None) -> ReadyBase:
-        if lock.digest not in bases:
-            bases[lock.digest] = prepare_base(
-                base,
-                lock,
-                cache=workspace.cache,
-                resolver=resolver,
-                locked=options.locked,
-                fresh=options.no_cache,
-                present=present,
-            )
-        return bases[lock.digest]
-
-    def layout(base: Base, lock: DebLock) -> Path:
-        made = ready(base, lock).layout
-        assert made, f"{base.name} is not bootstrapped"
-        return made
-
+    preparer = Preparer(config, workspace, options, run, engine)
+    preparer.first(images)
     plans = {p.target: layer_plans(config, p.spec, p.lock) for p in images}
     wanted = [[p for group in held.values() for p in group] for held in plans.values()]
+    cache, network = workspace.cache, workspace.network
     parents = ParentImages(cache, builds)
     with (
         progress() as show,
@@ -114,7 +190,7 @@ def prepare_inputs(
     ):
         starts = {p.lock.base.digest: p for p in images if not p.lock.base.image}
         layouts = {
-            digest: beside.submit(layout, image.spec.base, image.lock.base)
+            digest: beside.submit(preparer.layout, image.spec.base, image.lock.base)
             for digest, image in starts.items()
         }
         contexts = parents.contexts(
@@ -127,35 +203,8 @@ def prepare_inputs(
                 for image in images
             }
         )
-    locked_images: list[LockedImage] = []
-    parts: dict[str, Parts] = {}
-    for image in images:
-        spec, extra, trees = image.spec, image.lock.extra_debs, sources.get(image.target)
-        start = ready(spec.base, image.lock.base)
-        compat = compats[image.lock.compat.name] if image.lock.compat else None
-        there = frozenset(start.lock.versions())
-        added: ReadyBase | None = None
-        if extra and (item := variant_inputs(config, spec)[1]):
-            added = ready(item.base or spec.base, extra, there)
-        tools: ReadyBase | None = None
-        if image.lock.tool_debs and (item := tools_inputs(config, spec)[1]):
-            tools = ready(item.base or spec.base, image.lock.tool_debs, there)
-        parts[image.target] = Parts(
-            base=start,
-            compat=compat,
-            added=added,
-            parents=contexts[image.target],
-            sources=trees,
-            tools=tools,
-            toolkit=toolkits.get(image.target),
-        )
-        lock = replace(
-            image.lock,
-            base=start.lock,
-            compat=image.lock.compat if compat else None,
-            extra_debs=added.lock if added else None,
-            tool_debs=tools.lock if tools else None,
-            sources=trees.lock if trees else None,
-        )
-        locked_images.append(locked(spec, lock))
-    return tuple(locked_images), parts
+    ready = {image.target: preparer.parts(image, contexts[image.target]) for image in images}
+    return (
+        tuple(made for made, _ in ready.values()),
+        {target: parts for target, (_, parts) in ready.items()},
+    )

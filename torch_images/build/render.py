@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -82,9 +82,9 @@ def render(
     Compiling needs the network only for a compile cache that is `shared_cache`, with others.
     """
     made = recipes(spec, lock, config.removals)
-    facts = _dockerfile_facts(config, spec, lock)
+    facts = dockerfile_facts(config, spec, lock)
     facts["source"] = _source(lock, shared_cache=shared_cache)
-    dockerfile = _environment(root / "docker").get_template("Dockerfile.j2").render(facts)
+    dockerfile = templates(root / "docker").get_template("Dockerfile.j2").render(facts)
     files = [ContextFile(path="Dockerfile", data=dockerfile.encode())]
     others = [("variant", lock.extra_wheels), ("source", lock.tools)]
     others += [(more.name, more) for more in lock.unpacked]
@@ -118,7 +118,7 @@ def render(
     return Context(id=spec.id, files=tuple(files))
 
 
-def _dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
+def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
     """What the templates read, but for the stages that compile."""
     groups = wheel_groups(lock)
     names = tuple(name for name, _, wheels in groups if wheels)
@@ -129,6 +129,7 @@ def _dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[
         "repository": spec.repository,
         "folder": FOLDER,
         "supplies": supplies(lock, names),
+        "standalone": False,
         "base": {
             "description": spec.base.description,
             "image": lock.base.image,
@@ -274,11 +275,17 @@ def environment(variant: Variant) -> dict[str, str]:
     }
 
 
-def write_context(context: Context, folder: Path, *, keep: bool = False) -> None:
+def write_context(
+    context: Context,
+    folder: Path,
+    *,
+    keep: bool = False,
+    add: Callable[[Path], None] = lambda _: None,
+) -> None:
     """Write a context, replacing what is there; modes are fixed.
 
     With `keep`, the folder is a user's: nothing of theirs is replaced, see host/outputs.py, which
-    raises UsageError.
+    raises UsageError. `add` puts more files into the folder.
     Times must not be fixed: BuildKit takes a file of equal size and time for the one it has
     already, and would build from an older lock. No time of a context reaches a layer, see
     clamp-mtimes.
@@ -291,6 +298,7 @@ def write_context(context: Context, folder: Path, *, keep: bool = False) -> None
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.data)
             path.chmod(0o755 if file.executable else 0o644)
+        add(made)
         for path in made.rglob("*"):
             if path.is_dir():
                 path.chmod(0o755)
@@ -343,7 +351,8 @@ def _finalize(value: Any) -> Any:
 
 
 @cache
-def _environment(folder: Path) -> jinja2.Environment:
+def templates(folder: Path) -> jinja2.Environment:
+    """The templates of a folder, which let only safe text through."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,7 @@ MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeatab
         **_COMPILING_HELP,
         "prune": "leave out what only other architectures and debuggers need, see images.yaml",
         "locked": "stop where a locked package has vanished, instead of resolving it afresh",
+        "offline": "take all inputs from this folder, which `lock --fetch` filled; no other host",
         "unverified": "stop before verification: the image keeps its candidate tag only",
         "stale": "build each image of --select that docs/ledger.csv does not prove, and write it",
         "dry-run": "say what would be built and run, change nothing",
@@ -76,6 +78,7 @@ def build(
     jobs: str = "",
     prune: bool = False,
     locked: bool = False,
+    offline: str = "",
     unverified: bool = False,
     stale: bool = False,
     dry_run: bool = False,
@@ -83,6 +86,7 @@ def build(
     skip_disk_check: bool = False,
 ) -> None:
     """Build an image, verify it, and give it its tags."""
+    from torch_images.build import bundle
     from torch_images.build.build import with_torch
     from torch_images.build.plan import lock_images
     from torch_images.cli import report
@@ -92,6 +96,8 @@ def build(
     from torch_images.jobs import measure
     from torch_images.publish.pipeline import make
 
+    if offline:
+        verb.leave_proxies()
     config, workspace, run = verb.config(), verb.workspace(), Runner()
     axes = {"cuda": cuda, "torch": torch, "arch": arch, "source": source}
     axes |= {"base": base, "variant": variant}
@@ -109,7 +115,7 @@ def build(
         cache_to=cache_to,
     )
     if stale:
-        if torch_source or unverified or prune:
+        if torch_source or unverified or prune or offline:
             raise UsageError(
                 "--stale builds what images.yaml has, and verifies it", "leave the rest"
             )
@@ -117,23 +123,29 @@ def build(
         return
     images = lock_images(config, specs, workspace.locks)
     if torch_source:
+        if offline:
+            raise UsageError("--offline builds what is locked", "leave out --torch-source")
         obtain = not dry_run
         images = tuple(with_torch(i, torch_source, workspace, run, obtain=obtain) for i in images)
-    if dry_run:
-        print(report.plan(config, images, options, workspace, measure()))
-        return
-    engine = verb.engine(bootstraps=any(spec.base.suite for spec in specs))
-    made = make(
-        config,
-        images,
-        workspace,
-        options,
-        engine=engine,
-        run=run,
-        progress=verb.layer_progress,
-        unverified=unverified,
-        say=verb.say,
-    )
+    with contextlib.ExitStack() as stack:
+        if offline:
+            held = bundle.offline(config, images, Path(offline), workspace, options)
+            workspace, options = stack.enter_context(held)
+        if dry_run:
+            print(report.plan(config, images, options, workspace, measure()))
+            return
+        engine = verb.engine(bootstraps=any(spec.base.suite for spec in specs))
+        made = make(
+            config,
+            images,
+            workspace,
+            options,
+            engine=engine,
+            run=run,
+            progress=verb.layer_progress,
+            unverified=unverified,
+            say=verb.say,
+        )
     outcomes = [report.outcome(one) for one in made]
     print(verb.as_json(outcomes) if json else "\n".join(map(report.built, outcomes)))
 

@@ -187,8 +187,10 @@ def template(name: str, existing: Mapping[str, Any] | None, changes: Sequence[st
 
 
 def picked(answer: dict[str, Any]) -> str:
-    """Which image to run, from `pick.answer`."""
+    """Which image to run, from `pick.answer` and `pick.build_commands`."""
     lines = [answer["image"], "", f"  {answer['run']}", ""]
+    lines += ["  where nobody has published it, in a clone:", ""]
+    lines += [f"  {answer['build']}", f"  {answer['local']}", ""]
     lines += [f"  {reason}" for reason in answer["why"]]
     lines += [
         f"  {'or' if other['works'] else 'not'} {other['image']}: {other['why']}"

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from invoke.context import Context
 
 from torch_images.cli import verb
+
+if TYPE_CHECKING:
+    from torch_images.build.plan import LockedImage
+    from torch_images.config.types import Config
 
 _REGISTRY_HELP = {
     "registry": "registry and owner, such as ghcr.io/me, else TORCH_IMAGES_REGISTRY, images.yaml's"
@@ -100,9 +106,10 @@ def pick(
 ) -> None:
     """Say which image to run on a GPU and a driver, how, and why."""
     from torch_images.cli import report
+    from torch_images.config.matrix import ImageSpec
     from torch_images.locks.image_lock import compat_versions
     from torch_images.publish import ledger
-    from torch_images.publish.pick import answer, find_driver, find_gpu, pick
+    from torch_images.publish.pick import answer, build_commands, find_driver, find_gpu, pick
 
     config, locks = verb.config(), verb.workspace().locks
     proofs = ledger.read(verb.ROOT)
@@ -124,26 +131,59 @@ def pick(
     )
     branch = asked if asked != version else ""
     choice = answer(model, version, suggestions, branch=branch)
+    choice |= build_commands(config, ImageSpec.parse(choice["id"], config))
     print(verb.as_json(choice) if json else report.picked(choice))
 
 
 @verb.verb(
     positional=["image"],
-    help={"image": "identifier, see `invoke matrix`", "output": "write the context to this folder"},
+    help={
+        "image": "identifier, see `invoke matrix`",
+        "output": "write the context to this folder",
+        "standalone": "write all that plain `docker buildx build` needs to --output",
+        "compat": "with --standalone: NVIDIA's newer driver libraries: auto, required or off",
+    },
     example="render cu130-sm120-torch2.14.1-bookworm-runtime",
 )
-def render(c: Context, image: str, output: str = "") -> None:
+def render(
+    c: Context, image: str, output: str = "", standalone: bool = False, compat: str = ""
+) -> None:
     """Print an image's Dockerfile, or write its whole build context."""
-    from torch_images.build.plan import plan_images
+    from torch_images.build.plan import lock_image, plan_image
     from torch_images.build.render import write_context
     from torch_images.config.matrix import ImageSpec
+    from torch_images.errors import UsageError
 
-    config = verb.config()
-    spec = ImageSpec.parse(image, config)
-    [plan] = plan_images(config, [spec], verb.ROOT, verb.workspace().locks)
-    context = plan.context
+    if standalone and not output:
+        raise UsageError("--standalone writes a folder", "name it with --output FOLDER")
+    if compat and not standalone:
+        raise UsageError("--compat is for a standalone folder", "add --standalone, or leave it out")
+    config, workspace = verb.config(), verb.workspace()
+    locked = lock_image(config, ImageSpec.parse(image, config), workspace.locks)
+    if standalone:
+        _write_standalone(config, locked, Path(output), compat)
+        return
+    context = plan_image(config, locked, verb.ROOT).context
     if output:
         write_context(context, Path(output), keep=True)
         print(f"wrote {len(context.files)} files to {output}")
     else:
         print(context.dockerfile)
+
+
+def _write_standalone(config: Config, image: LockedImage, folder: Path, compat: str) -> None:
+    """Write a standalone folder, and print how to build it. It needs mmdebstrap, and no engine."""
+    from torch_images.build.standalone import check_standalone, write_standalone
+    from torch_images.host.runner import Runner
+    from torch_images.host.setup import can_bootstrap
+
+    check_standalone(image)
+    if not can_bootstrap():
+        verb.engine(bootstraps=True)
+    options = verb.build_options(
+        progress="auto", mirror=None, compat=compat or config.compat.mode, jobs="", locked=True
+    )
+    write_standalone(config, image, verb.workspace(), options, folder, run=Runner())
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"wrote {size / 1e6:.0f} MB to {folder}")
+    print(f"build it with: docker buildx build --tag NAME {shlex.quote(str(folder))}")

@@ -19,10 +19,12 @@ from torch_images.config.types import AXES, Base, Compat, Config, Cuda, Source
 from torch_images.errors import UsageError, suggest
 
 # Programs that builds and checks use: what is asked for, by the name of the lock. What the images
-# hold depends on the first two, so their locks count among an image's inputs.
+# hold depends on `tools-build` and `tools-sbom`, so these locks count among an image's inputs.
+# `tools-standalone` fetches and unpacks wheels where a build does it for itself.
 TOOLS = {
     "tools-build": ("uv",),
     "tools-sbom": ("cyclonedx-python-lib", "python-debian"),
+    "tools-standalone": ("installer", "packaging", "pip"),
     "tools-verify": ("pytest",),
 }
 _TOOLS_PYTHON = "3.11"

@@ -41,6 +41,9 @@ from torch_images.oci import layout as oci
 # Raise this when the steps below change what they make, so that cached layouts are made anew.
 _RECIPE = 3
 
+# The environment of a base: this alone.
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 # The options of dpkg by which packages leave documentation out, for the bootstrap and for builds.
 _DOCUMENTATION = Path("scripts", "image", "build", "documentation.dpkg")
 
@@ -204,6 +207,13 @@ def repository(suite: str, debs: Mapping[LockedDeb, Path]) -> dict[str, bytes]:
     }
 
 
+def fetch_locked(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> None:
+    """Get the packages of a lock into the cache. Raises LockError, NetworkError or DiskError."""
+    fetched = _fetch(base, lock, cache, resolver)
+    if fetched.vanished:
+        raise _stale(lock, fetched)
+
+
 def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetched:
     return fetch(
         lock,
@@ -300,9 +310,8 @@ def _bootstrap(
             ) from None
         finally:
             os.umask(old_mask)
-        path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         history = f"mmdebstrap --variant=minbase {base.suite}"
-        oci.write_layout(layout, layer, history=history, env=(path,))
+        oci.write_layout(layout, layer, history=history, env=(f"PATH={PATH}",))
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(layout, folder)
 

@@ -1,8 +1,11 @@
-"""Wheels -> a layer of an image, in one pass: no file of a wheel touches the disk on the way.
+"""Wheels -> a tar with them installed, in one pass: no file of a wheel touches the disk on the way.
 
-Equal wheels give equal bytes: members in the order of the wheels, one time for all, numeric owners,
-and a compressor whose version is locked. How wheels are installed is `installer`'s business
-(https://installer.readthedocs.io); here is only where their files go.
+Equal wheels give equal bytes: members in the order of the wheels, one time for all, numeric owners.
+How wheels are installed is `installer`'s business (https://installer.readthedocs.io); here is only
+where their files go.
+
+A standalone build runs this module, too, with the standard library, `installer` and `packaging`:
+see build/standalone.py. So it imports nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO, Protocol
 
 import installer
 from installer.destinations import WheelDestination
@@ -36,11 +39,9 @@ from installer.utils import Scheme, construct_record_file, parse_metadata_file
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from torch_images.config.types import Removal
 from torch_images.errors import BuildError, shown
 from torch_images.fatbin import PruneError, prune
 from torch_images.layers.wheelzip import WheelZip, is_inside
-from torch_images.oci.layout import EPOCH, Compressed, Layer
 
 if TYPE_CHECKING:
     from installer.scripts import ScriptSection
@@ -56,26 +57,47 @@ _DAMAGES = (
 )
 
 
-def write_layer(
+class Cut(Protocol):
+    """What is left out of wheels: globs of files, and of libraries that lose code or symbols.
+
+    config/types.py says more, see Removal there.
+    """
+
+    @property
+    def files(self) -> Sequence[str]:
+        """Files that go."""
+        ...
+
+    @property
+    def code(self) -> Sequence[str]:
+        """Libraries that lose machine code."""
+        ...
+
+    @property
+    def symbols(self) -> Sequence[str]:
+        """Libraries that lose tables for debuggers."""
+        ...
+
+
+def write_tar(
     wheels: Sequence[Path],
     target: IO[bytes],
     *,
     python: str,
-    removals: Iterable[Removal] = (),
+    mtime: int,
+    removals: Iterable[Cut] = (),
     arches: Sequence[int] = (),
-    threads: int = 1,
-) -> Layer:
-    """Write the layer that has these wheels installed, as `target`.
+) -> None:
+    """Write the tar that has these wheels installed to `target`, which needs `write` and `tell`.
 
     `wheels` have their own file names; `python` is the version of the image's environment, such as
-    "3.11"; `removals` are those of these wheels, for machine code other than for `arches`, numbers
-    such as 90. Raises BuildError for a removal that finds nothing, and for a damaged wheel.
+    "3.11"; `mtime` is the time of each file, in seconds since 1970; `removals` are those of these
+    wheels, for machine code other than for `arches`, numbers such as 90. Raises BuildError for a
+    removal that finds nothing, and for a damaged wheel.
     """
-    # Whoever prunes is after size, and has less to pack.
-    sink = Compressed(target, threads, thorough=bool(arches))
     removals = tuple(removals)
     found: Counter[str] = Counter()
-    with tarfile.open(fileobj=sink, mode="w:", format=tarfile.PAX_FORMAT) as tar:
+    with tarfile.open(fileobj=target, mode="w:", format=tarfile.PAX_FORMAT) as tar:
         tar.copybufsize = _CHUNK  # type: ignore[attr-defined]
         folders: set[str] = set()
         for wheel in wheels:
@@ -88,6 +110,7 @@ def write_layer(
                     tar,
                     folders,
                     python,
+                    mtime=mtime,
                     sizes=sizes,
                     hashes=_hashes(source),
                     removals=removals,
@@ -101,7 +124,6 @@ def write_layer(
             f"nothing to remove: {', '.join(path.name for path in wheels)} has no {stale[0]}",
             "correct `removals` in images.yaml",
         )
-    return sink.finish()
 
 
 class _Place(WheelDestination):
@@ -113,12 +135,13 @@ class _Place(WheelDestination):
         folders: set[str],
         python: str,
         *,
+        mtime: int,
         sizes: Mapping[str, int],
         hashes: Mapping[str, str],
-        removals: Sequence[Removal],
+        removals: Sequence[Cut],
         arches: Sequence[int],
     ) -> None:
-        self._tar, self._folders = tar, folders
+        self._tar, self._folders, self._mtime = tar, folders, mtime
         self._removals, self._arches = removals, arches
         self._sizes, self._hashes = sizes, hashes
         self._gone: set[str] = set()
@@ -209,7 +232,7 @@ class _Place(WheelDestination):
             raise zipfile.BadZipFile(f"it has a file outside of its folder: {shown(path)}")
         whole = f"{self._roots[scheme]}/{path}".lstrip("/")
         self._add_folder(whole.rpartition("/")[0])
-        member = _member(whole, 0o755 if executable else 0o644)
+        member = self._member(whole, 0o755 if executable else 0o644)
         member.size = size
         self._tar.addfile(member, stream)
 
@@ -219,15 +242,14 @@ class _Place(WheelDestination):
             return
         self._folders.add(path)
         self._add_folder(path.rpartition("/")[0])
-        folder = _member(path, 0o755)
+        folder = self._member(path, 0o755)
         folder.type = tarfile.DIRTYPE
         self._tar.addfile(folder)
 
-
-def _member(name: str, mode: int) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.mode, member.mtime = mode, EPOCH
-    return member
+    def _member(self, name: str, mode: int) -> tarfile.TarInfo:
+        member = tarfile.TarInfo(name)
+        member.mode, member.mtime = mode, self._mtime
+        return member
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO, cast
 
 from torch_images import jsondoc
 from torch_images.errors import BuildError
@@ -18,9 +19,9 @@ from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
 from torch_images.jobs import processors
-from torch_images.layers.install import write_layer
+from torch_images.layers.install import Cut, write_tar
 from torch_images.layers.plan import LayerPlan
-from torch_images.oci.layout import Layer
+from torch_images.oci.layout import EPOCH, Compressed, Layer
 
 _DOWNLOADS = 2  # wheels that are fetched while as many as there are processors are packed
 
@@ -86,6 +87,34 @@ def making(
 def no_progress() -> Iterator[Callable[[str, int, int], None]]:
     """A progress factory that shows nothing."""
     yield lambda _title, _done, _size: None
+
+
+def write_layer(
+    wheels: Sequence[Path],
+    target: IO[bytes],
+    *,
+    python: str,
+    removals: Iterable[Cut] = (),
+    arches: Sequence[int] = (),
+    threads: int = 1,
+) -> Layer:
+    """Write the layer that has these wheels installed, as `target`.
+
+    The words are those of `write_tar`, and so are its errors; `threads` is as in oci/layout.py.
+    The compressor's version is locked, so equal wheels give equal bytes.
+    """
+    # Whoever prunes is after size, and has less to pack.
+    sink = Compressed(target, threads, thorough=bool(arches))
+    # A sink is asked for `write` and `tell` alone.
+    write_tar(
+        wheels,
+        cast("IO[bytes]", sink),
+        python=python,
+        mtime=EPOCH,
+        removals=removals,
+        arches=arches,
+    )
+    return sink.finish()
 
 
 def _make(

@@ -12,9 +12,12 @@ import zipfile
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from zlib_ng import zlib_ng
-
 from torch_images.errors import shown
+
+try:
+    from zlib_ng import zlib_ng
+except ImportError:  # in a standalone build, see layers/install.py: slower, and as good
+    import zlib as zlib_ng  # type: ignore[no-redef]
 
 _CHUNK = 1 << 18
 # A local file header: 26 bytes that the central directory has too, then the lengths of name and

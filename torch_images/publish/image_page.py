@@ -5,7 +5,6 @@ What no build has shown yet is None, and the template says that it is not known.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,8 +47,7 @@ def describe(
         "names": [f"{namespace}/{spec.repository}:{tag}" for tag in _tags(config, spec, sheet)],
         "published": bool(names),
         "run": pick.command(names[0]) if names else "",
-        "build": shlex.join(["./inv", "build", *spec.arguments]),
-        "local": pick.command(f"{spec.repository}:{tag_rules.short(config, spec)}"),
+        **pick.build_commands(config, spec),
         "versions": _versions(spec, lock),
         "seen": dict(sheet.versions) if sheet else {},
         "arches": _arches(spec, sheet),

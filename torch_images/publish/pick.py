@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -190,6 +191,12 @@ def ordered(suggestions: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
 def command(image: str) -> str:
     """How to run an image."""
     return COMMAND.format(image=image)
+
+
+def build_commands(config: Config, spec: ImageSpec) -> dict[str, str]:
+    """How to build an image in a clone, and how to run what was built."""
+    local = f"{spec.repository}:{tag_rules.short(config, spec)}"
+    return {"build": shlex.join(["./inv", "build", *spec.arguments]), "local": command(local)}
 
 
 def serving(gpu: Gpu) -> str:

@@ -1,0 +1,4 @@
+ARG IMAGE=torch-cu130:sm120
+FROM $IMAGE
+ENV PIP_CONSTRAINT= UV_CONSTRAINT= PIP_BUILD_CONSTRAINT= UV_BUILD_CONSTRAINT=
+RUN pip install --no-cache-dir --no-deps torchvision==0.25.0

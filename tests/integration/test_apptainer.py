@@ -1,0 +1,226 @@
+"""Our image as a SIF file, built and started by a real Apptainer as a user without rights.
+
+Apptainer is Debian's, of sid: no release of Debian has it. It runs in a system of its own that
+mmdebstrap makes, so nothing is installed here. NVIDIA's libraries of that system are stand-ins,
+which `--nv` finds and binds as it does real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.decisions import NOTES, VERSIONS
+from tests.integration.drivers import compile_stubs
+from tests.integration.support import ROOT, Built, as_root
+from torch_images.host.engine import Engine
+from torch_images.host.workspace import scratch_room
+
+pytestmark = pytest.mark.slow  # it unpacks and compresses a whole image
+
+PLACES = ROOT / "docs" / "examples" / "places"
+COMPAT = "/opt/cuda-compat/13.0"
+HOSTS = "/.singularity.d/libs"
+SID = ["mmdebstrap", "--variant=essential", "--include=apptainer,mount,squashfuse,tzdata"]
+# A mirror may lag behind; who signed its lists is checked all the same.
+SID += ['--aptopt=Acquire::Check-Valid-Until "false"', "sid"]
+# The words after the folders run in the system of the first one, as user 1000, who has /dev/fuse.
+# Apptainer refuses a root that is not mounted, and one that only chroot has made.
+ENTER = """
+set -eu
+root=$1 work=$2
+shift 2
+mount --bind "$root" "$root"
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount -t tmpfs -o mode=755 dev "$root/dev"
+mkdir -m 1777 "$root/dev/shm"
+for device in null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 tty:5:0 fuse:10:229; do
+    number=${device#*:}
+    mknod -m 666 "$root/dev/${device%%:*}" c "${number%:*}" "${number#*:}"
+done
+ln -s /proc/self/fd "$root/dev/fd"
+mount --bind "$work" "$root/work"
+cd "$root"
+pivot_root . .
+umount -l .
+cd /work
+exec setpriv --reuid=1000 --regid=1000 --clear-groups -- "$@"
+"""
+LOOK = """
+import ctypes, os
+try:
+    ctypes.CDLL("libcuda.so.1")
+    maps = [line.split()[-1] for line in open("/proc/self/maps") if "libcuda" in line]
+except OSError:
+    maps = ["none"]
+print("LOOK", maps[0])
+"""
+
+
+@dataclass(frozen=True)
+class System:
+    """A Debian with Apptainer: its root, and the folder that it has at /work."""
+
+    root: Path
+    work: Path
+
+    def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """What a command of its user says, on both streams together."""
+        told = {"HOME": "/work/home", "TMPDIR": "/work/tmp", "PATH": "/work/bin:/usr/sbin:/usr/bin"}
+        command = ["unshare", "--mount", "--propagation=private", "sh", "-c", ENTER, "enter"]
+        command += [str(self.root), str(self.work)]
+        command += ["env", "-i", *(f"{n}={v}" for n, v in {**told, **environ}.items()), *words]
+        return subprocess.run(
+            as_root(*command),
+            env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def system() -> Iterator[System]:
+    """Debian's sid with Apptainer. Fails with what mmdebstrap says where it cannot be had."""
+    folder = Path(tempfile.mkdtemp(prefix="torch-images-test-", dir=scratch_room()))
+    folder.chmod(0o755)
+    made = System(folder / "root", folder / "work")
+    for name in ("home", "tmp", "bin"):
+        (made.work / name).mkdir(parents=True)
+        (made.work / name).chmod(0o777)
+    made.work.chmod(0o777)
+    try:
+        done = subprocess.run(
+            as_root(*SID, str(made.root)), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            pytest.fail(f"Apptainer cannot be had:\n{done.stderr[-2000:]}", pytrace=False)
+        lines = "echo tester:x:1000:1000::/work/home:/bin/sh >>etc/passwd; echo tester:x:1000: >>etc/group"
+        lines += "; echo 127.0.0.1 localhost >etc/hosts; touch etc/resolv.conf; mkdir -p work"
+        lines += "; ln -sf /usr/share/zoneinfo/Etc/UTC etc/localtime; chmod 1777 tmp"
+        subprocess.run(as_root("sh", "-ec", lines), cwd=made.root, check=True)
+        yield made
+    finally:
+        subprocess.run(as_root("rm", "-rf", str(folder)), check=True)
+
+
+@pytest.fixture(scope="module")
+def drivers(
+    system: System,
+    built: dict[str, Built],
+    engine: Engine,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """The host's libcuda and NVML in the system, and a newer libcuda for the image in /work/compat."""
+    folder = tmp_path_factory.mktemp("stubs")
+    compile_stubs(engine, built["cu130"].digest, folder, {"compat": NOTES["13.0"]})
+    ours = system.work / "compat"
+    ours.mkdir()
+    shutil.copy(folder / "compat.so", ours / f"libcuda.so.{VERSIONS['13.0']}")
+    (ours / "libcuda.so.1").symlink_to(f"libcuda.so.{VERSIONS['13.0']}")
+    libraries = system.root / "usr/lib/x86_64-linux-gnu"
+    for source, target in (("host.so", "libcuda.so.1"), ("libnvidia-ml.so.1",) * 2):
+        subprocess.run(as_root("cp", str(folder / source), str(libraries / target)), check=True)
+    subprocess.run(as_root("chroot", str(system.root), "/usr/sbin/ldconfig"), check=True)
+
+
+@pytest.fixture(scope="module")
+def sif(system: System, drivers: None, built: dict[str, Built]) -> str:
+    """The image of the project as a SIF file, by way of `docker save`."""
+    archive = system.work / "torch.tar"
+    subprocess.run(["docker", "save", built["cu130"].tags[0], "--output", archive], check=True)
+    archive.chmod(0o644)
+    fast = "--mksquashfs-args=-comp zstd -Xcompression-level 1"
+    done = system.run("apptainer", "build", fast, "torch.sif", "docker-archive:torch.tar")
+    archive.unlink()
+    assert done.returncode == 0, done.stdout[-3000:]
+    (system.work / "look.py").write_text(LOOK)
+    for name, text in (
+        ("srun", '#!/bin/sh\nexec "$@"\n'),
+        ("scontrol", "#!/bin/sh\necho localhost\n"),
+    ):
+        (system.work / "bin" / name).write_text(text)
+        (system.work / "bin" / name).chmod(0o755)
+    for name in ("train.py", "slurm-apptainer.sbatch"):
+        shutil.copy(PLACES / name, system.work)
+    return "torch.sif"
+
+
+LOOKS = ("/usr/bin/python3", "/work/look.py")
+
+
+def started(system: System, sif: str, driver: str, *words: str, how: str = "exec") -> list[str]:
+    """What a container says on a host with a data-centre GPU and this driver, in lines."""
+    binds = f"/work:/work,/work/compat:{COMPAT}"
+    command = ("apptainer", "--quiet", how, "--nv", "--bind", binds, sif, *words)
+    done = system.run(*command, STUB_DRIVER=driver, STUB_GPUS="2")
+    assert done.returncode == 0, done.stdout
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("driver", "says", "folder"),
+    [
+        ("570.86.15", f"CUDA 13.0 uses the compat library {VERSIONS['13.0']}: ", COMPAT),
+        ("580.95.05", "CUDA 13.0 uses the host's driver 580.95.05: it runs", HOSTS),
+    ],
+)
+def test_the_start_chooses(system: System, sif: str, driver: str, says: str, folder: str) -> None:
+    *said, found = started(system, sif, driver, "torch-entrypoint", *LOOKS)
+    assert [line for line in said if line.startswith(f"torch-images: {says}")], said
+    assert found.startswith(f"LOOK {folder}/libcuda.so.")
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        (("bash", "-c", shlex.join(LOOKS)), COMPAT),
+        (("bash", "-lc", shlex.join(LOOKS)), COMPAT),
+        (LOOKS, HOSTS),
+    ],
+    ids=["bash", "login", "program"],
+)
+def test_without_the_entrypoint_shells_choose(
+    system: System, sif: str, words: tuple[str, ...], folder: str
+) -> None:
+    found = started(system, sif, "570.86.15", *words)
+    assert found[-1].startswith(f"LOOK {folder}/libcuda.so.")
+
+
+def test_run_starts_the_entrypoint(system: System, sif: str) -> None:
+    *said, found = started(system, sif, "570.86.15", *LOOKS, how="run")
+    assert any("torch-images: CUDA 13.0 uses the compat library" in line for line in said)
+    assert any("Tini is not running as PID 1" in line for line in said)  # docs/places.md says so
+    assert found.startswith(f"LOOK {COMPAT}/libcuda.so.")
+
+
+def test_without_nv_the_start_asks_for_it(system: System, sif: str) -> None:
+    done = system.run("apptainer", "exec", sif, "torch-entrypoint", "true")
+    assert done.returncode == 0, done.stdout
+    assert "cannot work: this container has no GPU; start it with --nv\n" in done.stdout
+
+
+def test_doctor_names_what_apptainer_has_bound(system: System, sif: str) -> None:
+    lines = started(system, sif, "580.95.05", "cuda-doctor", "--json")
+    found = json.loads("\n".join(lines[lines.index("{") :]))
+    assert found["works"]
+    assert found["host"]["library"] == f"{HOSTS}/libcuda.so.1"
+    assert found["host"]["apptainer"]
+
+
+def test_the_job_of_slurm(system: System, sif: str) -> None:
+    slurm = {"SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": "1", "SLURM_JOB_ID": "7"}
+    done = system.run("bash", "slurm-apptainer.sbatch", **slurm)
+    assert done.returncode == 0, done.stdout
+    assert "processes on cpu, loss 0." in done.stdout

@@ -1,0 +1,307 @@
+"""An image from a folder alone, by plain `docker buildx build`; and one without any network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.decisions import NOTES
+from tests.integration.drivers import repository
+from tests.integration.standins import WHEEL_LOCK, commit, served, small_project
+from tests.integration.standins import replace as change
+from tests.integration.support import ROOT, TESTS, Built, as_root, invoke, open_folder
+from tests.packages import elf
+from tests.releases import T130
+from tests.servers import closed_port
+from tests.wheels import index, make_wheel
+from torch_images.config.parse import load_config
+from torch_images.host.engine import Engine
+from torch_images.host.network import Network
+from torch_images.host.workspace import Workspace
+from torch_images.locks.facts import with_facts
+from torch_images.locks.wheels import format_wheels, read_wheels
+
+RUNTIME, DEVEL = (f"cu130-sm120-torch{T130}-bookworm-{v}" for v in ("runtime", "devel"))
+PROBE = {
+    "torch_images_probe-1.0.data/scripts/probe": b"#!python\nprint(1)\n",
+    "torch_images_probe-1.0.data/data/share/probe.txt": b"text",
+    "torch_images_probe-1.0.dist-info/entry_points.txt": b"[console_scripts]\np = probe:main\n",
+    "probe/__init__.py": b"def main(): print(2)\n",
+    "probe/tests/__init__.py": b"",
+}
+REMOVALS = """
+removals:
+  always:
+    - of: [torch-images-probe]
+      files: [probe/tests/*]
+      reason: its tests
+"""
+# What the engine puts into every container, whatever its image is; and where it sets the time then.
+ENGINES = frozenset({".dockerenv", "etc/hostname", "etc/hosts", "etc/resolv.conf", "etc/mtab"})
+TIMED = frozenset({"dev", "dev/console", "dev/pts", "dev/shm", "etc"})
+# Of the configuration: all but labels, which lack those by which `gc` knows images of ours.
+CONFIG = ("Cmd", "Entrypoint", "Env", "ExposedPorts", "User", "Volumes", "WorkingDir")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of an image: all that a container sees of it."""
+
+    kind: bytes
+    mode: int
+    owner: tuple[int, int]
+    time: float
+    link: str
+    attributes: tuple[tuple[str, str], ...]
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Small:
+    """A project whose images are quick to build, and what its builds need.
+
+    `variant` adds a package, a wheel and NVIDIA's compat library to its plain image. `digests` are
+    those of an ordinary build, by identifier.
+    """
+
+    folder: Path
+    env: dict[str, str]
+    digests: dict[str, str]
+
+
+def tree(image: str) -> dict[str, Entry]:
+    """Every file of an image by its path, as a container has it."""
+    made = subprocess.run(["docker", "create", image], capture_output=True, text=True, check=True)
+    name = made.stdout.strip()
+    found = {}
+    try:
+        with subprocess.Popen(["docker", "export", name], stdout=subprocess.PIPE) as process:
+            with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+                for member in archive:
+                    stream = archive.extractfile(member) if member.isreg() else None
+                    found[member.name] = Entry(
+                        kind=member.type,
+                        mode=member.mode,
+                        owner=(member.uid, member.gid),
+                        time=0 if member.name in TIMED else member.mtime,
+                        link=member.linkname,
+                        attributes=tuple(
+                            item for item in member.pax_headers.items() if "xattr" in item[0]
+                        ),
+                        sha256=hashlib.sha256(stream.read()).hexdigest() if stream else "",
+                    )
+            assert process.stdout
+            process.stdout.read()
+        assert process.returncode == 0
+    finally:
+        subprocess.run(["docker", "rm", name], capture_output=True, check=True)
+    return {path: entry for path, entry in found.items() if path not in ENGINES}
+
+
+def differences(one: str, two: str) -> list[str]:
+    """What differs between two images: a line for each aspect of each path."""
+    first, second = tree(one), tree(two)
+    assert len(first) > 1000
+    lines = [f"{path}: only in one" for path in sorted(first.keys() ^ second.keys())]
+    for path in sorted(first.keys() & second.keys()):
+        pair = (asdict(first[path]), asdict(second[path]))
+        lines += [f"{path}: {n} {v}, {pair[1][n]}" for n, v in pair[0].items() if v != pair[1][n]]
+    sys.stdout.write("\n".join(lines))  # pytest cuts a list short
+    return lines
+
+
+def plain_build(folder: Path, name: str, scratch: Path, network: Network) -> None:
+    """What a user types who has the folder, and Docker, and nothing else."""
+    command = ["docker", "buildx", "build", "--progress=plain", f"--tag={name}"]
+    if network.index:
+        (scratch / "index").write_text(network.index)
+        command.append(f"--secret=id=index,src={scratch / 'index'}")
+    if network.ca_bundle:
+        command.append(f"--secret=id=ca,src={network.ca_bundle}")
+    if network.on_loopback:
+        command.append("--network=host")
+        said = subprocess.run(
+            ["docker", "buildx", "build", "--help"], capture_output=True, text=True, check=True
+        )
+        command += ["--allow=network.host"] if "--allow" in said.stdout else []
+    command += [f"--build-arg={key}={value}" for key, value in network.proxies]
+    done = subprocess.run(
+        [*command, str(folder)], capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def small(locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
+    scratch = tmp_path_factory.mktemp("small")
+    folder = scratch / "project"
+    pages = small_project(folder, locks, scratch / "wheels")
+    (scratch / "more").mkdir()
+    probe = make_wheel(scratch / "more", "torch-images-probe", "1.0", PROBE)
+    pages |= index([probe, make_wheel(scratch / "more", "torch-images-more", "1.0")])
+    lock = read_wheels(folder / WHEEL_LOCK)
+    wheels = tuple(w for w in lock.wheels if w.name != "torch-images-probe")
+    (folder / WHEEL_LOCK).write_text(
+        format_wheels(replace(lock, wheels=tuple(sorted((*wheels, probe.locked)))))
+    )
+    text = (folder / "images.yaml").read_text()
+    (folder / "images.yaml").write_text(
+        text.replace("\n# What `invoke runpod`", f"{REMOVALS}\n# What `invoke runpod`", 1)
+    )
+    devel = text.partition("  devel:\n")[2].partition("  pod:\n")[0]
+    ours = "    description: x\n    packages: [jq]\n    wheels: [torch-images-more]\n"
+    change(folder, "images.yaml", devel, ours)
+    compat = with_facts(load_config(folder / "images.yaml"), folder / "locks").compat
+    with served(pages) as url, repository(elf(NOTES["13.0"])) as (nvidia, key):
+        change(folder, "images.yaml", compat.repository, nvidia)
+        change(folder, "images.yaml", compat.key, key)
+        change(folder, "images.yaml", 'mode: "off"', "mode: required")
+        env = {"UV_DEFAULT_INDEX": url, "TORCH_IMAGES_CACHE": str(scratch / "cache")}
+        names = ("base-bookworm", "base-bookworm-devel", "compat-cu130")
+        wheel_lock = Path(WHEEL_LOCK).stem
+        done = invoke(
+            "lock", "--select", ",".join((*names, f"{wheel_lock}-devel")), cwd=folder, env=env
+        )
+        assert done.returncode == 0, done.stderr
+        commit(folder)
+        words = ("--select", f"{RUNTIME},{DEVEL}", "--unverified", "--locked", "--json")
+        done = invoke("build", *words, "--progress", "plain", cwd=folder, env=env)
+        assert done.returncode == 0, done.stderr[-3000:]
+        digests = {each["id"]: each["digest"] for each in json.loads(done.stdout)}
+        yield Small(folder, env, digests)
+    for name in digests:
+        engine.untag(f"torch-images-candidate:{name}")
+
+
+@pytest.fixture(scope="module")
+def inputs(small: Small) -> Iterator[Path]:
+    """A folder with all inputs of both images."""
+    with open_folder() as folder:
+        inputs = folder / "inputs"
+        for image in (RUNTIME, DEVEL):
+            words = ("lock", "--fetch", str(inputs), "--image", image)
+            done = invoke(*words, cwd=small.folder, env=small.env)
+            assert done.returncode == 0, done.stderr
+        yield inputs
+
+
+def test_a_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_path: Path) -> None:
+    """Paths, kinds, modes, owners, times, links, attributes and content; nothing is left out."""
+    folder = tmp_path / "out"
+    words = ("render", DEVEL, "--standalone", "--output", str(folder))
+    done = invoke(*words, cwd=small.folder, env=small.env)
+    assert done.returncode == 0, done.stderr
+    name = f"{TESTS}:standalone"
+    plain_build(folder, name, tmp_path, Network(index=small.env["UV_DEFAULT_INDEX"]))
+    try:
+        ours = small.digests[DEVEL]
+        assert differences(ours, name) == []
+        there = tree(name)
+        site = "opt/venv/lib/python3.11/site-packages"
+        assert f"{site}/torch_images_more.py" in there
+        assert f"{site}/probe/__pycache__/__init__.cpython-311.pyc" in there
+        assert f"{site}/probe/tests/__init__.py" not in there
+        assert {"usr/bin/jq", "opt/cuda-compat/13.0/libcuda.so.1"} <= there.keys()
+        configs = [dict(engine.inspect(image).config) for image in (ours, name)]
+        for config in configs:  # BuildKit writes "/" for a base from scratch: the same folder
+            config["WorkingDir"] = config["WorkingDir"] or "/"
+        first, second = ({k: config.get(k) for k in CONFIG} for config in configs)
+        assert first == second
+    finally:
+        engine.untag(name)
+
+
+def test_a_wheel_that_is_not_the_locked_one_ends_it(small: Small, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    words = ("render", RUNTIME, "--standalone", "--output", str(folder))
+    assert invoke(*words, cwd=small.folder, env=small.env).returncode == 0
+    file = folder / "layers" / "01" / "requirements.txt"
+    line = file.read_text()
+    file.write_text(line.replace(line.strip()[-64:], "0" * 64))
+    with pytest.raises(AssertionError, match="DO NOT MATCH THE HASHES"):
+        plain_build(folder, "x", tmp_path, Network(index=small.env["UV_DEFAULT_INDEX"]))
+
+
+def offline(
+    small: Small, image: str, inputs: Path, *command: str, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """A build from nothing but a folder of inputs, `command` before it."""
+    words = ["build", "--select", image, "--offline", str(inputs), "--compat", "required"]
+    words += ["--no-cache", "--unverified", "--json", "--progress", "plain"]
+    closed = f"http://127.0.0.1:{closed_port()}"
+    nowhere = ["UV_DEFAULT_INDEX", "TORCH_IMAGES_MIRROR", "TORCH_IMAGES_COMPAT_MIRROR"]
+    nowhere += ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
+    told = [f"{name}={closed}" for name in nowhere] + [f"{k}={v}" for k, v in env.items()]
+    told += ["NO_COLOR=1", f"TORCH_IMAGES_LOCKS={small.folder / 'locks'}"]
+    return subprocess.run(
+        [*command, "env", *told, sys.executable, "-m", "invoke", *words],
+        cwd=small.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_build_that_may_ask_nobody(small: Small, inputs: Path) -> None:
+    """Index, mirrors and proxies are all closed ports; the variant's own wheel is in the folder."""
+    done = offline(small, DEVEL, inputs)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)[0]["digest"] == small.digests[DEVEL]
+
+
+# Bring up loopback, which a new network has switched off, and go on as the rest of the words.
+_LOOPBACK = """
+import fcntl, os, socket, struct, sys
+with socket.socket() as any:
+    fcntl.ioctl(any, 0x8914, struct.pack("16sh", b"lo", 1))
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_build_without_a_network(small: Small, inputs: Path) -> None:
+    """The process has a network of its own with nothing in it; the engine is behind a socket."""
+    alone = as_root("unshare", "--net", sys.executable, "-c", _LOOPBACK)
+    done = offline(small, RUNTIME, inputs, *alone)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)[0]["digest"] == small.digests[RUNTIME]
+
+
+def test_a_missing_input_is_named_before_the_build(
+    small: Small, inputs: Path, tmp_path: Path
+) -> None:
+    less = tmp_path / "less"
+    shutil.copytree(inputs, less)
+    [wheel] = (less / "wheels").glob("torch_images_more-*")
+    wheel.write_bytes(b"another")
+    done = offline(small, DEVEL, less)
+    assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
+    way = f"run `invoke lock --fetch {less} --image {DEVEL}` with a network"
+    assert done.stderr == f"error: {less} lacks {wheel.name}; {way}\n"
+    again = invoke("lock", "--fetch", str(less), "--image", DEVEL, cwd=small.folder, env=small.env)
+    assert again.returncode == 0, again.stderr
+    assert "fetched torch_images_more" in again.stderr
+    assert again.stderr.count("fetched ") == 1
+
+
+@pytest.mark.slow
+def test_the_torch_image_has_the_same_files(
+    built: dict[str, Built], engine: Engine, workspace: Workspace, tmp_path: Path
+) -> None:
+    image, name = built["cu130"], f"{TESTS}:standalone-torch"
+    folder = tmp_path / "out"
+    done = invoke("render", image.id, "--standalone", "--output", str(folder), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    plain_build(folder, name, tmp_path, workspace.network)
+    try:
+        assert differences(image.digest, name) == []
+    finally:
+        engine.untag(name)

@@ -1,0 +1,137 @@
+"""The examples that users copy: shown as they are, with images that exist, valid by their schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from torch_images.config.matrix import matrix
+from torch_images.config.types import Config
+from torch_images.publish.tag_rules import floating
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "docs" / "examples"
+PAGES = {"derive": ROOT / "docs" / "derive.md", "places": ROOT / "docs" / "places.md"}
+FILES = sorted(path for path in EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".pyc")
+SCRIPTS = [path for path in FILES if path.suffix == ".sbatch"]
+SCHEMAS = json.loads((ROOT / "tests/fixtures/kubernetes.json").read_text())["$defs"]
+KINDS = {
+    ("v1", "Pod"): "io.k8s.api.core.v1.Pod",
+    ("batch/v1", "Job"): "io.k8s.api.batch.v1.Job",
+    ("jobset.x-k8s.io/v1alpha2", "JobSet"): "jobset.v1alpha2.JobSet",
+}
+KUBERNETES = sorted(EXAMPLES.glob("places/kubernetes-*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_page_shows_the_file_itself(path: Path) -> None:
+    page = PAGES[path.parent.name].read_text()
+    name = path.relative_to(EXAMPLES.parent).as_posix()
+    shown = re.search(
+        rf"^\[{path.name}\]\({re.escape(name)}\).*\n\n```\w*\n((?:.*\n)*?)```$", page, re.MULTILINE
+    )
+    assert shown, f"{name} is not shown after a line that begins with a link to it"
+    assert shown[1] == path.read_text()
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=lambda path: path.name)
+def test_a_page_names_images_that_can_be_built(page: Path, config: Config) -> None:
+    """Under any registry, and as Enroot writes it."""
+    known = {
+        f"{spec.repository}:{tag}" for spec in matrix(config) for tag in floating(config, spec)
+    }
+    named = set(re.findall(r"\btorch-cu\d+:[\w.+-]+\b", page.read_text()))
+    assert named
+    assert named <= known
+
+
+def problems(text: str) -> list[str]:
+    """What Kubernetes' and JobSet's schemas say against the objects in a file."""
+    found = []
+    for document in yaml.safe_load_all(text):
+        name = KINDS[document["apiVersion"], document["kind"]]
+        schema = {"$ref": f"#/$defs/{name}", "$defs": SCHEMAS}
+        found += [
+            error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(document)
+        ]
+    return found
+
+
+@pytest.mark.parametrize("path", KUBERNETES, ids=lambda path: path.name)
+def test_kubernetes_knows_every_field(path: Path) -> None:
+    text = path.read_text()
+    assert problems(text) == []
+    assert problems(text.replace("restartPolicy:", "restartpolicy:"))
+    assert problems(text.replace("args:", "arguments:"))
+    assert problems(text.replace("limits:", "limit:"))
+
+
+def pods(document: Any) -> list[dict[str, Any]]:
+    """The specifications of pods in an object."""
+    if document["kind"] == "JobSet":
+        return [
+            pod
+            for job in document["spec"]["replicatedJobs"]
+            for pod in pods({**job["template"], "kind": "Job"})
+        ]
+    return [document["spec"] if document["kind"] == "Pod" else document["spec"]["template"]["spec"]]
+
+
+@pytest.mark.parametrize("path", KUBERNETES, ids=lambda path: path.name)
+def test_pods_have_gpus_keep_the_entrypoint_and_mount_what_they_have(path: Path) -> None:
+    [pod] = pods(yaml.safe_load(path.read_text()))
+    [container] = pod["containers"]
+    assert "command" not in container
+    assert container["resources"]["limits"]["nvidia.com/gpu"] >= 1
+    assert pod["restartPolicy"] == "Never"
+    mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
+    assert mounted == {volume["name"] for volume in pod.get("volumes", [])}
+    if "torchrun" in container["args"]:
+        [shared] = [v for v in pod["volumes"] if v["name"] == "shm"]
+        assert shared["emptyDir"]["medium"] == "Memory"
+
+
+def test_the_nodes_of_a_jobset_meet_at_the_first_one() -> None:
+    """JobSet names it SET-JOB-INDEX-POD, in a subdomain that is named as the set."""
+    found = yaml.safe_load((EXAMPLES / "places/kubernetes-jobset.yaml").read_text())
+    [job] = found["spec"]["replicatedJobs"]
+    [pod] = pods(found)
+    arguments = pod["containers"][0]["args"]
+    first = f"{found['metadata']['name']}-{job['name']}-0-0.{found['metadata']['name']}"
+    assert f"--rdzv-endpoint={first}:29500" in arguments
+    assert f"--nnodes={job['template']['spec']['parallelism']}" in arguments
+    assert job["template"]["spec"]["completions"] == job["template"]["spec"]["parallelism"]
+    assert found["spec"]["network"]["enableDNSHostnames"]
+
+
+def test_compose_is_valid_by_its_specification() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    path = str(EXAMPLES / "places/compose.yaml")
+    done = subprocess.run([*command, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_job_scripts_pass_shellcheck(path: Path) -> None:
+    command = [str(Path(sys.executable).parent / "shellcheck"), "--shell=bash", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "torch-entrypoint torchrun" in path.read_text()
+
+
+def test_every_kind_of_example_says_how_it_was_checked() -> None:
+    """In a table, whose rows are the headings of the page."""
+    page = PAGES["places"].read_text()
+    rows = dict(re.findall(r"^\| \[(.+?)\]\(#[\w-]+\) \| (.+?) \|", page, re.MULTILINE))
+    headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
+    assert list(rows) == [heading for heading in headings if heading != "What starts the image"]
+    for said in rows.values():
+        assert re.match(r"(executed|checked by|not run)\b", said)

@@ -1,0 +1,409 @@
+"""A standalone folder: whole in itself, of the same steps, and with the same files of wheels."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import io
+import json
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import installer
+import packaging
+import pytest
+import zstandard
+
+from tests.libraries import library
+from tests.releases import T130
+from tests.servers import web_server
+from tests.unit.fakes import FakeRunner
+from tests.unit.test_layers import FILES
+from tests.unit.test_tasks import invoke
+from tests.wheels import StandIn, index, make_wheel
+from torch_images.build import standalone
+from torch_images.build.bake import BuildOptions, Parts
+from torch_images.build.nvidia_require import require_cuda
+from torch_images.build.plan import ImagePlan, LockedImage, lock_image, plan_image
+from torch_images.build.render import Context
+from torch_images.build.standalone import check_standalone, render_standalone, write_standalone
+from torch_images.config.matrix import ImageSpec, choose
+from torch_images.config.types import Config, Removal
+from torch_images.errors import UsageError
+from torch_images.fetch.bootstrap import ReadyBase
+from torch_images.fetch.compat import ReadyCompat
+from torch_images.host.network import Network
+from torch_images.host.workspace import Workspace
+from torch_images.layers.make import write_layer
+from torch_images.layers.plan import layer_plans, plan_layers
+from torch_images.oci.layout import EPOCH, write_layout
+
+IMAGE = f"cu130-sm120-torch{T130}-bookworm-runtime"
+IMAGES: tuple[dict[str, str], ...] = (
+    {},
+    {"variant": "devel", "cuda": "12.8"},
+    {"variant": "pod"},
+    {"base": "trixie", "variant": "devel"},
+)
+TOOLS = ("tools", "sbom", "wheel-tools")
+
+
+def plan_of(config: Config, root: Path, spec: ImageSpec) -> ImagePlan:
+    return plan_image(config, lock_image(config, spec, root / "locks"), root)
+
+
+def parts_of(plan: ImagePlan) -> Parts:
+    """All that a build of an image would be given, at places that do not exist."""
+    nowhere = Path("/nowhere")
+    lock = plan.lock
+    contexts = {"base": "oci-layout:///b@sha256:0"}
+    added = ReadyBase(lock=lock.base, contexts={"debs": "/nowhere"}, digest="sha256:0")
+    return Parts(
+        base=ReadyBase(lock=lock.base, contexts=contexts, digest="sha256:0"),
+        compat=ReadyCompat(folder=nowhere, note='{"driver":[535],"device":[2]}'),
+        added=added if lock.extra_debs else None,
+        toolkit=nowhere if lock.toolkit else None,
+    )
+
+
+def rendered(config: Config, root: Path, spec: ImageSpec) -> Context:
+    plan = plan_of(config, root, spec)
+    parts = parts_of(plan)
+    return render_standalone(config, plan, parts, root, [*parts.contexts(), *TOOLS])
+
+
+def text(context: Context, path: str) -> str:
+    return next(file.data.decode() for file in context.files if file.path == path)
+
+
+def instructions(dockerfile: str) -> list[str]:
+    """A Dockerfile as BuildKit sees it: comments gone, continued lines joined."""
+    kept = [line for line in dockerfile.splitlines() if line and not line.startswith("#")]
+    return re.sub(r"\\\n\s*", "", "\n".join(kept)).splitlines()
+
+
+@pytest.mark.parametrize("axes", IMAGES)
+def test_all_that_it_names_is_in_the_folder(
+    config: Config, root: Path, axes: dict[str, str]
+) -> None:
+    """No context, no argument and no other image has to be given to the build."""
+    context = rendered(config, root, choose(config, **axes))
+    steps = instructions(context.dockerfile)
+    stages = [step.split()[-1] for step in steps if step.startswith("FROM ")]
+    froms = {step.split()[1] for step in steps if step.startswith("FROM ")}
+    mounted = set(re.findall(r"\bfrom=([\w-]+)", "\n".join(steps)))
+    assert froms | mounted <= {*stages, "scratch"}
+    assert mounted == {s.split()[-1] for s in steps if s.startswith("FROM scratch")} - {"base"}
+    folders = {str(parent) for file in context.files for parent in Path(file.path).parents}
+    files = {file.path for file in context.files}
+    sources = re.findall(r"type=bind,source=([^,]+)", "\n".join(steps))
+    assert {*sources} <= folders | files
+    copied = [step.split()[1] for step in steps if step.startswith("COPY ")]
+    assert copied == [f"supplies/{s}/" for s in stages[: len(copied)]]
+    assert [step.split()[1] for step in steps if step.startswith("ADD ")] == ["base.tar.gz"]
+    first = steps.index(next(step for step in steps if step.startswith("FROM ")))
+    given = {step.split()[1].partition("=")[0] for step in steps[:first]}
+    asked = {step.split()[1] for step in steps[first:] if step.startswith("ARG ")}
+    assert asked <= given
+
+
+@pytest.mark.parametrize("axes", IMAGES)
+def test_the_steps_after_the_wheels_are_the_ordinary_ones(
+    config: Config, root: Path, axes: dict[str, str]
+) -> None:
+    spec = choose(config, **axes)
+    ours = instructions(plan_of(config, root, spec).context.dockerfile)
+    theirs = instructions(rendered(config, root, spec).dockerfile)
+    start = theirs.index("FROM parent AS environment")
+    assert theirs[start : start + len(ours)] == ours
+    assert all(step.startswith("LABEL ") for step in theirs[start + len(ours) :])
+
+
+@pytest.mark.parametrize("axes", IMAGES)
+def test_each_wheel_is_fetched_once_by_its_hash(
+    config: Config, root: Path, axes: dict[str, str]
+) -> None:
+    spec = choose(config, **axes)
+    context = rendered(config, root, spec)
+    plan = plan_of(config, root, spec)
+    plans = [p for group in layer_plans(config, spec, plan.lock).values() for p in group]
+    mounts = re.findall(r"source=(layers/\d+),target=/run/layer", context.dockerfile)
+    assert len(mounts) == len(plans)
+    lines: list[str] = []
+    for folder, made in zip(mounts, plans, strict=True):
+        facts = json.loads(text(context, f"{folder}/layer.json"))
+        assert facts["wheels"] == [wheel.filename for wheel in made.wheels]
+        wanted = [[[*r.files], [*r.code], [*r.symbols]] for r in made.removals]
+        assert facts["removals"] == wanted
+        assert (facts["python"], facts["mtime"]) == (spec.base.python, EPOCH)
+        lines += text(context, f"{folder}/requirements.txt").splitlines()
+    assert sorted(lines) == sorted(wheel.line for wheel in plan.lock.wheels.wheels)
+
+
+def test_a_pruned_image_loses_the_same_code(config: Config, root: Path) -> None:
+    spec = dataclasses.replace(choose(config, arch="9.0"), prune=True)
+    context = rendered(config, root, spec)
+    facts = [json.loads(file.data) for file in context.files if file.path.endswith("layer.json")]
+    [torch] = [each for each in facts if each["title"].startswith("torch ")]
+    assert torch["arches"] == [90]
+    assert ["torch/lib/*.so"] in [code for _, code, _ in torch["removals"]]
+
+
+def test_what_it_says_of_itself(config: Config, root: Path) -> None:
+    """The labels of a build, without those by which `gc` knows what it may remove."""
+    context = rendered(config, root, choose(config, arch="12.0"))
+    plan = plan_of(config, root, choose(config, arch="12.0"))
+    labels = [s for s in instructions(context.dockerfile) if s.startswith("LABEL ")]
+    assert f'LABEL io.github.torch-images.inputs="sha256:{plan.identity}"' in labels
+    assert f'LABEL io.github.torch-images.torch="{T130}"' in labels
+    names = {label.split()[1].partition("=")[0] for label in labels}
+    assert not names & {"io.github.torch-images.id", "io.github.torch-images.lock"}
+    hosts = require_cuda(plan.spec.cuda, '{"driver":[535],"device":[2]}')
+    assert f'ARG NVIDIA_REQUIRE_CUDA="{hosts}"' in context.dockerfile.splitlines()
+    # The folder of a build would be taken for one of ours by its first line.
+    assert context.dockerfile.startswith(f"# torch-images {plan.spec.id}, standalone\n")
+
+
+@pytest.mark.parametrize(
+    ("axes", "error"),
+    [
+        ({"source": "fork"}, "source fork is compiled, which no standalone folder can do; take"),
+        ({"base": "ubuntu24.04"}, "base ubuntu24.04 is an image of a registry"),
+    ],
+)
+def test_what_cannot_be_one(config: Config, root: Path, axes: dict[str, str], error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        check_standalone(lock_image(config, choose(config, **axes), root / "locks"))
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((IMAGE, "--standalone"), "--standalone writes a folder; name it with --output FOLDER"),
+        ((IMAGE, "--compat", "off"), "--compat is for a standalone folder; add --standalone"),
+        (
+            (IMAGE, "--standalone", "--output", "x", "--compat", "of"),
+            "unknown compat mode 'of'; did you mean 'off'",
+        ),
+        (
+            ("cu130-sm120-fork-bookworm-runtime", "--standalone", "--output", "x"),
+            "source fork is compiled, which no standalone folder can do",
+        ),
+    ],
+)
+def test_what_a_user_is_told(root: Path, words: tuple[str, ...], error: str) -> None:
+    done = invoke(root, "render", *words)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith(f"error: {error}")
+
+
+# --- the folder on disk ---
+
+
+class Ready:
+    """What stands for the preparation of inputs: a base of one file, and a folder of packages."""
+
+    made: Path
+
+    def __init__(self, *_: object) -> None: ...
+
+    def first(self, images: list[LockedImage]) -> None: ...
+
+    def parts(self, image: LockedImage) -> tuple[LockedImage, Parts]:
+        layer, layout = self.made / "layer.tar", self.made / "layout"
+        with tarfile.open(layer, "w") as tar:
+            member = tarfile.TarInfo("etc/passwd")
+            member.size, member.mode, member.uid = 4, 0o640, 7
+            tar.addfile(member, io.BytesIO(b"root"))
+        digest = write_layout(layout, layer, history="x")
+        base = ReadyBase(
+            lock=image.lock.base,
+            contexts={"base": f"oci-layout://{layout}@{digest}"},
+            digest=digest,
+        )
+        lock = dataclasses.replace(image.lock, compat=None)
+        return dataclasses.replace(image, lock=lock), Parts(base=base, compat=None)
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Ready.made = tmp_path / "made"
+    Ready.made.mkdir()
+
+    def tools(name: str, *_: object) -> Path:
+        folder = tmp_path / name
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "tool").write_text(name)
+        (folder / "bin" / "tool").chmod(0o755)
+        return folder
+
+    monkeypatch.setattr(standalone, "Preparer", Ready)
+    monkeypatch.setattr(standalone, "install_tools", tools)
+
+
+def write(config: Config, root: Path, folder: Path) -> ImagePlan:
+    image = lock_image(config, choose(config, arch="12.0"), root / "locks")
+    workspace = Workspace(root=root, cache=folder, network=Network(), locks=root / "locks")
+    return write_standalone(config, image, workspace, BuildOptions(), folder, run=FakeRunner())
+
+
+@pytest.mark.usefixtures("prepared")
+def test_the_folder_is_whole(config: Config, root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    plan = write(config, root, folder)
+    assert plan.lock.compat is None  # what could not be had is not in the locks of the folder
+    assert not [*(folder / "lock").glob("compat*")]
+    assert {path.name for path in (folder / "supplies").iterdir()} == {*TOOLS}
+    tool = folder / "supplies" / "wheel-tools" / "bin" / "tool"
+    assert tool.read_text() == "tools-standalone"
+    assert stat.S_IMODE(tool.stat().st_mode) == 0o755
+    with tarfile.open(folder / "base.tar.gz", "r:gz") as base:
+        [member] = base.getmembers()
+        assert (member.name, member.mode, member.uid) == ("etc/passwd", 0o640, 7)
+    before = gzip.decompress((folder / "base.tar.gz").read_bytes())
+    shutil.rmtree(Ready.made / "layout")
+    for name in ("build", "sbom", "standalone"):
+        shutil.rmtree(tmp_path / f"tools-{name}")
+    write(config, root, folder)  # its own folder may be replaced
+    assert gzip.decompress((folder / "base.tar.gz").read_bytes()) == before
+
+
+@pytest.mark.usefixtures("prepared")
+def test_a_folder_of_somebody_else_stays(config: Config, root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "notes").write_text("mine")
+    with pytest.raises(UsageError, match="has notes, which was not written by this"):
+        write(config, root, folder)
+    assert [path.name for path in folder.iterdir()] == ["notes"]
+    assert not [*Ready.made.iterdir()]  # said before anything is fetched
+
+
+# --- the program that installs a layer ---
+
+_DRIVER = """
+import importlib.machinery, importlib.util, pathlib, sys
+sys.dont_write_bytecode = True
+sys.path[:0] = sys.argv[1:3]
+loader = importlib.machinery.SourceFileLoader("install_layer", sys.argv[1] + "/install-layer")
+module = importlib.util.module_from_spec(importlib.util.spec_from_loader("install_layer", loader))
+loader.exec_module(module)
+assert "zlib_ng" not in sys.modules and "yaml" not in sys.modules
+module.ROOT, module.SCRATCH = pathlib.Path(sys.argv[3]), pathlib.Path(sys.argv[4])
+module.unpack(pathlib.Path(sys.argv[5]))
+"""
+
+
+@pytest.fixture
+def program(config: Config, root: Path, tmp_path: Path) -> Path:
+    """The folder with the program, as a build mounts it, and `tools` beside it."""
+    context = rendered(config, root, choose(config, arch="12.0"))
+    for file in context.files:
+        if file.path.startswith("standalone/"):
+            path = tmp_path / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.data)
+    for module in (installer, packaging):
+        shutil.copytree(Path(str(module.__file__)).parent, tmp_path / "tools" / module.__name__)
+    return tmp_path / "standalone"
+
+
+def unpack(program: Path, wheels: Path, facts: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """Run it with the standard library, installer and packaging alone, into the folder `tree`."""
+    tree = program.parent / "tree"
+    tree.mkdir(exist_ok=True)
+    layer = program.parent / "layer.json"
+    layer.write_text(json.dumps(facts))
+    words = [program, program.parent / "tools", tree, wheels, layer]
+    command = [sys.executable, "-I", "-S", "-c", _DRIVER, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def tree_of(folder: Path) -> Iterator[tuple[str, int, float, bytes]]:
+    for path in sorted(folder.rglob("*")):
+        info = path.lstat()
+        data = path.read_bytes() if path.is_file() else b""
+        yield str(path.relative_to(folder)), stat.S_IMODE(info.st_mode), info.st_mtime, data
+
+
+def test_it_unpacks_what_a_layer_of_ours_has(program: Path, tmp_path: Path) -> None:
+    """Files, modes, times and RECORDs, with removals of files and of machine code."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    code = library([[(90, False, False, 9000), (120, False, False, 9000)]])
+    made = make_wheel(wheels, "tool", "1.0", {**FILES, "tool/lib/libx.so": code})
+    removals = (
+        Removal(wheels=("tool",), reason="", files=("tool/tests/*",)),
+        Removal(wheels=("tool",), reason="", code=("tool/lib/*.so",)),
+    )
+    [plan] = plan_layers("tool", [made.locked], "3.11", removals, [90])
+    done = unpack(program, wheels, json.loads(json.dumps(standalone._recipe(plan))))
+    assert done.returncode == 0, done.stderr
+    blob = io.BytesIO()
+    path = wheels / made.locked.filename
+    write_layer([path], blob, python="3.11", removals=removals, arches=[90])
+    plain = zstandard.ZstdDecompressor().decompressobj().decompress(blob.getvalue())
+    with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
+        expected = sorted(
+            (
+                m.name,
+                m.mode,
+                float(m.mtime),
+                (tar.extractfile(m) or io.BytesIO()).read() if m.isreg() else b"",
+            )
+            for m in tar
+        )
+    found = [*tree_of(tmp_path / "tree")]
+    assert sorted(found) == expected
+    names = {name for name, *_ in found}
+    site = "opt/venv/lib/python3.11/site-packages"
+    assert f"{site}/tool/__init__.py" in names
+    assert f"{site}/tool/tests/test_it.py" not in names
+    [pruned] = [data for name, _, _, data in found if name.endswith("libx.so")]
+    assert pruned != code
+
+
+def test_a_removal_that_finds_nothing_ends_it(program: Path, tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    made = make_wheel(wheels, "tool", "1.0")
+    removal = Removal(wheels=("tool",), reason="", files=("gone/*",))
+    [plan] = plan_layers("tool", [made.locked], "3.11", (removal,))
+    done = unpack(program, wheels, json.loads(json.dumps(standalone._recipe(plan))))
+    assert done.returncode
+    assert "nothing to remove: tool-1.0-py3-none-any.whl has no gone/*" in done.stderr
+
+
+def fetch(program: Path, wheel: StandIn, url: str, sha256: str) -> subprocess.CompletedProcess[str]:
+    """Run its download with an index on loopback, which a secret names."""
+    folder = program.parent
+    (folder / "secrets").mkdir()
+    (folder / "secrets" / "index").write_text(f"{url}/simple\n")
+    (folder / "secrets" / "ca").write_text("")  # an empty one is none
+    line = f"{wheel.locked.name}=={wheel.locked.version} --hash=sha256:{sha256}\n"
+    (folder / "requirements.txt").write_text(line)
+    driver = _DRIVER.replace("module.unpack", "module.SECRETS = module.ROOT; module.fetch")
+    words = [program, folder / "tools", folder / "secrets", folder / "got"]
+    driver = re.sub("assert .*", "", driver)  # pip is in the environment of the tests
+    command = [sys.executable, "-c", driver, *map(str, words), str(folder / "requirements.txt")]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_it_fetches_by_hash(program: Path, tmp_path: Path, *, right: bool) -> None:
+    wheel = make_wheel(tmp_path, "tool", "1.0")
+    with web_server(index([wheel])) as (url, _):
+        sha256 = wheel.locked.sha256 if right else hashlib.sha256(b"").hexdigest()
+        done = fetch(program, wheel, url, sha256)
+    got = [path.name for path in (tmp_path / "got").glob("*.whl")]
+    assert got == ([wheel.locked.filename] if right else [])
+    assert (done.returncode == 0) == right, done.stderr
+    assert right or "DO NOT MATCH THE HASHES" in done.stderr

@@ -1,0 +1,197 @@
+"""An image as a folder that `docker buildx build` alone turns into an image: without this project.
+
+The folder has the base, the Debian packages and the programs that build. Wheels are fetched by
+their hashes during the build, and unpacked by the code that also makes our layers, so the installed
+files are the same. What follows the wheels are the steps of the ordinary Dockerfile.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import zstandard
+
+from torch_images.build import labels
+from torch_images.build.bake import BuildOptions, Parts
+from torch_images.build.nvidia_require import require_cuda
+from torch_images.build.plan import ImagePlan, LockedImage, plan_image, version
+from torch_images.build.prepare import Preparer
+from torch_images.build.render import (
+    Context,
+    ContextFile,
+    dockerfile_facts,
+    templates,
+    write_context,
+)
+from torch_images.build.supplies import Supply, supplies
+from torch_images.config.types import Config
+from torch_images.errors import UsageError
+from torch_images.fetch.bootstrap import PATH
+from torch_images.fetch.tools import install_tools
+from torch_images.host import outputs
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.layers.plan import LayerPlan, layer_plans
+from torch_images.locks.wheels import requirements_text
+from torch_images.oci.layout import EPOCH, layout_layers
+from torch_images.project import PACKAGE
+
+TOOLS = "wheel-tools"
+# The modules that unpack wheels; with the standard library and TOOLS they are complete.
+_MODULES = (
+    *("__init__", "arch", "errors", "fatbin", "redact"),
+    *("layers/__init__", "layers/install", "layers/wheelzip"),
+)
+
+
+def check_standalone(image: LockedImage) -> None:
+    """Raise UsageError for an image that no standalone folder can be made of."""
+    spec = image.spec
+    if image.lock.sources:
+        raise UsageError(
+            f"source {spec.source.name} is compiled, which no standalone folder can do",
+            "take an image of source wheel",
+        )
+    if image.lock.base.image:
+        raise UsageError(
+            f"base {spec.base.name} is an image of a registry, a standalone folder has its own",
+            "take base bookworm or trixie",
+        )
+
+
+def write_standalone(
+    config: Config,
+    image: LockedImage,
+    workspace: Workspace,
+    options: BuildOptions,
+    folder: Path,
+    *,
+    run: Runner,
+) -> ImagePlan:
+    """Write the standalone folder of an image. Returns the image as it is in the folder.
+
+    It may lack NVIDIA's compat library, as `options.compat` says. Raises UsageError for an image
+    that cannot be one and for a folder that is not ours, and as `Preparer` does.
+    """
+    check_standalone(image)
+    outputs.claim(folder)
+    preparer = Preparer(config, workspace, options, run)
+    preparer.first([image])
+    ready, parts = preparer.parts(image)
+    plan = plan_image(config, ready, workspace.root)
+    folders = {name: Path(path) for name, path in parts.contexts().items()} | {
+        name: install_tools(f"tools-{lock}", workspace, run)
+        for name, lock in (("tools", "build"), ("sbom", "sbom"), (TOOLS, "standalone"))
+    }
+    folders = {name: path for name, path in folders.items() if name != "base"}
+    layout = parts.base.layout
+    assert layout
+
+    def add(made: Path) -> None:
+        for name, path in folders.items():
+            shutil.copytree(path, made / "supplies" / name)
+        _write_base(layout, made / "base.tar.gz")
+
+    context = render_standalone(config, plan, parts, workspace.root, folders)
+    write_context(context, folder, keep=True, add=add)
+    return plan
+
+
+def render_standalone(
+    config: Config, image: ImagePlan, parts: Parts, root: Path, folders: Iterable[str]
+) -> Context:
+    """The texts of a standalone folder; `folders` are the names of those with supplies. Pure.
+
+    `root` is the project's folder, with docker/ and scripts/.
+    """
+    plans = [p for group in layer_plans(config, image.spec, image.lock).values() for p in group]
+    note = parts.compat.note if parts.compat else ""
+    facts = dockerfile_facts(config, image.spec, image.lock)
+    facts |= _supplied(image, facts["groups"], set(folders))
+    facts |= {
+        "standalone": True,
+        "source": None,
+        "path": PATH,
+        "arguments": (
+            ("IMAGE_VERSION", version(config, image)),
+            ("NVIDIA_REQUIRE_CUDA", require_cuda(image.spec.cuda, note)),
+        ),
+        "installs": tuple(
+            {"name": name, "title": f"{plan.title}, {plan.size / 1e6:.0f} MB to download"}
+            for name, plan in _named(plans).items()
+        ),
+        "labels": tuple(_labels(config, image, parts, note).items()),
+    }
+    text = templates(root / "docker").get_template("Standalone.j2").render(facts)
+    files = [ContextFile(path="Dockerfile", data=text.encode())]
+    files += [file for file in image.context.files if file.path != "Dockerfile"]
+    for name, plan in _named(plans).items():
+        wanted = requirements_text(plan.wheels)
+        files.append(ContextFile(path=f"layers/{name}/requirements.txt", data=wanted.encode()))
+        recipe = json.dumps(_recipe(plan), indent=1) + "\n"
+        files.append(ContextFile(path=f"layers/{name}/layer.json", data=recipe.encode()))
+    program = root / "scripts" / "image" / "standalone" / "install-layer"
+    files.append(
+        ContextFile(path=f"standalone/{program.name}", data=program.read_bytes(), executable=True)
+    )
+    for module in _MODULES:
+        data = (PACKAGE / f"{module}.py").read_bytes()
+        files.append(ContextFile(path=f"standalone/torch_images/{module}.py", data=data))
+    return Context(id=image.spec.id, files=tuple(files))
+
+
+def _supplied(
+    image: ImagePlan, groups: tuple[str, ...], folders: set[str]
+) -> dict[str, tuple[Supply, ...]]:
+    """What the folder has as stages, and the secrets that a user may give."""
+    listed = supplies(image.lock, groups)
+    tools = Supply(
+        kind="context",
+        name=TOOLS,
+        text="pip, which fetches wheels, and what unpacks them, locks/tools-standalone.txt",
+    )
+    return {
+        "supplies": tuple(s for s in (*listed, tools) if s.name in folders),
+        "secrets": tuple(s for s in listed if s.kind == "secret"),
+    }
+
+
+def _labels(config: Config, image: ImagePlan, parts: Parts, note: str) -> Mapping[str, str]:
+    """The labels of the image, but for those by which our own verbs know what they may remove."""
+    every = labels.write(config, image) | labels.write_found(
+        base_digest=parts.base.digest, compat_note=note, revision=None
+    )
+    return {name: value for name, value in every.items() if name not in (labels.ID, labels.LOCK)}
+
+
+def _named(plans: Iterable[LayerPlan]) -> dict[str, LayerPlan]:
+    """The layers by the names of their folders, in the order in which they are installed."""
+    return {f"{number:02}": plan for number, plan in enumerate(plans, 1)}
+
+
+def _recipe(plan: LayerPlan) -> dict[str, object]:
+    """What install-layer reads beside the requirements."""
+    return {
+        "title": plan.title,
+        "python": plan.python,
+        "mtime": EPOCH,
+        "wheels": [wheel.filename for wheel in plan.wheels],
+        "removals": [[r.files, r.code, r.symbols] for r in plan.removals],
+        "arches": plan.arches,
+    }
+
+
+def _write_base(layout: Path, target: Path) -> None:
+    """The one layer of a base as a tar that ADD of every builder unpacks: not all know zstd."""
+    [blob] = layout_layers(layout)
+    with (
+        blob.open("rb") as packed,
+        zstandard.ZstdDecompressor().stream_reader(packed) as plain,
+        target.open("wb") as file,
+        gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=EPOCH) as stream,
+    ):
+        shutil.copyfileobj(plain, stream, 1 << 20)
