@@ -107,7 +107,9 @@ def system() -> Iterator[System]:
         if done.returncode:
             pytest.fail(f"Apptainer cannot be had:\n{done.stderr[-2000:]}", pytrace=False)
         lines = "echo tester:x:1000:1000::/work/home:/bin/sh >>etc/passwd; echo tester:x:1000: >>etc/group"
-        lines += "; echo 127.0.0.1 localhost >etc/hosts; touch etc/resolv.conf; mkdir -p work"
+        # torchrun's processes find each other by the machine's name.
+        lines += '; echo 127.0.0.1 localhost "$(hostname)" >etc/hosts'
+        lines += "; touch etc/resolv.conf; mkdir -p work"
         lines += "; ln -sf /usr/share/zoneinfo/Etc/UTC etc/localtime; chmod 1777 tmp"
         subprocess.run(as_root("sh", "-ec", lines), cwd=made.root, check=True)
         yield made

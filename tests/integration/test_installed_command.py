@@ -68,6 +68,14 @@ def test_it_says_what_a_clone_says(command: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_it_writes_the_site(command: Path, tmp_path: Path) -> None:
+    done = run(command, tmp_path, "site")
+    assert (done.returncode, done.stderr) == (0, "")
+    site = tmp_path / "build" / "site"
+    assert (site / "answer.js").read_bytes() == (ROOT / "site" / "answer.js").read_bytes()
+    assert (site / "images" / f"{IMAGE}.html").is_file()
+
+
 def test_contexts_are_those_of_a_clone(command: Path, tmp_path: Path) -> None:
     """So an image that it builds has the tag of one that a clone builds."""
     plan = ("build", "--cuda", "13.0", "--arch", "12.0", "--dry-run")

@@ -105,6 +105,7 @@ def test_a_choice_is_answered_as_by_the_command(page: Browser, asked: dict[str, 
     else:
         assert page.text("#image") == wanted["image"]
         assert page.text("#run") == wanted["run"]
+        assert page.text("#build").splitlines() == [wanted["build"], wanted["local"]]
         assert page.text("#why").splitlines() == wanted["why"]
         for other in wanted["others"]:
             word = "or" if other["works"] else "not"

@@ -89,6 +89,7 @@ TEXTS = [
     README.with_name("ARCHITECTURE.md"),
     README.with_name("CHANGELOG.md"),
     README.with_name("CONTRIBUTING.md"),
+    README.with_name("SECURITY.md"),
     *sorted((README.parent / "docs").glob("*.md")),
 ]
 COMMANDS = [

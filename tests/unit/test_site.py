@@ -286,7 +286,8 @@ def test_what_a_datasheet_saw_is_shown(
     older = sheet(NEVER, "2026-10-01")
     built = keep(tmp_path, sheet(NEVER, references=[name]), older)
     (built / "sbom").mkdir()
-    (built / "sbom" / f"{NEVER}.cdx.json").write_text("{}")
+    bom = '{"metadata": {"component": {"version": "2.13.0-sm120-runtime-0123456789ab"}}}'
+    (built / "sbom" / f"{NEVER}.cdx.json").write_text(bom)
     files = make(few, built)
     page = Page(files[f"images/{NEVER}.html"])
     assert "2.04 GB to pull, 5.09 GB unpacked, of the image 2.13.0-sm120" in page.text
@@ -298,7 +299,7 @@ def test_what_a_datasheet_saw_is_shown(
     assert "3.11.2" in page.text
     assert f"docker run --rm --gpus all {name}" in page.text
     assert "2.13.0-sm120-runtime-0123456789ab" in page.text
-    assert files[f"sbom/{NEVER}.cdx.json"] == b"{}"
+    assert files[f"sbom/{NEVER}.cdx.json"] == bom.encode()
     assert f"../sbom/{NEVER}.cdx.json" in page.values("href")
     assert "not built yet" not in page.text.replace("The ledger has no line for it: not built", "")
     assert data(files["index.html"])["published"] == [NEVER]
@@ -341,8 +342,9 @@ def test_only_images_that_others_can_have_are_shown(
         sheet(PROVED, "2026-11-20", references=[], inputs=f"sha256:{inputs}"),
     )
     (tmp_path / "sbom").mkdir()
+    bom = '{"metadata": {"component": {"version": "2.13.0-sm120-runtime-0123456789ab"}}}'
     for name in (NEVER, PROVED):
-        (tmp_path / "sbom" / f"{name}.cdx.json").write_text("{}")
+        (tmp_path / "sbom" / f"{name}.cdx.json").write_text(bom)
     made = generate(few, root, root / "locks", tmp_path, namespace="ghcr.io/me")
     assert made.left_out == 4
     assert "not known here: not built yet" in Page(made.files[f"images/{NEVER}.html"]).text
@@ -350,6 +352,21 @@ def test_only_images_that_others_can_have_are_shown(
     assert "sha256:2026-11-20" in text
     assert "No published image of this kind is known here." in text
     assert [name for name in made.files if name.startswith("sbom/")] == [f"sbom/{PROVED}.cdx.json"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", '{"metadata": {"component": {"version": "2.13.0-sm120-runtime-ffffffffffff"}}}'],
+)
+def test_a_bill_of_materials_of_another_image_is_not_shown(
+    few: Config, make: Callable[..., dict[str, bytes]], tmp_path: Path, text: str
+) -> None:
+    built = keep(tmp_path, sheet(NEVER))
+    (built / "sbom").mkdir()
+    (built / "sbom" / f"{NEVER}.cdx.json").write_text(text)
+    files = make(few, built)
+    assert not [name for name in files if name.startswith("sbom/")]
+    assert f"./inv sbom {NEVER} prints it" in Page(files[f"images/{NEVER}.html"]).text
 
 
 def test_datasheets_are_read_as_they_are_saved(tmp_path: Path, config: Config) -> None:

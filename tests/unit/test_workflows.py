@@ -147,11 +147,21 @@ def test_a_pull_request_is_checked(name: str) -> None:
     """What GITHUB_TOKEN pushes or opens starts no workflow, except by a dispatch."""
     assert "workflow_dispatch" in read(GITHUB / "workflows" / "ci.yml")["on"]
     workflow = GITHUB / "workflows" / f"{name}.yml"
-    [job] = read(workflow)["jobs"].values()
+    jobs = read(workflow)["jobs"].values()
+    [job] = [job for job in jobs if "pull-requests" in job["permissions"]]
     assert job["permissions"]["actions"] == "write"
     said = [line for step in steps(workflow) for line in lines(step.get("run", ""))]
     dispatch = said.index('gh workflow run ci.yml --ref "$BRANCH"')
     assert dispatch > said.index('git push --force origin "$BRANCH"')
+
+
+def test_advisories_are_looked_up_every_night() -> None:
+    """What is new and critical fails; a statement in security/vex.json makes it known."""
+    job = read(GITHUB / "workflows" / "nightly.yml")["jobs"]["advisories"]
+    assert job["permissions"] == {"contents": "read"}
+    [said] = [line for name, line in INVOKED if name == "nightly.yml" and " scan " in line]
+    assert "--lock --fail-on critical" in said
+    assert 'exit "$failed"' in lines(job["steps"][-1]["run"])[-1]
 
 
 def test_only_the_job_that_makes_the_release_may_write_contents() -> None:

@@ -1,4 +1,4 @@
-"""The verbs that prove what an image is: verify, reproduce, sbom."""
+"""The verbs that prove what an image is: verify, reproduce, sbom, scan."""
 
 from __future__ import annotations
 
@@ -77,3 +77,85 @@ def sbom(c: Context, image: str) -> None:
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, _ = identify(config, image, workspace, engine)
     print(read(reference, engine), end="")
+
+
+@verb.verb(
+    positional=["image"],
+    help={
+        "image": "tag, image id or identifier",
+        "lock": "scan what the lock of an identifier holds; needs no engine and no built image",
+        "db": "folder with the scanner's databases; nothing is downloaded then",
+        "report": "take another scanner's findings: a file, CycloneDX with vulnerabilities",
+        "vex": "OpenVEX file with what does not apply, and why",
+        "fail-on": "exit code 1 for findings of this severity or worse: critical, high, medium, "
+        "low, any",
+        "json": "print all findings as JSON",
+    },
+    example="scan torch-cu130:sm120 --fail-on high",
+)
+def scan(
+    c: Context,
+    image: str,
+    lock: bool = False,
+    db: str = "",
+    report: str = "",
+    vex: str = "security/vex.json",
+    fail_on: str = "critical",
+    json: bool = False,
+) -> None:
+    """Look the packages of an image up in databases of security advisories."""
+    import datetime as dt
+    from dataclasses import asdict
+    from pathlib import Path
+
+    from torch_images.config.matrix import ImageSpec
+    from torch_images.errors import UsageError, VerifyError, suggest
+    from torch_images.host.runner import Runner
+    from torch_images.locks.image_lock import image_lock
+    from torch_images.verify import advisories
+    from torch_images.verify.identify import identify
+    from torch_images.verify.sbom import read
+    from torch_images.verify.scan import Scan, lock_bill
+    from torch_images.verify.scan import scan as look_up
+    from torch_images.verify.vex import read_statements
+
+    if fail_on not in advisories.FAIL_ON:
+        hint = suggest(fail_on, advisories.FAIL_ON)
+        raise UsageError(f"--fail-on '{fail_on}' is not a severity", hint)
+    config, workspace = verb.config(), verb.workspace()
+    statements = read_statements(verb.ROOT / vex, dt.datetime.now(dt.UTC).date())
+    if report:
+        path = Path(report)
+        if not path.is_file():
+            raise UsageError(f"--report {report} is not a file", "name one that a scanner wrote")
+        findings = advisories.read_report(path.read_text(encoding="utf-8", errors="replace"))
+        result = Scan(findings=tuple(findings), unasked=())
+    else:
+        if lock:
+            spec = ImageSpec.parse(image, config)
+            bill = lock_bill(spec.id, image_lock(config, spec, workspace.locks))
+        else:
+            engine = verb.engine()
+            bill = read(identify(config, image, workspace, engine)[0], engine)
+        folder = Path(db).absolute() if db else None
+        result = look_up(bill, folder, workspace, Runner(), verb.say)
+    findings = advisories.state(result.findings, statements)
+    new = advisories.failing(findings, fail_on)
+    if json:
+        document = {"findings": [asdict(f) for f in findings], "unasked": list(result.unasked)}
+        print(verb.as_json(document))
+    else:
+        for finding in findings:
+            print(advisories.line(finding))
+        for package in result.unasked:
+            verb.say(f"not looked up: {package}")
+        verb.say(
+            f"{len(findings)} findings, {sum(bool(f.status) for f in findings)} with a statement"
+        )
+    if new:
+        raise VerifyError(
+            f"{image}: {len(new)} findings are {fail_on if fail_on != advisories.ANY else 'there'}"
+            f"{' or worse' if fail_on not in ('critical', advisories.ANY) else ''} and have no "
+            "statement",
+            f"take newer packages (`invoke lock`), or say in {vex} why they do not matter",
+        )

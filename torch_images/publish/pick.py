@@ -203,7 +203,7 @@ def serving(gpu: Gpu) -> str:
     """What a GPU is, and that images have code for it."""
     kind = f"{gpu.architecture.family}{', GeForce' if gpu.geforce else ''}"
     name = gpu.architecture.name
-    serves = f"the image is checked to have code for {name}"
+    serves = f"a build fails unless the image has code for {name}"
     if gpu.capability != gpu.architecture.capability:
         serves += f", which {gpu.capability} runs, too"
     return f"{gpu.name} is compute capability {gpu.capability} ({kind}); {serves}"

@@ -19,6 +19,7 @@ from torch_images.config.matrix import ImageSpec, matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, shown
 from torch_images.host import outputs
+from torch_images.jsondoc import MalformedError, member, parse
 from torch_images.locks.image_lock import ImageLock, compat_versions
 from torch_images.publish import answers, image_page, ledger, sheets
 from torch_images.publish.datasheet import size_text
@@ -63,7 +64,7 @@ def generate(
     templates = _environment(root / "site")
     shared = {"homepage": config.homepage, "commit": commit}
     files = {name: (root / "site" / name).read_bytes() for name in _STATIC}
-    boms = {spec.id: _bom(built, spec) if kept.get(spec.id) else b"" for spec in specs}
+    boms = {spec.id: _bom(built, spec, kept.get(spec.id, ())) for spec in specs}
     files |= {f"sbom/{name}.cdx.json": data for name, data in boms.items() if data}
     pages = [
         image_page.describe(
@@ -160,10 +161,17 @@ def _previous(spec: ImageSpec, specs: Sequence[ImageSpec]) -> ImageSpec | None:
     return next(iter(same[same.index(spec) + 1 :]), None)
 
 
-def _bom(built: Path, spec: ImageSpec) -> bytes:
-    """The bill of materials that a build kept; b"" for none."""
+def _bom(built: Path, spec: ImageSpec, found: Sequence[sheets.Sheet]) -> bytes:
+    """The bill of materials that a build kept, if it is of the image of the last datasheet."""
     path = built / "sbom" / f"{spec.id}.cdx.json"
-    return path.read_bytes() if path.is_file() else b""
+    if not found or not path.is_file():
+        return b""
+    data = path.read_bytes()
+    try:
+        version = member(parse(data), "metadata", "component", "version", kind=str)
+    except MalformedError:
+        return b""
+    return data if version == found[-1].version else b""
 
 
 def _row(spec: ImageSpec, state: ledger.State) -> dict[str, Any]:
