@@ -575,6 +575,7 @@ def step(
     return run.stream([*command, target["context"]], env=environment(network, wanted))
 
 
+@pytest.mark.slow
 def test_out_of_memory_it_goes_on_with_fewer_jobs(compiling: Compiling, engine: Engine) -> None:
     """In a real control group that holds one of the large compilations, and not two."""
     tables(compiling, 4_000_000, os.getpid() + 1)

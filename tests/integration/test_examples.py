@@ -109,6 +109,7 @@ def test_an_extension(example: str, engine: Engine) -> None:
     assert done.output.splitlines()[-1] == "[2.0, 2.0]", done.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["caches"], indirect=True)
 def test_a_volume_keeps_what_was_compiled(example: str) -> None:
     """For a user without a name, too."""

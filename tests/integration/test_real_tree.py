@@ -134,6 +134,7 @@ def _archive() -> bytes:
     return data.getvalue()
 
 
+@pytest.mark.slow
 def test_the_real_tree_goes_on_where_it_stopped(project: Project) -> None:
     first, planned, _ = project.slice("75s")
     assert planned > 1000

@@ -186,6 +186,7 @@ def test_a_registry_reference_is_reproduced(
     assert verdict["revision"] == head
 
 
+@pytest.mark.slow
 def test_a_date_in_a_layer_is_found_and_named(small: Small, engine: Engine, tmp_path: Path) -> None:
     planted = clone(small, tmp_path / "planted")
     replace(

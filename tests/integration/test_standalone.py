@@ -267,6 +267,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_build_without_a_network(small: Small, inputs: Path) -> None:
     """The process has a network of its own with nothing in it; the engine is behind a socket."""
     alone = as_root("unshare", "--net", sys.executable, "-c", _LOOPBACK)
