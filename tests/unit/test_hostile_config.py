@@ -158,7 +158,7 @@ def complaint(path: Path) -> str:
         ("owner: ", "owner: x\nowner: ", "'owner' is given twice; first at images.yaml:5"),
         ("owner: ", "owner: x\n---\nowner: ", "images.yaml:6: not valid YAML: but found another do"),
         ("owner: ", f"x: {'[' * 50_000}\nowner: ", ":5: more than 20 levels within each other"),
-        ("owner: ", f"x: {'{a: ' * 10_000}\nowner: ", ":5: more than 20 levels within each other"),
+        ("owner: ", f"x: {'{a: ' * 15_000}\nowner: ", ":5: more than 20 levels within each other"),
         ("owner: ", f"x: {'- ' * 400}a\nowner: ", ":5: "),
         ("owner: ", f"x: [{'a, ' * 101}]\nowner: ", ":5: more than 100 entries in one place"),
         ("owner: ", f"owner: {'x' * 99_000}", "larger than 100 kB"),

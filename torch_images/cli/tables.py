@@ -73,10 +73,10 @@ def _drivers(config: Config, locks: Path) -> str:
     compat, rows = compat_versions(config, locks), []
     for cuda in config.cudas:
         native = f"{cuda.driver} or newer"
-        if cuda.floor != cuda.driver.partition(".")[0]:
+        if cuda.older_branch:
             native += (
-                f". From {cuda.floor} it also works, unless your code compiles PTX at run time "
-                "(Numba, CuPy raw kernels)"
+                f". From {cuda.older_branch} it also works, unless your code compiles PTX "
+                "at run time (Numba, CuPy raw kernels)"
             )
         version = compat[cuda.version]
         older = (

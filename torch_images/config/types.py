@@ -84,6 +84,11 @@ class Cuda:
         return self.version
 
     @property
+    def older_branch(self) -> str:
+        """The branch from which minor version compatibility helps; "" if it is the driver's own."""
+        return "" if self.driver.startswith(f"{self.floor}.") else self.floor
+
+    @property
     def short(self) -> str:
         """The name without dot that tags use, such as "cu130"."""
         return "cu" + self.version.replace(".", "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_images.arch import coverage
+from torch_images.arch import Capability, coverage
 from torch_images.build.plan import LockedImage
 from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Config
@@ -96,7 +96,7 @@ def _tags(config: Config, spec: ImageSpec, sheet: Sheet | None) -> tuple[str, ..
 def _versions(spec: ImageSpec, lock: ImageLock) -> list[tuple[str, str]]:
     """What the image is locked to hold."""
     cuda = spec.cuda
-    older = f"; from {cuda.floor} on it works without PTX that is compiled at run time"
+    older = f"; from {cuda.older_branch} on it works without PTX that is compiled at run time"
     native = f"{cuda.driver} or newer"
     compat = lock.compat_version or "none is locked yet, so it gets no floating tag"
     return [
@@ -107,7 +107,7 @@ def _versions(spec: ImageSpec, lock: ImageLock) -> list[tuple[str, str]]:
         ("Base", f"{spec.base.name}: {spec.base.description}"),
         ("Variant", f"{spec.variant.name}: {spec.variant.description}"),
         ("Source", f"{spec.source.name}: {spec.source.description}"),
-        ("Driver", native + (older if cuda.floor != cuda.driver.partition(".")[0] else "")),
+        ("Driver", native + (older if cuda.older_branch else "")),
         ("Compat library", compat),
         ("Features", ", ".join(spec.features) or "not known before it is locked"),
         ("Lock", f"sha256:{lock.digest}, of {lock.date.isoformat()}"),
@@ -123,15 +123,14 @@ def _arches(spec: ImageSpec, sheet: Sheet | None) -> list[dict[str, str]]:
             "family": arch.family,
             "gpus": ", ".join((*arch.geforce, *arch.gpus)),
             "seen": seen.get(arch.name, ""),
-            "expected": _expected(spec, arch.capability.sm),
+            "expected": _expected(spec, arch.capability),
         }
         for arch in spec.architectures
     ]
 
 
-def _expected(spec: ImageSpec, sm: str) -> str:
+def _expected(spec: ImageSpec, wanted: Capability) -> str:
     """By which machine code an architecture should be served; "" where that is not known."""
-    wanted = next(a.capability for a in spec.architectures if a.capability.sm == sm)
     if spec.source.compiled:
         held = [a.capability for a in spec.architectures]
     elif spec.release.facts:

@@ -15,11 +15,11 @@ from typing import Any
 from packaging.version import Version
 
 from torch_images.errors import UsageError, shown
-from torch_images.jsondoc import MalformedError, member, parse
+from torch_images.jsondoc import MalformedError, member
 from torch_images.locks.grammar import is_version
-from torch_images.publish.datasheet import PACKAGES, SCHEMA, size_text
+from torch_images.publish import sheets
+from torch_images.publish.datasheet import PACKAGES, size_text
 
-_LARGEST = 4 << 20  # bytes of a file
 _MOST = 5000  # entries in one place
 _MOST_BYTES = 10**13  # of a layer or an image
 _TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+~:@=-]{0,199}")  # nothing that Markdown reads
@@ -57,25 +57,22 @@ def read(path: Path) -> tuple[Sheet, ...]:
     """
     if not path.exists():
         raise UsageError(f"{path} does not exist", "give a datasheet's JSON, or a folder of them")
-    sheets = []
+    found = []
     for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
-        with file.open("rb") as opened:
-            text = opened.read(_LARGEST + 1)
         try:
-            sheets.append(sheet(text))
+            found.append(_sheet(sheets.load(file)))
         except MalformedError as error:
             problem = f"{file} is no datasheet: {error}"
             raise UsageError(problem, "`invoke datasheet IMAGE --json` writes one") from None
-    return tuple(sorted(sheets, key=lambda found: found.id))
+    return tuple(sorted(found, key=lambda one: one.id))
 
 
 def sheet(text: bytes) -> Sheet:
     """A datasheet. Raises MalformedError for what `describe` of datasheet.py does not give."""
-    if len(text) > _LARGEST:
-        raise MalformedError("it is too large")
-    document = parse(text)
-    if member(document, "schema", kind=int) != SCHEMA:
-        raise MalformedError(f"its schema is not {SCHEMA}; make it again")
+    return _sheet(sheets.document(text))
+
+
+def _sheet(document: Any) -> Sheet:
     versions = _texts(document, "versions")
     if versions.keys() != _TITLES.keys() or not is_version(versions["torch"]):
         raise MalformedError(f"its versions are not those of {', '.join(_TITLES)}")

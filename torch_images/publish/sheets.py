@@ -11,7 +11,11 @@ from torch_images.jsondoc import MalformedError, member, parse
 from torch_images.publish.datasheet import SCHEMA
 from torch_images.publish.ledger import Proof
 
-_LARGEST = 1 << 20  # bytes; a datasheet has some 10 kB
+_LARGEST = 4 << 20  # bytes of a file
+
+
+class OtherSchemaError(MalformedError):
+    """A datasheet of an older or newer version of this program."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +59,25 @@ class Sheet:
         return sum(layer.unpacked for layer in self.layers)
 
 
+def load(path: Path) -> Any:
+    """A datasheet as plain data, of which nothing but the schema is checked.
+
+    Raises OtherSchemaError, and MalformedError for what is too large or no JSON.
+    """
+    with path.open("rb") as stream:
+        return document(stream.read(_LARGEST + 1))
+
+
+def document(text: bytes) -> Any:
+    """The same of the bytes of a file."""
+    if len(text) > _LARGEST:
+        raise MalformedError("it is too large")
+    found = parse(text)
+    if member(found, "schema", kind=int) != SCHEMA:
+        raise OtherSchemaError(f"its schema is not {SCHEMA}; make it again")
+    return found
+
+
 def read(folder: Path) -> tuple[dict[str, tuple[Sheet, ...]], int]:
     """All datasheets in a folder by the identifier of their image, the oldest inputs first.
 
@@ -65,12 +88,10 @@ def read(folder: Path) -> tuple[dict[str, tuple[Sheet, ...]], int]:
     others = 0
     for path in sorted(folder.glob("*.json")):
         try:
-            with path.open("rb") as stream:
-                document = parse(stream.read(_LARGEST))
-            if member(document, "schema", kind=int) != SCHEMA:
-                others += 1
-                continue
-            sheet = _sheet(document)
+            sheet = _sheet(load(path))
+        except OtherSchemaError:
+            others += 1
+            continue
         except MalformedError as error:
             raise ConfigError(
                 f"{path} is not a datasheet: {error}",
