@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import shlex
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.jobs import GB, TORCH, Builder, choose, hours
 from torch_images.locks.image_lock import compat_versions
+from torch_images.publish import ledger
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BUILD = README.parent / "docs" / "build.md"
@@ -114,3 +116,30 @@ def test_the_picture_of_pick_shows_what_it_says(capsys: pytest.CaptureFixture[st
     assert shlex.join(words) in shown
     said = " ".join(capsys.readouterr().out.split())
     assert said in " ".join(shown.split())
+
+
+def test_the_number_of_checks_is_not_more_than_the_ledger_has(root: Path) -> None:
+    """Several pages say "more than 200 checks"; a smaller suite makes that false."""
+    fewest = min(int(proof.checks) for proof in ledger.read(root).values() if not proof.missing)
+    found = [
+        int(n) for text in TEXTS for n in re.findall(r"more than (\d+) checks", text.read_text())
+    ]
+    assert len(found) >= 4
+    assert fewest > max(found)
+
+
+def test_bytes_to_pull_are_those_that_were_measured() -> None:
+    """The README's comparison is of the reports that docs/performance.md names."""
+    folder = README.parent / "docs" / "performance"
+    [newest] = json.loads((folder / "release.json").read_text())["rows"]["release"]
+    page = (README.parent / "docs" / "performance.md").read_text()
+    [row] = re.findall(r"^\| Bytes to pull \| (.+) \|$", README.read_text(), re.MULTILINE)
+    assert f"torch 2.14.1: {newest['whole 2.14.1, bytes'] / 1e9:.2f} GB" in row
+    plain = re.search(r"^\| 2\.13\.0 -> 2\.14\.1 \| .+ \| ([\d.]+ GB) \|", page, re.MULTILINE)
+    older = re.search(r"^\| bytes to pull \| ([\d.]+ GB) \| ([\d.]+ GB) \|", page, re.MULTILINE)
+    pruned = re.search(r"^\| bytes to pull with `--prune`.*? \| ([\d.]+ GB) \|", page, re.MULTILINE)
+    assert plain
+    assert older
+    assert pruned
+    assert f"torch 2.11.0: {older[1]}, {pruned[1]} for one architecture" in row
+    assert f"plain Dockerfile: {plain[1]} and {older[2]} " in row
