@@ -199,8 +199,12 @@ def test_what_cannot_be_one(config: Config, root: Path, axes: dict[str, str], er
         ),
     ],
 )
-def test_what_a_user_is_told(root: Path, words: tuple[str, ...], error: str) -> None:
-    done = invoke(root, "render", *words)
+def test_what_a_user_is_told(
+    root: Path, tmp_path: Path, words: tuple[str, ...], error: str
+) -> None:
+    """Also on a machine without an engine and mmdebstrap, which a wrong command sets up nowhere."""
+    nothing = {"PATH": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/none"}
+    done = invoke(root, "render", *words, **nothing)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert done.stderr.startswith(f"error: {error}")
 

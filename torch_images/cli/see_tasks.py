@@ -178,11 +178,11 @@ def _write_standalone(config: Config, image: LockedImage, folder: Path, compat: 
     from torch_images.host.setup import can_bootstrap
 
     check_standalone(image)
-    if not can_bootstrap():
-        verb.engine(bootstraps=True)
     options = verb.build_options(
         progress="auto", mirror=None, compat=compat or config.compat.mode, jobs="", locked=True
     )
+    if not can_bootstrap():  # after all that can be wrong in the command, because it may install
+        verb.engine(bootstraps=True)
     write_standalone(config, image, verb.workspace(), options, folder, run=Runner())
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"wrote {size / 1e6:.0f} MB to {folder}")
