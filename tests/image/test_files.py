@@ -33,6 +33,7 @@ MADE = re.compile(
     | /opt/venv/(?:pyvenv\.cfg|lib64|bin/(?:activate.*|deactivate\.bat|pydoc\.bat|python[0-9.]*))
     | /opt/venv/lib/python3\.[0-9]+/site-packages/_virtualenv\.(?:pth|py)
     | /opt/venv/lib/python3\.[0-9]+/site-packages/_torch_images(?:\.pth|/__init__\.py)
+    | /opt/venv/lib/python3\.[0-9]+/site-packages/_torch_image_attention\.pth
     | /root/\.(?:bashrc|profile)
     | /etc/(?:dpkg/origins/default|inputrc|python3/debian_config)
     | /usr/lib/ssl/cert\.pem
@@ -43,6 +44,8 @@ MADE = re.compile(
     | /usr/local/cuda(?:-1[0-9]\.[0-9]/.+)?   # links to what the wheels have
     | /usr/local/bin/(?:cuda-doctor|pod-start|torch-(?:bench|entrypoint|info))
     | /usr/local/lib/torch-images/(?:bench/)?[a-z_]+\.(?:json|py|sh)
+    | /usr/local/lib/torch-images/attention/torch_image_attention/[a-z0-9_]+\.py
+    | /usr/local/lib/torch-images/attention/torch_image_attention-1\.dist-info/(?:METADATA|entry_points\.txt)
     | /usr/share/doc/cuda-compat-1[0-9]-[0-9]/copyright
     | /usr/share/info/dir
     | /usr/share/torch-images/(?:constraints\.txt|lock/[a-z0-9.-]+\.txt|sbom\.cdx\.json)

@@ -36,6 +36,7 @@ from torch_images.project import PACKAGE
 
 ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
 POD = "pod-start"  # the command of variants that get what scripts/image/pod has
+FLASH_ATTENTION = "flash-attn-4"  # the wheel of images that get what scripts/image/attention has
 FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its bill of materials
 CONSTRAINTS = f"{FOLDER}/constraints.txt"
 RUNTIME = "/usr/local/lib/torch-images"  # and what runs at every start
@@ -98,6 +99,7 @@ def render(
     folders += ["devel"] if spec.variant.cuda_home or made else []
     folders += ["source"] if made else []
     folders += ["pod"] if spec.variant.command == POD else []
+    folders += ["attention"] if facts["attention"] else []
     for folder in folders:
         files += [
             ContextFile(path=f"{folder}/{path.name}", data=path.read_bytes(), executable=True)
@@ -160,6 +162,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "cuda": spec.cuda.version,
         "environment": tuple(environment(spec.variant).items()),
         "pod": spec.variant.command == POD,
+        "attention": any(wheel.name == FLASH_ATTENTION for wheel in lock.all_wheels),
         "ports": tuple(str(port) for port in spec.variant.ports),
         "workdir": spec.variant.folder,
         "entrypoint": ENTRYPOINT,

@@ -1,0 +1,252 @@
+"""Calls of FlashAttention-4 (flash-attn-4, written in CuTe's language, compiled when called).
+
+FlashAttention-4's own function takes about 95 us of Python for a call. So the compiled function
+that it calls is kept by shape, and called by itself afterwards: 25 us. Its arguments are those of
+the release that the lock has; tests/container/test_gpu_attention.py compares both calls.
+"""
+
+import contextlib
+import importlib
+import os
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch_image_attention import say
+
+CACHE_ON = "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED"
+CACHE_DIR = "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR"
+# The sizes of heads that are taken, by the first number of a compute capability: those tested.
+WIDTHS = {9: (64, 96, 128, 256), 10: (64, 96, 128)}
+BATCHES = 256  # with more sequences than this it has other kernels
+KEPT = 4096  # calls that are remembered by shape; programs with changing lengths have many
+
+_lock = threading.RLock()  # autograd calls from threads of its own
+_calls: dict[tuple[object, ...], Any] = {}  # the compiled function, by shape
+_seen: set[tuple[object, ...]] = set()  # other calls whose kernels are compiled
+_module: Any = None  # flash_attn.cute.interface
+_aux: Any = None  # an argument that stands for nothing
+_broken = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Sequences after each other: where each begins and the last one ends, and the longest one."""
+
+    starts_q: torch.Tensor
+    starts_k: torch.Tensor
+    longest_q: int
+    longest_k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What to compute.
+
+    Tensors are batch, rows, heads, width; with `ragged`, rows, heads, width.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    causal: bool
+    scale: float
+    ragged: Ragged | None = None
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """All that decides which kernel is compiled, and more."""
+        query, key = self.query, self.key
+        kind = (
+            query.stride(), key.stride(), self.value.stride(), query.dtype, self.causal,
+            query.device,
+        )  # fmt: skip
+        if self.ragged is None:
+            return (query.shape, key.shape, *kind)
+        return (query.shape[1:], key.shape[1:], len(self.ragged.starts_q) > BATCHES, *kind)
+
+
+class _Recorder:
+    """FlashAttention-4's cache of compiled functions, which also notes the last one taken."""
+
+    def __init__(self, cache: Any) -> None:
+        self._cache = cache
+        self.last: Any = None
+        self._began = 0.0
+
+    def __contains__(self, key: object) -> bool:
+        self._began = time.monotonic()
+        return key in self._cache
+
+    def __getitem__(self, key: object) -> Any:
+        self.last = self._cache[key]
+        return self.last
+
+    def __setitem__(self, key: object, function: Any) -> None:
+        seconds = time.monotonic() - self._began
+        place = f"kept in {os.environ[CACHE_DIR]}" if os.environ[CACHE_ON] == "1" else "not kept"
+        say(f"compiled attention (FlashAttention-4) in {seconds:.1f} s, {place}")
+        self._cache[key] = function
+
+    def clear(self) -> None:
+        self._cache.clear()
+
+
+def cache_folder() -> str:
+    """Where compiled kernels are kept, unless told otherwise. A volume there outlives containers.
+
+    FlashAttention-4's own choice is a folder in /tmp whose name others can guess.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    return os.environ.get(CACHE_DIR) or f"{base}/flash-attention-4"
+
+
+def broken() -> bool:
+    """Whether FlashAttention-4 has failed in this process."""
+    return _broken
+
+
+def ready(*, waits: bool) -> bool:
+    """Whether FlashAttention-4 can be called; it is imported first, if the caller `waits` for it.
+
+    If it cannot be imported, this is said once, and nothing takes it in this process.
+    """
+    if _module is None and waits and not _broken:
+        with _lock:
+            if _module is None:
+                _load()
+    return _module is not None
+
+
+def _load() -> None:
+    global _module, _aux  # noqa: PLW0603  once in a process
+    os.environ[CACHE_DIR] = folder = cache_folder()
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
+        os.environ.setdefault(CACHE_ON, "1")
+    except OSError:
+        os.environ[CACHE_ON] = "0"
+    try:
+        with _compiling():
+            module = importlib.import_module("flash_attn.cute.interface")
+            _aux = importlib.import_module("flash_attn.cute.utils").AuxData(None, None)
+        function = module._flash_attn_fwd
+        function.compile_cache = _Recorder(function.compile_cache)
+    except Exception as error:  # noqa: BLE001  whatever it is, torch's own attention works
+        give_up(error)
+    else:
+        _module = module
+
+
+def give_up(error: Exception) -> None:
+    """Take torch's own attention from now on in this process, and say why."""
+    global _broken, _module
+    with _lock:
+        if not _broken:
+            _broken, _module = True, None
+            say(f"attention is torch's own from now on, because FlashAttention-4 failed: {error}")
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """While something may be compiled: one thread at a time, and without the compiler's warnings.
+
+    It warns of arguments that FlashAttention-4 hands it, also where warnings are errors.
+    """
+    with _lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _once(kind: tuple[object, ...]) -> Iterator[bool]:
+    """Around a call of a kind, whose first one may compile: whether it may be made now.
+
+    CUDA loads no kernels while a graph is captured.
+    """
+    if kind in _seen:
+        yield True
+    elif torch.cuda.is_current_stream_capturing():
+        yield False
+    else:
+        with _compiling():
+            yield True
+        if len(_seen) >= KEPT:
+            _seen.clear()
+        _seen.add(kind)
+
+
+def forward(attention: Attention, out: torch.Tensor, lse: torch.Tensor | None) -> bool:
+    """Write the result to `out`, and to `lse` the logarithm of each row's sum of exponentials.
+
+    `lse` is batch, heads, queries, in float32. If the result is False, nothing was written: a
+    kernel would have to be compiled while a CUDA graph is captured.
+    """
+    query, key, value = attention.query, attention.key, attention.value
+    kind = (lse is None, *attention.kind)
+    compiled = _calls.get(kind)
+    if compiled is not None:
+        nothing = (None,) * 9  # of what other kinds of attention have
+        compiled(query, key, value, out, lse, attention.scale, *nothing, _aux, None, None)
+        return True
+    if torch.cuda.is_current_stream_capturing():
+        return False
+    function = _module._flash_attn_fwd
+    how = {"softmax_scale": attention.scale, "causal": attention.causal}
+    with _compiling():
+        function(query, key, value, **how, out=out, lse=lse)
+        if len(_calls) >= KEPT:
+            _calls.clear()
+        _calls[kind] = function.compile_cache.last
+    return True
+
+
+def forward_ragged(attention: Attention) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The result for sequences after each other, and `lse` as above: heads, rows.
+
+    None if a kernel would have to be compiled while a CUDA graph is captured.
+    """
+    assert attention.ragged
+    with _once(("forward", *attention.kind)) as may:
+        if not may:
+            return None
+        out, lse, *_ = _module._flash_attn_fwd(
+            attention.query, attention.key, attention.value, softmax_scale=attention.scale,
+            causal=attention.causal, return_lse=True, **_lengths(attention.ragged),
+        )  # fmt: skip
+    return out, lse
+
+
+def backward(
+    attention: Attention, *, grad: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
+    grads: tuple[torch.Tensor, ...],
+) -> bool:  # fmt: skip
+    """Write the gradients of query, key and value to `grads`.
+
+    `out` and `lse` may come from any implementation's forward pass. If the result is False, nothing
+    was written: a kernel would have to be compiled while a CUDA graph is captured.
+    """
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    kind = ("backward", deterministic, grad.stride(), out.stride(), *attention.kind)
+    with _once(kind) as may:
+        if may:
+            _module._flash_attn_bwd(
+                attention.query, attention.key, attention.value, out, grad, lse,
+                softmax_scale=attention.scale, causal=attention.causal, deterministic=deterministic,
+                dq=grads[0], dk=grads[1], dv=grads[2],
+                **(_lengths(attention.ragged) if attention.ragged else {}),
+            )  # fmt: skip
+        return may
+
+
+def _lengths(ragged: Ragged) -> dict[str, Any]:
+    return {
+        "cu_seqlens_q": ragged.starts_q,
+        "cu_seqlens_k": ragged.starts_k,
+        "max_seqlen_q": ragged.longest_q,
+        "max_seqlen_k": ragged.longest_k,
+    }

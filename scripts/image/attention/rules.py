@@ -1,0 +1,35 @@
+"""Where FlashAttention-4 is faster than what torch takes by itself. Pure.
+
+Measured on one H100 and one H200 with FlashAttention-4 4.0.0b36 and torch 2.11.0 (CUDA 13.0, cuDNN
+9.19): docs/attention.md has every row, and a test compares these rules with it. Nothing was
+measured on other GPUs, so there torch chooses as before.
+"""
+
+MEASURED = ((9, 0),)  # compute capabilities
+WIDTHS = (64, 96, 128)  # values of a head. With 256 the backward pass is slower than cuDNN's.
+FORWARD, BACKWARD = "forward", "backward"
+# The fewest queries and keys of a sequence, and the fewest operations of a forward pass, by which a
+# step is faster. Below, starting the kernel costs more than it saves.
+SHORTEST = {FORWARD: 4096, BACKWARD: 1024}
+LEAST = {FORWARD: 1e11, BACKWARD: 2e11}
+
+
+def operations(pairs: int, heads: int, width: int, *, causal: bool) -> float:
+    """Floating-point operations of a forward pass; `pairs` of a query and a key, in all batches."""
+    return 4.0 * pairs * heads * width / (2 if causal else 1)
+
+
+def faster(
+    step: str, capability: tuple[int, int], *, width: int, shortest: int, operations: float
+) -> bool:
+    """Whether FlashAttention-4 was faster at a step, FORWARD or BACKWARD, of such an attention.
+
+    `width` is the size of a head, `shortest` the smaller number of queries and keys of a sequence,
+    `operations` those of the forward pass.
+    """
+    return (
+        capability in MEASURED
+        and width in WIDTHS
+        and shortest >= SHORTEST[step]
+        and operations >= LEAST[step]
+    )
