@@ -29,6 +29,8 @@ from cases import cases
 from measure import measure, sets_for
 
 SCHEMA = 2  # 1: convolutions counted taps on padding; no input_bytes, host, device, failed
+OWN = "torch's own"
+FLASH = ("flash", "fa3", "fa4")  # in names of operators that other libraries bring
 LIMIT = 180  # seconds that a case may take
 ATTENTION = {
     "aten::_scaled_dot_product_flash_attention": "flash",
@@ -125,19 +127,23 @@ def flash() -> str:
     try:
         from torch.nn.attention import current_flash_attention_impl
     except ImportError:
-        return "torch's own"
-    return current_flash_attention_impl() or "torch's own"
+        return OWN
+    return current_flash_attention_impl() or OWN
 
 
 def kernel(call: Callable[[int], object]) -> str:
-    """Which attention a call ran."""
+    """Which attention a call ran: the backend, and operators of other libraries beneath it."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as trace:
         call(0)
-    found = {ATTENTION[e.key] for e in trace.key_averages() if e.key in ATTENTION}
-    by = "" if flash() == "torch's own" else f" ({flash()})"
-    return " ".join(sorted(name + by * (name == "flash") for name in found))
+    keys = {event.key for event in trace.key_averages()}
+    by = "" if flash() == OWN else f" ({flash()})"
+    found = {name + by * (name == "flash") for key, name in ATTENTION.items() if key in keys}
+    others = {key for key in keys if "::" in key and not key.startswith(("aten::", "autograd::"))}
+    return " ".join(
+        sorted(found) + sorted(key for key in others if any(word in key.lower() for word in FLASH))
+    )
 
 
 def run(case: Case) -> dict[str, Any]:
@@ -175,8 +181,9 @@ def run(case: Case) -> dict[str, Any]:
             found[name] = dict(values)
     if case.items:
         found["unit"] = case.unit
-    if case.attention and ready.call:
-        found["ran"] = kernel(ready.call)
+    looked_at = ready.probe or ready.call
+    if case.attention and looked_at:
+        found["ran"] = kernel(looked_at)
     return found
 
 

@@ -29,12 +29,14 @@ class Skipped(Exception):  # noqa: N818  it is no error
 class Ready:
     """What a case made ready: a call to time here, or what was timed elsewhere.
 
-    `calls` is how many times `call` does what the row is about. `figures` are numbers beside the
-    time; their names have the unit ("compile, s"). `notes` are words, such as the kernel chosen.
+    `calls` is how many times `call` does what the row is about. `probe` is what a profiler may look
+    at in its place, where a CUDA graph hides its operators. `figures` are numbers beside the time;
+    their names have the unit ("compile, s"). `notes` are words, such as the kernel chosen.
     """
 
     call: Call | None = None
     calls: int = 1
+    probe: Call | None = None
     timing: Timing | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)

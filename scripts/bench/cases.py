@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import attention
+import backends
+import graphs
 import networks
 import products
 import transfers
@@ -18,6 +20,8 @@ def cases() -> Iterator[Case]:
     yield from _layers()
     yield from _networks()
     yield from _transfers()
+    yield from _graphs()
+    yield from _backends()
 
 
 def _products() -> Iterator[Case]:
@@ -48,6 +52,16 @@ def _attention() -> Iterator[Case]:
             yield attention.forward(
                 16, 96, 4096, 128, "fp16", causal=causal, backend=backend, table="sdpa baseline"
             )
+    yield attention.training(16, 96, 4096, 128, "fp16")
+    yield attention.training(4, 32, 4096, 128, "bf16")
+    yield attention.training(8, 12, 2048, 64, "fp16")
+    for precision in ("fp16", "bf16"):
+        yield attention.grouped(4, 32, 4096, 128, precision, groups=8)
+    for batch, length in ((1, 16384), (4, 1024)):
+        yield attention.forward(
+            batch, 32, length, 128, "fp16", causal=True, table="attention shapes"
+        )
+    yield attention.queued(4, 32, 1024, 128, "fp16")
 
 
 def _layers() -> Iterator[Case]:
@@ -81,3 +95,16 @@ def _transfers() -> Iterator[Case]:
     for size in (1 * MB, 10 * MB, 100 * MB, 500 * MB, GB):
         yield transfers.transfer(size)
     yield transfers.transfer(GB, both=True)
+
+
+def _graphs() -> Iterator[Case]:
+    for model in graphs.MODELS:
+        for train in (False, True):
+            for capture in (False, True):
+                yield graphs.graph(model, train=train, capture=capture)
+
+
+def _backends() -> Iterator[Case]:
+    for backend, precision, shapes in backends.CASES:
+        for shape in shapes:
+            yield backends.product(*shape, backend, precision)

@@ -130,6 +130,24 @@ def test_a_causal_mask_leaves_half(cases: dict[str, Any]) -> None:
     }
 
 
+def test_operations_of_other_shapes_of_attention(cases: dict[str, Any]) -> None:
+    """All have a causal mask. In a CUDA graph, the row is about one of its calls."""
+    chosen = {key: case for key, case in cases.items() if case.table == "attention shapes"}
+    for case in chosen.values():
+        plain = chosen.get(case.baseline, case)
+        assert case.flops == counted(plain) // 2, case.key
+
+
+def test_operations_of_attention_forward_and_backward(cases: dict[str, Any]) -> None:
+    """Two products forward and five backward; a causal mask leaves half of each."""
+    for case in cases.values():
+        if case.table == "attention training":
+            batch, heads, length, dim = (
+                int(part.split("=")[1]) for part in case.name.split(", ")[:4]
+            )
+            assert case.flops == 7 * 2 * batch * heads * length**2 * dim / 2, case.key
+
+
 def of_convolutions(net: torch.nn.Module, x: torch.Tensor) -> int:
     """Operations of a network of convolutions and linear layers, without taps on padding."""
     found = 0

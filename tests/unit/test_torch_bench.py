@@ -49,6 +49,8 @@ def test_list_names_each_case_once(bench: Bench) -> None:
         "depthwise conv2d": 3,
         "sdpa": 7,
         "sdpa baseline": 8,
+        "attention training": 3,
+        "attention shapes": 5,
         "linear": 5,
         "layernorm": 3,
         "softmax": 3,
@@ -57,6 +59,8 @@ def test_list_names_each_case_once(bench: Bench) -> None:
         "torch.compile": 8,
         "memory bandwidth": 2,
         "gpu to gpu": 6,
+        "cuda graphs": 8,
+        "gemm by backend": 12,
     }
 
 
@@ -68,6 +72,25 @@ def test_the_committed_result_has_the_cases_of_the_list(bench: Bench, root: Path
     assert known <= listed
     for path in (root / "benchmarks/reference").glob("*.json"):
         assert {figure.key for figure in read(path).figures} <= listed
+
+
+def test_each_baseline_is_a_case_of_the_same_table(root: Path, tmp_path: Path) -> None:
+    """A report finds no speed-up over what is not there."""
+    code = "import cases; [print(c.key, c.baseline, sep='|') for c in cases.cases() if c.baseline]"
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    env |= {"PYTHONPATH": f"{root / 'tests/fixtures/bench'}:{root / 'scripts/bench'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(*(c.key for c in cases.cases()), sep='\\n')"],
+        env=env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    keys = [line for line in lines if "|" not in line]
+    pairs = [line.split("|") for line in lines if "|" in line]
+    assert pairs
+    for key, baseline in pairs:
+        assert baseline in keys
+        assert key.split("/")[0] == baseline.split("/")[0]
+        assert key.rpartition("/")[2] == baseline.rpartition("/")[2]
 
 
 def test_select_is_a_glob(bench: Bench) -> None:
