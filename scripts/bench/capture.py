@@ -1,4 +1,4 @@
-"""CUDA graphs of what a case calls."""
+"""A step of training, and CUDA graphs of what a case calls."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ from collections.abc import Callable
 
 import torch
 from measure import Call
+from torch import nn
 
 WARM = 3  # runs on another stream before the capture, as PyTorch asks for
+
+
+def step(net: nn.Module, by: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
+    """Forward, backward, optimizer; any loss takes as long."""
+    by.zero_grad(set_to_none=True)
+    loss: torch.Tensor = net(x).float().square().mean()
+    loss.backward()
+    by.step()
+    return loss
 
 
 def captured(run: Callable[[], object], before: Callable[[int], object] | None = None) -> Call:

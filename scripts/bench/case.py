@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 from measure import Call, Timing
+from torch import nn
 
 # Precisions by name: how tensors are held, and whether products of float32 may use TF32.
 DTYPES = {
@@ -82,6 +83,13 @@ def random(precision: str, *shape: int) -> torch.Tensor:
     """Random values of size one on the GPU."""
     values = torch.randn(*shape, device="cuda")
     return values.to(DTYPES[precision])
+
+
+def loaded(make: Callable[[], nn.Module], precision: str) -> nn.Module:
+    """A model with random weights on the GPU."""
+    with torch.device("cuda"):
+        net = make()
+    return net.to(DTYPES[precision])
 
 
 def width(precision: str) -> int:

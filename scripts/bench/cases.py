@@ -8,7 +8,11 @@ import attention
 import backends
 import graphs
 import networks
+import optimizers
+import parallel
 import products
+import quantized
+import settings
 import transfers
 from case import GB, MB, Case
 
@@ -22,6 +26,11 @@ def cases() -> Iterator[Case]:
     yield from _transfers()
     yield from _graphs()
     yield from _backends()
+    yield from _settings()
+    yield from _weights()
+    for kind in parallel.KINDS:
+        for gpus in (1, 2):
+            yield parallel.scaling(kind, gpus)
 
 
 def _products() -> Iterator[Case]:
@@ -108,3 +117,21 @@ def _backends() -> Iterator[Case]:
     for backend, precision, shapes in backends.CASES:
         for shape in shapes:
             yield backends.product(*shape, backend, precision)
+
+
+def _settings() -> Iterator[Case]:
+    for name in settings.ALLOCATORS:
+        yield settings.allocator(name)
+    for kind in optimizers.KINDS:
+        yield optimizers.adamw(kind)
+    for benchmark in (False, True):
+        yield settings.cudnn(benchmark=benchmark)
+    for config in settings.WORKSPACES:
+        yield settings.workspace(config)
+
+
+def _weights() -> Iterator[Case]:
+    for precision in ("bf16", "fp8", "int8", "int4"):
+        yield quantized.linear(precision)
+    for precision in quantized.BYTES:
+        yield quantized.memory(precision)

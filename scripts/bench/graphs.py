@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from capture import captured
-from case import DTYPES, Case, random, width
+from capture import captured, step
+from case import Case, loaded, random, width
 from measure import Call
 from models import encoder, resnet50
 from torch import nn
@@ -21,22 +21,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def step(net: nn.Module, by: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
-    """Forward, backward, optimizer; any loss takes as long."""
-    by.zero_grad(set_to_none=True)
-    loss: torch.Tensor = net(x).float().square().mean()
-    loss.backward()
-    by.step()
-    return loss
-
-
-def made(make: Callable[[], nn.Module], precision: str = PRECISION) -> nn.Module:
-    """A model on the GPU."""
-    with torch.device("cuda"):
-        net = make()
-    return net.to(DTYPES[precision])
-
-
 def graph(model: str, *, train: bool, capture: bool) -> Case:
     """Inference or training of a model, eager or captured.
 
@@ -45,7 +29,7 @@ def graph(model: str, *, train: bool, capture: bool) -> Case:
     make, shape = MODELS[model]
 
     def call(sets: int) -> Call:
-        net = made(make).train(train)
+        net = loaded(make, PRECISION).train(train)
         inputs = [random(PRECISION, *shape) for _ in range(sets)]
         if train:
             by = torch.optim.AdamW(net.parameters(), lr=1e-5, fused=True, capturable=True)

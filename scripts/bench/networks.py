@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import counting
 import torch
-from case import DTYPES, Case, random, width
+from case import Case, loaded, random, width
 from measure import Call
 from models import encoder, resnet50
 from torch import nn
@@ -20,9 +20,7 @@ def inference(
     """Inference of a model, compiled in a mode or not. Inputs rotate; weights stay, as in use."""
 
     def call(sets: int) -> Call:
-        with torch.device("cuda"):
-            net = make()
-        net = net.to(DTYPES[precision])
+        net = loaded(make, precision)
         ready = torch.compile(net, mode=mode) if mode else net
         inputs = [random(precision, *shape) for _ in range(sets)]
 

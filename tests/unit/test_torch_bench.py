@@ -61,6 +61,13 @@ def test_list_names_each_case_once(bench: Bench) -> None:
         "gpu to gpu": 6,
         "cuda graphs": 8,
         "gemm by backend": 12,
+        "allocator": 3,
+        "adamw": 3,
+        "cudnn.benchmark": 2,
+        "cublas workspace": 2,
+        "weight-only linear": 4,
+        "memory of a model": 5,
+        "training on gpus": 4,
     }
 
 
@@ -90,7 +97,6 @@ def test_each_baseline_is_a_case_of_the_same_table(root: Path, tmp_path: Path) -
     for key, baseline in pairs:
         assert baseline in keys
         assert key.split("/")[0] == baseline.split("/")[0]
-        assert key.rpartition("/")[2] == baseline.rpartition("/")[2]
 
 
 def test_select_is_a_glob(bench: Bench) -> None:
