@@ -212,7 +212,7 @@ def measured(case: Case) -> tuple[str, dict[str, Any]]:
         with limited(LIMIT):
             return "cases", run(case)
     except Skipped as skipped:
-        return "skipped", {"key": case.key, "reason": str(skipped)}
+        return "skipped", {"key": case.key, "reason": str(skipped)[:200]}
     except Exception as error:  # noqa: BLE001  whatever it is, the other cases go on
         first = next(iter(str(error).strip().splitlines()), "")[:200]
         return "failed", {"key": case.key, "reason": first or type(error).__name__}

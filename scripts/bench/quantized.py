@@ -37,20 +37,20 @@ def weights(precision: str, *sides: int) -> list[nn.Linear]:
 
 
 def quantize(net: nn.Module, precision: str) -> None:
-    """Let torchao replace the weights. Raises Skipped, with the last reason, where it cannot."""
+    """Let torchao replace the weights. Raises Skipped, with the reasons, where it cannot."""
     try:
         from torchao import quantization
     except ImportError as error:
         raise Skipped(f"torchao is not here: {error}") from None
-    why = f"this torchao has no weights of {precision}"
+    reasons = []
     for config in configs(quantization, precision):
         try:
             quantization.quantize_(net, config())
         except Exception as error:  # noqa: BLE001  each release of torchao has others
-            why = f"torchao: {next(iter(str(error).splitlines()), type(error).__name__)}"
+            reasons.append(next(iter(str(error).splitlines()), type(error).__name__))
         else:
             return
-    raise Skipped(why)
+    raise Skipped(f"torchao: {'; '.join(dict.fromkeys(reasons)) or f'no weights of {precision}'}")
 
 
 def configs(quantization: Any, precision: str) -> list[Callable[[], Any]]:

@@ -5,6 +5,7 @@ This needs no GPU: the tensors are fake, with shapes and no content.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,16 +26,22 @@ IMAGE = (3, 224, 224)
 
 
 @pytest.fixture(scope="module")
-def cases(expected: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The cases of torch-bench by key."""
+def path(expected: dict[str, Any]) -> Iterator[None]:
+    """The benchmark's modules can be imported."""
     del expected  # skips outside an image: only an image's torch can count them
     sys.path.insert(0, str(FOLDER))
     try:
-        from cases import cases as listed
-
-        yield {case.key: case for case in listed()}
+        yield
     finally:
         sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture(scope="module")
+def cases(path: None) -> dict[str, Any]:
+    """The cases of torch-bench by key."""
+    from cases import cases as listed
+
+    return {case.key: case for case in listed()}
 
 
 def counted(case: Any) -> int:
@@ -203,6 +210,8 @@ def test_bytes_follow_from_the_shapes(cases: dict[str, Any]) -> None:
             "memory bandwidth/vector add, 512 MiB/fp16",
             "memory bandwidth/copy, 2 GiB/bytes",
             "gpu to gpu/both ways, 1 GiB each/bytes",
+            "adamw/124M parameters, fused/fp32",
+            "weight-only linear/[32,4096]->[32,11008]/int4",
         )
     } == {
         "layernorm/[32, 512, 4096]/fp16": 2 * 2 * 32 * 512 * 4096,
@@ -211,4 +220,39 @@ def test_bytes_follow_from_the_shapes(cases: dict[str, Any]) -> None:
         "memory bandwidth/vector add, 512 MiB/fp16": 3 * 512 * 2**20,
         "memory bandwidth/copy, 2 GiB/bytes": 2 * 2 * 2**30,
         "gpu to gpu/both ways, 1 GiB each/bytes": 2 * 2**30,
+        # The parameters of GPT-2: value, gradient and two moments are read, all but one written.
+        "adamw/124M parameters, fused/fp32": (4 + 3) * 4 * 124_439_808,
+        "weight-only linear/[32,4096]->[32,11008]/int4": 4096 * 11008 // 2
+        + 2 * 32 * (4096 + 11008),
     }
+
+
+def test_what_a_child_found_comes_back_whole(path: None) -> None:
+    from case import Ready, Skipped
+    from child import in_child, packed, unpacked
+    from measure import Timing
+
+    ready = Ready(
+        timing=Timing((1.0, 2.0), host=0.5, device=0.25), figures={"a, s": 1.5}, notes={"b": "c"}
+    )
+    assert unpacked(json.loads(json.dumps(packed(ready)))) == ready
+    with pytest.raises(Skipped, match="no GPU"):
+        unpacked({"skipped": "no GPU"})
+    with pytest.raises(RuntimeError, match=r"in a child: .*no attribute 'absent'"):
+        in_child("churn:absent", {})
+
+
+def test_a_child_skips_and_sees_its_environment(
+    path: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from case import Skipped
+    from child import in_child
+
+    (tmp_path / "probe.py").write_text(
+        "import os\nfrom case import Skipped\n"
+        "def f(word): raise Skipped(f\"{word} {os.environ.get('A')} {os.environ.get('B')}\")\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("B", "parent")
+    with pytest.raises(Skipped, match=r"^said 1 None$"):
+        in_child("probe:f", {"A": "1", "B": None}, word="said")
