@@ -16,6 +16,7 @@ import os
 import platform
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -208,9 +209,11 @@ def measured(case: Case) -> tuple[str, dict[str, Any]]:
     why = reason(case)
     if why:
         return "skipped", {"key": case.key, "reason": why}
+    start = time.perf_counter()
     try:
         with limited(LIMIT):
-            return "cases", run(case)
+            found = run(case)
+        return "cases", {**found, "spent": round(time.perf_counter() - start, 1)}
     except Skipped as skipped:
         return "skipped", {"key": case.key, "reason": str(skipped)[:200]}
     except Exception as error:  # noqa: BLE001  whatever it is, the other cases go on

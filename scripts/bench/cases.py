@@ -96,6 +96,9 @@ def _networks() -> Iterator[Case]:
     for batch in (1, 32, 64, 128):
         for mode in ("", "reduce-overhead"):
             yield networks.resnet(batch, "fp16", "torch.compile", mode)
+    for side, precision in ((4096, "fp16"), (8192, "fp16"), (16384, "tf32")):
+        for mode in ("", "max-autotune"):
+            yield networks.one_layer(side, precision, mode)
 
 
 def _transfers() -> Iterator[Case]:

@@ -37,7 +37,8 @@ def in_child(function: str, env: Mapping[str, str | None], **arguments: Any) -> 
     )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise RuntimeError(f"in a child: {lines[-1]}")
+        errors = [line for line in lines if "Error: " in line]  # warnings may follow it
+        raise RuntimeError(f"in a child: {(errors or lines)[-1]}")
     return unpacked(json.loads(done.stdout.splitlines()[-1]))
 
 

@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 import counting
 import torch
-from case import Case, loaded, random, width
-from measure import Call
+from caches import first
+from case import Case, Ready, loaded, random, width
 from models import encoder, resnet50
 from torch import nn
 
 
 def inference(
     table: str, name: str, precision: str, make: Callable[[], nn.Module], shape: tuple[int, ...],
-    *, flops: float, unit: str, mode: str = "", ceiling: str = "",
+    *, flops: float, unit: str, mode: str = "", ceiling: str = "", baseline: str = "",
 ) -> Case:  # fmt: skip
     """Inference of a model, compiled in a mode or not. Inputs rotate; weights stay, as in use."""
 
-    def call(sets: int) -> Call:
+    def call(sets: int) -> Ready:
         net = loaded(make, precision)
         ready = torch.compile(net, mode=mode) if mode else net
         inputs = [random(precision, *shape) for _ in range(sets)]
@@ -28,7 +28,7 @@ def inference(
             with torch.inference_mode():
                 return ready(inputs[i])
 
-        return run
+        return Ready(call=run, figures=first(lambda: run(0)) if mode else {})
 
     return Case(
         table=table,
@@ -41,15 +41,18 @@ def inference(
         items=shape[0],
         unit=unit,
         ceiling=ceiling,
+        baseline=baseline,
+        needs=(8, 0) if precision == "tf32" else (0, 0),
     )
 
 
 def resnet(batch: int, precision: str, table: str = "resnet-50", mode: str = "") -> Case:
     """ResNet-50. In float32 its convolutions use TF32, which cuDNN does unless told otherwise."""
     name = f"B={batch}" + (f", {mode}" if mode else ", eager" if table != "resnet-50" else "")
+    baseline = f"{table}/B={batch}, eager/{precision}" if mode else ""
     return inference(
         table, name, precision, resnet50, (batch, 3, 224, 224), flops=batch * counting.resnet50(),
-        unit="img", mode=mode, ceiling="tf32" if precision == "fp32" else "",
+        unit="img", mode=mode, ceiling="tf32" if precision == "fp32" else "", baseline=baseline,
     )  # fmt: skip
 
 
@@ -60,4 +63,16 @@ def transformer(batch: int, length: int, precision: str) -> Case:
         "transformer encoder", f"B={batch}, S={length}", precision, encoder,
         (batch, length, width), flops=counting.encoder(batch, length, width, wide, layers),
         unit="seq",
+    )  # fmt: skip
+
+
+def one_layer(side: int, precision: str, mode: str = "") -> Case:
+    """A linear layer of side**2 weights: the documents' models of 16, 67 and 268 million."""
+    table, batch = "compiled layer", 64
+    shape = f"B={batch}, {side}->{side}, {side**2 / 1e6:.0f}M parameters"
+    return inference(
+        table, f"{shape}, {mode or 'eager'}", precision,
+        lambda: nn.Linear(side, side, bias=False).eval(), (batch, side),
+        flops=2 * batch * side**2, unit="row", mode=mode,
+        baseline=f"{table}/{shape}, eager/{precision}" if mode else "",
     )  # fmt: skip

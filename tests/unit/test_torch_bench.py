@@ -57,6 +57,7 @@ def test_list_names_each_case_once(bench: Bench) -> None:
         "resnet-50": 11,
         "transformer encoder": 10,
         "torch.compile": 8,
+        "compiled layer": 6,
         "memory bandwidth": 2,
         "gpu to gpu": 6,
         "cuda graphs": 8,
