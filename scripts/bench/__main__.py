@@ -2,28 +2,37 @@
 
     python bench [--output FILE] [--select GLOB] [--list]
 
-Every sample is kept, so that two results can be compared with their spread.
+Every sample is kept, so that two results can be compared with their spread. While it runs, what
+was found so far is in FILE.part.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime as dt
+import gc
 import json
+import os
 import platform
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import torch
-from cases import Case, cases
+from case import Case, Ready, Skipped
+from cases import cases
 from measure import measure, sets_for
 
-SCHEMA = 1
+SCHEMA = 2  # 1: convolutions counted taps on padding; no input_bytes, host, device, failed
+OWN = "torch's own"
+FLASH = ("flash", "fa3", "fa4")  # in names of operators that other libraries bring
+LIMIT = 180  # seconds that a case may take
 ATTENTION = {
     "aten::_scaled_dot_product_flash_attention": "flash",
     "aten::_scaled_dot_product_efficient_attention": "efficient",
@@ -104,22 +113,51 @@ def reason(case: Case) -> str:
     return ""
 
 
+def settings() -> dict[str, Any]:
+    """What the cases run under, beside the machine."""
+    return {
+        "cudnn.benchmark": True,
+        "cudnn.allow_tf32": True,
+        "TORCH_IMAGE_ATTENTION": os.environ.get("TORCH_IMAGE_ATTENTION", "not set"),
+        "flash attention": flash(),
+    }
+
+
+def flash() -> str:
+    """Which implementation stands behind the flash backend of attention."""
+    try:
+        from torch.nn.attention import current_flash_attention_impl
+    except ImportError:
+        return OWN
+    return current_flash_attention_impl() or OWN
+
+
 def kernel(call: Callable[[int], object]) -> str:
-    """Which attention a call ran."""
+    """Which attention a call ran: the backend, and operators of other libraries beneath it."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as trace:
         call(0)
-    found = {ATTENTION[e.key] for e in trace.key_averages() if e.key in ATTENTION}
-    return " ".join(sorted(found))
+    keys = {event.key for event in trace.key_averages()}
+    by = "" if flash() == OWN else f" ({flash()})"
+    found = {name + by * (name == "flash") for key, name in ATTENTION.items() if key in keys}
+    others = {key for key in keys if "::" in key and not key.startswith(("aten::", "autograd::"))}
+    return " ".join(
+        sorted(found) + sorted(key for key in others if any(word in key.lower() for word in FLASH))
+    )
 
 
 def run(case: Case) -> dict[str, Any]:
     """Measure one case, with the precision of float32 products that it names."""
     torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
     sets = sets_for(case.size) if case.size else 1
-    call = case.make(sets)
-    timing = measure(call, sets, range(case.gpus))
+    ready = case.make(sets)
+    if not isinstance(ready, Ready):
+        ready = Ready(call=ready)
+    timing = ready.timing
+    if timing is None:
+        assert ready.call is not None
+        timing = measure(ready.call, sets, range(case.gpus), ready.calls)
     low, high = timing.quartiles
     found: dict[str, Any] = {
         "key": case.key,
@@ -129,33 +167,70 @@ def run(case: Case) -> dict[str, Any]:
         "median": timing.median,
         "quartiles": [low, high],
         "samples": [round(sample, 9) for sample in timing.samples],
-        "sets": sets,
+        "sets": sets if case.size or ready.call else 0,
+        "input_bytes": case.size,
     }
-    for name in ("flops", "moved", "items"):
+    if timing.host:
+        found |= {"host": round(timing.host, 9), "device": round(timing.device, 9)}
+    for name in ("flops", "moved", "items", "same", "ceiling", "baseline"):
         if getattr(case, name):
             found[name] = getattr(case, name)
+    for name, values in (
+        ("settings", case.settings), ("figures", ready.figures), ("notes", ready.notes)
+    ):  # fmt: skip
+        if values:
+            found[name] = dict(values)
     if case.items:
         found["unit"] = case.unit
-    if case.attention:
-        found["ran"] = kernel(call)
+    looked_at = ready.probe or ready.call
+    if case.attention and looked_at:
+        found["ran"] = kernel(looked_at)
     return found
 
 
+@contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError in the block after some seconds, once Python gets to run."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"took longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def measured(case: Case) -> tuple[str, dict[str, Any]]:
+    """("cases", what was found), or ("skipped" or "failed", why)."""
+    why = reason(case)
+    if why:
+        return "skipped", {"key": case.key, "reason": why}
+    start = time.perf_counter()
+    try:
+        with limited(LIMIT):
+            found = run(case)
+        return "cases", {**found, "spent": round(time.perf_counter() - start, 1)}
+    except Skipped as skipped:
+        return "skipped", {"key": case.key, "reason": str(skipped)[:200]}
+    except Exception as error:  # noqa: BLE001  whatever it is, the other cases go on
+        first = next(iter(str(error).strip().splitlines()), "")[:200]
+        return "failed", {"key": case.key, "reason": first or type(error).__name__}
+
+
 def results(chosen: list[Case]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """("cases", figures) or ("skipped", reason) for each."""
+    """What became of each case, as `measured` says it."""
     progress = Progress(len(chosen))
     for number, case in enumerate(chosen):
         progress(number, case.key)
-        why = reason(case)
-        if not why:
-            try:
-                yield "cases", run(case)
-            except (RuntimeError, torch.OutOfMemoryError) as error:
-                why = str(error).splitlines()[0][:200]
-        if why:
-            yield "skipped", {"key": case.key, "reason": why}
-        torch.cuda.empty_cache()
-        torch.compiler.reset()
+        yield measured(case)
+        with suppress(Exception):  # after some errors a device can do nothing any more
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.compiler.reset()
     progress(len(chosen), "done")
 
 
@@ -188,17 +263,25 @@ def main() -> None:
         "schema": SCHEMA,
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "machine": machine(),
-        "settings": {"cudnn.benchmark": True, "cudnn.allow_tf32": True},
+        "settings": settings(),
         "cases": [],
         "skipped": [],
+        "failed": [],
     }
+    output = Path(options.output)
+    # A device or a link is no file to put another one in the place of.
+    part = None if output.is_symlink() or (output.exists() and not output.is_file()) else output
+    part = None if options.output == "-" or part is None else Path(f"{output}.part")
     for kind, value in results(chosen):
         found[kind].append(value)
-    text = written(found)
-    if options.output == "-":
-        print(text, end="")
+        if part:
+            part.write_text(written(found))
+    if part:
+        part.replace(output)
+    elif options.output == "-":
+        print(written(found), end="")
     else:
-        Path(options.output).write_text(text)
+        output.write_text(written(found))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
+from counting import BLOCKS, CLASSES
 from torch import nn
-
-BLOCKS = (3, 4, 6, 3)  # ResNet-50, https://arxiv.org/abs/1512.03385, table 1
 
 
 class Bottleneck(nn.Module):
@@ -36,7 +35,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet50() -> nn.Module:
-    """ResNet-50 for 1000 classes: 25.6 million parameters, 8.2 GFLOP for an image of 224x224."""
+    """ResNet-50 for 1000 classes: 25.6 million parameters."""
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 7, 2, 3, bias=False),
         nn.BatchNorm2d(64),
@@ -49,7 +48,7 @@ def resnet50() -> nn.Module:
         for block in range(count):
             layers.append(Bottleneck(inside, width, 2 if stage and not block else 1))
             inside = 4 * width
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 1000)]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, CLASSES)]
     return nn.Sequential(*layers).eval()
 
 

@@ -5,6 +5,7 @@ This needs no GPU: the tensors are fake, with shapes and no content.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,26 +15,33 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 FOLDER = Path(__file__).resolve().parents[2] / "scripts" / "bench"
-PRODUCTS = ("gemm", "precision", "batched gemm", "conv2d", "depthwise conv2d", "sdpa", "linear")
+PRODUCTS = ("gemm", "precision", "batched gemm", "sdpa", "linear")
 IMAGE = (3, 224, 224)
 
 
 @pytest.fixture(scope="module")
-def cases(expected: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The cases of torch-bench by key."""
+def path(expected: dict[str, Any]) -> Iterator[None]:
+    """The benchmark's modules can be imported."""
     del expected  # skips outside an image: only an image's torch can count them
     sys.path.insert(0, str(FOLDER))
     try:
-        from cases import cases as listed
-
-        yield {case.key: case for case in listed()}
+        yield
     finally:
         sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture(scope="module")
+def cases(path: None) -> dict[str, Any]:
+    """The cases of torch-bench by key."""
+    from cases import cases as listed
+
+    return {case.key: case for case in listed()}
 
 
 def counted(case: Any) -> int:
@@ -57,16 +65,66 @@ def test_list_is_that_of_the_cases(cases: dict[str, Any]) -> None:
     assert done.stdout.splitlines() == list(cases)
 
 
+def test_no_product_runs_in_what_is_timed_but_the_one_that_is_counted(
+    cases: dict[str, Any],
+) -> None:
+    """The scales of FP8 are made beforehand: the call itself is one operator."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Names(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: list[str] = []
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.found.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with FakeTensorMode():
+        call = cases["precision/8192x8192/fp8"].make(1)
+        with Names() as names:
+            call(0)
+    assert names.found == ["aten._scaled_mm.default"]
+
+
 @pytest.mark.parametrize("table", PRODUCTS)
 def test_operations_of_products(cases: dict[str, Any], table: str) -> None:
     chosen = {key: case for key, case in cases.items() if case.table == table}
     if torch.__version__ < "2.7":
-        if table == "depthwise conv2d":
-            pytest.skip("torch 2.6 asks the driver which kernel it would take")
         # Its counter does not know these.
         chosen = {key: case for key, case in chosen.items() if not key.endswith("/fp8")}
     assert chosen
     assert {k: c.flops for k, c in chosen.items()} == {k: counted(c) for k, c in chosen.items()}
+
+
+def real(x: tuple[int, ...], weight: tuple[int, ...], stride: int, padding: int) -> int:
+    """Multiplications by real values: a convolution of ones by ones adds up one for each.
+
+    `x` and `weight` are shapes. torch's counter has those by padding, too.
+    """
+    ones = torch.ones(1, 1, *x[2:]), torch.ones(1, 1, *weight[2:])
+    once = F.conv2d(*ones, stride=stride, padding=padding).sum()
+    return int(once.item()) * x[0] * weight[0] * weight[1]
+
+
+@pytest.mark.parametrize("table", ["conv2d", "depthwise conv2d"])
+def test_operations_of_convolutions(cases: dict[str, Any], table: str) -> None:
+    """Taps on padding are left out."""
+    chosen = {key: case for key, case in cases.items() if case.table == table}
+    assert chosen
+    calls: list[tuple[Any, ...]] = []
+
+    def conv2d(x: Any, weight: Any, *, padding: int, groups: int) -> None:
+        calls.append((x.shape, weight.shape, padding))
+
+    for key, case in chosen.items():
+        with FakeTensorMode(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(F, "conv2d", conv2d)
+            case.make(1)(0)
+        x, weight, padding = calls[-1]
+        assert case.flops == 2 * real(x, weight, 1, padding), key
 
 
 def test_a_causal_mask_leaves_half(cases: dict[str, Any]) -> None:
@@ -79,6 +137,44 @@ def test_a_causal_mask_leaves_half(cases: dict[str, Any]) -> None:
     }
 
 
+def test_operations_of_other_shapes_of_attention(cases: dict[str, Any]) -> None:
+    """All have a causal mask. In a CUDA graph, the row is about one of its calls."""
+    chosen = {key: case for key, case in cases.items() if case.table == "attention shapes"}
+    for case in chosen.values():
+        plain = chosen.get(case.baseline, case)
+        assert case.flops == counted(plain) // 2, case.key
+
+
+def test_operations_of_attention_forward_and_backward(cases: dict[str, Any]) -> None:
+    """Two products forward and five backward; a causal mask leaves half of each."""
+    for case in cases.values():
+        if case.table == "attention training":
+            batch, heads, length, dim = (
+                int(part.split("=")[1]) for part in case.name.split(", ")[:4]
+            )
+            assert case.flops == 7 * 2 * batch * heads * length**2 * dim / 2, case.key
+
+
+def of_convolutions(net: torch.nn.Module, x: torch.Tensor) -> int:
+    """Operations of a network of convolutions and linear layers, without taps on padding."""
+    found = 0
+
+    def seen(layer: Any, inputs: Any, _: object) -> None:
+        nonlocal found
+        shape = inputs[0].shape
+        if isinstance(layer, torch.nn.Linear):
+            found += 2 * shape.numel() * layer.out_features
+        else:
+            with torch.device("cpu"):
+                found += 2 * real(shape, layer.weight.shape, layer.stride[0], layer.padding[0])
+
+    for layer in net.modules():
+        if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
+            layer.register_forward_hook(seen)
+    net(x)
+    return found
+
+
 def test_operations_of_models(cases: dict[str, Any]) -> None:
     """Count one image, or one sequence of each length. A batch is a multiple of that."""
     from models import encoder, resnet50
@@ -87,11 +183,10 @@ def test_operations_of_models(cases: dict[str, Any]) -> None:
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.device("meta"), torch.inference_mode(), sdpa_kernel(SDPBackend.MATH):
-            with FlopCounterMode(display=False) as image:
-                resnet50()(torch.empty(1, *IMAGE))
+            image = of_convolutions(resnet50(), torch.empty(1, *IMAGE))
             for case in cases.values():
                 if case.table in ("resnet-50", "torch.compile"):
-                    wanted = case.items * image.get_total_flops()
+                    wanted = case.items * image
                 elif case.table == "transformer encoder":
                     length = int(case.name.rpartition("S=")[2])
                     with FlopCounterMode(display=False) as sequence:
@@ -115,6 +210,8 @@ def test_bytes_follow_from_the_shapes(cases: dict[str, Any]) -> None:
             "memory bandwidth/vector add, 512 MiB/fp16",
             "memory bandwidth/copy, 2 GiB/bytes",
             "gpu to gpu/both ways, 1 GiB each/bytes",
+            "adamw/124M parameters, fused/fp32",
+            "weight-only linear/[32,4096]->[32,11008]/int4",
         )
     } == {
         "layernorm/[32, 512, 4096]/fp16": 2 * 2 * 32 * 512 * 4096,
@@ -123,4 +220,39 @@ def test_bytes_follow_from_the_shapes(cases: dict[str, Any]) -> None:
         "memory bandwidth/vector add, 512 MiB/fp16": 3 * 512 * 2**20,
         "memory bandwidth/copy, 2 GiB/bytes": 2 * 2 * 2**30,
         "gpu to gpu/both ways, 1 GiB each/bytes": 2 * 2**30,
+        # The parameters of GPT-2: value, gradient and two moments are read, all but one written.
+        "adamw/124M parameters, fused/fp32": (4 + 3) * 4 * 124_439_808,
+        "weight-only linear/[32,4096]->[32,11008]/int4": 4096 * 11008 // 2
+        + 2 * 32 * (4096 + 11008),
     }
+
+
+def test_what_a_child_found_comes_back_whole(path: None) -> None:
+    from case import Ready, Skipped
+    from child import in_child, packed, unpacked
+    from measure import Timing
+
+    ready = Ready(
+        timing=Timing((1.0, 2.0), host=0.5, device=0.25), figures={"a, s": 1.5}, notes={"b": "c"}
+    )
+    assert unpacked(json.loads(json.dumps(packed(ready)))) == ready
+    with pytest.raises(Skipped, match="no GPU"):
+        unpacked({"skipped": "no GPU"})
+    with pytest.raises(RuntimeError, match=r"in a child: .*no attribute 'absent'"):
+        in_child("churn:absent", {})
+
+
+def test_a_child_skips_and_sees_its_environment(
+    path: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from case import Skipped
+    from child import in_child
+
+    (tmp_path / "probe.py").write_text(
+        "import os\nfrom case import Skipped\n"
+        "def f(word): raise Skipped(f\"{word} {os.environ.get('A')} {os.environ.get('B')}\")\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("B", "parent")
+    with pytest.raises(Skipped, match=r"^said 1 None$"):
+        in_child("probe:f", {"A": "1", "B": None}, word="said")

@@ -1,4 +1,4 @@
-"""What `torch-bench` measured -> a report, a comparison. Pure, but for reading the files.
+"""What `torch-bench` measured, read. Pure, but for reading the files.
 
 A result holds every sample of every case, in seconds for one call (scripts/bench).
 """
@@ -6,23 +6,18 @@ A result holds every sample of every case, in seconds for one call (scripts/benc
 from __future__ import annotations
 
 import json
-import math
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch_images.errors import UsageError, suggest
-from torch_images.markdown import table
 
-SCHEMA = 1
-CERTAIN = 0.01  # how likely a difference may be chance
-NOTABLE = 0.02  # smaller ones are noted as equal, whatever their certainty: clocks drift as much
+SCHEMA = 2
+SCHEMAS = (1, SCHEMA)  # those that can be read
 COPY = "memory bandwidth/copy, 2 GiB/bytes"
-_GEMMS = ("gemm", "precision")
-_HALVES = ("fp16", "bf16")
+_PRODUCTS = ("gemm", "precision", "gemm by backend")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +25,12 @@ class Figure:
     """One case of a result; `median`, `low` and `high` (quartiles) in seconds for one call.
 
     `flops` and `moved` are floating-point operations and bytes of a call, `items` how many `unit`s
-    it deals with; 0 where that says nothing. `samples` are () for figures of documents.
+    it deals with; 0 where that says nothing. `samples` are () for figures of documents. `sets` of
+    inputs of `input_bytes` each rotate, 0 where that was not noted; `same` names what does not
+    rotate. `host` is the seconds that the processor needs to enqueue a call, `device` what the GPU
+    needs where it never waits; 0 where not measured. `ceiling` is the precision whose best product
+    the share is of, `baseline` the key of the case that a speed-up is over. `figures` are numbers
+    with their units in their names, `notes` words.
     """
 
     key: str
@@ -43,6 +43,15 @@ class Figure:
     items: int = 0
     unit: str = ""
     ran: str = ""
+    sets: int = 0
+    input_bytes: int = 0
+    same: str = ""
+    host: float = 0.0
+    device: float = 0.0
+    ceiling: str = ""
+    baseline: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def table(self) -> str:
@@ -65,6 +74,11 @@ class Figure:
         return (self.high - self.low) / self.median
 
     @property
+    def host_bound(self) -> bool:
+        """Whether the processor needs longer to enqueue a call than the GPU to run it."""
+        return self.host > self.device > 0
+
+    @property
     def rate(self) -> str:
         """What its time comes to, with the unit: TFLOPS, GB/s, or items per second."""
         if self.items:
@@ -76,34 +90,43 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """All figures of one run, or of a document; `corrections` say where a document is wrong."""
+    """All figures of one run, or of a document; `corrections` say where a document is wrong.
+
+    `skipped` and `failed` are keys of cases, each with the reason. `settings` are what the cases
+    ran under, beside the machine.
+    """
 
     name: str
     date: str
     machine: Mapping[str, Any]
     figures: tuple[Figure, ...]
     skipped: tuple[tuple[str, str], ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
     corrections: tuple[Mapping[str, str], ...] = ()
     source: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
 
     def figure(self, key: str) -> Figure | None:
         """A case by its key; None where this result lacks it."""
         return next((f for f in self.figures if f.key == key), None)
 
     @cached_property
-    def ceilings(self) -> dict[str, float]:
-        """The best of this GPU: operations per second in products by precision, bytes in copies.
-
-        Half precisions share one, since attention, convolutions and layers may use either.
-        """
-        best: dict[str, float] = {}
+    def best(self) -> dict[str, Figure]:
+        """The fastest product of each precision, and "bytes": the copy."""
+        found: dict[str, Figure] = {}
         for f in self.figures:
-            if f.table in _GEMMS and f.flops:
-                best[f.precision] = max(best.get(f.precision, 0), f.flops / f.median)
-        half = max((best[p] for p in _HALVES if p in best), default=0)
-        best |= {p: half for p in _HALVES if half}
+            if f.table in _PRODUCTS and f.flops:
+                held = found.get(f.precision)
+                if held is None or f.flops / f.median > held.flops / held.median:
+                    found[f.precision] = f
         copy = self.figure(COPY)
-        return best | ({"bytes": copy.moved / copy.median} if copy and copy.moved else {})
+        return found | ({"bytes": copy} if copy and copy.moved else {})
+
+    @cached_property
+    def ceilings(self) -> dict[str, float]:
+        """The best of this GPU: operations per second in products by precision, bytes in copies."""
+        return {name: (f.moved or f.flops) / f.median for name, f in self.best.items()}
 
     def share(self, figure: Figure) -> float | None:
         """How much of this GPU's own ceiling a case reaches; None where that says nothing."""
@@ -111,54 +134,51 @@ class Result:
             return None
         if figure.moved and "bytes" in self.ceilings:
             return figure.moved / figure.median / self.ceilings["bytes"]
-        # Convolutions of float32 use TF32, which cuDNN does unless it is told otherwise.
-        precision = "tf32" if figure.items and figure.precision == "fp32" else figure.precision
-        ceiling = self.ceilings.get(precision)
+        ceiling = self.ceilings.get(figure.ceiling or figure.precision)
         return figure.flops / figure.median / ceiling if figure.flops and ceiling else None
 
+    def inputs(self, figure: Figure) -> str:
+        """Whether a case's inputs come from a cache, in words; "" where it was not noted."""
+        if not figure.sets:
+            return ""
+        cache = self.machine.get("l2_bytes", 0)
+        size = figure.sets * figure.input_bytes
+        if figure.sets == 1 and size <= cache:
+            return "same input"
+        what = "larger than L2" if figure.sets == 1 else f"{figure.sets} sets"
+        fit = ", which fit L2" if 0 < size <= cache else ""  # schema 1 does not say the size
+        return f"{what}{fit}{f', same {figure.same}' if figure.same else ''}"
 
-@dataclass(frozen=True)
-class Difference:
-    """One case of two results: how many times as long the second takes, and whether that is real.
+    def speedup(self, figure: Figure) -> float | None:
+        """How many times as fast as its baseline a case is; None without one.
 
-    `chance` is the probability that samples of equal origin differ as much (Mann-Whitney, two
-    sided), None where a side has no samples.
-    """
-
-    key: str
-    first: float
-    second: float
-    chance: float | None
-
-    @property
-    def ratio(self) -> float:
-        """The second's time over the first's."""
-        return self.second / self.first
-
-    @property
-    def verdict(self) -> str:
-        """The comparison in a word."""
-        if self.chance is None:
-            return "no samples"
-        if self.chance >= CERTAIN or abs(self.ratio - 1) < NOTABLE:
-            return "equal"
-        return "slower" if self.ratio > 1 else "faster"
+        Items per second are compared where both have items, times otherwise.
+        """
+        base = self.figure(figure.baseline) if figure.baseline else None
+        if base is None:
+            return None
+        return (figure.items or 1) / figure.median / ((base.items or 1) / base.median)
 
 
 def read(path: Path) -> Result:
     """A result of `torch-bench`, or reference data. Raises UsageError for another file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["schema"] != SCHEMA:
-            raise UsageError(f"{path} has schema {data['schema']}, known is {SCHEMA}")
+        schema = data["schema"]
+        if schema not in SCHEMAS:
+            known = " and ".join(map(str, SCHEMAS))
+            raise UsageError(f"{path} has schema {schema}, known are {known}")
         return Result(
             name=path.stem,
             date=data.get("date", ""),
             machine=data["machine"],
-            figures=tuple(_figure(case) for case in data["cases"]),
+            figures=tuple(_figure(case, schema) for case in data["cases"]),
             skipped=tuple((s["key"], s["reason"]) for s in data.get("skipped", ())),
+            failed=tuple((s["key"], s["reason"]) for s in data.get("failed", ())),
             corrections=tuple(data.get("corrections", ())),
             source=data.get("source", ""),
+            settings=data.get("settings", {}),
+            schema=schema,
         )
     except FileNotFoundError:
         near = suggest(path.name, [p.name for p in path.parent.glob("*.json")])
@@ -167,102 +187,14 @@ def read(path: Path) -> Result:
         raise UsageError(f"{path} is no result of torch-bench: {error!r}") from None
 
 
-def compare(first: Result, second: Result) -> tuple[Difference, ...]:
-    """The cases that both have. Raises UsageError where there is none."""
-    from scipy.stats import mannwhitneyu
-
-    found = []
-    for ours in first.figures:
-        theirs = second.figure(ours.key)
-        if theirs:
-            chance = None
-            if ours.samples and theirs.samples:
-                chance = float(mannwhitneyu(ours.samples, theirs.samples).pvalue)
-            found.append(Difference(ours.key, ours.median, theirs.median, chance))
-    if not found:
-        raise UsageError(f"{first.name} and {second.name} have no case in common")
-    return tuple(found)
-
-
-def compared(first: Result, second: Result, found: Sequence[Difference]) -> str:
-    """A comparison as Markdown."""
-    lines = [
-        f"A: {_title(first)}",
-        f"B: {_title(second)}",
-        "",
-    ]
-    rows = []
-    for d in found:
-        chance = "" if d.chance is None else f"{d.chance:.1g}"
-        rows.append([d.key, _ms(d.first), _ms(d.second), f"{d.ratio:.3f}", d.verdict, chance])
-    lines += table(["Case", "A, ms", "B, ms", "B / A", "", "chance"], rows)
-    mean = math.exp(statistics.fmean(math.log(d.ratio) for d in found))
-    lines += ["", f"Geometric mean of B / A over {len(found)} cases: {mean:.3f}."]
-    return "\n".join(lines)
-
-
-def markdown(result: Result, references: Sequence[Result] = (), plots: Sequence[str] = ()) -> str:
-    """A result as Markdown: what on, how, the ceilings, each table, and what documents say."""
-    lines = [f"# {result.machine['gpu']}, torch {result.machine['torch']}", ""]
-    lines += [f"Measured {result.date} by `torch-bench`.", ""]
-    lines += table(["", ""], [(k.replace("_", " "), v) for k, v in result.machine.items()])
-    lines += ["", *_METHOD, ""]
-    ceilings = []
-    for name, value in result.ceilings.items():
-        shown = f"{value / 1e9:,.0f} GB/s" if name == "bytes" else f"{value / 1e12:,.1f} TFLOPS"
-        ceilings.append(("copy" if name == "bytes" else name, shown))
-    lines += table(["Ceiling", ""], ceilings)
-    lines += [f"\n![{plot}]({plot})" for plot in plots]
-    for name in dict.fromkeys(f.table for f in result.figures):
-        lines += ["", f"## {name[0].upper()}{name[1:]}", "", *_table(result, name, references)]
-    if result.skipped:
-        lines += ["", "## Not measured", "", *table(["Case", "Why"], result.skipped)]
-    for reference in references:
-        lines += ["", *_corrections(reference)]
-    return "\n".join(lines) + "\n"
-
-
-_METHOD = (
-    "A sample is what CUDA events measure around as many calls as take a millisecond, for one",
-    "call; the median of up to 200 samples is given, and the middle half of them as spread. Inputs",
-    "rotate through three times the L2 cache. Operations are counted for the mask that ran: a",
-    "causal one leaves half. Shares are of what this very GPU reached in products and in a copy.",
-)
-
-
-def _table(result: Result, name: str, references: Sequence[Result]) -> list[str]:
-    others = [r for r in references if any(f.table == name for f in r.figures)]
-    attention = any(f.ran for f in result.figures if f.table == name)
-    head = ["Case", "Precision", "Median, ms", "Spread", "Rate", "Share"]
-    head += ["Ran"] if attention else []
-    head += [f"{r.machine['gpu'].removeprefix('NVIDIA ')}, ms" for r in others]
-    rows = []
-    for f in result.figures:
-        if f.table != name:
-            continue
-        share = result.share(f)
-        cells = [f.name, f.precision, _ms(f.median), f"{f.spread:.1%}", f.rate]
-        cells.append("" if share is None else f"{share:.0%}")
-        cells += [f.ran] if attention else []
-        for other in others:
-            theirs = other.figure(f.key)
-            cells.append(_ms(theirs.median) if theirs else "")
-        rows.append(cells)
-    return table(head, rows)
-
-
-def _corrections(reference: Result) -> Iterator[str]:
-    yield f"## What is wrong in the figures for {reference.machine['gpu']}"
-    yield ""
-    yield f"Source: {reference.source}; driver {reference.machine['driver']}."
-    yield ""
-    fields = ("what", "stated", "corrected", "why")
-    rows = [[row[field] for field in fields] for row in reference.corrections]
-    yield from table(["", "Stated", "Correct", "Why"], rows)
-
-
-def _figure(case: Mapping[str, Any]) -> Figure:
+def _figure(case: Mapping[str, Any], schema: int) -> Figure:
     low, high = case.get("quartiles", (case["median"], case["median"]))
+    sets, ceiling = case.get("sets", 0), case.get("ceiling", "")
+    if schema == 1:
+        # It does not say whether a single set was larger than the cache; and it has no ceilings:
+        # cuDNN used TF32 in models of float32.
+        sets = sets if sets > 1 else 0
+        ceiling = "tf32" if case.get("items") and case["key"].endswith("/fp32") else ""
     return Figure(
         key=case["key"],
         median=case["median"],
@@ -274,14 +206,13 @@ def _figure(case: Mapping[str, Any]) -> Figure:
         items=case.get("items", 0),
         unit=case.get("unit", ""),
         ran=case.get("ran", ""),
+        sets=sets,
+        input_bytes=case.get("input_bytes", 0),
+        same=case.get("same", ""),
+        host=case.get("host", 0.0),
+        device=case.get("device", 0.0),
+        ceiling=ceiling,
+        baseline=case.get("baseline", ""),
+        figures=case.get("figures", {}),
+        notes={**case.get("settings", {}), **case.get("notes", {})},
     )
-
-
-def _ms(seconds: float) -> str:
-    """Milliseconds with three significant digits."""
-    return f"{seconds * 1e3:.4g}"
-
-
-def _title(result: Result) -> str:
-    facts = result.machine
-    return f"{result.name}: {facts['gpu']}, torch {facts['torch']}, driver {facts['driver']}"

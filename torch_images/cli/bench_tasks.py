@@ -77,7 +77,8 @@ def bench_compare(c: Context, first: str, second: str, json: bool = False) -> No
     """Two results side by side, and which differences are more than chance."""
     from dataclasses import asdict
 
-    from torch_images.bench.results import compare, compared, read
+    from torch_images.bench.compare import compare, compared
+    from torch_images.bench.results import read
 
     a, b = (read(_path(word)) for word in (first, second))
     differences = compare(a, b)
@@ -117,7 +118,8 @@ def _write(text: str, folder: Path, *, keep: bool = False) -> None:
     Raises UsageError as `_require_ours` does, and for a folder that cannot be written.
     """
     from torch_images.bench.plots import plots
-    from torch_images.bench.results import markdown, read
+    from torch_images.bench.report import markdown
+    from torch_images.bench.results import read
     from torch_images.host import outputs
 
     references = [read(path) for path in sorted(REFERENCE.glob("*.json"))]

@@ -1,0 +1,63 @@
+"""The same work eager and in one CUDA graph: inference, and a whole step of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from capture import captured, step
+from case import Case, loaded, random, width
+from measure import Call
+from models import encoder, resnet50
+from torch import nn
+
+TABLE = "cuda graphs"
+PRECISION = "bf16"
+# A model that is small enough for its kernels to be shorter than their launch.
+SMALL = {"width": 512, "heads": 8, "layers": 4, "wide": 2048}
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "transformer, B=8, S=128": (lambda: encoder(**SMALL), (8, 128, SMALL["width"])),
+    "ResNet-50, B=1": (resnet50, (1, 3, 224, 224)),
+}
+
+
+def graph(model: str, *, train: bool, capture: bool) -> Case:
+    """Inference or training of a model, eager or captured.
+
+    A captured one reads each batch from the same memory, so a copy of the batch is a part of it.
+    """
+    make, shape = MODELS[model]
+
+    def call(sets: int) -> Call:
+        net = loaded(make, PRECISION).train(train)
+        inputs = [random(PRECISION, *shape) for _ in range(sets)]
+        if train:
+            by = torch.optim.AdamW(net.parameters(), lr=1e-5, fused=True, capturable=True)
+        still = inputs[0].clone()
+
+        def run(x: torch.Tensor) -> object:
+            if train:
+                return step(net, by, x)
+            with torch.no_grad():
+                return net(x)
+
+        if not capture:
+            return lambda i: run(inputs[i])
+        return captured(lambda: run(still), lambda i: still.copy_(inputs[i]))
+
+    size = width(PRECISION)
+    for side in shape:
+        size *= side
+    kind = "training step" if train else "inference"
+    return Case(
+        table=TABLE,
+        name=f"{model}, {kind}, {'graph' if capture else 'eager'}",
+        precision=PRECISION,
+        make=call,
+        size=size,
+        same="weights",
+        items=shape[0],
+        unit="img" if "ResNet" in model else "seq",
+        baseline=f"{TABLE}/{model}, {kind}, eager/{PRECISION}" if capture else "",
+        needs=(8, 0),
+    )

@@ -1,0 +1,78 @@
+"""Whole models, forward: ResNet-50 and a transformer's encoder, eager and compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import counting
+import torch
+from caches import first
+from case import Case, Ready, loaded, random, width
+from models import encoder, resnet50
+from torch import nn
+
+
+def inference(
+    table: str, name: str, precision: str, make: Callable[[], nn.Module], shape: tuple[int, ...],
+    *, flops: float, unit: str, mode: str = "", ceiling: str = "", baseline: str = "",
+) -> Case:  # fmt: skip
+    """Inference of a model, compiled in a mode or not. Inputs rotate; weights stay, as in use."""
+
+    def call(sets: int) -> Ready:
+        net = loaded(make, precision)
+        ready = torch.compile(net, mode=mode) if mode else net
+        inputs = [random(precision, *shape) for _ in range(sets)]
+
+        def run(i: int) -> object:
+            with torch.inference_mode():
+                return ready(inputs[i])
+
+        return Ready(call=run, figures=first(lambda: run(0)) if mode else {})
+
+    return Case(
+        table=table,
+        name=name,
+        precision=precision,
+        make=call,
+        size=math.prod(shape) * width(precision),
+        same="weights",
+        flops=flops,
+        items=shape[0],
+        unit=unit,
+        ceiling=ceiling,
+        baseline=baseline,
+        needs=(8, 0) if precision == "tf32" else (0, 0),
+    )
+
+
+def resnet(batch: int, precision: str, table: str = "resnet-50", mode: str = "") -> Case:
+    """ResNet-50. In float32 its convolutions use TF32, which cuDNN does unless told otherwise."""
+    name = f"B={batch}" + (f", {mode}" if mode else ", eager" if table != "resnet-50" else "")
+    baseline = f"{table}/B={batch}, eager/{precision}" if mode else ""
+    return inference(
+        table, name, precision, resnet50, (batch, 3, 224, 224), flops=batch * counting.resnet50(),
+        unit="img", mode=mode, ceiling="tf32" if precision == "fp32" else "", baseline=baseline,
+    )  # fmt: skip
+
+
+def transformer(batch: int, length: int, precision: str) -> Case:
+    """Six layers, 1024 wide, 16 heads; feed-forward 2048, PyTorch's default."""
+    width, wide, layers = 1024, 2048, 6
+    return inference(
+        "transformer encoder", f"B={batch}, S={length}", precision, encoder,
+        (batch, length, width), flops=counting.encoder(batch, length, width, wide, layers),
+        unit="seq",
+    )  # fmt: skip
+
+
+def one_layer(side: int, precision: str, mode: str = "") -> Case:
+    """A linear layer of side**2 weights: the documents' models of 16, 67 and 268 million."""
+    table, batch = "compiled layer", 64
+    shape = f"B={batch}, {side}->{side}, {side**2 / 1e6:.0f}M parameters"
+    return inference(
+        table, f"{shape}, {mode or 'eager'}", precision,
+        lambda: nn.Linear(side, side, bias=False).eval(), (batch, side),
+        flops=2 * batch * side**2, unit="row", mode=mode,
+        baseline=f"{table}/{shape}, eager/{precision}" if mode else "",
+    )  # fmt: skip

@@ -1,0 +1,51 @@
+"""The sequence of allocations that the benchmark of allocators goes through."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FILE = Path(__file__).resolve().parents[2] / "scripts/bench/churn.py"
+
+
+@pytest.fixture(scope="module")
+def churn() -> ModuleType:
+    """The module, which lies beside no package."""
+    spec = importlib.util.spec_from_file_location("bench_churn", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_numbers_are_those_of_knuth(churn: ModuleType) -> None:
+    """The same on each machine, so that all allocators see one sequence."""
+    numbers = churn.numbers()
+    first = (6364136223846793005 + 1442695040888963407) % 2**64
+    assert [next(numbers), next(numbers)] == [
+        first >> 32,
+        (first * 6364136223846793005 + 1442695040888963407) % 2**64 >> 32,
+    ]
+
+
+@pytest.mark.parametrize("limit", [2**33, 2**31])
+def test_memory_is_taken_within_the_limit_and_all_given_back(churn: ModuleType, limit: int) -> None:
+    plan = churn.plan(limit=limit)
+    assert plan == churn.plan(limit=limit)
+    held: list[int] = []
+    peak = 0
+    for size, drop in plan:
+        if size:
+            assert drop == -1
+            held.append(size)
+        else:
+            held.pop(drop)
+        peak = max(peak, sum(held))
+    assert held == []
+    assert 0.9 * limit < peak <= limit
+    assert sum(1 for size, _ in plan if size) == churn.STEPS
+    assert len({size for size, _ in plan}) > churn.STEPS / 2

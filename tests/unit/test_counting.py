@@ -1,0 +1,82 @@
+"""Operations of the benchmark's cases, counted from shapes, against counting each one."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+FILE = Path(__file__).resolve().parents[2] / "scripts/bench/counting.py"
+
+
+@pytest.fixture(scope="module")
+def counting() -> Iterator[ModuleType]:
+    """The module, which lies beside no package."""
+    spec = importlib.util.spec_from_file_location("bench_counting", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def by_hand(size: int, kernel: int, stride: int, padding: int) -> int:
+    """Walk over the padded values, and count the multiplications by real ones of two axes."""
+    real = [[False] * padding + [True] * size + [False] * padding] * 2
+    places = range(0, size + 2 * padding - kernel + 1, stride)
+    return sum(
+        real[0][y + i] and real[1][x + j]
+        for y in places
+        for x in places
+        for i in range(kernel)
+        for j in range(kernel)
+    )
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 3), st.integers(0, 4))
+def test_taps_are_those_on_real_values(
+    counting: ModuleType, size: int, kernel: int, stride: int, padding: int
+) -> None:
+    if size + 2 * padding < kernel:
+        return
+    assert counting.taps(size, kernel, stride, padding) ** 2 == by_hand(
+        size, kernel, stride, padding
+    )
+
+
+def test_a_convolution(counting: ModuleType) -> None:
+    """Of 2 images, 3 channels to 8: each pair of channels has the taps of one image."""
+    assert counting.conv2d(2, 3, 8, 5, 3, padding=1) == 2 * 2 * 3 * 8 * by_hand(5, 3, 1, 1)
+    assert counting.conv2d(2, 8, 8, 5, 3, padding=1, groups=8) == 2 * 2 * 8 * by_hand(5, 3, 1, 1)
+    assert counting.conv2d(1, 1, 1, 5, 1) == 2 * 25
+    # With padding counted, all 25 places had 9 taps.
+    assert by_hand(5, 3, 1, 1) == 13**2 < 25 * 9
+
+
+def test_resnet_is_below_what_counts_padding(counting: ModuleType) -> None:
+    """4.089 billion multiply-adds, by torchvision's own page, which counts taps on padding."""
+    found = counting.resnet50()
+    assert 0.95 * 2 * 4.089e9 < found < 2 * 4.089e9
+
+
+def test_attention(counting: ModuleType) -> None:
+    """16x96x4096x128, causal: 12.27 ms are 537.7 TFLOPS."""
+    shape = (16, 96, 4096, 128)
+    forward = counting.attention(*shape, causal=True)
+    assert forward / 12.27e-3 / 1e12 == pytest.approx(537.7, abs=0.1)
+    assert counting.attention(*shape, causal=False) == 2 * forward
+    assert counting.attention(*shape, causal=True, backward=True) == 3.5 * forward
+
+
+def test_an_encoder(counting: ModuleType) -> None:
+    """One layer: four products of n x d x d, two of attention, two of the feed-forward."""
+    assert counting.encoder(1, 2, 4, 8, 1) == 2 * 2 * (4 * 4 * 4 + 2 * 2 * 4 + 2 * 4 * 8)

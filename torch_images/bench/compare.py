@@ -1,0 +1,90 @@
+"""Two results side by side: which differences are more than chance. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch_images.bench.results import Result
+from torch_images.errors import UsageError
+from torch_images.markdown import table
+
+CERTAIN = 0.01  # how likely a difference may be chance
+NOTABLE = 0.02  # smaller ones are noted as equal, whatever their certainty: clocks drift as much
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One case of two results: how many times as long the second takes, and whether that is real.
+
+    `chance` is the probability that samples of equal origin differ as much (Mann-Whitney, two
+    sided), None where a side has no samples.
+    """
+
+    key: str
+    first: float
+    second: float
+    chance: float | None
+
+    @property
+    def ratio(self) -> float:
+        """The second's time over the first's."""
+        return self.second / self.first
+
+    @property
+    def verdict(self) -> str:
+        """The comparison in a word."""
+        if self.chance is None:
+            return "no samples"
+        if self.chance >= CERTAIN or abs(self.ratio - 1) < NOTABLE:
+            return "equal"
+        return "slower" if self.ratio > 1 else "faster"
+
+
+def compare(first: Result, second: Result) -> tuple[Difference, ...]:
+    """The cases that both have. Raises UsageError where there is none."""
+    from scipy.stats import mannwhitneyu
+
+    found = []
+    for ours in first.figures:
+        theirs = second.figure(ours.key)
+        if theirs:
+            chance = None
+            if ours.samples and theirs.samples:
+                chance = float(mannwhitneyu(ours.samples, theirs.samples).pvalue)
+            found.append(Difference(ours.key, ours.median, theirs.median, chance))
+    if not found:
+        raise UsageError(f"{first.name} and {second.name} have no case in common")
+    return tuple(found)
+
+
+def compared(first: Result, second: Result, found: Sequence[Difference]) -> str:
+    """A comparison as Markdown. It says whose figures have no samples."""
+    lines = [f"A: {_title(first)}", f"B: {_title(second)}", ""]
+    keys = {d.key for d in found}
+    for letter, result in (("A", first), ("B", second)):
+        if any(f.key in keys and not f.samples for f in result.figures):
+            lines += [
+                f"{letter} has no samples: a document gives one figure for each case.",
+                "Whether a difference is more than chance cannot be told from that.",
+                "",
+            ]
+    rows = []
+    for d in found:
+        chance = "" if d.chance is None else f"{d.chance:.1g}"
+        rows.append([d.key, _ms(d.first), _ms(d.second), f"{d.ratio:.3f}", d.verdict, chance])
+    lines += table(["Case", "A, ms", "B, ms", "B / A", "", "chance"], rows)
+    mean = math.exp(statistics.fmean(math.log(d.ratio) for d in found))
+    lines += ["", f"Geometric mean of B / A over {len(found)} cases: {mean:.3f}."]
+    return "\n".join(lines)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g}"
+
+
+def _title(result: Result) -> str:
+    facts = result.machine
+    return f"{result.name}: {facts['gpu']}, torch {facts['torch']}, driver {facts['driver']}"
