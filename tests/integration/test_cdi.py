@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.support import ROOT, TESTS, invoke, second_engine
+from tests.integration.support import ROOT, TESTS, compose_command, invoke, second_engine
 from torch_images.errors import EngineError
 from torch_images.host.connection import connect
 from torch_images.host.engine import Engine
@@ -135,6 +136,23 @@ def test_docker_run_does_the_same(cdi: Cdi) -> None:
     command += [f"--device={KIND}=all", IMAGE, "sh", "-c", SHOW]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "a file of the host\nthe device was written\n"
+
+
+def test_compose_does_the_same(cdi: Cdi, tmp_path: Path) -> None:
+    """Its example for GPUs by CDI, over the one without."""
+    (tmp_path / "compose").mkdir()
+    for name in ("compose.yaml", "compose-cdi.yaml"):
+        shutil.copy(ROOT / "docs" / "examples" / "places" / name, tmp_path)
+    changed = {"image": IMAGE, "command": ["sh", "-c", SHOW], "network_mode": "none"}
+    (tmp_path / "here.yaml").write_text(json.dumps({"services": {"train": changed}}))
+    command = [*compose_command(tmp_path / "compose"), f"--project-name={TESTS}-cdi"]
+    command += [f"--file={name}" for name in ("compose.yaml", "compose-cdi.yaml", "here.yaml")]
+    command += ["run", "--rm", "--no-TTY", "train"]
+    env = {**os.environ, "DOCKER_HOST": cdi.address}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "a file of the host\nthe device was written\n", done.stderr
 
 
 def test_the_engine_says_what_it_refuses(cdi: Cdi) -> None:
