@@ -98,7 +98,7 @@ TABLE = (
         library=False,
         chosen="none",
         works=False,
-        says=("the host has driver 580.95.05, but this container has no GPU", "--gpus all"),
+        says=("the host has driver 580.95.05, but this container has no GPU", "--gpus all, or --d"),
     ),
     Row(
         id="no visible device",
@@ -106,7 +106,7 @@ TABLE = (
         gpus=(),
         chosen="none",
         works=False,
-        says=("no GPU is visible; see NVIDIA_VISIBLE_DEVICES",),
+        says=("no GPU is visible; see NVIDIA_VISIBLE_DEVICES", "--device nvidia.com/gpu=all"),
     ),
     Row(
         id="driver libraries not mounted",

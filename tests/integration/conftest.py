@@ -32,7 +32,14 @@ from torch_images.project import locks_folder
 # gives them: two builds of one name would get in each other's way.
 SECOND = frozenset(
     {
-        *("test_compat", "test_compiled", "test_examples", "test_installed_command", "test_pod"),
+        *(
+            "test_cdi",
+            "test_compat",
+            "test_compiled",
+            "test_examples",
+            "test_installed_command",
+            "test_pod",
+        ),
         *("test_push", "test_real_tree", "test_site", "test_start"),
     }
 )

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -241,17 +241,21 @@ def registry(folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def second_engine(*, runs: bool = False) -> Iterator[str]:
+def second_engine(
+    *, runs: bool = False, settings: Mapping[str, Any] | None = None
+) -> Iterator[str]:
     """Another dockerd of this machine, with everything of its own; its address.
 
     Unless it `runs` containers, whatever it is to run fails: it can take layers from a cache, but
-    never make one itself.
+    never make one itself. `settings` go to its daemon.json; `features` are added to its own.
     """
     as_root("dockerd")  # or fail before anything is made
     # A socket's whole path may have 104 letters.
     folder = Path(tempfile.mkdtemp(prefix="engine-", dir="/tmp"))
     data = Path(tempfile.mkdtemp(prefix="engine-", dir=scratch_room()))  # has room for an image
-    (folder / "daemon.json").write_text('{"features": {"containerd-snapshotter": true}}')
+    told = dict(settings or {})
+    told["features"] = {"containerd-snapshotter": True, **told.get("features", {})}
+    (folder / "daemon.json").write_text(json.dumps(told))
     (folder / "bin").mkdir()
     if not runs:
         (folder / "bin" / "runc").symlink_to("/bin/false")

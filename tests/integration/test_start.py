@@ -17,6 +17,11 @@ from torch_images.layers.constraints import VARIABLES
 SHOW = "python -c 'import json, os; print(json.dumps(dict(os.environ)))'"
 ON = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
+NO_GPU = (
+    "this container has no GPU; start it with --gpus all, or --device nvidia.com/gpu=all where "
+    "Docker uses CDI"
+)
+
 
 @pytest.fixture(scope="module")
 def image(built: dict[str, Built]) -> str:
@@ -91,9 +96,7 @@ def test_a_replaced_entrypoint_breaks_nothing(image: str, engine: Engine, entryp
 
 
 def test_it_says_one_line_unless_told_not_to(image: str, engine: Engine) -> None:
-    line = (
-        "torch-images: CUDA 13.0 cannot work: this container has no GPU; start it with --gpus all"
-    )
+    line = f"torch-images: CUDA 13.0 cannot work: {NO_GPU}"
     assert engine.run(image, "true", **facts()).output == f"{line}\n"
     assert engine.run(image, "true", **quiet()).output == ""
 
@@ -104,7 +107,7 @@ def test_doctor_ends_with_1_where_cuda_does_not_work(image: str, engine: Engine)
     assert done.code == 1
     assert found["works"] is False
     assert found["choice"]["library"] == "none"
-    assert found["summary"].endswith("this container has no GPU; start it with --gpus all")
+    assert found["summary"].endswith(NO_GPU)
 
 
 def test_the_profile_is_on_and_can_be_left_out(image: str, engine: Engine) -> None:

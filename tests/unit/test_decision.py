@@ -193,17 +193,20 @@ def test_what_is_unknown_is_not_said() -> None:
         assert decision.sentence(made, host, CUDA_13, compat) == f"CUDA 13.0 uses {words}: why"
 
 
+BOTH_WAYS = "--gpus all, or --device nvidia.com/gpu=all where Docker uses CDI"
+
+
 @pytest.mark.parametrize(
     ("host", "reason"),
     [
-        (Host(), "this container has no GPU; start it with --gpus all"),
+        (Host(), f"this container has no GPU; start it with {BOTH_WAYS}"),
         (
             Host(driver="570.86.15"),
-            "the host has driver 570.86.15, but this container has no GPU; start it with --gpus all",
+            f"the host has driver 570.86.15, but this container has no GPU; start it with {BOTH_WAYS}",
         ),
         (
             Host(library="/l", devices=()),
-            "no GPU is visible; see NVIDIA_VISIBLE_DEVICES and --gpus",
+            "no GPU is visible; see NVIDIA_VISIBLE_DEVICES, and --gpus or --device nvidia.com/gpu=all",
         ),
         (
             Host(driver="570.86.15", nodes=True),

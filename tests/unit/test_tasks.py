@@ -57,7 +57,11 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("wheels --jobs ²", 2, "--jobs '²' is not a number"),
         (f"wheels --jobs {'9' * 5000}", 2, "is not a number"),
         ("push x --retries ٣", 2, "--retries '٣' is not a number; give one from 0 on"),
-        ("bench x --gpus ²", 2, "--gpus ² is not a choice of GPUs"),
+        (
+            "bench x --gpus ²",
+            2,
+            "--gpus \\xb2 is not a choice of GPUs; give all, 2, or device=0,1; or ",
+        ),
         ("verify x --gpus 0", 2, "--gpus 0 is not a choice of GPUs"),
         ("build --nonsense", 2, "unknown option '--nonsense'; "),
         ("build --cudaa 13.0", 2, "unknown option '--cudaa'; did you mean '--cuda'?"),

@@ -19,7 +19,8 @@ RESULT, REPORT = "result.json", "README.md"
     positional=["image"],
     help={
         "image": "tag, image id or identifier",
-        "gpus": "which to measure: all, a number, or device=0,1",
+        "gpus": "which to measure: all, a number, device=0,1, or names of CDI devices such as "
+        "nvidia.com/gpu=0",
         "select": "only cases that match this glob; `python scripts/bench --list` names them",
         "output": "folder for the result, its report and plots, else build/bench/IDENTIFIER",
     },
@@ -28,16 +29,18 @@ RESULT, REPORT = "result.json", "README.md"
 def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: str = "") -> None:
     """Measure GPUs with an image: the documents' tables, as JSON, Markdown and plots."""
     from torch_images.errors import TorchImagesError
-    from torch_images.host.gpus import gpu_options
+    from torch_images.host.gpus import check_words
     from torch_images.host.runner import Runner
     from torch_images.verify.identify import identify
 
-    options = gpu_options(gpus)
+    check_words(gpus)
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
+    options = {"device_requests": verb.gpu_requests(gpus, engine)}
     reference, plan = identify(config, image, workspace, engine)
     folder = Path(output) if output else workspace.output / "bench" / plan.spec.id
     _require_ours(folder)
-    with engine.container(engine.inspect(reference).id, shm_size="2g", **options) as container:
+    info = engine.inspect(reference)
+    with engine.container(info.id, shm_size="2g", **options) as container:
         command = ["docker", "exec", "--env=TORCH_IMAGE_QUIET=1", container.id]
         container.put("/run", {f"bench/{path.name}": path.read_bytes() for path in _cases()})
         command += ["torch-entrypoint", "python", "/run/bench", f"--select={select}"]

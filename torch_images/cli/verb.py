@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch_images.build.plan import ImagePlan
     from torch_images.config.types import Config
     from torch_images.host.engine import Engine
+    from torch_images.host.gpus import Request
     from torch_images.host.workspace import Workspace
     from torch_images.publish.tag_rules import TagTarget
     from torch_images.verify.verify import VerifyReport
@@ -270,7 +271,7 @@ def verified(
     engine: Engine,
     *,
     reuse: bool,
-    gpus: str = "",
+    gpus: Sequence[Request] = (),
 ) -> VerifyReport:
     """The report of an image; said on stderr, because it takes minutes."""
     from torch_images.host.runner import Runner
@@ -279,6 +280,17 @@ def verified(
     print(f"verifying {plan.spec.id}", file=sys.stderr)
     run = Runner()
     return verify(image, config, plan, workspace, engine=engine, run=run, reuse=reuse, gpus=gpus)
+
+
+def gpu_requests(words: str, engine: Engine) -> list[Request]:
+    """The device requests for --gpus, in the way that the engine has; none for "".
+
+    Raises as `gpus.device_requests` does.
+    """
+    from torch_images.host.gpu_facts import engine_gpus
+    from torch_images.host.gpus import device_requests
+
+    return device_requests(words, engine_gpus(engine).ways) if words else []
 
 
 def say(text: str) -> None:

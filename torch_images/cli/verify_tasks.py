@@ -1,8 +1,9 @@
-"""The verbs that prove what an image is: verify, reproduce, sbom, scan."""
+"""The verbs that prove what an image is, and doctor, which looks at what it will run on."""
 
 from __future__ import annotations
 
 from invoke.context import Context
+from invoke.exceptions import Exit
 
 from torch_images.cli import verb
 
@@ -11,7 +12,8 @@ from torch_images.cli import verb
     positional=["image"],
     help={
         "image": "tag, image id or identifier",
-        "gpus": "also run what needs a GPU, on these: all, a number, or device=0,1",
+        "gpus": "also run what needs a GPU, on these: all, a number, device=0,1, or names of CDI "
+        "devices such as nvidia.com/gpu=0",
         "json": "print the whole report as JSON",
     },
     example="verify torch-cu130:sm120",
@@ -21,14 +23,15 @@ def verify(c: Context, image: str, gpus: str = "", json: bool = False) -> None:
     from dataclasses import asdict
 
     from torch_images.cli import report
-    from torch_images.host.gpus import gpu_options
+    from torch_images.host.gpus import check_words
     from torch_images.verify.identify import identify
     from torch_images.verify.verify import require
 
-    gpu_options(gpus)  # a wrong word is said before anything is looked at
+    check_words(gpus)  # a wrong word is said before anything is looked at
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
+    requests = verb.gpu_requests(gpus, engine)
     reference, plan = identify(config, image, workspace, engine)
-    proof = verb.verified(reference, config, plan, workspace, engine, reuse=False, gpus=gpus)
+    proof = verb.verified(reference, config, plan, workspace, engine, reuse=False, gpus=requests)
     if json:
         print(verb.as_json({**asdict(proof), "passed": proof.passed}))
     require(proof)
@@ -159,3 +162,24 @@ def scan(
             "statement",
             f"take newer packages (`invoke lock`), or say in {vex} why they do not matter",
         )
+
+
+@verb.verb(
+    help={"json": "print all that was found as JSON"},
+    example="doctor --json",
+)
+def doctor(c: Context, json: bool = False) -> None:
+    """Say whether containers get GPUs on this machine, and what to do if not; changes nothing."""
+    from torch_images.cli.doctor import diagnose, document, text
+    from torch_images.errors import EngineError
+    from torch_images.host.connection import connect
+    from torch_images.host.gpu_facts import EngineGpus, engine_gpus, machine
+
+    try:
+        engine: EngineGpus | EngineError = engine_gpus(connect())  # it sets none up
+    except EngineError as error:
+        engine = error
+    found = diagnose(machine(), engine)
+    print(verb.as_json(document(found)) if json else text(found))
+    if not found.works:
+        raise Exit(code=1)

@@ -25,7 +25,7 @@ from torch_images.errors import EngineError, NetworkError, PushError, UsageError
 from torch_images.host import tars
 from torch_images.host.image_info import ImageInfo, OurImage
 from torch_images.host.network import cause
-from torch_images.host.refusals import load_refusal, registry_refusal
+from torch_images.host.refusals import gpu_refusal, load_refusal, registry_refusal
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -268,7 +268,7 @@ class Engine:
         """Start a container that sleeps; remove it at the end, also after an error.
 
         `options` are those of docker-py's `containers.create`. Raises EngineError where the engine
-        cannot give GPUs to containers.
+        does not give the GPUs that they ask for.
         """
         created = self._client.containers.create(
             image, ["sleep", "infinity"], labels={"torch-images": "verify"}, **options
@@ -277,13 +277,10 @@ class Engine:
             try:
                 created.start()
             except docker.errors.APIError as error:
-                if "could not select device driver" not in str(error):
+                asked = options.get("device_requests")
+                if not asked or not (refusal := gpu_refusal(str(error.explanation or error))):
                     raise
-                raise EngineError(
-                    "the engine cannot give GPUs to containers",
-                    "install the NVIDIA Container Toolkit and configure the engine for it: "
-                    "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/",
-                ) from None
+                raise refusal from None
             yield RunningContainer(created)
         finally:
             created.remove(force=True)

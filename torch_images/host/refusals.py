@@ -4,7 +4,30 @@ from __future__ import annotations
 
 import re
 
-from torch_images.errors import DiskError, EngineError, NetworkError, UsageError
+from torch_images.errors import DiskError, EngineError, NetworkError, UsageError, shown
+from torch_images.host.cdi import KIND
+from torch_images.host.gpus import GENERATE, INSTALL, TURN_ON
+
+# How Docker 26.1.5 with runc 1.1.5 names a file of a CDI spec that is not there: what is mounted,
+# a device, a program.
+_GONE = re.compile(
+    r"(?:error mounting|failed to stat CDI host device|fork/exec) \"?(?P<file>/[^\s\":]+)"
+    r"[^\n]*no such file or directory"
+)
+# An engine's words, what they mean ({} stands for the words), and what to do.
+_REFUSALS = (
+    (r'could not select device driver "cdi"', "CDI is off in the engine", TURN_ON),
+    (r"could not select device driver", "the engine cannot give GPUs to containers", INSTALL),
+    (r"unresolvable CDI devices .*", "the engine refused: {}", f"run {GENERATE}"),
+    (r"failed to discover GPU vendor .*", "the engine refused: {}", f"run {GENERATE}"),
+    (
+        r"NVIDIA Container Runtime Hook directly",
+        "NVIDIA's Container Toolkit is set to CDI, so Docker's own --gpus does not work",
+        f"give --gpus {KIND}=all",
+    ),
+    (r"nvidia-container-cli: .*", "the engine refused: {}", "run nvidia-smi on the host"),
+    (r".*CDI device.*", "the engine refused: {}", f"run {GENERATE}"),
+)
 
 
 def load_refusal(reason: str) -> EngineError | DiskError:
@@ -25,3 +48,20 @@ def registry_refusal(image: str, text: str, *, missing: bool = False) -> Network
     return NetworkError(
         f"the registry of {image} could not be asked: {text}", "check network, proxy and login"
     )
+
+
+def gpu_refusal(reason: str) -> EngineError | None:
+    """The error for an engine that does not start a container with GPUs, by its own words.
+
+    None for words about something else. The words are those of Docker 26.1.5; "GPU vendor" is
+    Docker 29's, and those of NVIDIA's hook are in the source of its Container Toolkit.
+    """
+    if gone := _GONE.search(reason):
+        file = shown(gone["file"])
+        return EngineError(
+            f"the CDI spec names {file}, which is not there", f"run {GENERATE}, as for a new driver"
+        )
+    for words, message, hint in _REFUSALS:
+        if found := re.search(words, reason):
+            return EngineError(message.format(shown(found[0])), hint)
+    return None

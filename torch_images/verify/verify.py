@@ -29,7 +29,7 @@ from torch_images.config.types import Config
 from torch_images.errors import TorchImagesError, VerifyError
 from torch_images.fetch.tools import install_tools
 from torch_images.host.engine import Engine, RunningContainer
-from torch_images.host.gpus import gpu_options
+from torch_images.host.gpus import Request
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
@@ -142,11 +142,11 @@ def verify(
     engine: Engine,
     run: Runner,
     reuse: bool = False,
-    gpus: str = "",
+    gpus: Sequence[Request] = (),
 ) -> VerifyReport:
     """Check an image, by tag or id, against its claim; the report is also written to disk.
 
-    With `gpus`, in the words of `docker run --gpus`, also what needs a GPU. With `reuse`, a passing
+    With `gpus`, what `gpus.device_requests` gives, also what needs a GPU. With `reuse`, a passing
     report of the same digest, checks and claim is taken instead.
     """
     started = time.monotonic()
@@ -176,7 +176,7 @@ def examine(
     *,
     engine: Engine,
     run: Runner,
-    gpus: str = "",
+    gpus: Sequence[Request] = (),
     modules: Collection[str] = (),
 ) -> Found:
     """Run both suites on an image, or some of their `modules`, such as "image/test_files".
@@ -185,7 +185,7 @@ def examine(
     `verify` makes a report.
     """
     # NCCL's processes talk through shared memory, of which Docker gives 64 MB.
-    options = {**gpu_options(gpus), "shm_size": "2g"} if gpus else {}
+    options = {"device_requests": list(gpus), "shm_size": "2g"} if gpus else {}
 
     def outside() -> Found:
         chosen = _chosen(modules, "image")

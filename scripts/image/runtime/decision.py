@@ -56,6 +56,8 @@ ERRORS = {
     NOT_ON_DEVICE: "compat libraries are for data-centre and professional GPUs only",
     999: "an unknown error of the driver; `dmesg` of the host may say more",
 }
+# Where the engine gives GPUs by the Container Device Interface. A container cannot see the engine.
+_CDI = "--device nvidia.com/gpu=all"
 # Errors that say that a GPU is occupied. They do not show that the library is wrong.
 _OCCUPIED = (2, 46)
 
@@ -241,10 +243,10 @@ def _absent(host: Host) -> Choice | None:
     problem = ""
     if not present:
         there = f"the host has driver {host.driver}, but " if host.driver else ""
-        option = "--nv" if host.apptainer else "--gpus all"
+        option = "--nv" if host.apptainer else f"--gpus all, or {_CDI} where Docker uses CDI"
         problem = f"{there}this container has no GPU; start it with {option}"
     elif host.devices == ():
-        problem = "no GPU is visible; see NVIDIA_VISIBLE_DEVICES and --gpus"
+        problem = f"no GPU is visible; see NVIDIA_VISIBLE_DEVICES, and --gpus or {_CDI}"
     elif not host.library:
         remedy = "NVIDIA_DRIVER_CAPABILITIES must have compute"
         remedy = "start it with --nv" if host.apptainer else remedy
