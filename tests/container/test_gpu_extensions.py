@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +125,8 @@ print("equal")
 
 
 @pytest.fixture(scope="module")
-def emitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """The folder of CUTLASS, and one with the sources of two extensions that it has written."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[str]]]:
+    """What the programs say that compile and try the two extensions, side by side."""
     folder = os.environ.get("TORCHINDUCTOR_CUTLASS_DIR", "")
     if not Path(folder, "python/cutlass_cppgen").is_dir():
         pytest.skip("no CUTLASS here: TORCHINDUCTOR_CUTLASS_DIR is not a folder that has it")
@@ -136,12 +138,17 @@ def emitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     needs(8, 0, "CUTLASS's tensor core kernels")
     out = tmp_path_factory.mktemp("emitted")
     child(EMIT, folder, str(out), env=environment({"CUTLASS_PATH": folder}), cwd=out)
-    return folder, out
+    env = environment({"TORCH_CUDA_ARCH_LIST": ".".join(map(str, capability()))})
+
+    def build(name: str) -> str:
+        made = tmp_path_factory.mktemp(name)
+        return child(BUILD, folder, str(out), name, str(made), env=env)
+
+    with ThreadPoolExecutor() as side:
+        yield {name: side.submit(build, name) for name in ("fused", "grouped")}
 
 
 @pytest.mark.parametrize("name", ["fused", "grouped"])
-def test_cutlass_emits_an_extension(name: str, emitted: tuple[str, Path], tmp_path: Path) -> None:
-    """relu(alpha a b + beta c) in one kernel, and products of three shapes in one kernel."""
-    folder, out = emitted
-    env = environment({"TORCH_CUDA_ARCH_LIST": ".".join(map(str, capability()))})
-    assert child(BUILD, folder, str(out), name, str(tmp_path), env=env).endswith("equal\n")
+def test_cutlass_emits_an_extension(name: str, built: dict[str, Future[str]]) -> None:
+    """One kernel for relu(alpha a b + beta c), and one for products of three shapes."""
+    assert built[name].result().endswith("equal\n")
