@@ -39,12 +39,12 @@ def swish(cupy: Any) -> Any:
 
     def run(name: str, like: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         kernel = cupy.RawKernel(KERNELS.replace("REAL", REALS[like.dtype]), name)
+        arrays = [cupy.from_dlpack(t.detach().contiguous()) for t in tensors]
+        assert arrays[0].data.ptr == tensors[0].data_ptr()  # not a copy
+        out = cupy.empty_like(arrays[0])
         with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
-            arrays = [cupy.from_dlpack(t.detach().contiguous()) for t in tensors]
-            out = cupy.empty_like(arrays[0])
-            assert arrays[0].data.ptr == tensors[0].data_ptr()  # not a copy
             kernel((-(-out.size // 128),), (128,), (*arrays, out, out.size))
-            return torch.from_dlpack(out)
+        return torch.from_dlpack(out)
 
     class Swish(torch.autograd.Function):
         @staticmethod

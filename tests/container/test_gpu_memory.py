@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.container.gpu import needs
+from tests.container.gpu import needs, taken
 from tests.container.processes import ALLOCATOR, child, environment, ranks
 
 pytestmark = pytest.mark.gpu
@@ -208,21 +207,6 @@ def test_four_bits_take_half_a_byte() -> None:
     zeros = torch.zeros(packed, dtype=torch.uint8)
     found = taken(lambda: zeros.cuda().view(torch.float4_e2m1fn_x2))
     assert found[0] * 4 == halves[0] == 2 * shape[0] * shape[1]
-
-
-def taken(make: Callable[[], object]) -> tuple[int, int]:
-    """The bytes that what `make` returns asks the allocator for, and those that it is given."""
-    names = ("requested_bytes.all.current", "allocated_bytes.all.current")
-    gc.collect()
-    torch.cuda.synchronize()
-    before = [torch.cuda.memory_stats().get(name, 0) for name in names]
-    held = make()
-    torch.cuda.synchronize()
-    gc.collect()
-    after = [torch.cuda.memory_stats()[name] for name in names]
-    del held
-    requested, allocated = (b - a for a, b in zip(before, after, strict=True))
-    return requested, allocated
 
 
 def peak(backend: SDPBackend, length: int) -> int:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.container.gpu import close, needs
-from tests.container.test_gpu_memory import taken
+from tests.container.gpu import close, needs, taken
 
 pytestmark = pytest.mark.gpu
 GROUP = 128  # so many weights of a row have a scale and a zero point of their own
