@@ -139,8 +139,7 @@ def test_cudnn_benchmark_measures_and_keeps_the_result(observe: Observe) -> None
             close(result, wanted)
     observe("kernels of a convolution, first and second call", counts)
     assert all(second >= 1 for _, second in counts.values())
-    assert counts[0][0] <= counts[1][0] < counts[10][0]
-    assert counts[10][1] < counts[10][0]
+    assert max(counts[0][0], counts[1][0], counts[10][1]) < counts[10][0]
 
 
 # Sums by index and a product that cuBLAS may split: both add in an order that may change.
