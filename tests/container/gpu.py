@@ -1,8 +1,9 @@
-"""Helpers of the checks on a GPU: its compute capability, and comparison of results."""
+"""Helpers of the checks on a GPU: its compute capability, comparison of results, and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -50,3 +51,18 @@ def operators(function: object, names: Sequence[str]) -> set[str]:
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as trace:
         function()  # type: ignore[operator]
     return {event.key for event in trace.key_averages()} & set(names)
+
+
+def taken(make: Callable[[], object]) -> tuple[int, int]:
+    """The bytes that what `make` returns asks the allocator for, and those that it is given."""
+    names = ("requested_bytes.all.current", "allocated_bytes.all.current")
+    gc.collect()
+    torch.cuda.synchronize()
+    before = [torch.cuda.memory_stats().get(name, 0) for name in names]
+    held = make()
+    torch.cuda.synchronize()
+    gc.collect()
+    after = [torch.cuda.memory_stats()[name] for name in names]
+    del held
+    requested, allocated = (b - a for a, b in zip(before, after, strict=True))
+    return requested, allocated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
 import subprocess
 import sys
@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from tests.container.gpu import close, needs
+from tests.container.processes import child, environment
 
 pytestmark = pytest.mark.gpu
 
@@ -96,37 +97,97 @@ def test_triton_kernel() -> None:
     close(out, x.double().softmax(-1))
 
 
-CUTLASS = """
-import torch
+# `tried` compiles a linear layer from 2048 to 4096 in float16, compares it with float64, and gives the
+# candidates that torch.compile measured: it prints them on standard error, the chosen one first.
+CUTLASS = r"""
+import contextlib, io, re, torch
 from torch._inductor import config
 from torch._inductor.utils import run_and_get_code
-a, b = (torch.randn(2048, 2048, device="cuda", dtype=torch.float16) for _ in range(2))
-found, codes = run_and_get_code(torch.compile(lambda x, y: x @ y, mode="max-autotune-no-cudagraphs"), a, b)
-exact = a.double() @ b.double()
-error = float((found.double() - exact).abs().max() / exact.abs().max())
-assert error < 4e-3, error
-assert any("cutlass" in code for code in codes), "another kernel was chosen"
+assert config.max_autotune_gemm_backends == "ATEN,TRITON,CPP,CUTLASS", config.max_autotune_gemm_backends
+assert not config.max_autotune and config.cutlass.cutlass_enabled_ops.lower() == "all"
+config.autotune_num_choices_displayed = None
+config.cutlass.cutlass_max_profiling_configs = 2
+config.cutlass.cutlass_max_profiling_swizzle_options = [1, 2]
+layer = torch.nn.Linear(2048, 4096, bias=False, device="cuda", dtype=torch.float16).requires_grad_(False)
+def tried(mode, rows, **changes):
+    torch.compiler.reset()
+    x = torch.randn(rows, 2048, device="cuda", dtype=torch.float16)
+    with config.patch(changes), contextlib.redirect_stderr(io.StringIO()) as said:
+        compiled = torch.compile(lambda x: layer(x), mode=mode)
+        found, codes = run_and_get_code(compiled, x)
+    exact = x.double() @ layer.weight.double().t()
+    error = float((found.double() - exact).abs().max() / exact.abs().max())
+    assert error < 4e-3, (mode, error)
+    names = re.findall(r"^  (\S+) (?:[\d.]+|inf) ms", said.getvalue(), re.MULTILINE)
+    made = [name for name in names if name.startswith("cutlass")]
+    return {n.split("_")[0] for n in names}, len(made), any('#include "cutlass/' in code for code in codes)
+for mode in ("default", "reduce-overhead"):
+    assert tried(mode, 512) == (set(), 0, False), mode
+kinds, number, _ = tried("max-autotune-no-cudagraphs", 2048)
+assert {"mm", "triton", "cutlass"} <= kinds, kinds
+assert 0 < number <= 2 * 2, number  # so many kernels, each with two orders of its tiles
+kinds, number, _ = tried("max-autotune-no-cudagraphs", 1024, **{"cutlass.cutlass_enabled_ops": "addmm,bmm"})
+assert {"mm", "triton"} <= kinds and number == 0, (kinds, number)
+for mode in ("max-autotune", "max-autotune-no-cudagraphs"):
+    kinds, _, chosen = tried(mode, 2048, max_autotune_gemm_backends="CUTLASS")
+    assert kinds <= {"cutlass"} and chosen, (mode, kinds, chosen)
 print("chosen")
 """
 
 
+def profile(**changes: str) -> dict[str, str]:
+    """The environment that the profile makes, of the image or of this checkout."""
+    here = Path(__file__).resolve().parents[2] / "scripts/image/runtime/profile.sh"
+    places = (Path("/usr/local/lib/torch-images/profile.sh"), here)
+    path = next(path for path in places if path.is_file())
+    done = subprocess.run(
+        ["sh", "-c", f'. "{path}"; exec "{sys.executable}" -c "$0"', SHOW],
+        env=environment(changes),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
 def test_cutlass_is_chosen_by_max_autotune(tmp_path: Path) -> None:
-    """CUTLASS is the only candidate. It is found, compiles and runs, and its result is right."""
-    folder = os.environ.get("TORCHINDUCTOR_CUTLASS_DIR", "")
-    if not Path(folder, "include/cutlass").is_dir():
+    """TORCH_IMAGE_GEMM=cutlass puts it beside ATen's and Triton's kernels, for max-autotune alone.
+
+    It is also tried as the only candidate: so it is chosen, and its result is compared.
+    """
+    env = profile(TORCH_IMAGE_GEMM="cutlass", TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    if not Path(env.get("TORCHINDUCTOR_CUTLASS_DIR", ""), "include/cutlass").is_dir():
         pytest.skip("no CUTLASS here: TORCHINDUCTOR_CUTLASS_DIR is not a folder that has it")
     if not shutil.which("nvcc"):
         pytest.skip("no nvcc here, which compiles CUTLASS's kernels")
     needs(8, 0, "CUTLASS's tensor core kernels")
-    env = {
-        **os.environ,
-        "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS": "CUTLASS",
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
-        "TORCHINDUCTOR_CUTLASS_MAX_PROFILING_CONFIGS": "4",
-    }
-    code = CUTLASS.replace("a, b =", "config.cutlass.cutlass_max_profiling_configs = 4\na, b =", 1)
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    assert done.stdout.endswith("chosen\n")
+    assert child(CUTLASS, env=env).endswith("chosen\n")
+
+
+MEGA = """
+import sys, torch
+from torch._dynamo.utils import counters
+path, write = sys.argv[1], sys.argv[2] == "write"
+if not write:
+    torch.compiler.load_cache_artifacts(open(path, "rb").read())
+x = torch.linspace(0, 1, 1000, device="cuda", dtype=torch.float64)
+found = torch.compile(lambda x: torch.sin(x) * 2 + 1)(x)
+assert (found - (torch.sin(x.cpu()) * 2 + 1).cuda()).abs().max() < 1e-12
+if write:
+    open(path, "wb").write(torch.compiler.save_cache_artifacts()[0])
+print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"])
+"""
+
+
+def test_what_was_compiled_can_be_carried_to_another_cache(tmp_path: Path) -> None:
+    """One file has all of it (the mega cache). With it, a process with an empty cache compiles nothing."""
+    said = {}
+    for what in ("write", "read"):
+        folders = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+        env = environment({name: str(tmp_path / what / own) for name, own in folders.items()})
+        said[what] = child(MEGA, str(tmp_path / "artifacts"), what, env=env).split()
+    assert said == {"write": ["0", "1"], "read": ["1", "0"]}

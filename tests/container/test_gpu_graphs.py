@@ -1,4 +1,4 @@
-"""CUDA graphs: a training step gives the same results captured, after warm-up, as eager."""
+"""CUDA graphs: training and inference give the same results captured, after warm-up, as eager."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+
+from tests.container.processes import child
 
 pytestmark = pytest.mark.gpu
 STEPS, WARM = 5, 3
@@ -82,3 +84,71 @@ def test_random_numbers_differ_between_replays() -> None:
     once = x.clone()
     graph.replay()
     assert not torch.equal(once, x)
+
+
+def test_inference_equals_eager() -> None:
+    """A replay runs the same kernels, on what its input holds then."""
+    net = model().eval()
+    x = torch.randn(32, 64, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side), torch.no_grad():
+        for _ in range(WARM):
+            net(x)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        out = net(x)
+    seen = []
+    for inputs, _ in batches():
+        x.copy_(inputs)
+        graph.replay()
+        with torch.no_grad():
+            wanted = net(inputs)
+        torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-6)
+        seen.append(out.clone())
+    assert not torch.equal(seen[0], seen[1])
+
+
+def test_make_graphed_callables_trains_as_eager() -> None:
+    """Forward and backward of one part are graphs; the rest of the step is eager."""
+    first, data = model(), batches()
+    second = copy.deepcopy(first)
+    second = torch.cuda.make_graphed_callables(second, (torch.randn(32, 64, device="cuda"),))
+    assert type(second(data[0][0]).grad_fn).__name__ == "GraphedBackward"
+    results = []
+    for net in (first, second):
+        by = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+        losses = []
+        for x, y in data:
+            by.zero_grad(set_to_none=True)
+            loss = torch.nn.functional.cross_entropy(net(x), y)
+            loss.backward()
+            by.step()
+            losses.append(loss.item())
+        results.append(losses)
+    torch.testing.assert_close(
+        torch.tensor(results[1]), torch.tensor(results[0]), rtol=1e-4, atol=1e-5
+    )
+    for ours, theirs in zip(second.parameters(), first.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+WAITS = """
+import os, torch
+x = torch.ones(10, device="cuda")
+x.sum().item()
+try:
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        x.sum().item()
+except RuntimeError as refused:
+    print("refused:", refused, flush=True)
+os._exit(0)  # what is left of the capture is not to be torn down in order
+"""
+
+
+def test_a_capture_does_not_wait_for_the_cpu() -> None:
+    """`item()` copies to the host and waits, which CUDA refuses while it captures."""
+    said = child(WAITS)
+    assert said.startswith("refused:")
+    assert "captur" in said

@@ -92,6 +92,40 @@ def test_cusparse() -> None:
     close(dense.to_sparse_csr() @ x, dense.double() @ x.double())
 
 
+def test_sparse_coordinates() -> None:
+    """Entries at one place add up; the product and its gradient are those of the dense matrix."""
+    index = torch.randint(0, 40, (2, 300), device="cuda")
+    values = torch.randn(300, device="cuda")
+    x = torch.randn(40, 16, device="cuda", requires_grad=True)
+    exact = torch.zeros(40, 40, device="cuda", dtype=torch.float64)
+    exact.index_put_((index[0], index[1]), values.double(), accumulate=True)
+    sparse = torch.sparse_coo_tensor(index, values, (40, 40), check_invariants=True).coalesce()
+    assert sparse.layout == torch.sparse_coo
+    assert sparse.indices().shape[1] == int((exact != 0).sum()) < 300
+    close(sparse.to_dense(), exact)
+    upstream = torch.randn(40, 16, device="cuda")
+    found = sparse @ x
+    close(found.detach(), exact @ x.detach().double())
+    [gradient] = torch.autograd.grad(found, x, upstream)
+    close(gradient, exact.t() @ upstream.double())
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.complex128])
+def test_complex_numbers(dtype: torch.dtype) -> None:
+    """Products by element, sums and transforms, in each of the three widths."""
+    drawn = [torch.randn(8, 256, device="cuda", dtype=torch.complex128) for _ in range(2)]
+    a, b = (t.to(dtype) for t in drawn)
+    exact = [t.to(torch.complex128) for t in (a, b)]
+    for found, wanted in (
+        (a * b, exact[0] * exact[1]),
+        (a + b, exact[0] + exact[1]),
+        (torch.fft.fft(a), torch.fft.fft(exact[0])),
+    ):
+        assert found.dtype == dtype
+        close(torch.view_as_real(found), torch.view_as_real(wanted))
+
+
 def test_cusparselt() -> None:
     """Two of each four weights are zero. The matrix units skip them."""
     needs(8, 0, "2:4 sparsity")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.container.processes import ranks
 
 pytestmark = pytest.mark.gpu
 Observe = Callable[[str, object], None]
@@ -41,19 +40,5 @@ def counts() -> list[int]:
 
 @pytest.mark.parametrize("size", counts())
 def test_all_reduce(size: int, tmp_path: Path, observe: Observe) -> None:
-    store = tmp_path / "store"
-    # Some virtual machines have NVLink without its multicast, so NCCL does not use it by default.
-    env = {**os.environ, "NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0")}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(rank), str(size), str(store)],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    outputs = [worker.communicate()[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0] * size, outputs
+    ranks(WORKER, size, tmp_path)
     observe("nccl", f"{'.'.join(map(str, torch.cuda.nccl.version()))} on {size}")

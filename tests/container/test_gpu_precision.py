@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.container.gpu import close, needs
+from tests.container.processes import child, environment
 
 pytestmark = pytest.mark.gpu
 
@@ -51,6 +52,25 @@ def test_tf32_by_the_profiles_setting(value: str, on: bool) -> None:
     assert (float(done.stdout) > 1e-5) == on
 
 
+FLAG = """
+import torch
+a, b = (torch.randn(512, 512, device="cuda") for _ in range(2))
+wanted = a.double() @ b.double()
+for on in (False, True):
+    torch.backends.cuda.matmul.allow_tf32 = on
+    assert torch.backends.cuda.matmul.allow_tf32 is on
+    print(float(((a @ b) - wanted).abs().max() / wanted.abs().max()))
+"""
+
+
+def test_tf32_by_the_older_flag() -> None:
+    """`torch.backends.cuda.matmul.allow_tf32`, in a process that no other setting has reached."""
+    needs(8, 0, "TF32")
+    env = environment({}, ["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"])
+    off, on = map(float, child(FLAG, env=env).splitlines())
+    assert off < 1e-5 < on < TF32
+
+
 def test_tf32_convolution() -> None:
     """By default, cuDNN uses TF32."""
     needs(8, 0, "TF32")
@@ -83,6 +103,21 @@ def test_fp8_scaled_product(rowwise: bool) -> None:
     rounded = [t.double() * s.double() for t, s in zip((x, y), scales, strict=True)]
     close(found, rounded[0] @ rounded[1].t(), 1e-2)
     close(found, a.double() @ b.double().t(), 6e-2)
+
+
+def test_fp8_with_more_exponent() -> None:
+    """E5M2, which gradients use, times E4M3, which weights use."""
+    needs(8, 9, "FP8")
+    types = (torch.float8_e5m2, torch.float8_e4m3fn)
+    originals = [torch.randn(256, 512, device="cuda") for _ in types]
+    scales = [t.abs().amax() / torch.finfo(d).max for t, d in zip(originals, types, strict=True)]
+    x, y = ((t / s).to(d) for t, s, d in zip(originals, scales, types, strict=True))
+    found = torch._scaled_mm(
+        x, y.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16
+    )
+    rounded = [t.double() * s.double() for t, s in zip((x, y), scales, strict=True)]
+    close(found, rounded[0] @ rounded[1].t(), 1e-2)
+    close(found, originals[0].double() @ originals[1].double().t(), 1e-1)
 
 
 def swizzled(scales: torch.Tensor) -> torch.Tensor:

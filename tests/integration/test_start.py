@@ -101,6 +101,14 @@ def test_it_says_one_line_unless_told_not_to(image: str, engine: Engine) -> None
     assert engine.run(image, "true", **quiet()).output == ""
 
 
+def test_it_says_what_a_setting_for_products_cannot_do(image: str, engine: Engine) -> None:
+    """This image has no CUTLASS. The line follows the one about CUDA."""
+    said = "torch-images: TORCH_IMAGE_GEMM=cutlass has no effect: no CUTLASS at /opt/cutlass; variant pod has it"
+    done = engine.run(image, "true", environment={"TORCH_IMAGE_GEMM": "cutlass"}, **facts())
+    assert done.code == 0
+    assert done.output.splitlines()[1:] == [said]
+
+
 def test_doctor_ends_with_1_where_cuda_does_not_work(image: str, engine: Engine) -> None:
     done = engine.run(image, "cuda-doctor", "--json", **quiet())
     found = json.loads(done.output)

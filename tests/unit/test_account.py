@@ -165,3 +165,57 @@ def test_no_environment_stops_a_start(environ: dict[str, str]) -> None:
         assert given.get("HOME", "/").startswith("/")
         kept = {n for n, value in environ.items() if value and n != "HOME"}
         assert not kept & given.keys()
+
+
+@pytest.mark.parametrize(
+    ("command", "lifted"),
+    [
+        ("/opt/venv/bin/python3 /opt/venv/bin/pip install --no-build-isolation .", True),
+        ("/opt/venv/bin/python3.12 /opt/venv/bin/pip3.12 install . --no-build-isolation", True),
+        ("python -m pip install --no-cache-dir --no-build-isolation x", True),
+        ("python -I -mpip wheel --no-build-iso x", True),
+        ("python -m pip install x", False),
+        ("python -m pip install --no-binary :all: x", False),
+        ("python -m pip install --no-b x", False),  # pip does not know which of its options it is
+        ("python train.py --no-build-isolation", False),
+        ("python -m build --no-isolation --no-build-isolation pip", False),
+        ("python", False),
+        ("", False),
+    ],
+)
+def test_only_pip_without_isolation_loses_its_build_constraint(command: str, lifted: bool) -> None:
+    assert account.unisolated(command.split()) == lifted
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "found"),
+    [
+        (["install", "--no-build-isolation", "."], "/held", ""),
+        (["install", "."], "/held", "/held"),
+        (["install", "--no-build-isolation", "."], None, None),
+    ],
+)
+def test_a_python_that_starts_pip_changes_its_own_environment(
+    words: list[str], given: str | None, found: str | None, tmp_path: Path
+) -> None:
+    """As in images, where a .pth file calls it; Python runs sitecustomize before the program, too."""
+    (tmp_path / "sitecustomize.py").write_text("import account; account.at_start()\n")
+    (tmp_path / "pip").write_text(
+        f"import json, os; print(json.dumps(os.environ.get('{account.BUILD_CONSTRAINT}')))"
+    )
+    env = {"PYTHONPATH": f"{tmp_path}:{MODULES}", "HOME": str(tmp_path), "USER": "me"}
+    if given is not None:
+        env[account.BUILD_CONSTRAINT] = given
+    done = subprocess.run(
+        [sys.executable, tmp_path / "pip", *words],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == found
+
+
+def test_the_pth_file_calls_what_is_there(root: Path) -> None:
+    text = (root / "scripts/image/finish/install-files").read_text()
+    assert f"import _torch_images; _torch_images.{account.at_start.__name__}()" in text

@@ -8,6 +8,10 @@ The entrypoint uses this module, and so does the Python of /opt/venv at its star
 imports it), because `docker exec` and other entrypoints bypass ours. It changes only the
 environment, not /etc/passwd: to add an entry there, any id would have to be able to write it.
 
+In that Python it also lifts the build constraint for `pip install --no-build-isolation`, because
+pip refuses that option while there is one. It would constrain nothing: such a build uses the
+packages that are installed.
+
 It runs at each start of Python. So it imports only modules that are loaded anyway, and makes few
 system calls.
 """
@@ -15,6 +19,7 @@ system calls.
 import os
 import pwd
 import stat
+import sys
 from collections.abc import Mapping, Sequence
 
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")  # in the order of getpass.getuser()
@@ -22,6 +27,24 @@ MARK = "torch-images-"  # the private folder of a user is named this and the use
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 TEMPORARY = "/tmp"  # noqa: S108  where all programs go, unless TMPDIR says otherwise
 REMEDY = "start the container with --tmpfs /tmp:exec"
+
+BUILD_CONSTRAINT = "PIP_BUILD_CONSTRAINT"
+
+
+def at_start() -> None:
+    """Change the environment of this Python, whose start calls it."""
+    os.environ.update(changes(os.environ, os.getuid()))
+    if os.environ.get(BUILD_CONSTRAINT) and unisolated(sys.orig_argv):
+        os.environ[BUILD_CONSTRAINT] = ""
+
+
+def unisolated(command: Sequence[str]) -> bool:
+    """Whether a command runs pip with --no-build-isolation, or a beginning of it that pip takes."""
+    for place, word in enumerate(command):
+        if word.startswith("--no-bu") and "--no-build-isolation".startswith(word):
+            programs = (w.rpartition("/")[2].rstrip(".0123456789") for w in command[:place])
+            return any(program in ("pip", "-mpip") for program in programs)
+    return False
 
 
 def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:

@@ -22,4 +22,27 @@ if [ -d /opt/cutlass/include ]; then
     export TORCHINDUCTOR_CUTLASS_DIR="${TORCHINDUCTOR_CUTLASS_DIR-/opt/cutlass}"
 fi
 
+# TORCH_IMAGE_GEMM=cutlass lets CUTLASS compete with what max-autotune tries for matrix products by
+# default. It compiles for minutes, so it is off unless asked for. TORCHINDUCTOR_MAX_AUTOTUNE is not
+# set: it would turn max-autotune on for every torch.compile, and that is the program's choice.
+torch_image_gemm=
+case "${TORCH_IMAGE_GEMM-}" in
+    "" | stock) ;;
+    cutlass)
+        if ! [ -d "${TORCHINDUCTOR_CUTLASS_DIR-}/include/cutlass" ]; then
+            torch_image_gemm="has no effect: no CUTLASS at ${TORCHINDUCTOR_CUTLASS_DIR:-/opt/cutlass}; variant pod has it"
+        elif ! command -v nvcc >/dev/null && ! [ -x "${CUDA_HOME-}/bin/nvcc" ]; then
+            torch_image_gemm="has no effect: no nvcc here; variant pod has it"
+        else
+            export TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS="${TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS-ATEN,TRITON,CPP,CUTLASS}"
+        fi
+        ;;
+    *) torch_image_gemm="is not cutlass or stock, and taken as not set" ;;
+esac
+# Only the entrypoint says it, as it says which libcuda it chose.
+if [ -n "$torch_image_gemm" ] && [ -n "${torch_image_says-}" ] && [ -z "${TORCH_IMAGE_QUIET-}" ]; then
+    printf 'torch-images: TORCH_IMAGE_GEMM=%s %s\n' "$TORCH_IMAGE_GEMM" "$torch_image_gemm" >&2
+fi
+unset torch_image_gemm
+
 # CUDA_MODULE_LOADING is not set: LAZY is the default since CUDA 12.2.
