@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ from torch_images.errors import EngineError
 from torch_images.host import gpu_facts
 from torch_images.host.cdi import SpecFile
 from torch_images.host.connection import ABSENT
-from torch_images.host.gpu_facts import EngineGpus, Gpu, Machine, from_info, machine
+from torch_images.host.engine import Engine
+from torch_images.host.gpu_facts import (
+    EngineGpus,
+    Gpu,
+    Machine,
+    engine_gpus,
+    from_info,
+    machine,
+)
 from torch_images.host.gpus import device_requests
 
 ALL = "nvidia.com/gpu=all"
@@ -96,6 +105,36 @@ def test_devices_that_two_files_define_are_named(folder: Path) -> None:
         device_requests("all", found.ways)
 
 
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("hook", [True, False])
+def test_an_engine_is_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, local: bool, hook: bool
+) -> None:
+    """NVIDIA's program is looked for here, also beside PATH, and only for an engine that is here."""
+
+    class Fake(Engine):
+        def __init__(self) -> None: ...
+
+        def info(self) -> dict[str, Any]:
+            return {"ServerVersion": "26.1.5", "CDISpecDirs": [str(folder)]}
+
+        def local_root(self) -> Path | None:
+            return folder if local else None
+
+    (folder / "bin").mkdir()
+    if hook:
+        (folder / "bin" / "nvidia-container-runtime-hook").write_text("#!/bin/sh\n")
+        (folder / "bin" / "nvidia-container-runtime-hook").chmod(0o755)
+    for path, system in (("/none", folder / "bin"), (folder / "bin", "/none")):
+        monkeypatch.setattr(gpu_facts, "_SYSTEM", str(system))
+        monkeypatch.setenv("PATH", str(path))
+        found = engine_gpus(Fake())
+        assert (found.version, found.local, found.runtime) == ("26.1.5", local, False)
+        assert found.ways.own == (hook if local else None)
+        assert found.ways.problem == ""
+    assert from_info({}, local=False, hook=False).version == ""
+
+
 # --- the machine ----------------------------------------------------------------------------------
 
 OPEN = (
@@ -139,6 +178,8 @@ def test_gpus_by_the_kernel_drivers_own_words(tmp_path: Path) -> None:
     for bus, words in (("0000:00:06.0", told), ("0000:01:06.0", "Model:\nIRQ: 1\n")):
         (tmp_path / "proc/driver/nvidia/gpus" / bus).mkdir(parents=True)
         (tmp_path / "proc/driver/nvidia/gpus" / bus / "information").write_text(words)
+    (tmp_path / "proc/driver/nvidia/version").write_bytes(b"NVRM version: \xff  580.10.1")
+    assert machine(tmp_path).driver == "580.10.1"
     assert machine(tmp_path).gpus == (
         Gpu(name="NVIDIA H100 80GB HBM3", uuid="GPU-1111-2222"),
         Gpu(name="unknown", uuid=""),
@@ -161,7 +202,7 @@ RUNTIME: dict[str, Any] = {"Runtimes": {"nvidia": {}}}
 
 
 def test_doctor_where_dockers_own_way_works(folder: Path) -> None:
-    for host in (H100, WSL):
+    for host in (H100, WSL, replace(H100, driver=""), replace(H100, gpus=())):
         found = diagnose(host, asked(**RUNTIME))
         assert (found.works, found.way, found.advice) == (True, OWN, "")
         last = text(found).splitlines()[-1]
@@ -204,6 +245,35 @@ def test_doctor_says_what_to_do(folder: Path) -> None:
     assert f"            {folder}/second.json: it is neither JSON nor YAML" in shown
 
 
+def test_doctor_shows_what_is_not_there(folder: Path) -> None:
+    assert text(diagnose(WSL, EngineError("gone"))).splitlines() == [
+        "driver      none that can be seen, WSL2 has the driver of Windows",
+        "GPU         none that can be seen",
+        "engine      none that can be used",
+        "--gpus all  goes no way",
+        "",
+        "Containers get no GPU here: gone",
+    ]
+    assert text(diagnose(H100, asked(version="26", **RUNTIME))).splitlines()[2:5] == [
+        "engine      Docker 26",
+        "runtime     nvidia is there",
+        "CDI         off",
+    ]
+    assert text(diagnose(H100, asked(CDISpecDirs=["/none", "/no"]))).splitlines()[4:7] == [
+        "CDI         on, looks in /none, /no",
+        "specs       none",
+        "devices     none",
+    ]
+    (folder / "second.yaml").write_text((folder / "nvidia.yaml").read_text())
+    lines = text(diagnose(H100, asked(CDISpecDirs=[str(folder)]))).splitlines()
+    assert lines[5:9] == [
+        f"specs       {folder}/nvidia.yaml: 2 devices",
+        f"            {folder}/second.yaml: 2 devices",
+        "twice       nvidia.com/gpu=0, nvidia.com/gpu=all",
+        "devices     none",
+    ]
+
+
 def test_doctor_without_a_device_for_all(folder: Path) -> None:
     spec = folder / "nvidia.yaml"
     spec.write_text(spec.read_text().replace("name: all", "name: 1"))
@@ -229,11 +299,30 @@ def test_doctor_of_an_engine_elsewhere() -> None:
 
 def test_doctor_as_plain_data(folder: Path) -> None:
     (folder / "second.yaml").write_text((folder / "nvidia.yaml").read_text())
-    told = json.loads(json.dumps(document(diagnose(H100, asked(CDISpecDirs=[str(folder)])))))
-    assert told["gpus"] == [{"name": "H\x1b[31m", "uuid": "GPU-1"}]
-    assert (told["works"], told["way"], told["driver"]) == (False, "none", "580.159.04")
-    assert told["engine"]["defined_twice"] == ["nvidia.com/gpu=0", ALL]
-    assert [spec["devices"] for spec in told["engine"]["specs"]] == [["nvidia.com/gpu=0", ALL]] * 2
-    assert told["engine"]["devices"] == []
+    found = diagnose(H100, asked(CDISpecDirs=[str(folder)]))
+    names = ["nvidia.com/gpu=0", ALL]
+    specs = [
+        {"path": f"{folder}/{name}.yaml", "devices": names, "problem": "", "readable": True}
+        for name in ("nvidia", "second")
+    ]
+    assert json.loads(json.dumps(document(found))) == {
+        "works": False,
+        "way": "none",
+        "advice": found.advice,
+        "driver": "580.159.04",
+        "wsl": False,
+        "gpus": [{"name": "H\x1b[31m", "uuid": "GPU-1"}],
+        "engine": {
+            "version": "26.1.5+dfsg1",
+            "local": True,
+            "nvidia_runtime": False,
+            "own": False,
+            "cdi": True,
+            "folders": [str(folder)],
+            "specs": specs,
+            "defined_twice": names,
+            "devices": [],
+        },
+    }
     assert document(diagnose(H100, EngineError("none")))["engine"] is None
     assert document(diagnose(H100, asked(local=False)))["engine"]["devices"] is None
