@@ -6,7 +6,7 @@ Skipped in images without the extra `flash-attention`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -49,13 +49,13 @@ def everything() -> Iterator[None]:
     routes.register(before)
 
 
-def ran(function: object) -> bool:
+def ran(function: Callable[[], object]) -> bool:
     """Whether a call launches a kernel of FlashAttention-4, by the profiler."""
     from torch.profiler import ProfilerActivity, profile
 
-    function()  # type: ignore[operator]  # compiled before the profiler looks
+    function()  # compiled before the profiler looks
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
-        function()  # type: ignore[operator]
+        function()
         torch.cuda.synchronize()
     names = [event.key for event in trace.key_averages()]
     assert names
@@ -135,7 +135,7 @@ def in_float64(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **how: object)
     """The same call in float64, by torch's plain arithmetic."""
     with sdpa_kernel(SDPBackend.MATH):
         doubles = (t.double() for t in (q, k, v))
-        return F.scaled_dot_product_attention(*doubles, **how)  # type: ignore[arg-type]
+        return F.scaled_dot_product_attention(*doubles, **how)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_what_it_cannot_do_is_torchs(case: str) -> None:
         k = k[:, :1].expand(-1, 4, -1, -1)
 
     def call() -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v, **how)  # type: ignore[arg-type]
+        return F.scaled_dot_product_attention(q, k, v, **how)
 
     found, taken = call(), ran(call)
     routes.register("stock")
@@ -217,13 +217,13 @@ def test_equal_calls_give_equal_bits() -> None:
         found = F.scaled_dot_product_attention(*given, is_causal=True)
         return [found, *torch.autograd.grad(found, given, upstream)]
 
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(mode=True)
     try:
         first = once()
         for _ in range(5):
             assert all(map(torch.equal, first, once()))
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.use_deterministic_algorithms(mode=False)
 
 
 class Block(nn.Module):
@@ -333,7 +333,7 @@ def test_another_gpu() -> None:
 
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (64, 0)], ids=["full", "causal", "window"])
 def test_sequences_of_several_lengths(window: tuple[int, int]) -> None:
-    """torch's varlen_attn, each sequence against float64. A window is left to torch's kernel."""
+    """Torch's varlen_attn, each sequence against float64. A window is left to torch's kernel."""
     lengths = [200, 2, 513, 64]
     starts = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], device="cuda", dtype=torch.int32)
     total, longest = sum(lengths), max(lengths)

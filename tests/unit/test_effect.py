@@ -190,6 +190,22 @@ def test_the_toolkits_choice_is_undone_in_the_cache(tmp_path: Path) -> None:
     assert loader.conf.read_text() == f"{HOSTS}\n"
 
 
+def test_triton_is_told_of_a_libcuda_that_the_cache_does_not_have(tmp_path: Path) -> None:
+    """As with a CDI specification whose hook does not renew the cache, seen on a GPU machine."""
+    loader = Loader(conf_of(tmp_path))
+    cache = tmp_path / effect.LOADER_CACHE
+    cache.write_bytes(b"glibc-ld.so.cache1.1\0libc.so.6\0/lib/libc.so.6\0libcuda.so.1.bak\0")
+    told = {"TRITON_LIBCUDA_PATH": HOSTS}
+    assert applied(LEAVE, tmp_path, loader) == (effect.NOTHING, told)
+    assert applied(LEAVE, tmp_path, loader, TRITON_LIBCUDA_PATH="/mine") == (effect.NOTHING, {})
+    old = {"TRITON_LIBCUDA_PATH": "/opt/cuda-compat/12.8"}
+    assert applied(LEAVE, tmp_path, loader, **old) == (effect.NOTHING, told)
+    nothing = effect.apply(LEAVE, Host(), tmp_path, {}, "/opt/cuda-compat", ldconfig=loader)
+    assert nothing == (effect.NOTHING, {})
+    cache.write_bytes(b"glibc-ld.so.cache1.1\0libcuda.so.1\0/usr/lib/libcuda.so.1\0")
+    assert applied(LEAVE, tmp_path, loader) == (effect.NOTHING, {})
+
+
 def test_several_variables_are_lines_of_their_own() -> None:
     assert effect.exports({"A": "1", "B": "2 3"}) == "export A=1\nexport B='2 3'\n"
     assert effect.exports({}) == ""

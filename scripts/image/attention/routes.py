@@ -229,9 +229,9 @@ def _chosen(
         wanted = rules.faster(
             step, capability, width=width, shortest=min(queries, keys), operations=count
         )
-    return (
+    return bool(
         wanted
-        and (_whole_numbers(ragged) if ragged else _alike(query, key, rows=rows, causal=causal))
+        and (_counted(ragged) if ragged else _alike(query, key, rows=rows, causal=causal))
         and query.dtype in HALVES
         and key.dtype == value.dtype == query.dtype
         and key.shape == value.shape
@@ -246,17 +246,19 @@ def _alike(query: torch.Tensor, key: torch.Tensor, *, rows: int, causal: bool) -
 
     It does not where queries and keys are not equally many. For ragged sequences it does.
     """
-    return query.shape[0] == key.shape[0] and (not causal or query.shape[rows] == key.shape[rows])
+    square = query.shape[rows] == key.shape[rows]
+    return bool(query.shape[0] == key.shape[0] and (square or not causal))
 
 
-def _whole_numbers(ragged: Ragged) -> bool:
-    return ragged.starts_q.dtype == ragged.starts_k.dtype == torch.int32
+def _counted(ragged: Ragged) -> bool:
+    """Whether sequences are counted in the type that the kernels read."""
+    return bool(ragged.starts_q.dtype == ragged.starts_k.dtype == torch.int32)
 
 
 def _readable(tensor: torch.Tensor) -> bool:
     """Whether the kernels can load a tensor: rows without gaps, at aligned addresses."""
     size = tensor.element_size()
-    return (
+    return bool(
         tensor.stride(-1) == 1
         and 0 < tensor.numel() < INDEXED
         and tensor.data_ptr() % ALIGNED == 0
@@ -303,10 +305,11 @@ def _gradients(
     if not all(map(_readable, grads)):
         return ()
 
-    def call() -> bool:
-        return fa4.backward(attention, grad=grad, out=out, lse=lse, grads=grads)
-
-    return grads if _attempt(call, attention.query.device) else ()
+    done = _attempt(
+        lambda: fa4.backward(attention, grad=grad, out=out, lse=lse, grads=grads),
+        attention.query.device,
+    )
+    return grads if done else ()
 
 
 def _attempt(call: Callable[[], T], device: torch.device) -> T | None:

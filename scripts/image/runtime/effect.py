@@ -13,6 +13,7 @@ from decision import Choice, Host
 
 # Sorts before the toolkit's 00-compat-*.conf: the first folder that has a library wins.
 CONF = "etc/ld.so.conf.d/0-torch-images.conf"
+LOADER_CACHE = "etc/ld.so.cache"
 CACHE, ENVIRONMENT, NOTHING = "loader cache", "environment", "nothing to change"
 
 
@@ -47,7 +48,7 @@ def apply(
             return CACHE, {**cleaned, **_before(folder, path)}
     else:
         if _read(conf) is None or _remove(conf, ldconfig):
-            return NOTHING, cleaned
+            return NOTHING, {**cleaned, **_for_triton(host, root, {**environ, **cleaned})}
         folder = host.library.rpartition("/")[0]  # an earlier choice that only root can undo
     if not folder:
         return NOTHING, cleaned
@@ -67,6 +68,21 @@ def _before(folder: str, path: str) -> dict[str, str]:
     """
     others = [part for part in path.split(":") if part and Path(part, "libcuda.so.1").exists()]
     return {"LD_LIBRARY_PATH": f"{folder}:{path}"} if others else {}
+
+
+def _for_triton(host: Host, root: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Where Triton finds the host's libcuda, if the loader's cache does not have it.
+
+    The loader looks into the system's folders anyway, but Triton asks `ldconfig -p`. A CDI
+    specification without the hook that renews the cache leaves it as it is in the image.
+    """
+    if not host.library or environ.get("TRITON_LIBCUDA_PATH"):
+        return {}
+    try:
+        known = b"libcuda.so.1\0" in (root / LOADER_CACHE).read_bytes()
+    except OSError:
+        return {}  # a system without a cache: Triton looks elsewhere
+    return {} if known else {"TRITON_LIBCUDA_PATH": host.library.rpartition("/")[0]}
 
 
 def _clean(environ: Mapping[str, str], compat_root: str) -> dict[str, str]:
