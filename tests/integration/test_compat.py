@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
-from tests.decisions import NOTES, READ_ONLY, TABLE, USER, USER_READ_ONLY, VERSIONS, Row
+from tests.decisions import NOTES, NVIDIA, READ_ONLY, TABLE, USER, USER_READ_ONLY, VERSIONS, Row
 from tests.integration.drivers import DRIVER, compile_stubs, repository
 from tests.integration.standins import copy_project, replace
 from tests.integration.support import Built, facts, invoke, outside, running
 from tests.releases import T130
-from torch_images.build.render import image_facts
+from torch_images.build.render import image_facts, pruned_facts
+from torch_images.config.matrix import choose
 from torch_images.config.parse import load_config
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
@@ -70,6 +71,9 @@ def stubs(
     compile_stubs(engine, built["cu130"].digest, folder, notes)
     for cuda in VERSIONS:
         (folder / f"image-{cuda}.json").write_text(json.dumps(image_facts(config, cuda)))
+    pruned = dataclasses.replace(choose(config, cuda="13.0", arch="12.0"), prune=True)
+    told = {**image_facts(config, "13.0"), **pruned_facts(config, pruned)}
+    (folder / "image-pruned.json").write_text(json.dumps(told))
     (folder / "broken.so").write_text("this is no library")
     (folder / "look.py").write_text(LOOK)
     for version, names in dict.fromkeys(VERSIONS.values(), (*notes, "broken")).items():
@@ -280,6 +284,57 @@ def test_a_shell_chooses_where_the_entrypoint_was_replaced(
     first, second = (json.loads(s.removeprefix("LOOK ")) for s in done.output.splitlines())
     assert first["libcuda"] == "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
     assert second["libcuda"] == f"/opt/cuda-compat/13.0/libcuda.so.{DRIVER}"
+
+
+SUFFICES = next(row for row in TABLE if row.id == "580.95.05, as old as compat")
+NO_CODE = (
+    "this image has no code for GPU 1 (9.0): it was pruned for 12.0; "
+    "take torch-cu130:sm90, or an image for all architectures"
+)
+
+
+def on_gpus(
+    engine: Engine, stubs: Path, capabilities: str, *command: str, image: str, node: bool = False
+) -> tuple[int, str]:
+    """What a command prints on a host with two GPUs, with an image.json; and its exit code."""
+    row = dataclasses.replace(SUFFICES, gpus=(NVIDIA, NVIDIA), node=node)
+    options = container(row, stubs)
+    options["volumes"] = [v for v in options["volumes"] if not v.endswith("/image.json:ro")]
+    options["volumes"].append(f"{stubs / image}:/usr/local/lib/torch-images/image.json:ro")
+    options["environment"]["STUB_CAPABILITIES"] = capabilities
+    done = engine.run(REFERENCE, "-c", script(row, command), **options)
+    return done.code, done.output
+
+
+def test_a_pruned_image_says_which_gpu_it_has_no_code_for(
+    with_compat: Made, stubs: Path, engine: Engine
+) -> None:
+    """The start says it where it asks NVML, and cuda-doctor always."""
+    pruned = "image-pruned.json"
+    code, said = on_gpus(engine, stubs, "12.1,9.0", "cuda-doctor", image=pruned)
+    assert (code, said.count(NO_CODE)) == (1, 2), said
+    assert f"torch-images: {NO_CODE}\n" in said
+    assert "GPUs      GPU 0 (NVIDIA, 12.1), GPU 1 (NVIDIA, 9.0)" in said
+    assert said.endswith("CUDA works here, but torch has no code for a GPU.\n")
+    code, said = on_gpus(engine, stubs, "12.1,9.0", "cuda-doctor", image=pruned, node=True)
+    assert (code, said.count(NO_CODE)) == (1, 1), said
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "image"),
+    [
+        ("12.0,12.1", "image-pruned.json"),
+        ("", "image-pruned.json"),
+        ("12.0,9.0", "image-13.0.json"),
+    ],
+    ids=["served", "not known", "not pruned"],
+)
+def test_any_other_image_says_no_more(
+    with_compat: Made, stubs: Path, engine: Engine, capabilities: str, image: str
+) -> None:
+    code, said = on_gpus(engine, stubs, capabilities, "cuda-doctor", image=image)
+    assert (code, "no code" in said) == (0, False), said
+    assert said.endswith("CUDA works here.\n")
 
 
 def _name(note: str) -> str:

@@ -223,7 +223,14 @@ def test_a_pruned_image_has_a_name_of_its_own(config: Config, root: Path) -> Non
     assert labels.write(config, less)["io.github.torch-images.pruned"] == "yes"
     assert "io.github.torch-images.pruned" not in labels.write(config, full)
     files = {file.path: file.data for file in render(config, spec, lock, root).files}
-    assert json.loads(files["runtime/image.json"])["pruned"] == ["9.0"]
+    told = json.loads(files["runtime/image.json"])
+    assert (told["cuda"], told["pruned"], told["code"]) == ("13.0", ["9.0"], ["sm_90"])
+    [plain] = [
+        f.data
+        for f in render(config, choose(config, arch="9.0"), lock, root).files
+        if f.path == "runtime/image.json"
+    ]
+    assert json.loads(plain).keys() == {"cuda", "releases"}
 
 
 def test_pruning_changes_the_layer_of_torch_only(config: Config, root: Path) -> None:

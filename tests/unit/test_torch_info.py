@@ -1,61 +1,127 @@
-"""What `torch-info` says of an image."""
+"""What `torch-info` says of an image and its GPUs, with a torch that only answers."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+import json
+import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from torch_images.arch import Capability, coverage
+COMPILED = ["sm_80", "sm_86", "sm_90", "sm_120"]
+H100 = ("NVIDIA H100 80GB HBM3", (9, 0))
+RTX_5090 = ("NVIDIA GeForce RTX 5090", (12, 0))
+PRUNED = {"pruned": ["12.0"], "code": ["sm_120"], "images": {"9.0": "torch-cu130:sm90"}}
+LINE = (
+    "this image has no code for NVIDIA H100 80GB HBM3 (9.0): it was pruned for 12.0; "
+    "take torch-cu130:sm90, or an image for all architectures"
+)
 
-COMPILED = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
 
-
-def load() -> Callable[[Sequence[str], Sequence[str]], list[str]]:
-    """The function `architectures` of the command torch-info, which is a script without suffix."""
+def load() -> Any:
+    """The command torch-info, which is a script without suffix."""
     script = Path(__file__).parents[2] / "scripts/image/commands/torch-info"
     loader = SourceFileLoader("torch_info", str(script))
     spec = importlib.util.spec_from_loader("torch_info", loader)
     assert spec
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
-    function: Any = module.architectures
-    return function  # type: ignore[no-any-return]
+    return module
 
 
-architectures = load()
+INFO = load()
+
+
+def run(
+    told: dict[str, Any],
+    *gpus: tuple[str, tuple[int, int]],
+    words: tuple[str, ...] = (),
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+) -> None:
+    """Run torch-info in an image whose image.json is `told`, with these GPUs."""
+    cuda = SimpleNamespace(
+        device_count=lambda: len(gpus),
+        get_device_name=lambda index: gpus[index][0],
+        get_device_capability=lambda index: gpus[index][1],
+    )
+    torch = SimpleNamespace(
+        __version__="2.14.1+cu130",
+        version=SimpleNamespace(cuda="13.0"),
+        backends=SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91900)),
+        cuda=cuda,
+        _C=SimpleNamespace(_cuda_getArchFlags=lambda: " ".join(COMPILED)),
+    )
+    patch.setitem(sys.modules, "torch", torch)
+    patch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.8.0"))
+    (folder / "image.json").write_text(json.dumps(told))
+    patch.setattr(INFO, "IMAGE", folder / "image.json")
+    patch.setattr(sys, "argv", ["torch-info", *words])
+    INFO.main()
 
 
 @pytest.mark.parametrize(
-    ("pruned", "left"),
+    ("told", "gpus", "said"),
     [
-        ([], COMPILED),
-        (["9.0"], ["sm_90"]),
-        (["8.0", "12.0"], ["sm_80", "sm_120"]),
-        (["8.9"], ["sm_86"]),
-        (["12.1"], ["sm_120"]),
-        (["13.0"], ["compute_120"]),
-        (["7.0"], []),
+        (
+            {},
+            (H100, RTX_5090),
+            [
+                "architectures: sm_80 sm_86 sm_90 sm_120",
+                "GPUs: NVIDIA H100 80GB HBM3 (sm_90), NVIDIA GeForce RTX 5090 (sm_120)",
+            ],
+        ),
+        (
+            PRUNED,
+            (RTX_5090, H100, H100),
+            [
+                "architectures: sm_120",
+                "GPUs: NVIDIA GeForce RTX 5090 (sm_120), NVIDIA H100 80GB HBM3 (sm_90), "
+                "NVIDIA H100 80GB HBM3 (sm_90)",
+                LINE,
+            ],
+        ),
+        (
+            {},
+            (("Tesla V100", (7, 0)),),
+            [
+                "architectures: sm_80 sm_86 sm_90 sm_120",
+                "GPUs: Tesla V100 (sm_70)",
+                "this image has no code for Tesla V100 (7.0): its torch was compiled for sm_80, "
+                "sm_86, sm_90, sm_120; `./inv pick` names an image that has some",
+            ],
+        ),
+        (
+            {"pruned": ["8.9"], "code": ["sm_86"]},
+            (("RTX 3090", (8, 6)),),
+            ["architectures: sm_86", "GPUs: RTX 3090 (sm_86)"],
+        ),
+        (PRUNED, (), ["architectures: sm_120", "GPUs: no GPU visible"]),
     ],
+    ids=["served", "pruned", "too old", "same major version", "no GPU"],
 )
-def test_a_pruned_image_has_what_its_architectures_load(pruned: list[str], left: list[str]) -> None:
-    assert architectures(COMPILED, pruned) == left
-
-
-CAPABILITIES = st.builds(Capability, st.integers(5, 13), st.integers(0, 9))
-
-
-@given(CAPABILITIES, st.sets(CAPABILITIES), st.sets(CAPABILITIES))
-def test_its_rule_is_that_of_the_pipeline(
-    gpu: Capability, machine: set[Capability], virtual: set[Capability]
+def test_it_says_which_gpu_has_no_code(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    told: dict[str, Any],
+    gpus: tuple[tuple[str, tuple[int, int]], ...],
+    said: list[str],
 ) -> None:
-    elf = [c.sm.replace("sm", "sm_") for c in machine]
-    ptx = [c.sm.replace("sm", "compute_") for c in virtual]
-    best = coverage(gpu, elf, ptx)
-    assert architectures(elf + ptx, [str(gpu)]) == ([best.target] if best else [])
+    run(told, *gpus, folder=tmp_path, patch=monkeypatch)
+    assert capsys.readouterr().out.splitlines()[1:] == said
+
+
+def test_it_says_it_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(PRUNED, H100, words=("--json",), folder=tmp_path, patch=monkeypatch)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["arches"], found["unserved"]) == (["sm_120"], [LINE])
+    assert (found["gpus"], found["problem"]) == (["NVIDIA H100 80GB HBM3 (sm_90)"], None)
+    run({}, H100, words=("--json",), folder=tmp_path, patch=monkeypatch)
+    assert json.loads(capsys.readouterr().out)["unserved"] == []

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from torch_images.build.compile_recipe import CUDA_HOME, recipes
 from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
 from torch_images.build.supplies import supplies
 from torch_images.config.extras import Variant
-from torch_images.config.matrix import ImageSpec
+from torch_images.config.matrix import ImageSpec, refusal, short
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
 from torch_images.host import outputs
@@ -106,8 +106,8 @@ def render(
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
             if path.is_file()
         ]
-    left = [a.name for a in spec.architectures] if spec.prune and not lock.sources else ()
-    text = json.dumps(image_facts(config, spec.cuda.version, left), indent=1) + "\n"
+    pruned = pruned_facts(config, spec) if spec.prune and not lock.sources else {}
+    text = json.dumps({**image_facts(config, spec.cuda.version), **pruned}, indent=1) + "\n"
     files.append(ContextFile(path="runtime/image.json", data=text.encode()))
     held = constraints(spec, lock)
     files.append(ContextFile(path="finish/constraints.txt", data=held.encode()))
@@ -238,19 +238,35 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
     }
 
 
-def image_facts(config: Config, cuda: str, pruned: Sequence[str] = ()) -> dict[str, Any]:
-    """What the start of a container needs to know of its image: see scripts/image/runtime.
-
-    `pruned` are the architectures of a published torch that lost its code for all others.
-    """
+def image_facts(config: Config, cuda: str) -> dict[str, Any]:
+    """What the start of a container needs to know of its image: see scripts/image/runtime."""
     releases = [
         {"cuda": c.version, "driver": c.driver, "floor": c.floor, "repository": c.repository}
         for c in config.cudas
     ]
+    return {"cuda": cuda, "releases": releases}
+
+
+def pruned_facts(config: Config, spec: ImageSpec) -> dict[str, Any]:
+    """What an image also has to know if its published torch lost the code for other architectures.
+
+    `pruned`: the architectures that the image is for.
+    `code`: the targets whose code they load, all that is left.
+    `images`: for each architecture, the image of the same kind that has code for it.
+    """
+    compiled = spec.release.facts.arches if spec.release.facts else ()
+    wanted = [a.capability for a in spec.architectures]
+    code = {max((c for c in compiled if own.runs(c)), default=own) for own in wanted}
+    whole = replace(spec, every_arch=False, prune=False)
+    images = {
+        arch.name: f"{spec.repository}:{short(config, replace(whole, architectures=(arch,)))}"
+        for arch in config.architectures
+        if refusal(config, whole, arch) is None
+    }
     return {
-        "cuda": cuda,
-        "releases": releases,
-        **({"pruned": list(pruned)} if pruned else {}),
+        "pruned": [str(own) for own in wanted],
+        "code": [c.sm.replace("sm", "sm_") for c in sorted(code)],
+        "images": images,
     }
 
 

@@ -313,6 +313,11 @@ def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     return tuple(v.name for axis, v in values if v.name != getattr(config.defaults, axis))
 
 
+def short(config: Config, spec: ImageSpec) -> str:
+    """The shortest tag: "sm120", or "sm120-devel" where something is not the default."""
+    return "-".join((spec.arch_name, *unusual(config, spec)))
+
+
 def _arch_names(config: Config, text: str) -> str:
     """The architectures of an identifier as `--arch` has them; "" for what names none."""
     text = text.removesuffix(_PRUNED)

@@ -17,7 +17,7 @@ from typing import Any
 from packaging.version import Version
 
 from torch_images.arch import Capability
-from torch_images.config.matrix import ImageSpec, choose
+from torch_images.config.matrix import ImageSpec, choose, short
 from torch_images.config.types import Architecture, Config, Cuda
 from torch_images.errors import UsageError, shown, suggest
 from torch_images.project import project_root
@@ -195,7 +195,7 @@ def command(image: str) -> str:
 
 def build_commands(config: Config, spec: ImageSpec) -> dict[str, str]:
     """How to build an image in a clone, and how to run what was built."""
-    local = f"{spec.repository}:{tag_rules.short(config, spec)}"
+    local = f"{spec.repository}:{short(config, spec)}"
     return {"build": shlex.join(["./inv", "build", *spec.arguments]), "local": command(local)}
 
 

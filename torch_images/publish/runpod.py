@@ -21,7 +21,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from torch_images.build import labels
-from torch_images.config.matrix import ImageSpec
+from torch_images.config.matrix import ImageSpec, short
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, UsageError, shown
 from torch_images.host.network import Network, cause
@@ -29,7 +29,6 @@ from torch_images.jsondoc import MalformedError, member, optional, parse
 from torch_images.markdown import table
 from torch_images.publish.pick import Gpu, judge
 from torch_images.publish.registry import Published
-from torch_images.publish.tag_rules import short
 from torch_images.verify.identify import VerifiedImage, spec_of
 
 _TIMEOUT = 60.0  # seconds

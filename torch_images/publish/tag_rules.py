@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from packaging.version import Version
 
 from torch_images.build.labels import ImageLabels
-from torch_images.config.matrix import ImageSpec, refusal, releases, unusual
+from torch_images.config.matrix import ImageSpec, refusal, releases, short, unusual
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
 
@@ -82,11 +82,6 @@ class Move:
     def changes(self) -> bool:
         """Whether the tag will name another image than now."""
         return self.state in (NEW, MOVES)
-
-
-def short(config: Config, spec: ImageSpec) -> str:
-    """The shortest tag: "sm120", or "sm120-devel" where something is not the default."""
-    return "-".join((spec.arch_name, *unusual(config, spec)))
 
 
 def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:

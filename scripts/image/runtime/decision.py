@@ -95,10 +95,14 @@ class Library:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU: its name and its brand, a key of BRANDS, as NVML reports them."""
+    """A GPU: its name and its brand, a key of BRANDS, as NVML reports them.
+
+    `capability`: its compute capability, such as "9.0", None if NVML does not say it.
+    """
 
     name: str
     brand: int
+    capability: str | None = None
 
 
 @dataclass(frozen=True)

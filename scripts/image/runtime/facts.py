@@ -112,7 +112,7 @@ def gather(root: Path, deadline: float, *, devices: bool = True) -> Host:
         answer = in_child(_ask_nvml, deadline)
         if answer:
             driver = driver or str(answer["driver"])
-            counted = tuple(Device(name, brand) for name, brand in answer["devices"])
+            counted = tuple(Device(*told) for told in answer["devices"])
     toolkit = None if wsl else toolkit_library(root)
     return Host(driver, library, nodes, counted, wsl, toolkit, is_apptainer(root))
 
@@ -147,7 +147,7 @@ def in_child(work: Callable[[], dict[str, object]], deadline: float) -> dict[str
 
 
 def _ask_nvml() -> dict[str, object]:
-    """The driver's version, and name and brand of every GPU, from the host's NVML.
+    """The driver's version, and name, brand and capability of every GPU, from the host's NVML.
 
     Raises OSError if there is no NVML. https://docs.nvidia.com/deploy/nvml-api/
     """
@@ -165,8 +165,22 @@ def _ask_nvml() -> dict[str, object]:
         nvml.nvmlDeviceGetName(device, name, 96)
         if nvml.nvmlDeviceGetBrand(device, ctypes.byref(brand)):
             brand.value = 0
-        devices.append((name.value.decode(errors="replace"), brand.value))
+        devices.append(
+            (name.value.decode(errors="replace"), brand.value, _capability(nvml, device))
+        )
     return {"driver": version.value.decode(), "devices": devices}
+
+
+def _capability(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> str | None:
+    """The compute capability of a GPU; None if this NVML cannot say it."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    try:
+        failed = nvml.nvmlDeviceGetCudaComputeCapability(
+            device, ctypes.byref(major), ctypes.byref(minor)
+        )
+    except AttributeError:  # an older NVML
+        return None
+    return None if failed else f"{major.value}.{minor.value}"
 
 
 def _notes(path: Path) -> Iterator[str]:

@@ -1,5 +1,6 @@
 /* A stand-in for NVML: STUB_DRIVER is the driver's version, STUB_GPUS the brand of each GPU, or
- * "hang" for a driver that does not answer.
+ * "hang" for a driver that does not answer. STUB_CAPABILITIES has the compute capability of each GPU,
+ * such as "9.0,12.0"; without it the capabilities are not known.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,10 +9,15 @@
 
 static const char *gpus(void) { return getenv("STUB_GPUS") ? getenv("STUB_GPUS") : ""; }
 
-static int brand(unsigned index) {
-    const char *text = gpus();
+/* A word of a list with commas; NULL if the list is shorter. */
+static const char *word(const char *text, unsigned index) {
     for (; index && text; index--) text = strchr(text, ',') ? strchr(text, ',') + 1 : NULL;
-    return text && *text ? atoi(text) : -1;
+    return text && *text ? text : NULL;
+}
+
+static int brand(unsigned index) {
+    const char *text = word(gpus(), index);
+    return text ? atoi(text) : -1;
 }
 
 int nvmlInit_v2(void) {
@@ -38,4 +44,8 @@ int nvmlDeviceGetName(void *device, char *name, unsigned length) {
 int nvmlDeviceGetBrand(void *device, unsigned *found) {
     *found = (unsigned)brand((unsigned)((unsigned long)device - 1));
     return 0;
+}
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+    const char *text = word(getenv("STUB_CAPABILITIES"), (unsigned)((unsigned long)device - 1));
+    return text && sscanf(text, "%d.%d", major, minor) == 2 ? 0 : 3; /* not supported */
 }
