@@ -22,6 +22,7 @@ MODULES = {
     "cupy-cuda12x": ["cupy"],
     "cupy-cuda13x": ["cupy"],
     "fbgemm-gpu": ["fbgemm_gpu"],
+    "flash-attn-4": ["flash_attn.cute"],
     "jupyterlab": ["jupyterlab"],
     "nvidia-cutlass-dsl": ["cutlass", "cutlass.cute"],
     "torchao": ["torchao"],

@@ -1,11 +1,11 @@
 """Where FlashAttention-4 is faster than what torch takes by itself. Pure.
 
-Measured on one H100 and one H200 with FlashAttention-4 4.0.0b36 and torch 2.11.0 (CUDA 13.0, cuDNN
-9.19): docs/attention.md has every row, and a test compares these rules with it. Nothing was
-measured on other GPUs, so there torch chooses as before.
+Measured on one H100 with FlashAttention-4 4.0.0b36 and torch 2.11.0 (CUDA 13.0, cuDNN 9.19):
+docs/attention.md has every row, and a test compares these rules with it. Where nothing was
+measured, torch chooses as before.
 """
 
-MEASURED = ((9, 0),)  # compute capabilities
+MEASURED = ((9, 0),)  # compute capabilities: Hopper
 WIDTHS = (64, 96, 128)  # values of a head. With 256 the backward pass is slower than cuDNN's.
 FORWARD, BACKWARD = "forward", "backward"
 # The fewest queries and keys of a sequence, and the fewest operations of a forward pass, by which a

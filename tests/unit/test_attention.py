@@ -1,0 +1,170 @@
+"""FlashAttention-4 behind torch's attention: the setting, and rules that follow from measurements."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from benchmarks.attention.table import table
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORTS = sorted((ROOT / "docs" / "benchmarks" / "attention").glob("*.json"))
+
+
+def load(name: str) -> ModuleType:
+    """A module of the package as images have it, without torch."""
+    path = ROOT / "scripts" / "image" / "attention" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"attention_{name}", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def package() -> ModuleType:
+    return load("__init__")
+
+
+@pytest.fixture(scope="module")
+def rules() -> ModuleType:
+    return load("rules")
+
+
+def rows() -> Iterator[Any]:
+    for path in REPORTS:
+        for number, row in enumerate(json.loads(path.read_text())["rows"]):
+            yield pytest.param(row, id=f"{path.stem}-{number}")
+
+
+@pytest.mark.parametrize(
+    ("environ", "mode", "complains"),
+    [
+        ({}, "auto", False),
+        ({"TORCH_IMAGE_ATTENTION": ""}, "auto", False),
+        ({"TORCH_IMAGE_ATTENTION": "fa4"}, "fa4", False),
+        ({"TORCH_IMAGE_ATTENTION": "Stock"}, "stock", False),
+        ({"TORCH_IMAGE_ATTENTION": "auto"}, "auto", True),
+        ({"TORCH_IMAGE_PROFILE": "off"}, "stock", False),
+        ({"TORCH_IMAGE_PROFILE": "off", "TORCH_IMAGE_ATTENTION": "fa4"}, "fa4", False),
+        ({"TORCH_IMAGE_PROFILE": "off", "TORCH_IMAGE_ATTENTION": "x"}, "stock", True),
+        ({"TORCH_IMAGE_PROFILE": "on"}, "auto", False),
+    ],
+)
+def test_the_setting(
+    package: ModuleType, environ: dict[str, str], mode: str, complains: bool
+) -> None:
+    found, complaint = package.read_mode(environ)
+    assert (found, bool(complaint)) == (mode, complains)
+    if complains:
+        assert complaint.startswith("TORCH_IMAGE_ATTENTION=")
+        assert complaint.endswith(" is not fa4 or stock, and is ignored")
+
+
+def test_without_torch_nothing_fails(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What torch calls at its import may not stop it."""
+    monkeypatch.setitem(sys.modules, "torch_image_attention", None)
+    monkeypatch.delenv("TORCH_IMAGE_ATTENTION", raising=False)
+    monkeypatch.delenv("TORCH_IMAGE_PROFILE", raising=False)
+    monkeypatch.delenv("TORCH_IMAGE_QUIET", raising=False)
+    package.activate()
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "torch-images: attention is torch's own, because FlashAttention-4 cannot"
+    )
+    assert said.count("\n") == 1
+    monkeypatch.setenv("TORCH_IMAGE_QUIET", "1")
+    package.activate()
+    monkeypatch.setenv("TORCH_IMAGE_ATTENTION", "stock")
+    monkeypatch.delenv("TORCH_IMAGE_QUIET")
+    package.activate()
+    assert capsys.readouterr().err == ""
+
+
+def test_operations(rules: ModuleType) -> None:
+    """The documents' shape: 4 x 16 x 96 x 4096^2 x 128, and half of them under a causal mask."""
+    pairs = 16 * 4096**2
+    assert rules.operations(pairs, 96, 128, causal=False) == 4 * 16 * 96 * 4096**2 * 128
+    assert rules.operations(pairs, 96, 128, causal=True) == 2 * 16 * 96 * 4096**2 * 128
+
+
+@pytest.mark.parametrize("row", list(rows()))
+def test_what_is_taken_was_measured_to_be_faster(rules: ModuleType, row: dict[str, Any]) -> None:
+    """Each shape that the rules give away, on each GPU that was measured."""
+    asked = {
+        "width": row["shape"][4], "shortest": row["shape"][3], "operations": row["operations"],
+    }  # fmt: skip
+    forward, backward = (rules.faster(step, (9, 0), **asked) for step in ("forward", "backward"))
+    ratios = {name: pair["ratio"] for name, pair in row["pairs"].items()}
+    if forward:
+        assert ratios["call"] <= 1.0
+        assert ratios["queued"] <= 1.0
+    if backward:
+        assert ratios["training"] <= 1.0
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.stem)
+def test_the_documents_shape_meets_its_goal(rules: ModuleType, path: Path) -> None:
+    """At most 0.95 of torch's time; and shapes of each kind are in the report."""
+    report = json.loads(path.read_text())
+    first = report["rows"][0]
+    assert (first["shape"], first["causal"]) == ([16, 96, 96, 4096, 128], True)
+    assert rules.faster("forward", (9, 0), width=128, shortest=4096, operations=6.6e12)
+    assert first["pairs"]["call"]["ratio"] <= 0.95
+    assert first["pairs"]["queued"]["ratio"] <= 0.95
+    assert not report["failed"]
+    assert {row["shape"][4] for row in report["rows"]} == set(rules.WIDTHS)
+
+
+@pytest.mark.parametrize(
+    ("step", "capability", "width", "shortest", "operations", "taken"),
+    [
+        ("forward", (9, 0), 128, 4096, 1e11, True),
+        ("forward", (9, 0), 128, 4095, 1e11, False),
+        ("forward", (9, 0), 128, 4096, 0.99e11, False),
+        ("forward", (9, 0), 72, 4096, 1e12, False),
+        ("forward", (9, 0), 256, 4096, 1e12, False),
+        ("forward", (10, 0), 128, 4096, 1e12, False),
+        ("forward", (9, 1), 128, 4096, 1e12, False),
+        ("backward", (9, 0), 64, 1024, 2e11, True),
+        ("backward", (9, 0), 64, 1023, 2e11, False),
+        ("backward", (9, 0), 64, 1024, 1.99e11, False),
+    ],
+)
+def test_where_the_rules_end(
+    rules: ModuleType,
+    step: str,
+    capability: tuple[int, int],
+    width: int,
+    shortest: int,
+    operations: float,
+    taken: bool,
+) -> None:
+    asked = {"width": width, "shortest": shortest, "operations": operations}
+    assert rules.faster(step, capability, **asked) is taken
+
+
+def test_the_page_shows_the_reports() -> None:
+    page = (ROOT / "docs" / "attention.md").read_text()
+    for path in REPORTS:
+        assert "\n".join(table(json.loads(path.read_text()))) in page
+
+
+def test_the_release_that_is_called_is_the_one_that_is_locked(rules: ModuleType) -> None:
+    """Its inner functions are called, so another release goes with a run on a GPU."""
+    locks = sorted((ROOT / "locks").glob("wheel-cu13*-attention.txt"))
+    assert len(locks) >= 10
+    for path in locks:
+        [line] = [x for x in path.read_text().splitlines() if x.startswith("flash-attn-4==")]
+        version = line.split()[0].partition("==")[2]
+        assert f"FlashAttention-4 {version} " in " ".join((rules.__doc__ or "").split())
