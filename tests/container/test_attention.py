@@ -12,7 +12,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,6 +77,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(routes, "_stock", {name: Stock(name) for name in routes.KERNELS})
     monkeypatch.setattr(routes, "_capabilities", {torch.device("cpu"): HOPPER})
+    monkeypatch.setattr(routes, "_cudnn_version", ["9.19"])
     monkeypatch.setattr(routes, "mode", "fa4")
     return calls
 
@@ -115,6 +118,25 @@ def test_it_computes_attention(taken: list[str], keys: int, causal: bool) -> Non
     assert by_flash(*given)[1].shape == (2, 4, 16)
     assert by_cudnn(*given, lse=False)[1] is None
     assert taken == ["forward"] * 4
+
+
+def test_the_version_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "_cudnn_version", [])
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
+    assert routes._cudnn_release() == "9.19"
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92400)
+    assert routes._cudnn_release() == "9.19"  # read once
+    monkeypatch.setattr(routes, "_cudnn_version", [])
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: None)
+    assert routes._cudnn_release() == "0.0"
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.1])
+def test_a_scale_that_turns_the_order_around_is_torchs(taken: list[str], scale: float) -> None:
+    assert by_cudnn(*tensors(), scale=scale) == routes.CUDNN
+    assert by_flash(*tensors(), scale=scale) == routes.FLASH
+    assert backward_of(*tensors(), scale=scale) == routes.CUDNN_BACKWARD
+    assert taken == []
 
 
 def test_a_scale(taken: list[str]) -> None:
@@ -213,10 +235,12 @@ def test_which_gpus_take_it(
     monkeypatch.setattr(routes, "_readable", lambda _: True)
     causal = True
     chosen = routes._chosen("forward", *large, causal, heads=1, rows=2)
-    assert small is (mode == "fa4" and capability[0] in (9, 10))
+    assert small is (mode == "fa4" and capability[0] == 9)
     assert chosen is (
-        (mode == "auto" and capability == HOPPER) or (mode == "fa4" and capability[0] in (9, 10))
+        (mode == "auto" and capability == HOPPER) or (mode == "fa4" and capability[0] == 9)
     )
+    monkeypatch.setattr(routes, "_cudnn_version", ["9.24"])
+    assert routes._chosen("forward", *large, causal, heads=1, rows=2) is (chosen and mode == "fa4")
 
 
 def test_a_program_that_wants_cudnn_gets_it(taken: list[str]) -> None:
@@ -233,7 +257,7 @@ def backward_of(*given: torch.Tensor, causal: bool = False, **more: Any) -> Any:
     how = {"dropout_p": 0.0, "bias": None, "grad": torch.ones_like(out), **more}
     return routes._cudnn_backward(
         None, how["grad"], *given, out, lse, seed, seed, how["bias"], None, None, size, size,
-        how["dropout_p"], causal,
+        how["dropout_p"], causal, scale=more.get("scale"),
     )  # fmt: skip
 
 
@@ -264,6 +288,8 @@ def test_sequences_of_several_lengths(taken: list[str]) -> None:
     assert call(starts)[1].shape == (4, 20)
     assert call(starts.long()) == routes.FLASH
     assert taken == ["ragged"]
+    routes.mode = "auto"  # not measured, so it is torch's by default
+    assert call(starts) == routes.FLASH
 
 
 def test_a_failure_is_said_once_and_torch_goes_on(
@@ -310,6 +336,47 @@ def test_nothing_is_imported_while_a_graph_is_captured(
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     assert by_cudnn(*tensors()) == routes.CUDNN
     assert loaded == ["once"]
+
+
+def test_threads_note_their_own_functions() -> None:
+    """One thread's call of FlashAttention-4 is never kept for another one's shape."""
+    cache = fa4._Recorder({"ours": 1, "theirs": 2})
+    assert cache["ours"] == 1
+    other = threading.Thread(target=lambda: cache["theirs"])
+    other.start()
+    other.join()
+    assert cache.last == 1
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_folder_that_cannot_be_written_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, writable: bool
+) -> None:
+    """Such as a volume that is mounted read-only. FlashAttention-4 would fail at it."""
+    monkeypatch.setenv(fa4.CACHE_DIR, str(tmp_path))
+    monkeypatch.delenv(fa4.CACHE_ON, raising=False)
+    monkeypatch.setattr(os, "access", lambda *_: writable)
+    monkeypatch.setattr(fa4.importlib, "import_module", lambda _: 1 / 0)
+    monkeypatch.setattr(fa4, "_broken", False)
+    monkeypatch.setattr(fa4, "_module", None)
+    fa4._load()
+    assert os.environ[fa4.CACHE_ON] == ("1" if writable else "0")
+    assert fa4.broken()
+
+
+def kind_of(batches: int, longest: int) -> tuple[object, ...]:
+    rows = [torch.empty(20, 4, 64).half() for _ in range(3)]
+    starts = torch.zeros(batches + 1, dtype=torch.int32)
+    ragged = fa4.Ragged(starts, starts, longest, longest)
+    kind: tuple[object, ...] = fa4.Attention(*rows, causal=True, scale=1.0, ragged=ragged).kind
+    return kind
+
+
+def test_what_has_other_kernels_is_of_another_kind() -> None:
+    """Else a kernel would be compiled while a CUDA graph is captured."""
+    assert kind_of(256, 1000) != kind_of(257, 1000)
+    assert kind_of(255, 1000) == kind_of(256, 2000)
+    assert kind_of(2, 100) != kind_of(2, 513)
 
 
 @pytest.mark.parametrize("name", routes.KERNELS)

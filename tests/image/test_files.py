@@ -45,7 +45,7 @@ MADE = re.compile(
     | /usr/local/bin/(?:cuda-doctor|pod-start|torch-(?:bench|entrypoint|info))
     | /usr/local/lib/torch-images/(?:bench/)?[a-z_]+\.(?:json|py|sh)
     | /usr/local/lib/torch-images/attention/torch_image_attention/[a-z0-9_]+\.py
-    | /usr/local/lib/torch-images/attention/torch_image_attention-1\.dist-info/(?:METADATA|entry_points\.txt)
+    | /usr/local/lib/torch-images/attention/torch_image_attention-1\.dist-info/(?:METADATA|(?:entry_points|direct_url)\.(?:txt|json))
     | /usr/share/doc/cuda-compat-1[0-9]-[0-9]/copyright
     | /usr/share/info/dir
     | /usr/share/torch-images/(?:constraints\.txt|lock/[a-z0-9.-]+\.txt|sbom\.cdx\.json)

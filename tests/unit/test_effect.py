@@ -190,20 +190,44 @@ def test_the_toolkits_choice_is_undone_in_the_cache(tmp_path: Path) -> None:
     assert loader.conf.read_text() == f"{HOSTS}\n"
 
 
-def test_triton_is_told_of_a_libcuda_that_the_cache_does_not_have(tmp_path: Path) -> None:
+WITHOUT = b"glibc-ld.so.cache1.1\0libc.so.6\0/lib/libc.so.6\0libcuda.so.1.bak\0"
+WITH = b"glibc-ld.so.cache1.1\0libcuda.so.1\0/usr/lib/libcuda.so.1\0"
+
+
+def test_root_puts_a_libcuda_into_the_cache_that_does_not_have_it(tmp_path: Path) -> None:
     """As with a CDI specification whose hook does not renew the cache, seen on a GPU machine."""
     loader = Loader(conf_of(tmp_path))
     cache = tmp_path / effect.LOADER_CACHE
-    cache.write_bytes(b"glibc-ld.so.cache1.1\0libc.so.6\0/lib/libc.so.6\0libcuda.so.1.bak\0")
+    cache.write_bytes(WITHOUT)
+
+    def renew() -> bool:
+        cache.write_bytes(WITH)
+        return loader()
+
+    assert applied(LEAVE, tmp_path, renew) == (effect.CACHE, {})
+    assert applied(LEAVE, tmp_path, renew) == (effect.NOTHING, {})
+    assert loader.seen == [""]  # once: then it is there
+
+
+@pytest.mark.parametrize("answer", [*FAILURES, True])
+def test_triton_is_told_of_a_libcuda_that_the_cache_does_not_get(
+    tmp_path: Path, answer: bool | Exception
+) -> None:
+    """Another user, a read-only system, or a library that ldconfig does not find."""
+    loader = Loader(conf_of(tmp_path), answer)
+    cache = tmp_path / effect.LOADER_CACHE
+    cache.write_bytes(WITHOUT)
     told = {"TRITON_LIBCUDA_PATH": HOSTS}
     assert applied(LEAVE, tmp_path, loader) == (effect.NOTHING, told)
     assert applied(LEAVE, tmp_path, loader, TRITON_LIBCUDA_PATH="/mine") == (effect.NOTHING, {})
     old = {"TRITON_LIBCUDA_PATH": "/opt/cuda-compat/12.8"}
     assert applied(LEAVE, tmp_path, loader, **old) == (effect.NOTHING, told)
+    assert len(loader.seen) == 2
     nothing = effect.apply(LEAVE, Host(), tmp_path, {}, "/opt/cuda-compat", ldconfig=loader)
     assert nothing == (effect.NOTHING, {})
-    cache.write_bytes(b"glibc-ld.so.cache1.1\0libcuda.so.1\0/usr/lib/libcuda.so.1\0")
+    cache.write_bytes(WITH)
     assert applied(LEAVE, tmp_path, loader) == (effect.NOTHING, {})
+    assert len(loader.seen) == 2
 
 
 def test_several_variables_are_lines_of_their_own() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import facts
 import pytest
 
-from torch_images.cli.doctor import CDI, NONE, OWN, diagnose, document, text
+from torch_images.cli.doctor import CDI, OWN, diagnose, document, text
 from torch_images.errors import EngineError
 from torch_images.host import gpu_facts
 from torch_images.host.cdi import SpecFile
@@ -278,8 +278,17 @@ def test_doctor_without_a_device_for_all(folder: Path) -> None:
     spec = folder / "nvidia.yaml"
     spec.write_text(spec.read_text().replace("name: all", "name: 1"))
     found = diagnose(H100, asked(CDISpecDirs=[str(folder)]))
-    assert (found.works, found.way) == (False, NONE)
-    assert found.advice.startswith(f"no CDI spec has {ALL}; did you mean 'nvidia.com/gpu=")
+    assert (found.works, found.way) == (True, CDI)
+
+
+def test_doctor_where_the_engine_does_not_say_its_devices() -> None:
+    """CDI is on in an engine elsewhere, whose folders cannot be read here."""
+    found = diagnose(H100, asked(local=False, CDISpecDirs=["/etc/cdi"]))
+    assert (found.works, found.way) == (None, CDI)
+    assert text(found).splitlines()[-1].startswith("Whether containers get GPUs cannot be known")
+    assert found.advice.endswith(
+        "try docker run --rm --device nvidia.com/gpu=all IMAGE cuda-doctor"
+    )
 
 
 def test_doctor_of_an_engine_elsewhere() -> None:

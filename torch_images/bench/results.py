@@ -157,7 +157,9 @@ class Result:
         base = self.figure(figure.baseline) if figure.baseline else None
         if base is None:
             return None
-        return (figure.items or 1) / figure.median / ((base.items or 1) / base.median)
+        both = figure.items and base.items
+        ours, theirs = (figure.items, base.items) if both else (1, 1)
+        return ours / figure.median / (theirs / base.median)
 
 
 def read(path: Path) -> Result:

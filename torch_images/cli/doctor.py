@@ -58,10 +58,10 @@ def diagnose(machine: Machine, engine: EngineGpus | EngineError) -> Diagnosis:
     present = bool(machine.driver or machine.gpus or machine.wsl)
     if engine.local and not present:
         works, advice = False, _DRIVER
-    elif way == OWN and engine.ways.own is None:
-        told = "the engine is on another machine, and does not say what it has; try"
+    elif (way == OWN and engine.ways.own is None) or (way == CDI and engine.ways.devices is None):
+        told = "the engine does not say what it has; try"
         return Diagnosis(
-            machine=machine, engine=engine, way=way, works=None, advice=f"{told} {_RUN[OWN]}"
+            machine=machine, engine=engine, way=way, works=None, advice=f"{told} {_RUN[way]}"
         )
     return Diagnosis(machine=machine, engine=engine, way=way, works=works, advice=advice)
 

@@ -82,11 +82,14 @@ def device_requests(words: str, ways: GpuWays) -> list[Request]:
         if ways.own is False:
             raise no_way(ways)
         return [{**_own(chosen), "capabilities": [["gpu"]]}]
+    names: tuple[str, ...] = (f"{KIND}=all",)
     if chosen["ids"]:
-        return [_by_cdi(tuple(f"{KIND}={one}" for one in chosen["ids"].split(",")), ways)]
-    if chosen["count"]:
-        return [_by_cdi(_first(int(chosen["count"]), ways), ways)]
-    return [_by_cdi((f"{KIND}=all",), ways)]
+        names = tuple(f"{KIND}={one}" for one in chosen["ids"].split(","))
+    elif chosen["count"]:
+        names = _first(int(chosen["count"]), ways)
+    elif ways.gpus and not set(names) & set(ways.gpus):
+        names = ways.gpus  # a spec that was written by hand may have no name for all
+    return [_by_cdi(names, ways)]
 
 
 def no_way(ways: GpuWays) -> EngineError:

@@ -20,14 +20,17 @@ from torch_image_attention import say
 
 CACHE_ON = "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED"
 CACHE_DIR = "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR"
-# The sizes of heads that are taken, by the first number of a compute capability: those tested.
-WIDTHS = {9: (64, 96, 128, 256), 10: (64, 96, 128)}
+# The sizes of heads that are taken, by the first number of a compute capability: those that were
+# tested on a GPU. Elsewhere the compiled functions have other arguments, too.
+WIDTHS = {9: (64, 96, 128, 256)}
 BATCHES = 256  # with more sequences than this it has other kernels
+BLOCK = 256  # rows, more than a block of any kernel has
 KEPT = 4096  # calls that are remembered by shape; programs with changing lengths have many
 
 _lock = threading.RLock()  # autograd calls from threads of its own
 _calls: dict[tuple[object, ...], Any] = {}  # the compiled function, by shape
 _seen: set[tuple[object, ...]] = set()  # other calls whose kernels are compiled
+_quiet: set[tuple[object, ...]] = set()  # kinds of kernels that were compiled
 _module: Any = None  # flash_attn.cute.interface
 _aux: Any = None  # an argument that stands for nothing
 _broken = False
@@ -58,6 +61,13 @@ class Attention:
     ragged: Ragged | None = None
 
     @property
+    def kernel(self) -> tuple[object, ...]:
+        """What kernel is compiled for it, but for rare cases."""
+        query, key = self.query, self.key
+        ratio = query.shape[-2] // key.shape[-2]
+        return (query.dtype, query.shape[-1], ratio, self.causal, self.ragged is not None)
+
+    @property
     def kind(self) -> tuple[object, ...]:
         """All that decides which kernel is compiled, and more."""
         query, key = self.query, self.key
@@ -65,32 +75,44 @@ class Attention:
             query.stride(), key.stride(), self.value.stride(), query.dtype, self.causal,
             query.device,
         )  # fmt: skip
-        if self.ragged is None:
+        ragged = self.ragged
+        if ragged is None:
             return (query.shape, key.shape, *kind)
-        return (query.shape[1:], key.shape[1:], len(self.ragged.starts_q) > BATCHES, *kind)
+        # It has other kernels for many sequences, and for those that one block of rows holds.
+        many = len(ragged.starts_q) - 1 > BATCHES
+        longest = (min(ragged.longest_q, BLOCK + 1), min(ragged.longest_k, BLOCK + 1))
+        return (query.shape[1:], key.shape[1:], many, longest, *kind)
 
 
 class _Recorder:
-    """FlashAttention-4's cache of compiled functions, which also notes the last one taken."""
+    """FlashAttention-4's cache of compiled functions, which also notes the last one taken.
+
+    Each thread has its own note: a program may call FlashAttention-4 beside us.
+    """
 
     def __init__(self, cache: Any) -> None:
         self._cache = cache
-        self.last: Any = None
-        self._began = 0.0
+        self._mine = threading.local()
+
+    @property
+    def last(self) -> Any:
+        """The function that this thread took last."""
+        return self._mine.last
 
     def __contains__(self, key: object) -> bool:
-        self._began = time.monotonic()
+        self._mine.began = time.monotonic()
         return key in self._cache
 
     def __getitem__(self, key: object) -> Any:
-        self.last = self._cache[key]
-        return self.last
+        self._mine.last = function = self._cache[key]
+        return function
 
     def __setitem__(self, key: object, function: Any) -> None:
-        seconds = time.monotonic() - self._began
-        place = f"kept in {os.environ[CACHE_DIR]}" if os.environ[CACHE_ON] == "1" else "not kept"
-        say(f"compiled attention (FlashAttention-4) in {seconds:.1f} s, {place}")
+        seconds = time.monotonic() - self._mine.began
         self._cache[key] = function
+        kept = os.environ.get(CACHE_ON) == "1"
+        place = f"to be kept in {os.environ.get(CACHE_DIR)}" if kept else "not kept"
+        say(f"compiled attention (FlashAttention-4) in {seconds:.1f} s, {place}")
 
     def clear(self) -> None:
         self._cache.clear()
@@ -127,11 +149,13 @@ def _load() -> None:
     os.environ[CACHE_DIR] = folder = cache_folder()
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
-        os.environ.setdefault(CACHE_ON, "1")
+        kept = os.access(folder, os.W_OK | os.X_OK)
     except OSError:
-        os.environ[CACHE_ON] = "0"
+        kept = False
+    # FlashAttention-4 fails at a folder that it cannot write, such as a volume mounted read-only.
+    os.environ[CACHE_ON] = os.environ.get(CACHE_ON, "1") if kept else "0"
     try:
-        with _compiling():
+        with _compiling(()):
             module = importlib.import_module("flash_attn.cute.interface")
             _aux = importlib.import_module("flash_attn.cute.utils").AuxData(None, None)
         function = module._flash_attn_fwd
@@ -152,18 +176,22 @@ def give_up(error: Exception) -> None:
 
 
 @contextlib.contextmanager
-def _compiling() -> Iterator[None]:
+def _compiling(kernel: tuple[object, ...]) -> Iterator[None]:
     """While something may be compiled: one thread at a time, and without the compiler's warnings.
 
-    It warns of arguments that FlashAttention-4 hands it, also where warnings are errors.
+    It warns of arguments that FlashAttention-4 hands it, also where warnings are errors. Filters of
+    warnings are one for all threads, so they are left alone once a `kernel` is there.
     """
-    with _lock, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _lock, contextlib.ExitStack() as stack:
+        if kernel not in _quiet:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
         yield
+        _quiet.add(kernel)
 
 
 @contextlib.contextmanager
-def _once(kind: tuple[object, ...]) -> Iterator[bool]:
+def _once(kind: tuple[object, ...], kernel: tuple[object, ...]) -> Iterator[bool]:
     """Around a call of a kind, whose first one may compile: whether it may be made now.
 
     CUDA loads no kernels while a graph is captured.
@@ -173,7 +201,7 @@ def _once(kind: tuple[object, ...]) -> Iterator[bool]:
     elif torch.cuda.is_current_stream_capturing():
         yield False
     else:
-        with _compiling():
+        with _compiling(kernel):
             yield True
         if len(_seen) >= KEPT:
             _seen.clear()
@@ -197,7 +225,7 @@ def forward(attention: Attention, out: torch.Tensor, lse: torch.Tensor | None) -
         return False
     function = _module._flash_attn_fwd
     how = {"softmax_scale": attention.scale, "causal": attention.causal}
-    with _compiling():
+    with _compiling(("forward", lse is None, *attention.kernel)):
         function(query, key, value, **how, out=out, lse=lse)
         if len(_calls) >= KEPT:
             _calls.clear()
@@ -211,12 +239,13 @@ def forward_ragged(attention: Attention) -> tuple[torch.Tensor, torch.Tensor] | 
     None if a kernel would have to be compiled while a CUDA graph is captured.
     """
     assert attention.ragged
-    with _once(("forward", *attention.kind)) as may:
+    out = torch.empty_like(attention.query)
+    with _once(("forward", *attention.kind), ("forward", *attention.kernel)) as may:
         if not may:
             return None
-        out, lse, *_ = _module._flash_attn_fwd(
+        _, lse, *_ = _module._flash_attn_fwd(
             attention.query, attention.key, attention.value, softmax_scale=attention.scale,
-            causal=attention.causal, return_lse=True, **_lengths(attention.ragged),
+            causal=attention.causal, return_lse=True, out=out, **_lengths(attention.ragged),
         )  # fmt: skip
     return out, lse
 
@@ -232,7 +261,7 @@ def backward(
     """
     deterministic = torch.are_deterministic_algorithms_enabled()
     kind = ("backward", deterministic, grad.stride(), out.stride(), *attention.kind)
-    with _once(kind) as may:
+    with _once(kind, ("backward", deterministic, *attention.kernel)) as may:
         if may:
             _module._flash_attn_bwd(
                 attention.query, attention.key, attention.value, out, grad, lse,

@@ -34,6 +34,7 @@ mode = STOCK  # what `register` was told last
 _libraries: list[Library] = []  # a library that is not kept is taken back
 _stock: dict[str, Any] = {}  # torch's own kernel by operator
 _capabilities: dict[torch.device, tuple[int, int]] = {}
+_cudnn_version: list[str] = []  # read once: "9.19"
 
 
 def register(chosen: str) -> None:
@@ -93,6 +94,7 @@ def _cudnn(  # noqa: PLR0917  torch's signature
         and not dropout_p
         and not return_debug_mask
         and torch._C._get_flash_sdp_enabled()
+        and _usual(scale)
         and _chosen(FORWARD, query, key, value, is_causal, heads=1, rows=2)
     )
     if wanted:
@@ -122,6 +124,7 @@ def _cudnn_backward(  # noqa: PLR0917  torch's signature
         and cum_seq_q is None
         and not dropout_p
         and torch._C._get_flash_sdp_enabled()
+        and _usual(scale)
         and _chosen(BACKWARD, query, key, value, is_causal, heads=1, rows=2)
     )
     if wanted:
@@ -148,7 +151,7 @@ def _flash(  # noqa: PLR0917  torch's signature
     `others` are what some releases of torch have beside. None of it is for FlashAttention-4.
     """
     result = None
-    plain = not dropout_p and not return_debug_mask and _whole(
+    plain = not dropout_p and not return_debug_mask and _usual(scale) and _whole(
         window_size_left, window_size_right, is_causal, others
     )  # fmt: skip
     ragged = _lengths(cum_seq_q, cum_seq_k, max_q, max_k)
@@ -181,7 +184,9 @@ def _flash_backward(  # noqa: PLR0917  torch's signature
     window_size_right: int | None = None, **others: Any,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """The gradients for `_flash`."""
-    plain = not dropout_p and _whole(window_size_left, window_size_right, is_causal, others)
+    plain = not dropout_p and _usual(scale) and _whole(
+        window_size_left, window_size_right, is_causal, others
+    )  # fmt: skip
     ragged = _lengths(cum_seq_q, cum_seq_k, max_q, max_k)
     if plain and _chosen(BACKWARD, query, key, value, is_causal, heads=-2, rows=1, ragged=ragged):
         attention = Attention(query, key, value, is_causal, _scale(scale, query), ragged)
@@ -209,8 +214,7 @@ def _chosen(
 ) -> bool:  # fmt: skip
     """Whether FlashAttention-4 can do a step of this attention, and is to do it.
 
-    `heads` and `rows` are dimensions. How long ragged sequences are only the GPU knows, so their
-    pairs are counted as if all had the longest one's keys.
+    `heads` and `rows` are dimensions.
     """
     width, device = query.shape[-1], query.device
     if mode == STOCK or fa4.broken() or query.dim() != (RAGGED if ragged else BATCHED):
@@ -220,15 +224,16 @@ def _chosen(
         capability = _capabilities[device] = torch.cuda.get_device_capability(device)
     if mode == FA4:
         wanted = width in fa4.WIDTHS.get(capability[0], ())
+    elif ragged:
+        wanted = False  # not measured
     else:
         queries, keys = query.shape[rows], key.shape[rows]
-        if ragged:
-            queries, keys = ragged.longest_q, ragged.longest_k
-        pairs = query.shape[0] * (keys if ragged else queries * keys)
+        pairs = query.shape[0] * queries * keys
         count = rules.operations(pairs, query.shape[heads], width, causal=causal)
         wanted = rules.faster(
-            step, capability, width=width, shortest=min(queries, keys), operations=count
-        )
+            step, capability, _cudnn_release(), width=width, shortest=min(queries, keys),
+            operations=count,
+        )  # fmt: skip
     return bool(
         wanted
         and (_counted(ragged) if ragged else _alike(query, key, rows=rows, causal=causal))
@@ -239,6 +244,14 @@ def _chosen(
         and query.shape[heads] % key.shape[heads] == 0
         and all(map(_readable, (query, key, value)))
     )
+
+
+def _cudnn_release() -> str:
+    """The first two numbers of cuDNN's version, such as "9.19"."""
+    if not _cudnn_version:
+        number = torch.backends.cudnn.version() or 0
+        _cudnn_version.append(f"{number // 10000}.{number // 100 % 100}")
+    return _cudnn_version[0]
 
 
 def _alike(query: torch.Tensor, key: torch.Tensor, *, rows: int, causal: bool) -> bool:
@@ -286,6 +299,11 @@ def _lengths(
     return Ragged(starts_q.contiguous(), starts_k.contiguous(), longest_q, longest_k)
 
 
+def _usual(scale: float | None) -> bool:
+    """Whether a scale leaves the order of the scores as it is; the kernels rely on that."""
+    return scale is None or scale > 0
+
+
 def _scale(scale: float | None, query: torch.Tensor) -> float:
     return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
 
@@ -299,7 +317,8 @@ def _gradients(
     attention: Attention, grad: torch.Tensor, out: torch.Tensor, lse: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     """The gradients of query, key and value, laid out as these; () where torch's own must do it."""
-    grad, out = (t if _readable(t) else t.contiguous() for t in (grad, out))
+    dense = torch.contiguous_format
+    grad, out = (t if _readable(t) else t.clone(memory_format=dense) for t in (grad, out))
     tensors = (attention.query, attention.key, attention.value)
     grads = tuple(map(torch.empty_like, tensors))
     if not all(map(_readable, grads)):

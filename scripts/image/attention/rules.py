@@ -5,7 +5,8 @@ docs/attention.md has every row, and a test compares these rules with it. Where 
 measured, torch chooses as before.
 """
 
-MEASURED = ((9, 0),)  # compute capabilities: Hopper
+# Compute capability, and cuDNN's version, which torch takes otherwise: Hopper, and torch 2.11.0.
+MEASURED = (((9, 0), "9.19"),)
 WIDTHS = (64, 96, 128)  # values of a head. With 256 the backward pass is slower than cuDNN's.
 FORWARD, BACKWARD = "forward", "backward"
 # The fewest queries and keys of a sequence, and the fewest operations of a forward pass, by which a
@@ -20,15 +21,21 @@ def operations(pairs: int, heads: int, width: int, *, causal: bool) -> float:
 
 
 def faster(
-    step: str, capability: tuple[int, int], *, width: int, shortest: int, operations: float
+    step: str,
+    capability: tuple[int, int],
+    cudnn: str,
+    *,
+    width: int,
+    shortest: int,
+    operations: float,
 ) -> bool:
     """Whether FlashAttention-4 was faster at a step, FORWARD or BACKWARD, of such an attention.
 
-    `width` is the size of a head, `shortest` the smaller number of queries and keys of a sequence,
-    `operations` those of the forward pass.
+    `cudnn` is the version of cuDNN, such as "9.19", `width` the size of a head, `shortest` the
+    smaller number of queries and keys of a sequence, `operations` those of the forward pass.
     """
     return (
-        capability in MEASURED
+        (capability, cudnn) in MEASURED
         and width in WIDTHS
         and shortest >= SHORTEST[step]
         and operations >= LEAST[step]

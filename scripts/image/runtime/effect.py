@@ -48,7 +48,10 @@ def apply(
             return CACHE, {**cleaned, **_before(folder, path)}
     else:
         if _read(conf) is None or _remove(conf, ldconfig):
-            return NOTHING, {**cleaned, **_for_triton(host, root, {**environ, **cleaned})}
+            told = _for_triton(host, root, {**environ, **cleaned})
+            if told and _cached(ldconfig) and not _for_triton(host, root, {**environ, **cleaned}):
+                return CACHE, cleaned
+            return NOTHING, {**cleaned, **told}
         folder = host.library.rpartition("/")[0]  # an earlier choice that only root can undo
     if not folder:
         return NOTHING, cleaned
