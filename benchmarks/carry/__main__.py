@@ -29,6 +29,7 @@ from typing import Any
 import zstandard
 
 from benchmarks.carry.recipe import Installed, Part, cut, installed, join
+from torch_images.errors import TorchImagesError
 from torch_images.host.connection import connect
 from torch_images.oci.layout import Compressed
 
@@ -47,6 +48,7 @@ def references(folder: Path) -> Callable[[str], bytes | None]:
 def pack(image: str, there: Path, wheels: Path, output: Path) -> None:
     """Write what has to travel for an image to `output`, a new folder."""
     known = {path: Installed(*facts) for path, facts in json.loads(there.read_text()).items()}
+    reference = references(wheels)
     (output / BLOBS).mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=output) as scratch:
         place = Path(scratch)
@@ -59,7 +61,7 @@ def pack(image: str, there: Path, wheels: Path, output: Path) -> None:
         whole = [entry["digest"], manifest["config"]["digest"]]
         recipes = []
         for layer in manifest["layers"]:
-            recipe = shortened(place, layer["digest"], known, references(wheels), output)
+            recipe = shortened(place, layer["digest"], known, reference, output)
             if recipe is None:
                 whole.append(layer["digest"])
             else:
@@ -94,8 +96,9 @@ def shortened(
         raw += data
     if len(raw) > tar.stat().st_size / 2:
         return None
+    whole = tar.read_bytes()
     for thorough in (False, True):
-        if packed([tar.read_bytes()], trial, thorough=thorough) == digest:
+        if packed([whole], trial, thorough=thorough) == digest:
             break
     else:
         return None
@@ -123,14 +126,20 @@ def unpack(folder: Path, site: Path, output: Path) -> None:
 
 
 def remade(folder: Path, layer: dict[str, Any], site: Path, output: Path) -> str:
-    """Pack one layer again, and say so. Raises ValueError if its digest is another one."""
+    """Pack one layer again, and say so. Raises ValueError if its digest is another one.
+
+    It gets its name only then: whoever finds a blob under a digest may trust it.
+    """
     digest = layer["digest"]
     raw = zstandard.decompress((folder / f"{name(digest)}.raw").read_bytes())
     parts = [Part(**part) for part in layer["parts"]]
     tar = join(parts, raw, site, lambda made: (folder / made).read_bytes())
-    found = packed(tar, output / BLOBS / name(digest), thorough=layer["thorough"])
+    made = output / f"{name(digest)}.made"
+    found = packed(tar, made, thorough=layer["thorough"])
     if found != digest:
+        made.unlink()
         raise ValueError(f"a layer came out as {found}, not as {digest}")
+    made.rename(output / BLOBS / name(digest))
     return f"{digest} was made here"
 
 
@@ -164,13 +173,18 @@ def main() -> None:
     making.add_argument("--site", type=Path, required=True)
     making.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
-    if options.verb == "list":
-        facts = {path: (f.size, f.sha256) for path, f in installed(options.site).items()}
-        print(json.dumps(facts))
-    elif options.verb == "pack":
-        pack(options.image, options.there, options.wheels, options.output)
-    else:
-        unpack(options.folder, options.site, options.output)
+    if options.verb != "list" and options.output.exists():
+        raise SystemExit(f"{options.output} is there already; name a new folder with --output")
+    try:
+        if options.verb == "list":
+            facts = {path: (f.size, f.sha256) for path, f in installed(options.site).items()}
+            print(json.dumps(facts))
+        elif options.verb == "pack":
+            pack(options.image, options.there, options.wheels, options.output)
+        else:
+            unpack(options.folder, options.site, options.output)
+    except (OSError, ValueError, TorchImagesError) as error:
+        raise SystemExit(f"it cannot be carried: {error}") from None
 
 
 if __name__ == "__main__":

@@ -95,6 +95,39 @@ def test_a_difference() -> None:
         applied(OLD, b"no such thing", 5)
 
 
+def test_a_layer_that_comes_out_otherwise_gets_no_name(tmp_path: Path, site: Path) -> None:
+    (tmp_path / "oci" / carry.BLOBS).mkdir(parents=True)
+    wrong = "sha256:" + 64 * "0"
+    (tmp_path / f"{carry.name(wrong)}.raw").write_bytes(zstandard.compress(b"tar"))
+    layer = {"digest": wrong, "thorough": False, "parts": [{"kind": RAW, "size": 3}]}
+    with pytest.raises(ValueError, match="a layer came out as sha256:"):
+        carry.remade(tmp_path, layer, site, tmp_path / "oci")
+    assert not [path for path in (tmp_path / "oci").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["unpack", "sent", "--site", "site", "--output", "."], ". is there already; name a new"),
+        (["unpack", "none", "--site", "site", "--output", "new"], "it cannot be carried: "),
+        (
+            ["pack", "x", "--there", "none", "--wheels", "w", "--output", "new"],
+            "it cannot be carried: ",
+        ),
+    ],
+)
+def test_what_a_user_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["carry", *words])
+    with pytest.raises(SystemExit) as told:
+        carry.main()
+    assert str(told.value).startswith(said)
+    assert "\n" not in str(told.value)
+    assert not list(tmp_path.iterdir())
+
+
 class Engine:
     """An engine that has one image, of one layer of wheels and one that is not."""
 
