@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import sys
 from collections.abc import Iterator
@@ -14,30 +13,21 @@ from typing import Any
 import pytest
 
 from benchmarks.attention.table import table
+from tests.scripts import load
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = sorted((ROOT / "docs" / "benchmarks" / "attention").glob("*.json"))
 
 
-def load(name: str) -> ModuleType:
-    """A module of the package as images have it, without torch."""
-    path = ROOT / "scripts" / "image" / "attention" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"attention_{name}", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def package() -> ModuleType:
-    return load("__init__")
+    """It imports no torch until it is told to put itself behind it."""
+    return load("scripts/image/attention/__init__.py")
 
 
 @pytest.fixture(scope="module")
 def rules() -> ModuleType:
-    return load("rules")
+    return load("scripts/image/attention/rules.py")
 
 
 def rows() -> Iterator[Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -17,17 +15,14 @@ from typing import Any
 import compiling
 import pytest
 
+from tests.scripts import load
+
 
 @pytest.fixture
-def step(root: Path) -> ModuleType:
+def step() -> ModuleType:
     """scripts/image/source/build-wheel as a module."""
-    path = str(root / "scripts" / "image" / "source" / "build-wheel")
-    loader = importlib.machinery.SourceFileLoader("build_wheel", path)
-    spec = importlib.util.spec_from_loader("build_wheel", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
     before = sys.dont_write_bytecode, list(sys.path)
-    loader.exec_module(module)
+    module = load("scripts/image/source/build-wheel")
     sys.dont_write_bytecode, sys.path[:] = before
     return module
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-FILE = Path(__file__).resolve().parents[2] / "scripts/bench/churn.py"
+from tests.scripts import load
+
+FILE = "scripts/bench/churn.py"
 
 
 @pytest.fixture(scope="module")
 def churn() -> ModuleType:
     """The module, which lies beside no package."""
-    spec = importlib.util.spec_from_file_location("bench_churn", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(FILE)
 
 
 def test_the_numbers_are_those_of_knuth(churn: ModuleType) -> None:

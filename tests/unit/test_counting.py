@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-FILE = Path(__file__).resolve().parents[2] / "scripts/bench/counting.py"
+from tests.scripts import load
+
+FILE = "scripts/bench/counting.py"
 
 
 @pytest.fixture(scope="module")
-def counting() -> Iterator[ModuleType]:
+def counting() -> ModuleType:
     """The module, which lies beside no package."""
-    spec = importlib.util.spec_from_file_location("bench_counting", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    return load(FILE)
 
 
 def by_hand(size: int, kernel: int, stride: int, padding: int) -> int:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import importlib.util
 import json
 from collections.abc import Callable
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from gpu_code import Code, left, read, target
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.scripts import load
 from torch_images.arch import Capability, coverage
 from torch_images.build.render import pruned_facts
 from torch_images.config.matrix import choose
@@ -256,18 +255,7 @@ def test_capabilities_come_from_nvml(
     )
 
 
-def doctor() -> Any:
-    """The command cuda-doctor, which is a script without suffix."""
-    script = Path(__file__).parents[2] / "scripts/image/commands/cuda-doctor"
-    loader = SourceFileLoader("cuda_doctor", str(script))
-    spec = importlib.util.spec_from_loader("cuda_doctor", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
-DOCTOR = doctor()
+DOCTOR: Any = load("scripts/image/commands/cuda-doctor")
 CUDA = Release("13.0", "580.65.06", "580", "torch-cu130")
 SERVED = Device("RTX 5090", 15, "12.0")
 UNSERVED = Device(H100[0], 14, H100[1])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from tests.scripts import load
 
 COMPILED = ["sm_80", "sm_86", "sm_90", "sm_120"]
 H100 = ("NVIDIA H100 80GB HBM3", (9, 0))
@@ -22,18 +22,7 @@ LINE = (
 )
 
 
-def load() -> Any:
-    """The command torch-info, which is a script without suffix."""
-    script = Path(__file__).parents[2] / "scripts/image/commands/torch-info"
-    loader = SourceFileLoader("torch_info", str(script))
-    spec = importlib.util.spec_from_loader("torch_info", loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
-INFO = load()
+INFO: Any = load("scripts/image/commands/torch-info")
 
 
 def run(

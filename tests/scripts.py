@@ -1,0 +1,26 @@
+"""Programs of scripts/ as modules: they have no suffix, or lie beside no package."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def load(path: str) -> ModuleType:
+    """The module of a file below the project's folder, made anew. It is not left in sys.modules."""
+    name = "script_of_" + "".join(c if c.isalnum() else "_" for c in path)
+    loader = SourceFileLoader(name, str(ROOT / path))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look themselves up while they are made
+    try:
+        loader.exec_module(module)
+    finally:
+        del sys.modules[name]
+    return module
