@@ -20,6 +20,12 @@ from torch_images.layers.parent import PARENT_IMAGES, Layers, ParentImages, Want
 from torch_images.maintain import gc
 from torch_images.oci.layout import Compressed
 
+# Where containerd listens that dockerd started itself, and where one that is a service does.
+CONTAINERD = (
+    Path("/run/docker/containerd/containerd.sock"),
+    Path("/run/containerd/containerd.sock"),
+)
+
 
 def contexts(parents: ParentImages, groups: Mapping[str, Layers]) -> dict[str, str]:
     """Those of one image, which has no base."""
@@ -101,6 +107,30 @@ def test_nothing_is_left_of_one_that_broke_off(
     assert having(engine, layers) == []
     [context] = contexts(parents, {"x": layers}).values()
     assert [f"docker-image://{name}" for name in having(engine, layers)] == [context]
+
+
+def test_an_image_that_another_command_still_loads(
+    parents: ParentImages, layers: Layers, engine: Engine, runner: Runner, tmp_path: Path
+) -> None:
+    """The engine lists it before its layers are unpacked; all that goes through images passes by.
+
+    containerd's own client leaves an image in that state.
+    """
+    [context] = contexts(parents, {"x": layers}).values()
+    name = context.removeprefix("docker-image://")
+    saved = tmp_path / "saved.tar"
+    runner.run(["docker", "save", "--output", str(saved), name])
+    engine.untag(name)
+    [socket] = [path for path in CONTAINERD if path.is_socket()]
+    command = ["ctr", f"--address={socket}", "--namespace=moby", "images", "import"]
+    runner.run([*command, "--local", "--no-unpack", str(saved)])
+    with pytest.raises(
+        UsageError, match=r"is not whole: another command loads or removes it; wait"
+    ):
+        engine.inspect(name)
+    assert having(engine, layers) == []
+    assert name not in {item.name for item in gc.images(engine)}
+    engine.untag(name)
 
 
 def test_an_archive_that_is_none(engine: Engine) -> None:

@@ -59,7 +59,7 @@ class Engine:
         )
 
     def inspect(self, image: str) -> ImageInfo:
-        """Look an image up by tag or id. Raises UsageError when the engine does not have it."""
+        """Look an image up by tag or id. Raises UsageError if the engine has not all of it."""
         try:
             model = self._client.images.get(image)
         except (docker.errors.ImageNotFound, docker.errors.NullResource):
@@ -72,10 +72,15 @@ class Engine:
             hint = "`docker images` lists those that are there"
             raise UsageError(f"'{image}' is not the name of an image", hint) from None
         attrs = model.attrs
+        try:
+            # Not attrs["Size"], which counts compressed layers and whatever happens to be unpacked.
+            size = sum(step["Size"] for step in model.history())
+        except docker.errors.NotFound:  # the engine lists an image before its layers are unpacked
+            problem = f"'{image}' is not whole: another command loads or removes it"
+            raise UsageError(problem, "wait for that command, or load the image again") from None
         return ImageInfo(
             id=attrs["Id"],
-            # Not attrs["Size"], which counts compressed layers and whatever happens to be unpacked.
-            size=sum(step["Size"] for step in model.history()),
+            size=size,
             labels=attrs["Config"].get("Labels") or {},
             config=attrs["Config"],
             created=attrs.get("Created", ""),
