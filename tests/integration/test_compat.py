@@ -31,6 +31,7 @@ from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.locks.debs import read_debs
 from torch_images.locks.facts import with_facts
+from torch_images.platforms import AMD64
 from torch_images.publish import tag as publish
 from torch_images.verify.identify import identify
 from torch_images.verify.verify import claim_of, examine
@@ -104,7 +105,7 @@ def with_compat(
     copy_project(folder, locks)
     with repository((stubs / f"{_name(NOTES['13.0'])}.so").read_bytes()) as (url, key):
         config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
-        replace(folder, "images.yaml", config.compat.repository, url)
+        replace(folder, "images.yaml", config.compat.repository(AMD64), url)
         replace(folder, "images.yaml", config.compat.key, key)
         done = invoke("lock", "--select", "compat-cu130", cwd=folder)
         assert done.returncode == 0, done.stderr

@@ -24,6 +24,7 @@ from torch_images.config.parse import load_config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import with_facts
+from torch_images.platforms import AMD64
 
 CANDIDATE = f"torch-images-candidate:cu130-sm120-torch{T130}-bookworm-runtime"
 BUILD = (
@@ -55,7 +56,7 @@ def small(locks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sma
     pages = small_project(folder, locks, scratch / "wheels")
     compat = with_facts(load_config(folder / "images.yaml"), folder / "locks").compat
     with served(pages) as index, repository(elf(NOTES["13.0"])) as (url, key):
-        replace(folder, "images.yaml", compat.repository, url)
+        replace(folder, "images.yaml", compat.repository(AMD64), url)
         replace(folder, "images.yaml", compat.key, key)
         replace(folder, "images.yaml", 'mode: "off"', "mode: required")
         env = {"UV_DEFAULT_INDEX": index}

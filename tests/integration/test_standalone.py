@@ -29,6 +29,7 @@ from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import format_wheels, read_wheels
+from torch_images.platforms import AMD64
 
 RUNTIME, DEVEL = (f"cu130-sm120-torch{T130}-bookworm-{v}" for v in ("runtime", "devel"))
 PROBE = {
@@ -162,7 +163,7 @@ def small(locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory)
     change(folder, "images.yaml", devel, ours)
     compat = with_facts(load_config(folder / "images.yaml"), folder / "locks").compat
     with served(pages) as url, repository(elf(NOTES["13.0"])) as (nvidia, key):
-        change(folder, "images.yaml", compat.repository, nvidia)
+        change(folder, "images.yaml", compat.repository(AMD64), nvidia)
         change(folder, "images.yaml", compat.key, key)
         change(folder, "images.yaml", 'mode: "off"', "mode: required")
         env = {"UV_DEFAULT_INDEX": url, "TORCH_IMAGES_CACHE": str(scratch / "cache")}

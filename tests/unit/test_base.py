@@ -29,6 +29,7 @@ from torch_images.fetch.bootstrap import command, dpkg_options, kept, prepare
 from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.oci.layout import EPOCH, layout_digest, normalise, write_layout
+from torch_images.platforms import AMD64, Platform
 
 BASE = Base(
     name="bookworm",
@@ -118,7 +119,9 @@ class FakeResolver(Resolver):
     latest: tuple[LockedDeb, ...]
     mirror: str
 
-    def resolve(self, name: str, base: Base, image: str, date: datetime.date) -> DebLock:
+    def resolve(
+        self, name: str, base: Base, image: str, date: datetime.date, *, platform: Platform = AMD64
+    ) -> DebLock:
         return DebLock(
             name=name,
             date=date,
@@ -126,6 +129,7 @@ class FakeResolver(Resolver):
             request=tuple(sorted(base.packages)),
             debs=self.latest,
             image=image,
+            platform=platform,
         )
 
     def roots(self, base: Base) -> tuple[str, ...]:

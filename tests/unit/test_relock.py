@@ -21,6 +21,7 @@ from torch_images.fetch.update import Finding, check, require
 from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb, format_debs
 from torch_images.locks.wheels import LockedWheel, WheelLock, format_wheels
+from torch_images.platforms import AMD64, Platform
 
 TODAY = datetime.date(2026, 1, 1)
 BASE = Base(
@@ -41,7 +42,9 @@ class Sources(Resolver):
     mirror: str = ""
     digests: dict[str, str]
 
-    def resolve(self, name: str, base: Base, image: str, date: datetime.date) -> DebLock:
+    def resolve(
+        self, name: str, base: Base, image: str, date: datetime.date, *, platform: Platform = AMD64
+    ) -> DebLock:
         return dataclasses.replace(self.latest, image=image)
 
     def roots(self, base: Base) -> tuple[str, ...]:

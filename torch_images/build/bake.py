@@ -112,7 +112,7 @@ def bake_file(
     options: BuildOptions,
     namespace: str = "",
 ) -> dict[str, Any]:
-    """The bake definition: a target per image; `parts` are by target, `tools` named contexts.
+    """The bake definition: a target per image; `parts` are by target, `tools` folders by lock.
 
     Proxies and caches, which may hold secrets, stand in it by name only; bake takes their values
     from the environment, see `environment`. `namespace` keeps the build's cache mounts apart from
@@ -128,8 +128,12 @@ def bake_file(
         note = part.compat.note if part.compat else ""
         target: dict[str, Any] = {
             "context": str(workspace.output / image.spec.id),
-            "contexts": {**tools, **part.contexts()},
-            "platforms": ["linux/amd64"],
+            "contexts": {
+                "tools": tools[image.lock.build.name],
+                "sbom": tools[image.lock.sbom.name],
+                **part.contexts(),
+            },
+            "platforms": [image.spec.platform.name],
             "args": {
                 "SOURCE_DATE_EPOCH": str(image.lock.epoch),
                 "IMAGE_VERSION": version(config, image),

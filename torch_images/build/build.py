@@ -244,10 +244,8 @@ def write_bake(
     namespace: str = "",
 ) -> list[str]:
     """Write all that the bake reads - contexts and bake file - and return its command."""
-    tools = {
-        name: str(install_tools(f"tools-{lock}", workspace, run))
-        for name, lock in (("tools", "build"), ("sbom", "sbom"))
-    }
+    locks = {lock.name for image in images for lock in (image.lock.build, image.lock.sbom)}
+    tools = {name: str(install_tools(name, workspace, run)) for name in sorted(locks)}
     shared = bool(workspace.network.compile_cache)
     for image in images:
         context = image.context

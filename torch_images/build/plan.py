@@ -88,8 +88,8 @@ def plan_images(
 def version(config: Config, image: ImagePlan) -> str:
     """The version of an image, also its immutable tag: "2.11.0-sm120-runtime-<inputs>".
 
-    It ends in "-nocompat" for an image without NVIDIA's compat libraries, and in "-unlocked" where
-    the build resolved a part of the lock for itself.
+    It ends in "-arm64" for an image for linux/arm64, then in "-nocompat" for one without NVIDIA's
+    compat libraries, and in "-unlocked" where the build resolved a part of the lock for itself.
     """
     spec, lock = image.spec, image.lock
     parts = [spec.torch, spec.arch_name]
@@ -98,7 +98,7 @@ def version(config: Config, image: ImagePlan) -> str:
     parts.append(spec.variant.name)
     if spec.base.name != config.defaults.base:
         parts.append(spec.base.name)
-    parts.append(image.identity[:12])
+    parts.append(image.identity[:12] + spec.platform.suffix)
     parts += [] if lock.compat else ["nocompat"]
     parts += ["unlocked"] if lock.unlocked else []
     return "-".join(parts)

@@ -35,11 +35,13 @@ def _say_unlocked(config: Config, images: Sequence[LockedImage], mode: str) -> N
 
     `mode` is one of COMPAT_MODES. Raises LockError where the package is required.
     """
-    for cuda in dict.fromkeys(p.spec.cuda for p in images if not p.lock.compat):
-        name = compat_input(config, cuda).name
-        if mode != "off":
-            problem = LockError(f"locks/{name}.txt does not exist")
-            go_without(f"a compat package for CUDA {cuda.version}", problem, mode, name)
+    without = [(p.spec.cuda, p.spec.platform) for p in images if not p.lock.compat]
+    for cuda, platform in dict.fromkeys(without) if mode != "off" else ():
+        item = compat_input(config, cuda, platform)
+        name = item.name if item else ""
+        missing = f"locks/{name}.txt does not exist" if name else "images.yaml has no repository"
+        what = f"a compat package for CUDA {cuda.version} on {platform}"
+        go_without(what, LockError(missing), mode, name)
 
 
 class Preparer:

@@ -84,8 +84,12 @@ def write_standalone(
     ready, parts = preparer.parts(image)
     plan = plan_image(config, ready, workspace.root)
     folders = {name: Path(path) for name, path in parts.contexts().items()} | {
-        name: install_tools(f"tools-{lock}", workspace, run)
-        for name, lock in (("tools", "build"), ("sbom", "sbom"), (TOOLS, "standalone"))
+        name: install_tools(lock, workspace, run)
+        for name, lock in (
+            ("tools", plan.lock.build.name),
+            ("sbom", plan.lock.sbom.name),
+            (TOOLS, "tools-standalone"),
+        )
     }
     folders = {name: path for name, path in folders.items() if name != "base"}
     layout = parts.base.layout

@@ -26,6 +26,7 @@ _AXES_HELP = {
     "source": "where torch comes from",
     "base": "what the image starts from",
     "variant": "what the image holds beside torch",
+    "platform": "linux/amd64, linux/arm64 or all, else this machine's; a foreign one is emulated",
 }
 _COMPILING_HELP = {
     "torch-source": "compile torch from PATH, PATH@COMMIT or URL@COMMIT instead",
@@ -66,6 +67,7 @@ def build(
     source: str = "",
     base: str = "",
     variant: str = "",
+    platform: str = "",
     select: str = "",
     builder: str = "",
     no_cache: bool = False,
@@ -100,7 +102,7 @@ def build(
         verb.leave_proxies()
     config, workspace, run = verb.config(), verb.workspace(), Runner()
     axes = {"cuda": cuda, "torch": torch, "arch": arch, "source": source}
-    axes |= {"base": base, "variant": variant}
+    axes |= {"base": base, "variant": variant, "platform": platform}
     specs = chosen(config, select or "*" * stale, axes, prune=prune)
     options = verb.build_options(
         builder=builder,
@@ -201,7 +203,11 @@ def _build_stale(
 
 @verb.verb(
     help={
-        **{axis: text for axis, text in _AXES_HELP.items() if axis not in ("torch", "variant")},
+        **{
+            axis: text
+            for axis, text in _AXES_HELP.items()
+            if axis not in ("torch", "variant", "platform")
+        },
         **_COMPILING_HELP,
         "slice": "stop cleanly after compiling so long, such as 90m; the next call goes on",
         "share": "compile one builder's part only, such as 1/2, into a cache that builders share",

@@ -17,6 +17,7 @@ from torch_images.config.indexes import Index
 from torch_images.config.matrix import ImageSpec, matrix
 from torch_images.config.types import AXES, Base, Compat, Config, Cuda, Source
 from torch_images.errors import UsageError, suggest
+from torch_images.platforms import AMD64, Platform
 
 # Programs that builds and checks use: what is asked for, by the name of the lock. What the images
 # hold depends on `tools-build` and `tools-sbom`, so these locks count among an image's inputs.
@@ -27,6 +28,8 @@ TOOLS = {
     "tools-standalone": ("installer", "packaging", "pip"),
     "tools-verify": ("pytest",),
 }
+# Those that are programs for one platform.
+NATIVE_TOOLS = ("tools-build",)
 _TOOLS_PYTHON = "3.11"
 
 
@@ -45,6 +48,7 @@ class LockRequest:
 
     `name`: the file's name without suffix, such as "wheel-cu130-torch2.14.1-py311".
     `request`: what is asked for, sorted and without blanks: requirements, or names of packages.
+    `platform`: what the wheels or packages are for. The name ends in its suffix, before a variant.
     At most one of these five is set; if none is, the lock holds wheels:
     `base`: the packages of a base; with `image`, they are added to that image with its tag.
     `compat`: one of NVIDIA's compat packages.
@@ -62,6 +66,7 @@ class LockRequest:
 
     name: str
     request: tuple[str, ...]
+    platform: Platform = AMD64
     python: str = ""
     base: Base | None = None
     image: str = ""
@@ -95,6 +100,7 @@ def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
     python = spec.base.python
     return LockRequest(
         name=f"wheel-{_release_name(spec)}",
+        platform=spec.platform,
         request=_request((f"torch=={spec.release.version}", *config.packages)),
         python=python,
         beside=_toolkit(spec.cuda),
@@ -108,7 +114,7 @@ def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
     They name what fits of each extra that a variant on a base with the same Python has.
     """
     cuda, torch, python = spec.cuda, spec.release.version, spec.base.python
-    wanted = {"cuda": cuda.version, "torch": torch}
+    wanted = {"cuda": cuda.version, "torch": torch, "platform": spec.platform.name}
     extras = {
         extra.name: extra
         for base, variant in itertools.product(config.bases, config.variants)
@@ -120,6 +126,7 @@ def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
     words = (f"{x.name}={'+'.join(dict(x.wheels)[cuda.version])}" for x in extras.values())
     return LockRequest(
         name=f"release-{_release_name(spec)}",
+        platform=spec.platform,
         request=_request((f"torch=={torch}", *words)),
         python=python,
         probe=Probe(cuda=cuda, torch=torch, extras=tuple(extras[name] for name in sorted(extras))),
@@ -135,11 +142,18 @@ def facts_inputs(config: Config) -> tuple[LockRequest, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def base_input(base: Base, cuda: Cuda) -> LockRequest:
+def base_input(spec: ImageSpec) -> LockRequest:
     """The lock of an image's base."""
-    image = base.image(cuda.version)
-    name = f"base-{base.name}-{cuda.short}" if image else f"base-{base.name}"
-    return LockRequest(name=name, request=_request(base.packages), base=base, image=image)
+    base, platform = spec.base, spec.platform
+    image = base.image(spec.cuda.version)
+    name = f"base-{base.name}-{spec.cuda.short}" if image else f"base-{base.name}"
+    return LockRequest(
+        name=name + platform.suffix,
+        request=_request(base.packages),
+        platform=platform,
+        base=base,
+        image=image,
+    )
 
 
 def variant_inputs(
@@ -151,7 +165,7 @@ def variant_inputs(
     takes from it only what the locks of the plain image do not have.
     """
     variant, base = spec.variant, spec.base
-    plain, debs = wheel_input(config, spec), base_input(base, spec.cuda)
+    plain, debs = wheel_input(config, spec), base_input(spec)
     toolkit = _toolkit(spec.cuda) if variant.cuda_home else ()
     extras = (x for x in variant.extras if not x.unpack)
     version, release = spec.cuda.version, spec.release
@@ -179,7 +193,9 @@ def unpacked_inputs(spec: ImageSpec) -> tuple[LockRequest, ...]:
     python = spec.base.python
     return tuple(
         LockRequest(
-            name=f"unpacked-{extra.name}-{spec.cuda.short}-py{python.replace('.', '')}",
+            name=f"unpacked-{extra.name}-{spec.cuda.short}-py{python.replace('.', '')}"
+            f"{spec.platform.suffix}",
+            platform=spec.platform,
             request=_request(extra.requirements(spec.cuda.version, spec.release)),
             python=python,
             alone=True,
@@ -196,7 +212,7 @@ def tools_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest | None, L
     source, base = spec.source, spec.base
     if not source.compiled:
         return None, None
-    plain, debs = wheel_input(config, spec), base_input(base, spec.cuda)
+    plain, debs = wheel_input(config, spec), base_input(spec)
     wider = replace(base, packages=(*base.packages, *source.packages))
     return (
         replace(
@@ -207,7 +223,7 @@ def tools_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest | None, L
         ),
         replace(
             debs,
-            name=f"build-{source.root}-{base.name}",
+            name=f"build-{source.root}-{base.name}{spec.platform.suffix}",
             request=_request(wider.packages),
             base=wider,
         ),
@@ -231,19 +247,37 @@ def toolkit_input(config: Config, spec: ImageSpec) -> LockRequest | None:
         return None
     words = (f"cuda=={cuda.release}", *cuda.archives)
     return LockRequest(
-        name=f"toolkit-{cuda.short}", request=_request(words), cuda=cuda, archives=config.archives
+        name=f"toolkit-{cuda.short}{spec.platform.suffix}",
+        request=_request(words),
+        platform=spec.platform,
+        cuda=cuda,
+        archives=config.archives,
     )
 
 
-def compat_input(config: Config, cuda: Cuda) -> LockRequest:
-    """The lock of a CUDA version's compat package."""
+def compat_input(config: Config, cuda: Cuda, platform: Platform = AMD64) -> LockRequest | None:
+    """The lock of a CUDA version's compat package; None for a platform without a repository."""
+    if platform.name not in dict(config.compat.repositories):
+        return None
     package = f"cuda-compat-{cuda.version.replace('.', '-')}"
-    return LockRequest(name=f"compat-{cuda.short}", request=(package,), compat=config.compat)
+    return LockRequest(
+        name=f"compat-{cuda.short}{platform.suffix}",
+        request=(package,),
+        platform=platform,
+        compat=config.compat,
+    )
 
 
-def tool_input(name: str) -> LockRequest:
-    """The lock of a set of tools."""
-    return LockRequest(name=name, request=_request(TOOLS[name]), python=_TOOLS_PYTHON)
+def tool_input(name: str, platform: Platform = AMD64) -> LockRequest:
+    """The lock of a set of tools. Those of Python alone have one lock for all platforms."""
+    if name not in NATIVE_TOOLS:
+        platform = AMD64
+    return LockRequest(
+        name=name + platform.suffix,
+        request=_request(TOOLS[name]),
+        platform=platform,
+        python=_TOOLS_PYTHON,
+    )
 
 
 def image_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest, ...]:
@@ -251,8 +285,8 @@ def image_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest, ...]:
     items = (
         wheel_input(config, spec),
         facts_input(config, spec),
-        base_input(spec.base, spec.cuda),
-        compat_input(config, spec.cuda),
+        base_input(spec),
+        compat_input(config, spec.cuda, spec.platform),
         *variant_inputs(config, spec),
         *unpacked_inputs(spec),
         *tools_inputs(config, spec),
@@ -268,7 +302,8 @@ def inputs(config: Config, pattern: str = "*") -> tuple[LockRequest, ...]:
     The pattern may be several globs, by commas. Raises UsageError if no name matches.
     """
     requests = {item.name: item for spec in matrix(config) for item in image_inputs(config, spec)}
-    requests |= {name: tool_input(name) for name in TOOLS}
+    tools = [tool_input(name, platform) for name in TOOLS for platform in config.platforms]
+    requests |= {item.name: item for item in tools}
     globs = pattern.split(",")
     names = [name for name in sorted(requests) if any(fnmatchcase(name, glob) for glob in globs)]
     chosen = tuple(requests[name] for name in names)
@@ -293,9 +328,9 @@ def stages(config: Config, pattern: str = "*") -> tuple[tuple[LockRequest, ...],
 
 
 def _release_name(spec: ImageSpec) -> str:
-    """The part of a lock's name that says for which CUDA version, torch and Python it is."""
+    """The part of a lock's name that says for which CUDA version, torch, Python, platform it is."""
     digits = spec.base.python.replace(".", "")
-    return f"{spec.cuda.short}-torch{spec.release.version}-py{digits}"
+    return f"{spec.cuda.short}-torch{spec.release.version}-py{digits}{spec.platform.suffix}"
 
 
 def _toolkit(cuda: Cuda) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from torch_images.config.extras import Variant
 from torch_images.config.release import Release
 from torch_images.config.types import Architecture, Base, Config, Cuda, Source, target_range
 from torch_images.errors import UsageError, shown, suggest
+from torch_images.platforms import AMD64, Platform, native
 
 # What an identifier has after its architectures.
 _PTX, _PRUNED = "_ptx", "_pruned"
@@ -22,7 +23,7 @@ class ImageSpec:
 
     With `ptx`, it also has PTX for the newest of them, which later ones run; with `prune`, nothing
     for other ones. `release` is the published torch that it has; for a source that is compiled, the
-    one whose CUDA libraries it has.
+    one whose CUDA libraries it has. `platform` is what it runs on.
     """
 
     cuda: Cuda
@@ -34,6 +35,7 @@ class ImageSpec:
     variant: Variant
     ptx: bool = False
     prune: bool = False
+    platform: Platform = AMD64
 
     @property
     def arch_name(self) -> str:
@@ -49,9 +51,12 @@ class ImageSpec:
 
     @property
     def id(self) -> str:
-        """The stable identifier, such as "cu130-sm120-torch2.14.1-bookworm-runtime"."""
+        """The stable identifier, such as "cu130-sm120-torch2.14.1-bookworm-runtime".
+
+        That of an image for linux/arm64 ends in "-arm64".
+        """
         parts = (self.cuda.short, self.arch_name, self.origin, self.base.name)
-        return "-".join((*parts, self.variant.name))
+        return "-".join((*parts, self.variant.name)) + self.platform.suffix
 
     @property
     def origin(self) -> str:
@@ -69,10 +74,10 @@ class ImageSpec:
         arches, _, rest = rest.partition("-")
         cuda = next((c for c in config.cudas if c.short == short), None)
         names = _arch_names(config, arches)
-        for source, base, variant in itertools.product(
-            config.sources, config.bases, config.variants
+        for source, base, variant, platform in itertools.product(
+            config.sources, config.bases, config.variants, config.platforms
         ):
-            origin = rest.removesuffix(f"-{base.name}-{variant.name}")
+            origin = rest.removesuffix(f"-{base.name}-{variant.name}{platform.suffix}")
             torch = origin.removeprefix("torch") if not source.compiled else None
             if torch and "-" in torch:  # no release: the base's name begins within `origin`
                 continue
@@ -85,6 +90,7 @@ class ImageSpec:
                     source=source.name,
                     base=base.name,
                     variant=variant.name,
+                    platform=platform.name,
                 )
                 spec = replace(spec, prune=arches.endswith(_PRUNED))
                 if spec.id == identifier:
@@ -103,6 +109,7 @@ class ImageSpec:
             *([] if self.source.compiled else ["--torch", self.release.version]),
             *("--source", self.source.name, "--base", self.base.name),
             *("--variant", self.variant.name, *(["--prune"] if self.prune else [])),
+            *("--platform", self.platform.name),
         )
 
     @property
@@ -138,9 +145,9 @@ def matrix(config: Config) -> tuple[ImageSpec, ...]:
     The newest release of torch comes first.
     """
     specs: list[ImageSpec] = []
-    axes = (config.cudas, config.sources, config.bases, config.variants)
-    for cuda, source, base, variant in itertools.product(*axes):
-        for release in releases(config, cuda, source, base):
+    axes = (config.platforms, config.cudas, config.sources, config.bases, config.variants)
+    for platform, cuda, source, base, variant in itertools.product(*axes):
+        for release in releases(config, cuda, source, base, platform):
             one = ImageSpec(
                 cuda=cuda,
                 release=release,
@@ -149,6 +156,7 @@ def matrix(config: Config) -> tuple[ImageSpec, ...]:
                 source=source,
                 base=base,
                 variant=variant,
+                platform=platform,
             )
             served = tuple(a for a in config.architectures if refusal(config, one, a) is None)
             choices = [(True, served), *((False, (arch,)) for arch in served)]
@@ -160,7 +168,9 @@ def matrix(config: Config) -> tuple[ImageSpec, ...]:
     return tuple(specs)
 
 
-def releases(config: Config, cuda: Cuda, source: Source, base: Base) -> tuple[Release, ...]:
+def releases(
+    config: Config, cuda: Cuda, source: Source, base: Base, platform: Platform = AMD64
+) -> tuple[Release, ...]:
     """The releases of torch that images of a source can have, the newest first.
 
     For one that is compiled it is the release whose CUDA libraries it has; () for a CUDA version
@@ -170,7 +180,7 @@ def releases(config: Config, cuda: Cuda, source: Source, base: Base) -> tuple[Re
         names = tuple(torch for version, torch in source.beside if version == cuda.version)
     else:
         names = cuda.torch[::-1]
-    return tuple(config.release(cuda, name, base) for name in names)
+    return tuple(config.release(cuda, name, base, platform) for name in names)
 
 
 def choose(
@@ -182,12 +192,14 @@ def choose(
     source: str | None = None,
     base: str | None = None,
     variant: str | None = None,
+    platform: str | None = None,
 ) -> ImageSpec:
     """The image with these values, defaults for the rest; `arch` may list several ("9.0,12.0").
 
     "+PTX" at its end asks for PTX for the newest, too, which only a compiled source can have.
     `torch` is a release, or a minor version that stands for its newest release; the default is the
-    newest release that the image is built with. Neither means a pre-release. Raises UsageError for
+    newest release that the image is built with. Neither means a pre-release. `platform` is this
+    machine's own unless images.yaml has others only. Raises UsageError for
     a value that is unknown, a pair that is impossible and an image that is excluded, with the
     reason.
     """
@@ -196,6 +208,7 @@ def choose(
     source_ = _named("source", config.sources, source or defaults.source)
     base_ = _named("base", config.bases, base or defaults.base)
     variant_ = _named("variant", config.variants, variant or defaults.variant)
+    platform_ = _named("platform", config.platforms, platform or default_platform(config).name)
     wanted, plus, suffix = (arch or defaults.arch).partition("+")
     if suffix not in ("", "PTX") or (plus and not suffix):
         raise UsageError(f"'+{suffix}' is no part of an architecture", "+PTX may end the last one")
@@ -225,8 +238,9 @@ def choose(
             base=base_,
             variant=variant_,
             ptx=bool(plus),
+            platform=platform_,
         )
-        for release in _releases(config, cuda_, torch or "", source_, base_)
+        for release in _releases(config, cuda_, torch or "", source_, base_, platform_)
     ]
     refused: list[UsageError] = []
     for spec in candidates:
@@ -237,20 +251,33 @@ def choose(
     if not torch or source_.compiled:
         raise refused[0]
     try:
-        other = choose(config, cuda=cuda, arch=arch, source=source, base=base, variant=variant)
+        other = choose(
+            config,
+            cuda=cuda,
+            arch=arch,
+            source=source,
+            base=base,
+            variant=variant,
+            platform=platform_.name,
+        )
     except UsageError:
         raise refused[0] from None
     raise UsageError(refused[0].message, f"it is built with --torch {other.torch}")
 
 
+def default_platform(config: Config) -> Platform:
+    """The platform that nobody named: this machine's own, else the first of images.yaml."""
+    return native() if native() in config.platforms else config.platforms[0]
+
+
 def _releases(
-    config: Config, cuda: Cuda, torch: str, source: Source, base: Base
+    config: Config, cuda: Cuda, torch: str, source: Source, base: Base, platform: Platform
 ) -> tuple[Release, ...]:
     """The releases of torch that a user's word means, the newest first; "" means all.
 
     Raises UsageError for a word that means none.
     """
-    known = releases(config, cuda, source, base)
+    known = releases(config, cuda, source, base, platform)
     if not known:
         able = ", ".join(version for version, _ in source.beside)
         raise UsageError(
@@ -301,10 +328,15 @@ def _served(config: Config, spec: ImageSpec) -> ImageSpec:
         if refusals[architecture] is not None:
             raise UsageError(
                 f"CUDA {spec.cuda.version}, torch {spec.torch}, arch {architecture.name}, source "
-                f"{spec.source.name}, base {spec.base.name}, variant {spec.variant.name} is not "
-                f"built: {refusals[architecture]}"
+                f"{spec.source.name}, base {spec.base.name}, variant {spec.variant.name}"
+                f"{_on(spec)} is not built: {refusals[architecture]}"
             )
     return replace(spec, architectures=architectures)
+
+
+def _on(spec: ImageSpec) -> str:
+    """The platform as a part of a message, where it is another than the first one."""
+    return "" if spec.platform == AMD64 else f", platform {spec.platform}"
 
 
 def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
@@ -314,8 +346,11 @@ def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
 
 
 def short(config: Config, spec: ImageSpec) -> str:
-    """The shortest tag: "sm120", or "sm120-devel" where something is not the default."""
-    return "-".join((spec.arch_name, *unusual(config, spec)))
+    """The shortest tag: "sm120", or "sm120-devel" where something is not the default.
+
+    That of an image for linux/arm64 ends in "-arm64".
+    """
+    return "-".join((spec.arch_name, *unusual(config, spec))) + spec.platform.suffix
 
 
 def _arch_names(config: Config, text: str) -> str:
@@ -370,6 +405,12 @@ def _impossible(cuda: Cuda, capability: Capability) -> str | None:
     return f"CUDA {cuda.version} cannot target {capability}: {target_range(cuda)}"
 
 
+def _in_no_host(config: Config, platform: Platform, arch: Architecture) -> str | None:
+    if not config.foreign(arch, platform):
+        return None
+    return f"{' and '.join(arch.examples)} are in hosts with Arm processors only: linux/arm64"
+
+
 def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
     """Why an image is not built for an architecture; None if it is."""
     cuda, base, source = spec.cuda, spec.base, spec.source
@@ -382,12 +423,14 @@ def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
         source=source.name,
         base=base.name,
         variant=spec.variant.name,
+        platform=spec.platform.name,
     )
     published = None if source.compiled else spec.release
     lacking = (x.refusal(cuda.version, published, (arch.name,)) for x in spec.variant.extras)
     return (
         excluded
         or _impossible(cuda, arch.capability)
+        or _in_no_host(config, spec.platform, arch)
         or (published and published.lacks(arch.capability))
         or next((reason for reason in lacking if reason), None)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from pathlib import Path
@@ -35,7 +36,8 @@ from torch_images.config.types import (
     target_range,
 )
 from torch_images.config.yaml_nodes import Record, Value, load
-from torch_images.errors import suggest
+from torch_images.errors import UsageError, suggest
+from torch_images.platforms import AMD64, Platform, find
 
 # The grammar of references, without a digest: https://github.com/distribution/reference
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -59,7 +61,15 @@ def load_config(path: Path) -> Config:
     top = root.record(
         ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "keep", "archives")
         + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
-        ("arm64-gpus", "exclude", "extras", "other-gpus", "redistribution", "removals"),
+        (
+            "arm64-gpus",
+            "exclude",
+            "extras",
+            "other-gpus",
+            "platforms",
+            "redistribution",
+            "removals",
+        ),
     )
     architectures = tuple(architecture(k, v) for k, v in top["architectures"].filled().entries())
     features = load_features(top["features"])
@@ -73,6 +83,7 @@ def load_config(path: Path) -> Config:
         architectures=architectures,
         other_gpus=load_other_gpus(top["other-gpus"]) if "other-gpus" in top else (),
         arm64_gpus=top.texts("arm64-gpus"),
+        platforms=_platforms(top),
         cudas=cudas,
         keep=top["keep"].number("a number of minor versions", 1, 99),
         archives=url(top["archives"]),
@@ -85,7 +96,11 @@ def load_config(path: Path) -> Config:
         pods=load_pods(top["pods"]),
         removals=load_removals(top["removals"], cudas) if "removals" in top else (),
         accepted=load_accepted(top["redistribution"]) if "redistribution" in top else (),
-        excludes=tuple(_exclude(v) for v in top["exclude"].items()) if "exclude" in top else (),
+        excludes=tuple(
+            rule
+            for v in (top["exclude"].items() if "exclude" in top else ())
+            for rule in _excludes(v)
+        ),
     )
     check_gpus(top)
     _check_size(config, root)
@@ -95,6 +110,22 @@ def load_config(path: Path) -> Config:
     check_extras(config, top["variants"])
     check_names(config, top)
     return config
+
+
+def _platforms(top: Record) -> tuple[Platform, ...]:
+    """The section `platforms`; linux/amd64 where the file has none."""
+    if "platforms" not in top:
+        return (AMD64,)
+    found: list[Platform] = []
+    for value in top["platforms"].filled().scalars():
+        try:
+            platform = find(value.text())
+        except UsageError as error:
+            raise value.error(error.message, error.hint) from None
+        if platform in found:
+            raise value.error(f"the platform {platform} is listed twice", "leave one")
+        found.append(platform)
+    return tuple(found)
 
 
 def _cuda(key: str, value: Value) -> Cuda:
@@ -151,9 +182,22 @@ def _compat(value: Value) -> Compat:
         raise fields["mode"].error(f"unknown compat mode '{mode}'", suggest(mode, COMPAT_MODES))
     return Compat(
         mode=mode,
-        repository=url(fields["repository"]),
+        repositories=_repositories(fields["repository"]),
         key=fields["key"].matching(_FINGERPRINT, "a full fingerprint of 40 hexadecimal digits"),
     )
+
+
+def _repositories(value: Value) -> tuple[tuple[str, str], ...]:
+    """The URLs by platform; one without a platform is for linux/amd64."""
+    if not value.is_mapping:
+        return ((AMD64.name, url(value)),)
+    found = []
+    for name, each in value.filled().entries():
+        try:
+            found.append((find(name).name, url(each)))
+        except UsageError as error:
+            raise each.error(error.message, error.hint) from None
+    return tuple(found)
 
 
 def _base(key: str, value: Value) -> Base:
@@ -189,16 +233,26 @@ def _base(key: str, value: Value) -> Base:
     )
 
 
-def _exclude(value: Value) -> Exclude:
+def _excludes(value: Value) -> tuple[Exclude, ...]:
+    """One rule for each combination of the values that an entry of `exclude` lists."""
     fields = value.record(("reason",), AXES)
-    if not any(axis in fields for axis in AXES):
+    named = [axis for axis in AXES if axis in fields]
+    if not named:
         raise value.error("an exclude must name at least one axis", f"axes: {', '.join(AXES)}")
-    axes = {axis: fields.text(axis) for axis in AXES if axis in fields}
-    return Exclude(reason=fields.text("reason"), **axes)
+    values = ([each.text() for each in _one_or_more(fields[axis])] for axis in named)
+    return tuple(
+        Exclude(reason=fields.text("reason"), **dict(zip(named, each, strict=True)))
+        for each in itertools.product(*values)
+    )
+
+
+def _one_or_more(value: Value) -> tuple[Value, ...]:
+    """A scalar alone, or the members of a list."""
+    return value.filled().scalars() if value.is_list else (value,)
 
 
 def _defaults(value: Value) -> Defaults:
-    axes = tuple(axis for axis in AXES if axis != "torch")
+    axes = tuple(axis for axis in AXES if axis not in ("torch", "platform"))
     fields = value.record(axes)
     return Defaults(**{axis: fields.text(axis) for axis in axes})
 
@@ -218,7 +272,8 @@ def _check_references(config: Config, top: Record) -> None:
     pointers = [(axis, v) for axis, v in given if (axis, v.text()) != ("arch", "all")]
     pointers += [(axis, v) for axis, v in top["pods"].entries() if axis in AXES]
     for exclude in top["exclude"].items() if "exclude" in top else ():
-        pointers += [(axis, v) for axis, v in exclude.entries() if axis in AXES]
+        named = [(axis, v) for axis, v in exclude.entries() if axis in AXES]
+        pointers += [(axis, each) for axis, v in named for each in _one_or_more(v)]
     for _, base in top["bases"].entries():
         for key, images in base.entries():
             if key == "images":
@@ -240,7 +295,7 @@ def _check_pairs(config: Config, top: Record) -> None:
             excluded = any(
                 x.arch == arch.name
                 and x.cuda in (None, cuda.version)
-                and (x.source, x.base, x.variant) == (None, None, None)
+                and (x.source, x.base, x.variant, x.platform) == (None, None, None, None)
                 for x in config.excludes
             )
             if arch.capability not in cuda.targets and not excluded:

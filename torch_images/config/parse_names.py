@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from torch_images.config.lock_requests import image_inputs
-from torch_images.config.matrix import ImageSpec, matrix, unusual
+from torch_images.config.matrix import ImageSpec, matrix, short
 from torch_images.config.release import Release
 from torch_images.config.types import Config
 from torch_images.config.yaml_nodes import Record
@@ -26,7 +26,7 @@ def check_names(config: Config, top: Record) -> None:
     locks: dict[str, tuple[Any, ImageSpec]] = {}
     asked = set()
     for spec in matrix(config):
-        tag = "-".join((spec.arch_name, *unusual(config, spec)))
+        tag = short(config, spec)
         # Releases of torch may share the tags without a version: the newest has them.
         any_release = replace(spec, release=Release(version=""))
         names = {f"identifier {spec.id}": spec, f"tag {spec.repository}:{tag}": any_release}
@@ -34,7 +34,7 @@ def check_names(config: Config, top: Record) -> None:
             other = images.setdefault(name, image)
             if other != image:
                 raise _clash(top, f"share the {name}", other, image)
-        axes = (spec.cuda.name, spec.origin, spec.base.name, spec.variant.name)
+        axes = (spec.cuda, spec.origin, spec.base.name, spec.variant.name, spec.platform)
         if axes in asked:  # a lock is for all architectures
             continue
         asked.add(axes)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from torch_images.arch import Capability
+from torch_images.platforms import AMD64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class Facts:
     """What was found in a published wheel of torch, and in wheels that are compiled for it.
 
     `cuda`, `torch`, `python`: versions such as "13.0", "2.14.1" and "3.11"; the wheel is for them.
+    `platform`: what the wheel is for, such as "linux/arm64".
     `arches`: the architectures that all its CUDA libraries have machine code for.
     `features`: the names of the features that it was built with, in alphabetical order.
     `fits`: for each extra that is compiled for one release of torch, what fits this one.
@@ -39,6 +41,7 @@ class Facts:
     arches: tuple[Capability, ...]
     features: tuple[str, ...]
     fits: tuple[Fit, ...]
+    platform: str = AMD64.name
 
     def fit(self, extra: str) -> Fit | None:
         """What fits of an extra; None where that was not looked for."""

@@ -7,18 +7,30 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from torch_images.config.matrix import ImageSpec, choose, matrix
+from torch_images.config.matrix import ImageSpec, choose, default_platform, matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, shown, suggest
+from torch_images.platforms import AMD64
+
+ALL = "all"  # every platform
 
 
-def select(config: Config, pattern: str) -> tuple[ImageSpec, ...]:
+def select(config: Config, pattern: str, platform: str = ALL) -> tuple[ImageSpec, ...]:
     """The images of the matrix whose identifier matches a glob, or one of several, by commas.
 
-    Raises UsageError if none does.
+    `platform` is the platform that they are for, or ALL; "" is this machine's own, and any that a
+    glob names by its end, such as "*-arm64". Raises UsageError if no image matches.
     """
     specs, globs = matrix(config), pattern.split(",")
-    chosen = tuple(spec for spec in specs if any(fnmatchcase(spec.id, glob) for glob in globs))
+    wanted = platform or default_platform(config).name
+
+    def fits(spec: ImageSpec, glob: str) -> bool:
+        named = not platform and spec.platform != AMD64 and glob.endswith(spec.platform.suffix)
+        return fnmatchcase(spec.id, glob) and (wanted in (ALL, spec.platform.name) or named)
+
+    if wanted not in (ALL, *config.names("platform")):
+        raise unknown_platform(config, wanted)
+    chosen = tuple(spec for spec in specs if any(fits(spec, glob) for glob in globs))
     if not chosen:
         hint = suggest(pattern, (spec.id for spec in specs))
         raise UsageError(f"no image matches '{shown(pattern)}'", hint)
@@ -30,13 +42,28 @@ def chosen(
 ) -> tuple[ImageSpec, ...]:
     """The images that match a glob, or, without one, the image with some values of axes.
 
-    A value "" is the default. Raises UsageError for both, and as `select` and `choose` do.
+    A value "" is the default. The platform may be ALL, and go with a glob. Raises UsageError for a
+    glob and other axes, and as `select` and `choose` do.
     """
-    named = {axis: value for axis, value in axes.items() if value}
+    named = {axis: value for axis, value in axes.items() if value and axis != "platform"}
+    platform = axes.get("platform", "")
     if pattern and named:
         raise UsageError("--select and single axes exclude each other", "give one or the other")
-    specs = select(config, pattern) if pattern else (choose(config, **named),)
+    if pattern:
+        specs = select(config, pattern, platform)
+    elif platform == ALL:
+        specs = tuple(choose(config, **named, platform=p) for p in config.names("platform"))
+    elif platform and platform not in config.names("platform"):
+        raise unknown_platform(config, platform)
+    else:
+        specs = (choose(config, **named, platform=platform or None),)
     return tuple(replace(spec, prune=prune) for spec in specs)
+
+
+def unknown_platform(config: Config, named: str) -> UsageError:
+    """The error for a platform that images.yaml does not have."""
+    hint = suggest(named, (*config.names("platform"), ALL))
+    return UsageError(f"unknown platform '{shown(named)}'", hint)
 
 
 def describe(spec: ImageSpec) -> dict[str, str | list[str]]:
@@ -48,6 +75,7 @@ def describe(spec: ImageSpec) -> dict[str, str | list[str]]:
         "source": spec.source.name,
         "base": spec.base.name,
         "variant": spec.variant.name,
+        "platform": spec.platform.name,
         "python": spec.base.python,
         "torch": spec.torch,
         "repository": spec.repository,

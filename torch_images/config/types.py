@@ -9,8 +9,9 @@ from torch_images.arch import Capability
 from torch_images.config.extras import Extra, Variant
 from torch_images.config.indexes import Index
 from torch_images.config.release import Facts, Release
+from torch_images.platforms import AMD64, Platform
 
-AXES = ("cuda", "torch", "arch", "source", "base", "variant")
+AXES = ("cuda", "torch", "arch", "source", "base", "variant", "platform")
 COMPAT_MODES = ("auto", "required", "off")
 
 
@@ -108,13 +109,17 @@ class Compat:
     """Where NVIDIA's compat packages come from.
 
     `mode`: one of COMPAT_MODES, for builds that are not told another one.
-    `repository`: the URL of a flat apt repository.
+    `repositories`: platform and URL of a flat apt repository, in pairs.
     `key`: the fingerprint of the key that signs it, 40 upper-case hexadecimal digits.
     """
 
     mode: str
-    repository: str
+    repositories: tuple[tuple[str, str], ...]
     key: str
+
+    def repository(self, platform: Platform) -> str:
+        """The URL of the repository for a platform. Raises KeyError for one without."""
+        return dict(self.repositories)[platform.name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +278,7 @@ class Exclude:
     source: str | None = None
     base: str | None = None
     variant: str | None = None
+    platform: str | None = None
 
     def matches(self, **image: str) -> bool:
         """Whether an image with these values of the axes is excluded."""
@@ -312,7 +318,10 @@ class Pods:
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """The value of each axis that a user does not name, but for the release of torch."""
+    """The value of each axis that a user does not name, but for the release of torch.
+
+    The platform that nobody names is this machine's own.
+    """
 
     cuda: str
     arch: str
@@ -332,6 +341,7 @@ class Config:
     `keep`: of how many minor versions of torch a CUDA version keeps a release, see
         fetch/upgrade.py.
     `arm64_gpus`: the names of GPUs that only hosts with Arm processors have.
+    `platforms`: what images are for.
     `accepted`: what may be published although no licence lists it, see publish/redistribution.py.
     `facts`: what `invoke lock` found out about releases of torch; no section of the file.
     The other fields are the sections of the file, in its order.
@@ -356,6 +366,7 @@ class Config:
     keep: int
     other_gpus: tuple[OtherGpus, ...] = ()
     arm64_gpus: tuple[str, ...] = ()
+    platforms: tuple[Platform, ...] = (AMD64,)
     accepted: tuple[Accepted, ...] = ()
     facts: tuple[Facts, ...] = ()
 
@@ -368,13 +379,25 @@ class Config:
             "source": tuple(s.name for s in self.sources),
             "base": tuple(b.name for b in self.bases),
             "variant": tuple(v.name for v in self.variants),
+            "platform": tuple(p.name for p in self.platforms),
         }[axis]
 
-    def release(self, cuda: Cuda, torch: str, base: Base) -> Release:
-        """A release of torch for a CUDA version and for the Python of a base, with its facts."""
-        key = (cuda.version, torch, base.python)
-        facts = next((f for f in self.facts if (f.cuda, f.torch, f.python) == key), None)
-        return Release(version=torch, facts=facts)
+    def release(self, cuda: Cuda, torch: str, base: Base, platform: Platform = AMD64) -> Release:
+        """A release of torch for a CUDA version, the Python of a base and a platform.
+
+        It has the facts that are known of it.
+        """
+        key = (cuda.version, torch, base.python, platform.name)
+        same = (f for f in self.facts if (f.cuda, f.torch, f.python, f.platform) == key)
+        return Release(version=torch, facts=next(same, None))
+
+    def foreign(self, arch: Architecture, platform: Platform) -> bool:
+        """Whether no host of a platform has a GPU of an architecture.
+
+        GPUs that are built together with an Arm processor are in no other host. All others are
+        cards, which either kind of host can have.
+        """
+        return platform == AMD64 and {*arch.gpus, *arch.geforce} <= set(self.arm64_gpus)
 
     def excluded(self, **image: str) -> str | None:
         """Why an image with these values of all axes is not built; None if it is."""

@@ -89,6 +89,11 @@ class Value:
         """Whether it is a list."""
         return isinstance(self._node, yaml.SequenceNode)
 
+    @property
+    def is_mapping(self) -> bool:
+        """Whether it is a mapping."""
+        return isinstance(self._node, yaml.MappingNode)
+
     def items(self) -> tuple[Value, ...]:
         """The members of a list."""
         self._expect(yaml.SequenceNode)

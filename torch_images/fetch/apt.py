@@ -29,6 +29,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.network import Network, cause
 from torch_images.host.runner import Runner
 from torch_images.locks.debs import DebLock, parse_packages
+from torch_images.platforms import AMD64, Platform
 
 _WAYS = "check network and proxy, or name a mirror, see docs/build.md"
 # What mmdebstrap's variant "minbase" installs beside the packages it is asked for.
@@ -52,15 +53,21 @@ class Resolver:
     engine: Engine | None = None
     mirrors: tuple[str, ...] = ()
 
-    def resolve(self, name: str, base: Base, image: str, date: dt.date) -> DebLock:
+    def resolve(
+        self, name: str, base: Base, image: str, date: dt.date, *, platform: Platform = AMD64
+    ) -> DebLock:
         """The lock of a base's packages, as its mirror has them now.
 
         `name` and `date` are those of the lock. `image` is the image to add the packages to, with
-        tag and digest; "" for a base that is bootstrapped. Raises NetworkError, BuildError,
+        tag and digest; "" for a base that is bootstrapped. apt answers for `platform` without an
+        emulator, but for packages of an image. Raises NetworkError, BuildError,
         DiskError, LockError, or EngineError if an image is needed and there is no engine.
         """
         script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
-        text = self._in_image(base, image, script) if image else self._at_mirror(base, script)
+        if image:
+            text = self._in_image(base, image, script)
+        else:
+            text = self._at_mirror(base, script, platform)
         return DebLock(
             name=name,
             date=date,
@@ -68,15 +75,24 @@ class Resolver:
             request=tuple(sorted(base.packages)),
             debs=parse_packages(text),
             image=image,
+            platform=platform,
         )
 
-    def resolve_compat(self, name: str, package: str, compat: Compat, date: dt.date) -> DebLock:
+    def resolve_compat(
+        self,
+        name: str,
+        package: str,
+        compat: Compat,
+        date: dt.date,
+        *,
+        platform: Platform = AMD64,
+    ) -> DebLock:
         """The lock of NVIDIA's compat package, as its repository has it now.
 
         `name` and `date` are those of the lock; `package` is such as "cuda-compat-13-0". Raises
         NetworkError, or LockError if the repository is not signed by the pinned key.
         """
-        [root] = self.compat_roots(compat)
+        [root] = self.compat_roots(compat, platform)
         script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as keys:
             Path(keys).chmod(0o755)
@@ -92,14 +108,21 @@ class Resolver:
                 "compat",
                 (f"deb [signed-by={compat.key}] {root} /",),
                 *options,
+                platform=platform,
             )
         debs = [replace(d, path=d.path.removeprefix("./")) for d in parse_packages(text)]
-        system = "/".join(compat.repository.split("/")[-2:])
-        return DebLock(name=name, date=date, system=system, request=(package,), debs=tuple(debs))
+        return DebLock(
+            name=name,
+            date=date,
+            system="/".join(compat.repository(platform).split("/")[-2:]),
+            request=(package,),
+            debs=tuple(debs),
+            platform=platform,
+        )
 
-    def compat_roots(self, compat: Compat) -> tuple[str, ...]:
+    def compat_roots(self, compat: Compat, platform: Platform = AMD64) -> tuple[str, ...]:
         """The URL of the repository with NVIDIA's compat packages, or of its mirror."""
-        return (self.network.compat_mirror or compat.repository,)
+        return (self.network.compat_mirror or compat.repository(platform),)
 
     def roots(self, base: Base) -> tuple[str, ...]:
         """The root URLs of the archives that have a base's packages, such as ".../debian"."""
@@ -121,14 +144,21 @@ class Resolver:
             raise EngineError(f"image {image} can be looked up with a Docker Engine only")
         return self.engine.registry_digest(image, missing_ok=missing_ok)
 
-    def _at_mirror(self, base: Base, script: str) -> str:
+    def _at_mirror(self, base: Base, script: str, platform: Platform) -> str:
         """The output of print-packages for an empty root file system."""
         packages = shlex.join((*_MINIMUM, *base.packages))
         asked = f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {packages}\n{script}'
-        return self._mmdebstrap(f"base {base.name}", asked, base.suite, self.mirrors)
+        what = f"base {base.name}"
+        return self._mmdebstrap(what, asked, base.suite, self.mirrors, platform=platform)
 
     def _mmdebstrap(
-        self, what: str, script: str, suite: str, archives: Sequence[str], *options: str
+        self,
+        what: str,
+        script: str,
+        suite: str,
+        archives: Sequence[str],
+        *options: str,
+        platform: Platform = AMD64,
     ) -> str:
         """What a script prints for an empty root file system with the sources of a suite.
 
@@ -142,7 +172,9 @@ class Resolver:
             printed = Path(folder, "printed")
             # mmdebstrap shows what hooks print as its own messages.
             command.append(f"--customize-hook=download /printed {shlex.quote(str(printed))}")
-            command += ["--architectures=amd64", suite, "/dev/null", *archives]
+            # Nothing is unpacked, so no program of a foreign platform has to run.
+            command += ["--skip=check/qemu"]
+            command += [f"--architectures={platform.architecture}", suite, "/dev/null", *archives]
             try:
                 self.run.run(command, env={**env, "LC_ALL": "C.UTF-8"})
             except CommandError as error:

@@ -37,6 +37,7 @@ from torch_images.host.workspace import scratch_room
 from torch_images.locks.debfile import control
 from torch_images.locks.debs import DebLock, LockedDeb, changes
 from torch_images.oci import layout as oci
+from torch_images.platforms import AMD64, Platform
 
 # Raise this when the steps below change what they make, so that cached layouts are made anew.
 _RECIPE = 3
@@ -155,7 +156,8 @@ def command(
 
     `options` are those of dpkg, see `dpkg_options`.
     """
-    words = ["mmdebstrap", "--variant=minbase", "--format=tar", "--architectures=amd64"]
+    words = ["mmdebstrap", "--variant=minbase", "--format=tar"]
+    words += [f"--architectures={lock.platform.architecture}"]
     # All by name: which ones the variant would add follows priorities that only a mirror knows.
     words += [f"--include={','.join(deb.name for deb in lock.debs)}"]
     words += [f"--dpkgopt={option}" for option in options]
@@ -182,8 +184,10 @@ def kept(path: str) -> bool:
     return not _DROPPED.fullmatch(path)
 
 
-def repository(suite: str, debs: Mapping[LockedDeb, Path]) -> dict[str, bytes]:
-    """The index files of an apt repository that has these packages and no others.
+def repository(
+    suite: str, debs: Mapping[LockedDeb, Path], platform: Platform = AMD64
+) -> dict[str, bytes]:
+    """The index files of an apt repository that has these packages of a platform and no others.
 
     The keys are paths below the repository's root. Raises LockError for a package that is damaged,
     or has another name or version than its lock says.
@@ -196,9 +200,11 @@ def repository(suite: str, debs: Mapping[LockedDeb, Path]) -> dict[str, bytes]:
         stanza["SHA256"] = deb.sha256
         stanzas.append(stanza.dump())
     packages = "\n".join(stanzas).encode()
-    folder = "main/binary-amd64"
+    architecture = platform.architecture
+    folder = f"main/binary-{architecture}"
     release = (
-        f"Suite: {suite}\nCodename: {suite}\nArchitectures: amd64\nComponents: main\nSHA256:\n"
+        f"Suite: {suite}\nCodename: {suite}\nArchitectures: {architecture}\n"
+        f"Components: main\nSHA256:\n"
         f" {hashlib.sha256(packages).hexdigest()} {len(packages)} {folder}/Packages\n"
     )
     return {
@@ -251,7 +257,7 @@ def _relocked(base: Base, lock: DebLock, resolver: Resolver, present: frozenset[
     It is marked as unlocked. A warning lists what changed.
     """
     today = dt.datetime.now(dt.UTC).date()
-    fresh = resolver.resolve(lock.name, base, lock.image, today)
+    fresh = resolver.resolve(lock.name, base, lock.image, today, platform=lock.platform)
     debs = tuple(deb for deb in fresh.debs if deb.name not in present)
     fresh = replace(fresh, debs=debs, unlocked=True)
     lines = changes(lock, fresh) if lock.debs else ("nothing was locked yet",)
@@ -288,7 +294,7 @@ def _bootstrap(
     with (
         tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-") as temporary,
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch,
-        _served(repository(base.suite, debs), debs) as url,
+        _served(repository(base.suite, debs, lock.platform), debs) as url,
     ):
         Path(temporary).chmod(0o755)
         tar, layer, layout = Path(temporary, "tree.tar"), Path(scratch, "layer"), Path(scratch, "l")
@@ -311,7 +317,8 @@ def _bootstrap(
         finally:
             os.umask(old_mask)
         history = f"mmdebstrap --variant=minbase {base.suite}"
-        oci.write_layout(layout, layer, history=history, env=(f"PATH={PATH}",))
+        env_ = (f"PATH={PATH}",)
+        oci.write_layout(layout, layer, history=history, env=env_, platform=lock.platform)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(layout, folder)
 

@@ -56,7 +56,7 @@ def prepare(
         fetched = fetch(
             lock,
             cache / Part.DEBS,
-            mirrors=lambda: (network.compat_mirror or compat.repository,),
+            mirrors=lambda: (network.compat_mirror or compat.repository(lock.platform),),
             snapshot="",
             network=network,
         )

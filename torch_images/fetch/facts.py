@@ -104,6 +104,7 @@ def find_facts(
             arches=_arches(folder),
             features=_features(folder),
             fits=tuple(finder.fit(extra) for extra in item.probe.extras),
+            platform=item.platform.name,
         )
     return FactsLock(
         name=item.name, date=date, request=item.request, sha256=wheel.sha256, facts=facts
@@ -168,6 +169,7 @@ class _Finder:
             extra.name,
             (*self.plain.request, *wanted),
             python=self.item.python,
+            platform=self.item.platform,
             date=self.date,
             network=self.network,
             run=self.run,
@@ -229,7 +231,11 @@ def _unpack(wheel: Path, folder: Path) -> None:
 
 
 def _arches(folder: Path) -> tuple[Capability, ...]:
-    """The architectures that every library with code for GPUs has machine code for."""
+    """The architectures that every library with code for GPUs has machine code for.
+
+    One may have none: libtorch_cuda_linalg.so has MAGMA's, which no aarch64 wheel is built with.
+    Raises LockError where none has any.
+    """
     common: set[Capability] | None = None
     for name in _GPU_LIBRARIES:
         try:
@@ -238,10 +244,14 @@ def _arches(folder: Path) -> tuple[Capability, ...]:
             entries = [e for _, held in fatbin.containers(section) for e in held if not e.ptx]
         except (OSError, fatbin.PruneError) as error:
             raise LockError(f"torch's {name} cannot be read: {error}") from None
+        if not entries:
+            continue
         counted = Counter(f"sm_{e.arch}{'a' if e.specific else ''}" for e in entries)
         found = {c for c in map(Capability.of_target, widespread(counted)) if c}
         common = found if common is None else common & found
-    return tuple(sorted(common or ()))
+    if not common:
+        raise LockError(f"torch's {' and '.join(_GPU_LIBRARIES)} share code for no architecture")
+    return tuple(sorted(common))
 
 
 def _features(folder: Path) -> tuple[str, ...]:

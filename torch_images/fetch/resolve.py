@@ -26,6 +26,7 @@ from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks import wheels
 from torch_images.locks.wheels import MAIN, LockedWheel, OtherIndex, WheelLock
+from torch_images.platforms import AMD64, Platform
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
@@ -36,6 +37,7 @@ def resolve(
     requirements: tuple[str, ...],
     *,
     python: str,
+    platform: Platform = AMD64,
     date: dt.date,
     network: Network,
     run: Runner,
@@ -54,6 +56,7 @@ def resolve(
         name,
         requirements,
         python=python,
+        platform=platform,
         date=date,
         network=network,
         run=run,

@@ -18,7 +18,7 @@ from torch_images.host.cache import Part, keep, used
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.locks.complete import check_wheels
-from torch_images.locks.wheels import UV_PLATFORM, read_wheels
+from torch_images.locks.wheels import read_wheels, uv_platform
 
 
 def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
@@ -32,7 +32,7 @@ def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
     folder = workspace.cache / Part.TOOLS / f"{name}-{lock.digest[:16]}"
     if folder.exists():
         return used(folder)
-    platform = ["--python-platform", UV_PLATFORM, "--python-version", lock.python]
+    platform = ["--python-platform", uv_platform(lock.platform), "--python-version", lock.python]
     return _install(path, platform, folder, workspace, run)
 
 

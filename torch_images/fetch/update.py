@@ -51,7 +51,9 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
     """
     today = dt.datetime.now(dt.UTC).date()
     if item.compat:
-        return resolver.resolve_compat(item.name, item.request[0], item.compat, today)
+        return resolver.resolve_compat(
+            item.name, item.request[0], item.compat, today, platform=item.platform
+        )
     if item.source:
         return resolve_sources(
             item.name,
@@ -81,6 +83,7 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
             item.name,
             item.request,
             python=item.python,
+            platform=item.platform,
             date=today,
             network=resolver.network,
             run=resolver.run,
@@ -90,7 +93,7 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
             index=item.index,
         )
     image = f"{item.image}@{resolver.digest(item.image)}" if item.image else ""
-    return resolver.resolve(item.name, item.base, image, today)
+    return resolver.resolve(item.name, item.base, image, today, platform=item.platform)
 
 
 def check(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> tuple[Finding, ...]:
@@ -236,4 +239,4 @@ def _roots(item: LockRequest, resolver: Resolver) -> tuple[str, ...]:
     """The root URLs of the archives that have the packages of a request; () for none."""
     if item.base:
         return resolver.roots(item.base)
-    return resolver.compat_roots(item.compat) if item.compat else ()
+    return resolver.compat_roots(item.compat, item.platform) if item.compat else ()

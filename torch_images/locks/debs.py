@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from torch_images.errors import LockError, shown
 from torch_images.locks import grammar
+from torch_images.platforms import AMD64, Platform
 
 _DEB = re.compile(
     # No name ends in "-": apt would take it as a package to remove.
@@ -80,6 +81,7 @@ class DebLock:
     `image`: the image that the packages are added to, with tag and digest; "" for a base that
         consists of these packages alone.
     `unlocked`: whether a build resolved this lock for itself, or nobody has resolved it yet.
+    `platform`: what the packages are for.
     """
 
     name: str
@@ -89,6 +91,7 @@ class DebLock:
     debs: tuple[LockedDeb, ...]
     image: str = ""
     unlocked: bool = False
+    platform: Platform = AMD64
 
     @property
     def digest(self) -> str:
@@ -109,6 +112,7 @@ def format_debs(lock: DebLock) -> str:
     """The text of the lock file. It is sorted, so that equal locks have equal texts."""
     header = {
         "date": lock.date.isoformat(),
+        "platform": grammar.platform_word(lock.platform),
         "system": lock.system,
         "image": lock.image,
         "request": " ".join(sorted(lock.request)),
@@ -125,13 +129,17 @@ def parse_debs(text: str, name: str) -> DebLock:
 
     Raises LockError, with file and line, for anything that `format_debs` does not write.
     """
-    keys = ("date", "system", "image", "request", "unlocked")
+    keys = ("date", "platform", "system", "image", "request", "unlocked")
     header, entries = grammar.parse(text, name, keys)
+    platform = grammar.platform(header, name)
+    ends = (f"_{platform.architecture}.deb", "_all.deb")
     debs = []
     for entry in entries:
         match, where = _DEB.fullmatch(entry.line), _WHERE.fullmatch(entry.where)
         if not match or not where:
             raise grammar.unreadable(name, entry.line)
+        if not where["path"].endswith(ends):
+            raise grammar.damaged(name, f"{where['path']} is not a package for {platform}")
         debs.append(LockedDeb(size=entry.size, **match.groupdict(), **where.groupdict()))
     grammar.check_once((deb.name for deb in debs), name)
     grammar.check_once((deb.filename for deb in debs), name)
@@ -146,6 +154,7 @@ def parse_debs(text: str, name: str) -> DebLock:
         debs=tuple(sorted(debs)),
         image=image,
         unlocked=grammar.unlocked(header, name),
+        platform=platform,
     )
 
 

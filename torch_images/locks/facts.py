@@ -18,13 +18,15 @@ from torch_images.config.lock_requests import LockRequest, facts_inputs
 from torch_images.config.parse_fields import capability, entry_name, requirements
 from torch_images.config.release import Facts, Fit
 from torch_images.config.types import Config
-from torch_images.config.yaml_nodes import Value, load
+from torch_images.config.yaml_nodes import Record, Value, load
 from torch_images.errors import ConfigError, LockError
 from torch_images.locks import grammar
+from torch_images.platforms import AMD64, PLATFORMS
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _WORD = re.compile(r"[!-~]+(?: [!-~]+)*")
+_OPTIONAL = ("platform",)
 _KEYS = ("date", "cuda", "torch", "python", "request", "sha256", "arches", "features", "extras")
 
 
@@ -51,6 +53,7 @@ def format_facts(lock: FactsLock) -> str:
     lines = [
         "# Written by `invoke lock`; do not edit.",
         f'date: "{lock.date.isoformat()}"',
+        *([f"platform: {facts.platform}"] if facts.platform != AMD64.name else []),
         f'cuda: "{facts.cuda}"',
         f"torch: {facts.torch}",
         f'python: "{facts.python}"',
@@ -125,7 +128,7 @@ def check_facts(item: LockRequest, folder: Path, torch: str) -> None:
 
 
 def _facts(value: Value, name: str) -> FactsLock:
-    fields = value.record(_KEYS)
+    fields = value.record(_KEYS, _OPTIONAL)
     date = fields["date"].matching(_DATE, "a date")
     fits = []
     for key, member in fields["extras"].entries():
@@ -156,8 +159,19 @@ def _facts(value: Value, name: str) -> FactsLock:
             arches=_arches(fields["arches"]),
             features=fields["features"].texts(),
             fits=tuple(fits),
+            platform=_platform(fields),
         ),
     )
+
+
+def _platform(fields: Record) -> str:
+    """The platform of the wheel; linux/amd64 is not written."""
+    if "platform" not in fields:
+        return AMD64.name
+    name = fields["platform"].text()
+    if name not in (p.name for p in PLATFORMS if p != AMD64):
+        raise fields["platform"].wrong("is not a platform that is written")
+    return name
 
 
 def _arches(value: Value) -> tuple[Capability, ...]:

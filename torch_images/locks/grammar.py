@@ -20,7 +20,8 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from torch_images.errors import LockError, shown
+from torch_images.errors import LockError, UsageError, shown
+from torch_images.platforms import AMD64, Platform, find
 
 _WRITTEN = "# Written by `invoke lock`; do not edit."
 _HEADER = re.compile(r"# (?P<key>[a-z]+): (?P<value>[!-~]+(?: [!-~]+)*)")
@@ -105,6 +106,22 @@ def unlocked(header: Mapping[str, str], name: str) -> bool:
     if header.get("unlocked", "yes") != "yes":
         raise damaged(name, "'unlocked' says neither yes nor nothing")
     return "unlocked" in header
+
+
+def platform_word(platform: Platform) -> str:
+    """The platform as a header has it; "" for linux/amd64, which is not written."""
+    return "" if platform == AMD64 else platform.name
+
+
+def platform(header: Mapping[str, str], name: str) -> Platform:
+    """The platform that a lock is for. Raises LockError for one that `platform_word` does not give."""
+    try:
+        found = find(header.get("platform", AMD64.name))
+    except UsageError as error:
+        raise damaged(name, error.message) from None
+    if platform_word(found) != header.get("platform", ""):
+        raise damaged(name, f"the header names the platform {found}, which goes without saying")
+    return found
 
 
 def check_once(names: Iterable[str], name: str) -> None:

@@ -43,6 +43,7 @@ from torch_images.locks.wheels import (
     parse_wheels,
     read_wheels,
 )
+from torch_images.platforms import AMD64, Platform
 
 AnyLock = WheelLock | DebLock | SourceLock | FactsLock
 
@@ -70,6 +71,11 @@ class ImageLock:
     tool_debs: DebLock | None = None
     toolkit: SourceLock | None = None
     unpacked: tuple[WheelLock, ...] = ()
+
+    @property
+    def platform(self) -> Platform:
+        """What the image is for."""
+        return self.wheels.platform
 
     @property
     def date(self) -> dt.date:
@@ -153,9 +159,9 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
 
     Raises LockError for one that is missing, damaged, or not of what images.yaml asks for.
     """
-    base = base_input(spec.base, spec.cuda)
+    base = base_input(spec)
     debs = _read_debs(base, folder)
-    compat = _read_compat(config, spec.cuda, folder)
+    compat = _read_compat(config, spec.cuda, folder, spec.platform)
     if debs.image.rpartition("@")[0] != base.image:
         raise LockError(
             f"locks/{base.name}.txt is of image {debs.image or 'none'}, images.yaml names "
@@ -181,8 +187,8 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     lock = ImageLock(
         wheels=kept,
         base=debs,
-        build=_read(tool_input("tools-build"), folder),
-        sbom=_read(tool_input("tools-sbom"), folder),
+        build=_read(tool_input("tools-build", spec.platform), folder),
+        sbom=_read(tool_input("tools-sbom", spec.platform), folder),
         compat=compat,
         extra_wheels=extra_wheels,
         extra_debs=extra_debs,
@@ -197,13 +203,13 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     return lock
 
 
-def compat_versions(config: Config, folder: Path) -> dict[str, str]:
+def compat_versions(config: Config, folder: Path, platform: Platform = AMD64) -> dict[str, str]:
     """The version of the locked compat library by CUDA version, such as "580.95.05" for "13.0".
 
     It is "" where none is locked. Raises LockError if a lock is damaged, or does not pin exactly
     that package.
     """
-    locks = {cuda.version: _read_compat(config, cuda, folder) for cuda in config.cudas}
+    locks = {cuda.version: _read_compat(config, cuda, folder, platform) for cuda in config.cudas}
     return {
         version: lock.debs[0].version.partition("-")[0] if lock else ""
         for version, lock in locks.items()
@@ -237,11 +243,13 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
     tools = sorted(name for name in named if name.startswith("build-"))
     wheels = sorted(name for name in named if name.startswith("wheel-"))
     unpacked = sorted(name for name in named if name.startswith("unpacked-"))
+    programs = [name for name in named if name.startswith("tools-build")]
     most = 2
     if (
         not (1 <= len(base) <= most and 1 <= len(wheels) <= most)
         or len(tools) != (most if source else 0)
-        or not {"tools-build", "tools-sbom"} <= named.keys()
+        or "tools-sbom" not in named
+        or len(programs) != 1
     ):
         raise LockError(f"not the locks of one image: {', '.join(sorted(texts)) or 'none'}")
     tool_wheels = next((name for name in tools if "-py" in name), None)
@@ -249,7 +257,7 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
     lock = ImageLock(
         wheels=parse_wheels(named[wheels[0]], wheels[0]),
         base=parse_debs(named[base[0]], base[0]),
-        build=parse_wheels(named["tools-build"], "tools-build"),
+        build=parse_wheels(named[programs[0]], programs[0]),
         sbom=parse_wheels(named["tools-sbom"], "tools-sbom"),
         compat=parse_debs(named[compat], compat) if compat else None,
         extra_wheels=parse_wheels(named[wheels[1]], wheels[1]) if wheels[1:] else None,
@@ -260,6 +268,12 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
         toolkit=parse_sources(named[toolkit], toolkit) if toolkit else None,
         unpacked=tuple(parse_wheels(named[name], name) for name in unpacked),
     )
+    for part in (lock.build, lock.base, lock.compat, lock.extra_wheels, lock.extra_debs):
+        if part and part.platform != lock.platform:
+            raise LockError(
+                f"not the locks of one image: {lock.wheels.name} is for {lock.platform}, "
+                f"{part.name} for {part.platform}"
+            )
     _check_complete(lock)
     return lock
 
@@ -385,13 +399,15 @@ def _beyond(
     return more_wheels, more_debs
 
 
-def _read_compat(config: Config, cuda: Cuda, folder: Path) -> DebLock | None:
+def _read_compat(
+    config: Config, cuda: Cuda, folder: Path, platform: Platform = AMD64
+) -> DebLock | None:
     """The lock of a CUDA version's compat package; None where it was never resolved.
 
     NVIDIA publishes that package later than the CUDA version, and not for every one.
     """
-    item = compat_input(config, cuda)
-    if os.path.isdir(folder) and not item.path(folder).exists():  # noqa: PTH112  as in facts.py
+    item = compat_input(config, cuda, platform)
+    if not item or (os.path.isdir(folder) and not item.path(folder).exists()):  # noqa: PTH112
         return None
     lock = _read_debs(item, folder)
     complete.check_compat(lock)
@@ -406,12 +422,14 @@ def _torch(lock: WheelLock) -> str:
 def _read(item: LockRequest, folder: Path) -> WheelLock:
     lock = read_wheels(item.path(folder), item.index)
     _check(item, lock.request)
+    _check_platform(item, lock)
     return lock
 
 
 def _read_debs(item: LockRequest, folder: Path) -> DebLock:
     lock = read_debs(item.path(folder))
     _check(item, lock.request)
+    _check_platform(item, lock)
     return lock
 
 
@@ -419,6 +437,15 @@ def _read_sources(item: LockRequest, folder: Path) -> SourceLock:
     lock = read_sources(item.path(folder))
     _check(item, lock.request)
     return lock
+
+
+def _check_platform(item: LockRequest, lock: WheelLock | DebLock) -> None:
+    """Raise LockError unless a lock is for the platform that is asked for."""
+    if lock.platform != item.platform:
+        raise LockError(
+            f"locks/{item.name}.txt is for {lock.platform}, wanted is {item.platform}",
+            f"run `invoke lock --select {item.name}`",
+        )
 
 
 def _check(item: LockRequest, locked: tuple[str, ...]) -> None:

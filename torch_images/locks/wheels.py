@@ -29,13 +29,13 @@ from torch_images.errors import CommandError, LockError, NetworkError, shown
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks import grammar
+from torch_images.platforms import AMD64, Platform
 
 # How messages call the index that UV_DEFAULT_INDEX names, whose URL may have a password.
 MAIN = "the main index"
 
 # The oldest glibc of the bases, bookworm's.
 GLIBC = (2, 36)
-UV_PLATFORM = f"x86_64-manylinux_{GLIBC[0]}_{GLIBC[1]}"
 
 _WHEEL = re.compile(
     r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[^\s=]+) "
@@ -96,6 +96,7 @@ class WheelLock:
     `python`: the version of Python that the wheels are for, such as "3.11".
     `request`: the requirements that were asked for, sorted, such as "torch==2.11.0".
     `wheels`: what was asked for and all that it requires, sorted by name.
+    `platform`: what the wheels are for.
     """
 
     name: str
@@ -103,6 +104,7 @@ class WheelLock:
     python: str
     request: tuple[str, ...]
     wheels: tuple[LockedWheel, ...]
+    platform: Platform = AMD64
 
     @property
     def digest(self) -> str:
@@ -123,6 +125,7 @@ def format_wheels(lock: WheelLock) -> str:
     """The text of the lock file. It is sorted, so that equal locks have equal texts."""
     header = {
         "date": lock.date.isoformat(),
+        "platform": grammar.platform_word(lock.platform),
         "python": lock.python,
         "request": " ".join(sorted(lock.request)),
     }
@@ -149,8 +152,9 @@ def parse_wheels(text: str, name: str) -> WheelLock:
     Raises LockError, with file and line, for anything that `format_wheels` does not write. Which
     index a wheel may come from is not checked here, but by `check_origins`.
     """
-    header, entries = grammar.parse(text, name, ("date", "python", "request"), origins=True)
-    python = header.get("python", "")
+    keys = ("date", "platform", "python", "request")
+    header, entries = grammar.parse(text, name, keys, origins=True)
+    python, platform = header.get("python", ""), grammar.platform(header, name)
     if not _PYTHON.fullmatch(python):
         raise grammar.damaged(name, "the header lacks the version of Python")
     wheels = []
@@ -158,7 +162,7 @@ def parse_wheels(text: str, name: str) -> WheelLock:
         match = _WHEEL.fullmatch(entry.line)
         if not match or not grammar.is_version(match["version"]):
             raise grammar.unreadable(name, entry.line)
-        if problem := _unfit(entry.where, match["name"], match["version"], python):
+        if problem := _unfit(entry.where, match["name"], match["version"], python, platform):
             raise grammar.damaged(name, problem)
         if entry.origin and not is_index(entry.origin):
             problem = f"{match['name']} comes from {shown(entry.origin)}, which is not an index"
@@ -180,6 +184,7 @@ def parse_wheels(text: str, name: str) -> WheelLock:
         python=python,
         request=tuple(sorted(header.get("request", "").split())),
         wheels=tuple(sorted(wheels)),
+        platform=platform,
     )
 
 
@@ -210,6 +215,7 @@ def resolve(
     requirements: tuple[str, ...],
     *,
     python: str,
+    platform: Platform = AMD64,
     date: dt.date,
     network: Network,
     run: Runner,
@@ -221,7 +227,7 @@ def resolve(
 ) -> WheelLock:
     """Resolve requirements, and what they require, to one wheel each. uv decides which.
 
-    The wheels are for x86-64 Linux with the glibc of GLIBC or newer, and for `python`, such as
+    The wheels are for `platform` with the glibc of GLIBC or newer, and for `python`, such as
     "3.11". `constraints`, such as "numpy==2.3.5", fix the version of a package if it is needed.
     Versions also go with the requirements `beside`, which are not part of the lock. `before` has
     days (UTC) by name of a package; files that the index got then or later are left out. With
@@ -236,6 +242,7 @@ def resolve(
             name,
             (*requirements, *beside),
             python=python,
+            platform=platform,
             date=date,
             network=network,
             run=run,
@@ -248,7 +255,7 @@ def resolve(
         target, limits = Path(folder, "pylock.toml"), Path(folder, "constraints.txt")
         limits.write_text("\n".join(constraints))
         command = [uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
-        command += ["--format", "pylock.toml", "--python-platform", UV_PLATFORM]
+        command += ["--format", "pylock.toml", "--python-platform", uv_platform(platform)]
         command += ["--python-version", python, "--only-binary", ":all:", "-o", str(target), "-"]
         command += [f"--constraints={limits}"] if constraints else []
         for package, day in (before or {}).items():
@@ -261,7 +268,7 @@ def resolve(
             raise _resolve_error(error.output) from None
         document = tomllib.loads(target.read_text(encoding="utf-8"))
     packages = document.get("packages", [])
-    chosen = [_pick(package, python) for package in packages]
+    chosen = [_pick(package, python, platform) for package in packages]
     with ThreadPoolExecutor(8) as pool:
         sizes = pool.map(lambda wheel: wheel.get("size") or _size(wheel["url"], network), chosen)
     wheels = [
@@ -281,19 +288,27 @@ def resolve(
         python=python,
         request=tuple(sorted(requirements)),
         wheels=tuple(sorted(wheels)),
+        platform=platform,
     )
 
 
+def uv_platform(platform: Platform) -> str:
+    """A platform with the oldest glibc of the bases, as uv has it: "x86_64-manylinux_2_36"."""
+    return f"{platform.machine}-manylinux_{GLIBC[0]}_{GLIBC[1]}"
+
+
 @functools.cache
-def wheel_tags(python: str) -> tuple[Tag, ...]:
+def wheel_tags(python: str, platform: Platform = AMD64) -> tuple[Tag, ...]:
     """The tags of wheels that install on every base with a Python such as "3.11", best first."""
-    version = tuple(int(part) for part in python.split("."))
-    glibcs = [f"manylinux_{GLIBC[0]}_{minor}_x86_64" for minor in range(GLIBC[1], 4, -1)]
-    legacy = {17: "manylinux2014_x86_64", 12: "manylinux2010_x86_64", 5: "manylinux1_x86_64"}
+    version, machine = tuple(int(part) for part in python.split(".")), platform.machine
+    glibcs = [f"manylinux_{GLIBC[0]}_{minor}_{machine}" for minor in range(GLIBC[1], 4, -1)]
+    legacy = {17: f"manylinux2014_{machine}"}  # PEP 599; those before it knew x86-64 alone
+    if platform == AMD64:
+        legacy |= {12: "manylinux2010_x86_64", 5: "manylinux1_x86_64"}
     platforms = []
     for minor, name in zip(range(GLIBC[1], 4, -1), glibcs, strict=True):
         platforms += [name, legacy[minor]] if minor in legacy else [name]
-    platforms.append("linux_x86_64")
+    platforms.append(f"linux_{machine}")
     interpreter = f"cp{version[0]}{version[1]}"
     return (
         *cpython_tags(version, platforms=platforms),
@@ -301,9 +316,9 @@ def wheel_tags(python: str) -> tuple[Tag, ...]:
     )
 
 
-def best_wheel(filenames: tuple[str, ...], python: str) -> str | None:
+def best_wheel(filenames: tuple[str, ...], python: str, platform: Platform = AMD64) -> str | None:
     """The file that an installer takes: best tag, then highest build number; None if none fits."""
-    rank = _rank(python)
+    rank = _rank(python, platform)
     fitting = []
     for filename in filenames:
         try:
@@ -317,12 +332,12 @@ def best_wheel(filenames: tuple[str, ...], python: str) -> str | None:
 
 
 @functools.cache
-def _rank(python: str) -> Mapping[Tag, int]:
+def _rank(python: str, platform: Platform) -> Mapping[Tag, int]:
     """The rank of each tag that installs, from 0; the best one has the highest."""
-    return {tag: rank for rank, tag in enumerate(reversed(wheel_tags(python)))}
+    return {tag: rank for rank, tag in enumerate(reversed(wheel_tags(python, platform)))}
 
 
-def _unfit(filename: str, name: str, version: str, python: str) -> str:
+def _unfit(filename: str, name: str, version: str, python: str, platform: Platform) -> str:
     """Why a file name is not one of this wheel that installs on `python`; "" if it is."""
     if not _FILENAME.fullmatch(filename):
         return f"{name} has a file name that is not one of a wheel"
@@ -332,8 +347,8 @@ def _unfit(filename: str, name: str, version: str, python: str) -> str:
         return f"{filename} is not the name of a wheel"
     if (project, release) != (name, Version(version)):
         return f"{filename} is not a wheel of {name} {version}"
-    if best_wheel((filename,), python) is None:
-        return f"{filename} is not a wheel for Python {python} on x86-64"
+    if best_wheel((filename,), python, platform) is None:
+        return f"{filename} is not a wheel for Python {python} on {platform}"
     return ""
 
 
@@ -341,7 +356,7 @@ def _filename(url: str) -> str:
     return unquote(urlsplit(url).path).rpartition("/")[2]
 
 
-def _pick(package: dict[str, Any], python: str) -> dict[str, Any]:
+def _pick(package: dict[str, Any], python: str, platform: Platform) -> dict[str, Any]:
     """The wheel to install of one package of a pylock.toml (PEP 751).
 
     Raises LockError if no wheel fits, or if the index gave no SHA-256 for the one that does.
@@ -349,11 +364,12 @@ def _pick(package: dict[str, Any], python: str) -> dict[str, Any]:
     wheels = {
         _filename(wheel["url"]): wheel for wheel in package.get("wheels", []) if "url" in wheel
     }
-    filename = best_wheel(tuple(wheels), python)
+    filename = best_wheel(tuple(wheels), python, platform)
     if filename is None:
         raise LockError(
-            f"{package['name']} {package['version']} has no wheel for Python {python} on x86-64",
-            "choose another version in images.yaml",
+            f"{package['name']} {package['version']} has no wheel for Python {python} on "
+            f"{platform}",
+            "choose another version in images.yaml, or exclude it there",
         )
     wheel: dict[str, Any] = wheels[filename]
     if "sha256" not in wheel.get("hashes", {}):

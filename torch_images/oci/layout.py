@@ -25,6 +25,7 @@ import zstandard
 from torch_images import jsondoc
 from torch_images.errors import BuildError, shown
 from torch_images.jobs import processors
+from torch_images.platforms import AMD64, Platform
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -145,10 +146,11 @@ def write_layout(
     *,
     history: str,
     env: Iterable[str] = (),
+    platform: Platform = AMD64,
 ) -> str:
     """Write an OCI layout of one image with one layer into `folder`. Returns the manifest's digest.
 
-    `layer` is a tar. It is compressed here, so that no build of an image has to do that again.
+    `platform` is what the image runs on; images on top of it have it from there. `layer` is a tar. It is compressed here, so that no build of an image has to do that again.
     """
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
@@ -158,7 +160,7 @@ def write_layout(
         shutil.copyfileobj(stream, sink, 1 << 20)
         made = sink.finish()
     os.replace(packed, blobs / made.digest.removeprefix("sha256:"))
-    return _write(folder, image(None, [(history, made)], env))
+    return _write(folder, image(None, [(history, made)], env, platform))
 
 
 def extend_layout(
@@ -178,9 +180,17 @@ def extend_layout(
     return _write(folder, image(base, [(title, layer) for title, layer, _ in held]))
 
 
-def image(base: Path | None, layers: Iterable[tuple[str, Layer]], env: Iterable[str] = ()) -> Image:
-    """The image in the layout `base`, if any, with more layers, each with its line of history."""
-    config, manifest = _image_config(env), _manifest()
+def image(
+    base: Path | None,
+    layers: Iterable[tuple[str, Layer]],
+    env: Iterable[str] = (),
+    platform: Platform = AMD64,
+) -> Image:
+    """The image in the layout `base`, if any, with more layers, each with its line of history.
+
+    `env` and `platform` are those of an image without a base.
+    """
+    config, manifest = _image_config(env, platform), _manifest()
     if base:
         manifest = _manifest_of(base)
         with _named(base):
@@ -259,14 +269,14 @@ def _json(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
 
-def _image_config(env: Iterable[str] = ()) -> dict[str, Any]:
+def _image_config(env: Iterable[str], platform: Platform) -> dict[str, Any]:
     """The configuration of an image without layers.
 
     Without "created": BuildKit before 0.24 would take it over as the time of whatever is built on a
     base that is a named context (moby/buildkit#6098).
     """
     return {
-        "architecture": "amd64",
+        "architecture": platform.architecture,
         "os": "linux",
         "config": {"Env": list(env)},
         "rootfs": {"type": "layers", "diff_ids": []},
