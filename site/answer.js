@@ -27,7 +27,12 @@ function isDriver(text) {
 function lookUp(answers, asked) {
   const words = answers.words;
   const held = answers.gpus.find((entry) => entry.asked === asked.gpu);
-  const problem = held.problem || answers.platforms[asked.platform];
+  if (held.problem) return { problem: held.problem };
+  const own = held.platform;
+  const host = asked.platform || own || answers.defaults.platform;
+  if (own && host !== own)
+    return { problem: fill(words.foreign, { gpu: held.name, platform: host, own }) };
+  const { problem, caveat } = answers.platforms[host];
   if (problem) return { problem };
   const { marks, branches } = answers.drivers;
   const version = asked.driver.includes(".")
@@ -39,18 +44,22 @@ function lookUp(answers, asked) {
   const kind = answers.kinds[held.kind];
   const variant = asked.variant || answers.defaults.variant;
   const base = asked.base || answers.defaults.base;
-  const images = answers.images[kind.arch][variant][base][asked.torch || ""];
-  if (images.problem) return { problem: images.problem };
+  const images = answers.choices[answers.images[host][kind.arch][variant][base][asked.torch || ""]];
+  const arch = { arch: kind.arch, sm: kind.sm };
+  if (images.problem) return { problem: fill(images.problem, arch) };
   const names = { gpu: held.name, driver: version, branch: String(parts[0]) };
-  const suggestions = kind.verdicts[row]
+  const suggestions = answers.rows[kind.verdicts[host][row]]
     .filter((verdict) => verdict.cuda in images)
-    .map((verdict) => ({
-      image: images[verdict.cuda].image,
-      id: images[verdict.cuda].id,
-      works: verdict.works,
-      why: fill(verdict.reason, names),
-      proof: answers.proofs[images[verdict.cuda].id],
-    }));
+    .map((verdict) => {
+      const id = fill(images[verdict.cuda].id, arch);
+      return {
+        image: fill(images[verdict.cuda].image, arch),
+        id,
+        works: verdict.works,
+        why: fill(verdict.reason, names),
+        proof: answers.proofs[id],
+      };
+    });
   const taken = branch ? fill(words.taken, { branch, driver: version }) : "";
   if (!suggestions.length || !suggestions[0].works) {
     const reasons = suggestions
@@ -66,6 +75,7 @@ function lookUp(answers, asked) {
     geforce: kind.geforce,
     driver: version,
     branch,
+    platform: host,
     image: best.image,
     id: best.id,
     run: fill(words.run, { image: best.image }),
@@ -75,6 +85,7 @@ function lookUp(answers, asked) {
       best.why,
       ...(taken ? [taken] : []),
       fill(words.proof, { proof: best.proof }),
+      ...(caveat ? [caveat] : []),
     ],
     others,
   };

@@ -62,6 +62,7 @@ function answerParts(found) {
     element("h2", element("code", found.image, { id: "image" })),
     commandBox(found.run, "run"),
     ...(published ? [] : [element("p", UNPUBLISHED), commandBox(data.builds[found.id], "build")]),
+    element("p", `platform: ${found.platform}`, { id: "host" }),
     element("h3", "Why"),
     element("ul", found.why.map((reason) => element("li", reason)), { id: "why" }),
     element("p", ["All about it: ", pageOf(found.id)]),

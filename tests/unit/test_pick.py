@@ -11,11 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torch_images.config.matrix import ImageSpec, matrix
+from torch_images.config.parse import load_config
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
+from torch_images.locks.facts import with_facts
 from torch_images.locks.image_lock import compat_versions
+from torch_images.platforms import AMD64, ARM64, PLATFORMS
 from torch_images.publish.ledger import State
-from torch_images.publish.pick import answer, find_driver, find_gpu, pick
+from torch_images.publish.pick import (
+    CAVEATS,
+    answer,
+    build_commands,
+    candidates,
+    find_driver,
+    find_gpu,
+    host_platform,
+    pick,
+)
 
 COMPAT, MINOR = "uses the compat library", "by minor version compatibility"
 
@@ -33,18 +46,33 @@ def without_release(image: str) -> str:
     return name
 
 
-def ask(config: Config, root: Path, gpu: str, driver: str, variant: str = "runtime") -> Any:
+def ask(
+    config: Config,
+    root: Path,
+    gpu: str,
+    driver: str,
+    variant: str = "runtime",
+    *,
+    platform: str = "",
+    torch: str = "",
+    base: str = "",
+) -> Any:
     found = find_gpu(config, gpu)
     version = find_driver(config, driver)
-    versions = compat_versions(config, root / "locks")
+    host = host_platform(config, found, platform)
+    versions = compat_versions(config, root / "locks", host)
     suggestions = pick(
         *(config, found, version),
         lambda cuda: versions[cuda.version],
+        torch=torch,
+        base=base,
         variant=variant,
+        platform=host,
         namespace="ghcr.io/me",
         state=lambda spec: State(proved=True, words=f"proved: {spec.id}"),
     )
-    return answer(found, version, suggestions, branch=driver if driver != version else "")
+    branch = driver if driver != version else ""
+    return answer(found, version, suggestions, platform=host, branch=branch)
 
 
 @pytest.mark.parametrize(
@@ -65,17 +93,20 @@ def ask(config: Config, root: Path, gpu: str, driver: str, variant: str = "runti
             "nat",
         ),
         ("NVIDIA RTX 6000 Ada Generation", "590.44.01", "torch-cu130:sm89", "natively"),
-        ("NVIDIA B300 SXM6 AC", "580.82.07", "torch-cu130:sm100", "natively"),
+        ("NVIDIA B300 SXM6 AC", "580.82.07", "torch-cu130:sm103", "natively"),
         ("5090", "570.133", "torch-cu128:sm120", "natively"),
         ("A100 80GB", "580.95.05", "torch-cu130:sm80", "natively"),
-        ("10.3", "580.82.07", "torch-cu130:sm100", "natively"),
+        ("10.3", "580.82.07", "torch-cu130:sm103", "natively"),
     ],
 )
 def test_picks(config: Config, root: Path, gpu: str, driver: str, image: str, why: str) -> None:
     found = ask(config, root, gpu, driver)
     assert without_release(found["image"]) == f"ghcr.io/me/{image}"
     assert found["run"] == f"docker run --rm --gpus all {found['image']}"
+    assert found["platform"] == "linux/amd64"
+    assert not found["id"].endswith("arm64")
     assert why in found["why"][1]
+    assert CAVEATS[ARM64] not in found["why"]
 
 
 def test_it_says_what_else_there_is(config: Config, root: Path) -> None:
@@ -193,13 +224,147 @@ def test_every_listed_name_is_found(config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    "gpu", ["GH200 480GB", "NVIDIA GB200", "GB300", "GB10", "DGX Spark", "12.1"]
+    ("gpu", "driver", "arch"),
+    [
+        ("GH200 480GB", "580.95.05", "sm90"),
+        ("NVIDIA GB200", "580", "sm100"),
+        ("GB300", "580.95.05", "sm103"),
+        ("GB10", "580.95.05", "sm121"),
+        ("DGX Spark", "590.10", "sm121"),
+        ("12.1", "580.95.05", "sm121"),
+        ("NVIDIA Jetson AGX Thor", "580.95.05", "sm110"),
+        ("11.0", "580", "sm110"),
+    ],
 )
-def test_gpus_of_arm_hosts_get_no_command_that_cannot_work(
-    config: Config, root: Path, gpu: str
+@pytest.mark.parametrize("named", ["", "linux/arm64"])
+def test_a_gpu_beside_an_arm_processor_gets_an_image_for_it(
+    config: Config, root: Path, gpu: str, driver: str, arch: str, named: str
 ) -> None:
-    with pytest.raises(UsageError, match=r"^no image is built for linux/arm64 yet, which every"):
-        ask(config, root, gpu, "580.95.05")
+    """Its name in a registry is that of all platforms; what a clone builds is its own."""
+    found = ask(config, root, gpu, driver, platform=named)
+    assert found["platform"] == "linux/arm64"
+    torch = config.cudas[-1].torch[-1]
+    assert found["image"] == f"ghcr.io/me/torch-cu130:{torch}-{arch}"
+    assert found["id"] == f"cu130-{arch}-torch{torch}-bookworm-runtime-arm64"
+    assert found["proof"] == f"proved: {found['id']}"
+    assert found["others"] == []  # no torch of CUDA 12.8 is for it
+    assert found["why"][-1] == CAVEATS[ARM64]
+    told = build_commands(config, ImageSpec.parse(found["id"], config))
+    assert told["build"].endswith(" --platform linux/arm64")
+    assert told["local"] == f"docker run --rm --gpus all torch-cu130:{arch}-arm64"
+
+
+@pytest.mark.parametrize("gpu", ["H100", "RTX 4090", "B300", "10.3", "A100", "RTX PRO 6000"])
+def test_a_card_can_be_in_an_arm_host(config: Config, root: Path, gpu: str) -> None:
+    plain = ask(config, root, gpu, "580.95.05", platform="linux/amd64")
+    assert plain == ask(config, root, gpu, "580.95.05")
+    found = ask(config, root, gpu, "580.95.05", platform="linux/arm64")
+    assert (found["image"], found["id"]) == (plain["image"], f"{plain['id']}-arm64")
+
+
+def test_a_platform_that_no_host_of_a_gpu_is(config: Config) -> None:
+    for gpu in ("GH200", "GB10", "12.1"):
+        model = find_gpu(config, gpu)
+        with pytest.raises(UsageError) as caught:
+            host_platform(config, model, "linux/amd64")
+        assert str(caught.value) == (
+            f"{model.name} is built together with an Arm processor, so no host with it is "
+            "linux/amd64; leave the platform out, or give linux/arm64"
+        )
+
+
+def test_platforms_that_are_unknown_or_not_built(config: Config) -> None:
+    card, arm = find_gpu(config, "H100"), find_gpu(config, "GH200")
+    assert host_platform(config, card) == host_platform(config, card, "linux/amd64") == AMD64
+    assert host_platform(config, arm) == host_platform(config, card, "linux/arm64") == ARM64
+    for gpu in (card, arm):
+        with pytest.raises(UsageError, match=r"^unknown platform 'arm64'; did you mean 'linux/ar"):
+            host_platform(config, gpu, "arm64")
+    fewer = replace(config, platforms=(AMD64,))
+    assert host_platform(fewer, card) == AMD64
+    for gpu, named in ((arm, ""), (card, "linux/arm64")):
+        with pytest.raises(UsageError) as caught:
+            host_platform(fewer, gpu, named)
+        assert str(caught.value) == (
+            "no image is built for linux/arm64; the platforms of images.yaml are linux/amd64"
+        )
+
+
+@pytest.mark.parametrize(
+    ("choice", "reason"),
+    [
+        ({"variant": "pod"}, "its further packages are locked for linux/amd64 only; use variant"),
+        ({"variant": "vllm"}, "its further packages are locked for linux/amd64 only; use variant"),
+        ({"torch": "2.10.0"}, "the wheel of torch 2.10.0 for Arm processors is for CPUs only; use"),
+        ({"torch": "2.10"}, "the wheel of torch 2.10.0 for Arm processors is for CPUs only; use"),
+        ({"base": "ubuntu24.04"}, "NVIDIA's image is locked for linux/amd64 only; use base bookw"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("gpu", ["GH200", "H100"])
+def test_a_choice_without_an_image_gets_the_reason(
+    root: Path, gpu: str, choice: dict[str, str], reason: str
+) -> None:
+    """Not that a CUDA version which could not have it either lacks it; with all CUDA versions."""
+    config = with_facts(load_config(root / "images.yaml"), root / "locks")
+    with pytest.raises(UsageError) as caught:
+        ask(config, root, gpu, "600.10", platform="linux/arm64", **choice)
+    assert f", platform linux/arm64 is not built: {reason}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_reason_is_that_of_a_cuda_version_with_the_torch(root: Path) -> None:
+    """On linux/amd64, too: CUDA 13.2 only says that 12.8 has it."""
+    config = with_facts(load_config(root / "images.yaml"), root / "locks")
+    with pytest.raises(
+        UsageError, match=r"variant vllm is not built: vLLM's wheels for torch 2\.10"
+    ):
+        ask(config, root, "H100", "600.10", variant="vllm", torch="2.10.0")
+    with pytest.raises(UsageError, match="has its toolkit already; use variant runtime"):
+        ask(config, root, "H100", "600.10", variant="devel", base="ubuntu24.04")
+
+
+def test_the_compat_library_is_that_of_the_platform(config: Config, root: Path) -> None:
+    """None is locked for linux/arm64, so an older driver is not helped there."""
+    assert COMPAT in ask(config, root, "H100", "550.54.14")["why"][1]
+    assert set(compat_versions(config, root / "locks", ARM64).values()) == {""}
+    with pytest.raises(UsageError, match=r"no image runs on H100 with driver 550\.54\.14: "):
+        ask(config, root, "H100", "550.54.14", platform="linux/arm64")
+
+
+def test_an_unknown_capability_is_served_as_by_a_card(config: Config, root: Path) -> None:
+    """12.2 runs code for 12.1 as well, but no image for it is built for usual hosts."""
+    for capability, arch in (("12.2", "12.0"), ("12.1", "12.1"), ("10.4", "10.3"), ("8.7", "8.6")):
+        assert find_gpu(config, capability).architecture.name == arch
+    with pytest.raises(UsageError, match="are in hosts with Arm processors only: linux/arm64$"):
+        ask(config, root, "11.5", "580.95.05")
+    assert "sm110" in ask(config, root, "11.5", "580.95.05", platform="linux/arm64")["id"]
+
+
+@given(data=st.data())
+def test_an_image_is_for_the_platform_of_the_host(config: Config, data: st.DataObject) -> None:
+    """Each image that is named is in the matrix, and its name in a registry has no platform."""
+    arch = data.draw(st.sampled_from(config.architectures))
+    platform = data.draw(st.sampled_from(PLATFORMS))
+    choice = {
+        axis: data.draw(st.sampled_from(config.names(axis)))
+        for axis in ("torch", "base", "variant")
+    }
+    known = {spec.id: spec for spec in matrix(config)}
+    try:
+        found = candidates(config, arch, **choice, platform=platform, namespace="x/y")
+    except UsageError as error:
+        assert "is not built: " in str(error) or "has no torch" in str(error)
+        served = [
+            s for s in known.values() if s.platform == platform and s.architectures == (arch,)
+        ]
+        asked = tuple(choice.values())
+        assert not [s for s in served if (s.torch, s.base.name, s.variant.name) == asked]
+        return
+    for spec, image in found:
+        assert (spec.platform, spec.architectures) == (platform, (arch,))
+        assert spec.id in known
+        assert "arm64" not in image
 
 
 @pytest.mark.parametrize(
@@ -212,7 +377,7 @@ def test_gpus_of_arm_hosts_get_no_command_that_cannot_work(
         ("V100-SXM2-32GB", ("7.0, which V100 has", "no image is checked for it; PyTorch's wheels")),
         (
             "GTX 1080 Ti",
-            ("6.1, which GTX 1080 has", "8.0, 8.6, 8.9, 9.0, 10.0, 12.0; PyTorch's wheels"),
+            ("6.1, which GTX 1080 has", "8.9, 9.0, 10.0, 10.3, 11.0, 12.0, 12.1; PyTorch's wheels"),
         ),
         ("Quadro RTX 6000", ("7.5, which Quadro RTX 6000 has", "torch 2.10.0 in torch-cu128")),
         ("2080 Ti", ("7.5, which RTX 2080 has", "CUDA 12.6")),
@@ -228,9 +393,9 @@ def test_owners_of_older_gpus_are_told_what_to_do(
         assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("gpu", ["K80", "3.5", "11.0"])
+@pytest.mark.parametrize("gpu", ["K80", "3.5", "13.0"])
 def test_nothing_is_promised_where_no_wheel_has_code(config: Config, gpu: str) -> None:
-    with pytest.raises(UsageError, match=r"they serve [0-9., ]*12\.0$"):
+    with pytest.raises(UsageError, match=r"they serve [0-9., ]*12\.1$"):
         find_gpu(config, gpu)
 
 

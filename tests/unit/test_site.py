@@ -195,14 +195,19 @@ def test_the_page_has_the_table_of_answers(
     whole: dict[str, bytes], config: Config, root: Path
 ) -> None:
     states = ledger.states(config, matrix(config), ledger.read(root), root, root / "locks")
-    compat = compat_versions(config, root / "locks")
+    compat = {p: compat_versions(config, root / "locks", p) for p in config.platforms}
     table = answers.table(config, compat, namespace="ghcr.io/me", states=states)
     found = data(whole["index.html"])
     assert found["answers"] == table
     assert found["published"] == []
     assert found["builds"][PROVED] == (
         "./inv build --cuda 13.0 --arch 9.0 --torch 2.14.1 --source wheel --base bookworm "
-        "--variant runtime\ndocker run --rm --gpus all torch-cu130:sm90"
+        "--variant runtime --platform linux/amd64\ndocker run --rm --gpus all torch-cu130:sm90"
+    )
+    assert found["builds"][f"{PROVED}-arm64"] == (
+        "./inv build --cuda 13.0 --arch 9.0 --torch 2.14.1 --source wheel --base bookworm "
+        "--variant runtime --platform linux/arm64\n"
+        "docker run --rm --gpus all torch-cu130:sm90-arm64"
     )
     assert set(found["builds"]) == set(table["proofs"])
     listed = [

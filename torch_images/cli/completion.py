@@ -67,14 +67,14 @@ def candidates(
     context, waiting, free = _position(before, core, verbs)
     option, equals, _ = partial.partition("=")
     if waiting:
-        found = _values(waiting, verbs)
+        found = _values(waiting, context, verbs)
     elif equals and option in context.flags:  # other shells take it for one
         name = str(context.flags[option].name)
-        found = [f"{option}={value}" for value in _values(name, verbs)]
+        found = [f"{option}={value}" for value in _values(name, context, verbs)]
     elif context is core and not partial.startswith("-"):
         found = sorted(verbs)
     elif free and not partial.startswith("-"):
-        found = _values(free[0], verbs)
+        found = _values(free[0], context, verbs)
     else:
         found = [flag for flag in context.flag_names() if flag.startswith("--")]
     return [word for word in found if word.startswith(partial)]
@@ -103,8 +103,11 @@ def _position(
     return context, waiting, free
 
 
-def _values(option: str, verbs: Mapping[str, ParserContext]) -> list[str]:
-    """The values that an option or a positional argument can have; [] for free ones."""
+def _values(option: str, context: ParserContext, verbs: Mapping[str, ParserContext]) -> list[str]:
+    """The values that an option or a positional argument can have; [] for free ones.
+
+    `context` is the verb. An image can be built for all platforms, and a host has one.
+    """
     from torch_images.cli.collection import axis_values
     from torch_images.config.matrix import matrix
     from torch_images.errors import TorchImagesError
@@ -116,5 +119,5 @@ def _values(option: str, verbs: Mapping[str, ParserContext]) -> list[str]:
             return [spec.id for spec in matrix(verb.config())]
         except TorchImagesError:
             return []
-    every = ["all"] if option == "arch" else []
+    every = ["all"] if option == "arch" or (context.name, option) == ("build", "platform") else []
     return [*every, *axis_values([option]).get(option, ())]

@@ -191,6 +191,7 @@ def picked(answer: dict[str, Any]) -> str:
     lines = [answer["image"], "", f"  {answer['run']}", ""]
     lines += ["  where nobody has published it, in a clone:", ""]
     lines += [f"  {answer['build']}", f"  {answer['local']}", ""]
+    lines += [f"  platform: {answer['platform']}"]
     lines += [f"  {reason}" for reason in answer["why"]]
     lines += [
         f"  {'or' if other['works'] else 'not'} {other['image']}: {other['why']}"

@@ -23,6 +23,7 @@ _REGISTRY_HELP = {
     help={
         "json": "print JSON, for CI matrices",
         "select": "only images whose identifier matches this glob",
+        "platform": "only images for linux/amd64, or only those for linux/arm64",
         "excluded": "print what is not built, and why",
         "unproved": "only images that the ledger does not prove, with the reason",
         "unpublished": "only images whose inputs the registry has no image of; with their names",
@@ -34,6 +35,7 @@ def matrix(
     c: Context,
     json: bool = False,
     select: str = "*",
+    platform: str = "",
     excluded: bool = False,
     unproved: bool = False,
     unpublished: bool = False,
@@ -49,9 +51,9 @@ def matrix(
         for rule in config.excludes:
             axes = {axis: getattr(rule, axis) for axis in AXES}
             print(", ".join(f"{k} {v}" for k, v in axes.items() if v) + f": {rule.reason}")
-        print("\n".join(selection.unfit(config)))
+        print("\n".join((*selection.foreign(config), *selection.unfit(config))))
         return
-    specs = selection.select(config, select)
+    specs = selection.select(config, select, platform or selection.ALL)
     names = dict.fromkeys(specs, "")
     if unpublished:
         from torch_images.publish import push
@@ -88,7 +90,7 @@ def matrix(
         "torch": "release of torch, else the newest of each CUDA version",
         "base": "what the image starts from, such as trixie: it decides on Python",
         "variant": "what the image holds beside torch, such as devel",
-        "platform": "that of the host: linux/amd64 or linux/arm64, else the GPU's",
+        "platform": "that of the host: linux/amd64, or linux/arm64 for an Arm one; else the GPU's",
         "json": "print the answer as JSON",
     },
     example="pick --gpu 'RTX 5090' --driver 570",
@@ -109,14 +111,22 @@ def pick(
     from torch_images.config.matrix import ImageSpec
     from torch_images.locks.image_lock import compat_versions
     from torch_images.publish import ledger
-    from torch_images.publish.pick import answer, build_commands, find_driver, find_gpu, pick
+    from torch_images.publish.pick import (
+        answer,
+        build_commands,
+        find_driver,
+        find_gpu,
+        host_platform,
+        pick,
+    )
 
     config, locks = verb.config(), verb.workspace().locks
     proofs = ledger.read(verb.ROOT)
     model = find_gpu(config, gpu)
     asked = driver.strip()
     version = find_driver(config, asked)
-    versions = compat_versions(config, locks)
+    host = host_platform(config, model, platform)
+    versions = compat_versions(config, locks, host)
     suggestions = pick(
         config,
         model,
@@ -125,12 +135,12 @@ def pick(
         torch=torch,
         base=base,
         variant=variant or config.defaults.variant,
-        platform=platform,
+        platform=host,
         namespace=verb.namespace(config, registry),
         state=lambda spec: ledger.states(config, [spec], proofs, verb.ROOT, locks)[spec],
     )
     branch = asked if asked != version else ""
-    choice = answer(model, version, suggestions, branch=branch)
+    choice = answer(model, version, suggestions, platform=host, branch=branch)
     choice |= build_commands(config, ImageSpec.parse(choice["id"], config))
     print(verb.as_json(choice) if json else report.picked(choice))
 

@@ -405,7 +405,8 @@ def _impossible(cuda: Cuda, capability: Capability) -> str | None:
     return f"CUDA {cuda.version} cannot target {capability}: {target_range(cuda)}"
 
 
-def _in_no_host(config: Config, platform: Platform, arch: Architecture) -> str | None:
+def in_no_host(config: Config, platform: Platform, arch: Architecture) -> str | None:
+    """Why no host of a platform has an architecture; None if some have."""
     if not config.foreign(arch, platform):
         return None
     return f"{' and '.join(arch.examples)} are in hosts with Arm processors only: linux/arm64"
@@ -430,7 +431,7 @@ def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
     return (
         excluded
         or _impossible(cuda, arch.capability)
-        or _in_no_host(config, spec.platform, arch)
+        or in_no_host(config, spec.platform, arch)
         or (published and published.lacks(arch.capability))
         or next((reason for reason in lacking if reason), None)
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from torch_images.config.matrix import ImageSpec, choose, default_platform, matrix
+from torch_images.config.matrix import ImageSpec, choose, default_platform, in_no_host, matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, shown, suggest
 from torch_images.platforms import AMD64
@@ -80,6 +80,15 @@ def describe(spec: ImageSpec) -> dict[str, str | list[str]]:
         "torch": spec.torch,
         "repository": spec.repository,
     }
+
+
+def foreign(config: Config) -> tuple[str, ...]:
+    """A line for each architecture and platform that no host has together."""
+    return tuple(
+        f"arch {arch.name}, platform {platform}: {reason}"
+        for arch, platform in itertools.product(config.architectures, config.platforms)
+        if (reason := in_no_host(config, platform, arch))
+    )
 
 
 def unfit(config: Config) -> tuple[str, ...]:

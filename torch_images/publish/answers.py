@@ -1,10 +1,12 @@
 """All answers of `pick` as one table, for programs that cannot call it: the site's, in a browser.
 
 `table` makes it with `pick`'s own functions, `look_up` reads it as site/answer.js does.
-An answer has two halves. What a start would do follows from the GPU and the driver alone; which
-images there are follows from the architecture, the variant, the base and torch. So the table has
-both, and not their product. A verdict is the same for all drivers from one mark to the next, and
-for all GPUs of a kind; only their names differ, which stand in it as {gpu}, {driver}, {branch}.
+An answer has two halves. What a start would do follows from the GPU, the driver and the platform;
+which images there are follows from the architecture, the variant, the base, torch and the platform.
+So the table has both, and not their product. A verdict is the same for all drivers from one mark to
+the next, and for all GPUs of a kind; only their names differ, which stand in it as {gpu}, {driver},
+{branch}. Choices of images differ between architectures by {arch} and {sm} only, as a rule. Equal
+rows of verdicts and equal choices are listed once, and stand elsewhere by number.
 """
 
 from __future__ import annotations
@@ -13,39 +15,57 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import UsageError
+from torch_images.platforms import AMD64, ARM64, PLATFORMS, Platform
 from torch_images.publish import pick
 from torch_images.publish.ledger import State
-from torch_images.publish.platforms import PLATFORMS, host_platform
 
-SCHEMA = 1
+SCHEMA = 2
 _SEPARATOR = "; "
 _ANY_TORCH = ""
+Row = list[dict[str, Any]]
+T = TypeVar("T")
+
+
+class Numbered(Generic[T]):
+    """A list in which equal values stand once."""
+
+    def __init__(self) -> None:
+        self.values: list[T] = []
+        self._numbers: dict[str, int] = {}
+
+    def number(self, value: T) -> int:
+        """The place of a value, which is added where it is new."""
+        number = self._numbers.setdefault(repr(value), len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+        return number
 
 
 def table(
     config: Config,
-    compat: Mapping[str, str],
+    compat: Mapping[Platform, Mapping[str, str]],
     *,
     namespace: str,
     states: Mapping[ImageSpec, State],
 ) -> dict[str, Any]:
     """Every answer, as plain data.
 
-    `compat` is the version of the compat library by CUDA version, "" for none. `states` says of
-    each image of the matrix whether it is proved.
+    `compat` is the version of the compat library by platform and CUDA version, "" for none.
+    `states` says of each image of the matrix whether it is proved.
     """
-    kinds: dict[pick.Gpu, int] = {}
+    kinds = Numbered[pick.Gpu]()
     gpus = [
         {"group": group, **_gpu(config, name, kinds)}
         for group, names in gpu_groups(config).items()
         for name in names
     ]
     marks = _marks(config, compat)
+    rows, choices = Numbered[Row](), Numbered[dict[str, Any]]()
     return {
         "schema": SCHEMA,
         "words": {
@@ -55,14 +75,30 @@ def table(
             "refused": pick.REFUSED,
             "untargeted": pick.UNTARGETED,
             "run": pick.COMMAND,
+            "foreign": pick.FOREIGN,
             "separator": _SEPARATOR,
         },
-        "defaults": {"base": config.defaults.base, "variant": config.defaults.variant},
-        "platforms": {name: _problem(name) for name in PLATFORMS},
+        "defaults": {
+            "base": config.defaults.base,
+            "variant": config.defaults.variant,
+            "platform": AMD64.name,
+        },
+        "platforms": {
+            platform.name: {
+                "problem": pick.not_built(config, platform),
+                "caveat": pick.CAVEATS.get(platform, ""),
+            }
+            for platform in PLATFORMS
+        },
         "gpus": gpus,
         "drivers": {"marks": marks, "branches": _branches(config)},
-        "kinds": [_kind(config, gpu, marks, compat) for gpu in kinds],
-        "images": _images(config, namespace),
+        "kinds": [_kind(config, gpu, marks, compat, rows) for gpu in kinds.values],
+        "rows": rows.values,
+        "images": {
+            platform.name: _images(config, platform, namespace, choices)
+            for platform in config.platforms
+        },
+        "choices": choices.values,
         "proofs": {spec.id: state.words for spec, state in states.items()},
     }
 
@@ -95,7 +131,14 @@ def look_up(
     """
     words = answers["words"]
     held = next(entry for entry in answers["gpus"] if entry["asked"] == gpu)
-    if problem := held.get("problem") or answers["platforms"].get(platform):
+    if problem := held.get("problem"):
+        return {"problem": problem}
+    own = held.get("platform")
+    host = platform or own or answers["defaults"]["platform"]
+    if own and host != own:
+        asked = {"gpu": held["name"], "platform": host, "own": own}
+        return {"problem": _fill(words["foreign"], asked)}
+    if problem := answers["platforms"][host]["problem"]:
         return {"problem": problem}
     first = answers["drivers"]["branches"].get(driver, f"{driver}.00")
     version = driver if "." in driver else first
@@ -104,21 +147,23 @@ def look_up(
     row = max(i for i, mark in enumerate(answers["drivers"]["marks"]) if _numbers(mark) <= numbers)
     kind = answers["kinds"][held["kind"]]
     chosen = variant or answers["defaults"]["variant"], base or answers["defaults"]["base"], torch
-    images = answers["images"][kind["arch"]]
+    place = answers["images"][host][kind["arch"]]
     for key in chosen:
-        images = images[key]
+        place = place[key]
+    images = answers["choices"][place]
+    arch = {"arch": kind["arch"], "sm": kind["sm"]}
     if "problem" in images:
-        return {"problem": images["problem"]}
+        return {"problem": _fill(images["problem"], arch)}
     names = {"gpu": held["name"], "driver": version, "branch": str(numbers[0])}
     suggestions = [
         {
-            "image": images[verdict["cuda"]]["image"],
-            "id": images[verdict["cuda"]]["id"],
+            "image": _fill(images[verdict["cuda"]]["image"], arch),
+            "id": (identifier := _fill(images[verdict["cuda"]]["id"], arch)),
             "works": verdict["works"],
             "why": _fill(verdict["reason"], names),
-            "proof": answers["proofs"][images[verdict["cuda"]]["id"]],
+            "proof": answers["proofs"][identifier],
         }
-        for verdict in kind["verdicts"][row]
+        for verdict in answers["rows"][kind["verdicts"][host][row]]
         if verdict["cuda"] in images
     ]
     taken = _fill(words["taken"], {"branch": branch, "driver": version}) if branch else ""
@@ -129,12 +174,14 @@ def look_up(
         problem = _fill(words["nothing"], {**names, "reasons": reasons or words["untargeted"]})
         return {"problem": f"{problem}; {taken}" if taken else problem, "others": suggestions}
     best, *others = suggestions
+    caveat = answers["platforms"][host]["caveat"]
     return {
         "gpu": held["name"],
         "capability": kind["capability"],
         "geforce": kind["geforce"],
         "driver": version,
         "branch": branch,
+        "platform": host,
         "image": best["image"],
         "id": best["id"],
         "run": _fill(words["run"], {"image": best["image"]}),
@@ -144,43 +191,44 @@ def look_up(
             best["why"],
             *([taken] if taken else []),
             _fill(words["proof"], {"proof": best["proof"]}),
+            *([caveat] if caveat else []),
         ],
         "others": others,
     }
 
 
-def _gpu(config: Config, asked: str, kinds: dict[pick.Gpu, int]) -> dict[str, Any]:
-    """A GPU with the number of its kind, which `kinds` learns; or why no image serves it."""
+def _gpu(config: Config, asked: str, kinds: Numbered[pick.Gpu]) -> dict[str, Any]:
+    """A GPU with the number of its kind, which `kinds` learns; or why no image serves it.
+
+    `platform` is that of all its hosts, where they have one only.
+    """
     try:
         found = pick.find_gpu(config, asked)
     except UsageError as error:
         return {"asked": asked, "problem": str(error)}
-    if found.arm64 and (problem := _problem(gpu=found.name)):
-        return {"asked": asked, "problem": problem}
-    kind = replace(found, name="{gpu}")
-    return {"asked": asked, "name": found.name, "kind": kinds.setdefault(kind, len(kinds))}
+    kind = replace(found, name="{gpu}", arm64=False)
+    entry = {"asked": asked, "name": found.name, "kind": kinds.number(kind)}
+    return {**entry, "platform": ARM64.name} if found.arm64 else entry
 
 
 def _kind(
-    config: Config, gpu: pick.Gpu, marks: Iterable[str], compat: Mapping[str, str]
+    config: Config,
+    gpu: pick.Gpu,
+    marks: Iterable[str],
+    compat: Mapping[Platform, Mapping[str, str]],
+    rows: Numbered[Row],
 ) -> dict[str, Any]:
-    """The GPUs of one capability: the verdicts on each CUDA version from each mark on."""
+    """The GPUs of one capability: the rows of verdicts by platform, one from each mark on."""
     cudas = [c for c in reversed(_by_version(config)) if gpu.architecture.capability in c.targets]
-    verdicts = []
-    for mark in marks:
-        driver = _above(mark)
-        judged = pick.ordered(
-            pick.judge(config, cuda, gpu, driver, compat=compat[cuda.version], name=cuda.version)
-            for cuda in cudas
-        )
-        verdicts.append(
-            [
-                {"cuda": s.image, "works": s.works, "reason": _without(driver, s.reason)}
-                for s in judged
-            ]
-        )
+    verdicts = {
+        platform.name: [
+            rows.number(_row(config, cudas, gpu, _above(mark), compat[platform])) for mark in marks
+        ]
+        for platform in config.platforms
+    }
     return {
         "arch": gpu.architecture.name,
+        "sm": gpu.architecture.capability.sm,
         "capability": str(gpu.capability),
         "geforce": gpu.geforce,
         "serving": pick.serving(gpu),
@@ -188,8 +236,26 @@ def _kind(
     }
 
 
-def _images(config: Config, namespace: str) -> dict[str, Any]:
-    """By architecture, variant, base and torch: the image of each CUDA version, or a problem."""
+def _row(
+    config: Config, cudas: Iterable[Cuda], gpu: pick.Gpu, driver: str, compat: Mapping[str, str]
+) -> Row:
+    """The verdicts on CUDA versions with a driver, the best first."""
+    judged = pick.ordered(
+        pick.judge(config, cuda, gpu, driver, compat=compat[cuda.version], name=cuda.version)
+        for cuda in cudas
+    )
+    return [
+        {"cuda": s.image, "works": s.works, "reason": _without(driver, s.reason)} for s in judged
+    ]
+
+
+def _images(
+    config: Config, platform: Platform, namespace: str, choices: Numbered[dict[str, Any]]
+) -> dict[str, Any]:
+    """By architecture, variant, base and torch: the number of a choice.
+
+    A choice has the image of each CUDA version, or a problem.
+    """
     tree: dict[str, Any] = {}
     torches = (_ANY_TORCH, *config.names("torch"))
     axes = config.architectures, config.names("variant"), config.names("base"), torches
@@ -200,23 +266,33 @@ def _images(config: Config, namespace: str) -> dict[str, Any]:
                 torch=torch,
                 base=base,
                 variant=variant,
+                platform=platform,
                 namespace=namespace,
             )
         except UsageError as error:
-            images: dict[str, Any] = {"problem": str(error)}
+            problem = str(error).replace(f"arch {architecture.name},", "arch {arch},")
+            images: dict[str, Any] = {"problem": problem}
         else:
-            images = {s.cuda.version: {"id": s.id, "image": image} for s, image in found}
+            name = architecture.capability.sm
+            images = {
+                spec.cuda.version: {
+                    "id": spec.id.replace(f"-{name}-", "-{sm}-", 1),
+                    "image": image.replace(f"-{name}", "-{sm}"),
+                }
+                for spec, image in found
+            }
         branch = tree.setdefault(architecture.name, {}).setdefault(variant, {})
-        branch.setdefault(base, {})[torch] = images
+        branch.setdefault(base, {})[torch] = choices.number(images)
     return tree
 
 
-def _marks(config: Config, compat: Mapping[str, str]) -> list[str]:
+def _marks(config: Config, compat: Mapping[Platform, Mapping[str, str]]) -> list[str]:
     """The drivers, the oldest first, from which on a verdict may be another one."""
     marks = {"0.0"}
     for cuda in config.cudas:
         marks |= {cuda.driver, f"{cuda.floor}.0"}
-        own = [int(compat[cuda.version].partition(".")[0])] if compat[cuda.version] else []
+        libraries = {versions[cuda.version] for versions in compat.values()} - {""}
+        own = [int(version.partition(".")[0]) for version in libraries]
         for branch in (*cuda.compat, *own):
             marks |= {f"{branch}.0", f"{branch + 1}.0"}
     return sorted(marks, key=_numbers)
@@ -256,12 +332,3 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _by_version(config: Config) -> list[Cuda]:
     return sorted(config.cudas, key=lambda cuda: _numbers(cuda.version))
-
-
-def _problem(platform: str = "", *, gpu: str = "") -> str:
-    """Why no image is for a platform, or for the hosts of a GPU; "" if that is no reason."""
-    try:
-        host_platform(platform, gpu=gpu)
-    except UsageError as error:
-        return str(error)
-    return ""

@@ -14,7 +14,7 @@ from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Config
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.image_lock import ImageLock
-from torch_images.publish import pick, tag_rules
+from torch_images.publish import pick
 from torch_images.publish.datasheet import packages
 from torch_images.publish.ledger import Proof, State
 from torch_images.publish.sheets import Layer, Sheet, published
@@ -41,6 +41,8 @@ def describe(
     return {
         "id": spec.id,
         "description": spec.description,
+        "platform": spec.platform.name,
+        "caveat": pick.CAVEATS.get(spec.platform, ""),
         "state": state,
         "proof": proof,
         "sheet": sheet,
@@ -90,7 +92,7 @@ def pulled(old: Sequence[Layer], new: Sequence[Layer]) -> dict[str, int]:
 
 def _tags(config: Config, spec: ImageSpec, sheet: Sheet | None) -> tuple[str, ...]:
     immutable = (sheet.version,) if sheet else ()
-    return (*immutable, *tag_rules.floating(config, spec))
+    return (*immutable, *pick.registry_tags(config, spec))
 
 
 def _versions(spec: ImageSpec, lock: ImageLock) -> list[tuple[str, str]]:

@@ -20,10 +20,10 @@ from torch_images.arch import Capability
 from torch_images.config.matrix import ImageSpec, choose, short
 from torch_images.config.types import Architecture, Config, Cuda
 from torch_images.errors import UsageError, shown, suggest
+from torch_images.platforms import AMD64, ARM64, Platform, find
 from torch_images.project import project_root
 from torch_images.publish import gpu_names, tag_rules
 from torch_images.publish.ledger import State
-from torch_images.publish.platforms import host_platform
 
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
 _BRANCH = re.compile(r"[0-9]{3}")
@@ -34,6 +34,15 @@ NOTHING = "no image runs on {gpu} with driver {driver}: {reasons}"
 REFUSED = "{image}: {reason}"
 UNTARGETED = "no CUDA version targets it"
 COMMAND = "docker run --rm --gpus all {image}"
+FOREIGN = (
+    "{gpu} is built together with an Arm processor, so no host with it is {platform}; "
+    "leave the platform out, or give {own}"
+)
+# What no image of a platform was tried for yet.
+CAVEATS = {
+    ARM64: "images for linux/arm64 are built and checked under an emulator (QEMU); none has run on "
+    "an Arm host with a GPU"
+}
 # The oldest capability that PyTorch's wheels of CUDA 12.6 have code for. The last release with such
 # wheels is torch 2.14 (pytorch/pytorch#190355 and #190385).
 _OLDEST = Capability(5, 0)
@@ -84,12 +93,13 @@ def find_gpu(config: Config, named: str) -> Gpu:
     except ValueError:
         return _by_name(config, named)
     having = [name for name, own in _capabilities(config).items() if own == capability]
+    arm64 = bool(having) and set(having) <= set(config.arm64_gpus)
     return Gpu(
         name=f"GPU {capability}",
         capability=capability,
-        architecture=_serving(config, capability, "this GPU"),
+        architecture=_serving(config, capability, "this GPU", arm64=arm64),
         geforce=False,
-        arm64=bool(having) and set(having) <= set(config.arm64_gpus),
+        arm64=arm64,
     )
 
 
@@ -111,6 +121,30 @@ def find_driver(config: Config, named: str) -> str:
     return named
 
 
+def host_platform(config: Config, gpu: Gpu, named: str = "") -> Platform:
+    """The platform of a host with a GPU: the one that was named, else the GPU's own.
+
+    That is linux/arm64 for a GPU that is built together with an Arm processor, and linux/amd64 for
+    any other. Raises UsageError for a platform that is unknown, that no host of the GPU is, or that
+    images.yaml does not list.
+    """
+    own = ARM64 if gpu.arm64 else AMD64
+    wanted = find(named) if named else own
+    if gpu.arm64 and wanted != own:
+        raise UsageError(FOREIGN.format(gpu=gpu.name, platform=wanted, own=own))
+    if problem := not_built(config, wanted):
+        raise UsageError(problem)
+    return wanted
+
+
+def not_built(config: Config, platform: Platform) -> str:
+    """That images.yaml lists no such platform; "" if it does."""
+    if platform in config.platforms:
+        return ""
+    known = " and ".join(config.names("platform"))
+    return f"no image is built for {platform}; the platforms of images.yaml are {known}"
+
+
 def pick(
     config: Config,
     gpu: Gpu,
@@ -120,18 +154,25 @@ def pick(
     torch: str = "",
     base: str = "",
     variant: str,
-    platform: str = "",
+    platform: Platform,
     namespace: str,
     state: Callable[[ImageSpec], State],
 ) -> tuple[Suggestion, ...]:
-    """Every image that could serve, the best first; `compat` is the version of its library, or "".
+    """Every image that could serve, the best first.
 
-    `driver` is a version, see `find_driver`. `state` says whether an image is proved. The rest is
-    as for `candidates`. Raises UsageError as that does, and as `host_platform` does.
+    `driver` is a version, see `find_driver`. `platform` is the host's, see `host_platform`.
+    `compat` is the version of the compat library of a CUDA version for that platform, or "".
+    `state` says whether an image is proved. The rest is as for `candidates`. Raises UsageError as
+    that does.
     """
-    host_platform(platform, gpu=gpu.name if gpu.arm64 else "")
     found = candidates(
-        config, gpu.architecture, torch=torch, base=base, variant=variant, namespace=namespace
+        config,
+        gpu.architecture,
+        torch=torch,
+        base=base,
+        variant=variant,
+        platform=platform,
+        namespace=namespace,
     )
     return ordered(
         replace(
@@ -150,18 +191,20 @@ def candidates(
     torch: str = "",
     base: str = "",
     variant: str,
+    platform: Platform,
     namespace: str,
 ) -> tuple[tuple[ImageSpec, str], ...]:
-    """The images for an architecture with their names, the newest CUDA version first.
+    """The images for an architecture and a platform with their names, the newest CUDA first.
 
     CUDA versions that the variant is not built for, or not with that torch or base, are left out.
-    Raises UsageError where that are all, and for an unknown variant or base.
+    Raises UsageError where that are all, and for an unknown variant or base. It has the reason of
+    the default CUDA version, or of the newest one that has that torch.
     """
     for axis, named in (("variant", variant), ("base", base or config.defaults.base)):
         if named not in (known := config.names(axis)):
             raise UsageError(f"unknown {axis} '{shown(named)}'", suggest(named, known))
     found = []
-    refused: UsageError | None = None
+    refused: list[tuple[Cuda, UsageError]] = []
     for cuda in config.cudas:
         if architecture.capability not in cuda.targets:
             continue
@@ -173,14 +216,27 @@ def candidates(
                 arch=architecture.name,
                 base=base or None,
                 variant=variant,
+                platform=platform.name,
             )
         except UsageError as error:
-            refused = error
+            refused.append((cuda, error))
             continue
-        found.append((spec, f"{namespace}/{spec.repository}:{tag_rules.floating(config, spec)[0]}"))
+        found.append((spec, f"{namespace}/{spec.repository}:{registry_tags(config, spec)[0]}"))
     if refused and not found:
-        raise refused
+        raise max(refused, key=lambda pair: _telling(config, pair[0], torch))[1]
     return tuple(sorted(found, key=lambda pair: Version(pair[0].cuda.version), reverse=True))
+
+
+def _telling(config: Config, cuda: Cuda, torch: str) -> tuple[bool, bool, Version]:
+    """How much the refusal of a CUDA version says: one without that torch says only that."""
+    has = any(release == torch or release.startswith(f"{torch}.") for release in cuda.torch)
+    return has or not torch, cuda.version == config.defaults.cuda, Version(cuda.version)
+
+
+def registry_tags(config: Config, spec: ImageSpec) -> tuple[str, ...]:
+    """The floating tags of an image in a registry, where one tag names it for all platforms."""
+    suffix = spec.platform.suffix
+    return tuple(tag.removesuffix(suffix) for tag in tag_rules.floating(config, spec))
 
 
 def ordered(suggestions: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
@@ -210,9 +266,16 @@ def serving(gpu: Gpu) -> str:
 
 
 def answer(
-    gpu: Gpu, driver: str, suggestions: Sequence[Suggestion], *, branch: str = ""
+    gpu: Gpu,
+    driver: str,
+    suggestions: Sequence[Suggestion],
+    *,
+    platform: Platform,
+    branch: str = "",
 ) -> dict[str, Any]:
     """The whole answer as plain data; `branch` if the driver stands for one.
+
+    `platform` is that of the images.
 
     Raises UsageError where no image works.
     """
@@ -228,6 +291,7 @@ def answer(
         "geforce": gpu.geforce,
         "driver": driver,
         "branch": branch,
+        "platform": platform.name,
         "image": best.image,
         "id": best.id,
         "run": command(best.image),
@@ -237,6 +301,7 @@ def answer(
             best.reason,
             *([taken] if taken else []),
             PROOF.format(proof=best.proof),
+            *([CAVEATS[platform]] if platform in CAVEATS else []),
         ],
         "others": [
             {"image": s.image, "id": s.id, "works": s.works, "why": s.reason, "proof": s.proof}
@@ -276,12 +341,13 @@ def _by_name(config: Config, named: str) -> Gpu:
     geforce = {name for architecture in config.architectures for name in architecture.geforce}
     known = _capabilities(config)
     name = gpu_names.find(named, known)
+    arm64 = name in config.arm64_gpus
     return Gpu(
         name=f"GeForce {name}" if name in geforce else name,
         capability=known[name],
-        architecture=_serving(config, known[name], name),
+        architecture=_serving(config, known[name], name, arm64=arm64),
         geforce=name in geforce,
-        arm64=name in config.arm64_gpus,
+        arm64=arm64,
     )
 
 
@@ -293,9 +359,13 @@ def _capabilities(config: Config) -> dict[str, Capability]:
     }
 
 
-def _serving(config: Config, capability: Capability, name: str) -> Architecture:
-    """The architecture whose code a GPU runs best. Raises UsageError where no image has any."""
+def _serving(config: Config, capability: Capability, name: str, *, arm64: bool) -> Architecture:
+    """The architecture whose code a GPU runs best. Raises UsageError where no image has any.
+
+    One that only hosts with Arm processors have is for a GPU of such a host, `arm64`.
+    """
     served = [a for a in config.architectures if capability.runs(a.capability)]
+    served = [a for a in served if arm64 or not config.foreign(a, AMD64)] or served
     if served:
         return max(served, key=lambda a: a.capability)
     known = ", ".join(config.names("arch"))

@@ -21,7 +21,7 @@ from torch_images.errors import UsageError, shown
 from torch_images.host import outputs
 from torch_images.jsondoc import MalformedError, member, parse
 from torch_images.locks.image_lock import ImageLock, compat_versions
-from torch_images.publish import answers, image_page, ledger, sheets
+from torch_images.publish import answers, image_page, ledger, pick, sheets
 from torch_images.publish.datasheet import size_text
 
 _STATIC = ("answer.js", "page.js", "style.css")
@@ -58,9 +58,8 @@ def generate(
         name: tuple(s for s in found if sheets.trusted(s, proofs.get(name), namespace))
         for name, found in read.items()
     }
-    table = answers.table(
-        config, compat_versions(config, locks), namespace=namespace, states=states
-    )
+    compat = {platform: compat_versions(config, locks, platform) for platform in config.platforms}
+    table = answers.table(config, compat, namespace=namespace, states=states)
     templates = _environment(root / "site")
     shared = {"homepage": config.homepage, "commit": commit}
     files = {name: (root / "site" / name).read_bytes() for name in _STATIC}
@@ -86,6 +85,7 @@ def generate(
         **shared,
         top="",
         config=config,
+        caveat="; ".join(pick.CAVEATS[p] for p in config.platforms if p in pick.CAVEATS),
         rows=[_row(spec, states[spec]) for spec in specs],
         data={
             "answers": table,
@@ -144,7 +144,8 @@ def _locked(
     read: dict[tuple[str, ...], ImageLock] = {}
     found = {}
     for spec in specs:
-        key = (spec.cuda.version, spec.origin, spec.base.name, spec.variant.name)
+        own = (spec.cuda.version, spec.origin, spec.base.name, spec.variant.name)
+        key = (*own, spec.platform.name)
         if key not in read:
             read[key] = lock_image(config, spec, locks).lock
         found[spec] = locked(spec, read[key])
@@ -155,7 +156,8 @@ def _previous(spec: ImageSpec, specs: Sequence[ImageSpec]) -> ImageSpec | None:
     """The same image with the release of torch before; the matrix has the newest first."""
 
     def but_torch(other: ImageSpec) -> tuple[object, ...]:
-        return other.cuda, other.arch_name, other.source, other.base, other.variant
+        same = other.cuda, other.arch_name, other.source, other.base, other.variant
+        return *same, other.platform
 
     same = [other for other in specs if but_torch(other) == but_torch(spec)]
     return next(iter(same[same.index(spec) + 1 :]), None)
@@ -185,6 +187,7 @@ def _row(spec: ImageSpec, state: ledger.State) -> dict[str, Any]:
         "base": spec.base.name,
         "variant": spec.variant.name,
         "source": spec.source.name,
+        "platform": spec.platform.name,
     }
     words = " ".join((spec.id, arches, *values.values(), *gpus, state.words))
     return {"id": spec.id, "arches": arches, "state": state, "values": values, "words": words}
