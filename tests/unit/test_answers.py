@@ -19,7 +19,7 @@ from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions
 from torch_images.platforms import AMD64, PLATFORMS, Platform
-from torch_images.publish import answers, pick
+from torch_images.publish import answers, gpus, pick
 from torch_images.publish.ledger import State
 
 Ask = Callable[..., dict[str, Any]]
@@ -53,9 +53,9 @@ def asked(config: Config, compat: Compat) -> Ask:
     @cache
     def ask(gpu: str, driver: str, torch: str, base: str, variant: str, platform: str) -> Any:
         try:
-            model = pick.find_gpu(config, gpu)
+            model = gpus.find_gpu(config, gpu)
             version = pick.find_driver(config, driver)
-            host = pick.host_platform(config, model, platform)
+            host = gpus.host_platform(config, model, platform)
             suggestions = pick.pick(
                 *(config, model, version),
                 lambda cuda: compat[host][cuda.version],
@@ -208,10 +208,10 @@ def test_without_images_for_a_platform_the_table_says_so(config: Config, compat:
 
 def test_a_capability_of_other_hosts_too_is_not_refused(config: Config) -> None:
     """GB300 has an Arm host, B300 has not; nobody knows which one "10.3" is."""
-    assert not pick.find_gpu(config, "10.3").arm64
-    assert pick.find_gpu(config, "12.1").arm64
-    assert not pick.find_gpu(replace(config, arm64_gpus=()), "12.1").arm64
-    assert not pick.find_gpu(config, "8.7").arm64  # images.yaml names no GPU of it
+    assert not gpus.find_gpu(config, "10.3").arm64
+    assert gpus.find_gpu(config, "12.1").arm64
+    assert not gpus.find_gpu(replace(config, arm64_gpus=()), "12.1").arm64
+    assert not gpus.find_gpu(config, "8.7").arm64  # images.yaml names no GPU of it
 
 
 def test_a_newer_compat_library_moves_the_marks(config: Config, compat: Compat) -> None:

@@ -13,22 +13,15 @@ from hypothesis import strategies as st
 
 from torch_images.config.matrix import ImageSpec, matrix
 from torch_images.config.parse import load_config
+from torch_images.config.selection import cudas_for
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.facts import with_facts
 from torch_images.locks.image_lock import compat_versions
 from torch_images.platforms import AMD64, ARM64, PLATFORMS
+from torch_images.publish.gpus import CAVEATS, find_gpu, host_platform
 from torch_images.publish.ledger import State
-from torch_images.publish.pick import (
-    CAVEATS,
-    answer,
-    build_commands,
-    candidates,
-    find_driver,
-    find_gpu,
-    host_platform,
-    pick,
-)
+from torch_images.publish.pick import answer, build_commands, candidates, find_driver, pick
 
 COMPAT, MINOR = "uses the compat library", "by minor version compatibility"
 
@@ -328,15 +321,21 @@ def test_the_compat_library_is_that_of_the_platform(config: Config, root: Path) 
     """None is locked for linux/arm64, so an older driver is not helped there."""
     assert COMPAT in ask(config, root, "H100", "550.54.14")["why"][1]
     assert set(compat_versions(config, root / "locks", ARM64).values()) == {""}
-    with pytest.raises(UsageError, match=r"no image runs on H100 with driver 550\.54\.14: "):
+    with pytest.raises(
+        UsageError, match=r"no image runs on H100 with driver 550\.54\.14: "
+    ) as told:
         ask(config, root, "H100", "550.54.14", platform="linux/arm64")
+    assert "driver 580.65.06 or newer would do" in str(told.value)
+    assert "cu128" not in str(told.value)  # there is none for that platform
+    assert [cuda.version for cuda in cudas_for(config, ARM64)] == ["13.0"]
+    assert cudas_for(config, AMD64) == config.cudas
 
 
 def test_an_unknown_capability_is_served_as_by_a_card(config: Config, root: Path) -> None:
     """12.2 runs code for 12.1 as well, but no image for it is built for usual hosts."""
     for capability, arch in (("12.2", "12.0"), ("12.1", "12.1"), ("10.4", "10.3"), ("8.7", "8.6")):
         assert find_gpu(config, capability).architecture.name == arch
-    with pytest.raises(UsageError, match="are in hosts with Arm processors only: linux/arm64$"):
+    with pytest.raises(UsageError, match=r"are in hosts with Arm processors only: linux/arm64$"):
         ask(config, root, "11.5", "580.95.05")
     assert "sm110" in ask(config, root, "11.5", "580.95.05", platform="linux/arm64")["id"]
 

@@ -23,6 +23,7 @@ from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
 from torch_images.build.supplies import supplies
 from torch_images.config.extras import Variant
 from torch_images.config.matrix import ImageSpec, refusal, short
+from torch_images.config.selection import cudas_for
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
 from torch_images.host import outputs
@@ -32,6 +33,7 @@ from torch_images.locks.debs import DebLock
 from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.sources import SourceLock
 from torch_images.locks.wheels import WheelLock, requirements_text
+from torch_images.platforms import AMD64, Platform
 from torch_images.project import PACKAGE
 
 ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
@@ -107,7 +109,8 @@ def render(
             if path.is_file()
         ]
     pruned = pruned_facts(config, spec) if spec.prune and not lock.sources else {}
-    text = json.dumps({**image_facts(config, spec.cuda.version), **pruned}, indent=1) + "\n"
+    facts = {**image_facts(config, spec.cuda.version, spec.platform), **pruned}
+    text = json.dumps(facts, indent=1) + "\n"
     files.append(ContextFile(path="runtime/image.json", data=text.encode()))
     held = constraints(spec, lock)
     files.append(ContextFile(path="finish/constraints.txt", data=held.encode()))
@@ -238,11 +241,14 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
     }
 
 
-def image_facts(config: Config, cuda: str) -> dict[str, Any]:
-    """What the start of a container needs to know of its image: see scripts/image/runtime."""
+def image_facts(config: Config, cuda: str, platform: Platform = AMD64) -> dict[str, Any]:
+    """What the start of a container needs to know of its image: see scripts/image/runtime.
+
+    `releases` are those that a user of the platform can have.
+    """
     releases = [
         {"cuda": c.version, "driver": c.driver, "floor": c.floor, "repository": c.repository}
-        for c in config.cudas
+        for c in cudas_for(config, platform)
     ]
     return {"cuda": cuda, "releases": releases}
 

@@ -111,14 +111,8 @@ def pick(
     from torch_images.config.matrix import ImageSpec
     from torch_images.locks.image_lock import compat_versions
     from torch_images.publish import ledger
-    from torch_images.publish.pick import (
-        answer,
-        build_commands,
-        find_driver,
-        find_gpu,
-        host_platform,
-        pick,
-    )
+    from torch_images.publish.gpus import find_gpu, host_platform
+    from torch_images.publish.pick import answer, build_commands, find_driver, pick
 
     config, locks = verb.config(), verb.workspace().locks
     proofs = ledger.read(verb.ROOT)

@@ -21,7 +21,7 @@ from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import UsageError
 from torch_images.platforms import AMD64, ARM64, PLATFORMS, Platform
-from torch_images.publish import pick
+from torch_images.publish import gpus, pick
 from torch_images.publish.ledger import State
 
 SCHEMA = 2
@@ -58,8 +58,8 @@ def table(
     `compat` is the version of the compat library by platform and CUDA version, "" for none.
     `states` says of each image of the matrix whether it is proved.
     """
-    kinds = Numbered[pick.Gpu]()
-    gpus = [
+    kinds = Numbered[gpus.Gpu]()
+    listed = [
         {"group": group, **_gpu(config, name, kinds)}
         for group, names in gpu_groups(config).items()
         for name in names
@@ -75,7 +75,7 @@ def table(
             "refused": pick.REFUSED,
             "untargeted": pick.UNTARGETED,
             "run": pick.COMMAND,
-            "foreign": pick.FOREIGN,
+            "foreign": gpus.FOREIGN,
             "separator": _SEPARATOR,
         },
         "defaults": {
@@ -85,12 +85,12 @@ def table(
         },
         "platforms": {
             platform.name: {
-                "problem": pick.not_built(config, platform),
-                "caveat": pick.CAVEATS.get(platform, ""),
+                "problem": gpus.not_built(config, platform),
+                "caveat": gpus.CAVEATS.get(platform, ""),
             }
             for platform in PLATFORMS
         },
-        "gpus": gpus,
+        "gpus": listed,
         "drivers": {"marks": marks, "branches": _branches(config)},
         "kinds": [_kind(config, gpu, marks, compat, rows) for gpu in kinds.values],
         "rows": rows.values,
@@ -197,13 +197,13 @@ def look_up(
     }
 
 
-def _gpu(config: Config, asked: str, kinds: Numbered[pick.Gpu]) -> dict[str, Any]:
+def _gpu(config: Config, asked: str, kinds: Numbered[gpus.Gpu]) -> dict[str, Any]:
     """A GPU with the number of its kind, which `kinds` learns; or why no image serves it.
 
     `platform` is that of all its hosts, where they have one only.
     """
     try:
-        found = pick.find_gpu(config, asked)
+        found = gpus.find_gpu(config, asked)
     except UsageError as error:
         return {"asked": asked, "problem": str(error)}
     kind = replace(found, name="{gpu}", arm64=False)
@@ -213,16 +213,16 @@ def _gpu(config: Config, asked: str, kinds: Numbered[pick.Gpu]) -> dict[str, Any
 
 def _kind(
     config: Config,
-    gpu: pick.Gpu,
+    gpu: gpus.Gpu,
     marks: Iterable[str],
     compat: Mapping[Platform, Mapping[str, str]],
     rows: Numbered[Row],
 ) -> dict[str, Any]:
     """The GPUs of one capability: the rows of verdicts by platform, one from each mark on."""
-    cudas = [c for c in reversed(_by_version(config)) if gpu.architecture.capability in c.targets]
     verdicts = {
         platform.name: [
-            rows.number(_row(config, cudas, gpu, _above(mark), compat[platform])) for mark in marks
+            rows.number(_row(config, gpu, _above(mark), platform, compat[platform]))
+            for mark in marks
         ]
         for platform in config.platforms
     }
@@ -237,11 +237,17 @@ def _kind(
 
 
 def _row(
-    config: Config, cudas: Iterable[Cuda], gpu: pick.Gpu, driver: str, compat: Mapping[str, str]
+    config: Config, gpu: gpus.Gpu, driver: str, platform: Platform, compat: Mapping[str, str]
 ) -> Row:
-    """The verdicts on CUDA versions with a driver, the best first."""
+    """The verdicts on each CUDA version with a driver, the best first."""
+    cudas = [c for c in reversed(_by_version(config)) if gpu.architecture.capability in c.targets]
     judged = pick.ordered(
-        pick.judge(config, cuda, gpu, driver, compat=compat[cuda.version], name=cuda.version)
+        pick.judge(
+            *(config, cuda, gpu, driver),
+            compat=compat[cuda.version],
+            platform=platform,
+            name=cuda.version,
+        )
         for cuda in cudas
     )
     return [

@@ -16,6 +16,7 @@ from torch_images.layers.plan import layer_plans
 from torch_images.locks.image_lock import ImageLock
 from torch_images.publish import pick
 from torch_images.publish.datasheet import packages
+from torch_images.publish.gpus import CAVEATS
 from torch_images.publish.ledger import Proof, State
 from torch_images.publish.sheets import Layer, Sheet, published
 
@@ -42,7 +43,7 @@ def describe(
         "id": spec.id,
         "description": spec.description,
         "platform": spec.platform.name,
-        "caveat": pick.CAVEATS.get(spec.platform, ""),
+        "caveat": CAVEATS.get(spec.platform, ""),
         "state": state,
         "proof": proof,
         "sheet": sheet,

@@ -27,7 +27,8 @@ from torch_images.errors import NetworkError, UsageError, shown
 from torch_images.host.network import Network, cause
 from torch_images.jsondoc import MalformedError, member, optional, parse
 from torch_images.markdown import table
-from torch_images.publish.pick import Gpu, judge
+from torch_images.publish.gpus import Gpu
+from torch_images.publish.pick import judge
 from torch_images.publish.registry import Published
 from torch_images.verify.identify import VerifiedImage, spec_of
 
@@ -130,7 +131,12 @@ def hosts(config: Config, image: PodImage, *, geforce: bool) -> list[str]:
     return [
         cuda
         for cuda, branch in config.pods.hosts
-        if judge(config, spec.cuda, gpu, f"{branch}.999", compat=image.compat, name="").works
+        if judge(
+            *(config, spec.cuda, gpu, f"{branch}.999"),
+            compat=image.compat,
+            platform=spec.platform,
+            name="",
+        ).works
     ]
 
 

@@ -21,8 +21,9 @@ from torch_images.errors import UsageError, shown
 from torch_images.host import outputs
 from torch_images.jsondoc import MalformedError, member, parse
 from torch_images.locks.image_lock import ImageLock, compat_versions
-from torch_images.publish import answers, image_page, ledger, pick, sheets
+from torch_images.publish import answers, image_page, ledger, sheets
 from torch_images.publish.datasheet import size_text
+from torch_images.publish.gpus import CAVEATS
 
 _STATIC = ("answer.js", "page.js", "style.css")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}|")
@@ -85,7 +86,7 @@ def generate(
         **shared,
         top="",
         config=config,
-        caveat="; ".join(pick.CAVEATS[p] for p in config.platforms if p in pick.CAVEATS),
+        caveat="; ".join(CAVEATS[p] for p in config.platforms if p in CAVEATS),
         rows=[_row(spec, states[spec]) for spec in specs],
         data={
             "answers": table,
