@@ -77,6 +77,9 @@ def test_values(complete: Complete, config: Config) -> None:
     assert complete("build", "--cuda", "=", "12") == ["12.8"]
     assert set(complete("build", "--cuda", "=")) == set(config.names("cuda"))
     assert complete("build", "--arch", "a") == ["all"]
+    assert complete("build", "--platform", "") == ["all", *config.names("platform")]
+    assert complete("pick", "--platform", "") == list(config.names("platform"))
+    assert complete("matrix", "--platform", "linux/ar") == ["linux/arm64"]
     start = "cu130-sm90-torch2.14.1-bookworm-"
     wanted = {spec.id for spec in matrix(config) if spec.id.startswith(start)}
     assert set(complete("verify", start)) == wanted

@@ -125,6 +125,15 @@ def complaint(path: Path) -> str:
         ('"3.7": [K80]', '"3.7": []', "'other-gpus.3.7' is empty"),
         ('"3.7": [K80]', '"3": [K80]', "'3' is not a compute capability"),
         ("arm64-gpus: [GH200", "arm64-gpus: [GH20", "'GH20', which is in no list of GPUs; did you"),
+        ("arm64-gpus: [GH200", "arm64-gpus: [[GH200]", "'arm64-gpus[0]' must be a value, not a"),
+        ("platforms: [linux/amd64, l", "platforms: [linux/amd6, l", "unknown platform 'linux/amd6'; did"),
+        ("platforms: [linux/amd64, l", "platforms: [arm64, l", "unknown platform 'arm64'; did you mean"),
+        ("amd64, linux/arm64]", "amd64, linux/amd64]", "'linux/amd64' is listed twice in 'platforms'"),
+        ("platforms: [linux/amd64, linux/arm64]", "platforms: []", "'platforms' is empty; give one"),
+        ("platforms: [linux/amd64, linux/arm64]", "platforms: [linux/amd64]", "unknown platform 'linux/arm64'"),
+        ("    platform: linux/arm64\n", "    platform: linux/arm\n", "unknown platform 'linux/arm'"),
+        ('arch: ["10.3", "11.0", "12.1"]', "arch: []", "is empty; give one entry or"),
+        ('arch: ["10.3", "11.0", "12.1"]', 'arch: ["10.3", "11.1"]', "unknown arch '11.1'; did you"),
         ("gpus: [A100, A30, A800]", "gpus: []", "'architectures.8.0.gpus' is empty; give one"),
         ("of: [sympy]", "of: []", "'removals.always[4].of' is empty; give one entry or more"),
         ("files: [sympy/*/tests/*]", "files: []", "'removals.always[4].files' is empty"),
@@ -351,7 +360,8 @@ def test_too_many_combinations_are_refused_before_they_are_made(yaml_file: Write
     text = complaint(yaml_file(variants(*more)))
     assert "images.yaml:" in text
     assert re.search(
-        r"[0-9]{5} combinations of cuda, torch, arch, source, base, variant; remove some, so that 9000",
+        r"[0-9]{5} combinations of cuda, torch, arch, source, base, variant, platform; remove some, "
+        "so that 18000 or fewer are left$",
         text,
     )
 

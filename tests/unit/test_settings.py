@@ -28,6 +28,7 @@ from torch_images.config.types import (
 from torch_images.errors import UsageError, suggest
 from torch_images.host import network
 from torch_images.host.network import Network, detect
+from torch_images.platforms import AMD64
 
 SM90 = Architecture(capability=Capability(9, 0), family="Hopper", gpus=("a", "b", "c", "d"))
 CUDA = Cuda(
@@ -160,6 +161,7 @@ def test_what_is_excluded(config: Config) -> None:
         "source": "s",
         "base": "b",
         "variant": "v",
+        "platform": "p",
     }
     assert Exclude(reason="").matches(**image)
     for axis, value in image.items():
@@ -181,6 +183,7 @@ def test_the_values_of_each_axis(config: Config) -> None:
     assert config.names("source") == tuple(source.name for source in config.sources)
     assert config.names("base") == tuple(base.name for base in config.bases)
     assert config.names("variant") == tuple(variant.name for variant in config.variants)
+    assert config.names("platform") == ("linux/amd64", "linux/arm64")
 
 
 def test_an_image_by_its_parts(config: Config) -> None:
@@ -190,10 +193,14 @@ def test_an_image_by_its_parts(config: Config) -> None:
     assert spec.source.torch
     assert spec.torch == spec.source.torch.version
     assert not spec.every_arch
-    plain = choose(config)
+    plain = choose(config, platform="linux/amd64")
     assert replace(plain, prune=True).arch_name == "all_pruned"
     assert plain.torch == plain.cuda.torch[-1]
-    assert plain.arches == config.names("arch")
+    assert plain.platform == AMD64
+    # GPUs of 11.0 and 12.1 are in hosts with Arm processors only.
+    assert plain.arches == tuple(a for a in config.names("arch") if a not in ("11.0", "12.1"))
+    arm = choose(config, platform="linux/arm64")
+    assert (arm.id, arm.arches) == (f"{plain.id}-arm64", config.names("arch"))
     assert plain.release.facts
     assert plain.features == plain.release.facts.features
     assert replace(plain, release=Release(version="2.99.0")).features == ()
@@ -204,6 +211,7 @@ def test_an_image_by_its_parts(config: Config) -> None:
         "source": "fork",
         "base": "bookworm",
         "variant": "devel",
+        "platform": "linux/amd64",
         "python": "3.11",
         "torch": spec.torch,
         "repository": "torch-cu128",

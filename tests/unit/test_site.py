@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from torch_images.build.plan import lock_image
-from torch_images.config.matrix import choose, matrix
+from torch_images.config.matrix import ImageSpec, choose, matrix
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, UsageError
 from torch_images.locks.image_lock import compat_versions
@@ -415,6 +415,40 @@ def test_a_page_compares_with_the_release_before(plain: dict[str, bytes]) -> Non
     assert f"Packages that differ from {PROVED.replace('2.14.1', '2.13.0')}" in page.text
     oldest = Page(plain[f"images/{PROVED.replace('2.14.1', '2.13.0')}.html"])
     assert "There is no older release of torch of this image to compare it with." in oldest.text
+
+
+def test_the_page_of_an_image_for_linux_arm64(
+    plain: dict[str, bytes], few: Config, root: Path
+) -> None:
+    """It has the lock, the tags and the release before of its own platform."""
+    name = PROVED.replace("2.14.1", "2.13.0")
+    page, other = (Page(plain[f"images/{name}{end}.html"]) for end in ("-arm64", ""))
+    assert "Platform : linux/arm64; images for linux/arm64 are built and checked under" in page.text
+    assert "Platform : linux/amd64." in other.text
+    assert "ghcr.io/me/torch-cu130:2.13.0-sm90 " in page.text
+    assert "torch-cu130:sm90-arm64" in Page(plain[f"images/{PROVED}-arm64.html"]).text
+    for text, end in ((page.text, "-arm64"), (other.text, "")):
+        spec = ImageSpec.parse(f"{name}{end}", few)
+        assert f"sha256:{lock_image(few, spec, root / 'locks').lock.digest}" in text
+    newest = Page(plain[f"images/{PROVED}-arm64.html"])
+    assert f"Packages that differ from {name}-arm64" in newest.text
+    assert "The ledger has no line for it: not built yet." in newest.text  # PROVED has one
+    assert "native sm_90, by the code in torch's wheel" in newest.text
+    spark = Page(plain["images/cu130-sm121-torch2.14.1-bookworm-runtime-arm64.html"])
+    assert "same-major sm_120, by the code in torch's wheel" in spark.text
+    assert "GB10, DGX Spark" in spark.text
+    names = [text for text in spark.words if text.startswith("ghcr.io/me/")]
+    assert [text.partition(":")[2] for text in names] == ["2.14.1-sm121", "2.14-sm121", "sm121"]
+
+
+def test_the_list_is_narrowed_to_a_platform(plain: dict[str, bytes], few: Config) -> None:
+    page = Page(plain["index.html"])
+    rows = [a for tag, a in page.found if tag == "tr" and "data-platform" in a]
+    found = [a["data-platform"] for a in rows]
+    assert found == [spec.platform.name for spec in matrix(few)]
+    assert {"linux/amd64", "linux/arm64"} == set(found)
+    assert "platform" in page.values("data-axis")
+    assert "Images for linux/arm64 are built and checked under an emulator" in page.text
 
 
 def test_layers_that_are_shared_are_not_pulled() -> None:

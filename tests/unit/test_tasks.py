@@ -70,7 +70,22 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("build --cuda", 2, "--cuda needs a value; see `invoke --help build`"),
         ("wheels --torch-source", 2, "--torch-source needs a value; see `invoke --help wheels`"),
         ("pick", 2, "'pick' did not receive required positional arguments: 'gpu', 'driver'"),
-        ("pick --gpu GH200 --driver 580", 2, "error: no image is built for linux/arm64 yet, which"),
+        (
+            "pick --gpu GH200 --driver 580 --platform linux/amd64",
+            2,
+            "error: GH200 is built together with an Arm processor, so no host with it is linux/am",
+        ),
+        (
+            "pick --gpu H100 --driver 580 --platform linux/arm64 --variant pod",
+            2,
+            "variant pod, platform linux/arm64 is not built: its further packages are locked for",
+        ),
+        ("matrix --platform arm64", 2, "error: unknown platform 'arm64'; did you mean 'linux/arm"),
+        (
+            "matrix --platform linux/arm64 --select cu128*",
+            2,
+            "no image matches 'cu128*' for linux/",
+        ),
         (
             "pick --gpu H100 --driver 580 --platform arm",
             2,
@@ -305,11 +320,40 @@ def test_matrix_as_json(root: Path) -> None:
     assert f"cu130-sm120-torch{T130}-bookworm-runtime" in ids
 
 
-def test_excluded_images_have_reasons(root: Path) -> None:
+def test_matrix_of_one_platform(root: Path) -> None:
+    whole = json.loads(invoke(root, "matrix", "--json").stdout)["image"]
+    for platform in ("linux/amd64", "linux/arm64"):
+        done = invoke(root, "matrix", "--json", "--platform", platform)
+        found = json.loads(done.stdout)["image"]
+        assert found == [image for image in whole if image["platform"] == platform] != []
     assert (
-        "base ubuntu24.04, variant pod: NVIDIA's image"
-        in invoke(root, "matrix", "--excluded").stdout
+        json.loads(invoke(root, "matrix", "--json", "--platform", "all").stdout)["image"] == whole
     )
+
+
+def test_excluded_images_have_reasons(root: Path) -> None:
+    lines = invoke(root, "matrix", "--excluded").stdout.splitlines()
+    for start in (
+        "base ubuntu24.04, variant pod: NVIDIA's image",
+        "cuda 12.8, platform linux/arm64: the wheel of torch 2.10.0 for Arm processors is for CPUs",
+        "variant pod, platform linux/arm64: its further packages are locked for linux/amd64 only",
+        "arch 12.1, platform linux/amd64: GB10 and DGX Spark are in hosts with Arm processors only",
+    ):
+        assert [line for line in lines if line.startswith(start)], start
+    assert not [line for line in lines if line.startswith("arch 9.0, platform")]
+
+
+def test_pick_says_the_platform(root: Path) -> None:
+    words = ("pick", "--gpu", "GH200", "--driver", "580")
+    told = json.loads(invoke(root, *words, "--json").stdout)
+    assert (told["platform"], told["proof"]) == (
+        "linux/arm64",
+        "not proved yet: it was never built",
+    )
+    text = invoke(root, *words).stdout
+    assert "\n  platform: linux/arm64\n" in text
+    assert "--platform linux/arm64\n  docker run --rm --gpus all torch-cu130:sm90-arm64\n" in text
+    assert "arm64" not in text.splitlines()[0]
 
 
 def test_render_prints_or_writes(root: Path, tmp_path: Path) -> None:

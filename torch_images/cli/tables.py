@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from torch_images.config.matrix import choose, matrix
+from torch_images.config.matrix import ImageSpec, choose, matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions, image_lock
@@ -44,12 +44,13 @@ def _images(config: Config, root: Path, locks: Path) -> str:
     """
     specs = matrix(config)
     states = ledger.states(config, specs, ledger.read(root), root, locks)
-    header = ["Image", "CUDA", "PyTorch", "Triton", "Python", "Driver", "Architectures"]
-    rows, compat = [], compat_versions(config, locks)
+    header = ["Image", "CUDA", "PyTorch", "Triton", "Python", "Driver"]
+    header += [f"Architectures, {platform}" for platform in config.platforms]
+    rows, compat, first = [], compat_versions(config, locks), config.platforms[0].name
     for cuda, torch in ((c, t) for c in config.cudas for t in reversed(c.torch)):
-        spec = choose(config, cuda=cuda.version, torch=torch, arch="all")
+        spec = choose(config, cuda=cuda.version, torch=torch, arch="all", platform=first)
         newest = spec.architectures[-1].name
-        one = choose(config, cuda=cuda.version, torch=torch, arch=newest)
+        one = choose(config, cuda=cuda.version, torch=torch, arch=newest, platform=first)
         names = ", ".join(
             f"`{tag}`" for tag in (floating(config, spec)[-1], *floating(config, one))
         )
@@ -60,12 +61,20 @@ def _images(config: Config, root: Path, locks: Path) -> str:
             image_lock(config, spec, locks).triton,
             spec.base.python,
             cuda.driver,
-            " ".join(a.name for a in spec.architectures),
+            *_architectures(config, spec, specs),
             f"{names} ..." if compat[cuda.version] else _NO_COMPAT,
             _proved([states[s] for s in specs if (s.cuda, s.torch) == (cuda, torch)]),
         )
         rows.append(cells)
     return "\n".join(table([*header, "Floating tags", "Proved images"], rows)) + "\n"
+
+
+def _architectures(config: Config, spec: ImageSpec, specs: Sequence[ImageSpec]) -> Iterator[str]:
+    """For each platform, what the image for all architectures has there; "none" for no image."""
+    name = spec.id.removesuffix(spec.platform.suffix)
+    for platform in config.platforms:
+        same = (s for s in specs if s.id == name + platform.suffix)
+        yield next((" ".join(a.name for a in s.architectures) for s in same), "none")
 
 
 def _drivers(config: Config, locks: Path) -> str:

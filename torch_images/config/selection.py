@@ -32,8 +32,9 @@ def select(config: Config, pattern: str, platform: str = ALL) -> tuple[ImageSpec
         raise unknown_platform(config, wanted)
     chosen = tuple(spec for spec in specs if any(fits(spec, glob) for glob in globs))
     if not chosen:
-        hint = suggest(pattern, (spec.id for spec in specs))
-        raise UsageError(f"no image matches '{shown(pattern)}'", hint)
+        known = (spec.id for spec in specs if wanted in (ALL, spec.platform.name))
+        of = "" if wanted == ALL else f" for {wanted}"
+        raise UsageError(f"no image matches '{shown(pattern)}'{of}", suggest(pattern, known))
     return chosen
 
 
