@@ -19,6 +19,7 @@ from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.jobs import GB, TORCH, Builder, choose, hours
 from torch_images.locks.image_lock import compat_versions
+from torch_images.platforms import ARM64
 from torch_images.publish import ledger
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -30,6 +31,19 @@ def test_the_table_of_images_is_up_to_date(config: Config, root: Path) -> None:
     text = README.read_text()
     assert fill(text, tables(config, root, root / "locks")) == text
     assert f"| `torch-cu130` | 13.0 | {T130} |" in text
+
+
+def test_the_tables_are_the_same_on_an_arm_processor(
+    config: Config, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tables(config, root, root / "locks")
+    monkeypatch.setattr("torch_images.config.matrix.native", lambda: ARM64)
+    assert tables(config, root, root / "locks") == here
+    served = {spec.id: " ".join(a.name for a in spec.architectures) for spec in matrix(config)}
+    row = next(line for line in here["images"].splitlines() if f" {T130} " in line)
+    name = f"cu130-all-torch{T130}-bookworm-runtime"
+    assert f" | {served[name]} | {served[f'{name}-arm64']} | " in row
+    assert " | 8.0 8.6 8.9 9.0 10.0 12.0 | none | " in here["images"]  # CUDA 12.8
 
 
 def test_the_table_of_variants_is_images_yaml(config: Config) -> None:

@@ -165,6 +165,8 @@ def test_a_longer_name_wins(config: Config) -> None:
         ("NVIDIA B300 SXM6 AC", "B300", "10.3"),
         ("NVIDIA GB300", "GB300", "10.3"),
         ("NVIDIA GB10", "GB10", "12.1"),
+        ("NVIDIA Thor", "Thor", "11.0"),
+        ("NVIDIA Jetson AGX Thor Developer Kit", "Jetson AGX Thor", "11.0"),
         ("NVIDIA GeForce RTX 5090 D", "GeForce RTX 5090", "12.0"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "GeForce RTX 4090", "8.9"),
         ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada", "8.9"),

@@ -46,11 +46,12 @@ def _images(config: Config, root: Path, locks: Path) -> str:
     states = ledger.states(config, specs, ledger.read(root), root, locks)
     header = ["Image", "CUDA", "PyTorch", "Triton", "Python", "Driver"]
     header += [f"Architectures, {platform}" for platform in config.platforms]
-    rows, compat, first = [], compat_versions(config, locks), config.platforms[0].name
+    rows, first = [], config.platforms[0]
+    compat = compat_versions(config, locks, first)
     for cuda, torch in ((c, t) for c in config.cudas for t in reversed(c.torch)):
-        spec = choose(config, cuda=cuda.version, torch=torch, arch="all", platform=first)
+        spec = choose(config, cuda=cuda.version, torch=torch, arch="all", platform=first.name)
         newest = spec.architectures[-1].name
-        one = choose(config, cuda=cuda.version, torch=torch, arch=newest, platform=first)
+        one = choose(config, cuda=cuda.version, torch=torch, arch=newest, platform=first.name)
         names = ", ".join(
             f"`{tag}`" for tag in (floating(config, spec)[-1], *floating(config, one))
         )
@@ -79,7 +80,7 @@ def _architectures(config: Config, spec: ImageSpec, specs: Sequence[ImageSpec]) 
 
 def _drivers(config: Config, locks: Path) -> str:
     """A row for each CUDA version: from which driver its images work, and with what help."""
-    compat, rows = compat_versions(config, locks), []
+    compat, rows = compat_versions(config, locks, config.platforms[0]), []
     for cuda in config.cudas:
         native = f"{cuda.driver} or newer"
         if cuda.older_branch:
@@ -92,7 +93,8 @@ def _drivers(config: Config, locks: Path) -> str:
             f"{', '.join(map(str, cuda.compat))}, with compat {version}" if version else _NO_COMPAT
         )
         rows.append((f"`{cuda.repository}`", native, older))
-    header = ["Image", "Driver, on any GPU", "Older branches, on data-centre and professional GPUs"]
+    header = ["Image", "Driver, on any GPU"]
+    header += [f"Older branches, on data-centre and professional GPUs ({config.platforms[0]})"]
     return "\n".join(table(header, rows)) + "\n"
 
 
