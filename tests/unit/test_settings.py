@@ -193,7 +193,7 @@ def test_an_image_by_its_parts(config: Config) -> None:
     plain = choose(config)
     assert replace(plain, prune=True).arch_name == "all_pruned"
     assert plain.torch == plain.cuda.torch[-1]
-    assert plain.arches == config.names("arch")
+    assert set(config.names("arch")) - set(plain.arches) == {"11.0", "12.1"}
     assert plain.release.facts
     assert plain.features == plain.release.facts.features
     assert replace(plain, release=Release(version="2.99.0")).features == ()
@@ -204,6 +204,7 @@ def test_an_image_by_its_parts(config: Config) -> None:
         "source": "fork",
         "base": "bookworm",
         "variant": "devel",
+        "platform": "linux/amd64",
         "python": "3.11",
         "torch": spec.torch,
         "repository": "torch-cu128",

@@ -26,6 +26,7 @@ from torch_images.host import tars
 from torch_images.host.image_info import ImageInfo, OurImage
 from torch_images.host.network import cause
 from torch_images.host.refusals import gpu_refusal, load_refusal, registry_refusal
+from torch_images.platforms import Platform, of_machine
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -50,6 +51,10 @@ class Engine:
         """The engine's answer to `docker info`."""
         answer: dict[str, Any] = self._client.info()
         return answer
+
+    def platform(self) -> Platform:
+        """What the engine's machine runs without an emulator."""
+        return of_machine(str(self.info().get("Architecture", "")))
 
     def local_root(self) -> Path | None:
         """The folder of the engine's data; None where it is on another machine."""
@@ -85,6 +90,7 @@ class Engine:
             config=attrs["Config"],
             created=attrs.get("Created", ""),
             layers=tuple(attrs["RootFS"].get("Layers") or ()),
+            platform=f"{attrs.get('Os', '')}/{attrs.get('Architecture', '')}",
         )
 
     def digest(self, image: str) -> str | None:
@@ -267,6 +273,13 @@ class Engine:
             raise EngineError(f"{image} has no {folder}") from None
         finally:
             container.remove(force=True)
+
+    def unpack(self, image: str) -> None:
+        """Unpack the layers of an image; a build leaves that out for a foreign platform.
+
+        Only a container does it: it is made, and not started.
+        """
+        self._client.containers.create(image, ["true"]).remove(force=True)
 
     @contextlib.contextmanager
     def container(self, image: str, **options: Any) -> Iterator[RunningContainer]:
