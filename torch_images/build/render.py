@@ -32,6 +32,7 @@ from torch_images.locks.debs import DebLock
 from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.sources import SourceLock
 from torch_images.locks.wheels import WheelLock, requirements_text
+from torch_images.platforms import AMD64
 from torch_images.project import PACKAGE
 
 ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
@@ -98,6 +99,7 @@ def render(
     folders = ["build", "finish", "commands", "runtime"]
     folders += ["devel"] if spec.variant.cuda_home or made else []
     folders += ["source"] if made else []
+    folders += ["native"] if facts["native"] else []
     folders += ["pod"] if spec.variant.command == POD else []
     folders += ["attention"] if facts["attention"] else []
     for folder in folders:
@@ -132,6 +134,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "folder": FOLDER,
         "supplies": supplies(lock, names),
         "standalone": False,
+        "native": spec.platform != AMD64,
         "base": {
             "description": spec.base.description,
             "image": lock.base.image,
