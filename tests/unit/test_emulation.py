@@ -379,6 +379,16 @@ def test_the_package_may_register_it(machine: Machine) -> None:
     assert not [line for line in machine.did() if line.startswith("tee")]
 
 
+def test_the_mount_may_show_it(machine: Machine) -> None:
+    (machine.described / "qemu-aarch64.conf").write_text(DESCRIPTION)
+    shutil.rmtree(machine.binfmt)
+    machine.stub("mount", f'{STUBS["mount"]} && cp "$FOLDER/entry" "$4/any name"')
+    assert machine("--yes", *ARM_WORDS)[1][-2:] == READY
+    assert [line for line in machine.did() if line.startswith(("tee", "mount"))] == [
+        f"mount -t binfmt_misc binfmt_misc {machine.binfmt}"
+    ]
+
+
 @pytest.mark.parametrize("change", [("POF", "PO"), ("enabled", "disabled")])
 def test_an_entry_of_that_name_is_kept(machine: Machine, change: tuple[str, str]) -> None:
     entry = machine.binfmt / "qemu-aarch64"
