@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -43,6 +44,7 @@ offset 0
 magic 7f454c4602010100000000000000000002003e00
 mask fffffffffffefe00fffffffffffffffffeffffff
 """
+COMMENT = "# by QEMU\n"
 DESCRIPTION = ":qemu-aarch64:M::\\x7f:\\xff:/usr/libexec/qemu-binfmt/aarch64-binfmt-P:OPF\n"
 MASK = re.compile("mask .*\n")
 ANY = "enabled\ninterpreter /bin/x\nflags: F\noffset 0\nmagic 7f454c46\nmask ffffffff\n"
@@ -133,6 +135,26 @@ def test_what_is_no_entry_is_passed_over(binfmt: Path, tmp_path: Path) -> None:
     assert emulated(ARM64, binfmt)
 
 
+def test_what_cannot_be_read_is_passed_over(binfmt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (binfmt / "qemu-aarch64").write_text(ARM)
+    (binfmt / "register").unlink()
+    real, refused = Path.open, binfmt / "a file"
+    refused.touch()
+
+    def opened(path: Path, mode: str) -> Any:
+        if path == refused:  # as the kernel's "register"
+            raise OSError
+        return real(path, mode)
+
+    def listed(_: Path) -> Iterator[Path]:
+        raise OSError
+
+    monkeypatch.setattr(Path, "open", opened)
+    assert emulated(ARM64, binfmt)
+    monkeypatch.setattr(Path, "iterdir", listed)
+    assert not emulated(ARM64, binfmt)
+
+
 @given(
     (altered_lines(st.just(ARM)) | WORDS).map(lambda text: text.encode("utf-8", "surrogatepass"))
     | st.binary(max_size=60)
@@ -178,7 +200,7 @@ def test_what_to_do(binfmt: Path) -> None:
         "the emulator 'qemu-\\x1b' for linux/arm64 is registered without flag F: containers cannot "
         f"see it; as root, `echo -1` into {binfmt}/qemu-\\x1b, then {ways}"
     )
-    (binfmt / "a second").write_text(ARM)
+    (binfmt / "z second").write_text(ARM)
     check_platform(ARM64, binfmt, machine=AMD64)
 
 
@@ -246,7 +268,7 @@ class Machine:
             env={
                 "PATH": str(self.bin),
                 "FOLDER": str(self.folder),
-                "LINE": DESCRIPTION.rstrip(),
+                "LINE": COMMENT + DESCRIPTION.rstrip(),
                 "TORCH_IMAGES_BINFMT": str(self.binfmt),
             },
             stdin=subprocess.DEVNULL,
@@ -408,6 +430,7 @@ def test_an_entry_of_that_name_is_kept(machine: Machine, change: tuple[str, str]
 
 def test_where_all_entries_are_off(machine: Machine) -> None:
     (machine.binfmt / "status").write_text("disabled\n")
+    (machine.binfmt / "some name").write_text(ARM)
     code, [line] = machine("--yes", *ARM_WORDS)
     assert code == 3
     assert "binfmt_misc is disabled on this machine: `echo 1` into " in line
@@ -466,6 +489,38 @@ def test_without_root(machine: Machine) -> None:
     code, [line] = machine("--yes", *ARM_WORDS)
     assert code == 3
     assert "sudo wants a password, and there is no terminal for it" in line
+
+
+def test_nothing_of_it_where_no_platform_is_asked_for(machine: Machine) -> None:
+    (machine.bin / "mmdebstrap").unlink()
+    code, lines = machine("--yes")
+    assert (code, lines[-1]) == (0, READY[0])
+    assert not [line for line in lines if "QEMU" in line or "arch-test" in line]
+    machine.stub("id", "echo 1000")
+    code, [line] = machine("--yes")
+    assert code == 3
+    assert line.endswith("mmdebstrap and uidmap")
+
+
+@pytest.mark.parametrize("docker", [True, False])
+def test_an_engine_and_an_emulator(machine: Machine, docker: bool) -> None:
+    """Both may come from trixie, or the engine from Docker's own repository."""
+    says = 'if [ "$1" = context ]; then echo default; exit; fi'
+    says += '; [ -e "$FOLDER/d/qemu-aarch64.conf" ] && echo 26.1.5'  # once apt-get was there
+    machine.stub("docker", says)
+    machine.stub("curl", f"exit {0 if docker else 22}")
+    machine.stub(
+        "apt-get", f"{STUBS['apt-get']}\n[ $1 != indextargets ] || echo http://mirror/debian"
+    )
+    code, lines = machine("--yes", *ARM_WORDS)
+    assert (code, lines[-2:]) == (0, READY)
+    names = "qemu-user qemu-user-binfmt"
+    names = names if docker else f"docker.io docker-cli docker-buildx {names}"
+    assert lines[1].startswith(f"setup:   install {names} from Debian trixie (only")
+    assert lines[2].endswith(" from Docker's package repository") is docker
+    put = "install -D -m 644 /dev/stdin /etc/apt/sources.list.d/torch-images-"
+    assert f"{put}trixie.sources" in machine.did()
+    assert (f"{put}docker.sources" in machine.did()) is docker
 
 
 @pytest.mark.parametrize(
@@ -548,6 +603,8 @@ def test_a_foreign_platform_is_set_up(
     assert len(run.commands) == 1
     setup.ready_engine(tmp_path, run, allowed=allowed, platforms=[ARM64], bootstraps=True)
     assert len(run.commands) == 2
+    assert setup.can_bootstrap([AMD64])
+    assert not setup.can_bootstrap([AMD64, ARM64])
 
 
 def test_nothing_is_set_up_where_that_is_not_allowed(
