@@ -112,6 +112,9 @@ class OneImage(Engine):
     def platform(self) -> Platform:
         return AMD64
 
+    def local_root(self) -> None:
+        return None
+
     def container(self, *_: object, **__: object) -> NoReturn:
         raise CheckedError("the image is looked at")
 

@@ -28,6 +28,7 @@ from torch_images.build.render import ENTRYPOINT, whole_environment
 from torch_images.config.types import Config
 from torch_images.errors import TorchImagesError, VerifyError
 from torch_images.fetch.tools import install_tools
+from torch_images.host.emulation import check_platform
 from torch_images.host.engine import Engine, RunningContainer
 from torch_images.host.gpus import Request
 from torch_images.host.image_info import ImageInfo
@@ -162,7 +163,10 @@ def verify(
     path = report_path(workspace, info.id)
     if reuse and (kept := read_report(path)) and kept.passed and kept.suite == suite:
         return kept
-    emulated = plan.spec.platform != engine.platform()
+    own = engine.platform()
+    emulated = plan.spec.platform != own
+    if emulated and engine.local_root():
+        check_platform(plan.spec.platform, machine=own)
     checks, observed = examine(
         info, wanted, workspace, engine=engine, run=run, gpus=gpus, emulated=emulated
     )
