@@ -47,7 +47,14 @@ def find(name: str) -> Platform:
     raise UsageError(f"unknown platform '{shown(name)}'", suggest(name, known))
 
 
+def of_machine(machine: str) -> Platform:
+    """The platform of a processor such as "aarch64"; AMD64 for one that no image is for.
+
+    macOS calls that processor "arm64".
+    """
+    return next((p for p in PLATFORMS if machine in (p.machine, p.architecture)), AMD64)
+
+
 def native() -> Platform:
-    """The platform of this machine's processor; AMD64 for one that no image is for."""
-    machine = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
-    return next((each for each in PLATFORMS if each.machine == machine), AMD64)
+    """The platform of this machine's processor, as `of_machine` has it."""
+    return of_machine(platform.machine())

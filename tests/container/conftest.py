@@ -18,6 +18,15 @@ import pytest
 _FILE = os.environ.get("TORCH_IMAGES_EXPECTED")
 EXPECTED: dict[str, Any] | None = json.loads(Path(_FILE).read_text()) if _FILE else None
 
+EMULATED = bool(os.environ.get("TORCH_IMAGES_EMULATED"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip in an emulator what only a real processor shows; the reason is that of the mark."""
+    for item in items if EMULATED else ():
+        if mark := item.get_closest_marker("native"):
+            item.add_marker(pytest.mark.skip(reason=f"not in an emulator: {mark.args[0]}"))
+
 
 @pytest.fixture(scope="session")
 def expected() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from triton.compiler import ASTSource
 from torch_images.arch import Capability, coverage, targets_in_listing, unasked, widespread
 
 LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
+# What cuobjdump said on another machine, where this image runs in an emulator.
+LISTINGS = Path(os.environ.get("TORCH_IMAGES_LISTINGS", "/nowhere"))
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 Observe = Callable[[str, object], None]
@@ -38,11 +41,14 @@ def library(request: pytest.FixtureRequest, expected: dict[str, Any]) -> str:
 @functools.cache
 def code(library: str, kind: str) -> Counter[str]:
     """How often each target occurs in a library of torch; `kind` is "elf" or "ptx"."""
+    listed = LISTINGS / f"{library}.{kind}"
+    if listed.exists():
+        return targets_in_listing(listed.read_text())
     path = Path(torch.__file__).parent / "lib" / library
     done = subprocess.run(
         [TOOLS / "cuobjdump", f"--list-{kind}", path], capture_output=True, text=True, check=False
     )
-    if "No PTX file found" in done.stderr:
+    if "No PTX file found" in done.stderr or "does not contain device code" in done.stderr:
         return Counter()
     assert done.returncode == 0, done.stderr
     return targets_in_listing(done.stdout)

@@ -61,3 +61,7 @@ def test_created_is_the_date_of_the_lock(expected: Facts) -> None:
     assert (
         expected["created"].removesuffix("Z").split(".")[0] == expected["lock_date"] + "T00:00:00"
     )
+
+
+def test_platform(expected: Facts) -> None:
+    assert expected["runs"] == expected["platform"]

@@ -36,6 +36,7 @@ SECOND = frozenset(
             "test_cdi",
             "test_compat",
             "test_compiled",
+            "test_emulation",
             "test_examples",
             "test_installed_command",
             "test_pod",

@@ -23,6 +23,7 @@ from tests.servers import web_server
 from tests.wheels import index, make_wheel
 from torch_images.locks.facts import format_facts, read_facts
 from torch_images.locks.wheels import WheelLock, format_wheels, read_wheels
+from torch_images.platforms import PLATFORMS
 
 WHEEL_LOCK = f"locks/wheel-cu130-torch{T130}-py311.txt"
 WHEELS = (("torch", f"{T130}"), ("triton", "3.6.0"), ("torch-images-probe", "1.0"))
@@ -37,7 +38,7 @@ def served(pages: Mapping[str, bytes]) -> Iterator[str]:
 
 
 def small_project(folder: Path, locks: Path, scratch: Path) -> dict[str, bytes]:
-    """Make `folder` a committed project whose default image holds stand-in wheels only.
+    """Make `folder` a project whose default image holds stand-in wheels only, on each platform.
 
     Returns the files of the index that has them.
     """
@@ -54,13 +55,15 @@ def small_project(folder: Path, locks: Path, scratch: Path) -> dict[str, bytes]:
         "packages: [ca-certificates, g++, libpython3.11-dev, python3, tini]",
         "packages: [python3]",
     )
-    lock = dataclasses.replace(
-        read_wheels(folder / WHEEL_LOCK),
-        request=(f"torch=={T130}",),
-        wheels=tuple(wheel.locked for wheel in wheels),
-    )
-    (folder / WHEEL_LOCK).write_text(format_wheels(lock))
-    take_facts(folder, lock)
+    for platform in PLATFORMS:
+        path = folder / WHEEL_LOCK.replace(".txt", f"{platform.suffix}.txt")
+        lock = dataclasses.replace(
+            read_wheels(path),
+            request=(f"torch=={T130}",),
+            wheels=tuple(wheel.locked for wheel in wheels),
+        )
+        path.write_text(format_wheels(lock))
+        take_facts(folder, lock)
     return index(wheels)
 
 

@@ -89,7 +89,7 @@ def bake(
         planned,
         parts,
         workspace=workspace,
-        tools={"tools": "/t"},
+        tools={"tools-build": "/t", "tools-sbom": "/s"},
         commit="c" * 40,
         options=options or BuildOptions(),
         namespace=namespace,
@@ -373,10 +373,11 @@ def test_what_images_share_is_made_ready_once(
 ) -> None:
     """Base, compat package and a variant's packages, for any number of images."""
     asked: list[str] = []
+    wholes = ("base-bookworm", "base-bookworm-arm64")
 
     def base(_: object, lock: DebLock, **options: object) -> ReadyBase:
         asked.append(lock.name)
-        contexts = {"base": "oci-layout:///b@sha256:0"} if lock.name == "base-bookworm" else {}
+        contexts = {"base": "oci-layout:///b@sha256:0"} if lock.name in wholes else {}
         return ReadyBase(lock=lock, contexts=contexts, digest="sha256:0")
 
     @contextlib.contextmanager
@@ -411,6 +412,7 @@ def test_what_images_share_is_made_ready_once(
     assert len(settled) > 4
     assert sorted(asked) == [
         "base-bookworm",
+        "base-bookworm-arm64",
         "base-bookworm-devel",
         "base-bookworm-pod",
         "compat-cu130 auto",
@@ -530,12 +532,14 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
         [planned],
         {planned.target: part},
         workspace=workspace,
-        tools={},
+        tools={"tools-build": "/u", "tools-sbom": "/s"},
         commit=None,
         options=BuildOptions(),
     )
     target = document["target"][planned.target]
     assert target["contexts"] == {
+        "tools": "/u",
+        "sbom": "/s",
         "parent": "w",
         "libraries": "l",
         "tool-debs": "/d",
@@ -557,7 +561,7 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
         [planned],
         {planned.target: part},
         workspace=workspace,
-        tools={},
+        tools={"tools-build": "/u", "tools-sbom": "/s"},
         commit=None,
         options=asked,
     )

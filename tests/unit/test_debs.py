@@ -23,7 +23,9 @@ debs = st.builds(
     name=names,
     version=st.from_regex(r"([0-9]:)?[0-9][A-Za-z0-9.+~-]{0,12}", fullmatch=True),
     archive=st.sampled_from(["debian", "debian-security", "ubuntu"]),
-    path=st.from_regex(r"pool/[a-z0-9+~_-]{1,12}/[a-z0-9][a-z0-9+~._-]{1,12}\.deb", fullmatch=True),
+    path=st.from_regex(
+        r"pool/[a-z0-9+~_-]{1,12}/[a-z0-9][a-z0-9+~._-]{1,12}_(amd64|all)\.deb", fullmatch=True
+    ),
     size=st.integers(0, 10**10),
     sha256=st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
 )

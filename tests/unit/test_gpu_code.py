@@ -180,7 +180,9 @@ def test_the_images_to_take_are_of_the_same_kind(config: Config) -> None:
     """FBGEMM has no code for GPUs of 8.6, 8.9 and 12.0, so recsys has no such image."""
     plain = dataclasses.replace(choose(config, arch="12.0"), prune=True)
     assert pruned_facts(config, plain)["images"] == {
-        name: f"torch-cu130:sm{name.replace('.', '')}" for name in config.names("arch")
+        name: f"torch-cu130:sm{name.replace('.', '')}"
+        for name in config.names("arch")
+        if name not in ("11.0", "12.1")  # in hosts with Arm processors only
     }
     spec = dataclasses.replace(
         choose(config, cuda="12.8", arch="all", variant="recsys"), prune=True

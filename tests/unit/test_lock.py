@@ -24,6 +24,7 @@ def lock(config: Config, root: Path) -> ImageLock:
 def test_every_lock_that_the_matrix_needs_is_there(config: Config, root: Path) -> None:
     # NVIDIA's compat library of a CUDA version that nobody could reach it for is not locked yet.
     without = {f"compat-{cuda.short}" for cuda in config.cudas if not cuda.compat}
+    without |= {f"compat-{cuda.short}-arm64" for cuda in config.cudas}
     names = {item.name for item in inputs(config)} - without
     files = {path.stem for path in (root / "locks").glob("*.*")} - {"host", "scan"}
     assert names == files
@@ -38,6 +39,7 @@ def test_every_lock_that_the_matrix_needs_is_there(config: Config, root: Path) -
 def test_locks_are_chosen_by_name(config: Config) -> None:
     assert [i.name for i in inputs(config, "base-book*")] == [
         "base-bookworm",
+        "base-bookworm-arm64",
         "base-bookworm-devel",
         "base-bookworm-pod",
     ]

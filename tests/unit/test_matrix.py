@@ -132,13 +132,19 @@ def test_any_text_is_an_identifier_or_refused(text: str) -> None:
         assert ImageSpec.parse(text, CONFIG).id == text
 
 
-@given(
-    st.sampled_from(CONFIG.names("cuda")),
-    st.sets(st.sampled_from(CONFIG.names("arch")), min_size=1),
-)
-def test_the_order_of_architectures_does_not_matter(cuda: str, arches: set[str]) -> None:
-    forth = choose(CONFIG, cuda=cuda, arch=",".join(sorted(arches)))
-    back = choose(CONFIG, cuda=cuda, arch=";".join(sorted(arches, reverse=True)))
+@given(st.data())
+def test_the_order_of_architectures_does_not_matter(data: st.DataObject) -> None:
+    whole = data.draw(st.sampled_from([spec for spec in matrix(CONFIG) if spec.every_arch]))
+    served = [a.name for a in whole.architectures]
+    arches = data.draw(st.sets(st.sampled_from(served), min_size=1))
+    same = {"cuda": whole.cuda.name, "torch": whole.torch, "source": whole.source.name}
+    same |= {
+        "base": whole.base.name,
+        "variant": whole.variant.name,
+        "platform": whole.platform.name,
+    }
+    forth = choose(CONFIG, arch=",".join(sorted(arches)), **same)
+    back = choose(CONFIG, arch=";".join(sorted(arches, reverse=True)), **same)
     assert forth == back
     assert {a.name for a in forth.architectures} == arches
 
@@ -156,9 +162,13 @@ def test_any_other_word_is_one_line(word: str, axis: str) -> None:
 
 
 def test_defaults_give_all_architectures(config: Config) -> None:
-    spec = choose(config)
-    assert spec.id == f"cu130-all-torch{T130}-bookworm-runtime"
+    spec = choose(config, platform="linux/arm64")
+    assert spec.id == f"cu130-all-torch{T130}-bookworm-runtime-arm64"
     assert spec.architectures == config.architectures
+    spec = choose(config, platform="linux/amd64")
+    assert spec.id == f"cu130-all-torch{T130}-bookworm-runtime"
+    alone = {"11.0", "12.1"}  # in hosts with Arm processors only
+    assert {a.name for a in spec.architectures} == {*config.names("arch")} - alone
 
 
 @pytest.mark.parametrize(

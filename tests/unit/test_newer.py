@@ -287,7 +287,9 @@ def test_an_upgrade_is_one_line_and_its_locks(root: Path, tmp_path: Path) -> Non
     assert f"To review:\n- {line}\n" in done.stdout
     assert "wheel-cu132-torch2.15.0-py311: removed" in done.stdout
     assert sorted(path.name for path in (tmp_path / "locks").iterdir()) == [
+        "release-cu132-torch2.99.0-py311-arm64.yaml",
         "release-cu132-torch2.99.0-py311.yaml",
+        "wheel-cu132-torch2.99.0-py311-arm64.txt",
         "wheel-cu132-torch2.99.0-py311.txt",
         other.name,
     ]

@@ -28,6 +28,7 @@ from torch_images.config.types import Config
 from torch_images.errors import ConfigError
 from torch_images.layers.plan import layer_plans, wheel_groups
 from torch_images.locks.image_lock import ImageLock, image_lock
+from torch_images.platforms import AMD64
 
 
 def lock_of(config: Config, root: Path, spec: ImageSpec) -> ImageLock:
@@ -252,7 +253,7 @@ def test_every_removal_concerns_a_locked_wheel(config: Config, root: Path) -> No
     for cuda in config.names("cuda"):
         lock = lock_of(config, root, choose(config, cuda=cuda))
         for removal in config.removals:
-            if removal.applies(cuda, prune=True):
+            if removal.applies(cuda, AMD64, prune=True):
                 assert set(removal.wheels) & lock.wheels.versions().keys(), removal
 
 

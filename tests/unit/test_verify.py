@@ -18,6 +18,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
+from torch_images.platforms import AMD64, Platform
 from torch_images.verify.verify import (
     Check,
     VerifyReport,
@@ -107,6 +108,12 @@ class OneImage(Engine):
 
     def inspect(self, image: str) -> ImageInfo:
         return self.info_of_it
+
+    def platform(self) -> Platform:
+        return AMD64
+
+    def local_root(self) -> None:
+        return None
 
     def container(self, *_: object, **__: object) -> NoReturn:
         raise CheckedError("the image is looked at")

@@ -54,7 +54,8 @@ class BuildOptions:
 class Parts:
     """What was made ready for an image before its build: for itself, and for what compiles it.
 
-    `parents` are the contexts with its wheels.
+    `parents` are the contexts with its wheels. `native` is a base for the processor of the builder,
+    where the image is for linux/arm64.
     """
 
     base: ReadyBase
@@ -64,12 +65,15 @@ class Parts:
     sources: ReadySources | None = None
     tools: ReadyBase | None = None
     toolkit: Path | None = None
+    native: ReadyBase | None = None
 
     def contexts(self) -> dict[str, str]:
         """Named contexts: what they hold by name."""
         contexts = dict(self.parents)
         if "debs" in self.base.contexts:
             contexts["debs"] = self.base.contexts["debs"]
+        if self.native:
+            contexts["native"] = self.native.contexts["base"]
         if self.compat:
             contexts["compat"] = str(self.compat.folder)
         if self.added:

@@ -136,7 +136,10 @@ def build(
             run.run(["docker", "load", "--input", str(Path(scratch, f"{image.target}.tar"))])
     seconds = time.monotonic() - started
     results = []
+    own = engine.platform()
     for image in plans:
+        if image.spec.platform != own:
+            engine.unpack(image.candidate)
         info = engine.inspect(image.candidate)
         digest = digests[image.target]
         results.append(BuildResult(plan=image, digest=digest, size=info.size, seconds=seconds))

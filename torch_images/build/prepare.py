@@ -10,7 +10,8 @@ from pathlib import Path
 
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.plan import LockedImage, locked
-from torch_images.config.lock_requests import compat_input, tools_inputs, variant_inputs
+from torch_images.config.lock_requests import base_input, compat_input, tools_inputs, variant_inputs
+from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Base, Config
 from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
@@ -26,8 +27,9 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, making, no_progress
 from torch_images.layers.parent import ParentImages, Wanted
 from torch_images.layers.plan import layer_plans
-from torch_images.locks.debs import DebLock
+from torch_images.locks.debs import DebLock, read_debs
 from torch_images.locks.sources import SourceLock
+from torch_images.platforms import AMD64
 
 
 def _say_unlocked(config: Config, images: Sequence[LockedImage], mode: str) -> None:
@@ -59,6 +61,7 @@ class Preparer:
         engine: Engine | None = None,
     ) -> None:
         self._config, self._workspace, self._options, self._run = config, workspace, options, run
+        self._engine = engine
         self._resolver = Resolver(
             root=workspace.root,
             network=workspace.network,
@@ -128,6 +131,7 @@ class Preparer:
         if held.tool_debs and (item := tools_inputs(config, spec)[1]):
             tools = self.base(item.base or spec.base, held.tool_debs, there)
         parts = Parts(
+            native=self._native(spec, start),
             base=start,
             compat=compat,
             added=added,
@@ -145,6 +149,18 @@ class Preparer:
             sources=trees.lock if trees else None,
         )
         return locked(spec, lock), parts
+
+    def _native(self, spec: ImageSpec, own: ReadyBase) -> ReadyBase | None:
+        """The base whose Python makes the bytecode of an image for linux/arm64.
+
+        That of the engine's own processor needs no emulator. A builder elsewhere takes the image's.
+        """
+        if spec.platform == AMD64:
+            return None
+        if self._options.builder or not self._engine or spec.platform == self._engine.platform():
+            return own
+        same = replace(spec, platform=self._engine.platform())
+        return self.base(same.base, read_debs(base_input(same).path(self._workspace.locks)))
 
     def _compat(self, lock: DebLock) -> ReadyCompat | None:
         cache, network = self._workspace.cache, self._workspace.network

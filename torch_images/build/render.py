@@ -100,6 +100,7 @@ def render(
     folders = ["build", "finish", "commands", "runtime"]
     folders += ["devel"] if spec.variant.cuda_home or made else []
     folders += ["source"] if made else []
+    folders += ["native"] if facts["native"] else []
     folders += ["pod"] if spec.variant.command == POD else []
     folders += ["attention"] if facts["attention"] else []
     for folder in folders:
@@ -135,6 +136,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "folder": FOLDER,
         "supplies": supplies(lock, names),
         "standalone": False,
+        "native": spec.platform != AMD64,
         "base": {
             "description": spec.base.description,
             "image": lock.base.image,

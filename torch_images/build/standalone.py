@@ -118,6 +118,7 @@ def render_standalone(
     facts |= _supplied(image, facts["groups"], set(folders))
     facts |= {
         "standalone": True,
+        "native": False,  # the builder may have no base of its own processor
         "source": None,
         "path": PATH,
         "arguments": (

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_images.locks.image_lock import ImageLock
+from torch_images.platforms import AMD64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,8 @@ def supplies(lock: ImageLock, groups: Sequence[str]) -> tuple[Supply, ...]:
         contexts["added"] = f"packages of the variant, locks/{lock.extra_debs.name}.txt"
     if lock.compat:
         contexts["compat"] = f"NVIDIA's driver libraries, locks/{lock.compat.name}.txt"
+    if lock.platform != AMD64:
+        contexts["native"] = "a base for the processor of the builder, whose Python makes bytecode"
     contexts["tools"] = f"uv, which installs wheels, locks/{lock.build.name}.txt"
     contexts["sbom"] = f"what writes the bill of materials, locks/{lock.sbom.name}.txt"
     arguments = {

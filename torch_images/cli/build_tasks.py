@@ -136,7 +136,9 @@ def build(
         if dry_run:
             print(report.plan(config, images, options, workspace, measure()))
             return
-        engine = verb.engine(bootstraps=any(spec.base.suite for spec in specs))
+        platforms = [spec.platform for spec in specs]
+        bootstraps = any(spec.base.suite for spec in specs)
+        engine = verb.engine(bootstraps=bootstraps, platforms=platforms)
         made = make(
             config,
             images,
@@ -175,7 +177,8 @@ def _build_stale(
         print("\n".join(f"would build {spec.id}" for spec in left))
         return
     failed: TorchImagesError | None = None
-    engine = verb.engine(bootstraps=any(spec.base.suite for spec in left))
+    bootstraps = any(spec.base.suite for spec in left)
+    engine = verb.engine(bootstraps=bootstraps, platforms=[spec.platform for spec in left])
     for done in build_stale(
         config,
         left,

@@ -203,6 +203,8 @@ def picked(answer: dict[str, Any]) -> str:
 def verified(proof: VerifyReport) -> str:
     """A passing verification: what was seen, and why checks were skipped."""
     lines = [f"{proof.id}: {proof.count('passed')} checks passed in {proof.seconds} s"]
+    if proof.emulated:
+        lines[0] += ", in an emulator"
     lines += [f"  {name}: {value}" for name, value in proof.observed.items()]
     reasons = Counter(c.message.partition("Skipped: ")[2] or c.message for c in proof.skipped)
     lines += [f"  skipped {count}: {reason}" for reason, count in reasons.items()]

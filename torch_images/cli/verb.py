@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torch_images.host.engine import Engine
     from torch_images.host.gpus import Request
     from torch_images.host.workspace import Workspace
+    from torch_images.platforms import Platform
     from torch_images.publish.tag_rules import TagTarget
     from torch_images.verify.verify import VerifyReport
 
@@ -254,13 +255,19 @@ def number(option: str, text: str, *, least: int = 0) -> int:
     return int(text)
 
 
-def engine(*, bootstraps: bool = False) -> Engine:
-    """The engine; set up where none answers and ./inv allows it."""
+def engine(*, bootstraps: bool = False, platforms: Sequence[Platform] = ()) -> Engine:
+    """The engine; set up where none answers and ./inv allows it, with emulators of `platforms`."""
     from torch_images.host.runner import Runner
     from torch_images.host.setup import ready_engine
 
     allowed = os.environ.get("TORCH_IMAGES_SETUP", "")
-    return ready_engine(ROOT, Runner(), allowed=allowed, bootstraps=bootstraps)
+    return ready_engine(
+        ROOT,
+        Runner(),
+        allowed=allowed,
+        bootstraps=bootstraps,
+        platforms=tuple(dict.fromkeys(platforms)),
+    )
 
 
 def verified(

@@ -21,15 +21,17 @@ from torch_images.platforms import AMD64, Platform
 
 # Programs that builds and checks use: what is asked for, by the name of the lock. What the images
 # hold depends on `tools-build` and `tools-sbom`, so these locks count among an image's inputs.
-# `tools-standalone` fetches and unpacks wheels where a build does it for itself.
+# `tools-standalone` fetches and unpacks wheels where a build does it for itself. `tools-code` lists
+# the machine code of an image for another platform.
 TOOLS = {
     "tools-build": ("uv",),
+    "tools-code": ("nvidia-cuda-cuobjdump",),
     "tools-sbom": ("cyclonedx-python-lib", "python-debian"),
     "tools-standalone": ("installer", "packaging", "pip"),
     "tools-verify": ("pytest",),
 }
-# Those that are programs for one platform.
-NATIVE_TOOLS = ("tools-build",)
+# Those that are programs for one platform: that of an image, or for `tools-code` this machine's.
+NATIVE_TOOLS = ("tools-build", "tools-code")
 _TOOLS_PYTHON = "3.11"
 
 

@@ -429,8 +429,8 @@ def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
     published = None if source.compiled else spec.release
     lacking = (x.refusal(cuda.version, published, (arch.name,)) for x in spec.variant.extras)
     return (
-        excluded
-        or _impossible(cuda, arch.capability)
+        _impossible(cuda, arch.capability)
+        or excluded
         or in_no_host(config, spec.platform, arch)
         or (published and published.lacks(arch.capability))
         or next((reason for reason in lacking if reason), None)

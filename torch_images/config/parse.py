@@ -52,7 +52,7 @@ _NVCC_FLAGS = re.compile(r"-[A-Za-z0-9=_,.:/+-]*(?: -[A-Za-z0-9=_,.:/+-]*)*")
 _PART_OF_TOOLKIT = re.compile(r"[a-z][a-z-]{0,30}")
 _SYSTEM = re.compile(r"[a-z]+ [a-z]+")
 # More combinations than these would take seconds to go through; each of them hours to build.
-_MOST_COMBINATIONS = 18000
+_MOST_COMBINATIONS = 20000
 
 
 def load_config(path: Path) -> Config:

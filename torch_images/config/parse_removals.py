@@ -11,6 +11,7 @@ from torch_images.config.parse_fields import NAME
 from torch_images.config.types import Cuda, Removal
 from torch_images.config.yaml_nodes import Record, Value
 from torch_images.errors import suggest
+from torch_images.platforms import PLATFORMS
 
 _GLOB = re.compile(r"(?!(?:.*/)?\.{1,2}(?:/|$))[A-Za-z0-9_*?][A-Za-z0-9._*?/-]*")
 _KINDS = ("files", "code", "symbols")
@@ -28,7 +29,7 @@ def load_removals(value: Value, cudas: Sequence[Cuda]) -> tuple[Removal, ...]:
 
 
 def _removal(value: Value, known: Sequence[str], *, prune: bool) -> Removal:
-    fields = value.record(("of", "reason"), (*_KINDS, "cuda"))
+    fields = value.record(("of", "reason"), (*_KINDS, "cuda", "platform"))
     if not any(kind in fields for kind in _KINDS):
         raise value.error("a removal must name files, code or symbols")
     wheels = wheel_names(fields)
@@ -45,8 +46,14 @@ def _removal(value: Value, known: Sequence[str], *, prune: bool) -> Removal:
             raise version.error(
                 f"'{version.path}': unknown cuda '{version.text()}'", suggest(version.text(), known)
             )
+    platforms = [p.name for p in PLATFORMS]
+    for name in fields["platform"].filled().scalars() if "platform" in fields else ():
+        if name.text() not in platforms:
+            problem = f"'{name.path}': unknown platform '{name.text()}'"
+            raise name.error(problem, suggest(name.text(), platforms))
     return Removal(
         cuda=fields.texts("cuda"),
+        platforms=fields.texts("platform"),
         wheels=wheels,
         reason=fields.text("reason"),
         prune=prune,

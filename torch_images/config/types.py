@@ -234,6 +234,7 @@ class Removal:
     `symbols`: globs of libraries that lose their tables for debuggers.
     `prune`: whether only images built with `--prune` leave it out.
     `cuda`: the CUDA versions whose wheels have it; () for all.
+    `platforms`: the platforms whose wheels have it; () for all.
     """
 
     wheels: tuple[str, ...]
@@ -243,10 +244,15 @@ class Removal:
     symbols: tuple[str, ...] = ()
     prune: bool = False
     cuda: tuple[str, ...] = ()
+    platforms: tuple[str, ...] = ()
 
-    def applies(self, cuda: str, *, prune: bool) -> bool:
-        """Whether images for a CUDA version leave it out."""
-        return (prune or not self.prune) and (not self.cuda or cuda in self.cuda)
+    def applies(self, cuda: str, platform: Platform, *, prune: bool) -> bool:
+        """Whether images for a CUDA version and a platform leave it out."""
+        return (
+            (prune or not self.prune)
+            and (not self.cuda or cuda in self.cuda)
+            and (not self.platforms or platform.name in self.platforms)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

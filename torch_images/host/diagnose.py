@@ -16,6 +16,7 @@ from torch_images.errors import (
     UnfinishedError,
     UsageError,
 )
+from torch_images.host.refusals import FOREIGN, NATIVE
 
 _FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
     (
@@ -54,6 +55,12 @@ _FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
             "check network and proxy (HTTPS_PROXY), certificates (SSL_CERT_FILE) and mirror "
             "(UV_DEFAULT_INDEX)"
         ),
+    ),
+    (
+        rf"(?P<what>{FOREIGN})",
+        EngineError,
+        "the image is for another processor than the builder's: {what}",
+        NATIVE,
     ),
     (
         r"buildkit.*not (?:enabled|supported)|unknown flag: --",

@@ -25,7 +25,13 @@ from torch_images.errors import EngineError, NetworkError, PushError, UsageError
 from torch_images.host import tars
 from torch_images.host.image_info import ImageInfo, OurImage
 from torch_images.host.network import cause
-from torch_images.host.refusals import gpu_refusal, load_refusal, registry_refusal
+from torch_images.host.refusals import (
+    gpu_refusal,
+    load_refusal,
+    platform_refusal,
+    registry_refusal,
+)
+from torch_images.platforms import Platform, of_machine
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -50,6 +56,10 @@ class Engine:
         """The engine's answer to `docker info`."""
         answer: dict[str, Any] = self._client.info()
         return answer
+
+    def platform(self) -> Platform:
+        """What the engine's machine runs without an emulator."""
+        return of_machine(str(self.info().get("Architecture", "")))
 
     def local_root(self) -> Path | None:
         """The folder of the engine's data; None where it is on another machine."""
@@ -85,6 +95,7 @@ class Engine:
             config=attrs["Config"],
             created=attrs.get("Created", ""),
             layers=tuple(attrs["RootFS"].get("Layers") or ()),
+            platform=f"{attrs.get('Os', '')}/{attrs.get('Architecture', '')}",
         )
 
     def digest(self, image: str) -> str | None:
@@ -244,13 +255,17 @@ class Engine:
     def run(self, image: str, *command: str, **options: Any) -> ExecResult:
         """`docker run --rm`: start a container, wait for its end, remove it.
 
-        `options` are those of docker-py's `containers.create`.
+        `options` are those of docker-py's `containers.create`. Raises EngineError for an image of
+        another processor that nothing emulates.
         """
         container = self._client.containers.create(image, list(command), **options)
         try:
             container.start()
             code = container.wait()["StatusCode"]
-            return ExecResult(code, container.logs().decode(errors="replace"))
+            output = container.logs().decode(errors="replace")
+            if code and (refusal := platform_refusal(output)):
+                raise refusal
+            return ExecResult(code, output)
         finally:
             container.remove(force=True)
 
@@ -267,6 +282,13 @@ class Engine:
             raise EngineError(f"{image} has no {folder}") from None
         finally:
             container.remove(force=True)
+
+    def unpack(self, image: str) -> None:
+        """Unpack the layers of an image; a build leaves that out for a foreign platform.
+
+        Only a container does it: it is made, and not started.
+        """
+        self._client.containers.create(image, ["true"]).remove(force=True)
 
     @contextlib.contextmanager
     def container(self, image: str, **options: Any) -> Iterator[RunningContainer]:
@@ -303,8 +325,20 @@ class RunningContainer:
         return str(self._container.id)
 
     def exec(self, *command: str, env: Mapping[str, str] | None = None) -> ExecResult:
-        """Run a command in the container as root, and wait for its end."""
-        done = self._container.exec_run(list(command), environment=dict(env or {}), user="0")
+        """Run a command in the container as root, and wait for its end.
+
+        Raises EngineError for an image of another processor that nothing emulates: its container
+        ends at once.
+        """
+        try:
+            done = self._container.exec_run(list(command), environment=dict(env or {}), user="0")
+        except docker.errors.APIError as error:
+            if error.status_code != HTTPStatus.CONFLICT:
+                raise
+            refusal = platform_refusal(self._container.logs().decode(errors="replace"))
+            if not refusal:
+                raise
+            raise refusal from None
         output = done.output
         assert isinstance(output, bytes)
         assert done.exit_code is not None

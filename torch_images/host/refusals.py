@@ -14,6 +14,13 @@ _GONE = re.compile(
     r"(?:error mounting|failed to stat CDI host device|fork/exec) \"?(?P<file>/[^\s\":]+)"
     r"[^\n]*no such file or directory"
 )
+# How runc 1.1.5 says that the kernel does not start a program, as that of another processor.
+FOREIGN = r"exec /\S+: exec format error"
+# What to do about it, where the platform's name is not known.
+NATIVE = (
+    "run scripts/setup-engine --platform with the image's platform, such as linux/arm64, where the "
+    "engine runs, or give a native builder with --builder"
+)
 # An engine's words, what they mean ({} stands for the words), and what to do.
 _REFUSALS = (
     (r'could not select device driver "cdi"', "CDI is off in the engine", TURN_ON),
@@ -48,6 +55,15 @@ def registry_refusal(image: str, text: str, *, missing: bool = False) -> Network
     return NetworkError(
         f"the registry of {image} could not be asked: {text}", "check network, proxy and login"
     )
+
+
+def platform_refusal(output: str) -> EngineError | None:
+    """The error for a container whose program is for another processor; None for other output."""
+    if found := re.search(FOREIGN, output):
+        return EngineError(
+            f"the image is for another processor than the engine's: {shown(found[0])}", NATIVE
+        )
+    return None
 
 
 def gpu_refusal(reason: str) -> EngineError | None:

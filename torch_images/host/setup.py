@@ -5,39 +5,66 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch_images.errors import EngineError
 from torch_images.host.connection import connect, current
+from torch_images.host.emulation import check_platform, emulated
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
+from torch_images.platforms import Platform, native
 
 
-def ready_engine(root: Path, run: Runner, *, allowed: str, bootstraps: bool = False) -> Engine:
+def ready_engine(
+    root: Path,
+    run: Runner,
+    *,
+    allowed: str,
+    bootstraps: bool = False,
+    platforms: Sequence[Platform] = (),
+) -> Engine:
     """The engine, set up first where that is needed and allowed.
 
     `allowed` is "yes", "ask", or "" for no. With `bootstraps`, the programs that make bookworm
-    bases count as part of it. Raises EngineError, also for a Docker configuration that names no
-    engine: nothing is set up in place of the one that was meant.
+    bases count as part of it. So do emulators of those `platforms` that are not this machine's.
+    Raises EngineError, also for a Docker configuration that names no engine: nothing is set up in
+    place of the one that was meant.
     """
+    foreign = tuple(each for each in platforms if each != native())
     if shutil.which("docker") or not allowed:
         current(run)
-    try:
+    if not allowed:
         engine = connect(run)
-        if not allowed or not bootstraps or can_bootstrap():
+        for each in foreign:
+            check_platform(each)
+        return engine
+    with contextlib.suppress(EngineError):
+        engine = connect(run)
+        ready = all(emulated(each) for each in foreign)
+        if ready and (not bootstraps or can_bootstrap(foreign)):
             return engine
-    except EngineError:
-        if not allowed:
-            raise
-    yes = ["--yes"] if allowed == "yes" else []
-    if run.interact([str(root / "scripts" / "setup-engine"), *yes]):
-        raise EngineError("no Docker Engine was set up", "the lines above say why") from None
+    words = ["--yes"] if allowed == "yes" else []
+    for each in foreign:
+        words += ["--platform", each.name]
+    if run.interact([str(root / "scripts" / "setup-engine"), *words]):
+        what = "".join(f", or no emulator of {each}," for each in foreign)
+        raise EngineError(f"no Docker Engine{what} was set up", "the lines above say why")
+    for each in foreign:
+        check_platform(each)
     return connect(run)
 
 
-def can_bootstrap() -> bool:
-    """Whether the programs that make bookworm bases are there; newuidmap is for all but root."""
+def can_bootstrap(platforms: Sequence[Platform] = ()) -> bool:
+    """Whether the programs that make bookworm bases are there.
+
+    newuidmap is for all but root. arch-test is for those `platforms` that are not this machine's:
+    mmdebstrap asks it whether their programs run here.
+    """
     tools = ["mmdebstrap"] if os.geteuid() == 0 else ["mmdebstrap", "newuidmap"]
+    if any(each != native() for each in platforms):
+        tools.append("arch-test")
     return all(shutil.which(tool) for tool in tools)

@@ -81,7 +81,9 @@ def layer_plans(
     config: Config, spec: ImageSpec, lock: ImageLock
 ) -> dict[str, tuple[LayerPlan, ...]]:
     """The layers of an image's wheels by group, the ones that change least first."""
-    removals = [r for r in config.removals if r.applies(spec.cuda.version, prune=spec.prune)]
+    removals = [
+        r for r in config.removals if r.applies(spec.cuda.version, spec.platform, prune=spec.prune)
+    ]
     arches = [a.capability.major * 10 + a.capability.minor for a in spec.architectures]
     return {
         name: plan_layers(title, wheels, spec.base.python, removals, arches)

@@ -114,7 +114,7 @@ def platform_word(platform: Platform) -> str:
 
 
 def platform(header: Mapping[str, str], name: str) -> Platform:
-    """The platform that a lock is for. Raises LockError for one that `platform_word` does not give."""
+    """The platform that a header names. Raises LockError for what `platform_word` does not give."""
     try:
         found = find(header.get("platform", AMD64.name))
     except UsageError as error:

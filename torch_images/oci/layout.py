@@ -150,7 +150,8 @@ def write_layout(
 ) -> str:
     """Write an OCI layout of one image with one layer into `folder`. Returns the manifest's digest.
 
-    `platform` is what the image runs on; images on top of it have it from there. `layer` is a tar. It is compressed here, so that no build of an image has to do that again.
+    `platform` is what the image runs on; images on top of it have it from there. `layer` is a tar.
+    It is compressed here, so that no build of an image has to do that again.
     """
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)

@@ -30,6 +30,7 @@ from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.locks import grammar
 from torch_images.locks.image_lock import image_lock
 from torch_images.oci.diff import Difference, compare
+from torch_images.platforms import native
 from torch_images.verify.identify import carried_lock, spec_of
 
 ORIGINAL = "torch-images-original"  # keeps an image while it is built again
@@ -180,7 +181,10 @@ def _rebuild(
 ) -> str:
     """Build in a checkout, with nothing from here but the locks; the digest."""
     command = [str(root / "inv"), "build", "--no-cache", "--unverified", "--json"]
-    command += [*wanted.spec.arguments, *options]
+    words = wanted.spec.arguments
+    if wanted.spec.platform == native():  # the default, and earlier revisions do not know the word
+        words = words[: words.index("--platform")]
+    command += [*words, *options]
     env: dict[str, str | None] = {
         "TORCH_IMAGES_CACHE": str(scratch / "cache"),
         "TORCH_IMAGES_CONFIG": None,

@@ -28,12 +28,14 @@ from torch_images.build.render import ENTRYPOINT, whole_environment
 from torch_images.config.types import Config
 from torch_images.errors import TorchImagesError, VerifyError
 from torch_images.fetch.tools import install_tools
+from torch_images.host.emulation import check_platform
 from torch_images.host.engine import Engine, RunningContainer
 from torch_images.host.gpus import Request
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.project import PACKAGE
+from torch_images.verify.listings import listings
 
 _INSIDE = "/verify"
 
@@ -54,7 +56,10 @@ Found = tuple[tuple[Check, ...], dict[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What was found out about one image. `suite` identifies the checks and the claim they used."""
+    """What was found out about one image. `suite` identifies the checks and the claim they used.
+
+    `emulated` is whether an emulator ran the image, because the machine has another processor.
+    """
 
     digest: str
     id: str
@@ -62,6 +67,7 @@ class VerifyReport:
     checks: tuple[Check, ...]
     observed: Mapping[str, str]
     seconds: float
+    emulated: bool = False
 
     @property
     def failed(self) -> tuple[Check, ...]:
@@ -97,6 +103,7 @@ def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
         "triton": lock.triton,
         "python": spec.base.python,
         "system": spec.base.system,
+        "platform": spec.platform.name,
         "arches": [a.name for a in spec.architectures],
         "exact": list(spec.arches) if lock.sources else [],
         "pruned": spec.prune and not lock.sources,
@@ -156,7 +163,13 @@ def verify(
     path = report_path(workspace, info.id)
     if reuse and (kept := read_report(path)) and kept.passed and kept.suite == suite:
         return kept
-    checks, observed = examine(info, wanted, workspace, engine=engine, run=run, gpus=gpus)
+    own = engine.platform()
+    emulated = plan.spec.platform != own
+    if emulated and engine.local_root():
+        check_platform(plan.spec.platform, machine=own)
+    checks, observed = examine(
+        info, wanted, workspace, engine=engine, run=run, gpus=gpus, emulated=emulated
+    )
     report = VerifyReport(
         digest=info.id,
         id=plan.spec.id,
@@ -164,6 +177,7 @@ def verify(
         checks=checks,
         observed=observed,
         seconds=round(time.monotonic() - started, 1),
+        emulated=emulated,
     )
     write_report(report, workspace)
     return report
@@ -178,11 +192,13 @@ def examine(
     run: Runner,
     gpus: Sequence[Request] = (),
     modules: Collection[str] = (),
+    emulated: bool = False,
 ) -> Found:
     """Run both suites on an image, or some of their `modules`, such as "image/test_files".
 
-    `wanted` is the image's claim, `gpus` as for `verify`. What some modules find is no proof: only
-    `verify` makes a report.
+    `wanted` is the image's claim, `gpus` as for `verify`. In an `emulated` image, what only a real
+    processor shows is skipped, with the reason, and its machine code is listed from outside. What
+    some modules find is no proof: only `verify` makes a report.
     """
     # NCCL's processes talk through shared memory, of which Docker gives 64 MB.
     options = {"device_requests": list(gpus), "shm_size": "2g"} if gpus else {}
@@ -192,14 +208,24 @@ def examine(
         if modules and not chosen:
             return (), {}
         with engine.container(info.id, network_mode="none", **options) as container:
-            return _outside(container, info, wanted, workspace, run, modules=chosen)
+            return _outside(
+                container, info, wanted, workspace, run, modules=chosen, emulated=emulated
+            )
 
     def inside() -> Found:
         chosen = _chosen(modules, "container")
         if modules and not chosen:
             return (), {}
         with engine.container(info.id, network_mode="none", **options) as container:
-            return _inside(container, wanted, workspace, run, modules=chosen, gpus=bool(gpus))
+            return _inside(
+                container,
+                wanted,
+                workspace,
+                run,
+                modules=chosen,
+                gpus=bool(gpus),
+                emulated=emulated,
+            )
 
     # Side by side, each in a container of its own: what one leaves is no business of the other.
     with ThreadPoolExecutor(1) as beside:
@@ -292,17 +318,24 @@ def _outside(
     run: Runner,
     *,
     modules: Sequence[str],
+    emulated: bool,
 ) -> Found:
     with tempfile.TemporaryDirectory() as scratch:
         expected, report = Path(scratch, "expected.json"), Path(scratch, "report.xml")
-        facts = {**wanted, "inspect": dict(info.config), "created": info.created}
+        facts = {
+            **wanted,
+            "inspect": dict(info.config),
+            "created": info.created,
+            "runs": info.platform,
+        }
         expected.write_text(json.dumps(facts))
         suite = workspace.root / "tests" / "image"
         command = [sys.executable, "-m", "pytest", *(str(suite / m) for m in modules or ("",))]
         command += [f"--hosts=docker://{container.id}", f"--junitxml={report}", "-q"]
         command += ["-p", "no:cacheprovider", f"--rootdir={workspace.root}"]
         command += ["-o", "junit_family=xunit1"]  # the one that can hold observed facts
-        env = {"TORCH_IMAGES_EXPECTED": str(expected), "PYTEST_ADDOPTS": None}
+        env: dict[str, str | None] = {"TORCH_IMAGES_EXPECTED": str(expected)}
+        env |= {"PYTEST_ADDOPTS": None, "TORCH_IMAGES_EMULATED": "1" if emulated else None}
         done = run.run(command, env=env, cwd=workspace.root, check=False)
         if not report.exists() or done.code > 1:
             raise TorchImagesError(f"the outside checks did not run: {done.output[-400:]}")
@@ -317,17 +350,23 @@ def _inside(
     *,
     modules: Sequence[str],
     gpus: bool,
+    emulated: bool,
 ) -> Found:
     site = install_tools("tools-verify", workspace, run)
     container.exec("mkdir", "-p", _INSIDE)
     files = {f"site/{name}": data for name, data in _files(site, ".").items()}
     files |= {f"suite/{name}": data for name, data in _suite_files(workspace.root).items()}
     files["expected.json"] = json.dumps(wanted).encode()
+    if emulated:
+        lists = listings(container, str(wanted["site_packages"]), workspace, run)
+        files |= {f"listings/{name}": data for name, data in lists.items()}
     container.put(_INSIDE, files)
     env = {
         "PYTHONPATH": f"{_INSIDE}/site:{_INSIDE}/suite",
         "PYTHONDONTWRITEBYTECODE": "1",
         "TORCH_IMAGES_EXPECTED": f"{_INSIDE}/expected.json",
+        **({"TORCH_IMAGES_EMULATED": "1"} if emulated else {}),
+        "TORCH_IMAGES_LISTINGS": f"{_INSIDE}/listings",
     }
     report = f"{_INSIDE}/report.xml"
     suite = f"{_INSIDE}/suite/tests/container"

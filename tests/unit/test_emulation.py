@@ -1,0 +1,710 @@
+"""Programs of another processor: what binfmt_misc says, and what scripts/setup-engine does about it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import docker.errors
+import pytest
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+
+import docker
+from tests.unit.fakes import FakeRunner
+from tests.unit.hostile import WORDS, altered_lines
+from torch_images.errors import EngineError
+from torch_images.host import emulation, setup
+from torch_images.host.diagnose import explain
+from torch_images.host.emulation import check_platform, emulated
+from torch_images.host.engine import Engine, RunningContainer
+from torch_images.host.refusals import platform_refusal
+from torch_images.platforms import AMD64, ARM64, Platform
+
+# The entries of Debian's QEMU 10.0, as Linux 6.18 shows them.
+ARM = """enabled
+interpreter /usr/libexec/qemu-binfmt/aarch64-binfmt-P
+flags: POF
+offset 0
+magic 7f454c460201010000000000000000000200b700
+mask ffffffffffffff00fffffffffffffffffeffffff
+"""
+X86 = """enabled
+interpreter /usr/libexec/qemu-binfmt/x86_64-binfmt-P
+flags: F
+offset 0
+magic 7f454c4602010100000000000000000002003e00
+mask fffffffffffefe00fffffffffffffffffeffffff
+"""
+COMMENT = "# by QEMU\n"
+DESCRIPTION = ":qemu-aarch64:M::\\x7f:\\xff:/usr/libexec/qemu-binfmt/aarch64-binfmt-P:OPF\n"
+MASK = re.compile("mask .*\n")
+ANY = "enabled\ninterpreter /bin/x\nflags: F\noffset 0\nmagic 7f454c46\nmask ffffffff\n"
+
+
+def changed(old: str, new: str) -> str:
+    assert ARM.count(old) == 1
+    return ARM.replace(old, new)
+
+
+# An entry, and whether containers have an emulator for arm64 by it.
+ENTRIES = {
+    "QEMU's": (ARM, True),
+    "without end of line": (ARM.rstrip(), True),
+    "only flag F": (changed("POF", "F"), True),
+    "for other systems, too": (changed("0201010000", "0201010300"), True),
+    "any program": (ANY, True),
+    "a mask without its magic": (
+        changed("magic 7f454c460201010000000000000000000200b700", "magic 7f45"),
+        False,
+    ),
+    "short, without mask": (MASK.sub("", ARM).replace("020101" + "0" * 18 + "0200b700", ""), True),
+    "other processor": (X86, False),
+    "32 bits": (changed("7f454c4602", "7f454c4601"), False),
+    "big-endian": (changed("7f454c460201", "7f454c460202"), False),
+    "not held open": (changed("POF", "PO"), False),
+    "no flags": (changed("POF", ""), False),
+    "F in the name alone": (changed("POF", "").replace("aarch64-binfmt-P", "flags: F"), False),
+    "disabled": (changed("enabled", "disabled"), False),
+    "elsewhere": (changed("offset 0", "offset 1"), False),
+    "fixed addresses only": (changed("fffeffffff", "ffffffffff"), False),
+    "fixed addresses only, by no mask": (MASK.sub("", ARM), False),
+    "other addresses only": (
+        changed("0200b700", "0300b700").replace("fffeffffff", "ffffffffff"),
+        False,
+    ),
+    "longer than a header": (changed("b700", "b70001").replace("feffffff", "feffffffff"), False),
+    "shorter mask": (changed("fffeffffff", "fffe"), False),
+    "by extension": ("enabled\ninterpreter /bin/x\nflags: F\nextension .arm\n", False),
+    "empty": ("", False),
+    "two at once": (ARM + ARM, False),
+    "no magic": (changed("magic 7f454c460201010000000000000000000200b700\n", ""), False),
+    "half a byte": (changed("b700", "b70"), False),
+}
+
+
+@pytest.fixture
+def binfmt(tmp_path: Path) -> Path:
+    """A mounted binfmt_misc without entries."""
+    folder = tmp_path / "binfmt_misc"
+    folder.mkdir()
+    (folder / "status").write_text("enabled\n")
+    (folder / "register").touch()
+    return folder
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry(binfmt: Path, name: str) -> None:
+    text, wanted = ENTRIES[name]
+    (binfmt / "some name").write_text(text)
+    assert emulated(ARM64, binfmt) is wanted
+
+
+def test_each_platform_has_its_own(binfmt: Path) -> None:
+    (binfmt / "qemu-x86_64").write_text(X86)
+    assert emulated(AMD64, binfmt)
+    assert not emulated(ARM64, binfmt)
+    (binfmt / "qemu-aarch64").write_text(ARM)
+    assert emulated(ARM64, binfmt)
+
+
+def test_no_entry_counts_where_all_are_off(binfmt: Path) -> None:
+    (binfmt / "qemu-aarch64").write_text(ARM)
+    (binfmt / "status").write_text("disabled\n")
+    assert not emulated(ARM64, binfmt)
+    (binfmt / "status").unlink()
+    assert not emulated(ARM64, binfmt)
+
+
+def test_what_is_no_entry_is_passed_over(binfmt: Path, tmp_path: Path) -> None:
+    assert not emulated(ARM64, tmp_path / "nothing")
+    (binfmt / "a folder").mkdir()
+    os.mkfifo(binfmt / "a pipe")  # which nobody fills
+    (binfmt / "a link").symlink_to("/nowhere")
+    (binfmt / "bytes").write_bytes(b"\xff\0\x80" * 9000)
+    assert not emulated(ARM64, binfmt)
+    (binfmt / "last").write_text(ARM)
+    assert emulated(ARM64, binfmt)
+
+
+def test_what_cannot_be_read_is_passed_over(binfmt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (binfmt / "qemu-aarch64").write_text(ARM)
+    (binfmt / "register").unlink()
+    real, refused = Path.open, binfmt / "a file"
+    refused.touch()
+
+    def opened(path: Path, mode: str) -> Any:
+        if path == refused:  # as the kernel's "register"
+            raise OSError
+        return real(path, mode)
+
+    def listed(_: Path) -> Iterator[Path]:
+        raise OSError
+
+    monkeypatch.setattr(Path, "open", opened)
+    assert emulated(ARM64, binfmt)
+    monkeypatch.setattr(Path, "iterdir", listed)
+    assert not emulated(ARM64, binfmt)
+
+
+@given(
+    (altered_lines(st.just(ARM)) | WORDS).map(lambda text: text.encode("utf-8", "surrogatepass"))
+    | st.binary(max_size=60)
+)
+def test_any_entry_is_yes_or_no(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "status").write_text("enabled")
+        (Path(name) / "entry").write_bytes(data)
+        for platform in (AMD64, ARM64):
+            found = emulated(platform, Path(name))
+            assert not found or (
+                b"flags: " in data and b"F" in data and data.startswith(b"enabled")
+            )
+            try:
+                check_platform(platform, Path(name), machine=Platform("linux/x", "x"))
+            except EngineError as error:
+                assert not found
+                assert len(str(error).splitlines()) == 1
+            else:
+                assert found
+
+
+def test_this_machine_s_own_needs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_platform(ARM64, tmp_path, machine=ARM64)
+    monkeypatch.setattr(emulation, "native", lambda: ARM64)
+    check_platform(ARM64, tmp_path)
+    with pytest.raises(EngineError):
+        check_platform(AMD64, tmp_path)
+
+
+def test_what_to_do(binfmt: Path) -> None:
+    ways = (
+        "run this through ./inv, which sets an emulator up, or scripts/setup-engine --platform "
+        "linux/arm64, or give a native builder with --builder"
+    )
+    with pytest.raises(EngineError) as caught:
+        check_platform(ARM64, binfmt, machine=AMD64)
+    assert str(caught.value) == f"this machine cannot run programs of linux/arm64; {ways}"
+    (binfmt / "qemu-\x1b").write_text(changed("POF", "PO"))
+    with pytest.raises(EngineError) as caught:
+        check_platform(ARM64, binfmt, machine=AMD64)
+    assert str(caught.value) == (
+        "the emulator 'qemu-\\x1b' for linux/arm64 is registered without flag F: containers cannot "
+        f"see it; as root, `echo -1` into {binfmt}/qemu-\\x1b, then {ways}"
+    )
+    (binfmt / "z second").write_text(ARM)
+    check_platform(ARM64, binfmt, machine=AMD64)
+
+
+# --- scripts/setup-engine -------------------------------------------------------------------------
+
+TOOLS = ("bash", "cat", "env", "grep", "head", "mktemp", "rm", "sed", "sh", "tail")
+# Stand-ins for all that the script would start. Each writes down what it was asked for.
+STUB = '#!/bin/sh\necho "${0##*/} $*" >>"$FOLDER/log"\n'
+STUBS = {
+    "apt-get": '[ "$2" != install ] || [ -e "$FOLDER/no" ] || echo "$LINE" >"$FOLDER/d/qemu-aarch64.conf"',
+    "arch-test": "",
+    "curl": "",
+    "docker": "echo 26.1.5",
+    "id": "echo 0",
+    "install": "cat >/dev/null",
+    "mmdebstrap": "",
+    "mount": 'mkdir "$4" && echo enabled >"$4/status" && : >"$4/register"',
+    "tee": 'cat >>"$FOLDER/log"; cp "$FOLDER/entry" "$FOLDER/binfmt_misc/qemu-aarch64"',
+    "uname": '[ "$1" = -s ] && echo Linux || echo x86_64',
+}
+SYSTEMS = {
+    "bookworm": 'ID=debian\nNAME=Debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n',
+    "trixie": 'ID=debian\nNAME=Debian\nVERSION_ID="13"\nVERSION_CODENAME=trixie\n',
+    "noble": 'ID=ubuntu\nNAME=Ubuntu\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\n',
+}
+
+
+class Machine:
+    """Where setup-engine runs: a folder with stand-ins for all programs, and a binfmt_misc."""
+
+    def __init__(self, folder: Path, root: Path, binfmt: Path) -> None:
+        self.folder, self.binfmt = folder, binfmt
+        self.log, self.bin, self.described = folder / "log", folder / "bin", folder / "d"
+        self.bin.mkdir()
+        self.described.mkdir()
+        (folder / "entry").write_text(ARM)  # what the kernel makes of a registration
+        for name in (*TOOLS, "cp", "mkdir"):
+            found = shutil.which(name)
+            assert found
+            (self.bin / name).symlink_to(found)
+        for name, text in STUBS.items():
+            self.stub(name, text)
+        self.system("bookworm")
+        text = (root / "scripts/setup-engine").read_text()
+        for old, new in (("/etc/os-release", "os-release"), ("/usr/lib/binfmt.d", "d")):
+            assert old in text
+            text = text.replace(old, str(folder / new))
+        # No program of the system but those above.
+        tail = ":/usr/local/sbin:/usr/sbin:/sbin"
+        assert tail in text
+        (folder / "setup-engine").write_text(text.replace(tail, ""))
+
+    def stub(self, name: str, text: str) -> None:
+        quiet = name in {"arch-test", "curl", "docker", "id", "mmdebstrap", "uname"}
+        (self.bin / name).write_text(("#!/bin/sh\n" if quiet else STUB) + text + "\n")
+        (self.bin / name).chmod(0o755)
+
+    def system(self, name: str) -> None:
+        (self.folder / "os-release").write_text(SYSTEMS[name])
+
+    def __call__(self, *words: str) -> tuple[int, list[str]]:
+        """Exit code, and the lines that are shown."""
+        done = subprocess.run(
+            [self.bin / "bash", self.folder / "setup-engine", *words],
+            env={
+                "PATH": str(self.bin),
+                "FOLDER": str(self.folder),
+                "LINE": COMMENT + DESCRIPTION.rstrip(),
+                "TORCH_IMAGES_BINFMT": str(self.binfmt),
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert not done.stdout
+        return done.returncode, done.stderr.splitlines()
+
+    def did(self) -> list[str]:
+        """What the stand-ins were asked for."""
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path: Path, root: Path, binfmt: Path) -> Machine:
+    """One of an engine and mmdebstrap, without an emulator."""
+    return Machine(tmp_path, root, binfmt)
+
+
+ARM_WORDS = ("--platform", "linux/arm64")
+PLAN = "setup: this machine lacks something that torch-images needs. This will:"
+REGISTER = (
+    "setup:   register QEMU's emulator of aarch64 with the kernel, for all programs of linux/arm64 "
+    "and in all containers"
+)
+READY = ["setup: Docker Engine 26.1.5 is ready", "setup: programs of linux/arm64 run here, by QEMU"]
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_script_reads_an_entry_as_python_does(machine: Machine, name: str) -> None:
+    text, wanted = ENTRIES[name]
+    (machine.binfmt / "some name").write_text(text)
+    code, lines = machine("--dry-run", *ARM_WORDS)
+    assert code == 0
+    assert (REGISTER not in lines) is wanted
+    assert (not lines) is wanted
+
+
+@pytest.mark.parametrize(
+    ("system", "installs"),
+    [
+        (
+            "bookworm",
+            (
+                "setup:   install qemu-user qemu-user-binfmt from Debian trixie (only these packages; "
+                "everything else stays on bookworm)"
+            ),
+        ),
+        ("trixie", "setup:   install qemu-user qemu-user-binfmt from Debian"),
+        ("noble", "setup:   install qemu-user-static from Ubuntu"),
+    ],
+)
+def test_the_plan(machine: Machine, system: str, installs: str) -> None:
+    machine.system(system)
+    code, lines = machine("--dry-run", *ARM_WORDS)
+    assert code == 0
+    assert [line for line in lines if "ca-certificates" not in line] == [PLAN, installs, REGISTER]
+    assert not machine.did()
+
+
+def test_what_is_there_is_not_in_the_plan(machine: Machine) -> None:
+    (machine.described / "qemu-aarch64.conf").write_text(DESCRIPTION)
+    (machine.bin / "arch-test").unlink()
+    assert machine("--dry-run", *ARM_WORDS) == (
+        0,
+        [PLAN, "setup:   install arch-test from Debian", REGISTER],
+    )
+    shutil.rmtree(machine.binfmt)
+    _, lines = machine("--dry-run", *ARM_WORDS)
+    assert lines[2:] == [f"setup:   mount binfmt_misc at {machine.binfmt}", REGISTER]
+
+
+def test_only_arch_test_lacks(machine: Machine) -> None:
+    (machine.binfmt / "qemu-aarch64").write_text(ARM)
+    (machine.bin / "arch-test").unlink()
+    plan = [PLAN, "setup:   install arch-test from Debian"]
+    assert machine("--dry-run", *ARM_WORDS) == (0, plan)
+    assert machine("--yes", *ARM_WORDS) == (0, plan + READY)
+    assert not [line for line in machine.did() if line.startswith(("tee", "mount"))]
+
+
+def test_nothing_to_do(machine: Machine) -> None:
+    assert machine() == (0, [])
+    assert machine("--platform", "linux/amd64") == (0, [])
+    machine.stub("uname", '[ "$1" = -s ] && echo Linux || echo aarch64')
+    assert machine(*ARM_WORDS) == (0, [])
+    _, lines = machine("--dry-run", "--platform", "linux/amd64")
+    assert "QEMU's emulator of x86_64" in lines[-1]
+    (machine.binfmt / "qemu-x86_64").write_text(X86)
+    assert machine("--platform", "linux/amd64") == (0, [])
+    assert not machine.did()
+
+
+def test_all_of_it(machine: Machine) -> None:
+    machine.system("trixie")
+    shutil.rmtree(machine.binfmt)
+    code, lines = machine("--yes", *ARM_WORDS)
+    assert (code, lines[-2:]) == (0, READY)
+    did = machine.did()
+    assert did == [
+        "apt-get -qq update",
+        did[1],
+        f"mount -t binfmt_misc binfmt_misc {machine.binfmt}",
+        f"tee {machine.binfmt}/register",
+        DESCRIPTION.rstrip(),
+    ]
+    assert did[1].startswith("apt-get -qq install --no-install-recommends -y ")
+    assert did[1].endswith("qemu-user qemu-user-binfmt")
+    assert machine("--yes", *ARM_WORDS) == (0, [])
+    assert machine.did() == did
+
+
+def test_bookworm_gets_two_packages_of_trixie(machine: Machine) -> None:
+    machine.stub(
+        "apt-get", f"{STUBS['apt-get']}\n[ $1 != indextargets ] || echo http://mirror/debian"
+    )
+    assert machine("--yes", *ARM_WORDS)[0] == 0
+    did = machine.did()
+    assert "install -D -m 644 /dev/stdin /etc/apt/preferences.d/torch-images-trixie" in did
+    assert "install -D -m 644 /dev/stdin /etc/apt/sources.list.d/torch-images-trixie.sources" in did
+    assert any(line.endswith("qemu-user/trixie qemu-user-binfmt/trixie") for line in did)
+
+
+def test_the_package_may_register_it(machine: Machine) -> None:
+    machine.system("trixie")
+    machine.stub("apt-get", 'cp "$FOLDER/entry" "$FOLDER/binfmt_misc/qemu-aarch64"')
+    assert machine("--yes", *ARM_WORDS)[1][-2:] == READY
+    assert not [line for line in machine.did() if line.startswith("tee")]
+
+
+def test_the_mount_may_show_it(machine: Machine) -> None:
+    (machine.described / "qemu-aarch64.conf").write_text(DESCRIPTION)
+    shutil.rmtree(machine.binfmt)
+    machine.stub("mount", f'{STUBS["mount"]} && cp "$FOLDER/entry" "$4/any name"')
+    assert machine("--yes", *ARM_WORDS)[1][-2:] == READY
+    assert [line for line in machine.did() if line.startswith(("tee", "mount"))] == [
+        f"mount -t binfmt_misc binfmt_misc {machine.binfmt}"
+    ]
+
+
+@pytest.mark.parametrize("change", [("POF", "PO"), ("enabled", "disabled")])
+def test_an_entry_of_that_name_is_kept(machine: Machine, change: tuple[str, str]) -> None:
+    entry = machine.binfmt / "qemu-aarch64"
+    entry.write_text(changed(*change))
+    assert machine("--yes", *ARM_WORDS) == (
+        3,
+        [
+            (
+                f"setup: {entry} is disabled or has no flag F, so containers cannot use it: remove "
+                "it (`echo -1` into that file, as root), and run this again"
+            )
+        ],
+    )
+    assert entry.read_text() == changed(*change)
+    assert not machine.did()
+
+
+def test_where_all_entries_are_off(machine: Machine) -> None:
+    (machine.binfmt / "status").write_text("disabled\n")
+    (machine.binfmt / "some name").write_text(ARM)
+    code, [line] = machine("--yes", *ARM_WORDS)
+    assert code == 3
+    assert "binfmt_misc is disabled on this machine: `echo 1` into " in line
+    assert not machine.did()
+
+
+def test_a_kernel_without_it(machine: Machine) -> None:
+    (machine.described / "qemu-aarch64.conf").write_text(DESCRIPTION)
+    shutil.rmtree(machine.binfmt)
+    machine.stub("mount", "echo mount: unknown filesystem type >&2; exit 32")
+    code, lines = machine("--yes", *ARM_WORDS)
+    assert code == 3
+    assert lines[-1] == (
+        "setup: binfmt_misc cannot be mounted, so linux/arm64 cannot be emulated here (mount: unknown "
+        "filesystem type): use a kernel that has it, or build on a native builder (--builder)"
+    )
+    assert not [line for line in machine.did() if line.startswith("tee")]
+
+
+def test_a_kernel_that_refuses(machine: Machine) -> None:
+    (machine.described / "qemu-aarch64.conf").write_text(DESCRIPTION)
+    machine.stub("tee", "cat >/dev/null; echo tee: Invalid argument >&2; exit 1")
+    code, lines = machine("--yes", *ARM_WORDS)
+    assert code == 3
+    assert lines[-1] == (
+        f"setup: the kernel did not register the emulator of {machine.described}/qemu-aarch64.conf "
+        "(tee: Invalid argument): build on a native builder (--builder)"
+    )
+
+
+def test_a_package_that_does_not_describe_it(machine: Machine) -> None:
+    (machine.folder / "no").touch()
+    machine.system("trixie")
+    code, lines = machine("--yes", *ARM_WORDS)
+    assert code == 3
+    assert "qemu-aarch64.conf: No such file or directory): build on a native" in lines[-1]
+
+
+def test_a_registration_without_flag(machine: Machine) -> None:
+    (machine.described / "qemu-aarch64.conf").write_text(DESCRIPTION)
+    (machine.folder / "entry").write_text(changed("POF", "PO"))
+    code, lines = machine("--yes", *ARM_WORDS)
+    assert code == 3
+    assert "was registered, but not with flag F for linux/arm64" in lines[-1]
+
+
+def test_without_root(machine: Machine) -> None:
+    machine.stub("id", "echo 1000")
+    machine.stub("newuidmap", "")
+    assert machine("--yes") == (0, [])
+    code, [line] = machine("--yes", *ARM_WORDS)
+    assert code == 3
+    assert line.startswith("setup: this needs root: run as root, install sudo, or ask")
+    assert line.endswith("for arch-test and QEMU's emulator of aarch64, registered with flag F")
+    machine.stub("sudo", "exit 1")
+    code, [line] = machine("--yes", *ARM_WORDS)
+    assert code == 3
+    assert "sudo wants a password, and there is no terminal for it" in line
+
+
+def test_nothing_of_it_where_no_platform_is_asked_for(machine: Machine) -> None:
+    (machine.bin / "mmdebstrap").unlink()
+    code, lines = machine("--yes")
+    assert (code, lines[-1]) == (0, READY[0])
+    assert not [line for line in lines if "QEMU" in line or "arch-test" in line]
+    machine.stub("id", "echo 1000")
+    code, [line] = machine("--yes")
+    assert code == 3
+    assert line.endswith("mmdebstrap and uidmap")
+
+
+@pytest.mark.parametrize("docker", [True, False])
+def test_an_engine_and_an_emulator(machine: Machine, docker: bool) -> None:
+    """Both may come from trixie, or the engine from Docker's own repository."""
+    says = 'if [ "$1" = context ]; then echo default; exit; fi'
+    says += '; [ -e "$FOLDER/d/qemu-aarch64.conf" ] && echo 26.1.5'  # once apt-get was there
+    machine.stub("docker", says)
+    machine.stub("curl", f"exit {0 if docker else 22}")
+    machine.stub(
+        "apt-get", f"{STUBS['apt-get']}\n[ $1 != indextargets ] || echo http://mirror/debian"
+    )
+    code, lines = machine("--yes", *ARM_WORDS)
+    assert (code, lines[-2:]) == (0, READY)
+    names = "qemu-user qemu-user-binfmt"
+    names = names if docker else f"docker.io docker-cli docker-buildx {names}"
+    assert lines[1].startswith(f"setup:   install {names} from Debian trixie (only")
+    assert lines[2].endswith(" from Docker's package repository") is docker
+    put = "install -D -m 644 /dev/stdin /etc/apt/sources.list.d/torch-images-"
+    assert f"{put}trixie.sources" in machine.did()
+    assert (f"{put}docker.sources" in machine.did()) is docker
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--platform"], "setup: --platform needs a value: linux/amd64 or linux/arm64"),
+        (["--platform", ""], "setup: --platform needs a value: linux/amd64 or linux/arm64"),
+        (
+            ["--platform", "linux/arm"],
+            "setup: unknown platform 'linux/arm' (known: linux/amd64, linux/arm64)",
+        ),
+        (
+            ["--platfrom"],
+            "setup-engine: unknown option '--platfrom' (known: --yes, --dry-run, --platform)",
+        ),
+    ],
+)
+def test_words_that_mean_nothing(machine: Machine, words: list[str], said: str) -> None:
+    assert machine(*words) == (3, [said])
+
+
+# --- the way to it --------------------------------------------------------------------------------
+
+
+class Setup(FakeRunner):
+    """Stands in for the script: it registers the emulator, or ends with an exit code."""
+
+    def __init__(self, done: dict[str, bool], code: int = 0) -> None:
+        super().__init__()
+        self.done, self.code = done, code
+
+    def interact(self, command: Any, **options: Any) -> int:
+        self.commands.append(list(command))
+        if not self.code:
+            self.done["arm"] = True
+        return self.code
+
+
+@pytest.fixture
+def state(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """What this machine, an amd64 with an engine, has."""
+    has = {"arm": False, "arch-test": True, "engine": True}
+
+    def connect(_: object) -> Engine:
+        if not has["engine"]:
+            raise EngineError("no engine")
+        return Engine(cast("docker.DockerClient", None))
+
+    def check(platform: Platform) -> None:
+        if not has["arm"]:
+            raise EngineError(f"no {platform}")
+
+    monkeypatch.setattr(setup, "native", lambda: AMD64)
+    monkeypatch.setattr(setup, "current", lambda _: None)
+    monkeypatch.setattr(setup, "connect", connect)
+    monkeypatch.setattr(setup, "check_platform", check)
+    monkeypatch.setattr(setup, "emulated", lambda _: has["arm"])
+    monkeypatch.setattr(
+        shutil, "which", lambda tool: tool if tool != "arch-test" or has[tool] else None
+    )
+    return has
+
+
+@pytest.mark.parametrize(("allowed", "words"), [("yes", ["--yes"]), ("ask", [])])
+def test_a_foreign_platform_is_set_up(
+    state: dict[str, bool], tmp_path: Path, allowed: str, words: list[str]
+) -> None:
+    run = Setup(state)
+    setup.ready_engine(tmp_path, run, allowed=allowed, platforms=[AMD64])
+    assert not run.commands
+    setup.ready_engine(tmp_path, run, allowed=allowed, platforms=[AMD64, ARM64])
+    script = str(tmp_path / "scripts" / "setup-engine")
+    assert run.commands == [[script, *words, "--platform", "linux/arm64"]]
+    setup.ready_engine(tmp_path, run, allowed=allowed, platforms=[ARM64], bootstraps=True)
+    assert len(run.commands) == 1
+    state["arch-test"] = False
+    setup.ready_engine(tmp_path, run, allowed=allowed, platforms=[ARM64])
+    setup.ready_engine(tmp_path, run, allowed=allowed, bootstraps=True)
+    setup.ready_engine(tmp_path, run, allowed=allowed, platforms=[AMD64], bootstraps=True)
+    assert len(run.commands) == 1
+    setup.ready_engine(tmp_path, run, allowed=allowed, platforms=[ARM64], bootstraps=True)
+    assert len(run.commands) == 2
+    assert setup.can_bootstrap([AMD64])
+    assert not setup.can_bootstrap([AMD64, ARM64])
+
+
+def test_nothing_is_set_up_where_that_is_not_allowed(
+    state: dict[str, bool], tmp_path: Path
+) -> None:
+    run = Setup(state)
+    setup.ready_engine(tmp_path, run, allowed="", platforms=[AMD64])
+    with pytest.raises(EngineError, match=r"^no linux/arm64$"):
+        setup.ready_engine(tmp_path, run, allowed="", platforms=[ARM64])
+    state["arm"] = True
+    setup.ready_engine(tmp_path, run, allowed="", platforms=[ARM64])
+    state["engine"] = False
+    with pytest.raises(EngineError, match=r"^no engine$"):
+        setup.ready_engine(tmp_path, run, allowed="", platforms=[ARM64])
+    assert not run.commands
+
+
+def test_a_set_up_that_fails(state: dict[str, bool], tmp_path: Path) -> None:
+    with pytest.raises(EngineError) as caught:
+        setup.ready_engine(tmp_path, Setup(state, 3), allowed="yes", platforms=[ARM64])
+    assert str(caught.value) == (
+        "no Docker Engine, or no emulator of linux/arm64, was set up; the lines above say why"
+    )
+    state["engine"] = False
+    with pytest.raises(
+        EngineError, match=r"^no Docker Engine was set up; the lines above say why$"
+    ):
+        setup.ready_engine(tmp_path, Setup(state, 3), allowed="yes")
+
+
+def test_a_set_up_that_lied(state: dict[str, bool], tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"^no linux/arm64$"):
+        setup.ready_engine(tmp_path, Setup({}), allowed="yes", platforms=[ARM64])
+
+
+# --- an image of another processor, without an emulator -------------------------------------------
+
+# The words of runc 1.1.5.
+SAID = "exec /bin/sleep: exec format error"
+
+
+def test_what_a_build_says() -> None:
+    error = explain(
+        "#5 [2/2] RUN uname -m\n#5 0.103 exec /bin/sh: exec format error\n#5 ERROR: process "
+        '"/bin/sh -c uname -m" did not complete successfully: exit code: 1\nERROR: failed to solve\n'
+    )
+    assert isinstance(error, EngineError)
+    assert error.message == (
+        "the image is for another processor than the builder's: exec /bin/sh: exec format error"
+    )
+    assert "scripts/setup-engine --platform" in error.hint
+
+
+@pytest.mark.parametrize("output", ["", "exec format error", "tool: exec format: error"])
+def test_other_words_are_no_refusal(output: str) -> None:
+    assert platform_refusal(output) is None
+
+
+class Container:
+    """docker-py's, of an image whose program ended with `code` and `said`."""
+
+    def __init__(self, said: str, code: int = 1, status: int = 409) -> None:
+        self.said, self.code, self.status, self.removed = said, code, status, False
+
+    def start(self) -> None: ...
+
+    def wait(self) -> dict[str, int]:
+        return {"StatusCode": self.code}
+
+    def logs(self) -> bytes:
+        return self.said.encode()
+
+    def remove(self, *, force: bool) -> None:
+        self.removed = force
+
+    def exec_run(self, *_: object, **__: object) -> None:
+        response = requests.Response()
+        response.status_code = self.status
+        raise docker.errors.APIError("is not running", response=response)
+
+
+def engine_of(container: Container) -> Engine:
+    client = SimpleNamespace(containers=SimpleNamespace(create=lambda *_, **__: container))
+    return Engine(cast("docker.DockerClient", client))
+
+
+def test_a_container_that_cannot_start() -> None:
+    container = Container(f"{SAID}\n")
+    with pytest.raises(EngineError) as caught:
+        engine_of(container).run("x", "sleep")
+    assert caught.value.message == f"the image is for another processor than the engine's: {SAID}"
+    assert "scripts/setup-engine --platform" in caught.value.hint
+    assert container.removed
+    assert engine_of(Container(SAID, 0)).run("x").output == SAID
+    assert engine_of(Container("other")).run("x").code == 1
+
+
+def test_a_command_in_a_container_that_ended() -> None:
+    with pytest.raises(EngineError, match=f"than the engine's: {SAID}; run "):
+        RunningContainer(cast("Any", Container(SAID))).exec("true")
+    for other in (Container("other"), Container(SAID, status=500)):
+        with pytest.raises(docker.errors.APIError):
+            RunningContainer(cast("Any", other)).exec("true")

@@ -1,0 +1,375 @@
+"""linux/arm64 beside linux/amd64: names, choices, locks, bases, contexts, and checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.fakes import FakeRunner
+from torch_images.arch import Capability
+from torch_images.build import prepare
+from torch_images.build.bake import BuildOptions
+from torch_images.build.plan import lock_image, plan_image, plan_images, version
+from torch_images.config.lock_requests import TOOLS, image_inputs, inputs, tool_input
+from torch_images.config.matrix import ImageSpec, choose, matrix, refusal, short
+from torch_images.config.selection import chosen, select
+from torch_images.config.types import Config
+from torch_images.errors import LockError, UsageError, VerifyError
+from torch_images.fetch.bootstrap import ReadyBase, command, repository
+from torch_images.fetch.tools import install_tools
+from torch_images.host.engine import Engine
+from torch_images.host.network import Network
+from torch_images.host.runner import Completed, Runner
+from torch_images.host.workspace import Workspace
+from torch_images.locks.debs import parse_debs, read_debs
+from torch_images.locks.image_lock import image_lock, parse_image_lock
+from torch_images.locks.wheels import best_wheel, parse_wheels, read_wheels, uv_platform
+from torch_images.oci import layout
+from torch_images.platforms import AMD64, ARM64, PLATFORMS, find, native, of_machine
+from torch_images.verify import listings
+from torch_images.verify.verify import claim
+
+SM90 = {"cuda": "13.0", "arch": "9.0"}
+
+
+def specs(config: Config, **axes: str) -> tuple[ImageSpec, ImageSpec]:
+    """The same image for both platforms."""
+    made = [choose(config, **(SM90 | axes), platform=p.name) for p in PLATFORMS]
+    return made[0], made[1]
+
+
+def test_the_names_of_a_platform() -> None:
+    assert [(p.name, p.architecture, p.machine, p.suffix) for p in PLATFORMS] == [
+        ("linux/amd64", "amd64", "x86_64", ""),
+        ("linux/arm64", "arm64", "aarch64", "-arm64"),
+    ]
+    assert [find(p.name) for p in PLATFORMS] == [AMD64, ARM64]
+    with pytest.raises(UsageError, match=r"^unknown platform 'arm64'; did you mean 'linux/arm64'"):
+        find("arm64")
+
+
+def test_the_platform_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MacOS and Linux have different words for one processor."""
+    assert [of_machine(m) for m in ("x86_64", "aarch64", "arm64")] == [AMD64, ARM64, ARM64]
+    assert of_machine("riscv64") == of_machine("") == AMD64
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    assert native() == ARM64
+
+
+def test_names_of_images_end_in_their_platform(config: Config, root: Path) -> None:
+    plans = plan_images(config, specs(config), root, root / "locks")
+    amd, arm = (p.spec for p in plans)
+    assert arm.id == f"{amd.id}-arm64"
+    assert short(config, arm) == f"{short(config, amd)}-arm64"
+    assert re.fullmatch(r".+-[0-9a-f]{12}(-nocompat)?", version(config, plans[0]))
+    assert re.fullmatch(r".+-[0-9a-f]{12}-arm64-nocompat", version(config, plans[1]))
+    assert arm.arguments[-2:] == ("--platform", "linux/arm64")
+    assert ImageSpec.parse(arm.id, config) == arm
+    assert ImageSpec.parse(amd.id, config) == amd
+
+
+def test_the_platform_that_nobody_names_is_this_machines(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert choose(config).platform == ARM64
+    assert choose(dataclasses.replace(config, platforms=(AMD64,))).platform == AMD64
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert choose(config).platform == AMD64
+
+
+def test_images_are_chosen_by_platform(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A glob means this machine's own images, unless it or --platform says otherwise."""
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+
+    def found(pattern: str, platform: str = "") -> set[str]:
+        return {s.platform.name for s in chosen(config, pattern, {"platform": platform})}
+
+    assert found("cu130-*") == {"linux/amd64"}
+    assert found("cu130-*-arm64") == {"linux/arm64"}
+    assert found("cu130-*,cu132-*-arm64") == {"linux/amd64", "linux/arm64"}
+    assert found("cu130-*", "linux/arm64") == {"linux/arm64"}
+    assert found("cu130-*", "all") == found("", "all") == {"linux/amd64", "linux/arm64"}
+    assert found("", "linux/arm64") == {"linux/arm64"}
+    assert len(select(config, "*")) == len(matrix(config))
+    for pattern in ("*", ""):
+        with pytest.raises(UsageError, match=r"^unknown platform 'arm64'; did you mean 'linux/a"):
+            chosen(config, pattern, {"platform": "arm64"})
+    with pytest.raises(UsageError, match=r"^--select and single axes exclude each other"):
+        chosen(config, "*", {"platform": "linux/arm64", "cuda": "13.0"})
+
+
+def test_no_host_of_a_platform_has_some_gpus(config: Config) -> None:
+    """GB10 and Thor are built together with an Arm processor; every card fits either host."""
+    amd, arm = specs(config, arch="all")
+    alone = {a.name for a in config.architectures if config.foreign(a, AMD64)}
+    assert alone == {"11.0", "12.1"}
+    assert not any(config.foreign(a, ARM64) for a in config.architectures)
+    assert {a.name for a in arm.architectures} - {a.name for a in amd.architectures} == alone
+    with pytest.raises(UsageError, match=r"GB10 and DGX Spark are in hosts with Arm processors"):
+        choose(config, cuda="13.0", arch="12.1", platform="linux/amd64")
+
+
+@pytest.mark.parametrize(
+    ("axes", "reason"),
+    [
+        ({"cuda": "12.8"}, "the wheel of torch 2.10.0 for Arm processors is for CPUs only"),
+        ({"variant": "pod"}, "its further packages are locked for linux/amd64 only"),
+        ({"base": "ubuntu24.04"}, "NVIDIA's image is locked for linux/amd64 only"),
+        ({"source": "fork"}, "was not done on an Arm processor"),
+    ],
+)
+def test_what_is_not_built_for_arm64_says_why(
+    config: Config, axes: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(UsageError, match=rf", platform linux/arm64 is not built: .*{reason}"):
+        choose(config, **({"cuda": "13.0"} | axes), platform="linux/arm64")
+    assert choose(config, **({"cuda": "13.0"} | axes), platform="linux/amd64")
+
+
+def test_locks_of_a_platform_have_names_of_their_own(config: Config) -> None:
+    amd, arm = ({i.name for i in image_inputs(config, s)} for s in specs(config))
+    assert arm == {f"{name}-arm64" for name in amd}
+    variant = choose(config, variant="devel", cuda="13.0", platform="linux/amd64")
+    forced = dataclasses.replace(variant, platform=ARM64)
+    names = {item.name for item in image_inputs(config, forced)}
+    assert {"base-bookworm-arm64-devel", "base-bookworm-arm64"} <= names
+    assert {item.platform for item in image_inputs(config, forced)} == {ARM64}
+
+
+def test_tools_of_python_alone_have_one_lock(config: Config, root: Path) -> None:
+    """Those of a single platform have one each; all others must be pure."""
+    native_ = {name for name in TOOLS if tool_input(name, ARM64) != tool_input(name)}
+    assert native_ == {"tools-build", "tools-code"}
+    assert {f"{name}-arm64" for name in native_} < {i.name for i in inputs(config, "tools-*")}
+    for name in TOOLS.keys() - native_:
+        for wheel in read_wheels(root / "locks" / f"{name}.txt").wheels:
+            assert wheel.filename.endswith("-none-any.whl")
+
+
+def test_wheels_of_a_platform() -> None:
+    arm = "a-1-cp311-cp311-manylinux_2_28_aarch64.whl"
+    legacy = "a-1-cp311-cp311-manylinux2014_aarch64.whl"
+    amd, old = arm.replace("aarch64", "x86_64"), "a-1-cp311-cp311-manylinux1_x86_64.whl"
+    assert best_wheel((amd, arm, legacy), "3.11", ARM64) == arm
+    assert best_wheel((amd, arm, legacy), "3.11") == amd
+    assert best_wheel((legacy,), "3.11", ARM64) == legacy
+    assert best_wheel((old,), "3.11") == old
+    assert best_wheel((old.replace("x86_64", "aarch64"),), "3.11", ARM64) is None
+    assert [uv_platform(p) for p in PLATFORMS] == [
+        "x86_64-manylinux_2_36",
+        "aarch64-manylinux_2_36",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "problem"),
+    [
+        ("wheel", "# platform: linux/arm64\n", "", "is not a wheel for Python 3.11 on linux/amd64"),
+        ("wheel", "linux/arm64", "linux/amd64", "names the platform linux/amd64, which goes witho"),
+        ("wheel", "linux/arm64", "linux/mips", "unknown platform 'linux/mips'"),
+        ("base", "# platform: linux/arm64\n", "", "_arm64.deb is not a package for linux/amd64"),
+        ("base", "linux/arm64", "arm64", "unknown platform 'arm64'"),
+    ],
+)
+def test_a_lock_of_another_platform_is_refused(
+    root: Path, file: str, old: str, new: str, problem: str
+) -> None:
+    name = {"wheel": "wheel-cu130-torch2.14.1-py311-arm64", "base": "base-bookworm-arm64"}[file]
+    text = (root / "locks" / f"{name}.txt").read_text()
+    assert old in text
+    parse: Callable[[str, str], Any] = parse_wheels if file == "wheel" else parse_debs
+    assert parse(text, name).platform == ARM64
+    with pytest.raises(LockError, match=problem):
+        parse(text.replace(old, new), name)
+
+
+def test_a_lock_in_the_place_of_another_platforms(
+    config: Config, tmp_path: Path, root: Path
+) -> None:
+    """What a copied file has is valid by itself, and not what was asked for."""
+    for path in (root / "locks").iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    name = "base-bookworm-arm64.txt"
+    (tmp_path / name).unlink()
+    (tmp_path / name).write_bytes((root / "locks" / "base-bookworm.txt").read_bytes())
+    with pytest.raises(
+        LockError, match=rf"^locks/{name} is for linux/amd64, wanted is linux/arm64"
+    ):
+        image_lock(config, specs(config)[1], tmp_path)
+
+
+def test_the_locks_of_an_image_are_for_one_platform(config: Config, root: Path) -> None:
+    texts = image_lock(config, specs(config)[1], root / "locks").texts()
+    assert parse_image_lock(texts).platform == ARM64
+    mixed = {name: text for name, text in texts.items() if not name.startswith("base-")}
+    mixed["base-bookworm.txt"] = (root / "locks" / "base-bookworm.txt").read_text()
+    with pytest.raises(LockError, match=r"arm64 is for linux/arm64, base-bookworm for linux/amd64"):
+        parse_image_lock(mixed)
+
+
+def test_facts_are_those_of_the_platforms_own_wheel(config: Config) -> None:
+    """Torch's wheel for Arm processors has code for other architectures."""
+    amd, arm = (spec.release.facts for spec in specs(config))
+    assert amd
+    assert arm
+    assert (amd.platform, arm.platform) == ("linux/amd64", "linux/arm64")
+    assert Capability(11, 0) in set(arm.arches) - set(amd.arches)
+    assert "magma" in set(amd.features) - set(arm.features)
+
+
+def test_a_base_is_bootstrapped_for_its_platform(config: Config, root: Path) -> None:
+    spec = specs(config)[1]
+    lock = read_debs(root / "locks" / "base-bookworm-arm64.txt")
+    words = command(spec.base, lock, Path("/t"), "http://x", ())
+    assert "--architectures=arm64" in words
+    files = repository("bookworm", {}, ARM64)
+    assert set(files) == {"dists/bookworm/Release", "dists/bookworm/main/binary-arm64/Packages"}
+    assert b"Architectures: arm64\n" in files["dists/bookworm/Release"]
+
+
+def test_a_layout_is_of_a_platform_and_hands_it_on(tmp_path: Path) -> None:
+    (tmp_path / "tar").write_bytes(b"")
+    base = tmp_path / "base"
+    layout.write_layout(base, tmp_path / "tar", history="x", platform=ARM64)
+    on_it = layout.image(base, [])
+    assert json.loads(on_it.documents[0])["architecture"] == "arm64"
+    assert json.loads(layout.image(None, []).documents[0])["architecture"] == "amd64"
+
+
+def test_only_an_image_for_arm64_has_its_bytecode_made_elsewhere(
+    config: Config, root: Path
+) -> None:
+    """So that images for amd64 stay what they are."""
+    amd, arm = plan_images(config, specs(config), root, root / "locks")
+    stages = re.findall(r"^FROM (.+)$", arm.context.dockerfile, re.MULTILINE)
+    assert stages == [
+        "parent AS plain",
+        "--platform=$BUILDPLATFORM native AS bytecode",
+        "plain AS environment",
+        "environment AS runtime",
+    ]
+    assert "compile-wheels" not in arm.context.dockerfile
+    assert {f.path for f in arm.context.files if f.path.startswith("native/")} == {
+        "native/compile-elsewhere",
+        "native/take-bytecode",
+    }
+    assert "native" not in amd.context.dockerfile
+    assert not [f.path for f in amd.context.files if f.path.startswith("native/")]
+
+
+@pytest.mark.parametrize(
+    ("machine", "builder", "taken"),
+    [
+        ("x86_64", "", "base-bookworm"),
+        ("aarch64", "", "base-bookworm-arm64"),
+        ("x86_64", "far", "base-bookworm-arm64"),  # nobody knows that builder's processor
+    ],
+)
+def test_whose_python_makes_bytecode(
+    config: Config,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: str,
+    builder: str,
+    taken: str,
+) -> None:
+    def base(_: object, lock: Any, **__: object) -> ReadyBase:
+        return ReadyBase(lock=lock, contexts={"base": lock.name}, digest="")
+
+    monkeypatch.setattr(prepare, "prepare_base", base)
+    monkeypatch.setattr(Engine, "info", lambda _: {"Architecture": machine})
+    workspace = Workspace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
+    made = prepare.Preparer(
+        config,
+        workspace,
+        BuildOptions(builder=builder),
+        FakeRunner(),
+        Engine(None),  # type: ignore[arg-type]
+    )
+    amd, arm = (lock_image(config, spec, root / "locks") for spec in specs(config))
+    assert made.parts(arm)[1].contexts()["native"] == taken
+    assert "native" not in made.parts(amd)[1].contexts()
+
+
+def test_tools_are_installed_for_the_platform_of_their_lock(root: Path, tmp_path: Path) -> None:
+    class Recorder(Runner):
+        words: tuple[str, ...] = ()
+
+        def run(self, command: Any, **_: Any) -> Completed:
+            self.words = tuple(command)
+            return Completed(0, "")
+
+    run = Recorder()
+    workspace = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+    install_tools("tools-build-arm64", workspace, run)
+    assert run.words[run.words.index("--python-platform") + 1] == "aarch64-manylinux_2_36"
+
+
+def test_the_claim_names_the_platform(config: Config, root: Path) -> None:
+    for spec, name in zip(specs(config), ("linux/amd64", "linux/arm64"), strict=True):
+        plan = plan_image(config, lock_image(config, spec, root / "locks"), root)
+        assert claim(config, plan, "")["platform"] == name
+
+
+class Listed(Runner):
+    """A stand-in for cuobjdump; `said` is exit code, stdout and stderr by the kind of a list."""
+
+    def __init__(self, said: dict[str, tuple[int, str, str]]) -> None:
+        self.said = said
+
+    def run(self, command: Any, **_: Any) -> Completed:
+        return Completed(*self.said[command[1].removeprefix("--list-")])
+
+
+@pytest.fixture
+def listed(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[dict[str, tuple[int, str, str]]], dict[str, bytes]]:
+    """List the code of a container that lacks the second library."""
+
+    def exec_(*words: str) -> SimpleNamespace:
+        return SimpleNamespace(
+            code=0 if words[-1] == f"/s/torch/lib/{listings.LIBRARIES[0]}" else 1
+        )
+
+    container = SimpleNamespace(exec=exec_, read=lambda _: b"library")
+    program = tmp_path / "tools" / "nvidia" / "cu13" / "bin" / "cuobjdump"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    monkeypatch.setattr(listings, "install_tools", lambda *_: tmp_path / "tools")
+    workspace = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+
+    def listing(said: dict[str, tuple[int, str, str]]) -> dict[str, bytes]:
+        return listings.listings(cast("Any", container), "/s", workspace, Listed(said))
+
+    return listing
+
+
+def test_machine_code_is_listed_on_this_machine(listed: Callable[..., dict[str, bytes]]) -> None:
+    nothing = (255, "", "cuobjdump info    : No PTX file found to extract")
+    found = listed({"elf": (0, "a.sm_90.cubin", ""), "ptx": nothing})
+    assert found == {"libtorch_cuda.so.elf": b"a.sm_90.cubin", "libtorch_cuda.so.ptx": b""}
+
+
+def test_a_library_that_cannot_be_listed(listed: Callable[..., dict[str, bytes]]) -> None:
+    broken = (1, "", "cuobjdump fatal   : not an ELF file")
+    with pytest.raises(VerifyError, match=r"cannot read libtorch_cuda.so: .*not an ELF file"):
+        listed({"elf": (0, "", ""), "ptx": broken})
+
+
+def test_every_image_for_arm64_could_be_built(config: Config, root: Path) -> None:
+    """Each has its locks, and is refused for none of its architectures."""
+    made = [spec for spec in matrix(config) if spec.platform == ARM64]
+    assert len({spec.release.version for spec in made}) >= 5
+    for spec in made:
+        assert not any(refusal(config, spec, a) for a in spec.architectures)
+        if spec.every_arch:
+            assert image_lock(config, spec, root / "locks").platform == ARM64

@@ -1,0 +1,120 @@
+"""Whether programs of another processor run on this machine, by an emulator.
+
+Linux starts the emulator that is registered in binfmt_misc for a program's first bytes. Containers
+and chroots have it only with flag F: the kernel then opens the emulator's file at registration.
+scripts/setup-engine registers QEMU's, and asks the same questions.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_images.errors import EngineError, shown
+from torch_images.platforms import AMD64, ARM64, Platform, native
+
+BINFMT = Path("/proc/sys/fs/binfmt_misc")
+
+# Bytes of the longest entry that is read. A registration has at most 1920.
+_LONGEST = 8192
+_ENTRY = re.compile(
+    r"enabled\ninterpreter [^\n]*\nflags: (?P<flags>[A-Z]*)\noffset 0\n"
+    r"magic (?P<magic>(?:[0-9a-f]{2}){1,20})(?:\nmask (?P<mask>[0-9a-f]+))?"
+)
+# A processor's number in the header of an ELF program.
+_NUMBERS = {AMD64: 0x3E, ARM64: 0xB7}
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """An enabled entry of binfmt_misc; `in_containers` is whether it has flag F."""
+
+    name: str
+    in_containers: bool
+
+
+def emulated(platform: Platform, folder: Path = BINFMT) -> bool:
+    """Whether containers of this machine run programs of a platform by an emulator.
+
+    `folder` is where binfmt_misc is mounted. The answer is for a foreign platform: no emulator is
+    registered for the machine's own.
+    """
+    return any(each.in_containers for each in emulators(platform, folder))
+
+
+def check_platform(
+    platform: Platform, folder: Path = BINFMT, *, machine: Platform | None = None
+) -> None:
+    """Raise EngineError unless containers of this machine run programs of a platform.
+
+    `machine` is the platform of this machine's processor, if it is not to be asked for.
+    """
+    if platform == (machine or native()):
+        return
+    found = emulators(platform, folder)
+    if any(each.in_containers for each in found):
+        return
+    if found:
+        name = shown(found[0].name)
+        raise EngineError(
+            f"the emulator '{name}' for {platform} is registered without flag F: containers cannot "
+            "see it",
+            f"as root, `echo -1` into {folder}/{name}, then {set_up(platform)}",
+        )
+    raise EngineError(f"this machine cannot run programs of {platform}", set_up(platform))
+
+
+def set_up(platform: Platform) -> str:
+    """What to do about a platform that does not run here; for an error's hint."""
+    return (
+        f"run this through ./inv, which sets an emulator up, or scripts/setup-engine --platform "
+        f"{platform}, or give a native builder with --builder"
+    )
+
+
+def emulators(platform: Platform, folder: Path = BINFMT) -> tuple[Emulator, ...]:
+    """The enabled emulators of a platform by name. Entries that make no sense are passed over."""
+    if _text(folder / "status").strip() != "enabled":
+        return ()
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError:
+        return ()
+    matches = ((path.name, _ENTRY.fullmatch(_text(path).rstrip("\n"))) for path in paths)
+    return tuple(
+        Emulator(name, "F" in entry["flags"])
+        for name, entry in matches
+        if entry and _takes(entry["magic"], entry["mask"], platform)
+    )
+
+
+def _takes(magic: str, mask: str | None, platform: Platform) -> bool:
+    """Whether an entry is for all of a platform's programs; `magic` and `mask` are hexadecimal.
+
+    Those are programs at fixed addresses (type 2), and others (type 3).
+    """
+    if mask is None:
+        mask = "ff" * (len(magic) // 2)
+    if len(mask) != len(magic):
+        return False
+    number = _NUMBERS[platform]
+    headers = (
+        b"\x7fELF\2\1\1" + bytes(9) + bytes((kind, 0, number, 0)) for kind in (2, 3)
+    )  # 64 bits, little-endian, version 1, any system
+    pairs = tuple(zip(bytes.fromhex(magic), bytes.fromhex(mask), strict=True))
+    return all(
+        not any((byte ^ wanted) & bits for byte, (wanted, bits) in zip(header, pairs, strict=False))
+        for header in headers
+    )
+
+
+def _text(path: Path) -> str:
+    """The beginning of a file; "" for what cannot be read or is no file."""
+    try:
+        if not path.is_file():
+            return ""
+        with path.open("rb") as stream:
+            return stream.read(_LONGEST).decode("ascii", "replace")
+    except OSError:
+        return ""
