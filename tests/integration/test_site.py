@@ -83,6 +83,9 @@ def picked(**asked: str) -> dict[str, Any]:
         {"gpu": "RTX 5090", "driver": "580", "variant": "recsys"},
         {"gpu": "GH200", "driver": "580"},
         {"gpu": "H100", "driver": "580", "platform": "linux/arm64"},
+        {"gpu": "GH200", "driver": "580", "platform": "linux/amd64"},
+        {"gpu": "GB10", "driver": "580.95.05", "base": "trixie"},
+        {"gpu": "H100", "driver": "580", "variant": "pod", "platform": "linux/arm64"},
         {"gpu": "T4", "driver": "580"},
     ],
     ids=lambda asked: " ".join(asked.values()),
@@ -109,6 +112,7 @@ def test_a_choice_is_answered_as_by_the_command(page: Browser, asked: dict[str, 
         assert page.text("#image") == wanted["image"]
         assert page.text("#run") == wanted["run"]
         assert page.text("#build").splitlines() == [wanted["build"], wanted["local"]]
+        assert page.text("#host") == f"platform: {wanted['platform']}"
         assert page.text("#why").splitlines() == wanted["why"]
         for other in wanted["others"]:
             word = "or" if other["works"] else "not"
@@ -125,14 +129,17 @@ def test_every_cell_is_that_of_the_table(page: Browser, site: Path, config: Conf
     gpus = [entry["asked"] for entry in table["gpus"]]
     one_of_each = [next(iter((*a.gpus, *a.geforce))) for a in config.architectures]
     axes = [("", *config.names(axis)) for axis in ("torch", "base", "variant")]
+    platforms = ("", *config.names("platform"))
     cells = [
-        *((gpu, driver, "", "", "", "") for gpu, driver in itertools.product(gpus, drivers)),
-        *((gpu, "600.1", *rest, "") for gpu, *rest in itertools.product(one_of_each, *axes)),
-        *((gpu, "580", "", "", "", "linux/arm64") for gpu in gpus),
+        *(
+            (gpu, driver, "", "", "", platform)
+            for gpu, driver, platform in itertools.product(gpus, drivers, platforms)
+        ),
+        *((gpu, "600.1", *rest) for gpu, *rest in itertools.product(one_of_each, *axes, platforms)),
     ]
     asked = [dict(zip(QUESTIONS, cell, strict=True)) for cell in cells]
     found = page.run(ANSWER, asked)
-    assert len(found) == len(asked) > 3000
+    assert len(found) == len(asked) > 20_000
     for question, answer in zip(asked, found, strict=True):
         assert answer == answers.look_up(table, **question), question
 

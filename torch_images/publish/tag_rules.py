@@ -115,7 +115,7 @@ def _newest(config: Config, spec: ImageSpec, prefix: str) -> str:
     return next(
         (
             release.version
-            for release in releases(config, spec.cuda, spec.source, spec.base, spec.platform)
+            for release in releases(config, spec.cuda, spec.source, spec.base)
             if release.version.startswith(prefix)
             and not release.prerelease
             and all(
