@@ -162,6 +162,18 @@ def test_a_proof_without_the_compat_library_says_so(config: Config, root: Path) 
     )
 
 
+def test_a_proof_by_an_emulator_says_so(config: Config, root: Path) -> None:
+    image = made(config, root)
+    assert image.report
+    emulated = replace(image, report=replace(image.report, emulated=True))
+    line = ledger.proof(emulated, "2026-11-23", MACHINE)
+    assert line is not None
+    assert line.machine == "2 processors, 25 GB, linux/arm64 emulated"
+    assert state(config, root, line) == ledger.State(
+        proved=True, words="proved on 2026-11-23 in an emulator, not on an Arm processor"
+    )
+
+
 def test_what_could_not_be_had_is_no_proof(config: Config, root: Path) -> None:
     error = "no answer\n from\x1b host\x7f " + "x" * 400
     line = ledger.impossible(spec(config), error, "2026-11-23", MACHINE)

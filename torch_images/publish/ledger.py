@@ -21,6 +21,7 @@ from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError, shown
 from torch_images.jobs import Builder
+from torch_images.platforms import ARM64
 from torch_images.project import LEDGER
 from torch_images.publish.pipeline import Made
 
@@ -37,6 +38,10 @@ _FIELDS = {
     "machine": _TEXT,
     "missing": _TEXT,
 }
+
+
+# What a line says of a machine that ran the image in an emulator.
+EMULATED = f", {ARM64} emulated"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +131,7 @@ def proof(made: Made, date: str, machine: Builder) -> Proof | None:
         digest=made.result.digest,
         date=date,
         checks=str(report.count("passed")),
-        machine=_machine(machine),
+        machine=_machine(machine) + (EMULATED if report.emulated else ""),
     )
 
 
@@ -175,7 +180,8 @@ def _state(config: Config, spec: ImageSpec, line: Proof | None, root: Path, lock
     if plan_image(config, image, root).identity != line.inputs:
         return State(proved=False, words=f"not proved yet: its inputs changed after {line.date}")
     without = ", but not with its compat library" if lacks else ""
-    return State(proved=True, words=f"proved on {line.date}{without}")
+    where = " in an emulator, not on an Arm processor" if line.machine.endswith(EMULATED) else ""
+    return State(proved=True, words=f"proved on {line.date}{where}{without}")
 
 
 def _machine(builder: Builder) -> str:
