@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.config.matrix import ImageSpec, matrix
+from torch_images.build.plan import lock_image, plan_image
+from torch_images.config.matrix import ImageSpec, choose, matrix
 from torch_images.config.parse import load_config
 from torch_images.config.selection import cudas_for
 from torch_images.config.types import Config
@@ -331,6 +333,10 @@ def test_the_compat_library_is_that_of_the_platform(config: Config, root: Path) 
     assert "cu128" not in str(told.value)  # there is none for that platform
     assert [cuda.version for cuda in cudas_for(config, ARM64)] == ["13.0"]
     assert cudas_for(config, AMD64) == config.cudas
+    spec = choose(config, arch="9.0", platform="linux/arm64")
+    context = plan_image(config, lock_image(config, spec, root / "locks"), root).context
+    [told] = [json.loads(f.data) for f in context.files if f.path == "runtime/image.json"]
+    assert [release["cuda"] for release in told["releases"]] == ["13.0"]
 
 
 def test_an_unknown_capability_is_served_as_by_a_card(config: Config, root: Path) -> None:

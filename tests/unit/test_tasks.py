@@ -80,6 +80,7 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
             2,
             "variant pod, platform linux/arm64 is not built: its further packages are locked for",
         ),
+        ("pick --gpu GH200 --driver 550", 2, "no image runs on GH200 with driver 550.00: "),
         ("matrix --platform arm64", 2, "error: unknown platform 'arm64'; did you mean 'linux/arm"),
         (
             "matrix --platform linux/arm64 --select cu128*",
