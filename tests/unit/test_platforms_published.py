@@ -28,8 +28,10 @@ from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.publish import registry
+from torch_images.publish.datasheet import describe, markdown
 from torch_images.publish.index import INDEX, Index, digits
 from torch_images.publish.joint import index_version, join, versions
+from torch_images.publish.notes import Sheet, notes
 from torch_images.publish.push import Preview, Transfer, preview, publish, unpublished
 from torch_images.publish.registry import contents, exact, lookup, make_index, published
 from torch_images.publish.runpod import built, in_registry
@@ -45,7 +47,8 @@ from torch_images.publish.tag_rules import (
     floating,
     plan_moves,
 )
-from torch_images.verify.identify import VerifiedImage
+from torch_images.verify import sbom
+from torch_images.verify.identify import VerifiedImage, _find, spec_of
 from torch_images.verify.verify import VerifyReport
 
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
@@ -387,6 +390,10 @@ def test_before_the_last_one_is_pushed_its_index_has_no_digest(
     assert found.index.digest == ""
     own = labels.read(arm64.info.labels).version
     assert states(found) == [(tag, NEW) for tag in (own, found.index.version, *FLOATING)]
+    # An index of the same images is known without its digest, such as after a tag was removed.
+    made = index(config, manifest(amd64), manifest(arm64)).target
+    there = {**held_by(amd64), f"{REPOSITORY}:{found.index.version}": made}
+    assert look(config, workspace, arm64, there).joint[0].state == THERE
 
 
 def test_an_index_that_is_there_stays_the_same(
@@ -732,6 +739,79 @@ def test_whatever_buildx_says_of_an_index(held: str, one: str) -> None:
     run = FakeRunner({INSPECT + NAME: (0, held), f"{INSPECT}{repository}@": (0, one)})
     ends_well(lambda: lookup(NAME, run))
     ends_well(lambda: published(NAME, run))
+
+
+# --- what is written of an image ------------------------------------------------------------------
+
+
+class Sizes(Engine):
+    """An engine, as far as datasheets and bills of materials ask one."""
+
+    def __init__(self) -> None:
+        pass
+
+    def layer_sizes(self, image: str) -> tuple[int, ...]:
+        return (7,)
+
+    def read_files(self, image: str, folder: str) -> dict[str, str]:
+        return {"sbom.cdx.json": json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.6"})}
+
+    def tags(self, prefix: str = "") -> tuple[str, ...]:
+        return tuple(t for t in ("torch-cu130:sm120", "torch-cu130:sm120-arm64") if prefix in t)
+
+    def inspect(self, image: str) -> ImageInfo:
+        name = f"cu130-sm120-torch{T130}-bookworm-runtime" + "-arm64" * image.endswith("-arm64")
+        return ImageInfo(id=image, size=1, labels={labels.ID: name}, config={}, created="")
+
+
+@pytest.mark.parametrize("name", ["", f"{REPOSITORY}:x@{D1}"])
+def test_a_datasheet_says_platform_and_index(
+    config: Config, workspace: Workspace, name: str
+) -> None:
+    arm64 = verified(config, workspace, ARM64)
+    arm64.report.observed["python"] = "3.11.2"  # type: ignore[index]
+    document = {"config": {"digest": D1}, "layers": [{"digest": D2, "size": 1}]}
+    sheet = describe(*(arm64, Sizes(), document, [{"created_by": "x"}]), verdict=None, index=name)
+    assert (sheet["platform"], sheet["index"]) == (ARM64, name)
+    text = markdown(sheet)
+    assert f"| Platform | {ARM64} |" in text
+    assert ("| Index of all platforms | `" in text) == bool(name)
+
+
+def test_bills_of_materials_of_two_platforms_are_two_files(
+    config: Config, workspace: Workspace
+) -> None:
+    specs = [choose(config, arch="12.0", platform=platform) for platform in (AMD64, ARM64)]
+    paths = {sbom.save("x", spec.id, workspace, Sizes()) for spec in specs}
+    assert [path.exists() for path in paths] == [True, True]
+
+
+def test_an_identifier_finds_the_image_of_its_platform(config: Config) -> None:
+    for platform, tag in ((AMD64, "torch-cu130:sm120"), (ARM64, "torch-cu130:sm120-arm64")):
+        spec = choose(config, arch="12.0", platform=platform)
+        assert _find(config, spec.id, Sizes()) == tag
+        said = labels.read(Sizes().inspect(tag).labels)
+        assert spec_of(config, tag, said) == spec
+
+
+def test_images_of_two_platforms_are_not_compared(config: Config) -> None:
+    """An image for linux/arm64 is new there, whatever there was for linux/amd64."""
+    amd64, arm64 = (
+        Sheet(
+            id=choose(config, arch="12.0", torch=torch, platform=platform).id,
+            versions={"torch": torch},
+            arches={},
+            driver="1",
+            compat="1",
+            features=frozenset(),
+            packages={},
+            security=frozenset(),
+            layers={},
+            unpacked=1,
+        )
+        for platform, torch in ((AMD64, "2.13.0"), (ARM64, T130))
+    )
+    assert notes([amd64], [arm64]).startswith("## New\n")
 
 
 # --- RunPod ---------------------------------------------------------------------------------------
