@@ -32,7 +32,14 @@ from torch_images.publish.datasheet import describe, markdown
 from torch_images.publish.index import INDEX, Index, digits
 from torch_images.publish.joint import index_version, join, versions
 from torch_images.publish.notes import Sheet, notes
-from torch_images.publish.push import Preview, Transfer, preview, publish, unpublished
+from torch_images.publish.push import (
+    Preview,
+    Transfer,
+    preview,
+    publish,
+    push_index,
+    unpublished,
+)
 from torch_images.publish.registry import contents, exact, lookup, make_index, published
 from torch_images.publish.runpod import built, in_registry
 from torch_images.publish.tag_rules import (
@@ -570,6 +577,20 @@ def test_an_index_of_other_bytes_in_the_registry_stops_it(
             say=lambda _: None,
         )
     assert shelf.did == [due_.version]
+
+
+def test_an_index_waits_until_the_registry_shows_its_images(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    """Some registries take a moment; without its size the index would be another one."""
+    amd64, arm64 = images
+    shelf = Shelf(amd64)
+    found = look(config, workspace, amd64, held_by(arm64))
+    assert found.index
+    run = Buildx(shelf, found.index)
+    with pytest.raises(NetworkError, match=f"{found.index.version}: an image of it is not seen"):
+        push_index(found.index, found.joint, shelf, run=run, retries=0, say=lambda _: None)
+    assert run.commands == []
 
 
 def test_another_index_of_buildx_is_not_sent(

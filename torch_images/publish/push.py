@@ -23,7 +23,7 @@ from torch_images.build.plan import plan_images, version
 from torch_images.config.matrix import ImageSpec
 from torch_images.config.sisters import sisters
 from torch_images.config.types import Config
-from torch_images.errors import PublishError, PushError, UsageError, VerifyError
+from torch_images.errors import NetworkError, PublishError, PushError, UsageError, VerifyError
 from torch_images.host import git
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
@@ -278,8 +278,11 @@ def push_index(
     """Carry out what `preview` found for the names of an index, in its order.
 
     Its images are in the registry already, so only the index is sent. Floating names follow once
-    the immutable one has its digest. Raises as `push` does.
+    the immutable one has its digest. Raises as `push` does, and NetworkError where the registry
+    does not show one of the images yet.
     """
+    if not index.digest:
+        raise NetworkError(f"{moves[0].reference}: an image of it is not seen yet", "push again")
     retry = partial(registry.retry, retries=retries, say=say)
     for move in moves:
         if move.changes:
