@@ -301,6 +301,20 @@ def test_a_twin_counts_only_where_nothing_better_is_there(
     assert due(config, workspace, twin, held_by(amd64, twin, arm64)) == (set(), "")
 
 
+def test_an_index_that_lacks_something_gets_its_immutable_tag_only(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    twin = verified(config, workspace, ARM64, compat=False)
+    held = held_by(images[0], twin)
+    found = look(config, workspace, images[0], held)
+    assert [move.state for move in found.joint] == [NEW, *[STAYS] * 3]
+    assert found.joint[0].reference.endswith("-nocompat")
+    assert {move.reason for move in found.joint[1:]} == {
+        "linux/arm64 is there without compat libraries only"
+    }
+    assert [move.state for move in look(config, workspace, twin, held).joint] == [NEW]
+
+
 def test_an_unlocked_image_joins_none(
     config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
 ) -> None:
