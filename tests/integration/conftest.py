@@ -41,7 +41,7 @@ SECOND = frozenset(
             "test_installed_command",
             "test_pod",
         ),
-        *("test_push", "test_real_tree", "test_site", "test_start"),
+        *("test_push", "test_push_platforms", "test_real_tree", "test_site", "test_start"),
     }
 )
 

@@ -48,7 +48,7 @@ from torch_images.verify.verify import (
 REPOSITORY = "owner/torch-cu130"
 LAYERS, LAYER_SIZE = 4, 3_000_000
 OBSERVED = {"cuda": "13.0", "torch": f"{T130}+cu130", "triton": "3.6.0", "python": "3.11.2"}
-FLOATING = (f"{T130}-sm120", f"{M130}-sm120", "sm120")
+FLOATING = (f"{T130}-sm120-devel", f"{M130}-sm120-devel", "sm120-devel")
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,19 @@ def make(
     runner: Runner,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Make]:
-    """Make a stand-in: of other bytes each time, of inputs of a day, from a revision."""
-    [planned] = plan_images(config, [choose(config, arch="12.0")], workspace.root, workspace.locks)
+    """Make a stand-in: of other bytes each time, of inputs of a day, from a revision.
+
+    It is of an image that is built for linux/amd64 only; test_push_platforms.py has the others.
+    """
+    spec = choose(config, arch="12.0", variant="devel", platform="linux/amd64")
+    [planned] = plan_images(config, [spec], workspace.root, workspace.locks)
     made: list[StandIn] = []
 
     def make(
         *, day: int = 1, changes: dict[str, str] | None = None, verified: bool = True
     ) -> StandIn:
         folder = tmp_path_factory.mktemp("context")
-        version = f"{T130}-sm120-runtime-{secrets.token_hex(6)}"
+        version = f"{T130}-sm120-devel-{secrets.token_hex(6)}"
         own = {"org.opencontainers.image.version": version, **(changes or {})}
         label = {**labels.write(config, planned), **own}
         lines = ["FROM scratch"]
@@ -209,10 +213,10 @@ def test_what_is_published_is_left_out_of_the_matrix(make: Make, server: Registr
         return {image["id"]: image["reference"] for image in json.loads(done.stdout)["image"]}
 
     before = unpublished()
-    runtime = before[f"cu130-sm120-torch{T130}-bookworm-runtime"]
-    image = make(changes={"org.opencontainers.image.version": runtime.rpartition(":")[2]})
+    devel = before[f"cu130-sm120-torch{T130}-bookworm-devel"]
+    image = make(changes={"org.opencontainers.image.version": devel.rpartition(":")[2]})
     assert push(image, server.host).returncode == 0
-    assert before.keys() - unpublished().keys() == {f"cu130-sm120-torch{T130}-bookworm-runtime"}
+    assert before.keys() - unpublished().keys() == {f"cu130-sm120-torch{T130}-bookworm-devel"}
 
 
 def test_names_in_the_engine(make: Make, engine: Engine) -> None:
@@ -220,7 +224,7 @@ def test_names_in_the_engine(make: Make, engine: Engine) -> None:
     for words, image in ((("--dry-run",), None), ((), first)):
         done = invoke("tag", first.tag, "--registry", "example.org/owner", *words)
         assert done.returncode == 0, done.stderr
-        name = f"example.org/{REPOSITORY}:sm120"
+        name = f"example.org/{REPOSITORY}:sm120-devel"
         assert [engine.inspect(n).id for n in engine.tags(name)] == (
             [image.digest] if image else []
         )
@@ -523,7 +527,7 @@ def test_a_pod_template_of_a_published_image(
         engine.tag(subject.digest, name, tag)
         subprocess.run(["docker", "push", "--quiet", f"{name}:{tag}"], check=True)
     alone = {"DOCKER_HOST": f"unix://{tmp_path}/nobody"}
-    for reference in (f"{name}:sm120", f"{name}:{image.immutable}@{image.digest}"):
+    for reference in (f"{name}:sm120-devel", f"{name}:{image.immutable}@{image.digest}"):
         done = invoke("runpod", "--image", reference, "--json", env=alone)
         assert done.returncode == 0, done.stderr
         [line] = done.stderr.strip().splitlines()
@@ -542,7 +546,7 @@ def test_a_pod_template_of_a_published_image(
         assert done.returncode == 2, done.stderr
         [line] = done.stderr.strip().splitlines()
         assert text in line
-    done = invoke("runpod", "--image", f"{name}:sm120", "--registry", "ghcr.io/me", env=alone)
+    done = invoke("runpod", "--image", f"{name}:sm120-devel", "--registry", "ghcr.io/me", env=alone)
     assert (done.returncode, "leave --registry out" in done.stderr) == (2, True)
 
 

@@ -211,8 +211,13 @@ def keeps_its_promises(path: Path) -> Config | None:
     specs = matrix(config)
     json.dumps([describe(spec) for spec in specs])
     assert len({spec.id for spec in specs}) == len(specs)
-    tags = [f"{spec.repository}:{tag}" for spec in specs for tag in set(floating(config, spec))]
-    assert len(set(tags)) == len(tags)
+    named = [
+        (f"{spec.repository}:{tag}", spec.platform)
+        for spec in specs
+        for tag in set(floating(config, spec))
+    ]
+    assert len(set(named)) == len(named)  # one tag is for the same image on each platform
+    tags = [tag for tag, _ in named]
     assert all(TAG.fullmatch(tag.partition(":")[2]) for tag in tags)
     requests: dict[str, tuple[str, ...]] = {}
     for item in itertools.chain.from_iterable(image_inputs(config, spec) for spec in specs):

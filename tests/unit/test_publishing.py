@@ -29,12 +29,14 @@ from torch_images.verify.verify import VerifyReport
 
 DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 REVISION = "org.opencontainers.image.revision"
-IMMUTABLE = f"{T130}-sm120-runtime-"
+IMMUTABLE = f"{T130}-sm120-devel-"
 
 
 @pytest.fixture
 def image(config: Config, root: Path) -> VerifiedImage:
-    [plan] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
+    """An image that is built for linux/amd64 only."""
+    spec = choose(config, arch="12.0", variant="devel", platform="linux/amd64")
+    [plan] = plan_images(config, [spec], root, root / "locks")
     told = {**labels.write(config, plan), REVISION: "ours"}
     info = ImageInfo(id=DIGEST, size=1, labels=told, config={}, created="2026-11-02T00:00:00Z")
     seen = {"cuda": "13.0", "torch": f"{T130}+cu130", "arch 12.0": "native sm_120"}
@@ -66,28 +68,32 @@ def previewed(
     found = preview(
         config, image, "r.io/me", lookup=held.get, workspace=workspace, run=run or Runner()
     )
-    return {move.reference.removeprefix("r.io/me/torch-cu130:"): move for move in found}
+    assert found.alone
+    return {move.reference.removeprefix("r.io/me/torch-cu130:"): move for move in found.moves}
 
 
 def target(**changes: str) -> TagTarget:
     return TagTarget(
-        **{"digest": OTHER, "torch": f"{T130}", "created": "2026-11-01", "revision": "x", **changes}
+        digest=changes.get("digest", OTHER),
+        torch=T130,
+        created=changes.get("created", "2026-11-01"),
+        revision=changes.get("revision", "x"),
     )
 
 
 def test_what_a_push_would_do(config: Config, image: VerifiedImage, tmp_path: Path) -> None:
     held = {
-        "r.io/me/torch-cu130:sm120": target(),
-        f"r.io/me/torch-cu130:{M130}-sm120": target(created="2026-11-03"),
-        f"r.io/me/torch-cu130:{T130}-sm120": target(digest=DIGEST),
+        "r.io/me/torch-cu130:sm120-devel": target(),
+        f"r.io/me/torch-cu130:{M130}-sm120-devel": target(created="2026-11-03"),
+        f"r.io/me/torch-cu130:{T130}-sm120-devel": target(digest=DIGEST),
     }
     found = previewed(config, image, held, tmp_path)
     [first, *others] = found
     assert first.startswith(IMMUTABLE)
-    assert others == [f"{T130}-sm120", f"{M130}-sm120", "sm120"]
+    assert others == [f"{T130}-sm120-devel", f"{M130}-sm120-devel", "sm120-devel"]
     assert [move.state for move in found.values()] == [NEW, THERE, STAYS, MOVES]
-    assert found["sm120"].held == OTHER
-    assert found[f"{M130}-sm120"].reason == "it names newer inputs, of 2026-11-03"
+    assert found["sm120-devel"].held == OTHER
+    assert found[f"{M130}-sm120-devel"].reason == "it names newer inputs, of 2026-11-03"
 
 
 def test_an_immutable_tag_of_another_image_stops_everything(
@@ -140,8 +146,8 @@ def test_on_the_same_day_a_later_commit_of_this_checkout_moves(
 
     def state(ours: str, theirs: str) -> str:
         image.info.labels[REVISION] = ours  # type: ignore[index]
-        held = {"r.io/me/torch-cu130:sm120": target(created="2026-11-02", revision=theirs)}
-        return previewed(config, image, held, tmp_path, run)["sm120"].state
+        held = {"r.io/me/torch-cu130:sm120-devel": target(created="2026-11-02", revision=theirs)}
+        return previewed(config, image, held, tmp_path, run)["sm120-devel"].state
 
     assert state(second, first) == MOVES
     assert state(f"{second}-dirty", f"{first}-dirty") == MOVES
@@ -161,8 +167,8 @@ def test_on_the_same_day_a_later_commit_of_this_checkout_moves(
 def test_without_git_nothing_is_known_to_follow(
     config: Config, image: VerifiedImage, tmp_path: Path
 ) -> None:
-    held = {"r.io/me/torch-cu130:sm120": target(created="2026-11-02")}
-    assert previewed(config, image, held, tmp_path)["sm120"].state == STAYS
+    held = {"r.io/me/torch-cu130:sm120-devel": target(created="2026-11-02")}
+    assert previewed(config, image, held, tmp_path)["sm120-devel"].state == STAYS
 
 
 def test_what_nobody_has_published(config: Config, root: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from torch_images.config.types import Accepted, Config
 from torch_images.errors import ConfigError, PublishError, VerifyError
 from torch_images.publish import redistribution
 from torch_images.publish.datasheet import markdown
+from torch_images.publish.push import Preview
 from torch_images.publish.redistribution import (
     COMPAT,
     TOOLKIT,
@@ -328,7 +329,7 @@ def test_the_page_names_each_licence_and_the_files_of_wheels(root: Path) -> None
 
 
 SHEET = {
-    "id": "x", "digest": "sha256:1", "references": [], "versions": {}, "arches": {}, "features": [],
+    "id": "x", "digest": "sha256:1", "platform": "linux/amd64", "references": [], "index": "", "versions": {}, "arches": {}, "features": [],
     "driver": {"native": "1"}, "compat": "", "inputs": "", "unlocked": False, "lock": "",
     "revision": "", "size": {"compressed": 0, "unpacked": 0}, "layers": [],
     "verification": {"passed": 1, "skipped": 0},
@@ -364,15 +365,15 @@ def test_a_push_asks_before_anything_leaves(
     class SentError(Exception):
         pass
 
-    def push(*_: object, **__: object) -> None:
+    def publish(*_: object, **__: object) -> None:
         calls.append("sent")
         raise SentError
 
     subject = SimpleNamespace(info=SimpleNamespace(id="sha256:1"))
     monkeypatch.setattr(verb, "engine", lambda: None)
     monkeypatch.setattr("torch_images.verify.identify.verified_image", lambda *_: subject)
-    monkeypatch.setattr("torch_images.publish.push.preview", lambda *_, **__: ())
-    monkeypatch.setattr("torch_images.publish.push.push", push)
+    monkeypatch.setattr("torch_images.publish.push.preview", lambda *_, **__: Preview(own=()))
+    monkeypatch.setattr("torch_images.publish.push.publish", publish)
     monkeypatch.setattr(redistribution, "read_packages", read_packages)
     body = getattr(publish_tasks.push.body, "__wrapped__", publish_tasks.push.body)
     with pytest.raises(SentError if sent else PublishError):

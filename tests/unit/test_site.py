@@ -100,7 +100,9 @@ def sheet(identifier: str, created: str = "2026-11-23", **values: Any) -> dict[s
     return {
         "schema": datasheet.SCHEMA,
         "id": identifier,
+        "platform": "linux/amd64",
         "references": ["ghcr.io/me/torch-cu130:2.13.0-sm120"],
+        "index": "",
         "digest": f"sha256:{created.replace('-', ''):0<64}",
         "config": "sha256:0",
         "created": created,

@@ -86,8 +86,21 @@ def test_latest_is_for_all_architectures_where_that_is_usual(config: Config) -> 
 
 
 def test_no_two_images_share_a_floating_tag(config: Config) -> None:
-    every = [(spec.repository, tag) for spec in matrix(config) for tag in floating(config, spec)]
+    every = [
+        (spec.repository, tag, spec.platform.name)
+        for spec in matrix(config)
+        for tag in floating(config, spec)
+    ]
     assert len(set(every)) == len(every)
+    named = {f"{repository}:{tag}" for repository, tag, _ in every}
+    assert not [name for name in named if "arm64" in name]
+    # One tag never means two images, other than one image for two platforms.
+    images: dict[tuple[str, str], set[str]] = {}
+    for spec in matrix(config):
+        for tag in floating(config, spec):
+            name = spec.id.removesuffix(spec.platform.suffix)
+            images.setdefault((spec.repository, tag), set()).add(name)
+    assert all(len(names) == 1 for names in images.values())
 
 
 def test_tags_are_those_that_verification_saw(config: Config, root: Path) -> None:
@@ -146,7 +159,8 @@ def after(
     ],
 )
 def test_a_floating_tag_only_moves_forward(change: dict[str, str], state: str) -> None:
-    held = dataclasses.replace(OURS, **{"digest": "sha256:b", "revision": "a", **change})
+    told = {"digest": "sha256:b", "torch": OURS.torch, "created": OURS.created, **change}
+    held = TagTarget(**told, revision="a", manifests=())
     assert after(held) == state
 
 

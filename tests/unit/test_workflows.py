@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -271,6 +272,74 @@ def test_scripts_pass_shellcheck(path: Path, tmp_path: Path) -> None:
         command = [str(Path(sys.executable).parent / "shellcheck"), str(script)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("job", ["image", "reproduce"])
+@pytest.mark.parametrize(
+    ("platform", "source", "larger", "runner"),
+    [
+        ("linux/amd64", "wheel", "", "ubuntu-24.04"),
+        ("linux/amd64", "wheel", "large", "ubuntu-24.04"),
+        ("linux/amd64", "fork", "large", "large"),
+        ("linux/amd64", "fork", "", "ubuntu-24.04"),
+        ("linux/arm64", "wheel", "large", "ubuntu-24.04-arm"),
+    ],
+)
+def test_an_image_is_built_on_a_machine_of_its_platform(
+    job: str, platform: str, source: str, larger: str, runner: str
+) -> None:
+    """The expression in the workflow, with the values that `./inv matrix --json` gives."""
+    expression = read(GITHUB / "workflows" / "release.yml")["jobs"][job]["runs-on"]
+    for name, value in (
+        ("matrix.image.platform", platform),
+        ("matrix.image.source", source),
+        ("vars.COMPILE_RUNNER", larger),
+    ):
+        expression = expression.replace(name, repr(value))
+    words = expression.removeprefix("${{").removesuffix("}}").strip()
+    # Of Python, "and" and "or" have the order and the values of GitHub's "&&" and "||".
+    assert eval(words.replace("&&", "and").replace("||", "or")) == runner  # noqa: S307
+
+
+def test_an_index_is_attested_and_signed_where_there_is_one() -> None:
+    """Floating tags name it, and whoever checks a signature gives such a tag."""
+    jobs = read(GITHUB / "workflows" / "release.yml")["jobs"]
+    attested = [
+        (step.get("if", ""), step["with"]["subject-digest"])
+        for step in jobs["image"]["steps"]
+        if "actions/attest@" in step.get("uses", "")
+    ]
+    there = ("steps.push.outputs.index != ''", "${{ steps.push.outputs.index }}")
+    assert there in attested
+    [sign] = [step for step in jobs["image"]["steps"] if "cosign sign" in step.get("run", "")]
+    assert sign["env"]["INDEX"] == "${{ steps.push.outputs.index }}"
+    assert "for subject in $DIGEST $INDEX; do" in sign["run"]
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="no jq, which GitHub's machines have")
+@pytest.mark.parametrize(("index", "said"), [("", ""), ("r.io/me/x:y@sha256:ab", "sha256:ab")])
+def test_the_digest_of_an_index_is_read_from_what_push_prints(
+    tmp_path: Path, index: str, said: str
+) -> None:
+    [script] = [
+        step["run"]
+        for step in steps(GITHUB / "workflows" / "release.yml")
+        if "inv push" in step.get("run", "")
+    ]
+    (tmp_path / "manifest.json").write_text(json.dumps({"index": index}))
+    [line] = [line for line in lines(script) if line.startswith('echo "index=')]
+    environment = {"GITHUB_OUTPUT": str(tmp_path / "output"), "PATH": os.environ["PATH"]}
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "output").read_text() == f"index={said}\n"
+
+
+def test_both_platforms_are_proved() -> None:
+    """Each on its own machine, with a branch of its own: two jobs would overwrite one."""
+    job = read(GITHUB / "workflows" / "prove.yml")["jobs"]["ledger"]
+    assert job["runs-on"] == "${{ matrix.runner }}"
+    runners = {each["platform"]: each["runner"] for each in job["strategy"]["matrix"]["include"]}
+    assert runners == {"amd64": "ubuntu-24.04", "arm64": "ubuntu-24.04-arm"}
+    assert "${{ matrix.platform }}" in job["env"]["BRANCH"]
 
 
 def test_releases_are_locked_and_have_compat() -> None:

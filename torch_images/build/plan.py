@@ -92,13 +92,17 @@ def version(config: Config, image: ImagePlan) -> str:
     compat libraries, and in "-unlocked" where the build resolved a part of the lock for itself.
     """
     spec, lock = image.spec, image.lock
+    ends = [] if lock.compat else ["nocompat"]
+    ends += ["unlocked"] if lock.unlocked else []
+    return version_text(config, spec, image.identity[:12] + spec.platform.suffix, *ends)
+
+
+def version_text(config: Config, spec: ImageSpec, *ends: str) -> str:
+    """A version of an image, which names all of its axes but the platform, with its last parts."""
     parts = [spec.torch, spec.arch_name]
     if spec.source.name != config.defaults.source:
         parts.append(spec.source.name)
     parts.append(spec.variant.name)
     if spec.base.name != config.defaults.base:
         parts.append(spec.base.name)
-    parts.append(image.identity[:12] + spec.platform.suffix)
-    parts += [] if lock.compat else ["nocompat"]
-    parts += ["unlocked"] if lock.unlocked else []
-    return "-".join(parts)
+    return "-".join((*parts, *ends))

@@ -42,7 +42,13 @@ def tag(
     engine = verb.engine()
     subject = verified_image(config, image, workspace, engine)
     lookup = partial(in_engine, engine=engine)
-    moves = preview(config, subject, where, lookup=lookup, workspace=workspace, run=Runner())
+    moves = preview(
+        *(config, subject, where),
+        lookup=lookup,
+        workspace=workspace,
+        run=Runner(),
+        in_registry=False,
+    ).moves
     for move in moves if not dry_run else ():
         if move.changes:
             engine.tag(subject.info.id, *move.reference.rsplit(":", 1))
@@ -71,11 +77,15 @@ def push(
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
-    """Push a verified image and its tags to a registry; safe to repeat."""
+    """Push a verified image and its tags to a registry; safe to repeat.
+
+    Where the image is built for several platforms, its floating tags are those of an index, which
+    the push of the last one makes.
+    """
     from torch_images.cli import report
     from torch_images.host.runner import Runner
     from torch_images.publish.datasheet import describe, save
-    from torch_images.publish.push import Transfer, preview, push
+    from torch_images.publish.push import Transfer, preview, publish
     from torch_images.publish.redistribution import is_public, judge, read_packages, require
     from torch_images.publish.registry import contents, retry
     from torch_images.verify.identify import verified_image
@@ -86,9 +96,11 @@ def push(
     engine = verb.engine()
     subject = verified_image(config, image, workspace, engine)
     lookup = verb.registry_lookup(attempts)
-    moves = preview(config, subject, where, lookup=lookup, workspace=workspace, run=run)
+    look = partial(preview, config, subject, where, lookup=lookup, workspace=workspace, run=run)
+    found = look()
     if dry_run:
-        print(verb.as_json([asdict(m) for m in moves]) if json else report.moves(moves, done=False))
+        text = report.moves(found.moves, done=False)
+        print(verb.as_json([asdict(m) for m in found.moves]) if json else text)
     verdict = None
     if is_public(where) and not private:
         verdict = judge(read_packages(subject.info.id, engine), config.accepted)
@@ -97,13 +109,20 @@ def push(
     if dry_run:
         return
     with verb.transfer_progress() as show:
-        transfer, digest = Transfer(show), subject.info.id
-        push(digest, moves, engine, retries=attempts, transfer=transfer, say=verb.say)
-    names = [m.reference for m in moves if m.held == digest or m.changes]
-    held = retry(partial(contents, names[0], run), retries=attempts, say=verb.say)
-    sheet = describe(subject, engine, *held, verdict=verdict, references=names)
+        found = publish(
+            *(look, subject.info.id, engine),
+            run=run,
+            retries=attempts,
+            transfer=Transfer(show),
+            say=verb.say,
+        )
+    platform = subject.plan.spec.platform.name
+    asked = partial(contents, found.names[0], run, platform=platform)
+    held = retry(asked, retries=attempts, say=verb.say)
+    names, index = found.names, found.index_name
+    sheet = describe(subject, engine, *held, verdict=verdict, references=names, index=index)
     save(sheet, workspace)
-    print(verb.as_json(sheet) if json else report.moves(moves, done=True))
+    print(verb.as_json(sheet) if json else report.moves(found.moves, done=True))
 
 
 @verb.verb(
@@ -171,6 +190,7 @@ def runpod(
     from torch_images.host.runner import Runner
     from torch_images.publish.registry import has_host, published, retry
     from torch_images.publish.runpod import (
+        PLATFORM,
         Templates,
         body,
         built,
@@ -186,11 +206,13 @@ def runpod(
     key = os.environ.get("RUNPOD_API_KEY", "")
     if apply and not key:
         raise UsageError("--apply needs RUNPOD_API_KEY", "export the key of your RunPod account")
-    image = image or choose(config, arch="all", variant=config.pods.variant).id
+    usual = choose(config, arch="all", variant=config.pods.variant, platform=PLATFORM)
+    image = image or usual.id
     if has_host(image):
         if registry:
             raise UsageError(f"--registry is given, and {image} names one", "leave --registry out")
-        found = retry(partial(published, image, Runner()), retries=5, say=verb.say)
+        asked = partial(published, image, Runner(), platform=PLATFORM)
+        found = retry(asked, retries=5, say=verb.say)
         subject = in_registry(config, image, found)
         verb.say(f"{image} was not verified here: its template follows what its labels say")
     else:

@@ -44,12 +44,14 @@ def describe(
     *,
     verdict: Verdict | None,
     references: Sequence[str] = (),
+    index: str = "",
 ) -> dict[str, Any]:
     """Everything about a verified image as plain data.
 
     `document` and `history` are its OCI manifest and the history in its configuration, from where
     it is stored; `verdict` is what is known of its redistribution, None where nobody asked;
-    `references` are its names in a registry.
+    `references` are its names in a registry, those of an index with it included; `index` is the
+    immutable name of that with its digest, "" for an image that is in none.
     """
     info, spec, lock, report = image.info, image.plan.spec, image.plan.lock, image.report
     layers = _layers(document, history, engine.layer_sizes(info.id), image.plan)
@@ -57,7 +59,9 @@ def describe(
     return {
         "schema": SCHEMA,
         "id": spec.id,
+        "platform": spec.platform.name,
         "references": list(references),
+        "index": index,
         "digest": info.id,
         "config": document["config"]["digest"],
         "created": info.created,
@@ -116,7 +120,9 @@ def markdown(sheet: Mapping[str, Any]) -> str:
     proof, size, files = sheet["verification"], sheet["size"], sheet["redistribution"]
     rows = [
         ("Digest", f"`{sheet['digest']}`"),
+        ("Platform", sheet["platform"]),
         *(("Name", f"`{reference}`") for reference in sheet["references"]),
+        *([("Index of all platforms", f"`{sheet['index']}`")] if sheet["index"] else []),
         *((name.capitalize(), version) for name, version in sheet["versions"].items()),
         *((f"Runs on {arch}", how) for arch, how in sheet["arches"].items()),
         ("Driver", f"{sheet['driver']['native']} or newer"),

@@ -3,12 +3,17 @@
 The immutable name goes first, with all layers, and must have the built digest in the registry
 before any floating one is touched. Each name is a single manifest put at the end, so what is cut
 off leaves no half of one; the same push again sends what is missing.
+
+Where an image is built for several platforms, its floating names are those of an index. Whoever
+finds all of its images in the registry makes it: each push looks for the others after its own image
+is there, so the last one does. Two at a time make the same index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,14 +21,26 @@ from torch_images.build import labels
 from torch_images.build.build import revision
 from torch_images.build.plan import plan_images, version
 from torch_images.config.matrix import ImageSpec
+from torch_images.config.sisters import sisters
 from torch_images.config.types import Config
-from torch_images.errors import PublishError, PushError, UsageError, VerifyError
+from torch_images.errors import NetworkError, PublishError, PushError, UsageError, VerifyError
 from torch_images.host import git
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.publish import registry
-from torch_images.publish.tag_rules import TAKEN, Move, TagTarget, observed, plan_moves
+from torch_images.publish.index import Index
+from torch_images.publish.joint import join
+from torch_images.publish.tag_rules import (
+    STAYS,
+    TAKEN,
+    Manifest,
+    Move,
+    Names,
+    TagTarget,
+    observed,
+    plan_moves,
+)
 from torch_images.verify.identify import VerifiedImage
 
 _DONE = ("Pushed", "Layer already exists", "Mounted from")
@@ -56,6 +73,37 @@ class Transfer:
         self._show(sum(self._sent.values()), sum(self._size.values()))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What tagging, or pushing, would do: `own` to the names of the image, `joint` to an index's.
+
+    `index` is that of the image and its sisters; None where it has none, or one is missing. `alone`
+    says whether it has none.
+    """
+
+    own: tuple[Move, ...]
+    joint: tuple[Move, ...] = ()
+    index: Index | None = None
+    alone: bool = False
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """What becomes of each name, the exactest first."""
+        return self.own + self.joint
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that the image has afterwards, its immutable one first."""
+        return tuple(move.reference for move in self.moves if move.state != STAYS)
+
+    @property
+    def index_name(self) -> str:
+        """The immutable name of the index, with its digest; "" where there is none."""
+        if not self.index:
+            return ""
+        return f"{self.joint[0].reference}@{self.index.digest}"
+
+
 def preview(
     config: Config,
     image: VerifiedImage,
@@ -64,18 +112,47 @@ def preview(
     lookup: Callable[[str], TagTarget | None],
     workspace: Workspace,
     run: Runner,
-) -> tuple[Move, ...]:
+    in_registry: bool = True,
+) -> Preview:
     """What tagging, or pushing, would do to each name; `lookup(name)`: its current target, or None.
 
+    Without `in_registry` the names are an engine's, which makes no index.
     Raises VerifyError where the image is not what its tags would say, PublishError where its
-    immutable tag names another image.
+    immutable tag, or the one of an index, names another image.
     """
-    info, said = image.info, labels.read(image.info.labels)
-    names = observed(config, image.plan.spec, said, image.report.observed)
+    info, said, spec = image.info, labels.read(image.info.labels), image.plan.spec
+    names = observed(config, spec, said, image.report.observed)
     ours = TagTarget.of(info.id, info.created, said)
-    moves = plan_moves(
-        names, ours, namespace, lookup, partial(_descends, workspace=workspace, run=run)
+    moved = partial(
+        plan_moves,
+        namespace=namespace,
+        lookup=lookup,
+        descends=partial(_descends, workspace=workspace, run=run),
     )
+    others = sisters(config, spec)
+    if not others:
+        return Preview(own=_free(moved(names, ours)), alone=True)
+    if not in_registry:
+        every = " and ".join(sorted(s.platform.name for s in (spec, *others)))
+        waits = f"it is for an index of {every}, which `invoke push` makes"
+        return Preview(own=_free(moved(names, ours, waits=waits)))
+    repository = f"{namespace}/{names.repository}"
+    manifest = _manifest(image, lookup(f"{repository}:{names.immutable}"))
+    found = join(
+        *(config, spec, manifest), repository=repository, lookup=lookup, workspace=workspace
+    )
+    if not found.index:
+        return Preview(own=_free(moved(names, ours, waits=found.waits)))
+    own = _free(moved(replace(names, floating=()), ours))
+    tags = Names(
+        repository=names.repository, immutable=found.index.version, floating=names.floating
+    )
+    joint = _free(moved(tags, found.index.target, waits=found.waits))
+    return Preview(own=own, joint=joint, index=found.index)
+
+
+def _free(moves: tuple[Move, ...]) -> tuple[Move, ...]:
+    """The same moves. Raises PublishError where an immutable tag is taken."""
     for move in moves:
         if move.state == TAKEN:
             raise PublishError(
@@ -86,6 +163,20 @@ def preview(
     return moves
 
 
+def _manifest(image: VerifiedImage, held: TagTarget | None) -> Manifest:
+    """The manifest of an image: as the registry has it, else as the engine tells of it."""
+    platform, info = image.plan.spec.platform.name, image.info
+    there = held.of_platform(platform) if held else None
+    return there or Manifest(
+        platform=platform,
+        digest=info.id,
+        media_type="",
+        size=0,
+        created=info.created,
+        labels=labels.read(info.labels),
+    )
+
+
 def unpublished(
     config: Config,
     specs: Sequence[ImageSpec],
@@ -94,12 +185,28 @@ def unpublished(
     lookup: Callable[[str], TagTarget | None],
     workspace: Workspace,
 ) -> list[tuple[ImageSpec, str]]:
-    """The images whose inputs nobody has published yet, each with the name it will have."""
+    """The images whose inputs nobody has published yet, each with the name it will have.
+
+    One that is there with all of its sisters, but without their index, is among them: a push was
+    cut off then, and any of them repairs that.
+    """
     plans = plan_images(config, specs, workspace.root, workspace.locks)
     names = [f"{namespace}/{p.spec.repository}:{version(config, p)}" for p in plans]
+
+    def lacks(spec: ImageSpec, name: str) -> bool:
+        held = lookup(name)
+        manifest = held.of_platform(spec.platform.name) if held else None
+        if held is None or manifest is None or not sisters(config, spec):
+            return held is None
+        repository = name.rpartition(":")[0]
+        found = join(
+            *(config, spec, manifest), repository=repository, lookup=lookup, workspace=workspace
+        )
+        return found.index is not None and not lookup(f"{repository}:{found.index.version}")
+
     with ThreadPoolExecutor(max_workers=8) as pool:
-        held = pool.map(lookup, names)
-    return [(s, name) for s, name, h in zip(specs, names, held, strict=True) if h is None]
+        lacking = pool.map(lacks, specs, names)
+    return [(s, name) for s, name, lacks_ in zip(specs, names, lacking, strict=True) if lacks_]
 
 
 def in_engine(reference: str, engine: Engine) -> TagTarget | None:
@@ -111,6 +218,31 @@ def in_engine(reference: str, engine: Engine) -> TagTarget | None:
     return TagTarget.of(info.id, info.created, labels.read(info.labels))
 
 
+def publish(
+    look: Callable[[], Preview],
+    digest: str,
+    engine: Engine,
+    *,
+    run: Runner,
+    retries: int,
+    transfer: Transfer,
+    say: Callable[[str], None],
+) -> Preview:
+    """Push an image under its own names, then the index that it is the last one for.
+
+    `look()` is `preview`. It is asked again once the image is there: a sister that another machine
+    pushed meanwhile counts. Returns what became of each name. Raises as `push` does.
+    """
+    found = look()
+    push(digest, found.own, engine, retries=retries, transfer=transfer, say=say)
+    if not found.alone and found.own[0].changes:
+        again = look()
+        found = replace(again, own=(found.own[0], *again.own[1:]))
+    if found.index:
+        push_index(found.index, found.joint, engine, run=run, retries=retries, say=say)
+    return found
+
+
 def push(
     digest: str,
     moves: Sequence[Move],
@@ -120,7 +252,7 @@ def push(
     transfer: Transfer,
     say: Callable[[str], None],
 ) -> None:
-    """Carry out what `preview` found, in its order.
+    """Carry out what `preview` found for the image's own names, in its order.
 
     Raises NetworkError once it has failed `retries` times in a row, UsageError where the registry
     refuses, VerifyError where the registry has another digest afterwards. Names that were not
@@ -131,10 +263,49 @@ def push(
         if move.changes:
             engine.tag(digest, *move.reference.rsplit(":", 1))
             retry(partial(_send, move.reference, engine, transfer))
-            say(f"pushed {move.reference}")
-            pushed = retry(partial(engine.registry_digest, move.reference, missing_ok=True))
-            if pushed != digest:
-                raise VerifyError(f"{move.reference} is {pushed or 'nothing'}, built was {digest}")
+            _arrived(move.reference, digest, engine, retry, say)
+
+
+def push_index(
+    index: Index,
+    moves: Sequence[Move],
+    engine: Engine,
+    *,
+    run: Runner,
+    retries: int,
+    say: Callable[[str], None],
+) -> None:
+    """Carry out what `preview` found for the names of an index, in its order.
+
+    Its images are in the registry already, so only the index is sent. Floating names follow once
+    the immutable one has its digest. Raises as `push` does, and NetworkError where the registry
+    does not show one of the images yet.
+    """
+    if not index.digest:
+        raise NetworkError(f"{moves[0].reference}: an image of it is not seen yet", "push again")
+    retry = partial(registry.retry, retries=retries, say=say)
+    for move in moves:
+        if move.changes:
+            immutable = move.reference.endswith(f":{index.version}")
+            source = partial(registry.make_index, index=index)
+            if not immutable:
+                source = partial(registry.name_index, digest=index.digest)
+            retry(partial(source, move.reference, run=run))
+            _arrived(move.reference, index.digest, engine, retry, say)
+
+
+def _arrived(
+    reference: str,
+    digest: str,
+    engine: Engine,
+    retry: Callable[[Callable[[], str]], str],
+    say: Callable[[str], None],
+) -> None:
+    """Raise VerifyError unless the registry has just this digest under a name."""
+    say(f"pushed {reference}")
+    pushed = retry(partial(engine.registry_digest, reference, missing_ok=True))
+    if pushed != digest:
+        raise VerifyError(f"{reference} is {pushed or 'nothing'}, built was {digest}")
 
 
 def _send(reference: str, engine: Engine, transfer: Transfer) -> None:

@@ -1,19 +1,33 @@
-"""What a registry has under a name, asked through buildx, which uses Docker's own credentials."""
+"""What a registry has under a name, asked through buildx, which uses Docker's own credentials.
+
+A name may be that of one manifest, or of an index with a manifest for each platform.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from torch_images.build import labels
 from torch_images.errors import CommandError, NetworkError, UsageError, shown
 from torch_images.host.runner import Runner
 from torch_images.jsondoc import MalformedError, member, optional, parse
-from torch_images.locks.grammar import is_version
+from torch_images.platforms import AMD64
+from torch_images.publish.index import Index
+from torch_images.publish.registry_answers import (
+    at,
+    digest_of,
+    entries_of,
+    identity_of,
+    is_index,
+    manifest_of,
+    platform_of,
+)
 from torch_images.publish.tag_rules import TagTarget
 
 T = TypeVar("T")
@@ -29,7 +43,6 @@ _PERMANENT = re.compile(
     r"|does not exist|invalid reference|unsupported",
     re.IGNORECASE,
 )
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # A name with a host before it, as Docker reads one (https://github.com/distribution/reference).
 _HOST = re.compile(r"localhost/|[^/]*[.:][^/]*/")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -38,6 +51,8 @@ _REFERENCE = re.compile(
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 _COMPAT = re.compile(r"(?:[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?-[0-9a-z.]{1,20})?")
+# How buildx, of which host/ knows no oldest version, says that it lacks an option.
+_LACKING = re.compile(r"unknown flag: (\S+)")
 _LARGEST = 10**12  # bytes of a layer
 _LONGEST = 60.0  # seconds between two attempts
 
@@ -57,32 +72,48 @@ def has_host(image: str) -> bool:
 
 
 def lookup(reference: str, run: Runner) -> TagTarget | None:
-    """The image that has a name in its registry; None for none.
+    """The image that has a name in its registry, an index with all of its images; None for none.
 
-    Raises UsageError where the registry refuses, NetworkError where it cannot be asked.
+    An index is as old as its oldest image. Raises UsageError where the registry refuses,
+    NetworkError where it cannot be asked, or says of an index what cannot be true.
     """
     answer = _inspect(reference, run)
     if answer is None:
         return None
     with _understood(reference):
-        digest, said = _identity(answer)
-        created = optional(optional(answer, "image", kind=dict), "created", kind=str)
-    return TagTarget.of(digest, created, said)
+        if not is_index(answer):
+            one = manifest_of(answer)
+            return replace(TagTarget.of(one.digest, one.created, one.labels), manifests=(one,))
+        digest = digest_of(answer, "manifest")
+        named = entries_of(answer)
+        held = tuple(manifest_of(_of_entry(reference, entry, run), entry) for entry in named)
+        torches = sorted({m.labels.torch for m in held})
+        if len(torches) > 1:
+            raise MalformedError(f"its images have torch {' and '.join(torches)}")
+        revisions = {m.labels.revision for m in held}
+        return TagTarget(
+            digest=digest,
+            torch=torches[0] or "0",
+            created=min(m.created for m in held)[:10],
+            revision=revisions.pop() if len(revisions) == 1 else "",
+            manifests=held,
+        )
 
 
-def published(reference: str, run: Runner) -> Published:
-    """What a registry has under a name: labels that can be read, and sizes that can be true.
+def published(reference: str, run: Runner, *, platform: str = AMD64.name) -> Published:
+    """What a registry has under a name, for a platform.
 
-    Raises UsageError for a text that is no reference, and as `contents` does.
+    Its labels can be read, and its sizes can be true. Raises UsageError for a text that is no
+    reference, and as `contents` does.
     """
     if not _REFERENCE.fullmatch(reference):
         raise UsageError(
             f"'{shown(re.sub('.*@', '***@', reference))}' is no name of a published image",
             "give one such as ghcr.io/me/torch-cu130:sm120, or with @sha256:...",
         )
-    answer, manifest = _described(reference, run)
+    answer, manifest = _described(reference, run, platform)
     with _understood(reference):
-        digest, said = _identity(answer)
+        digest, said = identity_of(answer)
         if not _COMPAT.fullmatch(said.compat):
             raise MalformedError(f"its compat library is {shown(said.compat)}, which is no version")
         sizes = [layer["size"] for layer in manifest["layers"]]
@@ -91,20 +122,104 @@ def published(reference: str, run: Runner) -> Published:
     return Published(digest=digest, labels=said, size=sum(sizes))
 
 
-def contents(reference: str, run: Runner) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The manifest of a published image, and its history. Raises as `lookup` does."""
-    answer, manifest = _described(reference, run)
+def contents(
+    reference: str, run: Runner, *, platform: str = AMD64.name
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The manifest of a published image for a platform, and its history.
+
+    Raises UsageError for one that is not in its registry, or not for the platform; otherwise as
+    `lookup` does.
+    """
+    answer, manifest = _described(reference, run, platform)
     with _understood(reference):
         history = member(answer, "image", "history", kind=list)
         return manifest, [member(history, number, kind=dict) for number in range(len(history))]
 
 
-def _described(reference: str, run: Runner) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What buildx says of a published image, and its manifest with digests and sizes."""
+def exact(reference: str, run: Runner, *, platform: str) -> str:
+    """The name of one manifest: of an index, that for a platform by digest, else the same name.
+
+    Raises UsageError for a name that is not in its registry, and for an index without the platform;
+    otherwise as `lookup` does.
+    """
+    held = lookup(reference, run)
+    if held is None:
+        raise UsageError(f"{reference} is not in its registry", "push it first")
+    if held.digest in {m.digest for m in held.manifests}:
+        return reference
+    found = held.of_platform(platform)
+    if found is None:
+        raise _not_for(reference, platform, [m.platform for m in held.manifests])
+    return at(reference, found.digest)
+
+
+def make_index(reference: str, index: Index, run: Runner) -> None:
+    """Give an index a name in the registry that has its images.
+
+    It is made only if buildx writes just the bytes that it should have: another buildx would make
+    another index. Raises UsageError, with what to install, where it does not; otherwise as `lookup`
+    does.
+    """
+    create = ["docker", "buildx", "imagetools", "create", "--progress=plain", f"--tag={reference}"]
+    told = (f"--annotation=index:{name}={text}" for name, text in index.annotations.items())
+    words = [*told, *(json.dumps(descriptor) for descriptor in index.descriptors)]
+    written = _create([*create, "--dry-run", *words], reference, run)
+    if written.rstrip("\n").encode() != index.data:
+        raise UsageError(
+            "this docker buildx writes another index than it should",
+            "install another version of docker-buildx; 0.13 is known to do",
+        )
+    _create([*create, *words], reference, run)
+
+
+def name_index(reference: str, digest: str, run: Runner) -> None:
+    """Give an index that its registry has another name there. Raises as `lookup` does."""
+    create = ["docker", "buildx", "imagetools", "create", "--progress=plain", f"--tag={reference}"]
+    _create([*create, at(reference, digest)], reference, run)
+
+
+def _create(command: list[str], reference: str, run: Runner) -> str:
+    """What buildx prints. Raises UsageError or NetworkError."""
+    try:
+        return run.run(command).output
+    except CommandError as error:
+        if lacking := _LACKING.search(error.output):
+            raise UsageError(
+                f"this docker buildx has no option {lacking[1]} of imagetools create",
+                "install a newer docker-buildx; 0.13 is known to do",
+            ) from None
+        raise problem(reference, error.output.rpartition("ERROR:")[2]) from None
+
+
+def _chosen(reference: str, run: Runner, platform: str) -> tuple[str, dict[str, Any]]:
+    """The name of a manifest for a platform, and what buildx says of it."""
     answer = _inspect(reference, run)
     if answer is None:
         raise UsageError(f"{reference} is not in its registry", "push it first")
-    command = ["docker", "buildx", "imagetools", "inspect", "--raw", reference]
+    with _understood(reference):
+        if not is_index(answer):
+            found = platform_of(optional(answer, "image", kind=dict))
+            if found not in ("", platform):
+                raise _not_for(reference, platform, [found])
+            return reference, answer
+        entries = {platform_of(entry["platform"]): entry for entry in entries_of(answer)}
+        if platform not in entries:
+            raise _not_for(reference, platform, entries)
+        entry = entries[platform]
+        return at(reference, entry["digest"]), _of_entry(reference, entry, run)
+
+
+def _not_for(reference: str, platform: str, found: Iterable[str]) -> UsageError:
+    return UsageError(
+        f"{reference} has no image for {platform}",
+        f"it has one for {shown(' and '.join(found))}",
+    )
+
+
+def _described(reference: str, run: Runner, platform: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What buildx says of a published image, and its manifest with digests and sizes."""
+    name, answer = _chosen(reference, run, platform)
+    command = ["docker", "buildx", "imagetools", "inspect", "--raw", name]
     try:
         raw = run.run(command).output
     except CommandError as error:
@@ -118,17 +233,16 @@ def _described(reference: str, run: Runner) -> tuple[dict[str, Any], dict[str, A
     return answer, manifest
 
 
-def _identity(answer: dict[str, Any]) -> tuple[str, labels.ImageLabels]:
-    """The digest and the labels in what buildx says. Raises MalformedError."""
-    digest = member(answer, "manifest", "digest", kind=str)
-    if not _DIGEST.fullmatch(digest):
-        raise MalformedError(f"{shown(digest)} is not a digest")
-    image = optional(answer, "image", kind=dict)
-    held = optional(optional(image, "config", kind=dict), "Labels", kind=dict)
-    said = labels.read({name: member(held, name, kind=str) for name in held})
-    if said.torch and not is_version(said.torch):
-        raise MalformedError(f"its torch is {shown(said.torch)}, which is no version")
-    return digest, said
+def _of_entry(reference: str, entry: dict[str, Any], run: Runner) -> dict[str, Any]:
+    """What buildx says of an image of an index. Raises MalformedError, and as `lookup` does."""
+    name, platform = at(reference, entry["digest"]), platform_of(entry["platform"])
+    answer = _inspect(name, run)
+    if answer is None:
+        raise MalformedError(f"its index names an image for {platform} that is not there")
+    found = is_index(answer) or manifest_of(answer)
+    if found is True or (found.digest, found.platform) != (entry["digest"], platform):
+        raise MalformedError(f"its index names something else for {platform}")
+    return answer
 
 
 def problem(reference: str, text: str) -> UsageError | NetworkError:

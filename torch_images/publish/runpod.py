@@ -27,6 +27,7 @@ from torch_images.errors import NetworkError, UsageError, shown
 from torch_images.host.network import Network, cause
 from torch_images.jsondoc import MalformedError, member, optional, parse
 from torch_images.markdown import table
+from torch_images.platforms import AMD64
 from torch_images.publish.gpus import Gpu
 from torch_images.publish.pick import judge
 from torch_images.publish.registry import Published
@@ -39,6 +40,7 @@ _GB = 10**9
 _UNPACKED = 3
 _PAGES = 1000  # of a list of templates
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+PLATFORM = AMD64.name  # of RunPod's machines
 SSH, JUPYTER = 22, 8888  # the ports of sshd and JupyterLab
 
 
@@ -60,7 +62,11 @@ class PodImage:
 
 
 def built(image: VerifiedImage, namespace: str) -> PodImage:
-    """A verified image of the engine, by its immutable name in a registry."""
+    """A verified image of the engine, by its immutable name in a registry.
+
+    Raises UsageError for an image of another platform than RunPod's machines have.
+    """
+    _require_platform(image.plan.spec)
     said, seen = labels.read(image.info.labels), image.report.observed
     return PodImage(
         reference=f"{namespace}/{image.plan.spec.repository}:{said.version}",
@@ -74,9 +80,11 @@ def built(image: VerifiedImage, namespace: str) -> PodImage:
 def in_registry(config: Config, reference: str, image: Published) -> PodImage:
     """An image that is only known by what its registry says.
 
-    Raises UsageError for one that is not ours, or whose labels contradict each other.
+    Raises UsageError for one that is not ours, is not for RunPod's machines, or whose labels
+    contradict each other.
     """
     spec, said = spec_of(config, reference, image.labels), image.labels
+    _require_platform(spec)
     if said.torch != spec.torch:
         raise UsageError(
             f"{reference} says that it has torch {said.torch or 'none'}, and that it is {spec.id}",
@@ -90,6 +98,14 @@ def in_registry(config: Config, reference: str, image: Published) -> PodImage:
         versions=(("PyTorch", spec.torch), ("CUDA", spec.cuda.version)),
         note="Its labels say what it is; it was not verified where this template was made.",
     )
+
+
+def _require_platform(spec: ImageSpec) -> None:
+    if spec.platform != AMD64:
+        raise UsageError(
+            f"RunPod's machines are {PLATFORM}, and {spec.id} is for {spec.platform}",
+            f"use an image for {PLATFORM}",
+        )
 
 
 def body(config: Config, image: PodImage, *, geforce: bool = False) -> dict[str, Any]:

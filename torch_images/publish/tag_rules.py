@@ -4,6 +4,9 @@ The immutable tag names all that makes an image, ends in the hash of its inputs 
 floating ones are for typing; each only ever moves forward, to a newer torch, then to newer inputs,
 then to a later revision. An image that lacks something - a lock, NVIDIA's compat libraries - gets
 no floating tag, because nobody who types "sm120" asks for less.
+
+A floating tag has no platform in it. Where an image is built for several platforms, it names an
+index of them all: see index.py.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from dataclasses import dataclass, replace
 from packaging.version import Version
 
 from torch_images.build.labels import ImageLabels
-from torch_images.config.matrix import ImageSpec, refusal, releases, short, unusual
+from torch_images.config.matrix import ImageSpec, short, unusual
+from torch_images.config.sisters import kin
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
+from torch_images.platforms import AMD64
 
 LATEST = "latest"
 NEW, MOVES, THERE, STAYS, TAKEN = "new", "moves", "there", "stays", "taken"
@@ -44,16 +49,35 @@ class Names:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagTarget:
-    """An image as the holder of a tag: its manifest's digest, and what decides which is newer.
+class Manifest:
+    """The manifest of an image for one platform, such as "linux/arm64", "" for an unknown one.
 
+    `size` is the bytes of the manifest itself, 0 where no registry has it yet. `created` is the
+    time of the image's inputs (RFC 3339).
+    """
+
+    platform: str
+    digest: str
+    media_type: str
+    size: int
+    created: str
+    labels: ImageLabels
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagTarget:
+    """An image as the holder of a tag: its digest, and what decides which is newer.
+
+    `digest` is that of its manifest, or of an index; it is "" for an index that is not made yet.
     `created` is the date of its inputs (RFC 3339), `revision` the commit that it was built from.
+    `manifests` are its own, or those of the index; () where nobody asked.
     """
 
     digest: str
     torch: str
     created: str
     revision: str = ""
+    manifests: tuple[Manifest, ...] = ()
 
     @classmethod
     def of(cls, digest: str, created: str, labels: ImageLabels) -> TagTarget:
@@ -64,6 +88,17 @@ class TagTarget:
             created=created[:10],
             revision=labels.revision,
         )
+
+    def of_platform(self, platform: str) -> Manifest | None:
+        """Its manifest for a platform; None where it has none."""
+        return next((m for m in self.manifests if m.platform == platform), None)
+
+    def same(self, other: TagTarget) -> bool:
+        """Whether both are one image. An index that is not made yet is the one of its manifests."""
+        if self.digest and other.digest:
+            return self.digest == other.digest
+        mine, theirs = ({m.digest for m in t.manifests} for t in (self, other))
+        return bool(mine) and mine == theirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +120,14 @@ class Move:
 
 
 def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
-    """The floating tags of a complete image.
+    """The floating tags of a complete image, the same ones for each platform.
 
     A tag with a minor version of torch is for its newest release, one without for the newest
-    release that this image is built with. Neither ever names a pre-release, such as a night's
-    build: that has the tag with its whole version only. "latest" is what
+    release that this image is built with, on any platform. Neither ever names a pre-release, such
+    as a night's build: that has the tag with its whole version only. "latest" is what
     `invoke build --cuda VERSION` builds with nothing else asked for.
     """
-    name = short(config, spec)
+    name = short(config, replace(spec, platform=AMD64))
     minor = ".".join(spec.torch.split(".")[:2])
     newest, newest_of_minor = _newest(config, spec, ""), _newest(config, spec, f"{minor}.")
     every = (
@@ -112,19 +147,13 @@ def _newest(config: Config, spec: ImageSpec, prefix: str) -> str:
     """
     if spec.source.compiled:
         return spec.torch
-    return next(
-        (
-            release.version
-            for release in releases(config, spec.cuda, spec.source, spec.base)
-            if release.version.startswith(prefix)
-            and not release.prerelease
-            and all(
-                refusal(config, replace(spec, release=release), a) is None
-                for a in spec.architectures
-            )
-        ),
-        "",
-    )
+    found = [
+        image.release.version
+        for platform in config.platforms
+        for image in kin(config, spec, platform)
+        if image.release.version.startswith(prefix) and not image.release.prerelease
+    ]
+    return max(found, key=Version, default="")
 
 
 def observed(
@@ -155,11 +184,14 @@ def plan_moves(
     namespace: str,
     lookup: Callable[[str], TagTarget | None],
     descends: Callable[[str, str], bool],
+    *,
+    waits: str = "",
 ) -> tuple[Move, ...]:
     """What becomes of each tag.
 
     `lookup(reference)`: current target or None. `descends(a, b)`: whether commit a
-    follows commit b. All names are looked up at once, because a registry may be far away.
+    follows commit b. `waits` is why no floating tag may move yet, "" for no reason. All names are
+    looked up at once, because a registry may be far away.
     """
     references = names.references(namespace)
     with ThreadPoolExecutor(len(references)) as pool:
@@ -167,11 +199,14 @@ def plan_moves(
     moves = []
     for reference, held in zip(references, targets, strict=True):
         state, reason = NEW, ""
-        if held and held.digest == ours.digest:
+        immutable = reference.endswith(f":{names.immutable}")
+        if held and held.same(ours):
             state = THERE
-        elif held and reference.endswith(f":{names.immutable}"):
+        elif held and immutable:
             state = TAKEN
             reason = f"it is {held.digest}, built from revision {held.revision or 'unknown'}"
+        elif waits and not immutable:
+            state, reason = STAYS, waits
         elif held:
             reason = _obstacle(ours, held, descends)
             state = STAYS if reason else MOVES
@@ -195,15 +230,42 @@ def namespace(config: Config, named: str) -> str:
 
 
 def _obstacle(ours: TagTarget, held: TagTarget, descends: Callable[[str, str], bool]) -> str:
-    """Why a floating tag must not move from one image to another; "" if it may."""
+    """Why a floating tag must not move from one image to another; "" if it may.
+
+    With the same torch, images for the same platform are compared: an index is a step forward
+    where none of its images is a step back, and one is a step forward, or is for a new platform.
+    """
     mine, theirs = Version(ours.torch), Version(held.torch)
     if mine != theirs:
         return "" if mine > theirs else f"it names a newer torch, {held.torch}"
-    if ours.created != held.created:
-        return "" if ours.created > held.created else f"it names newer inputs, of {held.created}"
-    if descends(ours.revision, held.revision):
+    pairs = [(m, t) for m in ours.manifests if (t := held.of_platform(m.platform))]
+    if not pairs:
+        return _older(
+            (ours.created, ours.revision), (held.created, held.revision), descends=descends
+        )
+    different = [(m, t) for m, t in pairs if m.digest != t.digest]
+    if not different:
+        more = len(ours.manifests) > len(held.manifests)
+        return "" if more else "it names an index with this image"
+    reasons = (_older(_age(m), _age(t), descends=descends) for m, t in different)
+    return next((reason for reason in reasons if reason), "")
+
+
+def _age(manifest: Manifest) -> tuple[str, str]:
+    """The date of its image's inputs, and the commit that it was built from."""
+    return manifest.created[:10], manifest.labels.revision
+
+
+def _older(
+    ours: tuple[str, str], held: tuple[str, str], *, descends: Callable[[str, str], bool]
+) -> str:
+    """Why an image, by the date of its inputs and its revision, is no step forward; "" if it is."""
+    (created, revision), (their_created, their_revision) = ours, held
+    if created != their_created:
+        return "" if created > their_created else f"it names newer inputs, of {their_created}"
+    if descends(revision, their_revision):
         return ""
-    return f"revision {ours.revision or 'unknown'} is not known to follow {held.revision or 'its'}"
+    return f"revision {revision or 'unknown'} is not known to follow {their_revision or 'its'}"
 
 
 def _public(version: str) -> str:

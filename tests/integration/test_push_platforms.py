@@ -1,0 +1,395 @@
+"""Images of two platforms become one name in a real registry, whichever is pushed first.
+
+The images are stand-ins of one file with the labels of real ones, and so are the reports of their
+verification. Nothing of linux/arm64 runs, so no emulator is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.arm64 import with_compat
+from tests.faults import Fault, faulty
+from tests.integration.support import TESTS, Registry, invoke
+from tests.releases import M130, T130
+from torch_images.build import labels
+from torch_images.build.plan import LockedImage, lock_image, plan_image
+from torch_images.config.matrix import ImageSpec, choose
+from torch_images.config.types import Config
+from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.verify.verify import (
+    Check,
+    VerifyReport,
+    claim_of,
+    report_path,
+    suite_hash,
+    write_report,
+)
+
+REPOSITORY = "owner/torch-cu130"
+AMD64, ARM64 = "linux/amd64", "linux/arm64"
+FLOATING = (f"{T130}-sm120", f"{M130}-sm120", "sm120")
+INDEX = "application/vnd.oci.image.index.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+ID = f"cu130-sm120-torch{T130}-bookworm-runtime"
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """An image that claims to be a verified one: its local tag, digest, immutable tag, and file."""
+
+    tag: str
+    digest: str
+    immutable: str
+    text: str
+
+
+Make = Callable[..., StandIn]
+
+
+@pytest.fixture(scope="module")
+def complete(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """The project with compat libraries for both platforms."""
+    return replace(
+        workspace, locks=with_compat(workspace.locks, tmp_path_factory.mktemp("locks") / "locks")
+    )
+
+
+@pytest.fixture(scope="module")
+def make(
+    config: Config,
+    complete: Workspace,
+    engine: Engine,
+    runner: Runner,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Make]:
+    """Make a stand-in for a platform, of other bytes each time; without `compat`, its twin."""
+    made: list[StandIn] = []
+
+    def make(platform: str, *, compat: bool = True) -> StandIn:
+        image = lock_image(config, spec_for(config, platform), complete.locks)
+        lock = image.lock if compat else replace(image.lock, compat=None)
+        plan = plan_image(config, LockedImage(spec=image.spec, lock=lock), complete.root)
+        told, text = labels.write(config, plan), f"{platform} {secrets.token_hex(8)}"
+        folder = tmp_path_factory.mktemp("context")
+        (folder / "file").write_text(text)
+        lines = ["FROM scratch", "COPY file /", 'CMD ["/file"]']
+        lines += [f"LABEL {key}={json.dumps(value)}" for key, value in told.items()]
+        (folder / "Dockerfile").write_text("\n".join(lines))
+        tag, new = f"{TESTS}:platform-{len(made)}", f"{TESTS}:platform-new"
+        output = f"type=image,name={new},unpack=true,oci-mediatypes=true,compression=zstd"
+        command = ["docker", "buildx", "build", "--provenance=false", f"--platform={platform}"]
+        command += [f"--output={output}", "--build-arg=SOURCE_DATE_EPOCH=1790000000", str(folder)]
+        runner.run(command)
+        engine.tag(new, *tag.rsplit(":", 1))
+        engine.untag(new)
+        # A build leaves an image of another platform packed; making a container of it does not.
+        made_of = subprocess.run(
+            ["docker", "create", f"--platform={platform}", tag],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        subprocess.run(["docker", "rm", made_of.stdout.strip()], check=True, capture_output=True)
+        info = engine.inspect(tag)
+        made.append(StandIn(tag, info.id, told["org.opencontainers.image.version"], text))
+        seen = {"cuda": "13.0", "torch": f"{T130}+cu130", "triton": "3.6.0", "python": "3.11.2"}
+        write_report(
+            VerifyReport(
+                digest=info.id,
+                id=plan.spec.id,
+                suite=suite_hash(complete.root, claim_of(config, plan, info)),
+                checks=(Check(name="image/test_x/test_y", outcome="passed", seconds=0),),
+                observed={**seen, "arch 12.0": "native sm_120"},
+                seconds=0,
+            ),
+            complete,
+        )
+        return made[-1]
+
+    yield make
+    for image in made:
+        report_path(complete, image.digest).unlink(missing_ok=True)
+        engine.untag(image.digest)
+
+
+def spec_for(config: Config, platform: str) -> ImageSpec:
+    return choose(config, arch="12.0", platform=platform)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Registry]:
+    """A registry that has nothing."""
+    found = Registry(tmp_path / "registry")
+    found.start()
+    yield found
+    found.kill()
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(complete: Workspace) -> Run:
+    """Run a verb with the locks of both platforms."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return invoke(*words, env={"TORCH_IMAGES_LOCKS": str(complete.locks)})
+
+    return run
+
+
+def push(run: Run, image: StandIn, host: str, *words: str) -> dict[str, Any]:
+    """Push an image; the datasheet."""
+    done = run("push", image.tag, "--registry", f"{host}/owner", "--json", *words)
+    assert done.returncode == 0, done.stderr
+    sheet = json.loads(done.stdout)
+    assert isinstance(sheet, dict)
+    return sheet
+
+
+def tags(host: str) -> dict[str, str]:
+    """Every tag that a registry has, with its digest, which is that of its bytes."""
+    base = f"http://{host}/v2/{REPOSITORY}"
+    listed = requests.get(f"{base}/tags/list", timeout=60)
+    if listed.status_code == requests.codes.not_found:
+        return {}
+    accept = {"Accept": f"{INDEX}, {MANIFEST}"}
+    found: dict[str, str] = {}
+    for tag in listed.json()["tags"] or ():
+        answer = requests.get(f"{base}/manifests/{tag}", headers=accept, timeout=60)
+        digest = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
+        assert answer.headers["Docker-Content-Digest"] == digest
+        found[tag] = digest
+    return found
+
+
+def index_of(host: str, tag: str) -> dict[str, Any]:
+    answer = requests.get(
+        f"http://{host}/v2/{REPOSITORY}/manifests/{tag}", headers={"Accept": INDEX}, timeout=60
+    )
+    assert answer.headers["Content-Type"] == INDEX
+    document = answer.json()
+    assert isinstance(document, dict)
+    return document
+
+
+def pulled(reference: str, platform: str) -> str:
+    """The text of the file in an image of a registry, for a platform."""
+    pull = ["docker", "pull", "--quiet", "--platform", platform, reference]
+    subprocess.run(pull, check=True, capture_output=True)
+    create = ["docker", "create", "--platform", platform, reference]
+    name = subprocess.run(create, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        copied = subprocess.run(
+            ["docker", "cp", f"{name}:/file", "-"], check=True, capture_output=True
+        )
+        return copied.stdout[512:].split(b"\0")[0].decode()
+    finally:
+        subprocess.run(["docker", "rm", name], check=True, capture_output=True)
+        subprocess.run(["docker", "rmi", "--force", reference], check=True, capture_output=True)
+
+
+def is_index_of(host: str, *images: StandIn) -> str:
+    """Check what all floating names of a registry have; the immutable tag of the index."""
+    held = tags(host)
+    [index] = held.keys() - {*FLOATING} - {image.immutable for image in images}
+    assert held == {
+        **{image.immutable: image.digest for image in images},
+        **dict.fromkeys((index, *FLOATING), held[index]),
+    }
+    document = index_of(host, "sm120")
+    assert [
+        (m["platform"]["os"] + "/" + m["platform"]["architecture"], m["digest"])
+        for m in document["manifests"]
+    ] == [(AMD64, images[0].digest), (ARM64, images[1].digest)]
+    assert index.startswith(f"{T130}-sm120-runtime-")
+    assert "arm64" not in index
+    said = document["annotations"]
+    assert said["org.opencontainers.image.version"] == index
+    assert said["org.opencontainers.image.title"] == "torch-cu130"
+    assert said["org.opencontainers.image.created"] == "2026-09-21T14:13:20Z"
+    return index
+
+
+def test_the_last_platform_makes_the_index(make: Make, server: Registry, run: Run) -> None:
+    amd64, arm64 = make(AMD64), make(ARM64)
+    name = f"{server.host}/{REPOSITORY}"
+    sheet = push(run, amd64, server.host)
+    assert (sheet["platform"], sheet["index"]) == (AMD64, "")
+    assert sheet["references"] == [f"{name}:{amd64.immutable}"]
+    assert tags(server.host) == {amd64.immutable: amd64.digest}
+    done = run("push", amd64.tag, "--registry", f"{server.host}/owner", "--dry-run")
+    assert done.stdout.splitlines() == [
+        f"already     {name}:{amd64.immutable}",
+        *(f"would leave {name}:{tag}: linux/arm64 is not pushed yet" for tag in FLOATING),
+    ]
+    done = run("push", arm64.tag, "--registry", f"{server.host}/owner", "--dry-run")
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["tag"] * 5
+    assert tags(server.host) == {amd64.immutable: amd64.digest}
+
+    sheet = push(run, arm64, server.host)
+    index = is_index_of(server.host, amd64, arm64)
+    held = tags(server.host)
+    assert sheet["index"] == f"{name}:{index}@{held[index]}"
+    assert sheet["digest"] == arm64.digest
+    assert sheet["references"] == [f"{name}:{tag}" for tag in (arm64.immutable, index, *FLOATING)]
+    for image, platform in ((amd64, AMD64), (arm64, ARM64)):
+        assert pulled(f"{name}:sm120", platform) == image.text
+        assert pulled(f"{name}@{image.digest}", platform) == image.text
+    for image in (arm64, amd64):
+        done = run("push", image.tag, "--registry", f"{server.host}/owner")
+        assert [line.split()[0] for line in done.stdout.splitlines()] == ["already"] * 5
+        assert "pushed" not in done.stderr
+    assert tags(server.host) == held
+
+    done = run("runpod", "--image", f"{name}:sm120", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["template"]["image"] == f"{name}:sm120"
+    done = run("runpod", "--image", f"{name}:{arm64.immutable}")
+    assert done.returncode == 2
+    [line] = done.stderr.strip().splitlines()
+    assert f"{arm64.immutable} has no image for linux/amd64; it has one for linux/arm64" in line
+    done = run("runpod", "--image", arm64.tag)
+    assert done.returncode == 2
+    [line] = done.stderr.strip().splitlines()
+    assert f"RunPod's machines are linux/amd64, and {ID}-arm64 is for linux/arm64; use an" in line
+
+
+def test_a_name_of_one_manifest_becomes_one_of_an_index(
+    make: Make, server: Registry, run: Run, engine: Engine
+) -> None:
+    """As where an image was published before there was one for another platform."""
+    amd64, arm64 = make(AMD64), make(ARM64)
+    name = f"{server.host}/{REPOSITORY}"
+    for tag in FLOATING:
+        engine.tag(amd64.digest, name, tag)
+        subprocess.run(["docker", "push", "--quiet", f"{name}:{tag}"], check=True)
+    push(run, amd64, server.host)
+    assert set(tags(server.host).values()) == {amd64.digest}
+    done = run("push", arm64.tag, "--registry", f"{server.host}/owner")
+    assert done.stdout.count(f" from {amd64.digest}") == len(FLOATING)
+    is_index_of(server.host, amd64, arm64)
+
+
+def test_two_machines_at_once_make_one_index(make: Make, server: Registry, run: Run) -> None:
+    images = make(AMD64), make(ARM64)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda image: push(run, image, server.host), images))
+    is_index_of(server.host, *images)
+
+
+def test_a_registry_dies_between_manifest_and_index(
+    make: Make, server: Registry, run: Run, complete: Workspace
+) -> None:
+    """The same push again mends that, and until then the matrix of a release has the images."""
+    amd64, arm64 = make(AMD64), make(ARM64)
+    push(run, amd64, server.host)
+    # The immutable name of the index is the only one that ends so.
+    index = Fault(
+        rf"PUT .*/manifests/{T130}-sm120-runtime-[0-9a-f]{{12}} ",
+        status="503 Service Unavailable",
+        then=server.kill,
+    )
+    with faulty(server.host, index) as host:
+        done = run("push", arm64.tag, "--registry", f"{host}/owner", "--retries", "0")
+    assert index.met
+    assert done.returncode == 6
+    assert done.stderr.strip().splitlines()[-1].startswith(f"error: {host} could not be reached: ")
+    server.start()
+    assert tags(server.host) == {i.immutable: i.digest for i in (amd64, arm64)}
+
+    def unpublished() -> list[str]:
+        words = ("matrix", "--json", "--unpublished", "--registry", f"{server.host}/owner")
+        done = run(*words, "--select", f"{ID}*")
+        assert done.returncode == 0, done.stderr
+        return [image["id"] for image in json.loads(done.stdout)["image"]]
+
+    assert unpublished() == [ID, f"{ID}-arm64"]
+    later = Fault(r"PUT .*/manifests/sm120 ", status="500 Internal Server Error", times=99)
+    with faulty(server.host, later) as host:
+        done = run("push", amd64.tag, "--registry", f"{host}/owner", "--retries", "0")
+        assert done.returncode == 6
+    assert len(tags(server.host)) == 2 + 1 + 2
+    assert unpublished() == []
+    push(run, amd64, server.host)
+    is_index_of(server.host, amd64, arm64)
+
+
+def test_without_compat_libraries_floating_names_stay(
+    make: Make, server: Registry, run: Run
+) -> None:
+    """The twin counts while there is no complete image; afterwards it joins no index."""
+    amd64, twin, arm64 = make(AMD64), make(ARM64, compat=False), make(ARM64)
+    assert twin.immutable.endswith("-arm64-nocompat")
+    push(run, twin, server.host)
+    done = run("push", amd64.tag, "--registry", f"{server.host}/owner")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(": linux/arm64 is there without compat libraries only") == 3
+    [lacking] = tags(server.host).keys() - {amd64.immutable, twin.immutable}
+    assert lacking.startswith(f"{T130}-sm120-runtime-")
+    assert lacking.endswith("-nocompat")
+    push(run, arm64, server.host)
+    held = tags(server.host)
+    assert held["sm120"] != held[lacking]
+    assert {m["digest"] for m in index_of(server.host, "sm120")["manifests"]} == {
+        amd64.digest,
+        arm64.digest,
+    }
+    assert push(run, twin, server.host)["index"] == ""
+    assert tags(server.host) == held
+
+
+def test_a_sister_that_is_something_else_stops_the_index(
+    make: Make, server: Registry, run: Run, engine: Engine
+) -> None:
+    amd64, arm64 = make(AMD64), make(ARM64)
+    name = f"{server.host}/{REPOSITORY}"
+    engine.tag(amd64.digest, name, arm64.immutable)
+    subprocess.run(["docker", "push", "--quiet", f"{name}:{arm64.immutable}"], check=True)
+    done = run("push", amd64.tag, "--registry", f"{server.host}/owner")
+    assert done.returncode == 1
+    [line] = done.stderr.strip().splitlines()
+    assert (
+        f"{name}:{arm64.immutable} is not the image that its name says; it should be {ID}" in line
+    )
+    assert tags(server.host) == {arm64.immutable: amd64.digest}
+
+
+def test_names_of_an_index_are_left_out_of_the_engine(make: Make, run: Run, engine: Engine) -> None:
+    image = make(ARM64)
+    done = run("tag", image.tag, "--registry", "example.org/owner")
+    assert done.returncode == 0, done.stderr
+    first, *others = done.stdout.splitlines()
+    assert first == f"tagged      example.org/{REPOSITORY}:{image.immutable}"
+    assert len(others) == len(FLOATING)
+    for line in others:
+        assert line.startswith("left ")
+        assert line.endswith(
+            "it is for an index of linux/amd64 and linux/arm64, which `invoke push` makes"
+        )
+    assert engine.tags(f"example.org/{REPOSITORY}:sm120") == ()
+
+
+def test_an_index_is_reproduced_by_the_image_of_this_machine(
+    make: Make, server: Registry, run: Run
+) -> None:
+    """As far as these stand-ins go, which carry no lock: it is asked for by its digest."""
+    amd64, arm64 = make(AMD64), make(ARM64)
+    for image in (amd64, arm64):
+        push(run, image, server.host)
+    done = run("reproduce", f"{server.host}/{REPOSITORY}:sm120")
+    assert f"{server.host}/{REPOSITORY}@{amd64.digest} has no /" in done.stderr

@@ -1,0 +1,864 @@
+"""Images of several platforms under one name: sisters, their index, and what a registry says of one."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from tests.arm64 import with_compat
+from tests.releases import T130
+from tests.unit.fakes import FakeRunner
+from tests.unit.hostile import ends_well, json_texts
+from torch_images.build import labels
+from torch_images.build.plan import lock_image, plan_image
+from torch_images.config.matrix import ImageSpec, choose, matrix
+from torch_images.config.sisters import sisters
+from torch_images.config.types import Config
+from torch_images.errors import NetworkError, PublishError, UsageError, VerifyError
+from torch_images.host.engine import Engine
+from torch_images.host.image_info import ImageInfo
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.publish import registry
+from torch_images.publish.datasheet import describe, markdown
+from torch_images.publish.index import INDEX, Index, digits
+from torch_images.publish.joint import index_version, join, versions
+from torch_images.publish.notes import Sheet, notes
+from torch_images.publish.push import (
+    Preview,
+    Transfer,
+    preview,
+    publish,
+    push_index,
+    unpublished,
+)
+from torch_images.publish.registry import contents, exact, lookup, make_index, published
+from torch_images.publish.runpod import built, in_registry
+from torch_images.publish.tag_rules import (
+    MOVES,
+    NEW,
+    STAYS,
+    THERE,
+    Manifest,
+    Move,
+    Names,
+    TagTarget,
+    floating,
+    plan_moves,
+)
+from torch_images.verify import sbom
+from torch_images.verify.identify import VerifiedImage, _find, spec_of
+from torch_images.verify.verify import VerifyReport
+
+AMD64, ARM64 = "linux/amd64", "linux/arm64"
+OCI = "application/vnd.oci.image.manifest.v1+json"
+WHERE, REPOSITORY = "r.io/me", "r.io/me/torch-cu130"
+SEEN = {"cuda": "13.0", "torch": f"{T130}+cu130", "triton": "3.8.0", "arch 12.0": "native sm_120"}
+COMMIT = "c" * 40
+
+
+@pytest.fixture(scope="module")
+def workspace(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """The project, whose images for linux/arm64 have compat libraries."""
+    folder = tmp_path_factory.mktemp("project")
+    locks = with_compat(root / "locks", folder / "locks")
+    return Workspace(root=root, cache=folder, network=Network(), locks=locks)
+
+
+def digest(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def verified(
+    config: Config, workspace: Workspace, platform: str, *, compat: bool = True
+) -> VerifiedImage:
+    """An image for 12.0; without `compat`, its twin."""
+    locked = lock_image(config, choose(config, arch="12.0", platform=platform), workspace.locks)
+    lock = locked.lock if compat else dataclasses.replace(locked.lock, compat=None)
+    plan = plan_image(config, dataclasses.replace(locked, lock=lock), workspace.root)
+    told = {**labels.write(config, plan), "org.opencontainers.image.revision": COMMIT}
+    info = ImageInfo(
+        id=digest(plan.identity), size=1, labels=told, config={}, created="2026-11-02T00:00:00Z"
+    )
+    report = VerifyReport(
+        digest=info.id, id=plan.spec.id, suite="", checks=(), observed=SEEN, seconds=1
+    )
+    return VerifiedImage(plan=plan, info=info, report=report)
+
+
+def manifest(image: VerifiedImage, **changes: Any) -> Manifest:
+    held = Manifest(
+        platform=image.plan.spec.platform.name,
+        digest=image.info.id,
+        media_type=OCI,
+        size=475,
+        created=image.info.created,
+        labels=labels.read(image.info.labels),
+    )
+    return dataclasses.replace(held, **changes)
+
+
+def single(held: Manifest) -> TagTarget:
+    target = TagTarget.of(held.digest, held.created, held.labels)
+    return dataclasses.replace(target, manifests=(held,))
+
+
+def held_by(*images: VerifiedImage) -> dict[str, TagTarget]:
+    """A registry that has just these images, by their immutable names."""
+    found = [manifest(image) for image in images]
+    return {f"{REPOSITORY}:{m.labels.version}": single(m) for m in found}
+
+
+# --- which images are sisters ---------------------------------------------------------------------
+
+
+def test_sisters(config: Config) -> None:
+    def of(**axes: str) -> list[str]:
+        return [s.id for s in sisters(config, choose(config, **axes))]
+
+    name = f"cu130-sm120-torch{T130}-bookworm-runtime"
+    assert of(arch="12.0", platform=AMD64) == [f"{name}-arm64"]
+    assert of(arch="12.0", platform=ARM64) == [name]
+    assert of(arch="12.0", variant="devel", platform=AMD64) == []
+    assert of(arch="12.1", platform=ARM64) == []  # in hosts with Arm processors only
+    assert of(arch="12.0,12.1", platform=ARM64) == []
+    assert of(cuda="12.8", arch="12.0", platform=AMD64) == []
+    assert of(arch="9.0,12.0", platform=AMD64) == [name.replace("sm120", "sm90_sm120") + "-arm64"]
+    [every] = sisters(config, choose(config, platform=AMD64))
+    assert every == choose(config, platform=ARM64)
+
+
+def test_sisters_are_images_of_the_matrix_and_each_others(config: Config) -> None:
+    images = {spec.id: spec for spec in matrix(config)}
+    for spec in images.values():
+        for sister in sisters(config, spec):
+            assert images[sister.id] == sister
+            assert spec in sisters(config, sister)
+            assert floating(config, spec) == floating(config, sister)
+    pruned = dataclasses.replace(choose(config, arch="12.0", platform=AMD64), prune=True)
+    assert [s.id for s in sisters(config, pruned)] == [
+        f"cu130-sm120_pruned-torch{T130}-bookworm-runtime-arm64"
+    ]
+
+
+def test_an_image_for_arm_alone_has_floating_tags_without_a_platform(config: Config) -> None:
+    assert floating(config, choose(config, arch="12.1", platform=ARM64))[-1] == "sm121"
+
+
+def test_the_newest_release_is_that_of_any_platform(config: Config) -> None:
+    """An older torch that two platforms have takes no tag from a newer one that one has."""
+    rule = dataclasses.replace(
+        config.excludes[0],
+        **dict.fromkeys(("cuda", "arch", "source", "base", "variant")),
+        torch=T130,
+        platform=ARM64,
+        reason="none",
+    )
+    config = dataclasses.replace(config, excludes=(*config.excludes, rule))
+    for platform in (AMD64, ARM64):
+        older = choose(config, arch="12.0", torch="2.13.0", platform=platform)
+        assert floating(config, older) == ("2.13.0-sm120", "2.13-sm120")
+    newer = choose(config, arch="12.0", platform=AMD64)
+    assert floating(config, newer)[-1] == "sm120"
+    assert sisters(config, newer) == ()
+
+
+# --- the index ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def images(config: Config, workspace: Workspace) -> tuple[VerifiedImage, VerifiedImage]:
+    return verified(config, workspace, AMD64), verified(config, workspace, ARM64)
+
+
+def index(config: Config, *held: Manifest) -> Index:
+    spec = choose(config, arch="12.0", platform=AMD64)
+    return Index(
+        repository="torch-cu130", version=index_version(config, spec, held), manifests=held
+    )
+
+
+def test_an_index_says_what_it_has(
+    config: Config, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    amd64, arm64 = (manifest(image) for image in images)
+    arm64 = dataclasses.replace(arm64, created="2026-11-01T05:00:00Z")
+    found = index(config, amd64, arm64)
+    document = json.loads(found.data)
+    assert document["manifests"] == [
+        {
+            "mediaType": OCI,
+            "digest": m.digest,
+            "size": 475,
+            "platform": {"architecture": name, "os": "linux"},
+        }
+        for m, name in ((amd64, "amd64"), (arm64, "arm64"))
+    ]
+    assert document["annotations"] == {
+        "org.opencontainers.image.created": "2026-11-01T05:00:00Z",
+        "org.opencontainers.image.revision": COMMIT,
+        "org.opencontainers.image.title": "torch-cu130",
+        "org.opencontainers.image.version": found.version,
+    }
+    assert found.digest == f"sha256:{hashlib.sha256(found.data).hexdigest()}"
+    assert found.target.created == "2026-11-01"
+    assert found.target.revision == COMMIT
+    assert found.target.torch == T130
+
+
+@pytest.mark.parametrize("revision", ["", "d" * 40, "hea<d", None])
+def test_a_revision_that_is_not_all_of_them_is_none(
+    config: Config, images: tuple[VerifiedImage, VerifiedImage], revision: str | None
+) -> None:
+    amd64, arm64 = (manifest(image) for image in images)
+    if revision is None:
+        weird = dataclasses.replace(amd64.labels, revision='"}')
+        amd64, arm64 = (dataclasses.replace(m, labels=weird) for m in (amd64, arm64))
+    else:
+        other = dataclasses.replace(arm64.labels, revision=revision)
+        arm64 = dataclasses.replace(arm64, labels=other)
+    found = index(config, amd64, arm64)
+    assert found.revision == ""
+    assert "org.opencontainers.image.revision" not in found.annotations
+
+
+def test_the_name_of_an_index_follows_from_its_images(
+    config: Config, images: tuple[VerifiedImage, VerifiedImage], workspace: Workspace
+) -> None:
+    held = tuple(manifest(image) for image in images)
+    twin = manifest(verified(config, workspace, ARM64, compat=False))
+    found = index(config, *held).version
+    assert found == f"{T130}-sm120-runtime-{digits(held)}"
+    assert digits(held) == digits(held[::-1])
+    assert digits(held) not in {digits(held[:1]), digits((held[0], twin))}
+    lacking = index(config, held[0], twin).version
+    assert lacking == f"{T130}-sm120-runtime-{digits((held[0], twin))}-nocompat"
+
+
+# --- which index is due ---------------------------------------------------------------------------
+
+
+def test_the_tags_that_an_image_can_have(config: Config, workspace: Workspace, root: Path) -> None:
+    spec = choose(config, arch="12.0", platform=ARM64)
+    whole, twin = versions(config, spec, workspace)
+    assert whole.endswith("-arm64")
+    assert twin.endswith("-arm64-nocompat")
+    (workspace.locks / "compat-cu130-arm64.txt").rename(workspace.locks / "away")
+    try:
+        assert versions(config, spec, workspace) == (twin,)
+    finally:
+        (workspace.locks / "away").rename(workspace.locks / "compat-cu130-arm64.txt")
+
+
+def due(
+    config: Config,
+    workspace: Workspace,
+    image: VerifiedImage,
+    held: Mapping[str, TagTarget],
+) -> tuple[set[str], str]:
+    """The digests in the index that is due, and why floating tags wait."""
+    found = join(
+        config,
+        image.plan.spec,
+        manifest(image),
+        repository=REPOSITORY,
+        lookup=held.get,
+        workspace=workspace,
+    )
+    return {m.digest for m in found.index.manifests} if found.index else set(), found.waits
+
+
+def test_an_index_is_due_once_all_are_there(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    amd64, arm64 = images
+    assert due(config, workspace, amd64, {}) == (set(), "linux/arm64 is not pushed yet")
+    assert due(config, workspace, arm64, {}) == (set(), "linux/amd64 is not pushed yet")
+    both = ({amd64.info.id, arm64.info.id}, "")
+    for image in images:
+        assert due(config, workspace, image, held_by(*images)) == both
+
+
+def test_a_twin_counts_only_where_nothing_better_is_there(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    amd64, arm64 = images
+    twin = verified(config, workspace, ARM64, compat=False)
+    lacks = "linux/arm64 is there without compat libraries only"
+    with_twin = ({amd64.info.id, twin.info.id}, lacks)
+    assert due(config, workspace, amd64, held_by(amd64, twin)) == with_twin
+    assert due(config, workspace, twin, held_by(amd64, twin)) == with_twin
+    both = ({amd64.info.id, arm64.info.id}, "")
+    assert due(config, workspace, amd64, held_by(amd64, twin, arm64)) == both
+    assert due(config, workspace, twin, held_by(amd64, twin, arm64)) == (set(), "")
+
+
+def test_an_index_that_lacks_something_gets_its_immutable_tag_only(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    twin = verified(config, workspace, ARM64, compat=False)
+    held = held_by(images[0], twin)
+    found = look(config, workspace, images[0], held)
+    assert [move.state for move in found.joint] == [NEW, *[STAYS] * 3]
+    assert found.joint[0].reference.endswith("-nocompat")
+    assert {move.reason for move in found.joint[1:]} == {
+        "linux/arm64 is there without compat libraries only"
+    }
+    assert [move.state for move in look(config, workspace, twin, held).joint] == [NEW]
+
+
+def test_an_unlocked_image_joins_none(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    amd64, _ = images
+    amd64.info.labels["io.github.torch-images.unlocked"] = "yes"  # type: ignore[index]
+    assert due(config, workspace, amd64, held_by(*images)) == (set(), "")
+
+
+def test_a_sister_without_a_lock_is_waited_for(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    lock = workspace.locks / "base-bookworm-arm64.txt"
+    lock.rename(workspace.locks / "away")
+    try:
+        found = due(config, workspace, images[0], held_by(*images))
+    finally:
+        (workspace.locks / "away").rename(lock)
+    assert found == (set(), "linux/arm64 is not locked yet")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"platform": AMD64},
+        {"label": {"org.opencontainers.image.version": "another"}},
+        {"label": {"io.github.torch-images.torch": "1.0"}},
+        {"label": {"io.github.torch-images.id": f"cu130-sm120-torch{T130}-bookworm-runtime"}},
+    ],
+)
+def test_a_sister_is_what_its_name_says(
+    config: Config,
+    workspace: Workspace,
+    images: tuple[VerifiedImage, VerifiedImage],
+    change: dict[str, Any],
+) -> None:
+    amd64, arm64 = images
+    [name] = held_by(arm64)
+    said = labels.read({**arm64.info.labels, **change.pop("label", {})})
+    other = single(manifest(arm64, labels=said, **change))
+    with pytest.raises(PublishError, match=f"^{name} is not the image that its name says"):
+        due(config, workspace, amd64, {name: other})
+
+
+# --- what a push would do -------------------------------------------------------------------------
+
+
+def look(
+    config: Config,
+    workspace: Workspace,
+    image: VerifiedImage,
+    held: Mapping[str, TagTarget],
+    *,
+    in_registry: bool = True,
+) -> Preview:
+    return preview(
+        *(config, image, WHERE),
+        lookup=held.get,
+        workspace=workspace,
+        run=Runner(),
+        in_registry=in_registry,
+    )
+
+
+def states(found: Preview) -> list[tuple[str, str]]:
+    return [(move.reference.removeprefix(f"{REPOSITORY}:"), move.state) for move in found.moves]
+
+
+FLOATING = (f"{T130}-sm120", ".".join(T130.split(".")[:2]) + "-sm120", "sm120")
+
+
+def test_alone_its_floating_tags_stay(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    amd64, _ = images
+    own = labels.read(amd64.info.labels).version
+    found = look(config, workspace, amd64, {})
+    assert states(found) == [(own, NEW), *((tag, STAYS) for tag in FLOATING)]
+    assert {m.reason for m in found.moves[1:]} == {"linux/arm64 is not pushed yet"}
+    assert (found.index, found.index_name, found.alone) == (None, "", False)
+    assert found.names == (f"{REPOSITORY}:{own}",)
+    engine = look(config, workspace, amd64, {}, in_registry=False)
+    assert states(engine) == states(found)
+    assert engine.moves[1].reason == (
+        "it is for an index of linux/amd64 and linux/arm64, which `invoke push` makes"
+    )
+
+
+def test_before_the_last_one_is_pushed_its_index_has_no_digest(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    amd64, arm64 = images
+    found = look(config, workspace, arm64, held_by(amd64))
+    assert found.index
+    assert found.index.digest == ""
+    own = labels.read(arm64.info.labels).version
+    assert states(found) == [(tag, NEW) for tag in (own, found.index.version, *FLOATING)]
+    # An index of the same images is known without its digest, such as after a tag was removed.
+    made = index(config, manifest(amd64), manifest(arm64)).target
+    there = {**held_by(amd64), f"{REPOSITORY}:{found.index.version}": made}
+    assert look(config, workspace, arm64, there).joint[0].state == THERE
+
+
+def test_an_index_that_is_there_stays_the_same(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    held = held_by(*images)
+    due_ = look(config, workspace, images[0], held).index
+    assert due_
+    names = [f"{REPOSITORY}:{tag}" for tag in (due_.version, *FLOATING)]
+    held |= dict.fromkeys(names, due_.target)
+    for image in images:
+        found = look(config, workspace, image, held)
+        assert {move.state for move in found.moves} == {THERE}
+        assert found.index_name == f"{names[0]}@{due_.digest}"
+    other = dataclasses.replace(due_.target, digest=digest("other"))
+    with pytest.raises(PublishError, match="names another image and never moves"):
+        look(config, workspace, images[0], {**held, names[0]: other})
+
+
+def test_a_name_of_one_manifest_moves_to_the_index_that_has_it(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    held = held_by(*images)
+    held |= {f"{REPOSITORY}:{tag}": single(manifest(images[0])) for tag in FLOATING}
+    found = look(config, workspace, images[1], held)
+    assert [move.state for move in found.joint] == [NEW, *[MOVES] * 3]
+
+
+def after(ours: tuple[Manifest, ...], theirs: tuple[Manifest, ...]) -> Move:
+    def target(held: tuple[Manifest, ...], name: str) -> TagTarget:
+        return TagTarget(
+            digest=digest(name),
+            torch=held[0].labels.torch,
+            created=min(m.created for m in held)[:10],
+            manifests=held,
+        )
+
+    names = Names(repository="t", immutable="exact", floating=("short",))
+    [_, move] = plan_moves(
+        *(names, target(ours, "ours"), "r/o"),
+        lambda name: target(theirs, "theirs") if name.endswith("short") else None,
+        lambda _a, _b: False,
+    )
+    return move
+
+
+def test_an_index_moves_forward_platform_by_platform(
+    images: tuple[VerifiedImage, VerifiedImage],
+) -> None:
+    amd64, arm64 = (manifest(image) for image in images)
+    newer = dataclasses.replace(arm64, digest=digest("n"), created="2026-11-03T00:00:00Z")
+    older = dataclasses.replace(amd64, digest=digest("o"), created="2026-11-01T00:00:00Z")
+    assert after((amd64, newer), (amd64, arm64)).state == MOVES  # only one was built anew
+    assert after((amd64, arm64), (amd64, newer)).reason == "it names newer inputs, of 2026-11-03"
+    # A step forward of one platform is none where the other one steps back.
+    assert after((older, newer), (amd64, arm64)).reason == "it names newer inputs, of 2026-11-02"
+    assert after((amd64, arm64), (amd64,)).state == MOVES
+    assert after((amd64,), (amd64, arm64)).reason == "it names an index with this image"
+    later = dataclasses.replace(amd64.labels, torch="99.0")
+    assert after((dataclasses.replace(older, labels=later),), (amd64, arm64)).state == MOVES
+
+
+def test_what_lacks_its_index_is_not_published(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    specs = [image.plan.spec for image in images]
+
+    def lacking(held: Mapping[str, TagTarget]) -> list[ImageSpec]:
+        found = unpublished(config, specs, WHERE, lookup=held.get, workspace=workspace)
+        return [spec for spec, _ in found]
+
+    held = held_by(*images)
+    assert lacking({}) == specs
+    assert lacking(held_by(images[0])) == specs[1:]
+    assert lacking(held) == specs
+    due_ = look(config, workspace, images[0], held).index
+    assert due_
+    assert lacking({**held, f"{REPOSITORY}:{due_.version}": due_.target}) == []
+
+
+# --- carrying it out ------------------------------------------------------------------------------
+
+
+class Shelf(Engine):
+    """An engine and a registry, which another machine may push to at any time."""
+
+    def __init__(self, image: VerifiedImage) -> None:
+        self.image, self.held = image, dict[str, TagTarget]()
+        self.did: list[str] = []
+        self.meanwhile: dict[str, TagTarget] = {}
+        self.becomes = ""
+
+    def tag(self, image: str, repository: str, tag: str) -> None:
+        pass
+
+    def push(self, reference: str, report: Callable[[Mapping[str, Any]], None]) -> None:
+        self.did.append(reference.partition("torch-cu130:")[2])
+        self.held |= {reference: single(manifest(self.image)), **self.meanwhile}
+
+    def registry_digest(self, image: str, *, missing_ok: bool = False) -> str:
+        return self.becomes or self.held[image].digest
+
+
+class Buildx(FakeRunner):
+    """buildx, which gives names to indexes."""
+
+    def __init__(self, shelf: Shelf, index: Index) -> None:
+        super().__init__()
+        self.shelf, self.index = shelf, index
+
+    def run(self, command: Any, **options: Any) -> Any:
+        done = super().run(command, **options)
+        if "--dry-run" in command:
+            return dataclasses.replace(done, output=self.index.data.decode() + "\n")
+        [name] = [word.removeprefix("--tag=") for word in command if word.startswith("--tag=")]
+        self.shelf.held[name] = self.index.target
+        self.shelf.did.append(name.partition("torch-cu130:")[2])
+        return done
+
+
+def test_a_sister_that_came_meanwhile_counts(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    """Whoever is last finds the other one, though it was not there when the push began."""
+    amd64, arm64 = images
+    shelf = Shelf(amd64)
+    shelf.meanwhile = held_by(arm64)
+    due_ = look(config, workspace, amd64, held_by(amd64, arm64)).index
+    assert due_
+
+    def carry_out() -> tuple[Preview, Buildx]:
+        run = Buildx(shelf, due_)
+        found = publish(
+            lambda: look(config, workspace, amd64, shelf.held),
+            amd64.info.id,
+            shelf,
+            run=run,
+            retries=0,
+            transfer=Transfer(lambda _sent, _size: None),
+            say=lambda _: None,
+        )
+        return found, run
+
+    found, run = carry_out()
+    own = labels.read(amd64.info.labels).version
+    assert shelf.did == [own, due_.version, *FLOATING]
+    assert [move.state for move in found.moves] == [NEW] * 5
+    made = [" ".join(command) for command in run.commands]
+    assert ["--dry-run" in line for line in made] == [True, False, False, False, False]
+    assert all(line.endswith(f" {REPOSITORY}@{due_.digest}") for line in made[2:])
+    found, run = carry_out()
+    assert {move.state for move in found.moves} == {THERE}
+    assert run.commands == []
+    assert len(shelf.did) == 5
+
+
+def test_an_index_of_other_bytes_in_the_registry_stops_it(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    amd64, _ = images
+    shelf = Shelf(amd64)
+    shelf.held = held_by(*images)
+    due_ = look(config, workspace, amd64, shelf.held).index
+    assert due_
+    shelf.becomes = digest("other")
+    with pytest.raises(VerifyError, match=f"{due_.version} is {shelf.becomes}, built was "):
+        publish(
+            lambda: look(config, workspace, amd64, shelf.held),
+            amd64.info.id,
+            shelf,
+            run=Buildx(shelf, due_),
+            retries=0,
+            transfer=Transfer(lambda _sent, _size: None),
+            say=lambda _: None,
+        )
+    assert shelf.did == [due_.version]
+
+
+def test_an_index_waits_until_the_registry_shows_its_images(
+    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    """Some registries take a moment; without its size the index would be another one."""
+    amd64, arm64 = images
+    shelf = Shelf(amd64)
+    found = look(config, workspace, amd64, held_by(arm64))
+    assert found.index
+    run = Buildx(shelf, found.index)
+    with pytest.raises(NetworkError, match=f"{found.index.version}: an image of it is not seen"):
+        push_index(found.index, found.joint, shelf, run=run, retries=0, say=lambda _: None)
+    assert run.commands == []
+
+
+def test_another_index_of_buildx_is_not_sent(
+    config: Config, images: tuple[VerifiedImage, VerifiedImage]
+) -> None:
+    made = index(config, *(manifest(image) for image in images))
+    run = FakeRunner({"docker": (0, made.data.decode().replace("475", "476"))})
+    with pytest.raises(UsageError, match="writes another index than it should"):
+        make_index("r.io/me/x:y", made, run)
+    assert ["--dry-run" in command for command in run.commands] == [True]
+    old = FakeRunner({"docker": (1, "unknown flag: --annotation\n")})
+    with pytest.raises(UsageError, match="has no option --annotation of imagetools create"):
+        make_index("r.io/me/x:y", made, old)
+    refused = "#1 pushing\nERROR: failed: 403 Forbidden\n"
+    with pytest.raises(UsageError, match=r"^r.io refuses: failed: 403 Forbidden"):
+        make_index("r.io/me/x:y", made, FakeRunner({"docker": (1, refused)}))
+
+
+# --- what a registry says of an index -------------------------------------------------------------
+
+NAME, HEX = "ghcr.io/me/torch-cu130:sm120", "a" * 64
+D1, D2 = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
+INSPECT = "docker buildx imagetools inspect --format {{json .}} "
+RAW = "docker buildx imagetools inspect --raw "
+
+
+def entry(architecture: str, held: str, **changes: Any) -> dict[str, Any]:
+    platform = {"os": "linux", "architecture": architecture}
+    return {"mediaType": OCI, "digest": held, "size": 475, "platform": platform, **changes}
+
+
+def member(architecture: str, held: str, **changes: Any) -> dict[str, Any]:
+    told = {"io.github.torch-images.torch": "2.14.1", **changes.pop("labels", {})}
+    image = {
+        "created": "2026-11-02T00:00:00Z",
+        "os": "linux",
+        "architecture": architecture,
+        "config": {"Labels": told},
+        "history": [{"created_by": architecture}],
+        **changes,
+    }
+    return {"manifest": {"mediaType": OCI, "digest": held, "size": 475}, "image": image}
+
+
+ATTESTATION = entry("amd64", f"sha256:{HEX}", platform={"os": "unknown", "architecture": "unknown"})
+HELD = {
+    "manifest": {
+        "mediaType": INDEX,
+        "digest": f"sha256:{HEX}",
+        "manifests": [entry("arm64", D2), ATTESTATION, entry("amd64", D1)],
+    }
+}
+MEMBERS = {
+    D1: member("amd64", D1),
+    D2: member("arm64", D2, created="2026-11-01T00:00:00Z", variant="v8"),
+}
+
+
+def answers(
+    held: Mapping[str, Any] = HELD, members: Mapping[str, Mapping[str, Any]] = MEMBERS
+) -> FakeRunner:
+    layers = {
+        d: {"config": {"digest": "x"}, "layers": [{"digest": "y", "size": n}]}
+        for n, d in enumerate(members, 1)
+    }
+    repository = NAME.rpartition(":")[0]
+    return FakeRunner(
+        {
+            INSPECT + NAME: (0, json.dumps(held)),
+            **{f"{INSPECT}{repository}@{d}": (0, json.dumps(m)) for d, m in members.items()},
+            **{f"{RAW}{repository}@{d}": (0, json.dumps(m)) for d, m in layers.items()},
+            "docker": (1, f"ERROR: {NAME}: not found\n"),
+        }
+    )
+
+
+def test_an_index_as_the_holder_of_a_name() -> None:
+    found = lookup(NAME, answers())
+    assert found
+    assert (found.digest, found.torch, found.created) == (f"sha256:{HEX}", "2.14.1", "2026-11-01")
+    assert [(m.platform, m.digest, m.size) for m in found.manifests] == [
+        (AMD64, D1, 475),
+        (ARM64, D2, 475),
+    ]
+
+
+def test_one_platform_of_an_index() -> None:
+    for platform, held, size in ((AMD64, D1, 1), (ARM64, D2, 2)):
+        found = published(NAME, answers(), platform=platform)
+        assert (found.digest, found.size) == (held, size)
+        document, history = contents(NAME, answers(), platform=platform)
+        assert document["layers"][0]["size"] == size
+        assert history == [{"created_by": platform.partition("/")[2]}]
+        assert exact(NAME, answers(), platform=platform) == f"{NAME.rpartition(':')[0]}@{held}"
+    assert published(NAME, answers()).digest == D1
+    alone = {"manifest": {**HELD["manifest"], "manifests": [entry("arm64", D2)]}}
+    for asked in (published, exact):
+        with pytest.raises(UsageError, match="has no image for linux/amd64; it has one for") as e:
+            asked(NAME, answers(alone), platform=AMD64)
+        assert str(e.value).endswith("linux/arm64")
+
+
+def test_a_name_of_one_manifest_is_for_its_platform() -> None:
+    one = FakeRunner({INSPECT + NAME: (0, json.dumps(MEMBERS[D2]))})
+    with pytest.raises(UsageError, match="has no image for linux/amd64; it has one for linux/arm6"):
+        published(NAME, one)
+    assert exact(NAME, one, platform=AMD64) == NAME  # an emulator may build it again
+    found = lookup(NAME, one)
+    assert found
+    assert [(m.platform, m.digest) for m in found.manifests] == [(ARM64, D2)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ([], "its index has no image"),
+        ([ATTESTATION], "its index has no image"),
+        ([entry("amd64", D1), entry("amd64", D2)], "its index has two images for linux/amd64"),
+        ([entry("s390x", D1)], "its index has an image for linux/s390x"),
+        ([entry("amd64", D1, platform={})], "its index has an image for no platform"),
+        ([entry("amd64", D1, platform={"os": 1, "architecture": "x"})], "'os' is not text"),
+        ([entry("amd64", D1, platform=None)], "'platform' is not an object"),
+        ([entry("amd64", D1, mediaType=INDEX)], f"its index has {INDEX} for linux/amd64"),
+        ([entry("amd64", "sha256:../x")], "sha256:../x is not a digest"),
+        ([entry("amd64", D1, size=0)], "a manifest has a size that none can have"),
+        ([entry("amd64", D1, size=10**9)], "a manifest has a size that none can have"),
+        ([entry("amd64", D1, size="1")], "'size' is not a number"),
+        ([entry("amd64", D2)], "its index names something else for linux/amd64"),
+        ([entry("amd64", f"sha256:{HEX}")], "its index names an image for linux/amd64 that is not"),
+        ([3], "'manifest.manifests[0]' is not an object"),
+        ({}, "'manifest.manifests' is not a list"),
+        (None, "'manifest.manifests' is not a list"),
+        ([ATTESTATION] * 101, "its index has more than 100 entries"),
+    ],
+)
+def test_an_index_that_nobody_should_make(entries: Any, said: str) -> None:
+    held = {"manifest": {**HELD["manifest"], "manifests": entries}}
+    for asked in (lookup, published):
+        with pytest.raises(NetworkError) as caught:
+            asked(NAME, answers(held))
+        assert said in str(caught.value)
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (
+            member("arm64", D2, labels={"io.github.torch-images.torch": "2.9"}),
+            "its images have torch 2.14.1 and 2.9",
+        ),
+        (member("arm64", D2, created="yesterday"), "yesterday is no time"),
+        (member("amd64", D2), "its index names something else for linux/arm64"),
+        (member("arm64", D1), "its index names something else for linux/arm64"),
+        ({**member("arm64", D2), "manifest": HELD["manifest"]}, "something else for linux/arm64"),
+    ],
+)
+def test_images_that_do_not_belong_together(other: dict[str, Any], said: str) -> None:
+    with pytest.raises(NetworkError) as caught:
+        lookup(NAME, answers(HELD, {**MEMBERS, D2: other}))
+    assert said in str(caught.value)
+
+
+@given(json_texts(HELD), json_texts(MEMBERS[D1]))
+def test_whatever_buildx_says_of_an_index(held: str, one: str) -> None:
+    repository = NAME.rpartition(":")[0]
+    run = FakeRunner({INSPECT + NAME: (0, held), f"{INSPECT}{repository}@": (0, one)})
+    ends_well(lambda: lookup(NAME, run))
+    ends_well(lambda: published(NAME, run))
+
+
+# --- what is written of an image ------------------------------------------------------------------
+
+
+class Sizes(Engine):
+    """An engine, as far as datasheets and bills of materials ask one."""
+
+    def __init__(self) -> None:
+        pass
+
+    def layer_sizes(self, image: str) -> tuple[int, ...]:
+        return (7,)
+
+    def read_files(self, image: str, folder: str) -> dict[str, str]:
+        return {"sbom.cdx.json": json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.6"})}
+
+    def tags(self, prefix: str = "") -> tuple[str, ...]:
+        return tuple(t for t in ("torch-cu130:sm120", "torch-cu130:sm120-arm64") if prefix in t)
+
+    def inspect(self, image: str) -> ImageInfo:
+        name = f"cu130-sm120-torch{T130}-bookworm-runtime" + "-arm64" * image.endswith("-arm64")
+        return ImageInfo(id=image, size=1, labels={labels.ID: name}, config={}, created="")
+
+
+@pytest.mark.parametrize("name", ["", f"{REPOSITORY}:x@{D1}"])
+def test_a_datasheet_says_platform_and_index(
+    config: Config, workspace: Workspace, name: str
+) -> None:
+    arm64 = verified(config, workspace, ARM64)
+    arm64.report.observed["python"] = "3.11.2"  # type: ignore[index]
+    document = {"config": {"digest": D1}, "layers": [{"digest": D2, "size": 1}]}
+    sheet = describe(*(arm64, Sizes(), document, [{"created_by": "x"}]), verdict=None, index=name)
+    assert (sheet["platform"], sheet["index"]) == (ARM64, name)
+    text = markdown(sheet)
+    assert f"| Platform | {ARM64} |" in text
+    assert ("| Index of all platforms | `" in text) == bool(name)
+
+
+def test_bills_of_materials_of_two_platforms_are_two_files(
+    config: Config, workspace: Workspace
+) -> None:
+    specs = [choose(config, arch="12.0", platform=platform) for platform in (AMD64, ARM64)]
+    paths = {sbom.save("x", spec.id, workspace, Sizes()) for spec in specs}
+    assert [path.exists() for path in paths] == [True, True]
+
+
+def test_an_identifier_finds_the_image_of_its_platform(config: Config) -> None:
+    for platform, tag in ((AMD64, "torch-cu130:sm120"), (ARM64, "torch-cu130:sm120-arm64")):
+        spec = choose(config, arch="12.0", platform=platform)
+        assert _find(config, spec.id, Sizes()) == tag
+        said = labels.read(Sizes().inspect(tag).labels)
+        assert spec_of(config, tag, said) == spec
+
+
+def test_images_of_two_platforms_are_not_compared(config: Config) -> None:
+    """An image for linux/arm64 is new there, whatever there was for linux/amd64."""
+    amd64, arm64 = (
+        Sheet(
+            id=choose(config, arch="12.0", torch=torch, platform=platform).id,
+            versions={"torch": torch},
+            arches={},
+            driver="1",
+            compat="1",
+            features=frozenset(),
+            packages={},
+            security=frozenset(),
+            layers={},
+            unpacked=1,
+        )
+        for platform, torch in ((AMD64, "2.13.0"), (ARM64, T130))
+    )
+    assert notes([amd64], [arm64]).startswith("## New\n")
+
+
+# --- RunPod ---------------------------------------------------------------------------------------
+
+
+def test_runpod_has_one_platform(config: Config, workspace: Workspace) -> None:
+    arm64 = verified(config, workspace, ARM64)
+    message = (
+        rf"RunPod's machines are linux/amd64, and {arm64.plan.spec.id} is for linux/arm64; use"
+    )
+    with pytest.raises(UsageError, match=message):
+        built(arm64, WHERE)
+    held = registry.Published(digest=D1, labels=labels.read(arm64.info.labels), size=1)
+    with pytest.raises(UsageError, match=message):
+        in_registry(config, NAME, held)

@@ -1,0 +1,106 @@
+"""The images of one release, one for each platform -> an OCI index, which is one for all. Pure.
+
+The index follows from its images alone: whoever makes it makes the same bytes.
+https://github.com/opencontainers/image-spec/blob/v1.1.0/image-index.md
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from torch_images.publish.tag_rules import Manifest, TagTarget
+
+INDEX = "application/vnd.oci.image.index.v1+json"
+_STANDARD = "org.opencontainers.image"
+_REVISION = re.compile(r"[0-9a-f]{40,64}(?:-dirty)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """An index: its repository, such as "torch-cu130", its immutable tag, and its manifests.
+
+    There is one manifest for a platform; the order of `manifests` is that of the platforms' names.
+    """
+
+    repository: str
+    version: str
+    manifests: tuple[Manifest, ...]
+
+    @property
+    def created(self) -> str:
+        """The time of the oldest of its images' inputs."""
+        return min(m.created for m in self.manifests)
+
+    @property
+    def revision(self) -> str:
+        """The commit that all of its images were built from; "" for several."""
+        named = {m.labels.revision for m in self.manifests}
+        revision = named.pop()
+        return revision if not named and _REVISION.fullmatch(revision) else ""
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """What it says of itself, as the labels of its images do."""
+        told = {
+            f"{_STANDARD}.created": self.created,
+            f"{_STANDARD}.revision": self.revision,
+            f"{_STANDARD}.title": self.repository,
+            f"{_STANDARD}.version": self.version,
+        }
+        return {name: text for name, text in told.items() if text}
+
+    @property
+    def descriptors(self) -> tuple[dict[str, Any], ...]:
+        """What it says of each manifest."""
+        return tuple(_descriptor(m) for m in self.manifests)
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes, which are those that buildx writes."""
+        document = {
+            "schemaVersion": 2,
+            "mediaType": INDEX,
+            "manifests": self.descriptors,
+            "annotations": self.annotations,
+        }
+        return json.dumps(document, indent=2).encode()
+
+    @property
+    def digest(self) -> str:
+        """Its digest; "" where one of its manifests is in no registry yet."""
+        whole = all(m.size for m in self.manifests)
+        return f"sha256:{hashlib.sha256(self.data).hexdigest()}" if whole else ""
+
+    @property
+    def target(self) -> TagTarget:
+        """The index as the holder of a tag."""
+        return TagTarget(
+            digest=self.digest,
+            torch=self.manifests[0].labels.torch,
+            created=self.created[:10],
+            revision=self.revision,
+            manifests=self.manifests,
+        )
+
+
+def digits(manifests: tuple[Manifest, ...]) -> str:
+    """Twelve hexadecimal digits for the inputs of some images.
+
+    They are of SHA-256 over their immutable tags, each of which ends in the hash of its inputs.
+    """
+    lines = sorted(f"{m.platform} {m.labels.version}\n" for m in manifests)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:12]
+
+
+def _descriptor(manifest: Manifest) -> dict[str, Any]:
+    system, _, architecture = manifest.platform.partition("/")
+    return {
+        "mediaType": manifest.media_type,
+        "digest": manifest.digest,
+        "size": manifest.size,
+        "platform": {"architecture": architecture, "os": system},
+    }
