@@ -72,5 +72,5 @@ def test_every_image_has_the_file_and_the_variables(config: Config, root: Path) 
         lock = image_lock(config, spec, root / "locks")
         files = {f.path: f.data for f in render(config, spec, lock, root).files}
         assert files["finish/constraints.txt"].decode() == constraints(spec, lock)
-        told = environment(spec.variant)
+        told = environment(spec)
         assert {told[name] for name in VARIABLES} == {CONSTRAINTS}

@@ -17,6 +17,7 @@ from torch_images.arch import Capability
 from torch_images.build import prepare
 from torch_images.build.bake import BuildOptions
 from torch_images.build.plan import lock_image, plan_image, plan_images, version
+from torch_images.build.render import environment
 from torch_images.config.lock_requests import TOOLS, image_inputs, inputs, tool_input
 from torch_images.config.matrix import ImageSpec, choose, matrix, refusal, short
 from torch_images.config.selection import chosen, select
@@ -373,3 +374,9 @@ def test_every_image_for_arm64_could_be_built(config: Config, root: Path) -> Non
         assert not any(refusal(config, spec, a) for a in spec.architectures)
         if spec.every_arch:
             assert image_lock(config, spec, root / "locks").platform == ARM64
+
+
+def test_inductor_precompiles_no_headers_on_arm64(config: Config) -> None:
+    """g++ 12 crashes on torch's headers for SVE then: tests/container/test_compile.py shows it."""
+    amd, arm = (environment(spec) for spec in specs(config))
+    assert arm == {**amd, "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}

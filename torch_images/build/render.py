@@ -21,7 +21,6 @@ import jinja2
 from torch_images.build.compile_recipe import CUDA_HOME, recipes
 from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
 from torch_images.build.supplies import supplies
-from torch_images.config.extras import Variant
 from torch_images.config.matrix import ImageSpec, refusal, short
 from torch_images.config.selection import cudas_for
 from torch_images.config.types import Config
@@ -165,7 +164,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "variant": _variant(spec, lock),
         "site": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "cuda": spec.cuda.version,
-        "environment": tuple(environment(spec.variant).items()),
+        "environment": tuple(environment(spec).items()),
         "pod": spec.variant.command == POD,
         "attention": any(wheel.name == FLASH_ATTENTION for wheel in lock.all_wheels),
         "ports": tuple(str(port) for port in spec.variant.ports),
@@ -280,11 +279,12 @@ def pruned_facts(config: Config, spec: ImageSpec) -> dict[str, Any]:
 
 def whole_environment(spec: ImageSpec, note: str) -> dict[str, str]:
     """All of an image's environment; `note` is that of its compat library, "" for none."""
-    return {**environment(spec.variant), "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, note)}
+    return {**environment(spec), "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, note)}
 
 
-def environment(variant: Variant) -> dict[str, str]:
-    """The environment that every image of a variant sets."""
+def environment(spec: ImageSpec) -> dict[str, str]:
+    """The environment that every image of a variant and a platform sets."""
+    variant = spec.variant
     folders = ["/opt/venv/bin"]
     folders += [f"{variant.cuda_home}/bin"] if variant.cuda_home else []
     folders += ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
@@ -294,6 +294,8 @@ def environment(variant: Variant) -> dict[str, str]:
         "ENV": f"{RUNTIME}/shell.sh",
         "PROMPT_COMMAND": f". {RUNTIME}/shell.sh",
         **({"CUDA_HOME": variant.cuda_home} if variant.cuda_home else {}),
+        # g++ 12 crashes on torch's headers for SVE where they are precompiled, which Inductor does.
+        **({} if spec.platform == AMD64 else {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}),
         "PATH": ":".join(folders),
         "VIRTUAL_ENV": "/opt/venv",
         **dict.fromkeys(VARIABLES, CONSTRAINTS),
