@@ -54,6 +54,7 @@ from torch_images.layers.parent import ParentImages, Wanted
 from torch_images.layers.plan import LayerPlan
 from torch_images.locks.debs import DebLock
 from torch_images.locks.facts import with_facts
+from torch_images.platforms import AMD64
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = with_facts(load_config(ROOT / "images.yaml"), ROOT / "locks")
@@ -397,6 +398,7 @@ def test_what_images_share_is_made_ready_once(
     def compat(_: object, lock: DebLock, mode: str, **options: object) -> None:
         asked.append(f"{lock.name} {mode}")
 
+    monkeypatch.setattr(Engine, "platform", lambda _: AMD64)
     monkeypatch.setattr(prepare, "prepare_base", base)
     monkeypatch.setattr(prepare, "prepare_compat", compat)
     monkeypatch.setattr(prepare, "making", making)
