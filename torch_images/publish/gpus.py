@@ -18,8 +18,8 @@ FOREIGN = (
 )
 # What images of a platform were not tried for yet.
 CAVEATS = {
-    ARM64: "images for linux/arm64 are built and checked under an emulator (QEMU); none has run on "
-    "an Arm host with a GPU"
+    ARM64: "images for linux/arm64 are built under an emulator (QEMU); none has run on an Arm host "
+    "with a GPU"
 }
 # The oldest capability that PyTorch's wheels of CUDA 12.6 have code for. The last release with such
 # wheels is torch 2.14 (pytorch/pytorch#190355 and #190385).
