@@ -73,7 +73,7 @@ def test_each_image_says_its_platform_and_runs(both: Both, engine: Engine) -> No
         info = engine.inspect(digest)
         assert info.platform == platform.name
         assert info.size > 50_000_000  # its layers are unpacked
-        program = "import platform, probe; print(platform.machine())"
+        program = "import platform, torch_images_probe; print(platform.machine())"
         assert said(digest, "python", "-c", program) == f"{platform.machine}\n"
 
 
