@@ -63,7 +63,9 @@ def stale(
     folder = project(("images.yaml", SNAPSHOT, f"snapshot: {snapshot[0]}"))
     lock = read_debs(folder / LOCK)
     debs = [
-        dataclasses.replace(d, version="0.0", path=f"{d.path}.0.deb", sha256="0" * 64)
+        dataclasses.replace(
+            d, version="0.0", path=d.path.replace("_amd64.deb", ".0_amd64.deb"), sha256="0" * 64
+        )
         if d.name == "tini"
         else d
         for d in lock.debs
@@ -170,7 +172,7 @@ def test_a_package_has_vanished_once_the_snapshot_archive_says_so(
     done = invoke(*BUILD, "--locked", cwd=folder, env=env)
     assert "no snapshot archive has tini 0.0" in last_line(done.stderr)
     [asked] = snapshot[1]
-    assert re.fullmatch(r"/archive/debian/\w+/pool/main/t/tini/tini_.+\.deb\.0\.deb", asked)
+    assert re.fullmatch(r"/archive/debian/\w+/pool/main/t/tini/tini_.+\.0_amd64\.deb", asked)
 
 
 def test_a_snapshot_archive_that_cannot_be_asked_is_no_vanished_package(

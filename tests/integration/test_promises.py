@@ -13,7 +13,7 @@ from tests.releases import T130
 from torch_images.arch import Capability
 from torch_images.build.plan import ImagePlan, plan_images
 from torch_images.config.matrix import choose
-from torch_images.config.types import Architecture, Config
+from torch_images.config.types import Config
 from torch_images.errors import VerifyError
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
@@ -169,12 +169,10 @@ def test_an_architecture_without_code_and_another_cuda_are_named(
     built: dict[str, Built], config: Config, workspace: Workspace, engine: Engine, runner: Runner
 ) -> None:
     """The 12.8 image, taken for a 13.0 image that serves a chip it has no code for."""
-    thor = Architecture(capability=Capability(11, 0), family="Blackwell", gpus=("Jetson Thor",))
-    # As if somebody had found that its wheel has code for it.
-    facts = (dataclasses.replace(f, arches=(*f.arches, thor.capability)) for f in config.facts)
-    wider = dataclasses.replace(
-        config, architectures=(*config.architectures, thor), facts=tuple(facts)
-    )
+    thor = Capability(11, 0)
+    # As if a host for linux/amd64 could have it, and somebody had found code for it in the wheel.
+    facts = (dataclasses.replace(f, arches=(*f.arches, thor)) for f in config.facts)
+    wider = dataclasses.replace(config, arm64_gpus=(), facts=tuple(facts))
     [wrong] = plan_images(
         wider, [choose(wider, cuda="13.0", arch="11.0")], workspace.root, workspace.locks
     )
