@@ -16,8 +16,10 @@ from tests.unit.fakes import FakeRunner
 from torch_images.arch import Capability
 from torch_images.build import prepare
 from torch_images.build.bake import BuildOptions
-from torch_images.build.plan import lock_image, plan_image, plan_images, version
+from torch_images.build.bundle import check_bundled
+from torch_images.build.plan import LockedImage, lock_image, plan_image, plan_images, version
 from torch_images.build.render import environment
+from torch_images.build.standalone import check_standalone
 from torch_images.config.lock_requests import TOOLS, image_inputs, inputs, tool_input
 from torch_images.config.matrix import ImageSpec, choose, matrix, refusal, short
 from torch_images.config.selection import chosen, select
@@ -380,3 +382,20 @@ def test_inductor_precompiles_no_headers_on_arm64(config: Config) -> None:
     """g++ 12 crashes on torch's headers for SVE then: tests/container/test_compile.py shows it."""
     amd, arm = (environment(spec) for spec in specs(config))
     assert arm == {**amd, "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+
+
+@pytest.mark.parametrize(
+    ("check", "folder"),
+    [
+        (check_standalone, "a standalone folder"),
+        (lambda image: check_bundled([image]), "a folder of inputs"),
+    ],
+)
+def test_folders_are_for_amd64_only(
+    config: Config, root: Path, check: Callable[[LockedImage], None], folder: str
+) -> None:
+    """One for arm64 would lack the base whose Python makes bytecode."""
+    amd, arm = (lock_image(config, spec, root / "locks") for spec in specs(config))
+    check(amd)
+    with pytest.raises(UsageError, match=rf"^{folder} is for linux/amd64 only, cu130-sm90-"):
+        check(arm)

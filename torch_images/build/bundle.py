@@ -33,6 +33,7 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, no_progress
 from torch_images.locks.debs import DebLock
 from torch_images.locks.wheels import LockedWheel, read_wheels
+from torch_images.platforms import AMD64
 
 MARK = ".torch-images-inputs"  # lies in each such folder
 WHEELS = "wheels"  # its folder with wheels, each under its own name
@@ -46,6 +47,12 @@ def check_bundled(images: Iterable[LockedImage]) -> None:
     """Raise UsageError for an image with inputs that no such folder can have."""
     for image in images:
         spec, lock = image.spec, image.lock
+        # It would need a base for the builder's own processor, too, and cuobjdump for its checks.
+        if spec.platform != AMD64:
+            raise UsageError(
+                f"a folder of inputs is for {AMD64} only, {spec.id} is for {spec.platform}",
+                "build it where there is a network",
+            )
         if lock.base.image:
             raise UsageError(
                 f"base {spec.base.name} is an image of a registry, which a folder of inputs lacks",

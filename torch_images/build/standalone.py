@@ -38,6 +38,7 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.plan import LayerPlan, layer_plans
 from torch_images.locks.wheels import requirements_text
 from torch_images.oci.layout import EPOCH, layout_layers
+from torch_images.platforms import AMD64
 from torch_images.project import PACKAGE
 
 TOOLS = "wheel-tools"
@@ -51,6 +52,11 @@ _MODULES = (
 def check_standalone(image: LockedImage) -> None:
     """Raise UsageError for an image that no standalone folder can be made of."""
     spec = image.spec
+    if spec.platform != AMD64:
+        raise UsageError(
+            f"a standalone folder is for {AMD64} only, {spec.id} is for {spec.platform}",
+            "build it with `invoke build`",
+        )
     if image.lock.sources:
         raise UsageError(
             f"source {spec.source.name} is compiled, which no standalone folder can do",
@@ -118,7 +124,6 @@ def render_standalone(
     facts |= _supplied(image, facts["groups"], set(folders))
     facts |= {
         "standalone": True,
-        "native": False,  # the builder may have no base of its own processor
         "source": None,
         "path": PATH,
         "arguments": (
