@@ -31,7 +31,7 @@ TOOLS = {
     "tools-verify": ("pytest",),
 }
 # Those that are programs for one platform: that of an image, or for `tools-code` this machine's.
-NATIVE_TOOLS = ("tools-build", "tools-code")
+_NATIVE_TOOLS = ("tools-build", "tools-code")
 _TOOLS_PYTHON = "3.11"
 
 
@@ -272,7 +272,7 @@ def compat_input(config: Config, cuda: Cuda, platform: Platform = AMD64) -> Lock
 
 def tool_input(name: str, platform: Platform = AMD64) -> LockRequest:
     """The lock of a set of tools. Those of Python alone have one lock for all platforms."""
-    if name not in NATIVE_TOOLS:
+    if name not in _NATIVE_TOOLS:
         platform = AMD64
     return LockRequest(
         name=name + platform.suffix,

@@ -198,10 +198,9 @@ def choose(
 
     "+PTX" at its end asks for PTX for the newest, too, which only a compiled source can have.
     `torch` is a release, or a minor version that stands for its newest release; the default is the
-    newest release that the image is built with. Neither means a pre-release. `platform` is this
-    machine's own unless images.yaml has others only. Raises UsageError for
-    a value that is unknown, a pair that is impossible and an image that is excluded, with the
-    reason.
+    newest release that the image is built with. Neither means a pre-release. The default platform
+    is this machine's own; where images.yaml lacks it, the first one. Raises UsageError for a value
+    that is unknown, a pair that is impossible and an image that is excluded, with the reason.
     """
     defaults = config.defaults
     cuda_ = _named("cuda", config.cudas, cuda or defaults.cuda)
@@ -335,7 +334,7 @@ def _served(config: Config, spec: ImageSpec) -> ImageSpec:
 
 
 def _on(spec: ImageSpec) -> str:
-    """The platform as a part of a message, where it is another than the first one."""
+    """The platform as a part of a message; "" for linux/amd64."""
     return "" if spec.platform == AMD64 else f", platform {spec.platform}"
 
 

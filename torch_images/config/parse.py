@@ -13,6 +13,7 @@ from torch_images.config.parse_fields import (
     capability,
     entry_name,
     packages,
+    platform,
     requirements,
     url,
 )
@@ -36,8 +37,8 @@ from torch_images.config.types import (
     target_range,
 )
 from torch_images.config.yaml_nodes import Record, Value, load
-from torch_images.errors import UsageError, suggest
-from torch_images.platforms import AMD64, Platform, find
+from torch_images.errors import suggest
+from torch_images.platforms import AMD64, Platform
 
 # The grammar of references, without a digest: https://github.com/distribution/reference
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -116,13 +117,7 @@ def _platforms(top: Record) -> tuple[Platform, ...]:
     """The section `platforms`; linux/amd64 where the file has none."""
     if "platforms" not in top:
         return (AMD64,)
-    found: list[Platform] = []
-    for value in top["platforms"].filled().scalars():
-        try:
-            found.append(find(value.text()))
-        except UsageError as error:
-            raise value.error(error.message, error.hint) from None
-    return tuple(found)
+    return tuple(platform(value, value.text()) for value in top["platforms"].filled().scalars())
 
 
 def _cuda(key: str, value: Value) -> Cuda:
@@ -188,13 +183,8 @@ def _repositories(value: Value) -> tuple[tuple[str, str], ...]:
     """The URLs by platform; one without a platform is for linux/amd64."""
     if not value.is_mapping:
         return ((AMD64.name, url(value)),)
-    found = []
-    for name, each in value.filled().entries():
-        try:
-            found.append((find(name).name, url(each)))
-        except UsageError as error:
-            raise each.error(error.message, error.hint) from None
-    return tuple(found)
+    entries = value.filled().entries()
+    return tuple((platform(each, name).name, url(each)) for name, each in entries)
 
 
 def _base(key: str, value: Value) -> Base:

@@ -10,6 +10,8 @@ from packaging.version import InvalidVersion, Version
 
 from torch_images.arch import Capability
 from torch_images.config.yaml_nodes import Record, Value
+from torch_images.errors import UsageError
+from torch_images.platforms import Platform, find
 
 # Single dots and dashes lie between letters and digits.
 NAME = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
@@ -53,6 +55,14 @@ def capability(value: Value, text: str) -> Capability:
         return Capability.parse(text)
     except ValueError as error:
         raise value.error(str(error)) from None
+
+
+def platform(value: Value, text: str) -> Platform:
+    """A platform; `text` is what `value` or its key says."""
+    try:
+        return find(text)
+    except UsageError as error:
+        raise value.error(error.message, error.hint) from None
 
 
 def port(value: Value) -> int:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 from packaging.utils import canonicalize_name
 
-from torch_images.config.parse_fields import NAME
+from torch_images.config.parse_fields import NAME, platform
 from torch_images.config.types import Cuda, Removal
 from torch_images.config.yaml_nodes import Record, Value
 from torch_images.errors import suggest
-from torch_images.platforms import PLATFORMS
 
 _GLOB = re.compile(r"(?!(?:.*/)?\.{1,2}(?:/|$))[A-Za-z0-9_*?][A-Za-z0-9._*?/-]*")
 _KINDS = ("files", "code", "symbols")
@@ -46,14 +45,10 @@ def _removal(value: Value, known: Sequence[str], *, prune: bool) -> Removal:
             raise version.error(
                 f"'{version.path}': unknown cuda '{version.text()}'", suggest(version.text(), known)
             )
-    platforms = [p.name for p in PLATFORMS]
-    for name in fields["platform"].filled().scalars() if "platform" in fields else ():
-        if name.text() not in platforms:
-            problem = f"'{name.path}': unknown platform '{name.text()}'"
-            raise name.error(problem, suggest(name.text(), platforms))
+    named = fields["platform"].filled().scalars() if "platform" in fields else ()
     return Removal(
         cuda=fields.texts("cuda"),
-        platforms=fields.texts("platform"),
+        platforms=tuple(platform(value, value.text()).name for value in named),
         wheels=wheels,
         reason=fields.text("reason"),
         prune=prune,

@@ -59,8 +59,8 @@ class Resolver:
         """The lock of a base's packages, as its mirror has them now.
 
         `name` and `date` are those of the lock. `image` is the image to add the packages to, with
-        tag and digest; "" for a base that is bootstrapped. apt answers for `platform` without an
-        emulator, but for packages of an image. Raises NetworkError, BuildError,
+        tag and digest; "" for a base that is bootstrapped. A bootstrapped base of a foreign
+        `platform` needs no emulator: nothing is unpacked. Raises NetworkError, BuildError,
         DiskError, LockError, or EngineError if an image is needed and there is no engine.
         """
         script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
@@ -172,7 +172,7 @@ class Resolver:
             printed = Path(folder, "printed")
             # mmdebstrap shows what hooks print as its own messages.
             command.append(f"--customize-hook=download /printed {shlex.quote(str(printed))}")
-            # Nothing is unpacked, so no program of a foreign platform has to run.
+            # Nothing is unpacked, so no emulator is needed.
             command += ["--skip=check/qemu"]
             command += [f"--architectures={platform.architecture}", suite, "/dev/null", *archives]
             try:

@@ -204,7 +204,7 @@ def repository(
     folder = f"main/binary-{architecture}"
     release = (
         f"Suite: {suite}\nCodename: {suite}\nArchitectures: {architecture}\n"
-        f"Components: main\nSHA256:\n"
+        "Components: main\nSHA256:\n"
         f" {hashlib.sha256(packages).hexdigest()} {len(packages)} {folder}/Packages\n"
     )
     return {
@@ -317,8 +317,8 @@ def _bootstrap(
         finally:
             os.umask(old_mask)
         history = f"mmdebstrap --variant=minbase {base.suite}"
-        env_ = (f"PATH={PATH}",)
-        oci.write_layout(layout, layer, history=history, env=env_, platform=lock.platform)
+        path = (f"PATH={PATH}",)
+        oci.write_layout(layout, layer, history=history, env=path, platform=lock.platform)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(layout, folder)
 
