@@ -91,6 +91,14 @@ def test_without_the_wheel_a_changed_file_travels_whole(tmp_path: Path, site: Pa
 
 def test_a_difference() -> None:
     assert applied(OLD, difference(OLD, NEW), len(NEW)) == NEW
+
+
+def test_a_difference_finds_what_is_far_behind() -> None:
+    old = hashlib.shake_128(b"long").digest(24_000_000)
+    new = old[16_000_000:] + b"another build" + old[:16_000_000]
+    change = difference(old, new)
+    assert len(change) < 10_000
+    assert applied(old, change, len(new)) == new
     with pytest.raises(ValueError, match="cannot be applied"):
         applied(OLD, b"no such thing", 5)
 
