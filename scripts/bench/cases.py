@@ -25,12 +25,12 @@ def cases() -> Iterator[Case]:
     yield from _networks()
     yield from _transfers()
     yield from _graphs()
-    yield from _backends()
     yield from _settings()
     yield from _weights()
     for kind in parallel.KINDS:
         for gpus in (1, 2):
             yield parallel.scaling(kind, gpus)
+    yield from _backends()  # last, since nvcc takes minutes for CUTLASS
 
 
 def _products() -> Iterator[Case]:

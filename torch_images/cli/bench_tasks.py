@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from invoke.context import Context
 
 from torch_images.cli import verb
 
+if TYPE_CHECKING:
+    from torch_images.host.engine import RunningContainer
+
 REFERENCE = verb.ROOT / "benchmarks" / "reference"
-RESULT, REPORT = "result.json", "README.md"
+RESULT, REPORT, PART = "result.json", "README.md", "result.json.part"
+_INSIDE = "/run/result.json"  # where the program in the container writes
 
 
 @verb.verb(
@@ -28,7 +34,7 @@ RESULT, REPORT = "result.json", "README.md"
 )
 def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: str = "") -> None:
     """Measure GPUs with an image: the documents' tables, as JSON, Markdown and plots."""
-    from torch_images.errors import TorchImagesError
+    from torch_images.errors import CommandError, TorchImagesError
     from torch_images.host.gpus import check_words
     from torch_images.host.runner import Runner
     from torch_images.verify.identify import identify
@@ -40,14 +46,21 @@ def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: 
     folder = Path(output) if output else workspace.output / "bench" / plan.spec.id
     _require_ours(folder)
     info = engine.inspect(reference)
-    with engine.container(info.id, shm_size="2g", **options) as container:
+    with engine.container(info.id, network_mode="none", shm_size="2g", **options) as container:
         command = ["docker", "exec", "--env=TORCH_IMAGE_QUIET=1", container.id]
         container.put("/run", {f"bench/{path.name}": path.read_bytes() for path in _cases()})
         command += ["torch-entrypoint", "python", "/run/bench", f"--select={select}"]
-        done = Runner().run(command, check=False, show_errors=True)
-    if done.code:
-        raise TorchImagesError("the benchmark failed, see above")
-    _write(done.output, folder, keep=True)
+        command += [f"--output={_INSIDE}"]
+        try:
+            Runner().run(command, show_errors=True)
+        except CommandError:
+            _keep_part(container, folder)
+            raise TorchImagesError("the benchmark failed, see above") from None
+        except KeyboardInterrupt:
+            _keep_part(container, folder)
+            raise
+        found = container.read(_INSIDE).decode()
+    _write(found, folder, keep=True)
 
 
 @verb.verb(
@@ -87,6 +100,19 @@ def bench_compare(c: Context, first: str, second: str, json: bool = False) -> No
     differences = compare(a, b)
     rows = [{**asdict(d), "ratio": d.ratio, "verdict": d.verdict} for d in differences]
     print(verb.as_json(rows) if json else compared(a, b, differences))
+
+
+def _keep_part(container: RunningContainer, folder: Path) -> None:
+    """Keep what a benchmark that broke off had found, as PART in a folder, and say so."""
+    from torch_images.errors import EngineError
+    from torch_images.host import outputs
+
+    with contextlib.suppress(EngineError):  # there is none before the first case is over
+        found = container.read(f"{_INSIDE}.part")
+        with outputs.saying(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / PART).write_bytes(found)
+        verb.say(f"what was measured until then is in {folder / PART}")
 
 
 def _cases() -> list[Path]:
