@@ -51,7 +51,7 @@ def images(engine: Engine) -> dict[str, str]:
 
 
 def outside() -> tuple[str, ...]:
-    """The modules of the suite that looks at an image from outside, as `verify.examine` takes them."""
+    """The modules of the suite that looks at an image from outside, as `suites.examine` takes them."""
     # In the order of the suite: later modules leave files in the container.
     return tuple(f"image/{path.stem}" for path in sorted((ROOT / "tests/image").glob("test_*.py")))
 

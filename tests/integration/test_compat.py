@@ -34,7 +34,8 @@ from torch_images.locks.facts import with_facts
 from torch_images.platforms import AMD64
 from torch_images.publish import tag as publish
 from torch_images.verify.identify import identify
-from torch_images.verify.verify import claim_of, examine
+from torch_images.verify.suites import examine
+from torch_images.verify.verify import claim_of
 
 # Other tests build for 12.0 at the same time.
 CANDIDATE = f"torch-images-candidate:cu130-sm86-torch{T130}-bookworm-runtime"

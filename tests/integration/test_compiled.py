@@ -54,7 +54,7 @@ from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import format_wheels, read_wheels
 from torch_images.verify import verify
 from torch_images.verify.identify import identify
-from torch_images.verify.verify import Check
+from torch_images.verify.suites import Check, examine
 
 WHEELS = (
     *("wheels", "--cuda", "13.0", "--progress", "plain", "--skip-disk-check"),
@@ -282,7 +282,7 @@ def seen(compiling: Compiling, tag: str, engine: Engine) -> tuple[Check, ...]:
     reference, planned = identify(config, tag, workspace, engine)
     wanted = verify.claim(config, planned, "")
     info, run = engine.inspect(reference), Runner()
-    return verify.examine(info, wanted, workspace, engine=engine, run=run, modules=outside())[0]
+    return examine(info, wanted, workspace, engine=engine, run=run, modules=outside())[0]
 
 
 def test_a_feature_that_was_switched_off_is_named(compiling: Compiling) -> None:

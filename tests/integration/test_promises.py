@@ -19,14 +19,8 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.publish.tag import tag
-from torch_images.verify.verify import (
-    VerifyReport,
-    claim_of,
-    examine,
-    read_report,
-    report_path,
-    verify,
-)
+from torch_images.verify.suites import examine
+from torch_images.verify.verify import VerifyReport, claim_of, read_report, report_path, verify
 
 BROKEN = "torch-images-test:broken"
 SITE = "/opt/venv/lib/python3.11/site-packages"

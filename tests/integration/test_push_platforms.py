@@ -30,14 +30,8 @@ from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.verify.verify import (
-    Check,
-    VerifyReport,
-    claim_of,
-    report_path,
-    suite_hash,
-    write_report,
-)
+from torch_images.verify.suites import Check, suite_hash
+from torch_images.verify.verify import VerifyReport, claim_of, report_path, write_report
 
 REPOSITORY = "owner/torch-cu130"
 AMD64, ARM64 = "linux/amd64", "linux/arm64"

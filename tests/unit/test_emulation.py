@@ -680,7 +680,13 @@ class Container:
     def remove(self, *, force: bool) -> None:
         self.removed = force
 
-    def exec_run(self, *_: object, **__: object) -> None:
+    id = "c0ffee"
+
+    @property
+    def client(self) -> SimpleNamespace:
+        return SimpleNamespace(api=SimpleNamespace(exec_create=self.exec_create))
+
+    def exec_create(self, *_: object, **__: object) -> None:
         response = requests.Response()
         response.status_code = self.status
         raise docker.errors.APIError("is not running", response=response)

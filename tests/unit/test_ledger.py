@@ -33,7 +33,8 @@ from torch_images.project import LEDGER
 from torch_images.publish import ledger, stale
 from torch_images.publish.ledger import Proof
 from torch_images.publish.pipeline import Made
-from torch_images.verify.verify import Check, VerifyReport
+from torch_images.verify.suites import Check
+from torch_images.verify.verify import VerifyReport
 
 TODAY = dt.date(2026, 11, 23)
 MACHINE = Builder(cores=2, memory=25_000_000_000)

@@ -19,16 +19,14 @@ from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.platforms import AMD64, Platform
+from torch_images.verify.suites import Check, parse_junit, suite_hash
 from torch_images.verify.verify import (
-    Check,
     VerifyReport,
     claim,
     claim_of,
-    parse_junit,
     read_report,
     report_path,
     require,
-    suite_hash,
     verify,
     write_report,
 )
@@ -177,7 +175,7 @@ def test_a_check_that_changes_makes_old_reports_worthless(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each file counts that is run against an image: by its name and its content."""
-    monkeypatch.setattr("torch_images.verify.verify.PACKAGE", tmp_path / "torch_images")
+    monkeypatch.setattr("torch_images.verify.suites.PACKAGE", tmp_path / "torch_images")
     for folder in ("tests/image", "tests/container", "scripts/bench", "torch_images"):
         shutil.copytree(
             root / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from torch_images.verify.verify import VerifyReport
 
 ROOT = project_root()
+_QUIET = 60  # seconds between two lines of progress, where there is no terminal
 # Invoke turns bytecode off for tasks.py (--write-pyc), and every command would compile its imports.
 sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
 _warnings = logging.StreamHandler()  # the project's own; libraries' stay as Python has them
@@ -285,8 +286,18 @@ def verified(
     from torch_images.verify.verify import verify
 
     print(f"verifying {plan.spec.id}", file=sys.stderr)
-    run = Runner()
-    return verify(image, config, plan, workspace, engine=engine, run=run, reuse=reuse, gpus=gpus)
+    with check_progress() as progress:
+        return verify(
+            image,
+            config,
+            plan,
+            workspace,
+            engine=engine,
+            run=Runner(),
+            reuse=reuse,
+            gpus=gpus,
+            progress=progress,
+        )
 
 
 def gpu_requests(words: str, engine: Engine) -> list[Request]:
@@ -319,6 +330,33 @@ def transfer_progress() -> Iterator[Callable[[int, int], None]]:
         def show(sent: int, size: int) -> None:
             bar.total = size or None
             bar.update(sent - bar.n)
+
+        yield show
+
+
+@contextlib.contextmanager
+def check_progress() -> Iterator[Callable[[float], None]]:
+    """Shows the share of checks that are over: a bar on a terminal, a line a minute elsewhere."""
+    import time
+
+    from tqdm import tqdm
+
+    began = shown = time.monotonic()
+    terminal = sys.stderr.isatty()
+    form = "{percentage:3.0f} % of the checks |{bar}| {elapsed}, {remaining} left"
+    with tqdm(
+        total=1.0, bar_format=form, disable=not terminal, file=sys.stderr, leave=False
+    ) as bar:
+
+        def show(share: float) -> None:
+            nonlocal shown
+            bar.update(share - bar.n)
+            now = time.monotonic()
+            if not terminal and now - shown >= _QUIET and share < 1:
+                shown = now
+                left = (now - began) / share * (1 - share) if share else 0
+                about = f", some {left / 60:.0f} minutes are left" if share else ""
+                say(f"{share:.0%} of the checks are over after {now - began:.0f} s{about}")
 
         yield show
 

@@ -25,6 +25,10 @@ _ENTRY = re.compile(
 # A processor's number in the header of an ELF program.
 _NUMBERS = {AMD64: 0x3E, ARM64: 0xB7}
 
+# What QEMU is told by its own variable, QEMU_CPU. Its default has vectors of 64 bytes, which no
+# Arm processor beside NVIDIA's GPUs has, and torch.compile's code crashes there; Grace has 16.
+_PROCESSORS = {ARM64: {"QEMU_CPU": "max,sve-default-vector-length=16"}}
+
 
 @dataclass(frozen=True)
 class Emulator:
@@ -41,6 +45,11 @@ def emulated(platform: Platform, folder: Path = BINFMT) -> bool:
     registered for the machine's own.
     """
     return any(each.in_containers for each in emulators(platform, folder))
+
+
+def processor(platform: Platform) -> dict[str, str]:
+    """The environment in which QEMU's processor is like those that images of a platform run on."""
+    return _PROCESSORS.get(platform, {})
 
 
 def check_platform(

@@ -324,14 +324,27 @@ class RunningContainer:
         """The container's full id."""
         return str(self._container.id)
 
-    def exec(self, *command: str, env: Mapping[str, str] | None = None) -> ExecResult:
+    def exec(
+        self,
+        *command: str,
+        env: Mapping[str, str] | None = None,
+        said: Callable[[str], None] | None = None,
+    ) -> ExecResult:
         """Run a command in the container as root, and wait for its end.
 
-        Raises EngineError for an image of another processor that nothing emulates: its container
-        ends at once.
+        `said` gets its output as it comes. Raises EngineError for an image of another processor
+        that nothing emulates: its container ends at once.
         """
+        client, output = self._container.client, []
+        assert client is not None
+        api = client.api
         try:
-            done = self._container.exec_run(list(command), environment=dict(env or {}), user="0")
+            started = api.exec_create(self.id, list(command), environment=dict(env or {}), user="0")
+            for chunk in api.exec_start(started["Id"], stream=True):
+                output.append(chunk)
+                if said:
+                    said(chunk.decode(errors="replace"))
+            code = api.exec_inspect(started["Id"])["ExitCode"]
         except docker.errors.APIError as error:
             if error.status_code != HTTPStatus.CONFLICT:
                 raise
@@ -339,10 +352,7 @@ class RunningContainer:
             if not refusal:
                 raise
             raise refusal from None
-        output = done.output
-        assert isinstance(output, bytes)
-        assert done.exit_code is not None
-        return ExecResult(done.exit_code, output.decode(errors="replace"))
+        return ExecResult(int(code), b"".join(output).decode(errors="replace"))
 
     def put(self, folder: str, files: Mapping[str, bytes]) -> None:
         """Write files, readable by all, into an existing folder. A remote engine will do, too."""

@@ -14,14 +14,8 @@ from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.workspace import Workspace
 from torch_images.locks.image_lock import ImageLock, image_lock, parse_image_lock
-from torch_images.verify.verify import (
-    VerifyReport,
-    claim_of,
-    read_report,
-    report_path,
-    require,
-    suite_hash,
-)
+from torch_images.verify.suites import suite_hash
+from torch_images.verify.verify import VerifyReport, claim_of, read_report, report_path, require
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,250 @@
+"""How the suites run on an image: side by side on GPUs, with progress, and in an emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_images.cli import bench_tasks
+from torch_images.errors import EngineError, TorchImagesError
+from torch_images.host.engine import Engine, ExecResult, RunningContainer
+from torch_images.host.image_info import ImageInfo
+from torch_images.host.runner import Completed, Runner
+from torch_images.host.workspace import Workspace
+from torch_images.verify import suites
+from torch_images.verify.suites import Found, examine, room, shards
+
+H100 = "Default, 81559\n"
+GPUS = cast("Any", ["a GPU"])
+SAID = (
+    "suite/tests/container/test_a.py::test_x PASSED [ 50%]\n"
+    "suite/tests/container/test_a.py::test_y PASSED [100%]\n"
+)
+
+
+def junit(name: str) -> str:
+    return f'<testsuite><testcase classname="tests.{name}" name="test_x" time="1"/></testsuite>'
+
+
+class Container:
+    """A container that answers nvidia-smi, and runs pytest with exit code `code`."""
+
+    id = "c0ffee"
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def exec(
+        self,
+        *command: str,
+        env: Mapping[str, str] | None = None,
+        said: Callable[[str], None] | None = None,
+    ) -> ExecResult:
+        if command[0] == "nvidia-smi":
+            return ExecResult(0 if self.machine.smi else 127, self.machine.smi)
+        if "pytest" in command:
+            self.machine.commands.append(command)
+            assert said
+            for line in self.machine.said.splitlines(keepends=True):
+                said(line)
+            return ExecResult(self.machine.code, self.machine.said)
+        return ExecResult(0, "")
+
+    def put(self, folder: str, files: Mapping[str, bytes]) -> None: ...
+
+    def read(self, path: str) -> bytes:
+        return junit("container.test_a").encode()
+
+
+class Machine(Runner):
+    """An engine and a runner of processes; what they were asked for."""
+
+    def __init__(self, smi: str = H100, processors: int = 32, code: int = 0) -> None:
+        self.smi, self.processors, self.code, self.said = smi, processors, code, SAID
+        self.options: list[dict[str, Any]] = []
+        self.commands: list[Sequence[str]] = []
+
+    def info(self) -> dict[str, Any]:
+        return {"NCPU": self.processors}
+
+    @contextmanager
+    def container(self, image: str, **options: Any) -> Iterator[Container]:
+        self.options.append(options)
+        yield Container(self)
+
+    def run(self, command: Sequence[str], **_: Any) -> Completed:
+        [report] = (c.partition("=")[2] for c in command if c.startswith("--junitxml="))
+        Path(report).write_text(junit("image.test_b"))
+        return Completed(0, "")
+
+    def examine(self, root: Path, tmp: Path, **how: Any) -> Found:
+        info = ImageInfo(id="sha256:1", size=1, labels={}, config={}, created="", layers=())
+        wanted = {"platform": "linux/arm64", "site_packages": "/x"}
+        space = Workspace(root=root, cache=tmp, network=cast("Any", None), locks=tmp, made=tmp)
+        return examine(info, wanted, space, engine=cast("Engine", self), run=self, **how)
+
+
+@pytest.fixture(autouse=True)
+def _no_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(suites, "install_tools", lambda *_: tmp_path)
+    monkeypatch.setattr(suites, "listings", lambda *_: {})
+
+
+def gpu_modules(root: Path) -> set[str]:
+    return {path.name for path in (root / "tests/container").glob("test_gpu_*.py")}
+
+
+@pytest.mark.parametrize(
+    ("answer", "processors", "expected"),
+    [
+        (H100, 32, 5),
+        (H100, 4, 2),
+        (H100, 1, 1),
+        ("Default, 81559\nDefault, 32607\n", 32, 2),
+        ("Default, 81559\nExclusive_Process, 81559\n", 32, 1),
+        ("Default, 8192", 32, 1),
+        ("Default, [N/A]", 32, 1),  # a GPU that shares the processor's memory
+        ("", 32, 1),
+        ("Failed to initialize NVML: Driver/library version mismatch", 32, 1),
+    ],
+)
+def test_room(answer: str, processors: int, expected: int) -> None:
+    assert room(answer, processors) == expected
+
+
+@given(st.text(), st.integers(1, 512))
+def test_any_answer_leaves_room_for_one(answer: str, processors: int) -> None:
+    assert 1 <= room(answer, processors) <= max(1, processors)
+
+
+def test_shards_have_every_module_once(root: Path) -> None:
+    every = sorted(path.name for path in (root / "tests/container").glob("test_*.py"))
+    parts = shards(every)
+    assert sorted(name for part in parts for name in part) == every
+    assert {name for part in parts for name in part if len(part) == 1} >= gpu_modules(root)
+    assert parts[0] == ("test_gpu_compile.py",)
+    assert set(suites._LONGEST) <= set(every)
+    assert shards(["test_gpu_nccl.py"]) == [("test_gpu_nccl.py",)]
+
+
+def test_on_gpus_modules_run_side_by_side(root: Path, tmp_path: Path) -> None:
+    machine = Machine()
+    checks, _ = machine.examine(root, tmp_path, gpus=GPUS)
+    parts = len(gpu_modules(root)) + 1
+    assert len(machine.commands) == parts
+    assert all(command[0] == "torch-entrypoint" for command in machine.commands)
+    assert all("not gpu" not in command for command in machine.commands)
+    assert len(checks) == parts + 1
+
+
+@pytest.mark.parametrize("smi", ["Exclusive_Process, 81559\n", ""])
+def test_where_one_process_has_the_gpu_one_runs(root: Path, tmp_path: Path, smi: str) -> None:
+    machine = Machine(smi)
+    machine.examine(root, tmp_path, gpus=GPUS)
+    assert len(machine.commands) == 1
+
+
+def test_the_suite_outside_gets_no_gpu(root: Path, tmp_path: Path) -> None:
+    """The driver's files that come with a GPU would be files of no package in the image."""
+    machine = Machine()
+    machine.examine(root, tmp_path, gpus=GPUS, modules=["image/test_files"])
+    with_gpus = [options for options in machine.options if "device_requests" in options]
+    assert len(with_gpus) == 1  # nvidia-smi was asked
+    assert len(machine.options) == 2
+
+
+def test_without_gpus_one_container_looks_from_inside(root: Path, tmp_path: Path) -> None:
+    machine = Machine()
+    machine.examine(root, tmp_path)
+    [command] = machine.commands
+    assert command[-2:] == ("-m", "not gpu")
+    assert machine.options == [{"network_mode": "none"}] * 2
+
+
+def test_an_emulator_gets_a_processor_like_the_real_ones(root: Path, tmp_path: Path) -> None:
+    machine = Machine()
+    machine.examine(root, tmp_path, emulated=True)
+    for options in machine.options:
+        assert options["environment"] == {"QEMU_CPU": "max,sve-default-vector-length=16"}
+
+
+def test_progress_ends_at_one(root: Path, tmp_path: Path) -> None:
+    shares: list[float] = []
+    Machine().examine(root, tmp_path, progress=shares.append)
+    assert shares == sorted(shares)
+    assert shares[0] < 1
+    assert shares[-1] == 1
+
+
+def test_a_module_without_checks_is_none_for_the_image(root: Path, tmp_path: Path) -> None:
+    """Pytest ends with 5 where all of a module belongs to an extra that the image has not."""
+    machine = Machine(code=5)
+    machine.examine(root, tmp_path, gpus=GPUS)
+    machine = Machine(code=5)
+    with pytest.raises(TorchImagesError, match="did not run"):
+        machine.examine(root, tmp_path)
+
+
+def test_a_crash_names_the_check(root: Path, tmp_path: Path) -> None:
+    machine = Machine(code=139)
+    machine.said = f"{SAID}suite/tests/container/test_b.py::test_z[1] Fatal Python error\n"
+    with pytest.raises(TorchImagesError) as caught:
+        machine.examine(root, tmp_path)
+    assert caught.value.message.startswith(
+        "the checks inside the image did not run: test_b.py::test_z[1]: "
+    )
+
+
+class Api:
+    """The part of docker-py that runs a command in a container."""
+
+    def exec_create(self, container: str, command: list[str], **options: Any) -> dict[str, str]:
+        assert (container, command) == ("c0ffee", ["say", "it"])
+        assert options == {"environment": {"A": "b"}, "user": "0"}
+        return {"Id": "e1"}
+
+    def exec_start(self, started: str, *, stream: bool) -> Iterator[bytes]:
+        assert (started, stream) == ("e1", True)
+        yield from (b"half \xc3", b"\xa9 a line\n")
+
+    def exec_inspect(self, started: str) -> dict[str, int]:
+        return {"ExitCode": 3}
+
+
+def test_a_command_says_what_it_does_while_it_runs() -> None:
+    held = SimpleNamespace(id="c0ffee", client=SimpleNamespace(api=Api()))
+    heard: list[str] = []
+    container = RunningContainer(cast("Any", held))
+    done = container.exec("say", "it", env={"A": "b"}, said=heard.append)
+    assert len(heard) == 2
+    assert done == ExecResult(3, "half é a line\n")
+
+
+def test_a_benchmark_that_broke_off_keeps_what_it_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken:
+        def read(self, path: str) -> bytes:
+            assert path == "/run/result.json.part"
+            return b"{}"
+
+    folder = tmp_path / "new"
+    bench_tasks._keep_part(cast("Any", Broken()), folder)
+    assert (folder / "result.json.part").read_bytes() == b"{}"
+    assert f"until then is in {folder}/result.json.part" in capsys.readouterr().err
+
+
+def test_a_benchmark_that_found_nothing_keeps_nothing(tmp_path: Path) -> None:
+    class Empty:
+        def read(self, path: str) -> bytes:
+            raise EngineError("the container has no file")
+
+    bench_tasks._keep_part(cast("Any", Empty()), tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,313 @@
+"""An image and its claim -> checks: the two suites, run on it.
+
+tests/image looks from outside with testinfra. tests/container runs inside with pytest, which is
+copied into the container and never into the image. With GPUs its modules run side by side, each in
+a container of its own, as many as the GPUs have room for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from torch_images.errors import TorchImagesError
+from torch_images.fetch.tools import install_tools
+from torch_images.host.emulation import processor
+from torch_images.host.engine import Engine, RunningContainer
+from torch_images.host.gpus import Request
+from torch_images.host.image_info import ImageInfo
+from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
+from torch_images.platforms import find
+from torch_images.project import PACKAGE
+from torch_images.verify.listings import listings
+
+_INSIDE = "/verify"
+# Those that take longest go first: CUTLASS and its extensions are compiled by nvcc for minutes.
+_LONGEST = ("test_gpu_compile.py", "test_gpu_attention.py", "test_gpu_extensions.py")
+_ROOM = 15_000  # MiB of a GPU for the checks of one container, and more than any check takes
+_NOTHING = 5  # pytest's exit code where no check is left, as in a module of an extra that is absent
+_SHARE = re.compile(r"\[ *(\d+)%\]")  # in what pytest says after each check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check: `outcome` is passed, failed or skipped; `message` says why it is not passed."""
+
+    name: str
+    outcome: str
+    seconds: float
+    message: str = ""
+
+
+# What a suite found: its checks, and facts by name.
+Found = tuple[tuple[Check, ...], dict[str, str]]
+
+# Gets the share of all checks that are over, from 0 to 1.
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """The image to look at, its claim, and with what."""
+
+    info: ImageInfo
+    wanted: Mapping[str, Any]
+    workspace: Workspace
+    engine: Engine
+    run: Runner
+    gpus: Sequence[Request]
+    emulated: bool
+
+    def container(self, gpus: Sequence[Request] = ()) -> AbstractContextManager[RunningContainer]:
+        """A container of the image, with these GPUs."""
+        # NCCL's processes talk through shared memory, of which Docker gives 64 MB.
+        options: dict[str, Any] = {}
+        if gpus:
+            options = {"device_requests": list(gpus), "shm_size": "2g"}
+        if self.emulated:
+            options["environment"] = processor(find(self.wanted["platform"]))
+        return self.engine.container(self.info.id, network_mode="none", **options)
+
+
+def examine(
+    info: ImageInfo,
+    wanted: Mapping[str, Any],
+    workspace: Workspace,
+    *,
+    engine: Engine,
+    run: Runner,
+    gpus: Sequence[Request] = (),
+    modules: Collection[str] = (),
+    emulated: bool = False,
+    progress: Progress | None = None,
+) -> Found:
+    """Run both suites on an image, or some of their `modules`, such as "image/test_files".
+
+    `wanted` is the image's claim, `gpus` as for `verify`. In an `emulated` image, what only a real
+    processor shows is skipped, with the reason, and its machine code is listed from outside. What
+    some modules find is no proof: only `verify` makes a report.
+    """
+    subject = _Subject(
+        info=info,
+        wanted=wanted,
+        workspace=workspace,
+        engine=engine,
+        run=run,
+        gpus=gpus,
+        emulated=emulated,
+    )
+    side_by_side = _room(subject) if gpus else 2
+    jobs: list[Callable[[Progress], Found]] = []
+    if not modules or _chosen(modules, "image"):
+        jobs.append(partial(_outside, subject, _chosen(modules, "image")))
+    if not modules or _chosen(modules, "container"):
+        named = _chosen(modules, "container")
+        if gpus and side_by_side > 1:
+            every = sorted(path.name for path in _suite(workspace.root).glob("test_*.py"))
+            jobs += [partial(_inside, subject, part) for part in shards(named or every)]
+        else:
+            jobs.append(partial(_inside, subject, named))
+    done = _Shares(len(jobs), progress)
+    # Side by side, each in a container of its own: what one leaves is no business of the other.
+    with ThreadPoolExecutor(side_by_side) as pool:
+        work = [pool.submit(job, partial(done, number)) for number, job in enumerate(jobs)]
+        results = [future.result() for future in work]
+    return (
+        tuple(check for checks, _ in results for check in checks),
+        {name: value for _, facts in results for name, value in facts.items()},
+    )
+
+
+def shards(modules: Sequence[str]) -> list[tuple[str, ...]]:
+    """Parts of the suite inside that run side by side on GPUs.
+
+    A module that is all about GPUs is one of its own, the longest first. The others are one part.
+    """
+    alone = [name for name in modules if name.startswith("test_gpu_")]
+    first = [name for name in _LONGEST if name in alone]
+    parts = [(name,) for name in [*first, *(name for name in alone if name not in first)]]
+    together = tuple(name for name in modules if name not in alone)
+    return [*parts, together] if together else list(parts)
+
+
+def room(answer: str, processors: int) -> int:
+    """How many containers can check GPUs side by side.
+
+    `answer` is nvidia-smi's to a query for compute_mode and memory.total in MiB. It is 1 for a GPU
+    that serves one process only, and where nothing is known. Each needs two processors.
+    """
+    gpus = [[word.strip() for word in line.split(",")] for line in answer.strip().splitlines()]
+    if not gpus or any(len(g) != 2 or g[0] != "Default" or not g[1].isdigit() for g in gpus):  # noqa: PLR2004  mode and memory
+        return 1
+    return max(1, min(processors // 2, *(int(memory) // _ROOM for _, memory in gpus)))
+
+
+def suite_hash(root: Path, wanted: Mapping[str, Any]) -> str:
+    """SHA-256 of checks and expected values; a report is valid only for this hash."""
+    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode())
+    for name, data in sorted({**_files(root, "tests/image"), **_suite_files(root)}.items()):
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()
+
+
+def parse_junit(text: str, prefix: str) -> Found:
+    """The checks and observed facts in a JUnit XML report of pytest."""
+    checks: list[Check] = []
+    observed: dict[str, str] = {}
+    for case in ET.fromstring(text).iter("testcase"):
+        module = case.get("classname", "").rpartition(".")[2]
+        host = r"docker://[0-9a-f]+-|-?docker://[0-9a-f]+"
+        case_name = re.sub(host, "", case.get("name", "")).replace("[]", "")
+        name = f"{prefix}/{module}/{case_name}"
+        problem = next((e for tag in ("failure", "error") for e in case.iter(tag)), None)
+        skipped = case.find("skipped")
+        outcome = (
+            "failed" if problem is not None else "skipped" if skipped is not None else "passed"
+        )
+        note = problem if problem is not None else skipped
+        message = " ".join((note.get("message") or "").split()) if note is not None else ""
+        seconds = round(float(case.get("time", "0")), 3)
+        checks.append(Check(name=name, outcome=outcome, seconds=seconds, message=message))
+        for fact in case.iter("property"):
+            observed[fact.get("name", "")] = fact.get("value", "")
+    return tuple(checks), observed
+
+
+class _Shares:
+    """Adds up what is over of jobs that run side by side."""
+
+    def __init__(self, jobs: int, progress: Progress | None) -> None:
+        self._shares = [0.0] * jobs
+        self._progress = progress
+        self._lock = Lock()
+
+    def __call__(self, job: int, share: float) -> None:
+        """Note that this share of a job is over."""
+        with self._lock:
+            self._shares[job] = max(self._shares[job], share)
+            if self._progress:
+                self._progress(sum(self._shares) / len(self._shares))
+
+
+def _room(subject: _Subject) -> int:
+    """As `room`, of the GPUs that a container of the image gets."""
+    query = "--query-gpu=compute_mode,memory.total"
+    with subject.container(subject.gpus) as container:
+        done = container.exec("nvidia-smi", query, "--format=csv,noheader,nounits")
+    processors = subject.engine.info().get("NCPU", 1)
+    return 1 if done.code else room(done.output, int(processors))
+
+
+def _outside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Found:
+    workspace = subject.workspace
+    # Without GPUs: their driver's files, which come with them, are not the image's.
+    with subject.container() as container, tempfile.TemporaryDirectory() as scratch:
+        expected, report = Path(scratch, "expected.json"), Path(scratch, "report.xml")
+        facts = {
+            **subject.wanted,
+            "inspect": dict(subject.info.config),
+            "created": subject.info.created,
+            "runs": subject.info.platform,
+        }
+        expected.write_text(json.dumps(facts))
+        suite = workspace.root / "tests" / "image"
+        command = [sys.executable, "-m", "pytest", *(str(suite / m) for m in modules or ("",))]
+        command += [f"--hosts=docker://{container.id}", f"--junitxml={report}", "-q"]
+        command += ["-p", "no:cacheprovider", f"--rootdir={workspace.root}"]
+        command += ["-o", "junit_family=xunit1"]  # the one that can hold observed facts
+        env: dict[str, str | None] = {"TORCH_IMAGES_EXPECTED": str(expected)}
+        emulated = "1" if subject.emulated else None
+        env |= {"PYTEST_ADDOPTS": None, "TORCH_IMAGES_EMULATED": emulated}
+        done = subject.run.run(command, env=env, cwd=workspace.root, check=False)
+        if not report.exists() or done.code > 1:
+            raise TorchImagesError(f"the outside checks did not run: {done.output[-400:]}")
+        progress(1)
+        return parse_junit(report.read_text(), "image")
+
+
+def _inside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Found:
+    with subject.container(subject.gpus) as container:
+        emulated = subject.emulated
+        container.exec("mkdir", "-p", _INSIDE)
+        container.put(_INSIDE, _luggage(subject, container))
+        env = {
+            "PYTHONPATH": f"{_INSIDE}/site:{_INSIDE}/suite",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TORCH_IMAGES_EXPECTED": f"{_INSIDE}/expected.json",
+            # In an emulator, threads that wait for each other take all the time.
+            **({"TORCH_IMAGES_EMULATED": "1", "OMP_NUM_THREADS": "1"} if emulated else {}),
+            "TORCH_IMAGES_LISTINGS": f"{_INSIDE}/listings",
+        }
+        report = f"{_INSIDE}/report.xml"
+        suite = f"{_INSIDE}/suite/tests/container"
+        command = ["python", "-m", "pytest", *(f"{suite}/{m}" for m in modules or ("",)), "-v"]
+        command += [f"--junitxml={report}", *([] if subject.gpus else ["-m", "not gpu"])]
+        # On a GPU, with what the start gives a command: the libcuda it chose, and the profile.
+        start = ["torch-entrypoint"] if subject.gpus else []
+
+        def said(text: str) -> None:
+            if shares := _SHARE.findall(text):
+                progress(int(shares[-1]) / 100)
+
+        done = container.exec(*start, *command, env=env, said=said)
+        if done.code > 1 and not (modules and done.code == _NOTHING):
+            raise TorchImagesError(f"the checks inside the image did not run: {_end(done.output)}")
+        progress(1)
+        return parse_junit(container.read(report).decode(), "container")
+
+
+def _end(output: str) -> str:
+    """The last check that pytest named, and the last words of its output."""
+    named = re.findall(r"^\S*?(test_\w+\.py::\S+)", output, re.MULTILINE)
+    return f"{f'{named[-1]}: ' if named else ''}{output[-400:]}"
+
+
+def _luggage(subject: _Subject, container: RunningContainer) -> dict[str, bytes]:
+    """What goes into the container: pytest, the suite, the claim, and lists of machine code."""
+    workspace, wanted = subject.workspace, subject.wanted
+    site = install_tools("tools-verify", workspace, subject.run)
+    files = {f"site/{name}": data for name, data in _files(site, ".").items()}
+    files |= {f"suite/{name}": data for name, data in _suite_files(workspace.root).items()}
+    files["expected.json"] = json.dumps(wanted).encode()
+    if subject.emulated:
+        lists = listings(container, str(wanted["site_packages"]), workspace, subject.run)
+        files |= {f"listings/{name}": data for name, data in lists.items()}
+    return files
+
+
+def _suite(root: Path) -> Path:
+    """The folder of the suite that runs inside."""
+    return root / "tests" / "container"
+
+
+def _chosen(modules: Collection[str], suite: str) -> list[str]:
+    """The files of those modules that belong to a suite."""
+    named = (module.partition("/") for module in modules)
+    return [f"{name}.py" for part, _, name in named if part == suite]
+
+
+def _suite_files(root: Path) -> dict[str, bytes]:
+    """What goes into the container: checks, benchmark cases, and the judge of architectures."""
+    files = {**_files(root, "tests/container"), **_files(root, "scripts/bench")}
+    for name in ("__init__.py", "arch.py"):
+        files[f"torch_images/{name}"] = (PACKAGE / name).read_bytes()
+    return files
+
+
+def _files(root: Path, below: str) -> dict[str, bytes]:
+    """All files below a folder by path relative to `root`, without bytecode."""
+    paths = [p for p in (root / below).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(paths)}
