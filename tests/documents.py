@@ -58,9 +58,9 @@ repeats is listed once.
 `python -m tests.documents` writes this page from [documents.csv](documents.csv). A test checks that each reference leads somewhere.
 """
 TAIL = """\
-A check named *GPU* needs one. Those of proved claims passed on two H200, in a built image or with that machine's own torch 2.11.0
-([gpu.md](gpu.md#a-built-image-on-two-h200)). No GPU of another kind was at hand. So no figure of an RTX 5090 or a B200 was taken again, and none of an H100 is in
-a report yet; beside it stands that of an H200 for the same shape. "{torch}" in a note means: each wheel of torch has
+A check named *GPU* needs one. Those of proved claims passed on an H100 in a built image, on two H200 in an earlier one, or with
+that machine's own torch 2.11.0 ([gpu.md](gpu.md#a-built-image-on-h100)). No GPU of another kind was at hand. So no figure of an RTX 5090 or
+a B200 was taken again; beside it stands that of an H100 or H200 for the same shape. "{torch}" in a note means: each wheel of torch has
 it, the image has the wheel's files unchanged but for what `removals` in images.yaml names, and PyTorch's own tests are for it.
 """
 

@@ -32,6 +32,7 @@ from measure import measure, sets_for
 SCHEMA = 2  # 1: convolutions counted taps on padding; no input_bytes, host, device, failed
 OWN = "torch's own"
 FLASH = ("flash", "fa3", "fa4")  # in names of operators that other libraries bring
+CUTE = "flash_attncute"  # in names of FlashAttention-4's kernels
 LIMIT = 180  # seconds that a case may take
 ATTENTION = {
     "aten::_scaled_dot_product_flash_attention": "flash",
@@ -120,6 +121,7 @@ def settings() -> dict[str, Any]:
         "cudnn.allow_tf32": True,
         "TORCH_IMAGE_ATTENTION": os.environ.get("TORCH_IMAGE_ATTENTION", "not set"),
         "flash attention": flash(),
+        "attention of the image": image_attention(),
     }
 
 
@@ -132,18 +134,37 @@ def flash() -> str:
     return current_flash_attention_impl() or OWN
 
 
+def image_attention() -> str:
+    """What the image's own extension does with attention; TORCH_IMAGE_ATTENTION chooses it."""
+    try:
+        from torch_image_attention import routes
+    except ImportError:
+        return "none"
+    return str(routes.mode)
+
+
 def kernel(call: Callable[[int], object]) -> str:
-    """Which attention a call ran: the backend, and operators of other libraries beneath it."""
+    """Which attention a call ran: the backend, and operators of other libraries beneath it.
+
+    FlashAttention-4 stands behind the operator of another backend, so it is known by its kernels.
+    """
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as trace:
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=activities, acc_events=True) as trace:
         call(0)
-    keys = {event.key for event in trace.key_averages()}
+        torch.cuda.synchronize()
+    events = trace.key_averages()
+    keys = {event.key for event in events if event.device_type == DeviceType.CPU}
+    taken = any(CUTE in event.key for event in events if event.device_type != DeviceType.CPU)
     by = "" if flash() == OWN else f" ({flash()})"
     found = {name + by * (name == "flash") for key, name in ATTENTION.items() if key in keys}
     others = {key for key in keys if "::" in key and not key.startswith(("aten::", "autograd::"))}
     return " ".join(
-        sorted(found) + sorted(key for key in others if any(word in key.lower() for word in FLASH))
+        ["FlashAttention-4 for"] * taken
+        + sorted(found)
+        + sorted(key for key in others if any(word in key.lower() for word in FLASH))
     )
 
 

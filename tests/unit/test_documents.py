@@ -40,15 +40,9 @@ REFERS = {
 }
 # The checks on a GPU that did not run there as they are now, by docs/gpu.md: they prove nothing yet.
 NEVER_RAN = {
-    "test_a_cupy_kernel_is_part_of_autograd",
-    "test_cutlass_emits_an_extension",
-    "test_cutlass_is_chosen_by_max_autotune",
     "test_fbgemm_embeddings",
-    "test_make_graphed_callables_trains_as_eager",
     "test_mxfp8_scaled_product",
     "test_nvfp4_scaled_product",
-    "test_sparse_coordinates",
-    "test_torchao_quantizes_a_model",
     "test_vllm_generates",
     "test_xformers_attention",
 }
