@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.cli import bench_tasks
+from torch_images.cli import bench_tasks, verb
+from torch_images.cli.report import built
 from torch_images.errors import EngineError, TorchImagesError
 from torch_images.host.engine import Engine, ExecResult, RunningContainer
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace
+from torch_images.platforms import AMD64, ARM64, Platform, native
 from torch_images.verify import suites
 from torch_images.verify.suites import Found, examine, room, shards
 
@@ -248,3 +250,28 @@ def test_a_benchmark_that_found_nothing_keeps_nothing(tmp_path: Path) -> None:
 
     bench_tasks._keep_part(cast("Any", Empty()), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_progress_is_a_line_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0, 30, 61, 62, 200, 300])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    with verb.check_progress() as show:
+        for share in (0.1, 0.25, 0.3, 0.9, 1.0):
+            show(share)
+    assert capsys.readouterr().err.splitlines() == [
+        "25% of the checks are over after 61 s; about 3 minutes are left, if the others take as long",
+        "90% of the checks are over after 200 s",
+    ]
+
+
+@pytest.mark.parametrize("platform", [AMD64, ARM64])
+def test_the_next_command_names_a_foreign_platform(platform: Platform) -> None:
+    done = {
+        "id": "i", "platform": platform.name, "digest": "d", "lock": "l", "unlocked": False,
+        "compat": None, "size": 1, "seconds": {"build": 1, "verify": 1}, "tags": ["torch:x"],
+        "checks": {"passed": 1}, "observed": {},
+    }  # fmt: skip
+    words = "" if platform == native() else f"--platform {platform.name} "
+    assert f"docker run --rm {words}torch:x python" in built(done)

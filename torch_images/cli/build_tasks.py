@@ -149,6 +149,7 @@ def build(
             progress=verb.layer_progress,
             unverified=unverified,
             say=verb.say,
+            checking=verb.check_progress,
         )
     outcomes = [report.outcome(one) for one in made]
     print(verb.as_json(outcomes) if json else "\n".join(map(report.built, outcomes)))
@@ -190,6 +191,7 @@ def _build_stale(
         today=today,
         progress=verb.layer_progress,
         say=verb.say,
+        checking=verb.check_progress,
     ):
         if done.line and not done.line.missing:
             print(f"{done.spec.id}: proved, {done.line.checks} checks passed", flush=True)

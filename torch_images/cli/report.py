@@ -23,6 +23,7 @@ from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.sources import SourceLock
 from torch_images.maintain.gc import Item
 from torch_images.oci.diff import Difference
+from torch_images.platforms import native
 from torch_images.publish import tag, tag_rules
 from torch_images.publish.pipeline import Made
 from torch_images.publish.tag_rules import Move
@@ -126,6 +127,7 @@ def outcome(made: Made) -> dict[str, Any]:
         proved = {"observed": dict(proof.observed), "checks": counts}
     return {
         "id": result.plan.spec.id,
+        "platform": result.plan.spec.platform.name,
         "digest": result.digest,
         "lock": f"sha256:{lock.digest}",
         "unlocked": lock.unlocked,
@@ -156,7 +158,8 @@ def built(done: dict[str, Any]) -> str:
         "  tags      " + "\n            ".join(done["tags"]),
     ]
     command = "import torch; print(torch.__version__, torch.version.cuda)"
-    lines.append(f'  next      docker run --rm {done["tags"][-1]} python -c "{command}"')
+    foreign = "" if done["platform"] == native().name else f"--platform {done['platform']} "
+    lines.append(f'  next      docker run --rm {foreign}{done["tags"][-1]} python -c "{command}"')
     return "\n".join(lines)
 
 

@@ -354,8 +354,9 @@ def check_progress() -> Iterator[Callable[[float], None]]:
             now = time.monotonic()
             if not terminal and now - shown >= _QUIET and share < 1:
                 shown = now
-                left = (now - began) / share * (1 - share) if share else 0
-                about = f", some {left / 60:.0f} minutes are left" if share else ""
+                minutes = (now - began) / share * (1 - share) / 60 if share else 0
+                left = f"about {minutes:.0f} minutes are left" if minutes >= 1 else ""
+                about = f"; {left}, if the others take as long" if left else ""
                 say(f"{share:.0%} of the checks are over after {now - began:.0f} s{about}")
 
         yield show

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from torch_images.build.bake import BuildOptions
@@ -15,6 +16,7 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, no_progress
 from torch_images.publish.tag import tag
 from torch_images.verify import sbom
+from torch_images.verify.suites import Progress as Checking
 from torch_images.verify.verify import VerifyReport, verify
 
 
@@ -41,12 +43,14 @@ def make(
     progress: Progress = no_progress,
     unverified: bool = False,
     say: Callable[[str], None] = lambda _: None,
+    checking: Callable[[], AbstractContextManager[Checking | None]] = nullcontext,
 ) -> tuple[Made, ...]:
     """Build images side by side; then verify, tag and describe one after the other.
 
     A build from nothing is verified anew; for any other a report of the same digest and checks is
     taken.
-    With `unverified`, the images only get their candidate tags. `say` is told what takes minutes.
+    With `unverified`, the images only get their candidate tags. `say` is told what takes minutes;
+    `checking` is entered for each verification, and gives what gets the share that is over.
     Raises as `build` does, and VerifyError for an image that is not what it claims. The images
     before that one have their tags then.
     """
@@ -57,15 +61,17 @@ def make(
     for result in results:
         plan = result.plan
         say(f"verifying {plan.spec.id}")
-        report = verify(
-            result.digest,
-            config,
-            plan,
-            workspace,
-            engine=engine,
-            run=run,
-            reuse=not options.no_cache,
-        )
+        with checking() as shares:
+            report = verify(
+                result.digest,
+                config,
+                plan,
+                workspace,
+                engine=engine,
+                run=run,
+                reuse=not options.no_cache,
+                progress=shares,
+            )
         tags = tag(config, plan, report, engine)
         sbom.save(result.digest, plan.spec.id, workspace, engine)
         made.append(Made(result=result, report=report, tags=tags))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from torch_images.build import labels
@@ -29,6 +30,7 @@ from torch_images.layers.parent import PARENT_IMAGES
 from torch_images.maintain import gc
 from torch_images.publish import ledger
 from torch_images.publish.pipeline import make
+from torch_images.verify.suites import Progress as Checking
 
 _KEPT_LAYERS = 8_000_000_000  # bytes of layers that stay in the cache where room is made
 
@@ -68,6 +70,7 @@ def build_stale(
     today: dt.date,
     progress: Progress = no_progress,
     say: Callable[[str], None] = lambda _: None,
+    checking: Callable[[], AbstractContextManager[Checking | None]] = nullcontext,
 ) -> Iterator[Outcome]:
     """Build and verify images, and yield what became of each once the ledger has it.
 
@@ -84,7 +87,7 @@ def build_stale(
             _make_room(image, workspace, before, engine=engine, run=run, say=say)
             [made] = make(
                 config, [image], workspace, options, engine=engine, run=run,
-                progress=progress, say=say,
+                progress=progress, say=say, checking=checking,
             )  # fmt: skip
             line = ledger.proof(made, today.isoformat(), machine)
             _remove([*made.tags, image.candidate], engine, before)
