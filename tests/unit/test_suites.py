@@ -240,7 +240,11 @@ def test_a_benchmark_that_broke_off_keeps_what_it_found(
     folder = tmp_path / "new"
     bench_tasks._keep_part(cast("Any", Broken()), folder)
     assert (folder / "result.json.part").read_bytes() == b"{}"
-    assert f"until then is in {folder}/result.json.part" in capsys.readouterr().err
+    assert f"until then is in {folder}/result.json.part\n" in capsys.readouterr().err
+    (folder / "result.json.part").write_text("the user's")
+    bench_tasks._keep_part(cast("Any", Broken()), folder)
+    assert (folder / "result.json.part").read_text() == "the user's"
+    assert (folder / "result.json.part2").read_bytes() == b"{}"
 
 
 def test_a_benchmark_that_found_nothing_keeps_nothing(tmp_path: Path) -> None:

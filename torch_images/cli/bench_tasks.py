@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from torch_images.host.engine import RunningContainer
 
 REFERENCE = verb.ROOT / "benchmarks" / "reference"
-RESULT, REPORT, PART = "result.json", "README.md", "result.json.part"
+RESULT, REPORT = "result.json", "README.md"
 _INSIDE = "/run/result.json"  # where the program in the container writes
 
 
@@ -103,7 +104,7 @@ def bench_compare(c: Context, first: str, second: str, json: bool = False) -> No
 
 
 def _keep_part(container: RunningContainer, folder: Path) -> None:
-    """Keep what a benchmark that broke off had found, as PART in a folder, and say so."""
+    """Keep what a benchmark that broke off had found, beside earlier files; say where."""
     from torch_images.errors import EngineError
     from torch_images.host import outputs
 
@@ -111,8 +112,12 @@ def _keep_part(container: RunningContainer, folder: Path) -> None:
         found = container.read(f"{_INSIDE}.part")
         with outputs.saying(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / PART).write_bytes(found)
-        verb.say(f"what was measured until then is in {folder / PART}")
+            for number in itertools.count(1):
+                target = folder / f"{RESULT}.part{number if number > 1 else ''}"
+                with contextlib.suppress(FileExistsError), target.open("xb") as stream:
+                    stream.write(found)
+                    break
+        verb.say(f"what was measured until then is in {target}")
 
 
 def _cases() -> list[Path]:
