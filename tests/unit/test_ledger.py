@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -302,3 +304,10 @@ def test_the_ledger_of_the_project_names_its_images(config: Config, root: Path) 
     """A line of an image that images.yaml has dropped is of no use to anybody."""
     for name in ledger.read(root):
         assert spec(config, name).id == name
+
+
+def test_reading_the_ledger_imports_nothing_that_builds() -> None:
+    """`matrix` and `pick` read it each time; docker-py and requests take a third of a second."""
+    code = "import sys, torch_images.publish.ledger; print({'docker', 'requests'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

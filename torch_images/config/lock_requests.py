@@ -139,9 +139,9 @@ def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
 
 def facts_inputs(config: Config) -> tuple[LockRequest, ...]:
     """All facts that the matrix needs, by name."""
-    items = (facts_input(config, spec) for spec in matrix(config))
-    found = {item.name: item for item in items}
-    return tuple(found[name] for name in sorted(found))
+    of_each = {_release_name(spec): spec for spec in matrix(config)}
+    items = (facts_input(config, spec) for spec in of_each.values())
+    return tuple(sorted(items, key=lambda item: item.name))
 
 
 def base_input(spec: ImageSpec) -> LockRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from torch_images.arch import Capability
@@ -139,6 +140,7 @@ class ImageSpec:
         return tuple(f.name for f in self.source.features if f.arch is None or f.arch in served)
 
 
+@lru_cache(maxsize=4)
 def matrix(config: Config) -> tuple[ImageSpec, ...]:
     """Every image that is not excluded: for each combination all architectures, then each alone.
 

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.matrix import ImageSpec
@@ -23,7 +24,9 @@ from torch_images.errors import ConfigError, LockError, shown
 from torch_images.jobs import Builder
 from torch_images.platforms import ARM64
 from torch_images.project import LEDGER
-from torch_images.publish.pipeline import Made
+
+if TYPE_CHECKING:  # it imports all that builds
+    from torch_images.publish.pipeline import Made
 
 _LARGEST = 4 << 20  # bytes; a line has some 400
 _TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,300}")
