@@ -204,6 +204,16 @@ def test_a_crash_names_the_check(root: Path, tmp_path: Path) -> None:
     )
 
 
+class Stream:
+    """docker-py's, of a command's output; its response is to be closed."""
+
+    def __init__(self, response: Api) -> None:
+        self._response = response
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter((b"half \xc3", b"\xa9 a line\n"))
+
+
 class Api:
     """The part of docker-py that runs a command in a container."""
 
@@ -212,21 +222,29 @@ class Api:
         assert options == {"environment": {"A": "b"}, "user": "0"}
         return {"Id": "e1"}
 
-    def exec_start(self, started: str, *, stream: bool) -> Iterator[bytes]:
+    def __init__(self) -> None:
+        self.open = True
+
+    def exec_start(self, started: str, *, stream: bool) -> Stream:
         assert (started, stream) == ("e1", True)
-        yield from (b"half \xc3", b"\xa9 a line\n")
+        return Stream(self)
+
+    def close(self) -> None:
+        self.open = False
 
     def exec_inspect(self, started: str) -> dict[str, int]:
         return {"ExitCode": 3}
 
 
 def test_a_command_says_what_it_does_while_it_runs() -> None:
-    held = SimpleNamespace(id="c0ffee", client=SimpleNamespace(api=Api()))
+    api = Api()
+    held = SimpleNamespace(id="c0ffee", client=SimpleNamespace(api=api))
     heard: list[str] = []
     container = RunningContainer(cast("Any", held))
     done = container.exec("say", "it", env={"A": "b"}, said=heard.append)
     assert len(heard) == 2
     assert done == ExecResult(3, "half é a line\n")
+    assert not api.open
 
 
 def test_a_benchmark_that_broke_off_keeps_what_it_found(

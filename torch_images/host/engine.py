@@ -340,10 +340,13 @@ class RunningContainer:
         api = client.api
         try:
             started = api.exec_create(self.id, list(command), environment=dict(env or {}), user="0")
-            for chunk in api.exec_start(started["Id"], stream=True):
-                output.append(chunk)
-                if said:
-                    said(chunk.decode(errors="replace"))
+            chunks: Any = api.exec_start(started["Id"], stream=True)
+            # docker-py closes the connection of what it reads at once, and leaves this one open.
+            with contextlib.closing(chunks._response):  # noqa: SLF001
+                for chunk in chunks:
+                    output.append(chunk)
+                    if said:
+                        said(chunk.decode(errors="replace"))
             code = api.exec_inspect(started["Id"])["ExitCode"]
         except docker.errors.APIError as error:
             if error.status_code != HTTPStatus.CONFLICT:
