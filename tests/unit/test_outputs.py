@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -26,7 +26,7 @@ from torch_images.build.plan import ImagePlan
 from torch_images.build.render import Context, ContextFile, write_context
 from torch_images.cli import bench_tasks
 from torch_images.config.types import Config
-from torch_images.errors import UnfinishedError, UsageError
+from torch_images.errors import EngineError, UnfinishedError, UsageError
 from torch_images.host import outputs
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import OurImage
@@ -408,3 +408,30 @@ def test_cleaning_leaves_what_is_no_context(tmp_path: Path) -> None:
         "cu130-y",
         "cuda-notes",
     ]
+
+
+def test_a_benchmark_that_broke_off_keeps_what_it_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken:
+        def read(self, path: str) -> bytes:
+            assert path == "/run/result.json.part"
+            return b"{}"
+
+    folder = tmp_path / "new"
+    bench_tasks._keep_part(cast("Any", Broken()), folder)
+    assert (folder / "result.json.part").read_bytes() == b"{}"
+    assert f"until then is in {folder}/result.json.part\n" in capsys.readouterr().err
+    (folder / "result.json.part").write_text("the user's")
+    bench_tasks._keep_part(cast("Any", Broken()), folder)
+    assert (folder / "result.json.part").read_text() == "the user's"
+    assert (folder / "result.json.part2").read_bytes() == b"{}"
+
+
+def test_a_benchmark_that_found_nothing_keeps_nothing(tmp_path: Path) -> None:
+    class Empty:
+        def read(self, path: str) -> bytes:
+            raise EngineError("the container has no file")
+
+    bench_tasks._keep_part(cast("Any", Empty()), tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_images.cli import bench_tasks, verb
+from torch_images.cli import verb
 from torch_images.cli.report import built
-from torch_images.errors import EngineError, TorchImagesError
+from torch_images.errors import TorchImagesError
 from torch_images.host.engine import Engine, ExecResult, RunningContainer
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Completed, Runner
@@ -217,13 +217,13 @@ class Stream:
 class Api:
     """The part of docker-py that runs a command in a container."""
 
+    def __init__(self) -> None:
+        self.open = True
+
     def exec_create(self, container: str, command: list[str], **options: Any) -> dict[str, str]:
         assert (container, command) == ("c0ffee", ["say", "it"])
         assert options == {"environment": {"A": "b"}, "user": "0"}
         return {"Id": "e1"}
-
-    def __init__(self) -> None:
-        self.open = True
 
     def exec_start(self, started: str, *, stream: bool) -> Stream:
         assert (started, stream) == ("e1", True)
@@ -245,33 +245,6 @@ def test_a_command_says_what_it_does_while_it_runs() -> None:
     assert len(heard) == 2
     assert done == ExecResult(3, "half é a line\n")
     assert not api.open
-
-
-def test_a_benchmark_that_broke_off_keeps_what_it_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Broken:
-        def read(self, path: str) -> bytes:
-            assert path == "/run/result.json.part"
-            return b"{}"
-
-    folder = tmp_path / "new"
-    bench_tasks._keep_part(cast("Any", Broken()), folder)
-    assert (folder / "result.json.part").read_bytes() == b"{}"
-    assert f"until then is in {folder}/result.json.part\n" in capsys.readouterr().err
-    (folder / "result.json.part").write_text("the user's")
-    bench_tasks._keep_part(cast("Any", Broken()), folder)
-    assert (folder / "result.json.part").read_text() == "the user's"
-    assert (folder / "result.json.part2").read_bytes() == b"{}"
-
-
-def test_a_benchmark_that_found_nothing_keeps_nothing(tmp_path: Path) -> None:
-    class Empty:
-        def read(self, path: str) -> bytes:
-            raise EngineError("the container has no file")
-
-    bench_tasks._keep_part(cast("Any", Empty()), tmp_path / "new")
-    assert not (tmp_path / "new").exists()
 
 
 def test_progress_is_a_line_a_minute(

@@ -29,7 +29,7 @@ def read(image: str, engine: Engine) -> str:
 def save(image: str, identifier: str, workspace: Workspace, engine: Engine) -> Path:
     """Put the bill of materials of a built image, by its digest, beside the build; say where.
 
-    A file that is this image's already stays: a container to read another one takes half a second.
+    A file that is this image's already stays, so that a repeated build starts no container for it.
     Raises as `read` does.
     """
     path = workspace.output / "sbom" / f"{identifier}.cdx.json"

@@ -73,9 +73,9 @@ class _Subject:
 
     def container(self, gpus: Sequence[Request] = ()) -> AbstractContextManager[RunningContainer]:
         """A container of the image, with these GPUs."""
-        # NCCL's processes talk through shared memory, of which Docker gives 64 MB.
         options: dict[str, Any] = {}
         if gpus:
+            # NCCL's processes talk through shared memory, of which Docker gives 64 MB.
             options = {"device_requests": list(gpus), "shm_size": "2g"}
         if self.emulated:
             options["environment"] = processor(find(self.wanted["platform"]))
@@ -109,17 +109,17 @@ def examine(
         gpus=gpus,
         emulated=emulated,
     )
+    outside, inside = (_chosen(modules, suite) for suite in ("image", "container"))
     side_by_side = _room(subject) if gpus else 2
     jobs: list[Callable[[Progress], Found]] = []
-    if not modules or _chosen(modules, "image"):
-        jobs.append(partial(_outside, subject, _chosen(modules, "image")))
-    if not modules or _chosen(modules, "container"):
-        named = _chosen(modules, "container")
+    if outside or not modules:
+        jobs.append(partial(_outside, subject, outside))
+    if inside or not modules:
+        parts: list[tuple[str, ...]] = [tuple(inside)]
         if gpus and side_by_side > 1:
-            every = sorted(path.name for path in _suite(workspace.root).glob("test_*.py"))
-            jobs += [partial(_inside, subject, part) for part in shards(named or every)]
-        else:
-            jobs.append(partial(_inside, subject, named))
+            suite = workspace.root / "tests" / "container"
+            parts = shards(inside or sorted(path.name for path in suite.glob("test_*.py")))
+        jobs += [partial(_inside, subject, part) for part in parts]
     done = _Shares(len(jobs), progress)
     # Side by side, each in a container of its own: what one leaves is no business of the other.
     with ThreadPoolExecutor(side_by_side) as pool:
@@ -138,9 +138,9 @@ def shards(modules: Sequence[str]) -> list[tuple[str, ...]]:
     """
     alone = [name for name in modules if name.startswith("test_gpu_")]
     first = [name for name in _LONGEST if name in alone]
-    parts = [(name,) for name in [*first, *(name for name in alone if name not in first)]]
     together = tuple(name for name in modules if name not in alone)
-    return [*parts, together] if together else list(parts)
+    parts: list[tuple[str, ...]] = [(name,) for name in dict.fromkeys([*first, *alone])]
+    return [*parts, together] if together else parts
 
 
 def room(answer: str, processors: int) -> int:
@@ -286,11 +286,6 @@ def _luggage(subject: _Subject, container: RunningContainer) -> dict[str, bytes]
         lists = listings(container, str(wanted["site_packages"]), workspace, subject.run)
         files |= {f"listings/{name}": data for name, data in lists.items()}
     return files
-
-
-def _suite(root: Path) -> Path:
-    """The folder of the suite that runs inside."""
-    return root / "tests" / "container"
 
 
 def _chosen(modules: Collection[str], suite: str) -> list[str]:
