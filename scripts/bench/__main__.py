@@ -1,6 +1,6 @@
 """Measure this GPU with this torch, and write what was found as JSON.
 
-    python bench [--output FILE] [--select GLOB] [--list]
+    python bench [--output FILE] [--select GLOB ...] [--list]
 
 Every sample is kept, so that two results can be compared with their spread. While it runs, what
 was found so far is in FILE.part.
@@ -33,7 +33,6 @@ SCHEMA = 2  # 1: convolutions counted taps on padding; no input_bytes, host, dev
 OWN = "torch's own"
 FLASH = ("flash", "fa3", "fa4")  # in names of operators that other libraries bring
 CUTE = "flash_attncute"  # in names of FlashAttention-4's kernels
-LIMIT = 180  # seconds that a case may take
 ATTENTION = {
     "aten::_scaled_dot_product_flash_attention": "flash",
     "aten::_scaled_dot_product_efficient_attention": "efficient",
@@ -232,7 +231,7 @@ def measured(case: Case) -> tuple[str, dict[str, Any]]:
         return "skipped", {"key": case.key, "reason": why}
     start = time.perf_counter()
     try:
-        with limited(LIMIT):
+        with limited(case.limit):
             found = run(case)
         return "cases", {**found, "spent": round(time.perf_counter() - start, 1)}
     except Skipped as skipped:
@@ -266,18 +265,21 @@ def main() -> None:
     """Choose, measure, write."""
     parser = argparse.ArgumentParser(prog="torch-bench", description="Measure this GPU.")
     parser.add_argument("--output", default="-", help="file to write, - for standard output")
-    parser.add_argument("--select", default="*", help="only cases whose name matches this glob")
+    parser.add_argument(
+        "--select", action="append", help="only cases whose name matches this glob; repeatable"
+    )
     parser.add_argument("--list", action="store_true", help="print the names of all cases")
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = True
-    chosen = [case for case in cases() if fnmatchcase(case.key, options.select)]
+    globs = options.select or ["*"]
+    chosen = [case for case in cases() if any(fnmatchcase(case.key, glob) for glob in globs)]
     if options.list:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # who has read enough may close it
         print("\n".join(case.key for case in chosen))
         return
     if not chosen:
-        sys.exit(f"torch-bench: no case matches '{options.select}'; --list names them")
+        sys.exit(f"torch-bench: no case matches '{', '.join(globs)}'; --list names them")
     if not torch.cuda.is_available():
         sys.exit("torch-bench: torch sees no CUDA device; cuda-doctor says why")
     found: dict[str, Any] = {

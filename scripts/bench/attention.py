@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  its customary name
 from capture import captured
 from case import Case, Ready, random, rotating
-from measure import Call
+from child import in_child
+from measure import Call, measure
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BACKENDS = {
@@ -45,6 +46,41 @@ def forward(
         flops=counting.attention(*shape, causal=causal),
         needs=(8, 0),
         attention=True,
+    )
+
+
+def memory(batch: int, heads: int, length: int, dim: int, precision: str) -> Case:
+    """Causal attention by default in a process of its own, and the memory that it takes there."""
+    plain = forward(batch, heads, length, dim, precision, causal=True)
+    return Case(
+        table="attention memory",
+        name=plain.name,
+        precision=precision,
+        make=lambda _: in_child(
+            "attention:taken",
+            {},
+            shape=(batch, heads, length, dim),
+            precision=precision,
+        ),
+        size=plain.size,
+        flops=plain.flops,
+        needs=(8, 0),
+    )
+
+
+def taken(shape: tuple[int, int, int, int], precision: str) -> Ready:
+    """Time it, and say what the allocator held and reserved at most, in GiB as torch counts."""
+    plain = forward(*shape, precision, causal=True)
+    call = plain.make(1)
+    assert callable(call)
+    timing = measure(call, 1)
+    return Ready(
+        timing=timing,
+        figures={
+            "inputs, GiB": round(plain.size / 2**30, 2),
+            "held at most, GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2),
+            "reserved, GiB": round(torch.cuda.max_memory_reserved() / 2**30, 2),
+        },
     )
 
 

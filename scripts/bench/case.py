@@ -53,7 +53,8 @@ class Case:
     moves at least, `items` how many things (`unit`) it deals with. `ceiling` is the precision whose
     best product its share is of, if not its own. `baseline` is the key of the case that a report
     gives its speed-up over. `needs` is a compute capability, `gpus` how many GPUs. `attention` rows
-    also note which kernel ran. `settings` are noted in the result.
+    also note which kernel ran. `settings` are noted in the result. `limit` is how many seconds it
+    may take.
     """
 
     table: str
@@ -72,6 +73,7 @@ class Case:
     gpus: int = 1
     attention: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    limit: int = 180
 
     @property
     def key(self) -> str:

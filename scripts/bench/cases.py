@@ -61,6 +61,7 @@ def _attention() -> Iterator[Case]:
             yield attention.forward(
                 16, 96, 4096, 128, "fp16", causal=causal, backend=backend, table="sdpa baseline"
             )
+    yield attention.memory(16, 96, 4096, 128, "fp16")
     yield attention.training(16, 96, 4096, 128, "fp16")
     yield attention.training(4, 32, 4096, 128, "bf16")
     yield attention.training(8, 12, 2048, 64, "fp16")
@@ -96,9 +97,9 @@ def _networks() -> Iterator[Case]:
     for batch in (1, 32, 64, 128):
         for mode in ("", "reduce-overhead"):
             yield networks.resnet(batch, "fp16", "torch.compile", mode)
-    for side, precision in ((4096, "fp16"), (8192, "fp16"), (16384, "tf32")):
+    for name in networks.STACKS:
         for mode in ("", "max-autotune"):
-            yield networks.one_layer(side, precision, mode)
+            yield networks.stacked(name, mode)
 
 
 def _transfers() -> Iterator[Case]:

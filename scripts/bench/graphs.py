@@ -8,16 +8,19 @@ import torch
 from capture import captured, step
 from case import Case, loaded, random, width
 from measure import Call
-from models import encoder, resnet50
+from models import encoder, mask_rcnn, resnet50
 from torch import nn
 
 TABLE = "cuda graphs"
 PRECISION = "bf16"
+IMAGES = 4  # dimensions of a batch of images
 # A model that is small enough for its kernels to be shorter than their launch.
 SMALL = {"width": 512, "heads": 8, "layers": 4, "wide": 2048}
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "transformer, B=8, S=128": (lambda: encoder(**SMALL), (8, 128, SMALL["width"])),
     "ResNet-50, B=1": (resnet50, (1, 3, 224, 224)),
+    "Mask R-CNN to its proposals, B=1": (mask_rcnn, (1, 3, 800, 1344)),
+    "BERT-large, B=4, S=512": (lambda: encoder(layers=24, wide=4096), (4, 512, 1024)),
 }
 
 
@@ -57,7 +60,7 @@ def graph(model: str, *, train: bool, capture: bool) -> Case:
         size=size,
         same="weights",
         items=shape[0],
-        unit="img" if "ResNet" in model else "seq",
+        unit="img" if len(shape) == IMAGES else "seq",
         baseline=f"{TABLE}/{model}, {kind}, eager/{PRECISION}" if capture else "",
         needs=(8, 0),
     )

@@ -1,8 +1,9 @@
-"""The two models of the tables, in torch alone: images without torchvision measure them, too."""
+"""The models of the tables. All but one are of torch alone: any image measures them."""
 
 from __future__ import annotations
 
 import torch
+from case import Skipped
 from counting import BLOCKS, CLASSES
 from torch import nn
 
@@ -56,3 +57,36 @@ def encoder(width: int = 1024, heads: int = 16, layers: int = 6, wide: int = 204
     """A transformer's encoder, PyTorch's own layers; `wide` is their default."""
     layer = nn.TransformerEncoderLayer(width, heads, wide, batch_first=True)
     return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).eval()
+
+
+class Proposing(nn.Module):
+    """The part of torchvision's Mask R-CNN whose shapes do not depend on what it finds.
+
+    That is ResNet-50, the pyramid of features, and the head that scores boxes in each of its
+    levels. What follows chooses among the boxes, so no CUDA graph can hold it.
+    """
+
+    def __init__(self, whole: nn.Module) -> None:
+        super().__init__()
+        self.backbone, self.head = whole.backbone, whole.rpn.head
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Images of (batch, 3, height, width) -> scores and boxes of all levels, (batch, n)."""
+        scores, boxes = self.head(list(self.backbone(x).values()))
+        return torch.cat([part.flatten(1) for part in (*scores, *boxes)], dim=1)
+
+
+def mask_rcnn() -> nn.Module:
+    """Mask R-CNN with random weights, up to its proposals. Raises Skipped without torchvision."""
+    try:
+        from torchvision.models import detection
+    except ImportError as error:
+        raise Skipped(f"torchvision is not here: {error}") from None
+    whole = detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None)
+    return Proposing(whole).eval()
+
+
+def stack(side: int, layers: int, dtype: torch.dtype) -> nn.Module:
+    """Linear layers without bias, one after the other; side**2 weights each, made on the GPU."""
+    made = (nn.Linear(side, side, bias=False, device="cuda", dtype=dtype) for _ in range(layers))
+    return nn.Sequential(*made).eval()

@@ -8,9 +8,20 @@ from collections.abc import Callable
 import counting
 import torch
 from caches import first
-from case import Case, Ready, loaded, random, width
-from models import encoder, resnet50
+from case import DTYPES, Case, Ready, Skipped, loaded, random, width
+from models import encoder, resnet50, stack
 from torch import nn
+
+ROOM = 1.1  # memory that a model needs, over that of its weights
+# Inside and outside of a layer, layers, batch, precision.
+STACKS = {
+    "B=64, 4096->4096, 17M parameters": (4096, 1, 64, "fp16"),
+    "B=64, 8192->8192, 67M parameters": (8192, 1, 64, "fp16"),
+    "B=64, 16384->16384, 268M parameters": (16384, 1, 64, "tf32"),
+    "B=64, 4096->4096, 17M parameters in float32": (4096, 1, 64, "tf32"),
+    "B=4096, 4096->4096, 17M parameters": (4096, 1, 4096, "fp16"),
+    "B=64, 149 of 16384->16384, 40B parameters": (16384, 149, 64, "fp16"),
+}
 
 
 def inference(
@@ -66,13 +77,21 @@ def transformer(batch: int, length: int, precision: str) -> Case:
     )  # fmt: skip
 
 
-def one_layer(side: int, precision: str, mode: str = "") -> Case:
-    """A linear layer of side**2 weights: the documents' models of 16, 67 and 268 million."""
-    table, batch = "compiled layer", 64
-    shape = f"B={batch}, {side}->{side}, {side**2 / 1e6:.0f}M parameters"
+def stacked(name: str, mode: str = "") -> Case:
+    """Linear layers without bias, eager or compiled: the documents' models of 16M to 40B."""
+    table = "compiled layer"
+    side, layers, batch, precision = STACKS[name]
+    weights = layers * side**2 * width(precision)
+
+    def make() -> nn.Module:
+        needed = ROOM * weights / 1e9
+        have = torch.cuda.get_device_properties().total_memory / 1e9
+        if needed > have:
+            raise Skipped(f"needs {needed:.0f} GB on the GPU, which has {have:.0f}")
+        return stack(side, layers, DTYPES[precision])
+
     return inference(
-        table, f"{shape}, {mode or 'eager'}", precision,
-        lambda: nn.Linear(side, side, bias=False).eval(), (batch, side),
-        flops=2 * batch * side**2, unit="row", mode=mode,
-        baseline=f"{table}/{shape}, eager/{precision}" if mode else "",
+        table, f"{name}, {mode or 'eager'}", precision, make, (batch, side),
+        flops=2 * batch * layers * side**2, unit="row", mode=mode,
+        baseline=f"{table}/{name}, eager/{precision}" if mode else "",
     )  # fmt: skip

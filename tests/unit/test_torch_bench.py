@@ -49,6 +49,7 @@ def test_list_names_each_case_once(bench: Bench) -> None:
         "depthwise conv2d": 3,
         "sdpa": 7,
         "sdpa baseline": 8,
+        "attention memory": 1,
         "attention training": 3,
         "attention shapes": 5,
         "linear": 5,
@@ -57,11 +58,11 @@ def test_list_names_each_case_once(bench: Bench) -> None:
         "resnet-50": 11,
         "transformer encoder": 10,
         "torch.compile": 8,
-        "compiled layer": 6,
+        "compiled layer": 12,
         "memory bandwidth": 2,
         "gpu to gpu": 6,
-        "cuda graphs": 8,
-        "gemm by backend": 12,
+        "cuda graphs": 16,
+        "gemm by backend": 19,
         "allocator": 3,
         "adamw": 3,
         "cudnn.benchmark": 2,
@@ -72,7 +73,7 @@ def test_list_names_each_case_once(bench: Bench) -> None:
     }
 
 
-@pytest.mark.parametrize("gpu", ["h100", "h200"])
+@pytest.mark.parametrize("gpu", ["h100", "h200", "h200-image"])
 def test_the_committed_results_have_the_cases_of_the_list(
     bench: Bench, root: Path, gpu: str
 ) -> None:
@@ -101,6 +102,14 @@ def test_each_baseline_is_a_case_of_the_same_table(root: Path, tmp_path: Path) -
     for key, baseline in pairs:
         assert baseline in keys
         assert key.split("/")[0] == baseline.split("/")[0]
+
+
+def test_select_may_be_repeated(bench: Bench) -> None:
+    chosen = bench("--list", "--select", "gemm/1024*", "--select", "attention memory/*")
+    assert chosen.stdout.splitlines() == [
+        "gemm/1024x1024/fp16",
+        "attention memory/B=16, H=96, S=4096, D=128, causal/fp16",
+    ]
 
 
 def test_select_is_a_glob(bench: Bench) -> None:
