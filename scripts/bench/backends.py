@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from caches import first
-from case import Case, Ready, Skipped, random, width
+from case import LIMIT, Case, Ready, Skipped, random, width
 
 TABLE = "gemm by backend"
 MODE = "max-autotune-no-cudagraphs"
+PATIENCE = 300  # seconds for a case of CUTLASS: nvcc had not ended after 157 on 32 processors
 # CUTLASS has thousands of kernels, and nvcc takes half a minute for one. These are what it has for
 # large products on Hopper; the swizzles are of one kernel.
 CUTLASS: dict[str, Any] = {
@@ -59,7 +60,7 @@ def product(m: int, n: int, k: int, backend: str, precision: str) -> Case:
         baseline="" if backend == "ATen" else f"{TABLE}/{shape}, ATen/{precision}",
         needs=(8, 0),
         settings=settings,
-        limit=300 if backend == "CUTLASS" else 180,
+        limit=PATIENCE if backend == "CUTLASS" else LIMIT,
     )
 
 

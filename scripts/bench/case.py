@@ -18,6 +18,7 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "fp8": torch.float8_e4m3fn,
 }
+LIMIT = 180  # seconds that a case may take, unless it says otherwise
 MB = 2**20
 GB = 2**30
 
@@ -73,7 +74,7 @@ class Case:
     gpus: int = 1
     attention: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
-    limit: int = 180
+    limit: int = LIMIT
 
     @property
     def key(self) -> str:

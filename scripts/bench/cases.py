@@ -97,9 +97,9 @@ def _networks() -> Iterator[Case]:
     for batch in (1, 32, 64, 128):
         for mode in ("", "reduce-overhead"):
             yield networks.resnet(batch, "fp16", "torch.compile", mode)
-    for name in networks.STACKS:
+    for layers in networks.STACKS:
         for mode in ("", "max-autotune"):
-            yield networks.stacked(name, mode)
+            yield networks.stacked(*layers, mode)
 
 
 def _transfers() -> Iterator[Case]:

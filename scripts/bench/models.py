@@ -1,4 +1,4 @@
-"""The models of the tables. All but one are of torch alone: any image measures them."""
+"""The models of the tables. All but one are of torch alone, so that any image measures them."""
 
 from __future__ import annotations
 

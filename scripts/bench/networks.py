@@ -13,15 +13,15 @@ from models import encoder, resnet50, stack
 from torch import nn
 
 ROOM = 1.1  # memory that a model needs, over that of its weights
-# Inside and outside of a layer, layers, batch, precision.
-STACKS = {
-    "B=64, 4096->4096, 17M parameters": (4096, 1, 64, "fp16"),
-    "B=64, 8192->8192, 67M parameters": (8192, 1, 64, "fp16"),
-    "B=64, 16384->16384, 268M parameters": (16384, 1, 64, "tf32"),
-    "B=64, 4096->4096, 17M parameters in float32": (4096, 1, 64, "tf32"),
-    "B=4096, 4096->4096, 17M parameters": (4096, 1, 4096, "fp16"),
-    "B=64, 149 of 16384->16384, 40B parameters": (16384, 149, 64, "fp16"),
-}
+# Sides of a layer, layers, batch, precision.
+STACKS = (
+    (4096, 1, 64, "fp16"),
+    (8192, 1, 64, "fp16"),
+    (16384, 1, 64, "tf32"),
+    (4096, 1, 64, "tf32"),
+    (4096, 1, 4096, "fp16"),
+    (16384, 149, 64, "fp16"),
+)
 
 
 def inference(
@@ -77,11 +77,13 @@ def transformer(batch: int, length: int, precision: str) -> Case:
     )  # fmt: skip
 
 
-def stacked(name: str, mode: str = "") -> Case:
+def stacked(side: int, layers: int, batch: int, precision: str, mode: str = "") -> Case:
     """Linear layers without bias, eager or compiled: the documents' models of 16M to 40B."""
-    table = "compiled layer"
-    side, layers, batch, precision = STACKS[name]
-    weights = layers * side**2 * width(precision)
+    table, count = "compiled layer", layers * side**2
+    size = f"{count / 1e9:.0f}B" if count > 1e9 else f"{count / 1e6:.0f}M"  # noqa: PLR2004
+    several = f"{layers} of " if layers > 1 else ""
+    name = f"B={batch}, {several}{side}->{side}, {size} parameters"
+    weights = count * width(precision)
 
     def make() -> nn.Module:
         needed = ROOM * weights / 1e9
@@ -92,6 +94,6 @@ def stacked(name: str, mode: str = "") -> Case:
 
     return inference(
         table, f"{name}, {mode or 'eager'}", precision, make, (batch, side),
-        flops=2 * batch * layers * side**2, unit="row", mode=mode,
+        flops=2 * batch * count, unit="row", mode=mode,
         baseline=f"{table}/{name}, eager/{precision}" if mode else "",
     )  # fmt: skip

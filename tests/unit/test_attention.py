@@ -17,6 +17,8 @@ from tests.scripts import load
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = sorted((ROOT / "docs" / "benchmarks" / "attention").glob("*.json"))
+BEGUN = {"h200"}  # the time on that machine was over before the last shape
+WHOLE = [path for path in REPORTS if path.stem not in BEGUN]
 
 
 @pytest.fixture(scope="module")
@@ -114,19 +116,18 @@ def test_what_is_taken_was_measured_to_be_faster(rules: ModuleType, row: dict[st
 
 
 def test_the_reports_have_the_shapes_of_the_program() -> None:
-    """The one of the H100 has all, the others their beginning. The program's text is read."""
+    """The program imports torch, so its text is read."""
     tree = ast.parse((ROOT / "benchmarks" / "attention" / "__main__.py").read_text())
     [shapes] = [
         ast.literal_eval(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SHAPES"
     ]
-    assert REPORTS
+    assert WHOLE
     for path in REPORTS:
-        rows = json.loads(path.read_text())["rows"]
-        found = list(dict.fromkeys((*row["shape"], row["dtype"]) for row in rows))
+        found = list(dict.fromkeys((*row["shape"], row["dtype"]) for row in rows_of(path.stem)))
         assert found == list(shapes)[: len(found)]
-    assert len({(*row["shape"], row["dtype"]) for row in rows_of("h100")}) == len(shapes)
+        assert path not in WHOLE or len(found) == len(shapes)
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.stem)
@@ -143,8 +144,9 @@ def test_the_documents_shape_meets_its_goal(rules: ModuleType, path: Path) -> No
     assert not report["failed"]
 
 
-def test_each_width_was_measured(rules: ModuleType) -> None:
-    assert {row["shape"][4] for row in rows_of("h100")} == set(rules.WIDTHS)
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.stem)
+def test_each_width_was_measured(rules: ModuleType, path: Path) -> None:
+    assert {row["shape"][4] for row in rows_of(path.stem)} == set(rules.WIDTHS)
 
 
 @pytest.mark.parametrize(
