@@ -13,6 +13,13 @@ import torch
 from tests.container.gpu import close, needs, taken
 
 pytestmark = pytest.mark.gpu
+WAYS = (
+    "int8 weights",
+    "int8 weights and inputs",
+    "int4 weights",
+    "fp8 weights",
+    "fp8 weights and inputs",
+)
 GROUP = 128  # so many weights of a row have a scale and a zero point of their own
 
 
@@ -63,7 +70,8 @@ def way(quantization: Any, name: str) -> Way:
 
     Four bits are packed for torch's own kernel. The other ways of packing that torchao knows need
     kernels of another package, which no image has. Beside the weights are a scale of two or four
-    bytes for a row of int8, and a scale and a zero point of two bytes each for a group of int4.
+    bytes for a row of int8 or fp8, and a scale and a zero point of two bytes each for a group of
+    int4. fp8 has three bits after the point: an error of up to 1/16 a value.
     """
     plain = {"set_inductor_config": False}
     if name == "int8 weights":
@@ -71,17 +79,24 @@ def way(quantization: Any, name: str) -> Way:
     if name == "int8 weights and inputs":
         setting = quantization.Int8DynamicActivationInt8WeightConfig(**plain)
         return Way(setting, 4e-2, 1, 1 + 8 / 1024)
+    if name == "fp8 weights":
+        return Way(quantization.Float8WeightOnlyConfig(**plain), 8e-2, 1, 1 + 8 / 1024)
+    if name == "fp8 weights and inputs":
+        setting = quantization.Float8DynamicActivationFloat8WeightConfig(
+            granularity=quantization.PerRow(), **plain
+        )
+        return Way(setting, 1e-1, 1, 1 + 8 / 1024)
     setting = quantization.Int4WeightOnlyConfig(
         group_size=GROUP, int4_packing_format="tile_packed_to_4d", **plain
     )
     return Way(setting, 1.5e-1, 0.5, 0.5 + 4 / GROUP)
 
 
-@pytest.mark.parametrize("name", ["int8 weights", "int8 weights and inputs", "int4 weights"])
+@pytest.mark.parametrize("name", WAYS)
 def test_torchao_quantizes_a_model(name: str) -> None:
     """The result is near that of the model in float64, and the weights take so many bits."""
     quantization = pytest.importorskip("torchao.quantization", reason="no torchao here")
-    needs(8, 0, "torchao's kernels")
+    needs(8, 9 if name.startswith("fp8") else 0, "torchao's kernels")
     chosen = way(quantization, name)
     widths = (1024, 2048, 1024)
     layers = [torch.nn.Linear(a, b, bias=False) for a, b in pairwise(widths)]
