@@ -161,9 +161,9 @@ def test_each_width_was_measured(rules: ModuleType, path: Path) -> None:
         ("forward", (9, 1), "9.19", 128, 4096, 1e12, False),
         ("forward", (9, 0), "9.24", 128, 4096, 1e12, False),
         ("forward", (9, 0), "0.0", 128, 4096, 1e12, False),
-        ("backward", (9, 0), "9.19", 64, 1024, 2e11, True),
-        ("backward", (9, 0), "9.19", 64, 1023, 2e11, False),
-        ("backward", (9, 0), "9.19", 64, 1024, 1.99e11, False),
+        ("backward", (9, 0), "9.19", 64, 1024, 3e11, True),
+        ("backward", (9, 0), "9.19", 64, 1023, 3e11, False),
+        ("backward", (9, 0), "9.19", 64, 1024, 2.99e11, False),
     ],
 )
 def test_where_the_rules_end(

@@ -1,6 +1,6 @@
 """Where FlashAttention-4 is faster than what torch takes by itself. Pure.
 
-Measured on one H100 with FlashAttention-4 4.0.0b36 and torch 2.11.0 (CUDA 13.0, cuDNN 9.19):
+Measured on an H100 and an H200 with FlashAttention-4 4.0.0b36 and torch 2.11.0 (cuDNN 9.19):
 docs/attention.md has every row, and a test compares these rules with it. Where nothing was
 measured, torch chooses as before.
 """
@@ -12,7 +12,7 @@ FORWARD, BACKWARD = "forward", "backward"
 # The fewest queries and keys of a sequence, and the fewest operations of a forward pass, by which a
 # step is faster. Below, starting the kernel costs more than it saves.
 SHORTEST = {FORWARD: 4096, BACKWARD: 1024}
-LEAST = {FORWARD: 1e11, BACKWARD: 2e11}
+LEAST = {FORWARD: 1e11, BACKWARD: 3e11}
 
 
 def operations(pairs: int, heads: int, width: int, *, causal: bool) -> float:

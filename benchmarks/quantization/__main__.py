@@ -1,7 +1,7 @@
 r"""Quantize a model in each way of docs/quantization.md: its error, its bytes, its time.
 
-    docker run --rm --gpus all -v "$PWD/docs/examples:/examples:ro" IMAGE \
-        python /examples/quantize.py
+    docker run --rm --gpus all -v "$PWD/benchmarks/quantization:/quantization:ro" IMAGE \
+        python /quantization
 
 Names of ways, as arguments, choose among them.
 """
