@@ -30,15 +30,15 @@ class StandIn:
     over: threading.Event = field(default_factory=threading.Event)  # ends what stalls
     asked: list[str] = field(default_factory=list)
     lies: dict[str, str] = field(default_factory=dict)
-    token: str = ""  # that requests must show; "" for none
+    shown: str = ""  # that requests must show; "" for none
 
 
 @contextlib.contextmanager
 def standin_registry(
-    blobs: Mapping[str, bytes], lies: Mapping[str, str] | None = None, *, token: str = ""
+    blobs: Mapping[str, bytes], lies: Mapping[str, str] | None = None, *, shown: str = ""
 ) -> Iterator[StandIn]:
     """Serve blobs and manifests by digest ("sha256:..."), whatever the repository's name."""
-    standin = StandIn(blobs=blobs, lies=dict(lies or {}), token=token)
+    standin = StandIn(blobs=blobs, lies=dict(lies or {}), shown=shown)
     bound = type("Bound", (_Handler,), {"standin": standin})
     with serving(bound) as url:
         standin.host = url.removeprefix("http://")
@@ -64,9 +64,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         standin = self.standin
         standin.asked.append(self.path)
         if self.path.startswith("/token"):
-            self._send(200, json.dumps({"token": standin.token}).encode())
+            self._send(200, json.dumps({"token": standin.shown}).encode())
             return
-        if standin.token and self.headers.get("Authorization") != f"Bearer {standin.token}":
+        if standin.shown and self.headers.get("Authorization") != f"Bearer {standin.shown}":
             realm = f'Bearer realm="http://{standin.host}/token",service="x",scope="y"'
             self._send(401, b"", ("WWW-Authenticate", realm))
             return

@@ -133,11 +133,11 @@ def _record_layers(image: str, mirror: list[str] | None, *, json: bool) -> None:
     """Write what this user's cache has of all images into the record of layers."""
     from dataclasses import asdict
 
-    from torch_images.build.plan import lock_images
+    from torch_images.build.plan import lock_image
     from torch_images.build.record import found, merged, wanted
     from torch_images.cli import report
     from torch_images.config.matrix import matrix
-    from torch_images.errors import UsageError
+    from torch_images.errors import LockError, UsageError
     from torch_images.locks import grammar
     from torch_images.locks.layers import format_record, path, read_record
 
@@ -145,13 +145,22 @@ def _record_layers(image: str, mirror: list[str] | None, *, json: bool) -> None:
         raise UsageError("--layers records all images", "add --check, or leave the rest out")
     config, workspace = verb.config(), verb.workspace()
     verb.require_own_locks(workspace.locks)
-    parts = wanted(config, lock_images(config, matrix(config), workspace.locks), workspace.root)
+    images, left = [], []
+    for spec in matrix(config):
+        try:
+            images.append(lock_image(config, spec, workspace.locks))
+        except LockError as error:  # the layers of the other images are none the worse for it
+            left.append(f"{spec.id}: {error}")
+    parts = wanted(config, images, workspace.root)
     old = read_record(workspace.locks)
-    new = merged(old, parts.keys, found(parts, workspace))
+    # What an image without a lock is made of is not known, so nothing is dropped then.
+    new = merged(old, parts.keys | (old.keys() if left else set()), found(parts, workspace))
     if new != old:
         grammar.write(path(workspace.locks), format_record(new.values()))
     everything = [asdict(layer) for layer in new.values()]
     print(verb.as_json(everything) if json else report.recorded(old, new, parts))
+    if left:
+        verb.say(f"{len(left)} images are left out, such as {left[0]}")
 
 
 def _check_layers(image: str, mirror: list[str] | None, *, json: bool) -> None:
