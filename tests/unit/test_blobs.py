@@ -103,9 +103,11 @@ def test_no_token_is_asked_for_where_anybody_could_listen(challenge: str) -> Non
 
 @pytest.mark.parametrize("shown", ["two words", "x" * 16385, "x" * (1 << 18), "\x1b"])
 def test_a_token_that_is_none(shown: str) -> None:
-    with standin_registry({DIGEST: DATA}, shown=shown) as standin:
-        with pytest.raises(NetworkError, match="it gives "):
-            of(standin.host).has_manifest(DIGEST)
+    with (
+        standin_registry({DIGEST: DATA}, shown=shown) as standin,
+        pytest.raises(NetworkError, match="it gives "),
+    ):
+        of(standin.host).has_manifest(DIGEST)
 
 
 def test_a_token_that_does_not_help() -> None:

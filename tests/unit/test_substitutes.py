@@ -7,6 +7,7 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from torch_images.cli import report, verb
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.errors import EngineError, NetworkError, UsageError
+from torch_images.fetch.blobs import Blobs, LoginError
 from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.host.cache import Part
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
+from torch_images.jobs import Builder
 from torch_images.layers.known import (
     KnownBase,
     KnownParent,
@@ -38,7 +41,7 @@ from torch_images.layers.known import (
 from torch_images.layers.parent import parent_name
 from torch_images.layers.plan import LayerPlan
 from torch_images.layers.substitutes import Substitutes
-from torch_images.locks.layers import RecordedLayer, format_record, path
+from torch_images.locks.layers import RecordedLayer, format_record, path, read_record
 from torch_images.oci.layout import Compressed, Image, Layer, first_layer, image
 from torch_images.platforms import AMD64, ARM64, Platform
 
@@ -60,7 +63,7 @@ def test_a_parent_is_known_before_it_is_made(tmp_path: Path) -> None:
     base = bootstrapped(tmp_path)
     with layers_of(tmp_path, "one", "two") as layers:
         ready = [layer.result() for layer in layers]
-        done: Any = __import__("concurrent.futures").futures.Future()
+        done: Future[Path] = Future()
         done.set_result(base)
         made_ = contexts(made(tmp_path), {"cuda": layers[:1], "x": layers[1:]}, done, compiles=True)
     plans = [LayerPlan(title=r.title, wheels=(), python=r.title) for r in ready]
@@ -109,8 +112,6 @@ def test_a_layer_is_fetched_if_it_is_hardly_larger_than_its_wheels() -> None:
 
 def test_what_a_layer_and_its_wheels_are_for_real(config: Config, root: Path) -> None:
     """The rule lets the layers of real images through: by the committed record."""
-    from torch_images.locks.layers import read_record
-
     record = read_record(root / "locks")
     parts = wanted(config, [lock_image(config, choose(config), root / "locks")], root)
     both = [(record[key], plan) for key, plan in parts.plans.items() if key in record]
@@ -281,11 +282,9 @@ def test_a_registry_with_a_login_is_left_to_the_engine(
     engine, take = FakeEngine(), world.take()
 
     def refuse(_: object, _digest: str) -> bool:
-        from torch_images.fetch.blobs import LoginError
-
         raise LoginError
 
-    monkeypatch.setattr("torch_images.fetch.blobs.Blobs.has_manifest", refuse)
+    monkeypatch.setattr(Blobs, "has_manifest", refuse)
     assert take.pull([world.parent], engine)  # type: ignore[arg-type]
 
 
@@ -302,8 +301,6 @@ class Planned:
 
     @property
     def parent(self) -> Image:
-        from torch_images.locks.layers import read_record
-
         record = read_record(self.workspace.locks)
         found = known(self.config, record, self.image, self.workspace.root)
         assert found
@@ -341,9 +338,10 @@ def test_an_image_whose_parent_is_there_needs_neither_base_nor_layers(
     monkeypatch.setattr(prepare, "making", fail)
     monkeypatch.setattr(prepare, "prepare_base", fail)
     substitution = planned.substitution()
+    nobody: Any = engine
     images, parts = prepare.prepare_inputs(
         planned.config, [planned.image], planned.workspace, BuildOptions(compat="off"),
-        engine=engine, builds=engine, run=FakeRunner(), substitution=substitution,
+        engine=nobody, builds=nobody, run=FakeRunner(), substitution=substitution,
     )  # fmt: skip
     [image_] = images
     assert image_.lock == planned.image.lock
@@ -354,7 +352,7 @@ def test_an_image_whose_parent_is_there_needs_neither_base_nor_layers(
     assert engine.pulled == []
 
 
-@pytest.mark.parametrize("what", ["packs", "arm", "unlocked", "incomplete", "another", "elsewhere"])
+@pytest.mark.parametrize("what", ["packs", "arm", "unlocked", "incomplete", "another", "cached"])
 def test_an_image_that_is_made_here(
     what: str, planned: Planned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,7 +373,7 @@ def test_an_image_that_is_made_here(
     elif what == "another":
         engine.names[parent_name(planned.parent)] = "sha256:another"
     found = planned.substitution(namespace)
-    if what == "elsewhere":
+    if what == "cached":
         for plan in found._plans[planned.image.target]:
             (planned.workspace.cache / Part.LAYERS / plan.key).mkdir(parents=True)
         engine.names.clear()
@@ -408,8 +406,6 @@ def test_what_came_from_where(count: LayerCount, text: str) -> None:
 
 
 def test_a_plan_says_what_could_be_taken(planned: Planned) -> None:
-    from torch_images.jobs import Builder
-
     def lines(**options: Any) -> list[str]:
         text = report.plan(
             planned.config, [planned.image], BuildOptions(compat="off", **options),

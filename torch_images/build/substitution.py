@@ -118,12 +118,14 @@ class Substitution:
         ]
         if not found or engine.platform() != AMD64:
             return {}
-        held = _layers_in(engine)
-        with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-            got = list(pool.map(lambda one: self._obtain(one, engine, held), found))
-        return {
-            one.image.target: _start(one) for one, there in zip(found, got, strict=True) if there
-        }
+        there = [one for one in found if _is_in(engine, one)]
+        self._here = {one.image.target for one in there}
+        if rest := [one for one in found if one not in there]:
+            held = _layers_in(engine)
+            with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+                got = list(pool.map(lambda one: self._pull(one, engine, held), rest))
+            there += [one for one, is_there in zip(rest, got, strict=True) if is_there]
+        return {one.image.target: _start(one) for one in there}
 
     def layer(self, plan: LayerPlan, target: Path) -> Layer | None:
         """Fetch a layer's blob to `target`; None where it is to be packed. Raises DiskError."""
@@ -145,12 +147,9 @@ class Substitution:
             repository=asked.repository if asked and len(here) < len(plans) else "",
         )
 
-    def _obtain(self, one: Known, engine: Engine, held: set[str]) -> bool:
-        """Whether the engine has an image's parent images now."""
+    def _pull(self, one: Known, engine: Engine, held: set[str]) -> bool:
+        """Whether the engine has pulled an image's parent images; `held` as in `worth_pulling`."""
         image, lock = one.image, one.image.lock.base
-        if all(engine.digest(parent_name(p.image)) == p.image.digest for p in one.parents):
-            self._here.add(image.target)
-            return True
         missing = [p for p in self._plans[image.target] if p not in self._cached]
         instead = sum(plan.size for plan in missing)
         cache, root = self._workspace.cache, self._workspace.root
@@ -159,6 +158,11 @@ class Substitution:
         if not worth_pulling(one.parents, held, instead):
             return False
         return self._from[image.spec.repository].pull(one.parents, engine)
+
+
+def _is_in(engine: Engine, one: Known) -> bool:
+    """Whether an engine has all parent images of an image."""
+    return all(engine.digest(parent_name(p.image)) == p.image.digest for p in one.parents)
 
 
 def _start(one: Known) -> Start:
