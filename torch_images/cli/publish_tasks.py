@@ -99,8 +99,7 @@ def push(
     lookup = verb.registry_lookup(attempts)
     look = partial(preview, config, subject, where, lookup=lookup, workspace=workspace, run=run)
     found = look()
-    repository = f"{where}/{subject.plan.spec.repository}"
-    parents = beside(config, subject, repository, workspace, engine)
+    parents = beside(config, subject, where, workspace, engine)
     if dry_run:
         text = report.moves(found.moves, done=False)
         print(verb.as_json([asdict(m) for m in found.moves]) if json else text)

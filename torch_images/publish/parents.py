@@ -34,14 +34,15 @@ class Beside:
 
 
 def beside(
-    config: Config, image: VerifiedImage, repository: str, workspace: Workspace, engine: Engine
+    config: Config, image: VerifiedImage, namespace: str, workspace: Workspace, engine: Engine
 ) -> Beside:
-    """The parent images of an image that the engine still has, with their names in a repository.
+    """The parent images of an image that the engine still has, with their names in its repository.
 
     Only those whose layers are layers of the image. Raises LockError where the record of layers is
     damaged.
     """
-    name = image.plan.spec.id
+    spec = image.plan.spec
+    name, repository = spec.id, f"{namespace}/{spec.repository}"
     if image.plan.lock.base.image:
         return Beside(lacking=f"{name}: no parent image is pushed: it holds copies of its wheels")
     found = known(config, read_record(workspace.locks), image.plan, workspace.root)
