@@ -37,6 +37,19 @@ def cold(lab: Lab) -> Figures:
     return figures | {"our bytes": lab.packed(image["digest"]), "unpacked bytes": image["size"]}
 
 
+def substitutes(lab: Lab) -> Figures:
+    """The same as `cold`, with a registry on this machine that has the parent image."""
+    figures = _plain(lab, LOCKS[0])
+    lab.build(*RUNTIME)
+    with lab.registry_with_parents() as namespace:
+        lab.empty()
+        with measuring(lab.disk) as ours:
+            [image] = lab.build(*RUNTIME, "--substitute", namespace)
+    if image["layers"]["packed"]:
+        raise RuntimeError(f"not all layers were taken: {image['layers']}")
+    return figures | {"our seconds": ours.seconds, "our disk": ours.disk}
+
+
 def both(lab: Lab) -> Figures:
     """Both CUDA versions: by one command, and by two plain builds one after the other."""
     plain = sum(_plain(lab, lock)["plain seconds"] for lock in LOCKS)
@@ -117,6 +130,7 @@ def commands(lab: Lab) -> Figures:
 
 ROWS: dict[str, Row] = {
     "cold": cold,
+    "substitutes": substitutes,
     "pruned": pruned,
     "again": again,
     "edit": edit,

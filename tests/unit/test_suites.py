@@ -267,6 +267,7 @@ def test_the_next_command_names_a_foreign_platform(platform: Platform) -> None:
         "id": "i", "platform": platform.name, "digest": "d", "lock": "l", "unlocked": False,
         "compat": None, "size": 1, "seconds": {"build": 1, "verify": 1}, "tags": ["torch:x"],
         "checks": {"passed": 1}, "observed": {},
+        "layers": {"taken": 0, "here": 1, "packed": 0, "repository": ""},
     }  # fmt: skip
     words = "" if platform == native() else f"--platform {platform.name} "
     assert f"docker run --rm {words}torch:x python" in built(done)

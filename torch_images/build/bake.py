@@ -32,7 +32,8 @@ class BuildOptions:
     `cache_from` and `cache_to` are caches in buildx's words, such as "type=registry,ref=...";
     "{id}" in them stands for the image. `slice` is how many seconds to compile at most, 0 for as
     long as it takes; trees with the same `call` compile one after the other, in one slice. `share`
-    is the part of the units to compile, such as "1/2".
+    is the part of the units to compile, such as "1/2". `substitute` is the registry and owner whose
+    repositories are asked for layers, "" for none.
     """
 
     builder: str = ""
@@ -48,6 +49,7 @@ class BuildOptions:
     share: str = ""
     cache_from: tuple[str, ...] = ()
     cache_to: tuple[str, ...] = ()
+    substitute: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

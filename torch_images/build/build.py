@@ -24,6 +24,7 @@ from torch_images.build.diskspace import check_disk
 from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image
 from torch_images.build.prepare import prepare_inputs
 from torch_images.build.render import render, write_context
+from torch_images.build.substitution import LayerCount, Substitution
 from torch_images.config.types import Config
 from torch_images.errors import EngineError, UnfinishedError, UsageError
 from torch_images.fetch.checkout import with_tree
@@ -43,13 +44,15 @@ from torch_images.project import LEDGER
 class BuildResult:
     """A built image: its manifest's digest, size in the engine in bytes, and the wall time.
 
-    `seconds` covers the whole bake, which may have built several images side by side.
+    `seconds` covers the whole bake, which may have built several images side by side. `layers` says
+    where the layers of its wheels came from.
     """
 
     plan: ImagePlan
     digest: str
     size: int
     seconds: float
+    layers: LayerCount
 
 
 def with_torch(
@@ -112,6 +115,9 @@ def build(
     compiles = any(image.lock.sources for image in images)
     namespace = _namespace() if options.no_cache and compiles else ""
     builds = None if load else engine
+    substitution = Substitution(
+        config, images, workspace, "" if options.no_cache else options.substitute
+    )
     ready, parts = prepare_inputs(
         config,
         images,
@@ -121,6 +127,7 @@ def build(
         builds=builds,
         run=run,
         progress=progress,
+        substitution=substitution,
     )
     plans = tuple(plan_image(config, image, workspace.root) for image in ready)
     command = write_bake(config, plans, parts, workspace, options, run=run, namespace=namespace)
@@ -142,7 +149,15 @@ def build(
             engine.unpack(image.candidate)
         info = engine.inspect(image.candidate)
         digest = digests[image.target]
-        results.append(BuildResult(plan=image, digest=digest, size=info.size, seconds=seconds))
+        results.append(
+            BuildResult(
+                plan=image,
+                digest=digest,
+                size=info.size,
+                seconds=seconds,
+                layers=substitution.count(image),
+            )
+        )
     return tuple(results)
 
 

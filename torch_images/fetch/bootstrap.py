@@ -45,6 +45,8 @@ _RECIPE = 3
 # The environment of a base: this alone.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+_ENV = (f"PATH={PATH}",)
+
 # The options of dpkg by which packages leave documentation out, for the bootstrap and for builds.
 _DOCUMENTATION = Path("scripts", "image", "build", "documentation.dpkg")
 
@@ -137,6 +139,25 @@ def prepare(
     digest = oci.layout_digest(folder)
     context = f"oci-layout://{folder}@{digest}"
     return ReadyBase(lock=lock, contexts={"base": context}, digest=digest)
+
+
+def key(lock: DebLock, options: Sequence[str]) -> str:
+    """What decides about the bytes of a base, as 64 hexadecimal digits.
+
+    `options` are those of dpkg for one that is bootstrapped, else ().
+    """
+    facts = " ".join((str(_RECIPE), oci.COMPRESSOR, lock.digest, *options))
+    return hashlib.sha256(facts.encode()).hexdigest()
+
+
+def layout_folder(base: Base, lock: DebLock, cache: Path, root: Path) -> Path:
+    """Where the cache has the OCI layout of a bootstrapped base, once it is made."""
+    return _folder(base, lock, cache, dpkg_options(root))
+
+
+def image_of(base: Base, lock: DebLock, layer: oci.Layer) -> oci.Image:
+    """The image that a bootstrapped base is, whose layer is known."""
+    return oci.image(None, [(_history(base), layer)], _ENV, lock.platform)
 
 
 def dpkg_options(root: Path) -> tuple[str, ...]:
@@ -232,9 +253,11 @@ def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetche
 
 def _folder(base: Base, lock: DebLock, cache: Path, options: Sequence[str]) -> Path:
     """Where the cache has a base: its name follows from all that decides what is in it."""
-    facts = " ".join((str(_RECIPE), oci.COMPRESSOR, lock.digest, *options))
-    key = hashlib.sha256(facts.encode()).hexdigest()[:16]
-    return cache / Part.BASES / f"{base.name}-{key}"
+    return cache / Part.BASES / f"{base.name}-{key(lock, options)[:16]}"
+
+
+def _history(base: Base) -> str:
+    return f"mmdebstrap --variant=minbase {base.suite}"
 
 
 def _stale(lock: DebLock, fetched: Fetched) -> LockError | NetworkError:
@@ -316,9 +339,7 @@ def _bootstrap(
             ) from None
         finally:
             os.umask(old_mask)
-        history = f"mmdebstrap --variant=minbase {base.suite}"
-        path = (f"PATH={PATH}",)
-        oci.write_layout(layout, layer, history=history, env=path, platform=lock.platform)
+        oci.write_layout(layout, layer, history=_history(base), env=_ENV, platform=lock.platform)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(layout, folder)
 

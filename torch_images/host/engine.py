@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import docker.errors
 import requests
+from docker.utils import parse_repository_tag
 
 import docker
 from torch_images.errors import EngineError, NetworkError, PushError, UsageError
@@ -166,12 +167,27 @@ class Engine:
                 raise
             self.pull(image)
 
-    def pull(self, image: str) -> None:
-        """Get an image from its registry. Raises NetworkError or UsageError."""
+    def pull(
+        self, image: str, report: Callable[[Mapping[str, Any]], None] = lambda _: None
+    ) -> None:
+        """Get an image from its registry; `report` gets each event, and ends it by an error.
+
+        Raises NetworkError or UsageError, and what `report` raises.
+        """
+        repository, tag = parse_repository_tag(image)
         try:
-            self._client.images.pull(image)
+            events = self._client.api.pull(
+                repository, tag=tag or "latest", stream=True, decode=True
+            )
+            with contextlib.closing(events):
+                for event in events:
+                    if "error" in event:
+                        raise registry_refusal(image, " ".join(str(event["error"]).split()))
+                    report(event)
         except docker.errors.APIError as error:
             raise _registry_error(image, error) from None
+        except requests.RequestException as error:
+            raise NetworkError(f"the engine broke off: {cause(error)}", "pull again") from None
 
     def push(self, reference: str, report: Callable[[Mapping[str, Any]], None]) -> None:
         """Push a tagged image; layers that the registry has are not sent again.
