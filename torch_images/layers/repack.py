@@ -88,7 +88,8 @@ def _make_all(
         return
 
     def make(diff_id: str, blob: Mapping[str, Any]) -> int:
-        made = Path(tempfile.mkdtemp(dir=scratch))
+        made = scratch / _key(diff_id)
+        made.mkdir()
         # Each has the archive open for itself: a file has one place where it is read.
         with Archive(saved) as image, (made / "blob").open("wb") as target:
             sink = layout.Compressed(target, processors(), effort=layout.Effort.SMALL)
