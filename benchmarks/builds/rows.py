@@ -115,6 +115,19 @@ def pruned(lab: Lab) -> Figures:
     return {"our bytes": lab.packed(image["digest"]), "unpacked bytes": image["size"]}
 
 
+def small(lab: Lab) -> Figures:
+    """Bytes of the images with the smallest layers, and how long packing them takes once built."""
+    figures = _plain(lab, LOCKS[0])
+    lab.build(*RUNTIME)
+    with measuring(lab.disk) as ours:
+        [image] = lab.build(*RUNTIME, "--compression", "small")
+    figures |= {"our seconds": ours.seconds, "our disk": ours.disk}
+    figures |= {"our bytes": float(lab.packed(image["digest"]))}
+    del figures["plain seconds"], figures["plain disk"]
+    [image] = lab.build("--cuda", "13.0", "--arch", "9.0", "--prune", "--compression", "small")
+    return figures | {"pruned bytes": lab.packed(image["digest"])}
+
+
 def commands(lab: Lab) -> Figures:
     """What needs no engine: the median of five, which are too short to be measured once."""
     words: Mapping[str, tuple[str, ...]] = {
@@ -132,6 +145,7 @@ ROWS: dict[str, Row] = {
     "cold": cold,
     "substitutes": substitutes,
     "pruned": pruned,
+    "small": small,
     "again": again,
     "edit": edit,
     "variant": variant,

@@ -31,7 +31,7 @@ import zstandard
 from benchmarks.carry.recipe import Installed, Part, cut, installed, join
 from torch_images.errors import TorchImagesError
 from torch_images.host.connection import connect
-from torch_images.oci.layout import Compressed
+from torch_images.oci.layout import Compressed, Effort
 
 PLAN = "plan.json"
 BLOBS = "blobs/sha256"
@@ -146,7 +146,7 @@ def remade(folder: Path, layer: dict[str, Any], site: Path, output: Path) -> str
 def packed(tar: Iterable[bytes], target: Path, *, thorough: bool) -> str:
     """Pack a tar as this project packs layers, to `target`. Returns the digest."""
     with target.open("wb") as stream:
-        sink = Compressed(stream, 2, thorough=thorough)
+        sink = Compressed(stream, 2, effort=Effort.THOROUGH if thorough else Effort.QUICK)
         for chunk in tar:
             sink.write(chunk)
         return sink.finish().digest

@@ -17,13 +17,21 @@ import pytest
 from tests.decisions import NOTES
 from tests.integration.drivers import repository
 from tests.integration.standins import commit, replace, served, small_project
-from tests.integration.support import Built, as_root, invoke, open_folder, registry
+from tests.integration.support import (
+    Built,
+    as_root,
+    invoke,
+    open_folder,
+    registry,
+    second_engine,
+)
 from tests.packages import elf
 from tests.releases import T130
 from torch_images.config.parse import load_config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import with_facts
+from torch_images.oci.compression import Compression, recorded
 from torch_images.platforms import AMD64
 
 CANDIDATE = f"torch-images-candidate:cu130-sm120-torch{T130}-bookworm-runtime"
@@ -185,6 +193,45 @@ def test_a_registry_reference_is_reproduced(
     assert verdict["committed"]
     head = runner.run(["git", "-C", str(small.folder), "rev-parse", "HEAD"]).output.strip()
     assert verdict["revision"] == head
+
+
+@pytest.mark.slow
+def test_small_layers_hold_the_same(
+    small: Small, original: str, engine: Engine, runner: Runner, tmp_path: Path
+) -> None:
+    """Built after a fast one, whose steps BuildKit keeps; pulled by an engine that has none of it;
+    and built again from nothing by what the registry has alone.
+    """
+    fast, _ = engine.contents(original)
+    digest = small.build("--compression", "small")
+    made, _ = engine.contents(digest)
+    assert engine.digest(CANDIDATE) == digest != original
+    assert recorded(fast) is Compression.FAST
+    assert recorded(made) is Compression.SMALL
+    assert made["config"]["digest"] == fast["config"]["digest"]
+    layers = engine.inspect(original).layers
+    assert engine.inspect(digest).layers == layers
+    for large, little in zip(fast["layers"], made["layers"], strict=True):
+        assert little["size"] <= large["size"]
+    with registry(tmp_path / "registry") as host:
+        name = f"{host}/torch-images/torch-cu130"
+        runner.run(["docker", "tag", digest, f"{name}:small"])
+        runner.run(["docker", "push", f"{name}:small"])
+        engine.untag(f"{name}:small")
+        engine.untag(CANDIDATE)
+        reference = f"{name}@{digest}"
+        with second_engine() as other:
+            there: dict[str, str | None] = {"DOCKER_HOST": other}
+            runner.run(["docker", "pull", "--quiet", reference], env=there)
+            seen = runner.run(["docker", "image", "inspect", reference], env=there).output
+        done = invoke("reproduce", reference, "--json", cwd=small.folder, env=small.env)
+        engine.untag(reference)
+    assert json.loads(seen)[0]["RootFS"]["Layers"] == list(layers)
+    assert done.returncode == 0, done.stderr[-3000:]
+    verdict = json.loads(done.stdout)
+    assert verdict["outcome"] == "identical"
+    assert verdict["manifests"] == [digest, digest]
+    assert small.build() == original
 
 
 @pytest.mark.slow

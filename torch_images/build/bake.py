@@ -21,6 +21,7 @@ from torch_images.fetch.compat import ReadyCompat
 from torch_images.fetch.toolchain import ReadySources
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
+from torch_images.oci.compression import Compression
 
 _COMPILE = ("type=env,id=compile,env=TORCH_IMAGES_COMPILE",)
 
@@ -30,10 +31,11 @@ class BuildOptions:
     """What a user can say about how to build.
 
     `cache_from` and `cache_to` are caches in buildx's words, such as "type=registry,ref=...";
-    "{id}" in them stands for the image. `slice` is how many seconds to compile at most, 0 for as
-    long as it takes; trees with the same `call` compile one after the other, in one slice. `share`
-    is the part of the units to compile, such as "1/2". `substitute` is the registry and owner whose
-    repositories are asked for layers, "" for none.
+    "{id}" in them stands for the image. `compression` is how small the layers become. `slice` is
+    how many seconds to compile at most, 0 for as long as it takes; trees with the same `call`
+    compile one after the other, in one slice. `share` is the part of the units to compile, such as
+    "1/2". `substitute` is the registry and owner whose repositories are asked for layers, "" for
+    none.
     """
 
     builder: str = ""
@@ -49,6 +51,7 @@ class BuildOptions:
     share: str = ""
     cache_from: tuple[str, ...] = ()
     cache_to: tuple[str, ...] = ()
+    compression: Compression = Compression.FAST
     substitute: str = ""
 
 

@@ -36,7 +36,9 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, no_progress
+from torch_images.layers.repack import repack
 from torch_images.locks.sources import LockedTree
+from torch_images.oci.compression import Compression
 from torch_images.project import LEDGER
 
 
@@ -44,7 +46,7 @@ from torch_images.project import LEDGER
 class BuildResult:
     """A built image: its manifest's digest, size in the engine in bytes, and the wall time.
 
-    `seconds` covers the whole bake, which may have built several images side by side. `layers` says
+    `seconds` covers the whole build, which may have made several images side by side. `layers` says
     where the layers of its wheels came from.
     """
 
@@ -104,12 +106,13 @@ def build(
     BuildError; nothing is tagged then.
     """
     load = is_remote(options.builder, run)
+    small = options.compression is Compression.SMALL
     if not options.skip_disk_check:
         held = engine.label_values(labels.LOCK)
         # A build may go without the compat package that is locked.
         locks = {p.target: (p.lock, replace(p.lock, compat=None)) for p in images}
         made = [t for t, both in locks.items() if held & {f"sha256:{x.digest}" for x in both}]
-        check_disk(engine.local_root(), [p for p in images if p.target not in made])
+        check_disk(engine.local_root(), [p for p in images if p.target not in made], small=small)
     started = time.monotonic()
     # A build from nothing must not meet what earlier builds left in the compile cache.
     compiles = any(image.lock.sources for image in images)
@@ -141,14 +144,23 @@ def build(
         digests = _digests(metadata, [image.target for image in plans])
         for image in plans if load else ():
             run.run(["docker", "load", "--input", str(Path(scratch, f"{image.target}.tar"))])
-    seconds = time.monotonic() - started
-    results = []
     own = engine.platform()
     for image in plans:
         if image.spec.platform != own:
             engine.unpack(image.candidate)
-        info = engine.inspect(image.candidate)
-        digest = digests[image.target]
+        if small:
+            digests[image.target] = repack(
+                image.candidate,
+                digests[image.target],
+                workspace.cache,
+                engine=engine,
+                fresh=options.no_cache,
+                progress=progress,
+            )
+    seconds = time.monotonic() - started
+    results = []
+    for image in plans:
+        info, digest = engine.inspect(image.candidate), digests[image.target]
         results.append(
             BuildResult(
                 plan=image,

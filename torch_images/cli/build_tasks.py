@@ -47,6 +47,7 @@ MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeatab
         "progress": "how BuildKit shows progress: auto, plain or tty",
         "mirror": MIRROR_HELP,
         "compat": "NVIDIA's newer driver libraries: auto (if they can be had), required or off",
+        "compression": "of the layers: fast, or small for images that are pulled often",
         **_COMPILING_HELP,
         "prune": "leave out what only other architectures and debuggers need, see images.yaml",
         "locked": "stop where a locked package has vanished, instead of resolving it afresh",
@@ -78,6 +79,7 @@ def build(
     cache_from: list[str] | None = None,
     cache_to: list[str] | None = None,
     compat: str = "",
+    compression: str = "fast",
     torch_source: str = "",
     jobs: str = "",
     prune: bool = False,
@@ -129,6 +131,7 @@ def build(
                 "--stale": stale,
             },
         ),
+        compression=compression,
     )
     if stale:
         if torch_source or unverified or prune or offline:

@@ -24,6 +24,7 @@ from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.layers import Record, read_record
 from torch_images.locks.sources import SourceLock
 from torch_images.maintain.gc import Item
+from torch_images.oci.compression import Compression
 from torch_images.oci.diff import Difference
 from torch_images.platforms import native
 from torch_images.publish import tag, tag_rules
@@ -56,8 +57,10 @@ def plan(
             f"  tags: {', '.join(names)}",
             *(f"  {line}" for line in compiling(image, options, builder)),
         ]
+    small = options.compression is Compression.SMALL
+    lines += ["  then packs all layers again, as small as they get"] if small else []
     command = bake.bake_command((workspace.output / "docker-bake.json",), options)
-    lines.append(f"  disk: about {disk_needed(images) / 1e9:.0f} GB from nothing")
+    lines.append(f"  disk: about {disk_needed(images, small=small) / 1e9:.0f} GB from nothing")
     return "\n".join([*lines, f"  {shlex.join(command)}"])
 
 

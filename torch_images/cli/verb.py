@@ -205,6 +205,7 @@ def build_options(
     share: str = "",
     cache_from: list[str] | None = None,
     cache_to: list[str] | None = None,
+    compression: str = "fast",
     **flags: Any,
 ) -> BuildOptions:
     """The options of a build, from the words of a command line.
@@ -214,6 +215,7 @@ def build_options(
     from torch_images.build.bake import BuildOptions
     from torch_images.config.types import COMPAT_MODES
     from torch_images.errors import UsageError, suggest
+    from torch_images.oci.compression import parse
 
     if compat not in COMPAT_MODES:
         raise UsageError(f"unknown compat mode '{compat}'", suggest(compat, COMPAT_MODES))
@@ -227,6 +229,7 @@ def build_options(
         share=_share(share),
         cache_from=tuple(cache_from or ()),
         cache_to=tuple(cache_to or ()),
+        compression=parse(compression),
         **flags,
     )
 

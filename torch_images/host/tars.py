@@ -1,4 +1,4 @@
-"""The tars that an engine gives and takes. Pure."""
+"""The tars that an engine gives and takes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import contextlib
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
 
+END = bytes(2 * tarfile.BLOCKSIZE)  # what a tar ends in
+
+_CHUNK = 1 << 20
 _LARGEST_DOCUMENT = 4_000_000  # bytes; a manifest or configuration is some kilobytes
 
 
@@ -57,6 +61,23 @@ def pack(files: Mapping[str, bytes]) -> bytes:
             member.mode = 0o644
             archive.addfile(member, io.BytesIO(data))
     return stream.getvalue()
+
+
+def blob(path: Path, digest: str) -> Iterator[bytes]:
+    """A blob in the tar of an OCI layout; `digest` is its SHA-256 in hexadecimal."""
+    with path.open("rb") as stream:
+        yield from packed(f"blobs/sha256/{digest}", stream, path.stat().st_size)
+
+
+def packed(name: str, stream: BinaryIO, size: int) -> Iterator[bytes]:
+    """A file in a tar."""
+    member = tarfile.TarInfo(name)
+    member.size = size
+    yield member.tobuf()
+    while data := stream.read(_CHUNK):
+        yield data
+    if padding := -size % tarfile.BLOCKSIZE:
+        yield bytes(padding)
 
 
 def texts(chunks: Iterable[bytes]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from torch_images.host.network import Network
 from torch_images.jobs import processors
 from torch_images.layers.install import Cut, write_tar
 from torch_images.layers.plan import LayerPlan
-from torch_images.oci.layout import EPOCH, Compressed, Layer
+from torch_images.oci.layout import EPOCH, Compressed, Effort, Layer
 
 _DOWNLOADS = 2  # wheels that are fetched while as many as there are processors are packed
 
@@ -120,7 +120,7 @@ def write_layer(
     The compressor's version is locked, so equal wheels give equal bytes.
     """
     # Whoever prunes is after size, and has less to pack.
-    sink = Compressed(target, threads, thorough=bool(arches))
+    sink = Compressed(target, threads, effort=Effort.THOROUGH if arches else Effort.QUICK)
     # A sink is asked for `write` and `tell` alone.
     write_tar(
         wheels,
@@ -131,6 +131,32 @@ def write_layer(
         arches=arches,
     )
     return sink.finish()
+
+
+def store(made: Path, layer: Layer, folder: Path, *, fresh: bool) -> None:
+    """Move `made`, a folder with the blob of a layer, into the cache.
+
+    If `fresh`, it takes the place of what is there.
+    """
+    (made / "layer.json").write_text(json.dumps(asdict(layer)))
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    keep(made, folder)
+
+
+def stored(folder: Path) -> Layer:
+    """The layer in a folder of the cache, which is noted as used. Raises BuildError."""
+    try:
+        said = jsondoc.parse((used(folder) / "layer.json").read_bytes())
+        return Layer(
+            digest=jsondoc.member(said, "digest", kind=str),
+            diff_id=jsondoc.member(said, "diff_id", kind=str),
+            size=jsondoc.member(said, "size", kind=int),
+        )
+    except (OSError, jsondoc.MalformedError) as error:
+        raise BuildError(
+            f"{folder} is not a layer: {error}", "remove it, and it is made again"
+        ) from None
 
 
 def _make(
@@ -159,10 +185,7 @@ def _make(
                     arches=plan.arches,
                     threads=workers,
                 )
-        (made / "layer.json").write_text(json.dumps(asdict(layer)))
-        if fresh:
-            shutil.rmtree(folder / plan.key, ignore_errors=True)
-        keep(made, folder / plan.key)
+        store(made, layer, folder / plan.key, fresh=fresh)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -174,16 +197,5 @@ def _done(layer: ReadyLayer) -> Future[ReadyLayer]:
 
 
 def _read(plan: LayerPlan, folder: Path) -> ReadyLayer:
-    folder = used(folder / plan.key)
-    try:
-        said = jsondoc.parse((folder / "layer.json").read_bytes())
-        layer = Layer(
-            digest=jsondoc.member(said, "digest", kind=str),
-            diff_id=jsondoc.member(said, "diff_id", kind=str),
-            size=jsondoc.member(said, "size", kind=int),
-        )
-    except (OSError, jsondoc.MalformedError) as error:
-        raise BuildError(
-            f"{folder} is not a layer: {error}", "remove it, and it is made again"
-        ) from None
-    return ReadyLayer(title=plan.title, layer=layer, path=folder / "blob")
+    folder = folder / plan.key
+    return ReadyLayer(title=plan.title, layer=stored(folder), path=folder / "blob")

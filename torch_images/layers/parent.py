@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import (
@@ -22,8 +21,9 @@ from concurrent.futures import (
 )
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from torch_images.host import tars
 from torch_images.host.cache import Part, keep, used
 from torch_images.host.engine import Engine
 from torch_images.layers.make import ReadyLayer
@@ -31,8 +31,6 @@ from torch_images.oci import layout
 
 # What images start from, in the image store of an engine that builds itself.
 PARENT_IMAGES = "torch-images-parent"
-
-_CHUNK = 1 << 20
 
 
 def parent_name(image: layout.Image) -> str:
@@ -234,13 +232,13 @@ class _Load:
         while left:
             done, _ = wait({*left, self.stop}, return_when=FIRST_COMPLETED)
             for path, digest in itertools.chain.from_iterable(map(self._blobs, done)):
-                yield from _blob(path, digest)
+                yield from tars.blob(path, digest)
             left -= done
         made = _stacked(self.base, self.layers)
         name = {"io.containerd.image.name": f"docker.io/library/{parent_name(made)}"}
         for file, data in layout.layout_files(made, name).items():
-            yield from _packed(file, io.BytesIO(data), len(data))
-        yield bytes(2 * tarfile.BLOCKSIZE)
+            yield from tars.packed(file, io.BytesIO(data), len(data))
+        yield tars.END
 
 
 def _parts(base: Layout | None, layers: Layers) -> list[Future[Any]]:
@@ -262,20 +260,3 @@ def _key(image: layout.Image) -> str:
 
 def _digest(layer: Future[ReadyLayer]) -> str:
     return layer.result().layer.digest.removeprefix("sha256:")
-
-
-def _blob(path: Path, digest: str) -> Iterator[bytes]:
-    """A blob in the tar of an OCI layout."""
-    with path.open("rb") as stream:
-        yield from _packed(f"blobs/sha256/{digest}", stream, path.stat().st_size)
-
-
-def _packed(name: str, stream: BinaryIO, size: int) -> Iterator[bytes]:
-    """A file in a tar."""
-    member = tarfile.TarInfo(name)
-    member.size = size
-    yield member.tobuf()
-    while data := stream.read(_CHUNK):
-        yield data
-    if padding := -size % tarfile.BLOCKSIZE:
-        yield bytes(padding)

@@ -22,6 +22,8 @@ import zstandard
 from torch_images.errors import EngineError, shown
 from torch_images.jsondoc import MalformedError, member, parse
 
+_CHUNK = 1 << 20
+
 # What the readers of archives raise for files that are damaged.
 _DAMAGES = (
     tarfile.TarError,
@@ -144,17 +146,33 @@ class Archive:
         with self._named():
             yield from self._entries(descriptor)
 
+    def tar(self, descriptor: Mapping[str, Any]) -> Iterator[bytes]:
+        """The uncompressed content of a layer. Raises EngineError where it is damaged."""
+        with self._named():
+            stream = self._unpacked(descriptor)
+            while chunk := stream.read(_CHUNK):
+                yield chunk
+
+    def config_bytes(self) -> bytes:
+        """The configuration as it is stored. Raises EngineError where it is another one."""
+        with self._named():
+            data = self._open(_blob(self.config_digest)).read()
+            if f"sha256:{hashlib.sha256(data).hexdigest()}" != self.config_digest:
+                raise MalformedError(f"{self.config_digest} is damaged")
+            return data
+
     def _entries(self, descriptor: Mapping[str, Any]) -> Iterator[tuple[str, _Entry]]:
-        blob = self._open(_blob(descriptor["digest"]))
-        media_type = str(descriptor["mediaType"])
-        stream: IO[bytes] = blob
-        if media_type.endswith("zstd"):
-            stream = cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(blob))
-        elif media_type.endswith("gzip"):
-            stream = cast("IO[bytes]", gzip.open(blob))
-        with tarfile.open(fileobj=stream, mode="r|") as layer:
+        with tarfile.open(fileobj=self._unpacked(descriptor), mode="r|") as layer:
             for each in layer:
                 yield each.name.removeprefix("./").rstrip("/") or ".", _entry(layer, each)
+
+    def _unpacked(self, descriptor: Mapping[str, Any]) -> IO[bytes]:
+        """The tar of a layer as a file that can only be read forwards."""
+        blob = self._open(_blob(descriptor["digest"]))
+        media_type = str(descriptor["mediaType"])
+        if media_type.endswith("zstd"):
+            return cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(blob))
+        return cast("IO[bytes]", gzip.open(blob)) if media_type.endswith("gzip") else blob
 
     def _open(self, name: str) -> IO[bytes]:
         content = self._tar.extractfile(name)
@@ -265,7 +283,7 @@ def _time(seconds: float) -> str:
 def _entry(layer: tarfile.TarFile, member: tarfile.TarInfo) -> _Entry:
     digest = hashlib.sha256()
     content = layer.extractfile(member) if member.isreg() else None
-    while content and (chunk := content.read(1 << 20)):
+    while content and (chunk := content.read(_CHUNK)):
         digest.update(chunk)
     attributes = {k: v for k, v in member.pax_headers.items() if k.startswith("SCHILY.xattr.")}
     return _Entry(

@@ -7,6 +7,7 @@ Format: https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md
 from __future__ import annotations
 
 import contextlib
+import enum
 import hashlib
 import io
 import json
@@ -43,10 +44,26 @@ _CREATED = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 # 17.3, and what makes 2369 takes 22.7. A window of 8 MiB is the largest that every decoder must
 # know (RFC 8878, 3.1.1.1.2).
 _QUICK = 2, {"window_log": 23, "hash_log": 19, "min_match": 6}
-# For what is packed once and then kept, a base, and for what is to be small, a pruned layer.
+# For what is packed once and then kept, a base, and for a pruned layer.
 _THOROUGH = 9, {"window_log": 23}
+# For images that are pulled often, see docs/performance.md.
+_SMALL = 19, {"window_log": 23}
+_VERSION = f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}"
 # What made the bytes of compressed layers: a part of every key that stands for them.
-COMPRESSOR = f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))} {_QUICK} {_THOROUGH}"
+COMPRESSOR = f"{_VERSION} {_QUICK} {_THOROUGH}"
+SMALL_COMPRESSOR = f"{_VERSION} {_SMALL}"
+
+
+class Effort(enum.Enum):
+    """How hard a layer is compressed. Each value is a level of zstd and its other settings.
+
+    `THOROUGH` gives fewer bytes than `QUICK` and takes six times as long; `SMALL` gives the fewest,
+    see docs/performance.md.
+    """
+
+    QUICK = _QUICK
+    THOROUGH = _THOROUGH
+    SMALL = _SMALL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,14 +95,15 @@ class Compressed(io.RawIOBase):
     """Takes a tar and writes it to `target` as a layer's blob, compressed by zstd.
 
     `threads`: zstd workers, 0 = in the caller. All counts >= 1 give equal bytes; 0 gives others.
-    `thorough` gives fewer bytes and takes six times as long.
     """
 
-    def __init__(self, target: IO[bytes], threads: int = 1, *, thorough: bool = False) -> None:
+    def __init__(
+        self, target: IO[bytes], threads: int = 1, *, effort: Effort = Effort.QUICK
+    ) -> None:
         super().__init__()
         self._target, self._size, self._taken = target, 0, 0
         self._plain, self._packed = hashlib.sha256(), hashlib.sha256()
-        level, options = _THOROUGH if thorough else _QUICK
+        level, options = effort.value
         settings = zstandard.ZstdCompressionParameters.from_level(level, threads=threads, **options)
         self._compressor = zstandard.ZstdCompressor(compression_params=settings).compressobj()
 
@@ -157,7 +175,7 @@ def write_layout(
     blobs.mkdir(parents=True)
     packed = blobs / "packed"
     with layer.open("rb") as stream, packed.open("wb") as target:
-        sink = Compressed(target, processors(), thorough=True)
+        sink = Compressed(target, processors(), effort=Effort.THOROUGH)
         shutil.copyfileobj(stream, sink, 1 << 20)
         made = sink.finish()
     os.replace(packed, blobs / made.digest.removeprefix("sha256:"))
@@ -202,12 +220,24 @@ def image(
             jsondoc.member(config, "rootfs", "diff_ids", kind=list)
             jsondoc.member(config, "history", kind=list)
     for title, layer in layers:
-        held = {"mediaType": f"{LAYER}+zstd", "digest": layer.digest, "size": layer.size}
-        manifest["layers"].append(held)
+        manifest["layers"].append(_layer_descriptor(layer))
         config["rootfs"]["diff_ids"].append(layer.diff_id)
         config["history"].append({"created": _CREATED, "created_by": title})
     manifest["config"] = _descriptor(CONFIG, _json(config))
     documents = (_json(config), _json(manifest))
+    return Image(descriptor=_descriptor(MANIFEST, documents[1]), documents=documents)
+
+
+def recompressed(config: bytes, layers: Iterable[Layer], annotations: Mapping[str, str]) -> Image:
+    """The image of a configuration, unchanged, with these layers and annotations of its manifest.
+
+    The layers are those that the configuration names by their tars, the lowest first.
+    """
+    manifest = _manifest()
+    manifest["config"] = _descriptor(CONFIG, config)
+    manifest["layers"] = [_layer_descriptor(layer) for layer in layers]
+    manifest["annotations"] = dict(annotations)
+    documents = (config, _json(manifest))
     return Image(descriptor=_descriptor(MANIFEST, documents[1]), documents=documents)
 
 
@@ -334,6 +364,10 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+def _layer_descriptor(layer: Layer) -> dict[str, Any]:
+    return {"mediaType": f"{LAYER}+zstd", "digest": layer.digest, "size": layer.size}
 
 
 def _descriptor(media_type: str, data: bytes) -> dict[str, Any]:

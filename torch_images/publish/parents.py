@@ -1,8 +1,9 @@
 """The parent images of a published image, beside it: what a build takes in place of packing.
 
 All layers of a parent image are layers of the image, which the registry has by then. So a push
-sends a configuration and a manifest. They are named by digest where they are used; the tag keeps a
-registry from collecting them.
+sends a configuration and a manifest; beside an image whose layers were packed again, as small as
+they get, it sends the layers as they were before, too. Parent images are named by digest where they
+are used; the tag keeps a registry from collecting them.
 """
 
 from __future__ import annotations

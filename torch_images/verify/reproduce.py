@@ -28,7 +28,8 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.locks import grammar
-from torch_images.locks.image_lock import image_lock
+from torch_images.locks.image_lock import ImageLock, image_lock
+from torch_images.oci.compression import Compression, recorded
 from torch_images.oci.diff import Difference, compare
 from torch_images.platforms import native
 from torch_images.verify.identify import carried_lock, spec_of
@@ -99,8 +100,7 @@ def reproduce(
         root = Path(scratch, "checkout")
         _check_out(named, root, workspace, source, run)
         committed = _is_committed(config, wanted, root)
-        options = [] if wanted.lock.unlocked else ["--locked"]
-        options.append(f"--compat={'required' if lock.compat else 'off'}")
+        options = _options(lock, recorded(engine.contents(info.id)[0]))
         started = time.monotonic()
         rebuilt = _rebuild(wanted, root, Path(scratch), options, committed=committed, run=run)
         seconds = round(time.monotonic() - started, 1)
@@ -168,6 +168,15 @@ def _is_committed(config: Config, wanted: LockedImage, root: Path) -> bool:
         return False
     held = committed if wanted.lock.compat else replace(committed, compat=None)
     return held.digest == wanted.lock.digest
+
+
+def _options(lock: ImageLock, compression: Compression) -> list[str]:
+    """What a build is told beside the image, to give the same manifest."""
+    options = [] if lock.unlocked else ["--locked"]
+    options.append(f"--compat={'required' if lock.compat else 'off'}")
+    if compression is not Compression.FAST:  # which earlier revisions do not know
+        options.append(f"--compression={compression}")
+    return options
 
 
 def _rebuild(
