@@ -163,10 +163,10 @@ def test_what_is_excluded(config: Config) -> None:
         "variant": "v",
         "platform": "p",
     }
-    assert Exclude(reason="").matches(**image)
+    assert Exclude(reason="").matches(image)
     for axis, value in image.items():
-        assert Exclude(reason="", **{axis: value}).matches(**image)
-        assert not Exclude(reason="", **{axis: "other"}).matches(**image)
+        assert Exclude(reason="", **{axis: value}).matches(image)
+        assert not Exclude(reason="", **{axis: "other"}).matches(image)
     rules = (
         Exclude(reason="one", cuda="12.8", variant="v"),
         Exclude(reason="two", variant="v"),
