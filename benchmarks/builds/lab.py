@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,11 @@ from torch_images.config.parse import load_config
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import prepare
 from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.tools import install_tools
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
+from torch_images.host.workspace import Workspace
 from torch_images.layers.parent import PARENT_IMAGES, parent_name
 from torch_images.locks.debs import read_debs
 from torch_images.locks.facts import with_facts
@@ -43,7 +45,8 @@ _KEPT = ("archive-sets", "bases", "compat", "debs", "tools")
 class Lab:
     """Where it all happens: a copy of the project, and a cache of its own.
 
-    `plain` has the figures of this round's plain builds, by lock.
+    `plain` has the figures of this round's plain builds, by lock. `sides` has those of this round's
+    ways to build the same image from nothing, and `order` in which order they are measured.
     """
 
     engine: Engine
@@ -52,6 +55,8 @@ class Lab:
     project: Path
     cache: Path
     plain: dict[str, dict[str, float]] = field(default_factory=dict)
+    sides: dict[str, dict[str, float]] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
 
     @property
     def disk(self) -> Path:
@@ -78,9 +83,9 @@ class Lab:
         return prepare(base, lock, cache=self.cache, resolver=resolver).contexts["base"]
 
     def invoke(self, *words: str) -> str:
-        """Run a verb in the copy of the project as users do; what it prints."""
+        """Run what `./inv` starts in the copy of the project; what it prints."""
         done = subprocess.run(
-            [sys.executable, "-m", "invoke", *words],
+            [sys.executable, "-m", "torch_images", *words],
             cwd=self.project,
             env={
                 **os.environ,
@@ -94,7 +99,7 @@ class Lab:
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"invoke {' '.join(words)}: {done.stderr[-2000:]}")
+            raise RuntimeError(f"./inv {' '.join(words)}: {done.stderr[-2000:]}")
         return done.stdout
 
     def build(self, *words: str, verified: bool = False) -> list[dict[str, Any]]:
@@ -132,6 +137,22 @@ class Lab:
 
     def build_plain(self, lock: str) -> str:
         """Build with the plain Dockerfile and start the image; its name."""
+        return self._build_with("baseline", lock, [])
+
+    def build_tuned(self, lock: str) -> str:
+        """The same with uv, a cache mount and layers in zstd."""
+        workspace = Workspace(
+            root=self.project,
+            cache=self.cache,
+            network=self.network,
+            locks=self.project / "locks",
+        )
+        uv = install_tools("tools-build", workspace, self.run)
+        exporter = "--output=type=image,unpack=true,oci-mediatypes=true,compression=zstd"
+        return self._build_with("tuned", lock, [f"--build-context=uv={uv}", exporter])
+
+    def _build_with(self, file: str, lock: str, words: Sequence[str]) -> str:
+        """Build with a Dockerfile of this folder, and further words; its name."""
         wheels = read_wheels(self.project / "locks" / f"{lock}.txt")
         folder = self.cache.parent / "plain" / lock
         if not folder.exists():
@@ -142,8 +163,12 @@ class Lab:
             with PackageIndex(self.network) as index:
                 index.fetch(pip, folder).rename(folder / "pip.whl")
         name = f"{PLAIN}:{lock}"
-        command = ["docker", "buildx", "build", "--tag", name, f"--file={HERE}/baseline.Dockerfile"]
-        command += [f"--build-context=base={self.base()}", f"--build-context=wheels={folder}"]
+        command = ["docker", "buildx", "build", "--tag", name, f"--file={HERE}/{file}.Dockerfile"]
+        command += [
+            *words,
+            f"--build-context=base={self.base()}",
+            f"--build-context=wheels={folder}",
+        ]
         if self.network.ca_bundle:
             command.append(f"--secret=id=ca,src={self.network.ca_bundle}")
         if self.network.index:

@@ -72,6 +72,11 @@ def table(lines: Sequence[Line]) -> str:
     return "\n".join(markdown.table(header, rows)) + "\n"
 
 
+def left_out(sentences: Mapping[str, str]) -> str:
+    """What the figures of each row leave out, a line each, as Markdown."""
+    return "".join(f"- `{row}` leaves out {text}.\n" for row, text in sentences.items())
+
+
 def plot(lines: Sequence[Line], path: Path) -> None:
     """The ratios as bars with their spread, as SVG."""
     import matplotlib as mpl
@@ -97,4 +102,6 @@ def plot(lines: Sequence[Line], path: Path) -> None:
 def _shown(what: str, value: float) -> str:
     if what.endswith("seconds"):
         return f"{value:.1f} s"
+    if what.endswith("images"):
+        return f"{value:.0f}"
     return f"{value / 1e9:.2f} GB"

@@ -133,7 +133,9 @@ def test_a_disk_that_fills_up_while_the_base_is_made(
 def test_a_disk_that_is_too_small(config: Config, small_disk: Path, workspace: Workspace) -> None:
     with pytest.raises(DiskError, match=r"needs about \d+ GB, .* has 0\.1 GB free"):
         check_disk(
-            small_disk, plan_images(config, [choose(config)], workspace.root, workspace.locks)
+            small_disk,
+            config,
+            plan_images(config, [choose(config)], workspace.root, workspace.locks),
         )
 
 

@@ -204,30 +204,32 @@ def test_a_lock_of_another_image_is_refused(config: Config, tmp_path: Path, root
 
 def test_images_that_share_wheels_need_their_disk_once(config: Config, root: Path) -> None:
     one = disk_needed(
+        config,
         plan_images(
             config,
             select(config, f"cu130-sm120-torch{T130}-bookworm-runtime"),
             root,
             root / "locks",
-        )
+        ),
     )
     both = disk_needed(
+        config,
         plan_images(
             config, select(config, f"cu130-sm?0-torch{T130}-bookworm-runtime"), root, root / "locks"
-        )
+        ),
     )
     assert one == both
     assert 10e9 < one < 25e9
 
 
 def test_a_small_disk_is_refused(
-    planned: tuple[ImagePlan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Config, planned: tuple[ImagePlan, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=3_000_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(DiskError, match=r"needs about [23]\d GB, .* has 3\.0 GB free; free some"):
-        check_disk(tmp_path, planned)
-    check_disk(None, planned)
+        check_disk(tmp_path, config, planned)
+    check_disk(None, config, planned)
 
 
 # The texts of buildx 0.13.1, BuildKit 0.13 and uv 0.13.
@@ -485,7 +487,7 @@ def test_a_build_that_stopped_as_it_was_asked_to(line: str, hint: str) -> None:
 def test_compiling_needs_its_disk(config: Config, root: Path) -> None:
     def needed(arch: str, source: str) -> float:
         spec = choose(config, arch=arch, source=source)
-        return disk_needed(plan_images(config, [spec], root, root / "locks")) / 1e9
+        return disk_needed(config, plan_images(config, [spec], root, root / "locks")) / 1e9
 
     assert needed("12.0", "fork") > needed("12.0", "wheel") + 40
     assert needed("9.0,12.0", "fork") == pytest.approx(needed("12.0", "fork") + 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from benchmarks.builds import rows
 from benchmarks.builds.__main__ import read
 from benchmarks.builds.lab import Lab
-from benchmarks.builds.report import Line, plot, summary, table
+from benchmarks.builds.report import Line, left_out, plot, summary, table
 from tests.unit.fakes import FakeRunner
 from torch_images.host.network import Network
 
@@ -74,3 +75,105 @@ def test_figures_of_other_sources_are_not_added_to(tmp_path: Path) -> None:
         read(kept, head, FakeRunner({"git": (1, "")}))
     with pytest.raises(SystemExit, match="other sources or another machine"):
         read(kept, head | {"machine": {"cores": 4}}, FakeRunner())
+
+
+def lab(folder: Path) -> Lab:
+    return Lab(
+        engine=None,  # type: ignore[arg-type]
+        run=FakeRunner(),
+        network=Network(),
+        project=folder,
+        cache=folder,
+    )
+
+
+def test_the_ways_to_build_take_turns_in_being_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done: list[str] = []
+
+    def side(name: str, what: str) -> rows.Row:
+        def measure(_: Lab) -> rows.Figures:
+            done.append(name)
+            return {f"{what} seconds": float(len(done))}
+
+        return measure
+
+    sides = {"plain": side("plain", "plain"), "our": side("our", "our")}
+    monkeypatch.setattr(rows, "_SIDES", sides | {"tuned": side("tuned", "plain")})
+    found = list(rows.rounds(lab(tmp_path), ("cold", "tuned"), 3, {}))
+    assert done == [
+        *("plain", "our", "tuned"),
+        *("our", "tuned", "plain"),
+        *("tuned", "plain", "our"),
+    ]
+    assert found[:2] == [
+        ("cold", {"plain seconds": 1, "our seconds": 2}),
+        ("tuned", {"plain seconds": 3, "our seconds": 2}),
+    ]
+    done.clear()
+    known = {"cold": [{"x": 0.0}] * 2}
+    list(rows.rounds(lab(tmp_path), ("cold",), 4, known))
+    assert done == ["plain", "our", "our", "plain"]
+    done.clear()
+    list(rows.rounds(lab(tmp_path), ("tuned",), 1, {}))
+    assert done == ["our", "tuned"]
+
+
+def test_the_command_of_a_user_says_what_took_how_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    image = {"seconds": {"build": 100.0, "verify": 60.0}, "compat": None}
+    asked: list[tuple[str, ...]] = []
+
+    def invoke(_: Lab, *words: str) -> str:
+        asked.append(words)
+        return json.dumps([image])
+
+    monkeypatch.setattr(Lab, "empty", lambda _: asked.append(("empty",)))
+    monkeypatch.setattr(Lab, "invoke", invoke)
+    found = rows.user(lab(tmp_path))
+    assert asked == [("empty",), ("build", *rows.RUNTIME, "--json")]
+    del found["our seconds"]
+    assert found == {
+        "building, seconds": 100, "checking, seconds": 60, "with compat, images": 0
+    }  # fmt: skip
+    image["compat"] = "580.1"  # type: ignore[assignment]
+    assert rows.user(lab(tmp_path))["with compat, images"] == 1
+    assert "| user | with compat, images | 1 |" in table(
+        summary({"user": [{"with compat, images": 1.0}]})
+    )
+
+
+def test_the_user_runs_the_command_of_the_readme(root: Path) -> None:
+    command = " ".join(("./inv", "build", *rows.RUNTIME))
+    assert f"```console\n{command}\n```" in (root / "README.md").read_text()
+
+
+def test_each_row_says_what_it_leaves_out(root: Path) -> None:
+    assert set(rows.LEAVES_OUT) == set(rows.ROWS)
+    page = (root / "docs" / "performance.md").read_text()
+    assert left_out(rows.LEAVES_OUT) in page
+
+
+def test_a_tuned_build_gets_uv_and_layers_in_zstd(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: Path
+) -> None:
+    (tmp_path / "locks").symlink_to(root / "locks")
+    (tmp_path / "cache").mkdir()
+    made = tmp_path / "plain" / rows.LOCKS[0]
+    made.mkdir(parents=True)
+    monkeypatch.setattr(Lab, "base", lambda _: "oci-layout://base")
+    monkeypatch.setattr(Lab, "start", lambda *_: None)
+    monkeypatch.setattr("benchmarks.builds.lab.install_tools", lambda *_: Path("/tools"))
+    run = FakeRunner()
+    bench = dataclasses.replace(lab(tmp_path), cache=tmp_path / "cache", run=run)
+    assert bench.build_tuned(rows.LOCKS[0]) == bench.build_plain(rows.LOCKS[0])
+    tuned, plain = run.commands
+    assert "--build-context=uv=/tools" in tuned
+    assert any("compression=zstd" in word for word in tuned)
+    assert not any("zstd" in word or "uv=" in word for word in plain)
+    for command, name in ((tuned, "tuned"), (plain, "baseline")):
+        [file] = [word.partition("=")[2] for word in command if word.startswith("--file=")]
+        assert Path(file).name == f"{name}.Dockerfile"
+        assert Path(file).exists()

@@ -15,7 +15,7 @@ from tests.unit.fakes import FakeRunner
 from tests.unit.test_tasks import invoke
 from torch_images.errors import EngineError
 from torch_images.host import connection, setup
-from torch_images.host.connection import Endpoint, current
+from torch_images.host.connection import Endpoint, connect, current
 from torch_images.host.runner import Runner
 
 SOCKET = "unix:///var/run/docker.sock"
@@ -108,6 +108,13 @@ def test_certificates_reach_the_client(tmp_path: Path) -> None:
     assert not found.verify
     assert connection._tls(Endpoint(host="tcp://h:1")) is False
     assert connection._tls(Endpoint(host=SOCKET, tls=True)) is False
+
+
+def test_an_endpoint_that_is_known_is_not_asked_for() -> None:
+    run = FakeRunner()
+    with pytest.raises(EngineError, match="the engine at ssh://h is behind SSH"):
+        connect(run, Endpoint(host="ssh://h"))
+    assert not run.commands
 
 
 @pytest.fixture

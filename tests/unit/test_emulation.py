@@ -23,6 +23,7 @@ from tests.unit.fakes import FakeRunner
 from tests.unit.hostile import WORDS, altered_lines
 from torch_images.errors import EngineError
 from torch_images.host import emulation, setup
+from torch_images.host.connection import Endpoint
 from torch_images.host.diagnose import explain
 from torch_images.host.emulation import check_platform, emulated
 from torch_images.host.engine import Engine, RunningContainer
@@ -563,8 +564,10 @@ class Setup(FakeRunner):
 def state(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """What this machine, an amd64 with an engine, has."""
     has = {"arm": False, "arch-test": True, "engine": True}
+    found = Endpoint(host="unix:///found")
 
-    def connect(_: object) -> Engine:
+    def connect(_: object, endpoint: object = None) -> Engine:
+        has["named"] = endpoint is found  # else the CLI is asked a second time
         if not has["engine"]:
             raise EngineError("no engine")
         return Engine(cast("docker.DockerClient", None))
@@ -574,7 +577,7 @@ def state(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
             raise EngineError(f"no {platform}")
 
     monkeypatch.setattr(setup, "native", lambda: AMD64)
-    monkeypatch.setattr(setup, "current", lambda _: None)
+    monkeypatch.setattr(setup, "current", lambda _: found)
     monkeypatch.setattr(setup, "connect", connect)
     monkeypatch.setattr(setup, "check_platform", check)
     monkeypatch.setattr(setup, "emulated", lambda _: has["arm"])
@@ -591,6 +594,7 @@ def test_a_foreign_platform_is_set_up(
     run = Setup(state)
     setup.ready_engine(tmp_path, run, allowed=allowed, platforms=[AMD64])
     assert not run.commands
+    assert state["named"]
     setup.ready_engine(tmp_path, run, allowed=allowed, platforms=[AMD64, ARM64])
     script = str(tmp_path / "scripts" / "setup-engine")
     assert run.commands == [[script, *words, "--platform", "linux/arm64"]]
@@ -612,6 +616,7 @@ def test_nothing_is_set_up_where_that_is_not_allowed(
 ) -> None:
     run = Setup(state)
     setup.ready_engine(tmp_path, run, allowed="", platforms=[AMD64])
+    assert state["named"]
     with pytest.raises(EngineError, match=r"^no linux/arm64$"):
         setup.ready_engine(tmp_path, run, allowed="", platforms=[ARM64])
     state["arm"] = True

@@ -1,8 +1,14 @@
+"""What the engine's answers become, without an engine."""
+
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from torch_images.errors import NetworkError, TorchImagesError, UsageError
+from torch_images.host.engine import Engine
 from torch_images.host.refusals import registry_refusal
 
 
@@ -22,3 +28,40 @@ def test_what_a_registry_answers(words: str, kind: type[TorchImagesError]) -> No
     assert type(error) is kind
     assert "r/a:1" in str(error)
     assert words.rsplit(":", maxsplit=1)[-1].strip() in str(error)
+
+
+def engine_with(listed: dict[str, list[dict[str, Any]]], asked: list[str]) -> Engine:
+    """An engine that lists these images by what it is asked for, and notes each question."""
+    layers = {"one": ["a", "b"], "two": ["a"], "parent": None}
+
+    def images(**words: Any) -> list[dict[str, Any]]:
+        asked.append("list")
+        return listed["name" if "name" in words else "label"]
+
+    def get(name: str) -> SimpleNamespace:
+        asked.append(name)
+        return SimpleNamespace(attrs={"RootFS": {"Layers": layers[name]}})
+
+    def info() -> dict[str, Any]:
+        asked.append("info")
+        return {"Architecture": "x86_64"}
+
+    api, store = SimpleNamespace(images=images), SimpleNamespace(get=get)
+    return Engine(cast("Any", SimpleNamespace(api=api, images=store, info=info)))
+
+
+def test_an_engine_is_asked_once_what_it_is() -> None:
+    asked: list[str] = []
+    engine = engine_with({}, asked)
+    assert engine.platform() == engine.platform()
+    assert engine.info() == {"Architecture": "x86_64"}
+    assert asked == ["info"]
+
+
+def test_labels_are_read_from_the_list_of_images() -> None:
+    asked: list[str] = []
+    labelled = [{"Id": "one", "Labels": {"l": "1"}}, {"Id": "two", "Labels": {"l": "2", "m": "3"}}]
+    engine = engine_with({"label": labelled, "name": [{"Id": "parent"}]}, asked)
+    assert engine.label_values("l") == {"1", "2"}
+    assert asked == ["list"]  # not each image, which takes milliseconds
+    assert engine.layer_chains("l", "parents") == (("a", "b"), ("a",), ())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.errors import LockError
 from torch_images.locks.debs import DebLock, read_debs
+from torch_images.locks.facts import read_facts
 from torch_images.locks.image_lock import (
     AnyLock,
     ImageLock,
@@ -335,3 +337,30 @@ def test_a_lock_that_was_asked_for_nothing(config: Config, locks: Path) -> None:
     edit(locks, "tools-build", "# request: uv\n", "")
     with pytest.raises(LockError, match=r"it was resolved for nothing, wanted is uv; run"):
         image_lock(config, choose(config), locks)
+
+
+@pytest.mark.parametrize(
+    ("file", "read"),
+    [
+        (f"wheel-cu130-torch{T130}-py311.txt", read_wheels),
+        ("base-bookworm.txt", read_debs),
+        (f"release-cu130-torch{T130}-py311.yaml", read_facts),
+    ],
+)
+def test_a_file_that_changes_is_read_again(
+    locks: Path, file: str, read: Callable[[Path], Any]
+) -> None:
+    """What was read is kept in memory, by the text."""
+    path = locks / file
+    before = read(path)
+    text = path.read_text()
+    path.write_text(text.replace(str(before.date), "1999-01-01", 1))
+    assert read(path) == replace(before, date=date(1999, 1, 1))
+    path.write_text(text)
+    assert read(path) == before
+
+
+def test_the_texts_of_a_lock_are_the_callers_own(lock: ImageLock) -> None:
+    before = lock.texts()
+    lock.texts().clear()
+    assert lock.texts() == before

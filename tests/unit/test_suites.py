@@ -261,6 +261,33 @@ def test_progress_is_a_line_a_minute(
     ]
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_appears_when_there_is_something_to_show(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    made: list[SimpleNamespace] = []
+
+    def bar(**_: object) -> SimpleNamespace:
+        closed: list[bool] = []
+        one = SimpleNamespace(n=0, total=None, closed=closed, close=lambda: closed.append(True))
+        one.update = lambda more: setattr(one, "n", one.n + more)
+        made.append(one)
+        return one
+
+    monkeypatch.setattr("tqdm.tqdm", bar)
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: terminal))
+    with verb.transfer_progress():
+        pass
+    assert not made
+    with verb.transfer_progress() as show:
+        show(10, 0)
+        show(30, 100)
+    with verb.check_progress() as shares:
+        shares(0.5)
+    found = [(one.n, one.total, one.closed) for one in made]
+    assert found == ([(30, 100, [True]), (0.5, 1.0, [True])] if terminal else [])
+
+
 @pytest.mark.parametrize("platform", [AMD64, ARM64])
 def test_the_next_command_names_a_foreign_platform(platform: Platform) -> None:
     done = {

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images import jsondoc
-from torch_images.build import bake, labels
+from torch_images.build import bake
 from torch_images.build.bake import BuildOptions, Parts
-from torch_images.build.diskspace import check_disk
+from torch_images.build.diskspace import check_disk, check_room
 from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image
 from torch_images.build.prepare import prepare_inputs
 from torch_images.build.render import render, write_context
@@ -108,11 +108,7 @@ def build(
     load = is_remote(options.builder, run)
     small = options.compression is Compression.SMALL
     if not options.skip_disk_check:
-        held = engine.label_values(labels.LOCK)
-        # A build may go without the compat package that is locked.
-        locks = {p.target: (p.lock, replace(p.lock, compat=None)) for p in images}
-        made = [t for t, both in locks.items() if held & {f"sha256:{x.digest}" for x in both}]
-        check_disk(engine.local_root(), [p for p in images if p.target not in made], small=small)
+        check_room(config, images, workspace.cache, engine, small=small)
     started = time.monotonic()
     # A build from nothing must not meet what earlier builds left in the compile cache.
     compiles = any(image.lock.sources for image in images)
@@ -209,7 +205,7 @@ def export(
     named, folder = folder, outputs.claim(folder)
     builds = None if is_remote(options.builder, run) else engine
     if not options.skip_disk_check:
-        check_disk(engine.local_root(), [image])
+        check_disk(engine.local_root(), config, [image])
     namespace = _namespace() if options.no_cache else ""
     ready, parts = prepare_inputs(
         config,

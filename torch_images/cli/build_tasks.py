@@ -94,7 +94,6 @@ def build(
     skip_disk_check: bool = False,
 ) -> None:
     """Build an image, verify it, and give it its tags."""
-    from torch_images.build import bundle
     from torch_images.build.build import with_torch
     from torch_images.build.plan import lock_images
     from torch_images.cli import report
@@ -148,6 +147,8 @@ def build(
         images = tuple(with_torch(i, torch_source, workspace, run, obtain=obtain) for i in images)
     with contextlib.ExitStack() as stack:
         if offline:
+            from torch_images.build import bundle
+
             held = bundle.offline(config, images, Path(offline), workspace, options)
             workspace, options = stack.enter_context(held)
         if dry_run:

@@ -6,7 +6,6 @@ Plain `invoke` becomes the same as soon as it reads tasks.py.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import io
 import itertools
 import os
@@ -124,6 +123,8 @@ def installed() -> None:
     """Run the verbs of `torch-images`, which has them without a tasks.py."""
     interrupts.end_at_once()
     _hide_secrets()
+    import importlib.metadata  # takes 25 ms, and ./inv does not need it
+
     from torch_images.cli.collection import namespace
 
     version = importlib.metadata.version("torch-images")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch_images.build import bake
 from torch_images.build.bake import BuildOptions
@@ -15,7 +15,6 @@ from torch_images.build.diskspace import disk_needed
 from torch_images.build.plan import LockedImage, plan_image
 from torch_images.build.record import Packed, Wanted, wanted
 from torch_images.config.types import Config
-from torch_images.fetch.update import UNCHANGED, Finding
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import TORCH, Builder, Jobs, choose, hours, triton_hours
 from torch_images.locks.debs import DebLock
@@ -23,15 +22,18 @@ from torch_images.locks.facts import FactsLock
 from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.layers import Record, read_record
 from torch_images.locks.sources import SourceLock
-from torch_images.maintain.gc import Item
 from torch_images.oci.compression import Compression
-from torch_images.oci.diff import Difference
 from torch_images.platforms import native
 from torch_images.publish import tag, tag_rules
-from torch_images.publish.pipeline import Made
 from torch_images.publish.tag_rules import Move
-from torch_images.verify.reproduce import IDENTICAL, SAME_CONTENT, Verdict
-from torch_images.verify.verify import VerifyReport
+
+if TYPE_CHECKING:  # a build prints a report, too, and would wait for what it does not need
+    from torch_images.fetch.update import Finding
+    from torch_images.maintain.gc import Item
+    from torch_images.oci.diff import Difference
+    from torch_images.publish.pipeline import Made
+    from torch_images.verify.reproduce import Verdict
+    from torch_images.verify.verify import VerifyReport
 
 
 def plan(
@@ -60,7 +62,8 @@ def plan(
     small = options.compression is Compression.SMALL
     lines += ["  then packs all layers again, as small as they get"] if small else []
     command = bake.bake_command((workspace.output / "docker-bake.json",), options)
-    lines.append(f"  disk: about {disk_needed(images, small=small) / 1e9:.0f} GB from nothing")
+    needed = disk_needed(config, images, small=small)
+    lines.append(f"  disk: about {needed / 1e9:.0f} GB from nothing")
     return "\n".join([*lines, f"  {shlex.join(command)}"])
 
 
@@ -290,6 +293,8 @@ def findings(listed: Sequence[Finding], *, every: bool = False) -> str:
 
     With `every`, a line for the unchanged ones, too.
     """
+    from torch_images.fetch.update import UNCHANGED
+
     lines = []
     for lock in dict.fromkeys(finding.lock for finding in listed):
         ours = [finding for finding in listed if finding.lock == lock]
@@ -305,6 +310,8 @@ def findings(listed: Sequence[Finding], *, every: bool = False) -> str:
 
 def verdict(result: Verdict) -> str:
     """The outcome of a rebuild, fit for a release note."""
+    from torch_images.verify.reproduce import IDENTICAL, SAME_CONTENT
+
     words = {
         IDENTICAL: "is reproducible: a rebuild from nothing has the same digest",
         SAME_CONTENT: "is reproducible: a rebuild from nothing has the same content, compressed "

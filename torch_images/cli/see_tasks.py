@@ -77,9 +77,12 @@ def matrix(
         print(verb.as_json({"image": listed}))
         return
     width = max((len(spec.id) for spec in names), default=0)
-    for spec in names:
-        arches = " ".join(a.name for a in spec.architectures)
-        print(f"{spec.id:<{width}}  torch {spec.torch}  {arches}  {states[spec].words}")
+    lines = (
+        f"{spec.id:<{width}}  torch {spec.torch}  {' '.join(a.name for a in spec.architectures)}  "
+        f"{states[spec].words}"
+        for spec in names
+    )
+    print("\n".join(lines))
 
 
 @verb.verb(

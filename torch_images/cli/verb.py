@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ from torch_images.project import (
 )
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from torch_images.build.bake import BuildOptions
     from torch_images.build.plan import ImagePlan
     from torch_images.config.types import Config
@@ -331,44 +334,61 @@ def gpu_requests(words: str, engine: Engine) -> list[Request]:
 
 def say(text: str) -> None:
     """A line of progress, on stderr."""
+    if "tqdm" not in sys.modules:  # there is no bar to write around
+        print(text, file=sys.stderr, flush=True)
+        return
     from tqdm import tqdm
 
     tqdm.write(text, file=sys.stderr)
 
 
+class _Bar:
+    """A bar on a terminal, nothing elsewhere. `form` are words of tqdm's.
+
+    It appears when it is first shown: most of a repeated build has nothing to show, and importing
+    tqdm takes 30 ms.
+    """
+
+    def __init__(self, **form: Any) -> None:
+        self._form, self._began = form, time.time()
+        self._bar: tqdm[Any] | None = None
+
+    def show(self, done: float, total: float | None) -> None:
+        """Move the bar to what is done, of what is known of the total."""
+        if not sys.stderr.isatty():
+            return
+        if self._bar is None:
+            from tqdm import tqdm
+
+            self._bar = tqdm(file=sys.stderr, leave=False, **self._form)
+            self._bar.start_t = self._began
+        self._bar.total = total
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+
 @contextlib.contextmanager
 def transfer_progress() -> Iterator[Callable[[int, int], None]]:
     """Shows bytes sent, of how many: a bar on a terminal, nothing elsewhere."""
-    from tqdm import tqdm
-
-    with tqdm(
-        unit="B", unit_scale=True, disable=not sys.stderr.isatty(), file=sys.stderr, leave=False
-    ) as bar:
-
-        def show(sent: int, size: int) -> None:
-            bar.total = size or None
-            bar.update(sent - bar.n)
-
-        yield show
+    with contextlib.closing(_Bar(unit="B", unit_scale=True)) as bar:
+        yield lambda sent, size: bar.show(sent, size or None)
 
 
 @contextlib.contextmanager
 def check_progress() -> Iterator[Callable[[float], None]]:
     """Shows the share of checks that are over: a bar on a terminal, a line a minute elsewhere."""
-    import time
-
-    from tqdm import tqdm
-
     began = shown = time.monotonic()
     terminal = sys.stderr.isatty()
     form = "{percentage:3.0f} % of the checks |{bar}| {elapsed}, {remaining} left"
-    with tqdm(
-        total=1.0, bar_format=form, disable=not terminal, file=sys.stderr, leave=False
-    ) as bar:
+    with contextlib.closing(_Bar(bar_format=form)) as bar:
 
         def show(share: float) -> None:
             nonlocal shown
-            bar.update(share - bar.n)
+            bar.show(share, 1.0)
             now = time.monotonic()
             if not terminal and now - shown >= _QUIET and share < 1:
                 shown = now

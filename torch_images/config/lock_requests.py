@@ -15,7 +15,7 @@ from pathlib import Path
 from torch_images.config.extras import Extra
 from torch_images.config.indexes import Index
 from torch_images.config.matrix import ImageSpec, matrix
-from torch_images.config.types import AXES, Base, Compat, Config, Cuda, Source
+from torch_images.config.types import Base, Compat, Config, Cuda, Source
 from torch_images.errors import UsageError, suggest
 from torch_images.platforms import AMD64, Platform
 
@@ -121,7 +121,7 @@ def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
         extra.name: extra
         for base, variant in itertools.product(config.bases, config.variants)
         if base.python == python
-        and not _never(config, wanted | {"base": base.name, "variant": variant.name})
+        and not config.excluded(**wanted, base=base.name, variant=variant.name)
         for extra in variant.extras
         if extra.compiled and dict(extra.wheels).get(cuda.version)
     }
@@ -338,13 +338,6 @@ def _release_name(spec: ImageSpec) -> str:
 def _toolkit(cuda: Cuda) -> tuple[str, ...]:
     """The requirement of the wheels that have CUDA's compiler; torch requires their version."""
     return (f"cuda-toolkit[{','.join(cuda.toolkit)}]",) if cuda.toolkit else ()
-
-
-def _never(config: Config, axes: dict[str, str]) -> bool:
-    """Whether images with these values are excluded whatever the other axes are."""
-    return any(
-        all(getattr(x, axis) in (None, axes.get(axis)) for axis in AXES) for x in config.excludes
-    )
 
 
 def _request(words: tuple[str, ...]) -> tuple[str, ...]:

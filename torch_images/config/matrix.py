@@ -160,6 +160,8 @@ def matrix(config: Config) -> tuple[ImageSpec, ...]:
                 variant=variant,
                 platform=platform,
             )
+            if config.excluded(**_axes(one)):  # most are, whatever the architecture: ask once
+                continue
             served = tuple(a for a in config.architectures if refusal(config, one, a) is None)
             choices = [(True, served), *((False, (arch,)) for arch in served)]
             specs += [
@@ -406,6 +408,18 @@ def _impossible(cuda: Cuda, capability: Capability) -> str | None:
     return f"CUDA {cuda.version} cannot target {capability}: {target_range(cuda)}"
 
 
+def _axes(spec: ImageSpec) -> dict[str, str]:
+    """The value of each axis but `arch`."""
+    return {
+        "cuda": spec.cuda.version,
+        "torch": spec.torch,
+        "source": spec.source.name,
+        "base": spec.base.name,
+        "variant": spec.variant.name,
+        "platform": spec.platform.name,
+    }
+
+
 def in_no_host(config: Config, platform: Platform, arch: Architecture) -> str | None:
     """Why no host of a platform has an architecture; None if some have."""
     if not config.foreign(arch, platform):
@@ -418,15 +432,7 @@ def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
     cuda, base, source = spec.cuda, spec.base, spec.source
     if base.images and not base.image(cuda.version):
         return f"base {base.name} names no image for CUDA {cuda.version}"
-    excluded = config.excluded(
-        cuda=cuda.version,
-        torch=spec.torch,
-        arch=arch.name,
-        source=source.name,
-        base=base.name,
-        variant=spec.variant.name,
-        platform=spec.platform.name,
-    )
+    excluded = config.excluded(arch=arch.name, **_axes(spec))
     published = None if source.compiled else spec.release
     lacking = (x.refusal(cuda.version, published, (arch.name,)) for x in spec.variant.extras)
     return (

@@ -22,7 +22,7 @@ from torch_images.config.parse_fields import (
     requirements,
 )
 from torch_images.config.release import Release
-from torch_images.config.types import AXES, Config, Cuda, Source
+from torch_images.config.types import Config, Cuda, Source
 from torch_images.config.yaml_nodes import Record, Value
 from torch_images.errors import ConfigError, suggest
 
@@ -75,20 +75,13 @@ def _refusals(
     release = Release(version=cuda.torch[-1])
     axes = {"variant": variant.name, "cuda": cuda.version, "source": source.name}
     whole = extra.refusal(cuda.version, release)
-    if whole and not _excluded(config, axes):
+    if whole and not config.excluded(**axes):
         yield ", ".join(f"{axis}: '{word}'" for axis, word in axes.items()), whole
     for arch in () if whole else config.architectures:
         reason = extra.refusal(cuda.version, release, (arch.name,))
         possible = arch.capability in cuda.targets
-        if reason and possible and not _excluded(config, axes | {"arch": arch.name}):
+        if reason and possible and not config.excluded(**axes, arch=arch.name):
             yield f"variant: '{variant.name}', arch: '{arch.name}'", reason
-
-
-def _excluded(config: Config, axes: dict[str, str]) -> bool:
-    """Whether all images with these values are excluded, whatever their values on other axes."""
-    return any(
-        all(getattr(x, axis) in (None, axes.get(axis)) for axis in AXES) for x in config.excludes
-    )
 
 
 def _extra(key: str, value: Value, cudas: tuple[Cuda, ...]) -> Extra:

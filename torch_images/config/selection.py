@@ -8,7 +8,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from torch_images.config.matrix import ImageSpec, choose, default_platform, in_no_host, matrix
-from torch_images.config.types import AXES, Config, Cuda
+from torch_images.config.types import Config, Cuda
 from torch_images.errors import UsageError, shown, suggest
 from torch_images.platforms import AMD64, Platform
 
@@ -85,11 +85,10 @@ def describe(spec: ImageSpec) -> dict[str, str | list[str]]:
 
 def cudas_for(config: Config, platform: Platform) -> tuple[Cuda, ...]:
     """The CUDA versions that are not excluded altogether for a platform."""
-    others = dict.fromkeys(AXES, "")
     return tuple(
         cuda
         for cuda in config.cudas
-        if not config.excluded(**{**others, "cuda": cuda.version, "platform": platform.name})
+        if not config.excluded(cuda=cuda.version, platform=platform.name)
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch_images.arch import Capability
 from torch_images.config.extras import Extra, Variant
@@ -286,12 +288,17 @@ class Exclude:
     variant: str | None = None
     platform: str | None = None
 
-    def matches(self, **image: str) -> bool:
-        """Whether an image with these values of the axes is excluded."""
+    @cached_property
+    def named(self) -> tuple[tuple[str, str], ...]:
+        """The axes that it names, each with its value."""
+        values = ((axis, getattr(self, axis)) for axis in AXES)
+        return tuple((axis, value) for axis, value in values if value is not None)
+
+    def matches(self, image: Mapping[str, str]) -> bool:
+        """Whether every image with these values of axes is excluded, whatever the others are."""
         # A loop: this runs for every image of every matrix, and a generator takes twice as long.
-        for axis in AXES:
-            value = getattr(self, axis)
-            if value is not None and value != image[axis]:
+        for axis, value in self.named:  # noqa: SIM110
+            if image.get(axis) != value:
                 return False
         return True
 
@@ -406,8 +413,11 @@ class Config:
         return platform == AMD64 and {*arch.gpus, *arch.geforce} <= set(self.arm64_gpus)
 
     def excluded(self, **image: str) -> str | None:
-        """Why an image with these values of all axes is not built; None if it is."""
-        return next((x.reason for x in self.excludes if x.matches(**image)), None)
+        """Why no image with these values of axes is built; None if one may be.
+
+        An axis that is left out may have any value.
+        """
+        return next((x.reason for x in self.excludes if x.matches(image)), None)
 
 
 def target_range(cuda: Cuda) -> str:

@@ -176,14 +176,17 @@ class Record:
 
 
 def load(path: Path) -> Value:
-    """The root of a YAML file.
+    """The root of a YAML file. Raises ConfigError as `read` and `parse` do."""
+    return parse(read(path), path.name)
 
-    Raises ConfigError for one that is missing or no file, not YAML, or more than a plain list of
-    facts.
+
+def parse(text: str, name: str) -> Value:
+    """The root of the YAML in a text; `name` is the file's.
+
+    Raises ConfigError for what is not YAML, or more than a plain list of facts.
     """
-    text = _read(path)
     try:
-        _check(text, path.name)
+        _check(text, name)
         node = yaml.compose(text, Loader=_LOADER)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -193,14 +196,14 @@ def load(path: Path) -> Value:
             number = text.encode().count(b"\n", 0, position)
         line = "" if number is None else f":{number + 1}"
         problem = getattr(error, "problem", None) or "a character that YAML does not allow"
-        raise ConfigError(f"{path.name}{line}: not valid YAML: {problem}") from None
+        raise ConfigError(f"{name}{line}: not valid YAML: {problem}") from None
     if node is None:
-        raise ConfigError(f"{path.name}: the file is empty")
-    return Value(node, path.name, "")
+        raise ConfigError(f"{name}: the file is empty")
+    return Value(node, name, "")
 
 
-def _read(path: Path) -> str:
-    """The text of a file of ordinary size."""
+def read(path: Path) -> str:
+    """The text of a file. Raises ConfigError for one that is missing, no file, or too large."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would never end
             raise ConfigError(f"{path.name}: it is not a file", f"looked at {path}")

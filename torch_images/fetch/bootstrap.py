@@ -24,8 +24,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from debian.deb822 import Deb822
-
 from torch_images.config.types import Base
 from torch_images.errors import CommandError, DiskError, LockError, NetworkError
 from torch_images.fetch.apt import Resolver, explain
@@ -34,7 +32,6 @@ from torch_images.host.cache import Part, used
 from torch_images.host.loopback import serving
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import scratch_room
-from torch_images.locks.debfile import control
 from torch_images.locks.debs import DebLock, LockedDeb, changes
 from torch_images.oci import layout as oci
 from torch_images.platforms import AMD64, Platform
@@ -213,6 +210,8 @@ def repository(
     The keys are paths below the repository's root. Raises LockError for a package that is damaged,
     or has another name or version than its lock says.
     """
+    from torch_images.locks.debfile import control  # takes 20 ms, once for each base
+
     stanzas = []
     for deb, path in sorted(debs.items()):
         stanza = control(deb, path)
@@ -346,6 +345,8 @@ def _bootstrap(
 
 def _check_packages(base: Base, lock: DebLock, tar: Path) -> None:
     """Raise LockError unless a tree has exactly the locked packages."""
+    from debian.deb822 import Deb822  # as above
+
     with tarfile.open(tar) as tree:
         status = tree.extractfile("./var/lib/dpkg/status")
         assert status is not None

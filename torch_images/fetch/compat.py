@@ -20,7 +20,6 @@ from torch_images.errors import LockError, NetworkError
 from torch_images.fetch.download import fetch
 from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
-from torch_images.locks.debfile import files
 from torch_images.locks.debs import DebLock
 
 _SECTION = ".note.cuda.fwd_compatibility"
@@ -123,6 +122,8 @@ def _ready(lock: DebLock, deb: Path, cache: Path) -> ReadyCompat:
 
 def _note_of(lock: DebLock, deb: Path, scratch: Path) -> str:
     """The note of the libcuda in a package. Raises LockError if the package has no libcuda."""
+    from torch_images.locks.debfile import files  # takes 20 ms, once for each package
+
     with files(lock.debs[0], deb) as members:
         for member in members:
             if member.isfile() and re.search(r"/compat/libcuda\.so\.[0-9.]+$", member.name):

@@ -70,14 +70,14 @@ def current(run: Runner, environ: Mapping[str, str] = os.environ) -> Endpoint:
         raise EngineError("the current Docker context names no engine", _CONTEXTS) from None
 
 
-def connect(run: Runner | None = None) -> Engine:
-    """The engine that the docker CLI would use.
+def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engine:
+    """The engine at an endpoint; without one, the engine that the docker CLI would use.
 
     Raises EngineError when none answers, when it is too old, when it lacks the containerd image
     store, without which neither zstd layers nor image digests exist before a push, and as
     `connection.current` does.
     """
-    endpoint = current(run or Runner())
+    endpoint = endpoint or current(run or Runner())
     if endpoint.host.startswith("ssh://"):
         raise EngineError(
             f"the engine at {endpoint.host} is behind SSH, which docker-py cannot use here",

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,11 @@ class Engine:
         self._client = client
 
     def info(self) -> dict[str, Any]:
-        """The engine's answer to `docker info`."""
+        """The engine's answer to `docker info`, asked once."""
+        return self._info
+
+    @cached_property
+    def _info(self) -> dict[str, Any]:
         answer: dict[str, Any] = self._client.info()
         return answer
 
@@ -265,8 +270,13 @@ class Engine:
 
     def label_values(self, label: str) -> frozenset[str]:
         """The values of a label on all images of the engine."""
-        images = self._list(filters={"label": label})
-        return frozenset(image.labels[label] for image in images)
+        images = self._client.api.images(filters={"label": label})
+        return frozenset(image["Labels"][label] for image in images)
+
+    def layer_chains(self, label: str, repository: str) -> tuple[tuple[str, ...], ...]:
+        """The diff ids of the layers, the lowest first, of each image that `ours` finds."""
+        images = [*self._list(filters={"label": label}), *self._list(name=repository)]
+        return tuple(tuple(image.attrs["RootFS"].get("Layers") or ()) for image in images)
 
     def run(self, image: str, *command: str, **options: Any) -> ExecResult:
         """`docker run --rm`: start a container, wait for its end, remove it.

@@ -35,15 +35,14 @@ def ready_engine(
     place of the one that was meant.
     """
     foreign = tuple(each for each in platforms if each != native())
-    if shutil.which("docker") or not allowed:
-        current(run)
+    named = current(run) if shutil.which("docker") or not allowed else None
     if not allowed:
-        engine = connect(run)
+        engine = connect(run, named)
         for each in foreign:
             check_platform(each)
         return engine
     with contextlib.suppress(EngineError):
-        engine = connect(run)
+        engine = connect(run, named)
         ready = all(emulated(each) for each in foreign)
         if ready and (not bootstraps or can_bootstrap(foreign)):
             return engine

@@ -99,6 +99,15 @@ def kept_layer(plan: LayerPlan, cache: Path) -> Layer | None:
     return ready.layer
 
 
+def cached(plans: Iterable[LayerPlan], cache: Path) -> dict[str, str]:
+    """The diff id of each layer that the cache has, by the key of its plan.
+
+    Raises BuildError for one that is damaged.
+    """
+    folder = cache / Part.LAYERS
+    return {p.key: _read(p, folder).layer.diff_id for p in plans if (folder / p.key).exists()}
+
+
 @contextlib.contextmanager
 def no_progress() -> Iterator[Callable[[str, int, int], None]]:
     """A progress factory that shows nothing."""

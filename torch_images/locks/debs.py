@@ -10,6 +10,7 @@ import datetime as dt
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -124,6 +125,7 @@ def format_debs(lock: DebLock) -> str:
     )
 
 
+@lru_cache(maxsize=64)  # as in wheels.py
 def parse_debs(text: str, name: str) -> DebLock:
     """The lock that a text holds; `name` is the file's, without suffix.
 

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from torch_images.arch import Capability
@@ -18,7 +19,7 @@ from torch_images.config.lock_requests import LockRequest, facts_inputs
 from torch_images.config.parse_fields import capability, entry_name, requirements
 from torch_images.config.release import Facts, Fit
 from torch_images.config.types import Config
-from torch_images.config.yaml_nodes import Record, Value, load
+from torch_images.config.yaml_nodes import Record, Value, parse, read
 from torch_images.errors import ConfigError, LockError
 from torch_images.locks import grammar
 from torch_images.platforms import AMD64, PLATFORMS
@@ -80,7 +81,7 @@ def read_facts(path: Path) -> FactsLock:
             f"locks/{path.name} does not exist", f"run `invoke lock --select {path.stem}`"
         )
     try:
-        return _facts(load(path), path.stem)
+        return _parsed(read(path), path.name)
     except ConfigError as error:
         raise LockError(
             f"locks/{error.message}", f"run `invoke lock --select {path.stem}`"
@@ -125,6 +126,11 @@ def check_facts(item: LockRequest, folder: Path, torch: str) -> None:
         f"locks/{item.path(folder).name} is out of step: {problem}",
         f"run `invoke lock --select {item.name}`",
     )
+
+
+@lru_cache(maxsize=64)  # the config has all facts, and each image compares its own
+def _parsed(text: str, file: str) -> FactsLock:
+    return _facts(parse(text, file), file.removesuffix(".yaml"))
 
 
 def _facts(value: Value, name: str) -> FactsLock:

@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from torch_images.config.lock_requests import (
@@ -145,6 +146,10 @@ class ImageLock:
 
     def texts(self) -> dict[str, str]:
         """The text of each lock by the name of its file, in a fixed order."""
+        return dict(self._texts)
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
         debs = (self.base, self.compat, self.extra_debs, self.tool_debs)
         wheels = (self.build, self.sbom, self.wheels, self.extra_wheels, self.tools, *self.unpacked)
         texts = {f"{lock.name}.txt": format_debs(lock) for lock in debs if lock}

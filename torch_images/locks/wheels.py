@@ -146,6 +146,8 @@ def requirements_text(wheels: Iterable[LockedWheel]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+# Many images share a lock: of the verb `matrix` this saves a tenth.
+@functools.lru_cache(maxsize=64)
 def parse_wheels(text: str, name: str) -> WheelLock:
     """The lock that a text holds; `name` is the file's, without suffix.
 
@@ -337,6 +339,7 @@ def _rank(python: str, platform: Platform) -> Mapping[Tag, int]:
     return {tag: rank for rank, tag in enumerate(reversed(wheel_tags(python, platform)))}
 
 
+@functools.lru_cache(maxsize=4096)  # locks share most of their wheels
 def _unfit(filename: str, name: str, version: str, python: str, platform: Platform) -> str:
     """Why a file name is not one of this wheel that installs on `python`; "" if it is."""
     if not _FILENAME.fullmatch(filename):

@@ -84,7 +84,7 @@ def build_stale(
         problem: TorchImagesError | None = None
         try:
             image = lock_image(config, spec, workspace.locks)
-            _make_room(image, workspace, before, engine=engine, run=run, say=say)
+            _make_room(config, image, workspace, before, engine=engine, run=run, say=say)
             [made] = make(
                 config, [image], workspace, options, engine=engine, run=run,
                 progress=progress, say=say, checking=checking,
@@ -104,6 +104,7 @@ def build_stale(
 
 
 def _make_room(
+    config: Config,
     image: LockedImage,
     workspace: Workspace,
     before: set[str],
@@ -118,7 +119,7 @@ def _make_room(
     and BuildKit's cache. Images that were there before the run began stay.
     """
     root = engine.local_root()
-    if root is None or shutil.disk_usage(root).free >= disk_needed([image]):
+    if root is None or shutil.disk_usage(root).free >= disk_needed(config, [image]):
         return
     parents = [
         tag
