@@ -279,6 +279,7 @@ def verified(
     engine: Engine,
     *,
     reuse: bool,
+    fresh: bool = False,
     gpus: Sequence[Request] = (),
 ) -> VerifyReport:
     """The report of an image; said on stderr, because it takes minutes."""
@@ -295,6 +296,7 @@ def verified(
             engine=engine,
             run=Runner(),
             reuse=reuse,
+            fresh=fresh,
             gpus=gpus,
             progress=progress,
         )
