@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
 import torch
+import torch._inductor.cpu_vec_isa as vectors
 import torch._inductor.metrics
 
 
@@ -29,3 +36,37 @@ def test_compiled_gradients_equal_eager() -> None:
     compiled = [p.grad for p in model.parameters() if p.grad is not None]
     assert len(eager) == len(compiled) == 4
     torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def untried(expected: dict[str, Any]) -> None:
+    """The image tells Inductor that it need not try which vectors can be compiled."""
+    if expected["environment"].get("TORCHINDUCTOR_VEC_ISA_OK") != "1":
+        pytest.skip("Inductor tries for itself on this platform")
+
+
+@pytest.mark.usefixtures("untried")
+def test_vectors_need_no_trial() -> None:
+    """What a trial finds out holds for every x86-64: see the note in torch's cpu_vec_isa.py.
+
+    torch has the functions that vectors of 256 and of 512 bits call, and g++ knows the flags.
+    """
+    torch_cpu = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    for bits in (256, 512):
+        assert hasattr(torch_cpu, f"Sleef_expf{bits // 32}_u10")
+    flags = [v.build_arch_flags() for v in vectors.supported_vec_isa_list if "avx" in str(v)]
+    assert len(flags) == 4
+    for some in flags:
+        command = ["g++", *some.split(), "-fsyntax-only", "-x", "c++", "/dev/null"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (some, done.stderr)
+
+
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize("there", [[], ["avx2"]], ids=["none", "avx2"])
+def test_vectors_are_those_of_the_processor(
+    there: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image's setting leaves a trial out; it does not make up vectors."""
+    monkeypatch.setattr(vectors, "x86_isa_checker", lambda: there)
+    assert [str(v) for v in vectors.valid_vec_isa_list.__wrapped__()] == there

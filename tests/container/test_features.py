@@ -6,12 +6,9 @@ the probe then looks for the names of their kernels in libtorch_cuda.so.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import platform
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,44 +106,16 @@ def scaled_mm(expected: dict[str, Any]) -> None:
     assert in_libtorch_cuda(b"f8f8bf16")  # the row-wise scaled kernel for GPUs
 
 
-# Prints the TF32 settings of a new process. The error is relative to the largest exact value.
-PRINT_TF32 = """
-import json, torch
-found = {
-    "allowed": torch.backends.cuda.matmul.allow_tf32,
-    "precision": getattr(torch.backends.cuda.matmul, "fp32_precision", None),
-    "convolutions": torch.backends.cudnn.allow_tf32,
-}
-if torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0):
-    torch.manual_seed(0)
-    a, b = (torch.randn(512, 512, device="cuda") for _ in range(2))
-    exact = a.double() @ b.double()
-    found["error"] = float(((a @ b).double() - exact).abs().max() / exact.abs().max())
-print(json.dumps(found))
-"""
-
-
 def tf32(expected: dict[str, Any]) -> None:
-    """At import, torch reads the entrypoint's setting. On a GPU, the rounding of products shows it.
-
-    TF32 has a mantissa of ten bits: errors are above 1e-5 and below 3e-3. Those of float32 are
-    below 1e-5.
-    """
+    """A program can turn it on and off. tests/image/test_start.py looks at what the start sets."""
     del expected
-    setting = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
-    inherited = {name: value for name, value in os.environ.items() if name != setting}
-    for profile, on in (("on", True), ("off", False)):
-        env = {**inherited, "TORCH_IMAGE_QUIET": "1", "TORCH_IMAGE_PROFILE": profile}
-        command = ["torch-entrypoint", sys.executable, "-c", PRINT_TF32]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-1000:]
-        found = json.loads(done.stdout)
-        assert found["allowed"] is on
-        if found["precision"] is not None:  # torch has this word for it from 2.9 on
-            assert (found["precision"] == "tf32") is on
-        assert found["convolutions"]  # torch's own default
-        if "error" in found:
-            assert 1e-5 < found["error"] < 3e-3 if on else found["error"] < 1e-5
+    before = torch.get_float32_matmul_precision()
+    try:
+        for precision, on in (("high", True), ("highest", False)):
+            torch.set_float32_matmul_precision(precision)
+            assert torch.backends.cuda.matmul.allow_tf32 is on
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def expandable_segments(expected: dict[str, Any]) -> None:

@@ -1,19 +1,21 @@
 """Checks of a finished image from outside: testinfra runs commands in an idle container of it.
 
-TORCH_IMAGES_EXPECTED is the path of a JSON file. It holds what the image claims to be and, under
-"inspect", the configuration that the engine reports.
+TORCH_IMAGES_EXPECTED is the path of a JSON file. It holds what the image claims to be, under
+"inspect" the configuration that the engine reports, and under "container" the container's id.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from testinfra.host import Host
 
+from tests.image.container import OneExec
 from tests.image.tree import Entry
 
 EXPECTED: dict[str, Any] = json.loads(Path(os.environ["TORCH_IMAGES_EXPECTED"]).read_text())
@@ -32,6 +34,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def expected() -> dict[str, Any]:
     """What the image claims to be."""
     return EXPECTED
+
+
+@pytest.fixture(scope="session")
+def host() -> Iterator[Host]:
+    """The container, in place of a host that testinfra's option --hosts names."""
+    with OneExec(EXPECTED["container"]) as backend:
+        yield Host(backend)
 
 
 @pytest.fixture(scope="session")

@@ -96,7 +96,7 @@ class Machine(Runner):
 @pytest.fixture(autouse=True)
 def _no_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(suites, "install_tools", lambda *_: tmp_path)
-    monkeypatch.setattr(suites, "listings", lambda *_: {})
+    monkeypatch.setattr(suites, "listings", lambda *_, **__: {})
 
 
 def gpu_modules(root: Path) -> set[str]:
@@ -175,6 +175,24 @@ def test_an_emulator_gets_a_processor_like_the_real_ones(root: Path, tmp_path: P
     machine.examine(root, tmp_path, emulated=True)
     for options in machine.options:
         assert options["environment"] == {"QEMU_CPU": "max,sve-default-vector-length=16"}
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_lists_of_machine_code_go_into_the_container(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def listed(container: Container, *where: Any, **how: Any) -> dict[str, bytes]:
+        asked.append((where[0], how))
+        return {"libtorch_cuda.so.elf": b"a list"}
+
+    taken: dict[str, bytes] = {}
+    monkeypatch.setattr(Container, "put", lambda *words: taken.update(words[-1]))
+    monkeypatch.setattr(suites, "listings", listed)
+    Machine().examine(root, tmp_path, fresh=fresh)
+    assert asked == [("/x", {"emulated": False, "fresh": fresh})]
+    assert taken["listings/libtorch_cuda.so.elf"] == b"a list"
 
 
 def test_progress_ends_at_one(root: Path, tmp_path: Path) -> None:

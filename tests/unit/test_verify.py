@@ -32,8 +32,8 @@ from torch_images.verify.verify import (
 )
 
 JUNIT = """<testsuites><testsuite>
-<testcase classname="tests.image.test_files" name="test_owners[docker://0a1b2c]" time="0.5"/>
-<testcase classname="tests.image.test_metadata" name="test_label[a.b-docker://0a1b2c]" time="1">
+<testcase classname="tests.image.test_files" name="test_owners" time="0.5"/>
+<testcase classname="tests.image.test_metadata" name="test_label[a.b]" time="1">
   <failure message="assert 'x' ==&#10; 'y'">long</failure></testcase>
 <testcase classname="container.test_arch" name="test_flags[12.0]" time="0">
   <properties><property name="arch 12.0" value="native sm_120"/></properties></testcase>
@@ -136,10 +136,17 @@ def verified(config: Config, root: Path, tmp_path: Path) -> Callable[..., Verify
         seconds=1.0,
     )
 
-    def run(*, reuse: bool = True, **changes: Any) -> VerifyReport:
+    def run(*, reuse: bool = True, fresh: bool = False, **changes: Any) -> VerifyReport:
         write_report(replace(kept, **changes), workspace)
         return verify(
-            "x", config, image, workspace, engine=OneImage(info), run=FakeRunner(), reuse=reuse
+            "x",
+            config,
+            image,
+            workspace,
+            engine=OneImage(info),
+            run=FakeRunner(),
+            reuse=reuse,
+            fresh=fresh,
         )
 
     return run
@@ -161,6 +168,7 @@ def test_a_report_of_the_same_checks_and_claim_is_used_again(
         {"checks": ()},
         {"checks": (Check(name="a", outcome="failed", seconds=1.0),)},
         {"reuse": False},
+        {"fresh": True},
     ],
     ids=str,
 )

@@ -300,6 +300,7 @@ def verified(
     engine: Engine,
     *,
     reuse: bool,
+    fresh: bool = False,
     gpus: Sequence[Request] = (),
 ) -> VerifyReport:
     """The report of an image; said on stderr, because it takes minutes."""
@@ -316,6 +317,7 @@ def verified(
             engine=engine,
             run=Runner(),
             reuse=reuse,
+            fresh=fresh,
             gpus=gpus,
             progress=progress,
         )

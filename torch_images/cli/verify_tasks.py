@@ -16,11 +16,14 @@ from torch_images.cli import verb
         "image": "tag, image id or identifier",
         "gpus": "also run what needs a GPU, on these: all, a number, device=0,1, or names of CDI "
         "devices such as nvidia.com/gpu=0",
+        "no-cache": "list machine code anew that an earlier verification has listed",
         "json": "print the whole report as JSON",
     },
     example="verify torch-cu130:sm120",
 )
-def verify(c: Context, image: str, gpus: str = "", json: bool = False) -> None:
+def verify(
+    c: Context, image: str, gpus: str = "", no_cache: bool = False, json: bool = False
+) -> None:
     """Check a built image against images.yaml and its lock."""
     from dataclasses import asdict
 
@@ -33,7 +36,9 @@ def verify(c: Context, image: str, gpus: str = "", json: bool = False) -> None:
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     requests = verb.gpu_requests(gpus, engine)
     reference, plan = identify(config, image, workspace, engine)
-    proof = verb.verified(reference, config, plan, workspace, engine, reuse=False, gpus=requests)
+    proof = verb.verified(
+        reference, config, plan, workspace, engine, reuse=False, fresh=no_cache, gpus=requests
+    )
     if json:
         print(verb.as_json({**asdict(proof), "passed": proof.passed}))
     require(proof)

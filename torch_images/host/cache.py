@@ -22,6 +22,7 @@ class Part(enum.StrEnum):
     COMPAT = "compat"  # NVIDIA's compat package and its note, fetch/compat.py
     DEBS = "debs"  # Debian packages by SHA-256, fetch/download.py
     LAYERS = "layers"  # layers made of wheels, layers/make.py
+    LISTINGS = "listings"  # what cuobjdump says of a library, verify/listings.py
     PARENTS = "parents"  # OCI layouts of parent images, layers/parent.py
     SOURCES = "sources"  # source trees, one for each commit, fetch/checkout.py
     TOOLS = "tools"  # programs that builds and tests use, fetch/tools.py

@@ -47,8 +47,8 @@ def make(
 ) -> tuple[Made, ...]:
     """Build images side by side; then verify, tag and describe one after the other.
 
-    A build from nothing is verified anew; for any other a report of the same digest and checks is
-    taken.
+    A build from nothing is verified from nothing; for any other a report of the same digest and
+    checks is taken.
     With `unverified`, the images only get their candidate tags. `say` is told what takes minutes;
     `checking` is entered for each verification, and gives what gets the share that is over.
     Raises as `build` does, and VerifyError for an image that is not what it claims. The images
@@ -69,7 +69,8 @@ def make(
                 workspace,
                 engine=engine,
                 run=run,
-                reuse=not options.no_cache,
+                reuse=True,
+                fresh=options.no_cache,
                 progress=shares,
             )
         tags = tag(config, plan, report, engine)

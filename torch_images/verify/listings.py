@@ -1,18 +1,30 @@
-"""Lists of an image's machine code, made on this machine where the image itself runs emulated.
+"""Lists of the machine code in an image's torch: made once for each library, kept by its bytes.
 
-NVIDIA's cuobjdump reads a library of any platform, and takes seconds natively; within an emulator
-it takes minutes. The checks inside the image read the lists in place of running it.
+NVIDIA's cuobjdump takes seconds to list a library of torch, and always says the same of the same
+bytes. So its lists are kept in the cache by the SHA-256 of the library and of the program. The
+image computes both hashes in the container that is checked, so a library that another layer
+replaced is listed anew.
+
+An image that runs natively brings the program: Triton's. Within an emulator it would take minutes.
+There, this machine's own program reads a copy of the library.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 from torch_images.config.lock_requests import tool_input
 from torch_images.errors import VerifyError
 from torch_images.fetch.tools import install_tools
+from torch_images.host.cache import Part, used
 from torch_images.host.engine import RunningContainer
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
@@ -20,35 +32,132 @@ from torch_images.platforms import native
 
 LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 KINDS = ("elf", "ptx")
+_ASK = tuple(f"--list-{kind}" for kind in KINDS)
+_PROGRAM = "triton/backends/nvidia/bin/cuobjdump"
 # What it says of a library without such code; its exit code is not 0 then.
 _NOTHING = "cuobjdump info"
+_SCRATCH = "/torch-images-lists"  # in the container that looks from inside
+
+# A library's lists by kind, such as {"elf": "ELF file    1: torch.1.sm_90.cubin\n", "ptx": ""}.
+Lists = dict[str, str]
 
 
 def listings(
-    container: RunningContainer, site_packages: str, workspace: Workspace, run: Runner
+    container: RunningContainer,
+    site_packages: str,
+    workspace: Workspace,
+    run: Runner,
+    *,
+    emulated: bool = False,
+    fresh: bool = False,
 ) -> dict[str, bytes]:
     """What cuobjdump says of torch's libraries, such as "libtorch_cuda.so.elf", in bytes.
 
-    `site_packages` is the folder in the container that has torch. A library that the image lacks is
-    left out. Raises VerifyError where cuobjdump does not run, LockError where it cannot be had.
+    `site_packages` is the folder in the container that has torch and Triton. A library that the
+    image lacks is left out, and so is one that the image's program cannot read: the checks inside
+    then run the program themselves, and fail with its words. With `fresh`, lists that are kept are
+    made again. Raises VerifyError where this machine's program cannot read a library, LockError
+    where there is none.
     """
-    tools = install_tools(tool_input("tools-code", native()).name, workspace, run)
-    [program] = tools.rglob("bin/cuobjdump")
-    found = {}
-    for library in LIBRARIES:
-        path = f"{site_packages}/torch/lib/{library}"
-        if container.exec("test", "-e", path).code:
+    program = f"{site_packages}/{_PROGRAM}"
+    paths = {name: f"{site_packages}/torch/lib/{name}" for name in LIBRARIES}
+    hashes = _hashes(container, [program, *paths.values()])
+    here = _program(workspace, run) if emulated else None
+    if here:
+        hashes[program] = hashlib.sha256(here.read_bytes()).hexdigest()
+    if program not in hashes:
+        return {}
+    found: dict[str, bytes] = {}
+    for name, path in paths.items():
+        if path not in hashes:
             continue
-        with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(len(KINDS)) as pool:
-            copy = Path(scratch, library)
-            copy.write_bytes(container.read(path))
-
-            def listing(kind: str, copy: Path = copy) -> str:
-                done = run.run([str(program), f"--list-{kind}", str(copy)], check=False)
-                if done.code and not done.errors.startswith(_NOTHING):
-                    raise VerifyError(f"cuobjdump cannot read {copy.name}: {done.errors[-200:]}")
-                return done.output
-
-            for kind, text in zip(KINDS, pool.map(listing, KINDS), strict=True):
-                found[f"{library}.{kind}"] = text.encode()
+        kept = workspace.cache / Part.LISTINGS / f"{key(hashes[path], hashes[program])}.json"
+        make = (
+            functools.partial(_listed_here, container, path, here, run)
+            if here
+            else functools.partial(_listed_inside, container, path, program)
+        )
+        if lists := _keep(kept, make, fresh=fresh):
+            found |= {f"{name}.{kind}": text.encode() for kind, text in lists.items()}
     return found
+
+
+def key(library: str, program: str) -> str:
+    """The name of kept lists, from the SHA-256 of what was read and of what read it."""
+    return hashlib.sha256(f"{library} {program}".encode()).hexdigest()
+
+
+def _keep(path: Path, make: Callable[[], Lists | None], *, fresh: bool) -> Lists | None:
+    """The lists in a file of the cache; they are made where it has none, and then kept."""
+    lists = None if fresh else _read(path)
+    if lists is not None:
+        used(path)
+        return lists
+    lists = make()
+    if lists is None:
+        return None
+    with contextlib.suppress(PermissionError):  # a cache that this user may only read
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as scratch:
+            json.dump(lists, scratch)
+        os.replace(scratch.name, path)
+    return lists
+
+
+def _read(path: Path) -> Lists | None:
+    """The lists in a file; None where there is none that is whole."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(data, dict) and data.keys() == set(KINDS)
+    return data if whole and all(isinstance(text, str) for text in data.values()) else None
+
+
+def _hashes(container: RunningContainer, paths: list[str]) -> dict[str, str]:
+    """SHA-256 in hexadecimal of files in a container by path; without those that are missing."""
+    said = container.exec("sha256sum", "--", *paths).output
+    lines = re.findall(r"^([0-9a-f]{64})  (/.+)$", said, re.MULTILINE)
+    return {path: digest for digest, path in lines}
+
+
+def _listed_inside(container: RunningContainer, path: str, program: str) -> Lists | None:
+    """Lists that the image's own program makes of a library in it; None where it cannot.
+
+    Its two streams reach us as one, cut anywhere, so the lists go through a file.
+    """
+    into = ("sh", "-c", f'exec "$@" 2>&1 >{_SCRATCH}', "sh")
+    done = container.exec(*into, program, *_ASK, path)
+    if _refused(done.code, done.output):
+        return None
+    return _parted(container.read(_SCRATCH).decode(errors="replace"))
+
+
+def _listed_here(container: RunningContainer, path: str, program: Path, run: Runner) -> Lists:
+    """Lists that this machine's program makes of a copy of a library. Raises VerifyError."""
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch, Path(path).name)
+        copy.write_bytes(container.read(path))
+        done = run.run([str(program), *_ASK, str(copy)], check=False)
+    if _refused(done.code, done.errors):
+        raise VerifyError(f"cuobjdump cannot read {copy.name}: {done.errors[-200:]}")
+    return _parted(done.output)
+
+
+def _refused(code: int, errors: str) -> bool:
+    """Whether cuobjdump failed otherwise than by finding nothing."""
+    return bool(code) and not all(line.startswith(_NOTHING) for line in errors.splitlines())
+
+
+def _parted(output: str) -> Lists:
+    """A list of both kinds, by kind: each line begins with its own, such as "ELF file    1:"."""
+    lines = output.splitlines(keepends=True)
+    return {kind: "".join(x for x in lines if x.startswith(kind.upper())) for kind in KINDS}
+
+
+def _program(workspace: Workspace, run: Runner) -> Path:
+    """This machine's cuobjdump. Raises LockError where it cannot be had."""
+    [program] = install_tools(tool_input("tools-code", native()).name, workspace, run).rglob(
+        "bin/cuobjdump"
+    )
+    return program

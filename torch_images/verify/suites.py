@@ -70,6 +70,7 @@ class _Subject:
     run: Runner
     gpus: Sequence[Request]
     emulated: bool
+    fresh: bool
 
     def container(self, gpus: Sequence[Request] = ()) -> AbstractContextManager[RunningContainer]:
         """A container of the image, with these GPUs."""
@@ -92,13 +93,15 @@ def examine(
     gpus: Sequence[Request] = (),
     modules: Collection[str] = (),
     emulated: bool = False,
+    fresh: bool = False,
     progress: Progress | None = None,
 ) -> Found:
     """Run both suites on an image, or some of their `modules`, such as "image/test_files".
 
     `wanted` is the image's claim, `gpus` as for `verify`. In an `emulated` image, what only a real
-    processor shows is skipped, with the reason, and its machine code is listed from outside. What
-    some modules find is no proof: only `verify` makes a report.
+    processor shows is skipped, with the reason, and its machine code is listed from outside. With
+    `fresh`, machine code is listed anew. What some modules find is no proof: only `verify` makes a
+    report.
     """
     subject = _Subject(
         info=info,
@@ -108,6 +111,7 @@ def examine(
         run=run,
         gpus=gpus,
         emulated=emulated,
+        fresh=fresh,
     )
     outside, inside = (_chosen(modules, suite) for suite in ("image", "container"))
     side_by_side = _room(subject) if gpus else 2
@@ -169,9 +173,7 @@ def parse_junit(text: str, prefix: str) -> Found:
     observed: dict[str, str] = {}
     for case in ET.fromstring(text).iter("testcase"):
         module = case.get("classname", "").rpartition(".")[2]
-        host = r"docker://[0-9a-f]+-|-?docker://[0-9a-f]+"
-        case_name = re.sub(host, "", case.get("name", "")).replace("[]", "")
-        name = f"{prefix}/{module}/{case_name}"
+        name = f"{prefix}/{module}/{case.get('name', '')}"
         problem = next((e for tag in ("failure", "error") for e in case.iter(tag)), None)
         skipped = case.find("skipped")
         outcome = (
@@ -218,6 +220,7 @@ def _outside(subject: _Subject, modules: Sequence[str], progress: Progress) -> F
         expected, report = Path(scratch, "expected.json"), Path(scratch, "report.xml")
         facts = {
             **subject.wanted,
+            "container": container.id,
             "inspect": dict(subject.info.config),
             "created": subject.info.created,
             "runs": subject.info.platform,
@@ -225,7 +228,7 @@ def _outside(subject: _Subject, modules: Sequence[str], progress: Progress) -> F
         expected.write_text(json.dumps(facts))
         suite = workspace.root / "tests" / "image"
         command = [sys.executable, "-m", "pytest", *(str(suite / m) for m in modules or ("",))]
-        command += [f"--hosts=docker://{container.id}", f"--junitxml={report}", "-q"]
+        command += [f"--junitxml={report}", "-q"]
         command += ["-p", "no:cacheprovider", f"--rootdir={workspace.root}"]
         command += ["-o", "junit_family=xunit1"]  # the one that can hold observed facts
         env: dict[str, str | None] = {"TORCH_IMAGES_EXPECTED": str(expected)}
@@ -282,10 +285,15 @@ def _luggage(subject: _Subject, container: RunningContainer) -> dict[str, bytes]
     files = {f"site/{name}": data for name, data in _files(site, ".").items()}
     files |= {f"suite/{name}": data for name, data in _suite_files(workspace.root).items()}
     files["expected.json"] = json.dumps(wanted).encode()
-    if subject.emulated:
-        lists = listings(container, str(wanted["site_packages"]), workspace, subject.run)
-        files |= {f"listings/{name}": data for name, data in lists.items()}
-    return files
+    lists = listings(
+        container,
+        str(wanted["site_packages"]),
+        workspace,
+        subject.run,
+        emulated=subject.emulated,
+        fresh=subject.fresh,
+    )
+    return files | {f"listings/{name}": data for name, data in lists.items()}
 
 
 def _chosen(modules: Collection[str], suite: str) -> list[str]:

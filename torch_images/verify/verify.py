@@ -124,21 +124,23 @@ def verify(
     engine: Engine,
     run: Runner,
     reuse: bool = False,
+    fresh: bool = False,
     gpus: Sequence[Request] = (),
     progress: Progress | None = None,
 ) -> VerifyReport:
     """Check an image, by tag or id, against its claim; the report is also written to disk.
 
     With `gpus`, what `gpus.device_requests` gives, also what needs a GPU. With `reuse`, a passing
-    report of the same digest, checks and claim is taken instead. `progress` gets the share of the
-    checks that is over.
+    report of the same digest, checks and claim is taken instead. With `fresh`, nothing is taken
+    from an earlier verification, not even the lists of machine code that verify/listings.py keeps
+    by a library's bytes. `progress` gets the share of the checks that is over.
     """
     started = time.monotonic()
     info = engine.inspect(image)
     wanted = claim_of(config, plan, info)
     suite = suite_hash(workspace.root, wanted)
     path = report_path(workspace, info.id)
-    if reuse and (kept := read_report(path)) and kept.passed and kept.suite == suite:
+    if reuse and not fresh and (kept := read_report(path)) and kept.passed and kept.suite == suite:
         return kept
     own = engine.platform()
     emulated = plan.spec.platform != own
@@ -152,6 +154,7 @@ def verify(
         run=run,
         gpus=gpus,
         emulated=emulated,
+        fresh=fresh,
         progress=progress,
     )
     report = VerifyReport(

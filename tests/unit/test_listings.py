@@ -1,0 +1,218 @@
+"""Lists of machine code: made once for the same bytes, and never taken for others."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from torch_images.errors import VerifyError
+from torch_images.host.cache import Part
+from torch_images.host.engine import ExecResult
+from torch_images.host.network import Network
+from torch_images.host.runner import Completed, Runner
+from torch_images.host.workspace import Workspace
+from torch_images.verify import listings
+from torch_images.verify.listings import LIBRARIES, key
+
+FIRST, SECOND = (f"/s/torch/lib/{name}" for name in LIBRARIES)
+PROGRAM = "/s/triton/backends/nvidia/bin/cuobjdump"
+BOTH = "ELF file    1: a.1.sm_90.cubin\nPTX file    1: a.1.sm_90.ptx\n"
+ELF, PTX = (line.encode() for line in BOTH.splitlines(keepends=True))
+NOTHING = (
+    "cuobjdump info    : No PTX file found to extract from 'x'. You may try with -all option.\n"
+)
+
+
+class Image:
+    """A container with files; its cuobjdump says `said`: exit code, list and errors."""
+
+    def __init__(self, **said: Any) -> None:
+        self.files = {FIRST: b"first", SECOND: b"second", PROGRAM: b"cuobjdump"}
+        self.said: tuple[int, str, str] = (0, BOTH, "")
+        self.listed: list[str] = []
+
+    def exec(self, *command: str) -> ExecResult:
+        if command[0] == "sha256sum":
+            lines = [
+                f"{hashlib.sha256(self.files[path]).hexdigest()}  {path}"
+                if path in self.files
+                else f"sha256sum: {path}: No such file or directory"
+                for path in command[2:]
+            ]
+            return ExecResult(0, "\n".join(lines))
+        assert command[0] == "sh"
+        assert command[4:-1] == (PROGRAM, "--list-elf", "--list-ptx")
+        self.listed.append(command[-1])
+        code, self.files[listings._SCRATCH], errors = (
+            self.said[0],
+            self.said[1].encode(),
+            self.said[2],
+        )
+        return ExecResult(code, errors)
+
+    def read(self, path: str) -> bytes:
+        return self.files[path]
+
+
+class Here(Runner):
+    """A stand-in for this machine's cuobjdump; `said` is exit code, stdout and stderr."""
+
+    def __init__(self, said: tuple[int, str, str] = (0, BOTH, "")) -> None:
+        self.said = said
+        self.read: list[bytes] = []
+
+    def run(self, command: Any, **_: Any) -> Completed:
+        self.read.append(Path(command[-1]).read_bytes())
+        return Completed(*self.said)
+
+
+Listing = Callable[..., dict[str, bytes]]
+
+
+@pytest.fixture
+def listing(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Listing:
+    """List the code of an image, with a cache that stays."""
+    tools = tmp_path / "tools"
+    program = tools / "nvidia" / "cu13" / "bin" / "cuobjdump"
+    program.parent.mkdir(parents=True)
+    program.write_bytes(b"cuobjdump of this machine")
+    monkeypatch.setattr(listings, "install_tools", lambda *_: tools)
+    workspace = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+
+    def listed(image: Image, run: Runner | None = None, **how: bool) -> dict[str, bytes]:
+        return listings.listings(cast("Any", image), "/s", workspace, run or Here(), **how)
+
+    return listed
+
+
+def kept(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / Part.LISTINGS).glob("*") if path.suffix == ".json"]
+
+
+def test_a_list_of_both_kinds_is_parted(listing: Listing) -> None:
+    found = listing(Image())
+    assert found == {
+        f"{name}.{kind}": text for name in LIBRARIES for kind, text in (("elf", ELF), ("ptx", PTX))
+    }
+
+
+def test_the_same_bytes_are_listed_once(listing: Listing, tmp_path: Path) -> None:
+    """Also in another image that has them."""
+    first, second = Image(), Image()
+    found = listing(first)
+    assert listing(second) == found
+    assert (first.listed, second.listed) == ([FIRST, SECOND], [])
+    assert len(kept(tmp_path)) == 2
+
+
+def test_a_replaced_library_is_listed_anew(listing: Listing) -> None:
+    """It has another's path, and may have another's size."""
+    listing(Image())
+    image = Image()
+    image.files[FIRST] = b"FIRST"
+    image.said = (0, "ELF file    1: a.1.sm_75.cubin\n", "")
+    found = listing(image)
+    assert image.listed == [FIRST]
+    assert b"sm_75" in found[f"{LIBRARIES[0]}.elf"]
+    assert found[f"{LIBRARIES[1]}.elf"] == ELF
+
+
+def test_libraries_that_change_places_keep_their_lists(listing: Listing) -> None:
+    image = Image()
+    listing(image)
+    image.files[FIRST], image.files[SECOND] = image.files[SECOND], image.files[FIRST]
+    listing(image)
+    assert image.listed == [FIRST, SECOND]
+
+
+def test_another_program_lists_anew(listing: Listing) -> None:
+    listing(Image())
+    image = Image()
+    image.files[PROGRAM] = b"another cuobjdump"
+    listing(image)
+    assert image.listed == [FIRST, SECOND]
+
+
+def test_without_cache_all_is_listed_anew_and_kept(listing: Listing) -> None:
+    listing(Image())
+    image = Image()
+    image.said = (0, "ELF file    1: a.1.sm_75.cubin\n", "")
+    found = listing(image, fresh=True)
+    assert image.listed == [FIRST, SECOND]
+    assert listing(Image()) == found
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"elf": ""}', '{"elf": "", "ptx": 1}'])
+def test_a_damaged_list_is_made_anew(listing: Listing, tmp_path: Path, content: str) -> None:
+    found = listing(Image())
+    for path in kept(tmp_path):
+        path.write_text(content)
+    image = Image()
+    assert listing(image) == found
+    assert image.listed == [FIRST, SECOND]
+
+
+def test_a_library_without_code_has_empty_lists(listing: Listing) -> None:
+    image = Image()
+    image.said = (255, "", NOTHING)
+    assert set(listing(image).values()) == {b""}
+
+
+def test_what_cannot_be_listed_is_left_to_the_checks(listing: Listing, tmp_path: Path) -> None:
+    """Also where it first finds nothing of a kind. Nothing is kept."""
+    image = Image()
+    image.said = (255, BOTH, f"{NOTHING}cuobjdump fatal   : not an ELF file\n")
+    assert listing(image) == {}
+    assert not kept(tmp_path)
+
+
+def test_a_library_that_the_image_lacks_is_left_out(listing: Listing) -> None:
+    image = Image()
+    del image.files[SECOND]
+    assert set(listing(image)) == {f"{LIBRARIES[0]}.elf", f"{LIBRARIES[0]}.ptx"}
+    del image.files[PROGRAM]
+    assert listing(image) == {}
+
+
+def test_a_cache_that_may_only_be_read(
+    listing: Listing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    image = Image()
+    assert listing(image)
+    assert not kept(tmp_path)
+
+
+def test_for_an_emulator_this_machine_lists_a_copy(listing: Listing) -> None:
+    """Its program counts as another one than the image's."""
+    image, here = Image(), Here()
+    listing(image)
+    found = listing(image, here, emulated=True)
+    assert here.read == [b"first", b"second"]
+    assert image.listed == [FIRST, SECOND]
+    assert found[f"{LIBRARIES[0]}.elf"] == ELF
+    assert listing(image, here, emulated=True) == found
+    assert len(here.read) == 2
+
+
+def test_without_the_images_program_an_emulator_needs_none(listing: Listing) -> None:
+    image = Image()
+    del image.files[PROGRAM]
+    assert listing(image, emulated=True)
+
+
+def test_a_library_that_this_machine_cannot_list(listing: Listing) -> None:
+    broken = Here((1, "", "cuobjdump fatal   : not an ELF file"))
+    with pytest.raises(VerifyError, match=r"cannot read libtorch_cuda.so: .*not an ELF file"):
+        listing(Image(), broken, emulated=True)
+
+
+def test_the_key_is_of_both_hashes() -> None:
+    assert len({key("a", "b"), key("b", "a"), key("ab", ""), key("a", "c")}) == 4
