@@ -202,14 +202,13 @@ def test_small_layers_hold_the_same(
     """Built after a fast one, whose steps BuildKit keeps; pulled by an engine that has none of it;
     and built again from nothing by what the registry has alone.
     """
-    fast, _ = engine.contents(original)
+    (fast, _), layers = engine.contents(original), engine.inspect(original).layers
     digest = small.build("--compression", "small")
     made, _ = engine.contents(digest)
     assert engine.digest(CANDIDATE) == digest != original
     assert recorded(fast) is Compression.FAST
     assert recorded(made) is Compression.SMALL
     assert made["config"]["digest"] == fast["config"]["digest"]
-    layers = engine.inspect(original).layers
     assert engine.inspect(digest).layers == layers
     for large, little in zip(fast["layers"], made["layers"], strict=True):
         assert little["size"] <= large["size"]
