@@ -38,6 +38,16 @@ def test_compiled_gradients_equal_eager() -> None:
     torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("expected")
+def test_products_are_torchs_own_choice() -> None:
+    """The image's environment leaves max-autotune off, and what it would try to torch."""
+    config = torch._inductor.config
+    assert not config.max_autotune
+    assert not config.max_autotune_gemm
+    assert {"ATEN", "TRITON", "CPP"} <= set(config.max_autotune_gemm_backends.upper().split(","))
+    assert "CUTLASS" not in config.max_autotune_gemm_backends.upper()
+
+
 @pytest.fixture
 def untried(expected: dict[str, Any]) -> None:
     """The image tells Inductor that it need not try which vectors can be compiled."""

@@ -30,7 +30,7 @@ for line in sys.stdin:
 """
 
 
-class OneExec(DockerBackend):  # type: ignore[misc]  # testinfra has no types for mypy here
+class OneExec(DockerBackend):  # type: ignore[misc]  # mypy has no types of it
     """A running container, by its id.
 
     Docker takes a tenth of a second to start a process in a container, on two busy processors. The
