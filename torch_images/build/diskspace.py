@@ -134,7 +134,7 @@ def check_disk(
     free, needed = shutil.disk_usage(data_root).free, disk_needed(config, images, held)
     if free < needed:
         raise DiskError(
-            f"building needs about {needed / 1e9:.0f} GB, {data_root} has {free / 1e9:.1f} GB free",
+            f"building needs about {needed / 1e9:.1f} GB, {data_root} has {free / 1e9:.1f} GB free",
             "free some with `invoke gc` or `docker system prune`, or go on with --skip-disk-check",
         )
 
