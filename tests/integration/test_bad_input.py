@@ -131,7 +131,7 @@ def test_a_disk_that_fills_up_while_the_base_is_made(
 
 
 def test_a_disk_that_is_too_small(config: Config, small_disk: Path, workspace: Workspace) -> None:
-    with pytest.raises(DiskError, match=r"needs about \d+ GB, .* has 0\.1 GB free"):
+    with pytest.raises(DiskError, match=r"needs about \d+\.\d GB, .* has 0\.1 GB free"):
         check_disk(
             small_disk,
             config,

@@ -227,7 +227,9 @@ def test_a_small_disk_is_refused(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=3_000_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(DiskError, match=r"needs about [23]\d GB, .* has 3\.0 GB free; free some"):
+    with pytest.raises(
+        DiskError, match=r"needs about [23]\d\.\d GB, .* has 3\.0 GB free; free some"
+    ):
         check_disk(tmp_path, config, planned)
     check_disk(None, config, planned)
 

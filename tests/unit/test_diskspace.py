@@ -176,7 +176,7 @@ def test_the_last_byte_counts(
     if enough:
         check_disk(tmp_path, config, [plain])
     else:
-        with pytest.raises(DiskError, match=r"needs about \d+ GB, .* has \d\.\d GB free"):
+        with pytest.raises(DiskError, match=r"needs about \d+\.\d GB, .* has \d\.\d GB free"):
             check_disk(tmp_path, config, [plain])
 
 

@@ -158,7 +158,7 @@ def check_disk(
     needed = disk_needed(config, images, held, small=small)
     if free < needed:
         raise DiskError(
-            f"building needs about {needed / 1e9:.0f} GB, {data_root} has {free / 1e9:.1f} GB free",
+            f"building needs about {needed / 1e9:.1f} GB, {data_root} has {free / 1e9:.1f} GB free",
             "free some with `invoke gc` or `docker system prune`, or go on with --skip-disk-check",
         )
 
