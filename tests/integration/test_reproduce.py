@@ -200,7 +200,8 @@ def test_small_layers_hold_the_same(
     small: Small, original: str, engine: Engine, runner: Runner, tmp_path: Path
 ) -> None:
     """Built after a fast one, whose steps BuildKit keeps; pulled by an engine that has none of it;
-    and built again from nothing by what the registry has alone.
+    and built again from nothing by what the registry has alone. The first engine pulls it without
+    its layers, whose content BuildKit keeps.
     """
     (fast, _), layers = engine.contents(original), engine.inspect(original).layers
     digest = small.build("--compression", "small")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.fakes import FakeRunner
 from torch_images.build.plan import lock_image
 from torch_images.cli import verb
 from torch_images.config.matrix import choose
 from torch_images.config.types import Config
-from torch_images.errors import UsageError
+from torch_images.errors import EngineError, NetworkError, UsageError
+from torch_images.host import tars
+from torch_images.host.engine import Engine
 from torch_images.oci import layout
 from torch_images.oci.compression import ANNOTATION, Compression, parse, recorded, recording
+from torch_images.publish.registry import raw
 from torch_images.verify.reproduce import _options
 
 JSON = st.recursive(
@@ -68,6 +74,28 @@ def test_a_rebuild_is_told_what_the_image_records(config: Config, root: Path) ->
     assert _options(lock, Compression.SMALL)[-1] == "--compression=small"
     # Revisions from before do not know the word.
     assert _options(lock, Compression.FAST) == ["--locked", "--compat=required"]
+
+
+def test_an_image_that_was_pulled_without_its_layers() -> None:
+    """The stream of `docker save` ends where the first blob is missing."""
+    digest = f"sha256:{'a' * 64}"
+    manifest = json.dumps({"config": {"digest": "sha256:b"}}).encode()
+    for files in ({}, {f"blobs/{digest.replace(':', '/')}": manifest}):
+        api = SimpleNamespace(get_image=lambda _image, held=files: iter([tars.pack(held)]))
+        engine = Engine(cast("Any", SimpleNamespace(api=api)))
+        with pytest.raises(EngineError, match=f"has not all layers of {digest}; build it here"):
+            engine.contents(digest)
+
+
+def test_a_manifest_comes_from_its_registry_as_it_is() -> None:
+    name = "ghcr.io/me/torch-cu130:sm120"
+    inspect = f"docker buildx imagetools inspect --raw {name}"
+    held = {"annotations": recording(Compression.SMALL), "layers": []}
+    assert raw(name, FakeRunner({inspect: (0, json.dumps(held))})) == held
+    with pytest.raises(NetworkError, match="cannot be understood: 'it' is not an object"):
+        raw(name, FakeRunner({inspect: (0, "[]")}))
+    with pytest.raises(NetworkError, match=r"ghcr\.io could not be reached"):
+        raw(name, FakeRunner({inspect: (1, "ERROR: connection reset")}))
 
 
 def test_layers_of_before_keep_their_keys() -> None:

@@ -236,11 +236,19 @@ class Engine:
         """The manifest of an image, and the history in its configuration.
 
         `image` is the digest of the manifest. The engine's API gives neither, so both are read from
-        the stream of `docker save`. This reads the whole image: some GB.
+        the stream of `docker save`. This reads the whole image: some GB. Raises EngineError for one
+        that was pulled without its layers.
         """
         documents = tars.json_blobs(self._client.api.get_image(image))
-        manifest = documents[image]
-        return manifest, documents[manifest["config"]["digest"]]["history"]
+        try:
+            manifest = documents[image]
+            return manifest, documents[manifest["config"]["digest"]]["history"]
+        except KeyError:  # where a blob is missing the stream just ends
+            raise EngineError(
+                f"the engine has not all layers of {image}",
+                "build it here; an engine that has its content already pulls it without them "
+                "(moby/moby#49784)",
+            ) from None
 
     def layer_sizes(self, image: str) -> tuple[int, ...]:
         """Unpacked bytes of each step of an image's history, the first one first."""

@@ -136,6 +136,17 @@ def contents(
         return manifest, [member(history, number, kind=dict) for number in range(len(history))]
 
 
+def raw(reference: str, run: Runner) -> dict[str, Any]:
+    """The document that a name stands for, a manifest or an index. Raises as `lookup` does."""
+    command = ["docker", "buildx", "imagetools", "inspect", "--raw", reference]
+    try:
+        answer = run.run(command).output
+    except CommandError as error:
+        raise problem(reference, error.output) from None
+    with _understood(reference):
+        return member(parse(answer), kind=dict)
+
+
 def exact(reference: str, run: Runner, *, platform: str) -> str:
     """The name of one manifest: of an index, that for a platform by digest, else the same name.
 
@@ -219,13 +230,8 @@ def _not_for(reference: str, platform: str, found: Iterable[str]) -> UsageError:
 def _described(reference: str, run: Runner, platform: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What buildx says of a published image, and its manifest with digests and sizes."""
     name, answer = _chosen(reference, run, platform)
-    command = ["docker", "buildx", "imagetools", "inspect", "--raw", name]
-    try:
-        raw = run.run(command).output
-    except CommandError as error:
-        raise problem(reference, error.output) from None
+    manifest = raw(name, run)
     with _understood(reference):
-        manifest = member(parse(raw), kind=dict)
         member(manifest, "config", "digest", kind=str)
         for number in range(len(member(manifest, "layers", kind=list))):
             member(manifest, "layers", number, "digest", kind=str)

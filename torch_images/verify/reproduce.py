@@ -13,9 +13,10 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch_images.build import labels
 from torch_images.build.build import revision
@@ -76,12 +77,14 @@ def reproduce(
     engine: Engine,
     run: Runner,
     repository: str = "",
+    manifest: Mapping[str, Any] | None = None,
 ) -> Verdict:
     """Rebuild an image of the engine, or of a registry, and compare.
 
     `repository` is where to find its revision, if neither here nor at the project's homepage. What
     its labels say of that is not followed: a checkout is run, so it must be one that the user
-    trusts.
+    trusts. `manifest` is that of an image in a registry: an engine that has layers of equal content
+    pulls the image without its own. None means that the engine is asked, which reads all of it.
     Raises UsageError for an image that cannot be rebuilt, LockError where its lock is not what its
     label says, BuildError where the rebuild fails.
     """
@@ -100,7 +103,7 @@ def reproduce(
         root = Path(scratch, "checkout")
         _check_out(named, root, workspace, source, run)
         committed = _is_committed(config, wanted, root)
-        options = _options(lock, recorded(engine.contents(info.id)[0]))
+        options = _options(lock, recorded(manifest or engine.contents(info.id)[0]))
         started = time.monotonic()
         rebuilt = _rebuild(wanted, root, Path(scratch), options, committed=committed, run=run)
         seconds = round(time.monotonic() - started, 1)
