@@ -100,6 +100,7 @@ def _keep(path: Path, make: Callable[[], Lists | None], *, fresh: bool) -> Lists
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as scratch:
             json.dump(lists, scratch)
+        Path(scratch.name).chmod(0o644)
         os.replace(scratch.name, path)
     return lists
 
