@@ -124,7 +124,7 @@ def small(locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory)
         held = {f"sha256:{hashlib.sha256(data).hexdigest()}": data for data in blobs}
         yield Small(folder, cache, env["UV_DEFAULT_INDEX"], asked, config, found,
                     outcome["digest"], held)  # fmt: skip
-    engine.untag(CANDIDATE)
+    engine.untag(outcome["digest"])  # with the names that a push gave it
     engine.untag(parent_name(found.parents[0].image))
 
 
