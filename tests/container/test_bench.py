@@ -5,7 +5,6 @@ This needs no GPU: the tensors are fake, with shapes and no content.
 
 from __future__ import annotations
 
-import json
 import runpy
 import signal
 import sys
@@ -231,34 +230,3 @@ def test_bytes_follow_from_the_shapes(cases: dict[str, Any]) -> None:
         "weight-only linear/[32,4096]->[32,11008]/int4": 4096 * 11008 // 2
         + 2 * 32 * (4096 + 11008),
     }
-
-
-def test_what_a_child_found_comes_back_whole(path: None) -> None:
-    from case import Ready, Skipped
-    from child import in_child, packed, unpacked
-    from measure import Timing
-
-    ready = Ready(
-        timing=Timing((1.0, 2.0), host=0.5, device=0.25), figures={"a, s": 1.5}, notes={"b": "c"}
-    )
-    assert unpacked(json.loads(json.dumps(packed(ready)))) == ready
-    with pytest.raises(Skipped, match="no GPU"):
-        unpacked({"skipped": "no GPU"})
-    with pytest.raises(RuntimeError, match=r"in a child: .*no attribute 'absent'"):
-        in_child("churn:absent", {})
-
-
-def test_a_child_skips_and_sees_its_environment(
-    path: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from case import Skipped
-    from child import in_child
-
-    (tmp_path / "probe.py").write_text(
-        "import os\nfrom case import Skipped\n"
-        "def f(word): raise Skipped(f\"{word} {os.environ.get('A')} {os.environ.get('B')}\")\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("B", "parent")
-    with pytest.raises(Skipped, match=r"^said 1 None$"):
-        in_child("probe:f", {"A": "1", "B": None}, word="said")

@@ -214,3 +214,53 @@ def test_a_result_does_not_replace_a_link(bench: Bench, tmp_path: Path) -> None:
     assert bench("--select", "gemm/1024*", "--output", str(link), gpu=True).returncode == 0
     assert link.is_symlink()
     assert [figure.key for figure in read(real).figures] == ["gemm/1024x1024/fp16"]
+
+
+IN_CHILD = """
+import json
+from case import Ready, Skipped
+from child import in_child, packed, unpacked
+from measure import Timing
+
+def said(*words, **more):
+    try:
+        return in_child(*words, **more)
+    except (Skipped, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+
+ready = Ready(
+    timing=Timing((1.0, 2.0), host=0.5, device=0.25), figures={"a, s": 1.5}, notes={"b": "c"}
+)
+assert unpacked(json.loads(json.dumps(packed(ready)))) == ready
+assert said("probe:ready", {}) == ready
+print(said("probe:skip", {"A": "1", "B": None}, word="said"))
+print(said("probe:absent", {}))
+"""
+PROBE = """
+import os
+from case import Ready, Skipped
+from measure import Timing
+
+def ready():
+    return Ready(
+        timing=Timing((1.0, 2.0), host=0.5, device=0.25), figures={"a, s": 1.5}, notes={"b": "c"}
+    )
+
+def skip(word):
+    raise Skipped(f"{word} {os.environ.get('A')} {os.environ.get('B')}")
+"""
+
+
+def test_a_child_gives_back_what_it_found(root: Path, tmp_path: Path) -> None:
+    """Also why it skips, in its own environment, and how it failed."""
+    (tmp_path / "probe.py").write_text(PROBE)
+    places = (root / "scripts/bench", root / "tests/fixtures/bench", tmp_path)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places)), "B": "parent"}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
+    command = [sys.executable, "-c", IN_CHILD]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    skipped, failed = done.stdout.splitlines()
+    assert skipped == "Skipped: said 1 None"
+    assert failed.startswith("RuntimeError: in a child: AttributeError: ")
+    assert failed.endswith("no attribute 'absent'")
