@@ -45,11 +45,11 @@ def beside(
     spec = image.plan.spec
     name, repository = spec.id, f"{namespace}/{spec.repository}"
     if image.plan.lock.base.image:
-        return Beside(lacking=f"{name}: no parent image is pushed: it holds copies of its wheels")
+        return Beside(lacking=f"{name}: no parent image beside it: it holds copies of its wheels")
     found = known(config, read_record(workspace.locks), image.plan, workspace.root)
     if not found:
         why = "locks/layers.txt lacks a layer of it; run `invoke lock --layers` and commit that"
-        return Beside(lacking=f"{name}: no parent image is pushed: {why}")
+        return Beside(lacking=f"{name}: no parent image beside it: {why}")
     images, held = [], set(image.info.layers)
     for parent in found.parents:
         inside, digest = parent_name(parent.image), parent.image.digest
@@ -59,7 +59,7 @@ def beside(
     lacking = ""
     if len(images) < len(found.parents):
         why = "the engine does not have it, or the image is not of it; build the image again"
-        lacking = f"{name}: a parent image is not pushed: {why}"
+        lacking = f"{name}: a parent image is not beside it: {why}"
     return Beside(images=tuple(images), lacking=lacking)
 
 
