@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import docker.errors
 import pytest
 
 from torch_images.errors import NetworkError, TorchImagesError, UsageError
@@ -65,3 +67,26 @@ def test_labels_are_read_from_the_list_of_images() -> None:
     assert engine.label_values("l") == {"1", "2"}
     assert asked == ["list"]  # not each image, which takes milliseconds
     assert engine.layer_chains("l", "parents") == (("a", "b"), ("a",), ())
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("name", ["r/a:1", "r/a:1@sha256:0"])
+def test_a_pull_may_fail_for_what_a_digest_names_if_it_is_there(name: str, held: bool) -> None:
+    """A tag may name another image by now; a digest never does."""
+
+    def pull(repository: str, **words: Any) -> Iterator[dict[str, Any]]:
+        assert (repository, words["tag"]) == tuple(name.rsplit("@" if "@" in name else ":", 1))
+        yield {"error": "failed to unpack"}
+
+    def get(asked: str) -> SimpleNamespace:
+        if not held:
+            raise docker.errors.ImageNotFound(asked)
+        return SimpleNamespace(id="sha256:0")
+
+    client = SimpleNamespace(api=SimpleNamespace(pull=pull), images=SimpleNamespace(get=get))
+    engine = Engine(cast("Any", client))
+    if held and "@" in name:
+        engine.pull(name)
+    else:
+        with pytest.raises(NetworkError, match="failed to unpack"):
+            engine.pull(name)
