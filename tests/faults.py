@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from torch_images.host.loopback import running
+from tests.servers import connecting
 
 _TLS_HANDSHAKE = 0x16
 
@@ -88,13 +88,8 @@ def faulty(upstream: str, *faults: Fault) -> Iterator[str]:
                         end.close()
                 back.join()
 
-    class Server(socketserver.ThreadingTCPServer):
-        allow_reuse_address = True
-        daemon_threads = True
-        request_queue_size = 64
-
-    with Server(("127.0.0.1", 0), Handler) as server, running(server):
-        yield f"127.0.0.1:{server.server_address[1]}"
+    with connecting(Handler) as address:
+        yield address
 
 
 def copy(source: socket.socket, target: socket.socket, limit: int | None = None) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import http.server
 import socket
+import socketserver
 from collections.abc import Iterator, Mapping
 
-from torch_images.host.loopback import serving
+from torch_images.host.loopback import running, serving
 
 
 def closed_port() -> int:
@@ -19,7 +20,20 @@ def closed_port() -> int:
 
 
 @contextlib.contextmanager
-def web_server(files: Mapping[str, bytes], is_remote: str = "") -> Iterator[tuple[str, list[str]]]:
+def connecting(handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
+    """Let `handler` have each connection, in a thread of its own; the server's "host:port"."""
+
+    class Server(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True
+        daemon_threads = True
+        request_queue_size = 64
+
+    with Server(("127.0.0.1", 0), handler) as server, running(server):
+        yield f"127.0.0.1:{server.server_address[1]}"
+
+
+@contextlib.contextmanager
+def web_server(files: Mapping[str, bytes], elsewhere: str = "") -> Iterator[tuple[str, list[str]]]:
     """Serve files by path on loopback; the URL, and the list that requests are added to.
 
     What is not there is looked for below `elsewhere`, if that is given.
@@ -30,10 +44,10 @@ def web_server(files: Mapping[str, bytes], is_remote: str = "") -> Iterator[tupl
         def do_GET(self) -> None:
             asked.append(self.path)
             data = files.get(self.path)
-            missing = 302 if is_remote else 404
+            missing = 302 if elsewhere else 404
             self.send_response(missing if data is None else 200)
-            if data is None and is_remote:
-                self.send_header("Location", is_remote + self.path)
+            if data is None and elsewhere:
+                self.send_header("Location", elsewhere + self.path)
             kind = "text/html" if self.path.endswith("/") else "application/octet-stream"
             if self.path.endswith("/") and (data or b"").startswith(b"{"):
                 kind = "application/vnd.pypi.simple.v1+json"

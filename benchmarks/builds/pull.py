@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.integration.support import registry, second_engine
-from torch_images.host.loopback import running
+from tests.servers import connecting
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import scratch_room
 from torch_images.markdown import table
@@ -66,13 +66,8 @@ def slow(upstream: str, link: Link) -> Iterator[str]:
                 _copy(server, self.request, link)
                 asked.join()
 
-    class Server(socketserver.ThreadingTCPServer):
-        allow_reuse_address = True
-        daemon_threads = True
-        request_queue_size = 64
-
-    with Server(("127.0.0.1", 0), Handler) as server, running(server):
-        yield f"127.0.0.1:{server.server_address[1]}"
+    with connecting(Handler) as address:
+        yield address
 
 
 def _copy(source: socket.socket, target: socket.socket, link: Link | None = None) -> None:
