@@ -4,8 +4,8 @@
         [--try LEVEL:WINDOW[:ldm]]...
 
 LAYER is a layer of the cache: a folder in ~/.cache/torch-images/layers, or its file `blob`. Each
-is unpacked and compressed again by every setting, `--at-once` (2) side by side as builds do it, by
-`--threads` (all processors) each. `--part` takes only so many MB of each tar. `--try` adds settings
+is unpacked and compressed again by every setting, `--at-once` (all processors) side by side, by
+`--threads` (4) each, as `--compression small` does it. `--part` takes only so many MB of each tar. `--try` adds settings
 of zstd: a level, the logarithm of the window, and whether to look for matches far away; `--only`
 leaves the others out. Seconds are wall time, of all processors, and of one for decompressing.
 """
@@ -98,8 +98,8 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("layers", type=Path, nargs="+", metavar="LAYER")
-    parser.add_argument("--threads", type=int, default=processors())
-    parser.add_argument("--at-once", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--at-once", type=int, default=processors())
     parser.add_argument("--part", type=int, default=0, metavar="MB")
     parser.add_argument("--try", dest="tries", type=setting, action="append", default=[])
     parser.add_argument("--only", action="store_true", help="only the settings of --try")

@@ -182,7 +182,7 @@ LEAVES_OUT: dict[str, str] = {
     "edit": "compat, the checks and the tags",
     "substitutes": "the same as `cold`, and what it took to fill the registry",
     "pruned": "compat, the checks, and how long it takes",
-    "small": "compat, the checks, and how long it takes",
+    "small": "compat, the checks, and the build before: its seconds are of packing again",
     "variant": "compat, the checks, and the layers of the first image, which its user holds",
     "commands": "the shell script `./inv` before Python starts, some 0.02 s",
     "both": "the same as `cold`",

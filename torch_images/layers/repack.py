@@ -26,8 +26,9 @@ from torch_images.oci import layout
 from torch_images.oci.compression import Compression, recording
 from torch_images.oci.diff import Archive
 
-# Each has as many threads as there are processors: the second keeps them busy while the first ends.
-_AT_ONCE = 2
+# zstd cuts what it packs with a window of 128 MiB into parts of 512 MiB, one thread for each. The
+# largest layer, torch, has three of them; most have one, so many layers are packed at once.
+_THREADS = 4
 
 
 class _StoppedError(Exception):
@@ -92,7 +93,7 @@ def _make_all(
         made.mkdir()
         # Each has the archive open for itself: a file has one place where it is read.
         with Archive(saved) as image, (made / "blob").open("wb") as target:
-            sink = layout.Compressed(target, processors(), effort=layout.Effort.SMALL)
+            sink = layout.Compressed(target, _THREADS, effort=layout.Effort.SMALL)
             for chunk in image.tar(blob):
                 if stop.is_set():
                     raise _StoppedError
@@ -103,7 +104,7 @@ def _make_all(
         store(made, layer, folder / _key(diff_id), fresh=fresh)
         return int(blob["size"])
 
-    with progress() as show, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with progress() as show, ThreadPoolExecutor(processors()) as pool:
         try:
             work = [pool.submit(make, *item) for item in ordered]
             for number, ready in enumerate(as_completed(work), 1):
