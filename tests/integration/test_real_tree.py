@@ -139,8 +139,12 @@ def test_the_real_tree_goes_on_where_it_stopped(project: Project) -> None:
     first, planned, _ = project.slice("75s")
     assert planned > 1000
     assert first > 0
-    second, again, said = project.slice("75s")
-    assert again == planned
+    # On a busy machine, configuring alone may take the first of these.
+    for limit in ("75s", "150s", "300s"):
+        second, again, said = project.slice(limit)
+        assert again == planned
+        if second > first:
+            break
     assert second > first
     hits = re.findall(r"C/C\+\+ (\d+) of (\d+)", said)
     assert hits
