@@ -25,6 +25,7 @@ from pathlib import Path
 import zstandard
 
 from torch_images.jobs import processors
+from torch_images.layers.repack import THREADS
 from torch_images.markdown import table
 from torch_images.oci.layout import Effort
 
@@ -99,7 +100,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("layers", type=Path, nargs="+", metavar="LAYER")
-    parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--at-once", type=int, default=processors())
     parser.add_argument("--part", type=int, default=0, metavar="MB")
     parser.add_argument("--try", dest="tries", type=setting, action="append", default=[])

@@ -28,7 +28,7 @@ from torch_images.oci.diff import Archive
 
 # zstd cuts what it packs with a window of 128 MiB into parts of 512 MiB, one thread for each. The
 # largest layer, torch, has three of them; most have one, so many layers are packed at once.
-_THREADS = 4
+THREADS = 4
 
 
 class _StoppedError(Exception):
@@ -93,7 +93,7 @@ def _make_all(
         made.mkdir()
         # Each has the archive open for itself: a file has one place where it is read.
         with Archive(saved) as image, (made / "blob").open("wb") as target:
-            sink = layout.Compressed(target, _THREADS, effort=layout.Effort.SMALL)
+            sink = layout.Compressed(target, THREADS, effort=layout.Effort.SMALL)
             for chunk in image.tar(blob):
                 if stop.is_set():
                     raise _StoppedError
