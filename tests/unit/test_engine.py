@@ -69,6 +69,46 @@ def test_labels_are_read_from_the_list_of_images() -> None:
     assert engine.layer_chains("l", "parents") == (("a", "b"), ("a",), ())
 
 
+def missing(name: str) -> docker.errors.NotFound:
+    """What moby 26.1 says for the whole list when an image goes while it answers."""
+    return docker.errors.NotFound(
+        "404 Client Error", explanation=f"failed to get rootfs of image {name}: not found"
+    )
+
+
+def test_the_list_of_images_is_asked_for_again_when_an_image_goes_meanwhile() -> None:
+    asked: list[str] = []
+    engine = engine_with({"label": [{"Id": "one", "Labels": {"l": "1"}}], "name": []}, asked)
+    api = cast("Any", engine._client.api)
+    answer = api.images
+
+    def images(**words: Any) -> list[dict[str, Any]]:
+        asked.append("try")
+        if asked.count("try") % 3:
+            raise missing("gone:1")
+        listed: list[dict[str, Any]] = answer(**words)
+        return listed
+
+    api.images = images
+    assert engine.label_values("l") == {"1"}
+    assert engine.layer_chains("l", "parents") == (("a", "b"),)
+    assert asked.count("try") == 9
+
+
+def test_an_image_that_stays_broken_is_said() -> None:
+    """Such as one whose content somebody removed from the store by hand."""
+    asked: list[str] = []
+
+    def images(**_: Any) -> list[dict[str, Any]]:
+        asked.append("try")
+        raise missing("broken:1")
+
+    engine = Engine(cast("Any", SimpleNamespace(api=SimpleNamespace(images=images))))
+    with pytest.raises(docker.errors.NotFound, match="broken:1"):
+        engine.label_values("l")
+    assert len(asked) == 10
+
+
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("name", ["r/a:1", "r/a:1@sha256:0"])
 def test_a_pull_may_fail_for_what_a_digest_names_if_it_is_there(name: str, held: bool) -> None:
