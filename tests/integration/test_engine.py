@@ -10,7 +10,7 @@ from torch_images.host.engine import Engine
 
 
 def test_images_come_and_go_while_they_are_listed(engine: Engine) -> None:
-    """moby 26.1 then answers 404 for the whole list: here, some one listing in seven."""
+    """Moby 26.1 then answers 404 for the whole list: here, some one listing in seven."""
     name = f"{TESTS}:comes-and-goes"
 
     def change() -> None:
