@@ -64,7 +64,7 @@ class Lab:
         return self.engine.local_root() or Path("/")
 
     def empty(self) -> None:
-        """Forget all that was built; bases and programs stay."""
+        """Forget all that was built, and its verification; bases and programs stay."""
         for name in (*self.engine.tags("torch-"), *self.engine.tags(PLAIN)):
             self.engine.untag(name)
         for image in self.engine.ours(labels.ID, PARENT_IMAGES):  # those without a tag
@@ -73,6 +73,7 @@ class Lab:
         for part in self.cache.iterdir():
             if part.name not in _KEPT:
                 shutil.rmtree(part)
+        shutil.rmtree(self.project / "build" / "reports", ignore_errors=True)
 
     def base(self) -> str:
         """The base as a named context; made where it is not there yet."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -13,6 +15,7 @@ from benchmarks.builds.__main__ import read
 from benchmarks.builds.lab import Lab
 from benchmarks.builds.report import Line, left_out, plot, summary, table
 from tests.unit.fakes import FakeRunner
+from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 
 FIGURES = {
@@ -118,6 +121,31 @@ def test_the_ways_to_build_take_turns_in_being_first(
     done.clear()
     list(rows.rounds(lab(tmp_path), ("tuned",), 1, {}))
     assert done == ["our", "tuned"]
+
+
+def test_nothing_built_before_helps_a_row_from_nothing(tmp_path: Path) -> None:
+    """Nor its verification, which the same command would take over for the same digest."""
+    project, cache = tmp_path / "project", tmp_path / "cache"
+    for part in ("layers", "listings", "parents", "tools"):
+        (cache / part).mkdir(parents=True)
+    report = project / "build" / "reports" / "sha256-0.json"
+    report.parent.mkdir(parents=True)
+    report.write_text("{}")
+    removed: list[str] = []
+    engine = cast(
+        "Engine",
+        SimpleNamespace(
+            tags=lambda prefix: (f"{prefix}a:1",),
+            ours=lambda *_: (SimpleNamespace(id="sha256:0"),),
+            untag=removed.append,
+        ),
+    )
+    run = FakeRunner()
+    dataclasses.replace(lab(project), cache=cache, engine=engine, run=run).empty()
+    assert removed == ["torch-a:1", "torch-images-plaina:1", "sha256:0"]
+    assert run.commands == [["docker", "buildx", "prune", "--force", "--all"]]
+    assert [part.name for part in cache.iterdir()] == ["tools"]
+    assert not report.exists()
 
 
 def test_the_command_of_a_user_says_what_took_how_long(
