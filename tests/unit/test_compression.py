@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,3 +104,13 @@ def test_layers_of_before_keep_their_keys() -> None:
     version = ".".join(map(str, zstandard.ZSTD_VERSION))
     quick = "(2, {'window_log': 23, 'hash_log': 19, 'min_match': 6})"
     assert f"zstd {version} {quick} (9, {{'window_log': 23}})" == layout.COMPRESSOR
+
+
+@pytest.mark.parametrize("effort", list(layout.Effort))
+def test_no_layer_needs_a_larger_window_than_every_decoder_has(effort: layout.Effort) -> None:
+    """RFC 8878 says 8 MiB; containerd takes more than twice as long to unpack 128 MiB."""
+    blob = io.BytesIO()
+    sink = layout.Compressed(blob, effort=effort)
+    sink.write(bytes(20_000_000))
+    sink.finish()
+    assert zstandard.get_frame_parameters(blob.getvalue()).window_size == 8 << 20

@@ -26,8 +26,7 @@ from torch_images.oci import layout
 from torch_images.oci.compression import Compression, recording
 from torch_images.oci.diff import Archive
 
-# zstd cuts what it packs with a window of 128 MiB into parts of 512 MiB, one thread for each. The
-# largest layer, torch, has three of them; most have one, so many layers are packed at once.
+# The largest layers keep several threads busy, small ones one or two, so many are packed at once.
 THREADS = 4
 
 
