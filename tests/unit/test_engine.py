@@ -95,6 +95,21 @@ def test_the_list_of_images_is_asked_for_again_when_an_image_goes_meanwhile() ->
     assert asked.count("try") == 9
 
 
+def test_an_image_that_goes_after_the_list_is_left_out() -> None:
+    """Moby names the content that is gone, so docker-py's error is not that of a missing image."""
+    engine = engine_with({"label": [{"Id": "one"}, {"Id": "two"}], "name": []}, [])
+    store = cast("Any", engine._client.images)
+    answer = store.get
+
+    def get(name: str) -> Any:
+        if name == "one":
+            raise missing(name)
+        return answer(name)
+
+    store.get = get
+    assert engine.layer_chains("l", "parents") == (("a",),)
+
+
 def test_an_image_that_stays_broken_is_said() -> None:
     """Such as one whose content somebody removed from the store by hand."""
     asked: list[str] = []

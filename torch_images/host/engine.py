@@ -155,7 +155,7 @@ class Engine:
         """
         images = []
         for listed in self._listed(**options):
-            with contextlib.suppress(docker.errors.ImageNotFound):
+            with contextlib.suppress(docker.errors.NotFound):  # the image, or a part of its content
                 images.append(self._client.images.get(listed["Id"]))
         return images
 
