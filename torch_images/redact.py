@@ -25,6 +25,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TextIO, cast
 from urllib.parse import unquote
 
@@ -102,7 +103,14 @@ class Redactor:
 
 def redact(text: str) -> str:
     """The text without secrets, those of this process's environment and command line included."""
-    return Redactor.of(os.environ, sys.argv)(text)
+    return _redactor(tuple(os.environ.items()), tuple(sys.argv))(text) if text else ""
+
+
+# `pick` and the site try many images that are refused, and each refusal is an error.
+@lru_cache(maxsize=1)
+def _redactor(environ: tuple[tuple[str, str], ...], words: tuple[str, ...]) -> Redactor:
+    """The redactor of this process, for as long as its environment stays as it is."""
+    return Redactor.of(dict(environ), words)
 
 
 def secrets(environ: Mapping[str, str], words: Sequence[str]) -> Iterator[str]:

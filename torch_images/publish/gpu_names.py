@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from torch_images.arch import Capability
 from torch_images.errors import UsageError, shown, suggest
@@ -26,7 +27,8 @@ def find(named: str, known: Mapping[str, Capability]) -> str:
     their compute capability.
     """
     words = _words(named)
-    plain = [word for word in words if word != "quadro"]  # older drivers say it of an RTX A6000
+    # Older drivers say it of an RTX A6000.
+    plain = tuple(word for word in words if word != "quadro")
     for asked in (words, plain):
         fitting = [name for name in known if _within(_words(name), asked)]
         if fitting:
@@ -53,13 +55,14 @@ def _by_number(words: set[str], known: Mapping[str, Capability]) -> list[str]:
     return [name for name, count in shared.items() if count == max(shared.values())]
 
 
-def _words(name: str) -> list[str]:
+@lru_cache(maxsize=256)  # the names of images.yaml, again for every question
+def _words(name: str) -> tuple[str, ...]:
     """The words of a GPU's name that tell models apart: "NVIDIA GeForce RTX4090" -> rtx, 4090."""
     text = _AFTER.sub(r" \1", _BEFORE.sub(r"\1 ", name.lower()))
-    return [word for word in re.findall(r"[a-z0-9]+", text) if word not in _NOISE]
+    return tuple(word for word in re.findall(r"[a-z0-9]+", text) if word not in _NOISE)
 
 
-def _within(short: list[str], words: list[str]) -> bool:
+def _within(short: tuple[str, ...], words: tuple[str, ...]) -> bool:
     """Whether words contain others, side by side."""
     count = len(short)
     return any(words[i : i + count] == short for i in range(len(words) - count + 1))
