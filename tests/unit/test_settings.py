@@ -178,6 +178,11 @@ def test_what_is_excluded(config: Config) -> None:
     )
     assert replace(config, excludes=rules[:1]).excluded(**image) is None
     assert replace(config, excludes=rules).excluded(**image) == "two"
+    # The first one of the file gives the reason, whichever axis it names.
+    swapped = (Exclude(reason="late", variant="v"), Exclude(reason="later", cuda="13.0"), *rules)
+    assert replace(config, excludes=swapped).excluded(**image) == "late"
+    assert replace(config, excludes=swapped[1:]).excluded(**image) == "later"
+    assert replace(config, excludes=rules[::-1]).excluded(**image) == "three"
 
 
 def test_the_values_of_each_axis(config: Config) -> None:

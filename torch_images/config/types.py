@@ -417,7 +417,23 @@ class Config:
 
         An axis that is left out may have any value.
         """
-        return next((x.reason for x in self.excludes if x.matches(image)), None)
+        values = (None, *image.items())
+        near = (n for value in values for n in self._excludes_by_value.get(value, ()))
+        first = min((n for n in near if self.excludes[n].matches(image)), default=None)
+        return None if first is None else self.excludes[first].reason
+
+    @cached_property
+    def _excludes_by_value(self) -> Mapping[tuple[str, str] | None, tuple[int, ...]]:
+        """The places of exclusions by the first axis that each names, and its value.
+
+        Those that name none have None. Few are left to compare with an image: `matrix` asks for
+        thousands.
+        """
+        found: dict[tuple[str, str] | None, tuple[int, ...]] = {}
+        for place, exclude in enumerate(self.excludes):
+            value = next(iter(exclude.named), None)
+            found[value] = (*found.get(value, ()), place)
+        return found
 
 
 def target_range(cuda: Cuda) -> str:
