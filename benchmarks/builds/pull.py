@@ -6,21 +6,23 @@ Each IMAGE of this machine's engine is pushed to a registry on loopback, Debian'
 A second engine with a store of its own pulls them in turns, unpacked as `docker pull` does, and
 forgets each. Between it and the registry lies a proxy that lets through `--speed` Mbit/s: 100 and
 1000, unless others are named. It stands in for a slow link. It adds no latency and loses nothing.
-Root, or `sudo -n`, starts the second engine. On the disk, the registry has each image once, and the
-engine has room for the largest one, packed and unpacked.
+What dockerd and its containerd use of the processors meanwhile, mostly to unpack, is the same for
+every link. Root, or `sudo -n`, starts the second engine. On the disk, the registry has each image
+once, and the engine has room for the largest one, packed and unpacked.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import socket
 import socketserver
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,14 +84,36 @@ def _copy(source: socket.socket, target: socket.socket, link: Link | None = None
             end.shutdown(socket.SHUT_RDWR)
 
 
-def pulled(name: str, engine: str, run: Runner) -> float:
-    """Pull an image and forget it again; seconds of the pull."""
+def ticks(stat: str) -> int:
+    """Ticks of the clock in a /proc/PID/stat: the process's own and of children that it waited for.
+
+    See proc_pid_stat(5): utime, stime, cutime and cstime.
+    """
+    _, _, after = stat.rpartition(")")  # the name before it may have spaces
+    return sum(int(field) for field in after.split()[11:15])
+
+
+def used(engine: str) -> float:
+    """Seconds of processor that an engine of `second_engine` and its containerd have used."""
+    folder = Path(engine.removeprefix("unix://")).parent
+    pids = (folder / "pid", folder / "exec" / "containerd" / "containerd.pid")
+    stats = (Path("/proc", pid.read_text().strip(), "stat").read_text() for pid in pids)
+    return sum(map(ticks, stats)) / os.sysconf("SC_CLK_TCK")
+
+
+def pulled(name: str, engine: str, run: Runner) -> tuple[float, float]:
+    """Pull an image and forget it again; seconds of the pull, and of the engine's processors."""
     env = {"DOCKER_HOST": engine}
-    started = time.monotonic()
+    started, before = time.monotonic(), used(engine)
     run.run(["docker", "pull", "--quiet", name], env=env)
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - started, used(engine) - before
     run.run(["docker", "image", "rm", "--force", name], env=env)
     return seconds
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median, and in brackets the least and the greatest."""
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
 def main() -> None:
@@ -118,7 +142,7 @@ def main() -> None:
                 run.run(["docker", "image", "rm", f"{host}/{name}"])
         for speed in told.speed or _SPEEDS:
             link = Link(speed=speed * 1e6 / 8)
-            seconds: dict[str, list[float]] = {image: [] for image in names}
+            seconds: dict[str, list[tuple[float, float]]] = {image: [] for image in names}
             sizes: dict[str, int] = {}
             with slow(host, link) as address:
                 for _ in range(told.rounds):
@@ -127,11 +151,11 @@ def main() -> None:
                         seconds[image].append(pulled(f"{address}/{name}", engine, run))
                         sizes[image] = link.passed - before
             for image, found in seconds.items():
-                spread = f"{min(found):.1f} to {max(found):.1f}"
                 size = f"{sizes[image] / 1e6:.1f}"
-                rows.append((f"{speed:g}", image, size, f"{statistics.median(found):.1f}", spread))
+                spreads = [spread(values) for values in zip(*found, strict=True)]
+                rows.append((f"{speed:g}", image, size, *spreads))
                 print(" ".join(rows[-1]), flush=True)
-    head = ["Mbit/s", "Image", "MB through the link", "Seconds", "From, to"]
+    head = ["Mbit/s", "Image", "MB through the link", "Seconds", "Seconds of processors"]
     print("\n".join(table(head, rows)))
 
 
