@@ -15,6 +15,9 @@ from invoke.context import Context
 from torch_images.cli import verb
 from torch_images.errors import TorchImagesError
 
+# Bytes that integration tests need, as CONTRIBUTING.md says: without those marked slow, and all.
+_DISK, _DISK_OF_ALL = 45 * 10**9, 65 * 10**9
+
 
 @verb.verb(
     help={
@@ -47,7 +50,8 @@ def test(c: Context, all: bool = False, fast: bool = False, real_source: bool = 
         seed = f"--hypothesis-seed={datetime.now(UTC):%Y%m%d}"
         long = {"HYPOTHESIS_PROFILE": "long"}
         _run("-m", "pytest", *files, seed, "--numprocesses=2", env=long)
-    verb.engine(bootstraps=True)
+    root = verb.engine(bootstraps=True).local_root()
+    print(_disk_warning(root, _DISK_OF_ALL if all else _DISK), end="", flush=True)
     locks, warning = _usable_locks(every=all)
     slow = [] if all else ["-m", "not slow"]
     # Two lanes side by side: see tests/integration/conftest.py.
@@ -56,6 +60,18 @@ def test(c: Context, all: bool = False, fast: bool = False, real_source: bool = 
         _run("-m", "pytest", "tests/integration", *lanes, *slow, env=locks)
     finally:
         print(warning, end="")
+
+
+def _disk_warning(root: Path | None, needed: int) -> str:
+    """A line where the engine's disk has less free than tests need, in bytes; else "".
+
+    `root` is None for an engine elsewhere. It is no error: layers in the cache need less.
+    """
+    free = shutil.disk_usage(root).free if root else needed
+    if free >= needed:
+        return ""
+    line = f"these tests need {needed / 1e9:.0f} GB of disk, {root} has {free / 1e9:.0f} GB free"
+    return verb.red(f"{line}; `invoke gc --images --cache` frees some") + "\n"
 
 
 def _usable_locks(*, every: bool) -> tuple[dict[str, str], str]:
