@@ -165,10 +165,10 @@ class Registry:
         folder.mkdir()
         self.host = f"127.0.0.1:{closed_port()}"
         self.program = registry_program(folder)
-        self._file = folder / "config.yml"
+        self._file, self._data = folder / "config.yml", folder / "data"
         settings: dict[str, Any] = {
             "version": "0.1",
-            "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
+            "storage": {"filesystem": {"rootdirectory": str(self._data)}},
             "http": {"addr": self.host},
         }
         if password:
@@ -197,6 +197,11 @@ class Registry:
         self._drain.join()
         assert self._process.stderr is not None
         self._process.stderr.close()
+
+    def remove(self) -> None:
+        """End it and remove what it holds: pytest keeps folders, and an image has gigabytes."""
+        self.kill()
+        shutil.rmtree(self._data, ignore_errors=True)
 
 
 def registry_program(folder: Path) -> Path:
@@ -237,7 +242,7 @@ def registry(folder: Path) -> Iterator[str]:
     try:
         yield running.host
     finally:
-        running.kill()
+        running.remove()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Images of both platforms on one machine: a small one for each, and under --all the real one.
+"""Images of both platforms on one machine: a small one for each, and the real one.
 
 The small ones hold stand-in wheels of Python alone on real bases. The foreign one runs in QEMU.
 """
@@ -18,6 +18,8 @@ from tests.integration.support import invoke
 from tests.releases import T130
 from torch_images.host.engine import Engine
 from torch_images.platforms import PLATFORMS, Platform, native
+
+pytestmark = pytest.mark.slow  # what an emulator does takes minutes
 
 FOREIGN = next(p for p in PLATFORMS if p != native())
 BUILD = ("build", "--cuda", "13.0", "--arch", "9.0", "--progress", "plain")
@@ -87,7 +89,6 @@ def test_both_have_the_same_bytecode(both: Both) -> None:
     assert all("linux-gnu" in path for path in others), others  # named after the processor
 
 
-@pytest.mark.slow
 def test_what_is_made_in_an_emulator_is_made_again(both: Both, tmp_path: Path) -> None:
     """From nothing, the base included: the digest is equal."""
     env = {**both.env, "TORCH_IMAGES_CACHE": str(tmp_path / "cache")}
@@ -97,7 +98,6 @@ def test_what_is_made_in_an_emulator_is_made_again(both: Both, tmp_path: Path) -
     assert json.loads(done.stdout)[0]["digest"] == both.digests[FOREIGN]
 
 
-@pytest.mark.slow
 def test_the_image_with_torch(engine: Engine) -> None:
     """It is built and passes its checks in an emulator; what that cannot show is listed."""
     done = invoke(*BUILD, "--platform", FOREIGN.name, "--json")

@@ -469,6 +469,7 @@ def test_a_killed_build_goes_on_from_the_cache(compiling: Compiling, tmp_path: P
     assert len(list((tmp_path / "dist").glob("*.whl"))) == 2
 
 
+@pytest.mark.slow
 def test_a_slice_stops_with_7_and_the_next_call_goes_on(
     compiling: Compiling, tmp_path: Path
 ) -> None:
@@ -686,6 +687,7 @@ def test_builders_share_a_cache(
     assert found[1]["CUDA"][0] == found[1]["CUDA"][1] > 0
 
 
+@pytest.mark.slow
 def test_two_shares_halve_the_work_and_a_third_build_collects(
     compiling: Compiling, built: dict[str, Built], engine: Engine, tmp_path: Path
 ) -> None:

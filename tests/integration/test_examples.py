@@ -102,6 +102,7 @@ def test_lifted_constraints(example: str, engine: Engine) -> None:
     assert shown(engine, example, "torchvision")[:2] == [TORCH, "0.25.0"]
 
 
+@pytest.mark.slow  # it compiles in an image with a toolkit
 @pytest.mark.parametrize("example", ["extension"], indirect=True)
 def test_an_extension(example: str, engine: Engine) -> None:
     code = "import torch, doubling; print(doubling.doubled(torch.ones(2)).tolist())"

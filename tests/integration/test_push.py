@@ -132,7 +132,7 @@ def server(tmp_path: Path) -> Iterator[Registry]:
     found = Registry(tmp_path / "registry")
     found.start()
     yield found
-    found.kill()
+    found.remove()
 
 
 def push(image: StandIn, host: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:

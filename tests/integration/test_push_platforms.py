@@ -130,7 +130,7 @@ def server(tmp_path: Path) -> Iterator[Registry]:
     found = Registry(tmp_path / "registry")
     found.start()
     yield found
-    found.kill()
+    found.remove()
 
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
