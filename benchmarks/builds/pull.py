@@ -6,9 +6,9 @@ Each IMAGE of this machine's engine is pushed to a registry on loopback, Debian'
 A second engine with a store of its own pulls them in turns, unpacked as `docker pull` does, and
 forgets each. Between it and the registry lies a proxy that lets through `--speed` Mbit/s: 100 and
 1000, unless others are named. It stands in for a slow link. It adds no latency and loses nothing.
-What dockerd and its containerd use of the processors meanwhile, mostly to unpack, is the same for
-every link. Root, or `sudo -n`, starts the second engine. On the disk, the registry has each image
-once, and the engine has room for the largest one, packed and unpacked.
+What dockerd and its containerd use of the processors meanwhile, mostly to unpack, is counted, too.
+Root, or `sudo -n`, starts the second engine. On the disk, the registry has each image once, and the
+engine has room for the largest one, packed and unpacked.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ _CREATED = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 _QUICK = 2, {"window_log": 23, "hash_log": 19, "min_match": 6}
 # For what is packed once and then kept, a base, and for a pruned layer.
 _THOROUGH = 9, {"window_log": 23}
-# For images that are pulled often. A window of 128 MiB saves 1 % more bytes, but containerd takes
-# 2.7 times as long to unpack what has it: docs/performance.md.
+# For images that are pulled often. A window of 128 MiB saves 1 to 4 % more bytes, but containerd
+# takes 2.7 times as long to unpack what has it: docs/performance.md.
 _SMALL = 19, {"window_log": 23}
 _VERSION = f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}"
 # What made the bytes of compressed layers: a part of every key that stands for them.
