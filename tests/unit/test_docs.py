@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 import shlex
 from pathlib import Path
@@ -140,20 +139,3 @@ def test_the_number_of_checks_is_not_more_than_the_ledger_has(root: Path) -> Non
     ]
     assert len(found) >= 4
     assert fewest >= max(found)
-
-
-def test_bytes_to_pull_are_those_that_were_measured() -> None:
-    """The README's comparison is of the reports that docs/performance.md names."""
-    folder = README.parent / "docs" / "performance"
-    [newest] = json.loads((folder / "release.json").read_text())["rows"]["release"]
-    page = (README.parent / "docs" / "performance.md").read_text()
-    [row] = re.findall(r"^\| Bytes to pull \| (.+) \|$", README.read_text(), re.MULTILINE)
-    assert f"torch 2.14.1: {newest['whole 2.14.1, bytes'] / 1e9:.2f} GB" in row
-    plain = re.search(r"^\| 2\.13\.0 -> 2\.14\.1 \| .+ \| ([\d.]+ GB) \|", page, re.MULTILINE)
-    older = re.search(r"^\| bytes to pull \| ([\d.]+ GB) \| ([\d.]+ GB) \|", page, re.MULTILINE)
-    pruned = re.search(r"^\| bytes to pull with `--prune`.*? \| ([\d.]+ GB) \|", page, re.MULTILINE)
-    assert plain
-    assert older
-    assert pruned
-    assert f"torch 2.11.0: {older[1]}, {pruned[1]} for one architecture" in row
-    assert f"plain Dockerfile: {plain[1]} and {older[2]} " in row
