@@ -32,16 +32,20 @@ from torch_images.project import locks_folder
 # gives them: two builds of one name would get in each other's way.
 SECOND = frozenset(
     {
-        *(
-            "test_cdi",
-            "test_compat",
-            "test_compiled",
-            "test_emulation",
-            "test_examples",
-            "test_installed_command",
-            "test_pod",
-        ),
-        *("test_push", "test_push_platforms", "test_real_tree", "test_site", "test_start"),
+        "test_cdi",
+        "test_compat",
+        "test_compiled",
+        "test_derived",
+        "test_emulation",
+        "test_examples",
+        "test_installed_command",
+        "test_pod",
+        "test_push",
+        "test_push_platforms",
+        "test_real_tree",
+        "test_scan",
+        "test_site",
+        "test_start",
     }
 )
 

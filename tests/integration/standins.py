@@ -78,8 +78,12 @@ def copy_project(folder: Path, locks: Path) -> None:
     """Copy what makes up the project, with another folder of locks."""
     folder.mkdir(parents=True)
     ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("docker", "scripts", "tests", "torch_images"):
+    for name in ("docker", "scripts", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+    # With its bytecode: the first command of each copy would compile all that it imports.
+    # What Python is writing there at this moment has a name of its own, and goes.
+    written = shutil.ignore_patterns("*.pyc.*")
+    shutil.copytree(ROOT / "torch_images", folder / "torch_images", ignore=written)
     shutil.copytree(locks, folder / "locks")
     shutil.copy(ROOT / "locks" / "host.txt", folder / "locks")
     for name in (".gitignore", "images.yaml", "inv", "pyproject.toml", "tasks.py"):

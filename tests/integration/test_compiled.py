@@ -193,6 +193,7 @@ def test_ptx_when_asked_for(compiling: Compiling, tmp_path: Path) -> None:
     assert compiling.code(torch, "ptx", tmp_path).keys() == {"sm_120"}
 
 
+@pytest.mark.slow
 def test_the_next_commit_finds_what_was_compiled(compiling: Compiling, tmp_path: Path) -> None:
     with (compiling.repositories.work(FORK) / "torch" / "__init__.py").open("a") as file:
         file.write("\nNEXT = True\n")
@@ -423,6 +424,7 @@ def test_a_tree_of_ones_own(compiling: Compiling, tmp_path: Path) -> None:
     assert "source-fork.txt is not one that `invoke lock` resolved" in line
 
 
+@pytest.mark.slow
 def test_what_triton_asks_for_is_locked(compiling: Compiling, tmp_path: Path) -> None:
     assert "locks/source-fork.txt lacks llvm" in refused(compiling, "--locked", code=3)
     done = compiling.invoke("lock", "--select", "source-fork")

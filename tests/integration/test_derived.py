@@ -96,7 +96,7 @@ RUN --mount=type=bind,from=uv,source=uv,target=/usr/local/bin/uv \\
         subprocess.run(["docker", "rmi", tag], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("tool", COMMANDS)
+@pytest.mark.parametrize("tool", ["pip", pytest.param("uv", marks=pytest.mark.slow)])
 def test_what_is_installed_on_top_keeps_torch(
     image: str, engine: Engine, workspace: Workspace, tool: str
 ) -> None:

@@ -32,7 +32,7 @@ def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command in an environment of its own, with the newest of all that it requires."""
     folder = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet"]
+    pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-compile"]
     subprocess.run([*pip, "--disable-pip-version-check", str(wheel)], check=True)
     return folder / "bin" / "torch-images"
 

@@ -378,6 +378,7 @@ def test_names_of_an_index_are_left_out_of_the_engine(make: Make, run: Run, engi
     assert engine.tags(f"example.org/{REPOSITORY}:sm120") == ()
 
 
+@pytest.mark.slow
 def test_an_index_is_reproduced_by_the_image_of_this_machine(
     make: Make, server: Registry, run: Run
 ) -> None:

@@ -31,7 +31,7 @@ from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import format_wheels, read_wheels
 from torch_images.platforms import AMD64
 
-RUNTIME, DEVEL = (f"cu130-sm120-torch{T130}-bookworm-{v}" for v in ("runtime", "devel"))
+DEVEL = f"cu130-sm120-torch{T130}-bookworm-devel"
 PROBE = {
     "torch_images_probe-1.0.data/scripts/probe": b"#!python\nprint(1)\n",
     "torch_images_probe-1.0.data/data/share/probe.txt": b"text",
@@ -70,13 +70,13 @@ class Entry:
 class Small:
     """A project whose images are quick to build, and what its builds need.
 
-    `variant` adds a package, a wheel and NVIDIA's compat library to its plain image. `digests` are
-    those of an ordinary build, by identifier.
+    Its variant adds a package, a wheel and NVIDIA's compat library. `digest` is of the variant's
+    image by an ordinary build.
     """
 
     folder: Path
     env: dict[str, str]
-    digests: dict[str, str]
+    digest: str
 
 
 def tree(image: str) -> dict[str, Entry]:
@@ -174,24 +174,22 @@ def small(locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory)
         )
         assert done.returncode == 0, done.stderr
         commit(folder)
-        words = ("--select", f"{RUNTIME},{DEVEL}", "--unverified", "--locked", "--json")
+        words = ("--select", DEVEL, "--unverified", "--locked", "--json")
         done = invoke("build", *words, "--progress", "plain", cwd=folder, env=env)
         assert done.returncode == 0, done.stderr[-3000:]
-        digests = {each["id"]: each["digest"] for each in json.loads(done.stdout)}
-        yield Small(folder, env, digests)
-    for name in digests:
-        engine.untag(f"torch-images-candidate:{name}")
+        [image] = json.loads(done.stdout)
+        yield Small(folder, env, image["digest"])
+    engine.untag(f"torch-images-candidate:{DEVEL}")
 
 
 @pytest.fixture(scope="module")
 def inputs(small: Small) -> Iterator[Path]:
-    """A folder with all inputs of both images."""
+    """A folder with all inputs of the image."""
     with open_folder() as folder:
         inputs = folder / "inputs"
-        for image in (RUNTIME, DEVEL):
-            words = ("lock", "--fetch", str(inputs), "--image", image)
-            done = invoke(*words, cwd=small.folder, env=small.env)
-            assert done.returncode == 0, done.stderr
+        words = ("lock", "--fetch", str(inputs), "--image", DEVEL)
+        done = invoke(*words, cwd=small.folder, env=small.env)
+        assert done.returncode == 0, done.stderr
         yield inputs
 
 
@@ -204,7 +202,7 @@ def test_a_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_pa
     name = f"{TESTS}:standalone"
     plain_build(folder, name, tmp_path, Network(index=small.env["UV_DEFAULT_INDEX"]))
     try:
-        ours = small.digests[DEVEL]
+        ours = small.digest
         assert differences(ours, name) == []
         there = tree(name)
         site = "opt/venv/lib/python3.11/site-packages"
@@ -223,7 +221,7 @@ def test_a_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_pa
 
 def test_a_wheel_that_is_not_the_locked_one_ends_it(small: Small, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    words = ("render", RUNTIME, "--standalone", "--output", str(folder))
+    words = ("render", DEVEL, "--standalone", "--output", str(folder))
     assert invoke(*words, cwd=small.folder, env=small.env).returncode == 0
     file = folder / "layers" / "01" / "requirements.txt"
     line = file.read_text()
@@ -232,16 +230,14 @@ def test_a_wheel_that_is_not_the_locked_one_ends_it(small: Small, tmp_path: Path
         plain_build(folder, "x", tmp_path, Network(index=small.env["UV_DEFAULT_INDEX"]))
 
 
-def offline(
-    small: Small, image: str, inputs: Path, *command: str, **env: str
-) -> subprocess.CompletedProcess[str]:
+def offline(small: Small, inputs: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """A build from nothing but a folder of inputs, `command` before it."""
-    words = ["build", "--select", image, "--offline", str(inputs), "--compat", "required"]
+    words = ["build", "--select", DEVEL, "--offline", str(inputs), "--compat", "required"]
     words += ["--no-cache", "--unverified", "--json", "--progress", "plain"]
     closed = f"http://127.0.0.1:{closed_port()}"
     nowhere = ["UV_DEFAULT_INDEX", "TORCH_IMAGES_MIRROR", "TORCH_IMAGES_COMPAT_MIRROR"]
     nowhere += ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
-    told = [f"{name}={closed}" for name in nowhere] + [f"{k}={v}" for k, v in env.items()]
+    told = [f"{name}={closed}" for name in nowhere]
     told += ["NO_COLOR=1", f"TORCH_IMAGES_LOCKS={small.folder / 'locks'}"]
     return subprocess.run(
         [*command, "env", *told, sys.executable, "-m", "invoke", *words],
@@ -254,9 +250,9 @@ def offline(
 
 def test_a_build_that_may_ask_nobody(small: Small, inputs: Path) -> None:
     """Index, mirrors and proxies are all closed ports; the variant's own wheel is in the folder."""
-    done = offline(small, DEVEL, inputs)
+    done = offline(small, inputs)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout)[0]["digest"] == small.digests[DEVEL]
+    assert json.loads(done.stdout)[0]["digest"] == small.digest
 
 
 # Bring up loopback, which a new network has switched off, and go on as the rest of the words.
@@ -272,9 +268,9 @@ os.execvp(sys.argv[1], sys.argv[1:])
 def test_a_build_without_a_network(small: Small, inputs: Path) -> None:
     """The process has a network of its own with nothing in it; the engine is behind a socket."""
     alone = as_root("unshare", "--net", sys.executable, "-c", _LOOPBACK)
-    done = offline(small, RUNTIME, inputs, *alone)
+    done = offline(small, inputs, *alone)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout)[0]["digest"] == small.digests[RUNTIME]
+    assert json.loads(done.stdout)[0]["digest"] == small.digest
 
 
 def test_a_missing_input_is_named_before_the_build(
@@ -284,7 +280,7 @@ def test_a_missing_input_is_named_before_the_build(
     shutil.copytree(inputs, less)
     [wheel] = (less / "wheels").glob("torch_images_more-*")
     wheel.write_bytes(b"another")
-    done = offline(small, DEVEL, less)
+    done = offline(small, less)
     assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
     way = f"run `invoke lock --fetch {less} --image {DEVEL}` with a network"
     assert done.stderr == f"error: {less} lacks {wheel.name}; {way}\n"
