@@ -303,6 +303,7 @@ def test_an_option_that_the_tree_does_not_read(compiling: Compiling) -> None:
         assert refused(compiling) == f"error: torch {head(compiling)} has no option USE_NCCL"
 
 
+@pytest.mark.slow
 def test_an_option_of_cmake_that_nothing_passes_on(compiling: Compiling) -> None:
     with changed(
         compiling,
@@ -316,6 +317,7 @@ def test_an_option_of_cmake_that_nothing_passes_on(compiling: Compiling) -> None
     )
 
 
+@pytest.mark.slow
 def test_a_library_that_lacks_symbols(compiling: Compiling) -> None:
     """Compiler, linker and packaging accept it. Nobody could load it."""
     source = compiling.repositories.work(TRITON) / "src" / "triton.cpp"
@@ -395,6 +397,7 @@ def test_a_commit_that_is_not_there(compiling: Compiling) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_tree_of_ones_own(compiling: Compiling, tmp_path: Path) -> None:
     """With a submodule that is checked out there, and can be had nowhere else."""
     tree = tmp_path / "my tree"

@@ -286,6 +286,7 @@ def test_two_machines_at_once_make_one_index(make: Make, server: Registry, run: 
     is_index_of(server.host, *images)
 
 
+@pytest.mark.slow
 def test_a_registry_dies_between_manifest_and_index(
     make: Make, server: Registry, run: Run, complete: Workspace
 ) -> None:

@@ -31,6 +31,8 @@ from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import format_wheels, read_wheels
 from torch_images.platforms import AMD64
 
+pytestmark = pytest.mark.slow  # several builds from nothing
+
 DEVEL = f"cu130-sm120-torch{T130}-bookworm-devel"
 PROBE = {
     "torch_images_probe-1.0.data/scripts/probe": b"#!python\nprint(1)\n",
@@ -264,7 +266,6 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
-@pytest.mark.slow
 def test_a_build_without_a_network(small: Small, inputs: Path) -> None:
     """The process has a network of its own with nothing in it; the engine is behind a socket."""
     alone = as_root("unshare", "--net", sys.executable, "-c", _LOOPBACK)
@@ -290,7 +291,6 @@ def test_a_missing_input_is_named_before_the_build(
     assert again.stderr.count("fetched ") == 1
 
 
-@pytest.mark.slow
 def test_the_torch_image_has_the_same_files(
     built: dict[str, Built], engine: Engine, workspace: Workspace, tmp_path: Path
 ) -> None:
