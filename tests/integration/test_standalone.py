@@ -33,7 +33,7 @@ from torch_images.platforms import AMD64
 
 pytestmark = pytest.mark.slow  # several builds from nothing
 
-DEVEL = f"cu130-sm120-torch{T130}-bookworm-devel"
+RUNTIME, DEVEL = (f"cu130-sm120-torch{T130}-bookworm-{v}" for v in ("runtime", "devel"))
 PROBE = {
     "torch_images_probe-1.0.data/scripts/probe": b"#!python\nprint(1)\n",
     "torch_images_probe-1.0.data/data/share/probe.txt": b"text",
@@ -72,13 +72,13 @@ class Entry:
 class Small:
     """A project whose images are quick to build, and what its builds need.
 
-    Its variant adds a package, a wheel and NVIDIA's compat library. `digest` is of the variant's
-    image by an ordinary build.
+    `variant` adds a package, a wheel and NVIDIA's compat library to its plain image. `digests` are
+    those of an ordinary build, by identifier.
     """
 
     folder: Path
     env: dict[str, str]
-    digest: str
+    digests: dict[str, str]
 
 
 def tree(image: str) -> dict[str, Entry]:
@@ -176,22 +176,24 @@ def small(locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory)
         )
         assert done.returncode == 0, done.stderr
         commit(folder)
-        words = ("--select", DEVEL, "--unverified", "--locked", "--json")
+        words = ("--select", f"{RUNTIME},{DEVEL}", "--unverified", "--locked", "--json")
         done = invoke("build", *words, "--progress", "plain", cwd=folder, env=env)
         assert done.returncode == 0, done.stderr[-3000:]
-        [image] = json.loads(done.stdout)
-        yield Small(folder, env, image["digest"])
-    engine.untag(f"torch-images-candidate:{DEVEL}")
+        digests = {each["id"]: each["digest"] for each in json.loads(done.stdout)}
+        yield Small(folder, env, digests)
+    for name in digests:
+        engine.untag(f"torch-images-candidate:{name}")
 
 
 @pytest.fixture(scope="module")
 def inputs(small: Small) -> Iterator[Path]:
-    """A folder with all inputs of the image."""
+    """A folder with all inputs of both images."""
     with open_folder() as folder:
         inputs = folder / "inputs"
-        words = ("lock", "--fetch", str(inputs), "--image", DEVEL)
-        done = invoke(*words, cwd=small.folder, env=small.env)
-        assert done.returncode == 0, done.stderr
+        for image in (RUNTIME, DEVEL):
+            words = ("lock", "--fetch", str(inputs), "--image", image)
+            done = invoke(*words, cwd=small.folder, env=small.env)
+            assert done.returncode == 0, done.stderr
         yield inputs
 
 
@@ -204,7 +206,7 @@ def test_a_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_pa
     name = f"{TESTS}:standalone"
     plain_build(folder, name, tmp_path, Network(index=small.env["UV_DEFAULT_INDEX"]))
     try:
-        ours = small.digest
+        ours = small.digests[DEVEL]
         assert differences(ours, name) == []
         there = tree(name)
         site = "opt/venv/lib/python3.11/site-packages"
@@ -223,7 +225,7 @@ def test_a_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_pa
 
 def test_a_wheel_that_is_not_the_locked_one_ends_it(small: Small, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    words = ("render", DEVEL, "--standalone", "--output", str(folder))
+    words = ("render", RUNTIME, "--standalone", "--output", str(folder))
     assert invoke(*words, cwd=small.folder, env=small.env).returncode == 0
     file = folder / "layers" / "01" / "requirements.txt"
     line = file.read_text()
@@ -232,14 +234,16 @@ def test_a_wheel_that_is_not_the_locked_one_ends_it(small: Small, tmp_path: Path
         plain_build(folder, "x", tmp_path, Network(index=small.env["UV_DEFAULT_INDEX"]))
 
 
-def offline(small: Small, inputs: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def offline(
+    small: Small, image: str, inputs: Path, *command: str, **env: str
+) -> subprocess.CompletedProcess[str]:
     """A build from nothing but a folder of inputs, `command` before it."""
-    words = ["build", "--select", DEVEL, "--offline", str(inputs), "--compat", "required"]
+    words = ["build", "--select", image, "--offline", str(inputs), "--compat", "required"]
     words += ["--no-cache", "--unverified", "--json", "--progress", "plain"]
     closed = f"http://127.0.0.1:{closed_port()}"
     nowhere = ["UV_DEFAULT_INDEX", "TORCH_IMAGES_MIRROR", "TORCH_IMAGES_COMPAT_MIRROR"]
     nowhere += ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
-    told = [f"{name}={closed}" for name in nowhere]
+    told = [f"{name}={closed}" for name in nowhere] + [f"{k}={v}" for k, v in env.items()]
     told += ["NO_COLOR=1", f"TORCH_IMAGES_LOCKS={small.folder / 'locks'}"]
     return subprocess.run(
         [*command, "env", *told, sys.executable, "-m", "invoke", *words],
@@ -252,9 +256,9 @@ def offline(small: Small, inputs: Path, *command: str) -> subprocess.CompletedPr
 
 def test_a_build_that_may_ask_nobody(small: Small, inputs: Path) -> None:
     """Index, mirrors and proxies are all closed ports; the variant's own wheel is in the folder."""
-    done = offline(small, inputs)
+    done = offline(small, DEVEL, inputs)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout)[0]["digest"] == small.digest
+    assert json.loads(done.stdout)[0]["digest"] == small.digests[DEVEL]
 
 
 # Bring up loopback, which a new network has switched off, and go on as the rest of the words.
@@ -269,9 +273,9 @@ os.execvp(sys.argv[1], sys.argv[1:])
 def test_a_build_without_a_network(small: Small, inputs: Path) -> None:
     """The process has a network of its own with nothing in it; the engine is behind a socket."""
     alone = as_root("unshare", "--net", sys.executable, "-c", _LOOPBACK)
-    done = offline(small, inputs, *alone)
+    done = offline(small, RUNTIME, inputs, *alone)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout)[0]["digest"] == small.digest
+    assert json.loads(done.stdout)[0]["digest"] == small.digests[RUNTIME]
 
 
 def test_a_missing_input_is_named_before_the_build(
@@ -281,7 +285,7 @@ def test_a_missing_input_is_named_before_the_build(
     shutil.copytree(inputs, less)
     [wheel] = (less / "wheels").glob("torch_images_more-*")
     wheel.write_bytes(b"another")
-    done = offline(small, less)
+    done = offline(small, DEVEL, less)
     assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
     way = f"run `invoke lock --fetch {less} --image {DEVEL}` with a network"
     assert done.stderr == f"error: {less} lacks {wheel.name}; {way}\n"
