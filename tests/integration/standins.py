@@ -81,7 +81,7 @@ def copy_project(folder: Path, locks: Path) -> None:
     for name in ("docker", "scripts", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     # With its bytecode: the first command of each copy would compile all that it imports.
-    # What Python is writing there at this moment has a name of its own, and goes.
+    # A file that Python is writing at this moment has a name of its own, and may be gone by then.
     written = shutil.ignore_patterns("*.pyc.*")
     shutil.copytree(ROOT / "torch_images", folder / "torch_images", ignore=written)
     shutil.copytree(locks, folder / "locks")

@@ -96,7 +96,9 @@ RUN --mount=type=bind,from=uv,source=uv,target=/usr/local/bin/uv \\
         subprocess.run(["docker", "rmi", tag], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("tool", ["pip", pytest.param("uv", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "tool", [pytest.param(t, marks=() if t == "pip" else pytest.mark.slow) for t in COMMANDS]
+)
 def test_what_is_installed_on_top_keeps_torch(
     image: str, engine: Engine, workspace: Workspace, tool: str
 ) -> None:

@@ -24,7 +24,7 @@ from torch_images.host.workspace import Workspace
 from torch_images.locks.debs import read_debs
 from torch_images.oci.layout import layout_digest
 
-pytestmark = pytest.mark.slow  # no image of the default base
+pytestmark = pytest.mark.slow  # two builds from nothing, on a base of its own
 
 CANDIDATE = f"torch-images-candidate:cu130-sm120-torch{T130}-ubuntu24.04-runtime"
 LOCK = "base-ubuntu24.04-cu130"

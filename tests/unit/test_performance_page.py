@@ -61,6 +61,15 @@ def test_seconds_of_ours_alone(row: str) -> None:
     assert f"| `{row}` | {spread((one['our seconds'] for one in rounds), ' s')}" in PAGE
 
 
+def test_what_the_command_of_a_user_takes_its_time_for() -> None:
+    rounds = measured("user")
+    build, check = (
+        statistics.median(one[f"{name}, seconds"] for one in rounds)
+        for name in ("building", "checking")
+    )
+    assert f": {build:.1f} s to build, {check:.1f} s to check |" in PAGE
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_seconds_of_commands(name: str) -> None:
     rounds = measured("commands")
@@ -75,9 +84,12 @@ def test_bytes_to_pull() -> None:
     plain = statistics.median(one["plain bytes"] for one in measured("cold"))
     pruned = same(measured("pruned"), "our bytes")
     [small] = measured("small", "small")
-    for row, size in (("cold", ours), ("pruned", pruned)):
-        cells = (gigabytes(size), gigabytes(plain), f"{size / plain:.3f}")
+    tuned = statistics.median(one["plain bytes"] for one in measured("tuned"))
+    pairs = (("cold", ours, plain), ("pruned", pruned, plain), ("tuned", ours, tuned))
+    for row, size, other in pairs:
+        cells = (gigabytes(size), gigabytes(other), f"{size / other:.3f}")
         assert f"| `{row}` | {' | '.join(cells)} |" in PAGE
+    assert f"({small['our seconds']:.0f} s)" in PAGE
     for name, of, size in (
         ("`runtime`", ours, small["our bytes"]),
         ("`runtime` with `--prune`, for 9.0", pruned, small["pruned bytes"]),
