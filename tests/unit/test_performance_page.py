@@ -1,4 +1,4 @@
-"""docs/performance.md and the README have the figures of the reports that the page names."""
+"""docs/performance.md and the README have the figures of builds.json."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ALONE = ("user", "again", "edit")
 COMMANDS = ("list", "matrix", "render")
 
 
-def measured(row: str, report: str = "builds") -> Rounds:
-    text = (ROOT / "docs" / "performance" / f"{report}.json").read_text()
+def measured(row: str) -> Rounds:
+    text = (ROOT / "docs" / "performance" / "builds.json").read_text()
     found: Rounds = json.loads(text)["rows"][row]
     return found
 
@@ -83,13 +83,13 @@ def test_bytes_to_pull() -> None:
     ours = same(measured("cold"), "our bytes")
     plain = statistics.median(one["plain bytes"] for one in measured("cold"))
     pruned = same(measured("pruned"), "our bytes")
-    [small] = measured("small", "small")
+    [small] = measured("small")
     tuned = statistics.median(one["plain bytes"] for one in measured("tuned"))
     pairs = (("cold", ours, plain), ("pruned", pruned, plain), ("tuned", ours, tuned))
     for row, size, other in pairs:
         cells = (gigabytes(size), gigabytes(other), f"{size / other:.3f}")
         assert f"| `{row}` | {' | '.join(cells)} |" in PAGE
-    assert f"({small['our seconds']:.0f} s)" in PAGE
+    assert f"({small['our seconds']:.0f} s; " in PAGE
     for name, of, size in (
         ("`runtime`", ours, small["our bytes"]),
         ("`runtime` with `--prune`, for 9.0", pruned, small["pruned bytes"]),
@@ -107,7 +107,7 @@ def test_bytes_of_a_second_image_and_of_the_next_release() -> None:
     variant = measured("variant")
     added, whole = (gigabytes(same(variant, f"{name} bytes")) for name in ("our", "whole"))
     assert f"| `variant` | {added} of {whole} |" in PAGE
-    [release] = measured("release", "release")
+    [release] = measured("release")
     pulled = {name: size for name, size in release.items() if name.startswith("our ")}
     assert len(pulled) == 3
     for name, size in pulled.items():
