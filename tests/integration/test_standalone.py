@@ -235,7 +235,7 @@ def test_a_wheel_that_is_not_the_locked_one_ends_it(small: Small, tmp_path: Path
 
 
 def offline(
-    small: Small, image: str, inputs: Path, *command: str, **env: str
+    small: Small, image: str, inputs: Path, *command: str
 ) -> subprocess.CompletedProcess[str]:
     """A build from nothing but a folder of inputs, `command` before it."""
     words = ["build", "--select", image, "--offline", str(inputs), "--compat", "required"]
@@ -243,7 +243,7 @@ def offline(
     closed = f"http://127.0.0.1:{closed_port()}"
     nowhere = ["UV_DEFAULT_INDEX", "TORCH_IMAGES_MIRROR", "TORCH_IMAGES_COMPAT_MIRROR"]
     nowhere += ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
-    told = [f"{name}={closed}" for name in nowhere] + [f"{k}={v}" for k, v in env.items()]
+    told = [f"{name}={closed}" for name in nowhere]
     told += ["NO_COLOR=1", f"TORCH_IMAGES_LOCKS={small.folder / 'locks'}"]
     return subprocess.run(
         [*command, "env", *told, sys.executable, "-m", "invoke", *words],
