@@ -44,7 +44,6 @@ def write(config: Config, image: ImagePlan) -> dict[str, str]:
         LOCK: f"sha256:{lock.digest}",
         f"{_OURS}.inputs": f"sha256:{image.identity}",
         **({f"{_OURS}.unlocked": "yes"} if lock.unlocked else {}),
-        **({f"{_OURS}.pruned": "yes"} if spec.prune else {}),
     }
 
 

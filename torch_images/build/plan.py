@@ -99,10 +99,7 @@ def version(config: Config, image: ImagePlan) -> str:
 
 def version_text(config: Config, spec: ImageSpec, *ends: str) -> str:
     """A version of an image, which names all of its axes but the platform, with its last parts."""
-    parts = [spec.torch, spec.arch_name]
-    if spec.source.name != config.defaults.source:
-        parts.append(spec.source.name)
-    parts.append(spec.variant.name)
-    if spec.base.name != config.defaults.base:
-        parts.append(spec.base.name)
-    return "-".join((*parts, *ends))
+    source = spec.source.name if spec.source.name != config.defaults.source else ""
+    base = spec.base.name if spec.base.name != spec.cuda.base else ""
+    words = (spec.torch, spec.arch_name, source, spec.variant.name, base, *ends)
+    return "-".join(word for word in words if word)

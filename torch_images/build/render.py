@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import jinja2
 from torch_images.build.compile_recipe import CUDA_HOME, recipes
 from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
 from torch_images.build.supplies import supplies
-from torch_images.config.matrix import ImageSpec, refusal, short
+from torch_images.config.matrix import ImageSpec
 from torch_images.config.selection import cudas_for
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
@@ -56,18 +56,26 @@ class ContextFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """All that BuildKit needs for an image, beside its named contexts (see supplies.py)."""
+    """All that BuildKit needs for an image, beside its named contexts (see supplies.py).
+
+    `layers`: the keys of the layers of wheels, which come in such a context.
+    """
 
     id: str
     files: tuple[ContextFile, ...]
+    layers: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
-        """SHA-256 in hexadecimal over the path, the mode and the content of each file."""
-        digest = hashlib.sha256()
+        """SHA-256 in hexadecimal over all that decides about the files of the image.
+
+        That is the path, the mode and the content of each file, and the key of each layer of
+        wheels. Comments of the Dockerfile do not count: they change no byte of an image.
+        """
+        digest = hashlib.sha256("\0".join(self.layers).encode())
         for file in self.files:
-            head = f"{file.path}\0{file.executable}\0{len(file.data)}\0"
-            digest.update(head.encode() + file.data)
+            data = _instructions(file.data) if file.path == "Dockerfile" else file.data
+            digest.update(f"{file.path}\0{file.executable}\0{len(data)}\0".encode() + data)
         return digest.hexdigest()
 
     @property
@@ -108,8 +116,7 @@ def render(
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
             if path.is_file()
         ]
-    pruned = pruned_facts(config, spec) if spec.prune and not lock.sources else {}
-    facts = {**image_facts(config, spec.cuda.version, spec.platform), **pruned}
+    facts = image_facts(config, spec.cuda.version, spec.platform)
     text = json.dumps(facts, indent=1) + "\n"
     files.append(ContextFile(path="runtime/image.json", data=text.encode()))
     held = constraints(spec, lock)
@@ -120,7 +127,8 @@ def render(
     for module in ("__init__", "arch", "jobs") if made else ():  # the build step's part of it
         data = (PACKAGE / f"{module}.py").read_bytes()
         files.append(ContextFile(path=f"source/torch_images/{module}.py", data=data))
-    return Context(id=spec.id, files=tuple(files))
+    keys = (p.key for plans in layer_plans(config, spec, lock).values() for p in plans)
+    return Context(id=spec.id, files=tuple(files), layers=tuple(keys))
 
 
 def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
@@ -254,29 +262,6 @@ def image_facts(config: Config, cuda: str, platform: Platform = AMD64) -> dict[s
     return {"cuda": cuda, "releases": releases}
 
 
-def pruned_facts(config: Config, spec: ImageSpec) -> dict[str, Any]:
-    """What an image also has to know if its published torch lost the code for other architectures.
-
-    `pruned`: the architectures that the image is for.
-    `code`: the targets whose code they load, all that is left.
-    `images`: for each architecture, the image of the same kind that has code for it.
-    """
-    compiled = spec.release.facts.arches if spec.release.facts else ()
-    wanted = [a.capability for a in spec.architectures]
-    code = {max((c for c in compiled if own.runs(c)), default=own) for own in wanted}
-    whole = replace(spec, every_arch=False, prune=False)
-    images = {
-        arch.name: f"{spec.repository}:{short(config, replace(whole, architectures=(arch,)))}"
-        for arch in config.architectures
-        if refusal(config, whole, arch) is None
-    }
-    return {
-        "pruned": [str(own) for own in wanted],
-        "code": [c.sm.replace("sm", "sm_") for c in sorted(code)],
-        "images": images,
-    }
-
-
 def whole_environment(spec: ImageSpec, note: str) -> dict[str, str]:
     """All of an image's environment; `note` is that of its compat library, "" for none."""
     return {**environment(spec), "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, note)}
@@ -311,6 +296,12 @@ def _inductor(platform: Platform) -> dict[str, str]:
         return {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
     # g++ 12 crashes on torch's headers for SVE where they are precompiled, which Inductor does.
     return {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+
+
+def _instructions(dockerfile: bytes) -> bytes:
+    """A Dockerfile without comments and blank lines. None of ours has a heredoc."""
+    lines = (line for line in dockerfile.splitlines() if line.strip())
+    return b"\n".join(line for line in lines if not line.startswith(b"#"))
 
 
 def write_context(

@@ -190,7 +190,7 @@ def _recipe(plan: LayerPlan) -> dict[str, object]:
         "python": plan.python,
         "mtime": EPOCH,
         "wheels": [wheel.filename for wheel in plan.wheels],
-        "removals": [[r.files, r.code, r.symbols] for r in plan.removals],
+        "removals": [[r.files, r.code, r.symbols, r.lists] for r in plan.removals],
         "arches": plan.arches,
     }
 

@@ -96,6 +96,15 @@ class Variant:
         """Whether it has anything that the plain image has not."""
         return bool(self.packages or self.wheels or self.extras or self.cuda_home)
 
+    def empty(self, cuda: str) -> str | None:
+        """Why an image for a CUDA version would have the files of the plain one; None if not."""
+        if not self.adds or self.packages or self.wheels or self.cuda_home:
+            return None
+        if any(wheels for extra in self.extras for v, wheels in extra.wheels if v == cuda):
+            return None
+        names = " and ".join(extra.name for extra in self.extras)
+        return f"{names} has nothing for CUDA {cuda}, so it would be the variant without it"
+
     @property
     def replaces(self) -> tuple[str, ...]:
         """The packages of the plain image that it needs in another version."""

@@ -7,14 +7,13 @@ from them.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from torch_images.config.extras import Extra
 from torch_images.config.indexes import Index
-from torch_images.config.matrix import ImageSpec, matrix
+from torch_images.config.matrix import ImageSpec, choose, combinations, matrix
 from torch_images.config.types import Base, Compat, Config, Cuda, Source
 from torch_images.errors import UsageError, suggest
 from torch_images.platforms import AMD64, Platform
@@ -113,16 +112,19 @@ def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
 def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
     """The facts of an image's release of torch.
 
-    They name what fits of each extra that a variant on a base with the same Python has.
+    They name what fits of each extra that the catalogue has for that CUDA version, Python and
+    platform.
     """
     cuda, torch, python = spec.cuda, spec.release.version, spec.base.python
-    wanted = {"cuda": cuda.version, "torch": torch, "platform": spec.platform.name}
+    pythons = {base.name: base.python for base in config.bases}
+    variants = {variant.name: variant for variant in config.variants}
     extras = {
         extra.name: extra
-        for base, variant in itertools.product(config.bases, config.variants)
-        if base.python == python
-        and not config.excluded(**wanted, base=base.name, variant=variant.name)
-        for extra in variant.extras
+        for axes in combinations(config)
+        if (axes["cuda"], axes["platform"]) == (cuda.version, spec.platform.name)
+        and pythons.get(axes["base"]) == python
+        and axes["variant"] in variants
+        for extra in variants[axes["variant"]].extras
         if extra.compiled and dict(extra.wheels).get(cuda.version)
     }
     words = (f"{x.name}={'+'.join(dict(x.wheels)[cuda.version])}" for x in extras.values())
@@ -138,10 +140,25 @@ def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
 
 
 def facts_inputs(config: Config) -> tuple[LockRequest, ...]:
-    """All facts that the matrix needs, by name."""
-    of_each = {_release_name(spec): spec for spec in matrix(config)}
+    """All facts that the locked images need, by name."""
+    of_each = {_release_name(spec): spec for spec in locked_images(config)}
     items = (facts_input(config, spec) for spec in of_each.values())
     return tuple(sorted(items, key=lambda item: item.name))
+
+
+def locked_images(config: Config) -> tuple[ImageSpec, ...]:
+    """The images whose inputs `invoke lock` keeps.
+
+    They are the catalogue's, and the default image of each source that is compiled. Any other
+    image can be locked by its identifier.
+    """
+    compiled = (
+        choose(config, cuda=cuda, source=source.name, platform=AMD64.name)
+        for source in config.sources
+        for cuda, _ in source.beside
+        if source.compiled and not config.excluded(cuda=cuda, source=source.name)
+    )
+    return (*matrix(config), *compiled)
 
 
 def base_input(spec: ImageSpec) -> LockRequest:
@@ -299,11 +316,12 @@ def image_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest, ...]:
 
 
 def inputs(config: Config, pattern: str = "*") -> tuple[LockRequest, ...]:
-    """Every lock file that the matrix needs whose name matches a glob, in the order of names.
+    """Every lock file that is kept whose name matches a glob, in the order of names.
 
     The pattern may be several globs, by commas. Raises UsageError if no name matches.
     """
-    requests = {item.name: item for spec in matrix(config) for item in image_inputs(config, spec)}
+    images = locked_images(config)
+    requests = {item.name: item for spec in images for item in image_inputs(config, spec)}
     tools = [tool_input(name, platform) for name in TOOLS for platform in config.platforms]
     requests |= {item.name: item for item in tools}
     globs = pattern.split(",")

@@ -1,9 +1,11 @@
-"""Config -> the images that exist, and the choice among them. Pure."""
+"""Config -> the images of the catalogue, and any other that its axes allow. Pure."""
 
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
@@ -11,53 +13,57 @@ from torch_images.arch import Capability
 from torch_images.config.extras import Variant
 from torch_images.config.release import Release
 from torch_images.config.types import Architecture, Base, Config, Cuda, Source, target_range
-from torch_images.errors import UsageError, shown, suggest
+from torch_images.errors import ConfigError, UsageError, shown, suggest
 from torch_images.platforms import AMD64, Platform, native
 
-# What an identifier has after its architectures.
-_PTX, _PRUNED = "_ptx", "_pruned"
+LATEST = "latest"
+_EACH = "each"  # in a row of the catalogue: every release of torch, or every architecture, alone
+_ARCHES = re.compile(r"sm[0-9]{2,3}(?:_sm[0-9]{2,3})*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSpec:
-    """One image: what it is built from and the architectures that it is checked to have code for.
+    """One image: what it is built from, and the architectures that it is checked to have code for.
 
-    With `ptx`, it also has PTX for the newest of them, which later ones run; with `prune`, nothing
-    for other ones. `release` is the published torch that it has; for a source that is compiled, the
-    one whose CUDA libraries it has. `platform` is what it runs on.
+    `whole`: whether nobody named architectures. Then torch has code for all that it was published
+        or compiled for; else only what GPUs of `architectures` load.
+    `release`: the published torch that it has; for a source that is compiled, the one whose CUDA
+        libraries it has.
+    `platform`: what it runs on.
     """
 
     cuda: Cuda
     release: Release
     architectures: tuple[Architecture, ...]
-    every_arch: bool
+    whole: bool
     source: Source
     base: Base
     variant: Variant
-    ptx: bool = False
-    prune: bool = False
     platform: Platform = AMD64
 
     @property
+    def narrowed(self) -> bool:
+        """Whether code for other architectures is left out of a published torch."""
+        return not self.whole and not self.source.compiled
+
+    @property
     def arch_name(self) -> str:
-        """The part of the identifier: "all", "sm120", several as "sm90_sm120", "sm90_pruned"."""
-        names = "all" if self.every_arch else "_".join(a.capability.sm for a in self.architectures)
-        return names + (_PTX if self.ptx else "") + (_PRUNED if self.prune else "")
+        """The part of the identifier: "sm120", several as "sm90_sm120"; "" for a whole image."""
+        return "" if self.whole else "_".join(a.capability.sm for a in self.architectures)
 
     @property
     def arches(self) -> tuple[str, ...]:
-        """The architectures as TORCH_CUDA_ARCH_LIST has them: "9.0", "12.0+PTX"."""
-        names = [a.name for a in self.architectures]
-        return (*names[:-1], f"{names[-1]}+PTX") if self.ptx else tuple(names)
+        """The architectures as TORCH_CUDA_ARCH_LIST has them: "9.0", "12.0"."""
+        return tuple(a.name for a in self.architectures)
 
     @property
     def id(self) -> str:
-        """The stable identifier, such as "cu130-sm120-torch2.14.1-bookworm-runtime".
+        """The stable identifier: "cu130-torch2.14.1-trixie-runtime", "cu130-sm120-torch2.14.1-...".
 
-        That of an image for linux/arm64 ends in "-arm64".
+        That of an image for linux/arm64 ends in "-arm64". Each word in it changes files.
         """
-        parts = (self.cuda.short, self.arch_name, self.origin, self.base.name)
-        return "-".join((*parts, self.variant.name)) + self.platform.suffix
+        words = (self.cuda.short, self.arch_name, self.origin, self.base.name, self.variant.name)
+        return "-".join(word for word in words if word) + self.platform.suffix
 
     @property
     def origin(self) -> str:
@@ -66,51 +72,60 @@ class ImageSpec:
 
     @classmethod
     def parse(cls, identifier: str, config: Config) -> ImageSpec:
-        """The image with this identifier, also one of several architectures, with PTX, or pruned.
+        """The image with this identifier, in the catalogue or not. The inverse of `id`.
 
-        The inverse of `id`. Raises UsageError for text that is no identifier, with suggestions, and
-        for an image that is not built, with the reason.
+        Raises UsageError for text that is no identifier, with suggestions, and for an image that is
+        not built, with the reason.
         """
-        short, _, rest = identifier.partition("-")
-        arches, _, rest = rest.partition("-")
-        cuda = next((c for c in config.cudas if c.short == short), None)
-        names = _arch_names(config, arches)
-        for source, base, variant, platform in itertools.product(
-            config.sources, config.bases, config.variants, config.platforms
-        ):
-            origin = rest.removesuffix(f"-{base.name}-{variant.name}{platform.suffix}")
-            torch = origin.removeprefix("torch") if not source.compiled else None
-            if torch and "-" in torch:  # no release: the base's name begins within `origin`
-                continue
-            if cuda and names and origin != rest and origin in (source.name, f"torch{torch}"):
-                spec = choose(
-                    config,
-                    cuda=cuda.name,
-                    torch=torch,
-                    arch=names,
-                    source=source.name,
-                    base=base.name,
-                    variant=variant.name,
-                    platform=platform.name,
-                )
-                spec = replace(spec, prune=arches.endswith(_PRUNED))
-                if spec.id == identifier:
-                    return spec
+        words = identifier.split("-")
+        platform = next((p for p in config.platforms if p.suffix == f"-{words[-1]}"), AMD64)
+        words = words if platform == AMD64 else words[:-1]
+        arches = words.pop(1) if len(words) == 5 and _ARCHES.fullmatch(words[1]) else ""  # noqa: PLR2004
+        cuda = next((c for c in config.cudas if c.short == words[0]), None)
+        by_sm = {a.capability.sm: a.name for a in config.architectures}
+        names = [by_sm.get(word, "") for word in arches.split("_") if word]
+        if len(words) == 4 and cuda and all(names):  # noqa: PLR2004  cuda, torch, base, variant
+            _, origin, base, variant = words
+            compiled = origin in (s.name for s in config.sources if s.compiled)
+            spec = choose(
+                config,
+                cuda=cuda.name,
+                torch=None if compiled else origin.removeprefix("torch"),
+                arch=",".join(names),
+                source=origin if compiled else _published(config),
+                base=base,
+                variant=variant,
+                platform=platform.name,
+            )
+            if spec.id == identifier:
+                return spec
         known = (spec.id for spec in matrix(config))
-        raise UsageError(
-            f"no image '{shown(identifier)}' in the matrix", suggest(identifier, known)
-        )
+        raise UsageError(f"'{shown(identifier)}' names no image", suggest(identifier, known))
+
+    @property
+    def arch_list(self) -> tuple[str, ...]:
+        """What torch.cuda.get_arch_list() must say, such as ("sm_90",); () if it is not known.
+
+        It is the code of the release that GPUs of the architectures load; of a whole image, all.
+        """
+        facts = self.release.facts
+        if self.source.compiled or not facts:
+            return ()
+        loaded = facts.arches
+        if not self.whole:
+            wanted = (a.capability for a in self.architectures)
+            loaded = tuple({max(c for c in facts.arches if own.runs(c)) for own in wanted})
+        return tuple(code.sm.replace("sm", "sm_") for code in sorted(loaded))
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """The words after `invoke build` that build this image, whatever the defaults are."""
-        arches = "all" if self.every_arch else ",".join(a.name for a in self.architectures)
         return (
-            *("--cuda", self.cuda.name, "--arch", f"{arches}+PTX" if self.ptx else arches),
+            *("--cuda", self.cuda.name),
+            *([] if self.whole else ["--arch", ",".join(self.arches)]),
             *([] if self.source.compiled else ["--torch", self.release.version]),
             *("--source", self.source.name, "--base", self.base.name),
-            *("--variant", self.variant.name, *(["--prune"] if self.prune else [])),
-            *("--platform", self.platform.name),
+            *("--variant", self.variant.name, "--platform", self.platform.name),
         )
 
     @property
@@ -142,34 +157,80 @@ class ImageSpec:
 
 @lru_cache(maxsize=4)
 def matrix(config: Config) -> tuple[ImageSpec, ...]:
-    """Every image that is not excluded: for each combination all architectures, then each alone.
+    """The images of the catalogue, in its order.
 
-    The newest release of torch comes first.
+    Raises ConfigError for a row with an image that cannot be built, with the reason.
     """
-    specs: list[ImageSpec] = []
-    axes = (config.platforms, config.cudas, config.sources, config.bases, config.variants)
-    for platform, cuda, source, base, variant in itertools.product(*axes):
-        for release in releases(config, cuda, source, base, platform):
-            one = ImageSpec(
-                cuda=cuda,
-                release=release,
-                architectures=config.architectures,
-                every_arch=True,
-                source=source,
-                base=base,
-                variant=variant,
-                platform=platform,
-            )
-            if config.excluded(**_axes(one)):  # most are, whatever the architecture: ask once
-                continue
-            served = tuple(a for a in config.architectures if refusal(config, one, a) is None)
-            choices = [(True, served), *((False, (arch,)) for arch in served)]
-            specs += [
-                replace(one, architectures=architectures, every_arch=every)
-                for every, architectures in choices
-                if served
-            ]
-    return tuple(specs)
+    found: dict[ImageSpec, None] = {}
+    for row in config.catalogue:
+        try:
+            for axes in combinations(replace(config, catalogue=(row,))):
+                found |= dict.fromkeys(_listed(config, axes))
+        except UsageError as error:
+            raise ConfigError(
+                f"{row.where}: the catalogue lists an image that cannot be built: {error.message}",
+                error.hint or "correct the row, or remove it",
+            ) from None
+    return tuple(found)
+
+
+def combinations(config: Config) -> Iterator[dict[str, str]]:
+    """The axes of each combination of values that the catalogue lists, defaults included.
+
+    `torch` and `arch` are there only where a row names them.
+    """
+    for row in config.catalogue:
+        for values in itertools.product(*(values for _, values in row.values)):
+            named = dict(zip((axis for axis, _ in row.values), values, strict=True))
+            cuda = _named("cuda", config.cudas, named.get("cuda", config.defaults.cuda))
+            yield {
+                "cuda": cuda.version,
+                "source": config.defaults.source,
+                "base": cuda.base,
+                "variant": config.defaults.variant,
+                "platform": config.platforms[0].name,
+                **named,
+            }
+
+
+def _listed(config: Config, named: Mapping[str, str]) -> tuple[ImageSpec, ...]:
+    """The images of one combination of values. Raises UsageError."""
+    axes = {axis: value for axis, value in named.items() if value != _EACH}
+    newest = choose(config, **axes)
+    torches = [newest]
+    if named.get("torch") == _EACH:
+        there = releases(config, newest.cuda, newest.source, newest.base, newest.platform)
+        stable = (r.version for r in there if not r.prerelease)
+        torches = [choose(config, **axes, torch=version) for version in stable]
+    if named.get("arch") != _EACH:
+        return tuple(torches)
+    return tuple(
+        replace(spec, architectures=(arch,), whole=False)
+        for spec in torches
+        for arch in spec.architectures
+    )
+
+
+def of_the_project(config: Config, spec: ImageSpec) -> bool:
+    """Whether the catalogue has an image. All others are built by arguments only."""
+    return any(spec.id == listed.id for listed in matrix(config))
+
+
+def kin(config: Config, spec: ImageSpec) -> tuple[ImageSpec, ...]:
+    """The images of the catalogue that differ from one in platform or release of torch only."""
+
+    def kind(image: ImageSpec) -> tuple[str, ...]:
+        origin = image.origin if image.source.compiled else ""
+        axes = (image.cuda.version, image.arch_name, origin, image.base.name, image.variant.name)
+        return axes
+
+    return tuple(image for image in matrix(config) if kind(image) == kind(spec))
+
+
+def sisters(config: Config, spec: ImageSpec) -> tuple[ImageSpec, ...]:
+    """The images of the catalogue that differ from one in platform only."""
+    alike = (image for image in kin(config, spec) if image.release.version == spec.release.version)
+    return tuple(image for image in alike if image.platform != spec.platform)
 
 
 def releases(
@@ -200,47 +261,28 @@ def choose(
 ) -> ImageSpec:
     """The image with these values, defaults for the rest; `arch` may list several ("9.0,12.0").
 
-    "+PTX" at its end asks for PTX for the newest, too, which only a compiled source can have.
-    `torch` is a release, or a minor version that stands for its newest release; the default is the
-    newest release that the image is built with. Neither means a pre-release. The default platform
-    is this machine's own; where images.yaml lacks it, the first one. Raises UsageError for a value
-    that is unknown, a pair that is impossible and an image that is excluded, with the reason.
+    Without `arch` it has code for all that its torch serves. The default base is that of the CUDA
+    version. `torch` is a release, or a minor version that stands for its newest release; the
+    default is the newest release that the image is built with. Neither means a pre-release. The
+    default platform is this machine's own; where images.yaml lacks it, the first one. Raises
+    UsageError for a value that is unknown, a pair that is impossible and an image that is excluded, with the reason.
     """
     defaults = config.defaults
     cuda_ = _named("cuda", config.cudas, cuda or defaults.cuda)
     source_ = _named("source", config.sources, source or defaults.source)
-    base_ = _named("base", config.bases, base or defaults.base)
+    base_ = _named("base", config.bases, base or cuda_.base)
     variant_ = _named("variant", config.variants, variant or defaults.variant)
     platform_ = _named("platform", config.platforms, platform or default_platform(config).name)
-    wanted, plus, suffix = (arch or defaults.arch).partition("+")
-    if suffix not in ("", "PTX") or (plus and not suffix):
-        raise UsageError(f"'+{suffix}' is no part of an architecture", "+PTX may end the last one")
-    if plus and not source_.compiled:
-        named = [s.name for s in config.sources if s.compiled]
-        raise UsageError(
-            f"source {source_.name} has no PTX: it is published without",
-            f"leave +PTX out, or compile with --source {' or '.join(named)}",
-        )
-    every = wanted == "all"
-    if every:
-        architectures = config.architectures
-    else:
-        names = dict.fromkeys(name for name in wanted.replace(";", ",").split(",") if name)
-        if not names:
-            raise UsageError(f"no architecture in '{wanted}'", "give one like 12.0, or all")
-        architectures = tuple(
-            sorted((_arch(config, cuda_, n) for n in names), key=lambda a: a.capability)
-        )
+    architectures = _architectures(config, cuda_, arch or "")
     candidates = [
         ImageSpec(
             cuda=cuda_,
             release=release,
             architectures=architectures,
-            every_arch=every,
+            whole=not arch,
             source=source_,
             base=base_,
             variant=variant_,
-            ptx=bool(plus),
             platform=platform_,
         )
         for release in _releases(config, cuda_, torch or "", source_, base_, platform_)
@@ -266,6 +308,25 @@ def choose(
     except UsageError:
         raise refused[0] from None
     raise UsageError(refused[0].message, f"it is built with --torch {other.torch}")
+
+
+def _architectures(config: Config, cuda: Cuda, named: str) -> tuple[Architecture, ...]:
+    """The architectures that a user named, such as "9.0,12.0"; all for "". Raises UsageError."""
+    if not named:
+        return config.architectures
+    if named == "all":
+        raise UsageError(
+            "'all' is no architecture", "leave --arch out: the image then has code for all of them"
+        )
+    names = dict.fromkeys(name for name in named.replace(";", ",").split(",") if name)
+    if not names:
+        raise UsageError(f"no architecture in '{shown(named)}'", "give one like 12.0")
+    return tuple(sorted((_arch(config, cuda, n) for n in names), key=lambda a: a.capability))
+
+
+def _published(config: Config) -> str:
+    """The source of the published wheels."""
+    return next(source.name for source in config.sources if not source.compiled)
 
 
 def default_platform(config: Config) -> Platform:
@@ -317,24 +378,27 @@ def _releases(
 
 
 def _served(config: Config, spec: ImageSpec) -> ImageSpec:
-    """An image with the architectures that are built, if it is for all; else it as it is.
+    """A whole image with the architectures that it serves; any other as it is.
 
     Raises UsageError if one of those that a user named is not built, or none is.
     """
     refusals = {a: refusal(config, spec, a) for a in spec.architectures}
     architectures = spec.architectures
-    if (
-        spec.every_arch
-    ):  # leave out the refused ones, unless that leaves nothing and the reason is due
+    if spec.whole:  # where that leaves nothing, the reason is due
         architectures = tuple(a for a in architectures if refusals[a] is None) or architectures
     for architecture in architectures:
         if refusals[architecture] is not None:
             raise UsageError(
-                f"CUDA {spec.cuda.version}, torch {spec.torch}, arch {architecture.name}, source "
+                f"CUDA {spec.cuda.version}, torch {spec.torch}{_for(spec, architecture)}, source "
                 f"{spec.source.name}, base {spec.base.name}, variant {spec.variant.name}"
-                f"{_on(spec)} is not built: {refusals[architecture]}"
+                f"{_on(spec)} cannot be built: {refusals[architecture]}"
             )
     return replace(spec, architectures=architectures)
+
+
+def _for(spec: ImageSpec, architecture: Architecture) -> str:
+    """The architecture as a part of a message; "" for an image that names none."""
+    return "" if spec.whole else f", arch {architecture.name}"
 
 
 def _on(spec: ImageSpec) -> str:
@@ -344,27 +408,21 @@ def _on(spec: ImageSpec) -> str:
 
 def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     """What is not the default of source, variant and base, in the order that tags have."""
-    values = ("source", spec.source), ("variant", spec.variant), ("base", spec.base)
-    return tuple(v.name for axis, v in values if v.name != getattr(config.defaults, axis))
+    values = (
+        (spec.source.name, config.defaults.source),
+        (spec.variant.name, config.defaults.variant),
+        (spec.base.name, spec.cuda.base),
+    )
+    return tuple(name for name, default in values if name != default)
 
 
 def short(config: Config, spec: ImageSpec) -> str:
-    """The shortest tag: "sm120", or "sm120-devel" where something is not the default.
+    """The shortest tag: "sm120", "sm120-devel" where something is not the default, "latest".
 
     That of an image for linux/arm64 ends in "-arm64".
     """
-    return "-".join((spec.arch_name, *unusual(config, spec))) + spec.platform.suffix
-
-
-def _arch_names(config: Config, text: str) -> str:
-    """The architectures of an identifier as `--arch` has them; "" for what names none."""
-    text = text.removesuffix(_PRUNED)
-    words, plus = text.removesuffix(_PTX), "+PTX" if text.endswith(_PTX) else ""
-    if words == "all":
-        return f"all{plus}"
-    by_sm = {a.capability.sm: a.name for a in config.architectures}
-    names = [by_sm.get(word, "") for word in words.split("_")]
-    return ",".join(names) + plus if all(names) else ""
+    words = (spec.arch_name, *unusual(config, spec))
+    return ("-".join(word for word in words if word) or LATEST) + spec.platform.suffix
 
 
 class _Named(Protocol):
@@ -432,13 +490,13 @@ def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
     cuda, base, source = spec.cuda, spec.base, spec.source
     if base.images and not base.image(cuda.version):
         return f"base {base.name} names no image for CUDA {cuda.version}"
-    excluded = config.excluded(arch=arch.name, **_axes(spec))
     published = None if source.compiled else spec.release
     lacking = (x.refusal(cuda.version, published, (arch.name,)) for x in spec.variant.extras)
     return (
         _impossible(cuda, arch.capability)
-        or excluded
+        or config.excluded(arch=arch.name, **_axes(spec))
         or in_no_host(config, spec.platform, arch)
         or (published and published.lacks(arch.capability))
         or next((reason for reason in lacking if reason), None)
+        or spec.variant.empty(cuda.version)
     )

@@ -34,6 +34,7 @@ from torch_images.config.types import (
     Cuda,
     Defaults,
     Exclude,
+    Row,
     target_range,
 )
 from torch_images.config.yaml_nodes import Record, Value, load
@@ -60,7 +61,7 @@ def load_config(path: Path) -> Config:
     """The content of images.yaml. Raises ConfigError with file, line and what to change."""
     root = load(path)
     top = root.record(
-        ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "keep", "archives")
+        ("registry", "owner", "homepage", "defaults", "catalogue", "architectures", "cuda", "keep", "archives")
         + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
         (
             "arm64-gpus",
@@ -97,6 +98,7 @@ def load_config(path: Path) -> Config:
         pods=load_pods(top["pods"]),
         removals=load_removals(top["removals"], cudas) if "removals" in top else (),
         accepted=load_accepted(top["redistribution"]) if "redistribution" in top else (),
+        catalogue=tuple(_row(v) for v in top["catalogue"].items()),
         excludes=tuple(
             rule
             for v in (top["exclude"].items() if "exclude" in top else ())
@@ -106,10 +108,9 @@ def load_config(path: Path) -> Config:
     check_gpus(top)
     _check_size(config, root)
     _check_references(config, top)
-    _check_pairs(config, top)
     _check_toolkits(config, top)
-    check_extras(config, top["variants"])
-    check_names(config, top)
+
+
     return config
 
 
@@ -124,7 +125,7 @@ def _cuda(key: str, value: Value) -> Cuda:
     if not _CUDA.fullmatch(key):
         raise value.error(f"'{key}' is not a CUDA version like 12.8 or 13.0")
     fields = value.record(
-        ("driver", "floor", "targets"),
+        ("base", "driver", "floor", "targets"),
         ("torch", "indexes", "toolkit", "release", "archives", "nvcc-flags", "compat"),
     )
     if ("release" in fields) != ("archives" in fields):
@@ -145,6 +146,7 @@ def _cuda(key: str, value: Value) -> Cuda:
     torch, indexes = load_releases(fields, value)
     return Cuda(
         version=key,
+        base=fields.text("base"),
         driver=driver,
         floor=floor,
         targets=tuple(capability(v, v.text()) for v in fields["targets"].filled().scalars()),
@@ -238,8 +240,13 @@ def _one_or_more(value: Value) -> tuple[Value, ...]:
     return value.filled().scalars() if value.is_list else (value,)
 
 
+def _row(value: Value) -> Row:
+    fields = value.record((), AXES)
+    return Row(values=tuple((axis, tuple(e.text() for e in _one_or_more(fields[axis]))) for axis in AXES if axis in fields), where="images.yaml")
+
+
 def _defaults(value: Value) -> Defaults:
-    axes = tuple(axis for axis in AXES if axis not in ("torch", "platform"))
+    axes = ("cuda", "source", "variant")
     fields = value.record(axes)
     return Defaults(**{axis: fields.text(axis) for axis in axes})
 

@@ -13,21 +13,21 @@ from torch_images.config.yaml_nodes import Record, Value
 from torch_images.errors import suggest
 
 _GLOB = re.compile(r"(?!(?:.*/)?\.{1,2}(?:/|$))[A-Za-z0-9_*?][A-Za-z0-9._*?/-]*")
-_KINDS = ("files", "code", "symbols")
+_KINDS = ("files", "code", "symbols", "lists")
 
 
 def load_removals(value: Value, cudas: Sequence[Cuda]) -> tuple[Removal, ...]:
     """What images go without, in the order of the file. Raises ConfigError."""
     known = tuple(cuda.version for cuda in cudas)
-    fields = value.record((), ("always", "prune"))
+    fields = value.record((), ("always", "arch"))
     return tuple(
-        _removal(member, known, prune=key == "prune")
+        _removal(member, known, narrowed=key == "arch")
         for key in fields
         for member in fields[key].items()
     )
 
 
-def _removal(value: Value, known: Sequence[str], *, prune: bool) -> Removal:
+def _removal(value: Value, known: Sequence[str], *, narrowed: bool) -> Removal:
     fields = value.record(("of", "reason"), (*_KINDS, "cuda", "platform"))
     if not any(kind in fields for kind in _KINDS):
         raise value.error("a removal must name files, code or symbols")
@@ -51,7 +51,7 @@ def _removal(value: Value, known: Sequence[str], *, prune: bool) -> Removal:
         platforms=tuple(platform(value, value.text()).name for value in named),
         wheels=wheels,
         reason=fields.text("reason"),
-        prune=prune,
+        narrowed=narrowed,
         **{kind: globs(fields, kind) for kind in _KINDS},
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from torch_images.config.matrix import ImageSpec, choose, default_platform, in_no_host, matrix
@@ -38,9 +37,7 @@ def select(config: Config, pattern: str, platform: str = ALL) -> tuple[ImageSpec
     return chosen
 
 
-def chosen(
-    config: Config, pattern: str, axes: Mapping[str, str], *, prune: bool = False
-) -> tuple[ImageSpec, ...]:
+def chosen(config: Config, pattern: str, axes: Mapping[str, str]) -> tuple[ImageSpec, ...]:
     """The images that match a glob, or, without one, the image with some values of axes.
 
     A value "" is the default. The platform may be ALL, and go with a glob. Raises UsageError for a
@@ -51,14 +48,12 @@ def chosen(
     if pattern and named:
         raise UsageError("--select and single axes exclude each other", "give one or the other")
     if pattern:
-        specs = select(config, pattern, platform)
-    elif platform == ALL:
-        specs = tuple(choose(config, **named, platform=p) for p in config.names("platform"))
-    elif platform and platform not in config.names("platform"):
+        return select(config, pattern, platform)
+    if platform == ALL:
+        return tuple(choose(config, **named, platform=p) for p in config.names("platform"))
+    if platform and platform not in config.names("platform"):
         raise unknown_platform(config, platform)
-    else:
-        specs = (choose(config, **named, platform=platform or None),)
-    return tuple(replace(spec, prune=prune) for spec in specs)
+    return (choose(config, **named, platform=platform or None),)
 
 
 def unknown_platform(config: Config, named: str) -> UsageError:

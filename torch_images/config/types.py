@@ -67,6 +67,7 @@ class Cuda:
         that have the compiler.
     `nvcc_flags`: flags for compiling torch, such as "-compress-mode=size".
     `compat`: the older driver branches that NVIDIA's compat library for it is made for.
+    `base`: the name of the base that its images start from if nobody names another.
     """
 
     version: str
@@ -74,6 +75,7 @@ class Cuda:
     floor: str
     targets: tuple[Capability, ...]
     torch: tuple[str, ...]
+    base: str
     indexes: tuple[Index, ...] = ()
     toolkit: tuple[str, ...] = ()
     release: str = ""
@@ -234,7 +236,9 @@ class Removal:
     `files`: globs below site-packages; the files that match are left out.
     `code`: globs of libraries that lose machine code for architectures the image is not for.
     `symbols`: globs of libraries that lose their tables for debuggers.
-    `prune`: whether only images built with `--prune` leave it out.
+    `lists`: globs of libraries with the list of architectures that torch says it was compiled for,
+        which is then made true.
+    `narrowed`: whether only images for named architectures leave it out.
     `cuda`: the CUDA versions whose wheels have it; () for all.
     `platforms`: the platforms whose wheels have it; () for all.
     """
@@ -244,14 +248,15 @@ class Removal:
     files: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
-    prune: bool = False
+    lists: tuple[str, ...] = ()
+    narrowed: bool = False
     cuda: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
 
-    def applies(self, cuda: str, platform: Platform, *, prune: bool) -> bool:
+    def applies(self, cuda: str, platform: Platform, *, narrowed: bool) -> bool:
         """Whether images for a CUDA version and a platform leave it out."""
         return (
-            (prune or not self.prune)
+            (narrowed or not self.narrowed)
             and (not self.cuda or cuda in self.cuda)
             and (not self.platforms or platform.name in self.platforms)
         )
@@ -331,16 +336,29 @@ class Pods:
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """The value of each axis that a user does not name, but for the release of torch.
+    """The value of each axis that a user does not name.
 
-    The platform that nobody names is this machine's own.
+    The release of torch is then the newest, the base that of the CUDA version, the platform this
+    machine's own, and without an architecture an image serves all that its torch does.
     """
 
     cuda: str
-    arch: str
     source: str
-    base: str
     variant: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of the catalogue: images of the project, each combination of values of its axes.
+
+    `values`: an axis such as "variant", and its values, in pairs. An axis that is not named has its
+        default, the platform the first one. The value "each" stands for every release of torch, or
+        for every architecture in an image of its own.
+    `where`: file and line, for messages.
+    """
+
+    values: tuple[tuple[str, tuple[str, ...]], ...]
+    where: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,6 +395,7 @@ class Config:
     removals: tuple[Removal, ...]
     excludes: tuple[Exclude, ...]
     keep: int
+    catalogue: tuple[Row, ...] = ()
     other_gpus: tuple[OtherGpus, ...] = ()
     arm64_gpus: tuple[str, ...] = ()
     platforms: tuple[Platform, ...] = (AMD64,)
@@ -417,23 +436,7 @@ class Config:
 
         An axis that is left out may have any value.
         """
-        values = (None, *image.items())
-        near = (n for value in values for n in self._excludes_by_value.get(value, ()))
-        first = min((n for n in near if self.excludes[n].matches(image)), default=None)
-        return None if first is None else self.excludes[first].reason
-
-    @cached_property
-    def _excludes_by_value(self) -> Mapping[tuple[str, str] | None, tuple[int, ...]]:
-        """The places of exclusions by the first axis that each names, and its value.
-
-        Those that name none have None. Few are left to compare with an image: `matrix` asks for
-        thousands.
-        """
-        found: dict[tuple[str, str] | None, tuple[int, ...]] = {}
-        for place, exclude in enumerate(self.excludes):
-            value = next(iter(exclude.named), None)
-            found[value] = (*found.get(value, ()), place)
-        return found
+        return next((x.reason for x in self.excludes if x.matches(image)), None)
 
 
 def target_range(cuda: Cuda) -> str:

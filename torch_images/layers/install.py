@@ -39,6 +39,7 @@ from installer.utils import Scheme, construct_record_file, parse_metadata_file
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from torch_images.arch_list import ArchListError, narrowed
 from torch_images.errors import BuildError, shown
 from torch_images.fatbin import PruneError, prune
 from torch_images.layers.wheelzip import WheelZip, is_inside
@@ -58,7 +59,7 @@ _DAMAGES = (
 
 
 class Cut(Protocol):
-    """What is left out of wheels: globs of files, and of libraries that lose code or symbols.
+    """What is left out of wheels: globs of files, and of libraries that lose something.
 
     config/types.py says more, see Removal there.
     """
@@ -76,6 +77,11 @@ class Cut(Protocol):
     @property
     def symbols(self) -> Sequence[str]:
         """Libraries that lose tables for debuggers."""
+        ...
+
+    @property
+    def lists(self) -> Sequence[str]:
+        """Libraries whose list of architectures loses those whose code went."""
         ...
 
 
@@ -118,7 +124,7 @@ def write_tar(
                 )
                 installer.install(source, place, {})
                 found.update(place.found)
-    stale = [glob for r in removals for glob in (*r.files, *r.code, *r.symbols) if not found[glob]]
+    stale = [glob for r in removals for glob in (*r.files, *r.code, *r.symbols, *r.lists) if not found[glob]]
     if stale:
         raise BuildError(
             f"nothing to remove: {', '.join(path.name for path in wheels)} has no {stale[0]}",
@@ -177,8 +183,10 @@ class _Place(WheelDestination):
                 return RecordEntry(path, None, None)
             code = self._matching(path, [g for r in self._removals for g in r.code])
             symbols = self._matching(path, [g for r in self._removals for g in r.symbols])
-            if code or symbols:
-                new = self._pruned(path, stream.read(), code=code, symbols=symbols)
+            lists = self._matching(path, [g for r in self._removals for g in r.lists])
+            if code or symbols or lists:
+                data = self._listed(path, stream.read()) if lists else stream.read()
+                new = self._pruned(path, data, code=code, symbols=symbols)
                 return self._write(scheme, path, new, executable=is_executable)
             if path in self._hashes:  # as it is: what the wheel says of it stays true
                 size = self._sizes[path]
@@ -210,6 +218,15 @@ class _Place(WheelDestination):
         found = [glob for glob in globs if fnmatchcase(path, glob)]
         self.found.update(found)
         return bool(found)
+
+    def _listed(self, path: str, data: bytes) -> bytes:
+        try:
+            return narrowed(data, self._arches)
+        except ArchListError as error:
+            raise BuildError(
+                f"the architectures that {path} names cannot be corrected: {error}",
+                "build without --arch, or correct `removals` in images.yaml",
+            ) from None
 
     def _pruned(self, path: str, data: bytes, *, code: bool, symbols: bool) -> bytes:
         arches = self._arches if code else None

@@ -55,7 +55,7 @@ class LayerPlan:
             "recipe": f"{_RECIPE}, {COMPRESSOR}",
             "python": self.python,
             "wheels": [wheel.line for wheel in self.wheels],
-            "removals": [[r.files, r.code, r.symbols] for r in self.removals],
+            "removals": [[r.files, r.code, r.symbols, r.lists] for r in self.removals],
             "arches": self.arches,
         }
 
@@ -82,7 +82,7 @@ def layer_plans(
 ) -> dict[str, tuple[LayerPlan, ...]]:
     """The layers of an image's wheels by group, the ones that change least first."""
     removals = [
-        r for r in config.removals if r.applies(spec.cuda.version, spec.platform, prune=spec.prune)
+        r for r in config.removals if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
     ]
     arches = [a.capability.major * 10 + a.capability.minor for a in spec.architectures]
     return {

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_images.build.plan import lock_image, plan_image
-from torch_images.config.matrix import ImageSpec
+from torch_images.config.matrix import ImageSpec, of_the_project
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError, shown
 from torch_images.jobs import Builder
@@ -169,6 +169,8 @@ def states(
 
 
 def _state(config: Config, spec: ImageSpec, line: Proof | None, root: Path, locks: Path) -> State:
+    if line is None and not of_the_project(config, spec):
+        return State(proved=False, words="not one of the project's images")
     if line is None:
         return State(proved=False, words="not proved yet: it was never built")
     if line.missing:

@@ -10,13 +10,13 @@ import importlib.util
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from packaging.version import Version
 
-from torch_images.config.matrix import ImageSpec, choose, short
+from torch_images.config.matrix import ImageSpec, choose, of_the_project, short
 from torch_images.config.selection import cudas_for
 from torch_images.config.types import Architecture, Config, Cuda
 from torch_images.errors import UsageError, shown, suggest
@@ -132,8 +132,8 @@ def candidates(
     Raises UsageError where that are all, and for an unknown variant or base. It has the reason of
     the default CUDA version, or of the newest one that has that torch.
     """
-    for axis, named in (("variant", variant), ("base", base or config.defaults.base)):
-        if named not in (known := config.names(axis)):
+    for axis, named in (("variant", variant), ("base", base)):
+        if named and named not in (known := config.names(axis)):
             raise UsageError(f"unknown {axis} '{shown(named)}'", suggest(named, known))
     found = []
     refused: list[tuple[Cuda, UsageError]] = []
@@ -141,14 +141,16 @@ def candidates(
         if architecture.capability not in cuda.targets:
             continue
         try:
-            spec = choose(
+            spec = _serving(
                 config,
-                cuda=cuda.version,
-                torch=torch or None,
-                arch=architecture.name,
-                base=base or None,
-                variant=variant,
-                platform=platform.name,
+                architecture,
+                {
+                    "cuda": cuda.version,
+                    "torch": torch or None,
+                    "base": base or None,
+                    "variant": variant,
+                    "platform": platform.name,
+                },
             )
         except UsageError as error:
             refused.append((cuda, error))
@@ -157,6 +159,22 @@ def candidates(
     if refused and not found:
         raise max(refused, key=lambda pair: _telling(config, pair[0], torch))[1]
     return tuple(sorted(found, key=lambda pair: Version(pair[0].cuda.version), reverse=True))
+
+
+def _serving(
+    config: Config, architecture: Architecture, axes: Mapping[str, str | None]
+) -> ImageSpec:
+    """The image with these axes for an architecture.
+
+    It is the one for that alone if the catalogue has it, else the whole one if the catalogue has
+    that. Raises UsageError as `choose` does.
+    """
+    one = choose(config, **axes, arch=architecture.name)
+    if not of_the_project(config, one):
+        whole = choose(config, **axes)
+        if of_the_project(config, whole) and architecture in whole.architectures:
+            return whole
+    return one
 
 
 def _telling(config: Config, cuda: Cuda, torch: str) -> tuple[bool, bool, Version]:

@@ -19,13 +19,11 @@ from dataclasses import dataclass, replace
 from packaging.version import Version
 
 from torch_images.build.labels import ImageLabels
-from torch_images.config.matrix import ImageSpec, short, unusual
-from torch_images.config.sisters import kin
+from torch_images.config.matrix import LATEST, ImageSpec, kin, short
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
 from torch_images.platforms import AMD64
 
-LATEST = "latest"
 NEW, MOVES, THERE, STAYS, TAKEN = "new", "moves", "there", "stays", "taken"
 _NAMESPACE = re.compile(
     r"(?:[a-z0-9][a-z0-9.-]*(?::[0-9]+)?)(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+|"
@@ -123,21 +121,19 @@ def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     """The floating tags of a complete image, the same ones for each platform.
 
     A tag with a minor version of torch is for its newest release, one without for the newest
-    release that this image is built with, on any platform. Neither ever names a pre-release, such
-    as a night's build: that has the tag with its whole version only. "latest" is what
-    `invoke build --cuda VERSION` builds with nothing else asked for.
+    release of which the catalogue has such an image, on any platform. Neither ever names a
+    pre-release, such as a night's build: that has the tag with its whole version only. "latest" is
+    what `invoke build --cuda VERSION` builds with nothing else asked for.
     """
     name = short(config, replace(spec, platform=AMD64))
     minor = ".".join(spec.torch.split(".")[:2])
     newest, newest_of_minor = _newest(config, spec, ""), _newest(config, spec, f"{minor}.")
-    every = (
-        f"{spec.torch}-{name}",
-        *([f"{minor}-{name}"] if newest_of_minor == spec.torch else []),
+    end = "" if name == LATEST else f"-{name}"
+    return (
+        f"{spec.torch}{end}",
+        *([f"{minor}{end}"] if newest_of_minor == spec.torch else []),
         *([name] if newest == spec.torch else []),
     )
-    usual = spec.every_arch and config.defaults.arch == "all" and newest == spec.torch
-    usual = usual and not spec.ptx and not spec.prune
-    return (*every, LATEST) if usual and not unusual(config, spec) else every
 
 
 def _newest(config: Config, spec: ImageSpec, prefix: str) -> str:
@@ -149,8 +145,7 @@ def _newest(config: Config, spec: ImageSpec, prefix: str) -> str:
         return spec.torch
     found = [
         image.release.version
-        for platform in config.platforms
-        for image in kin(config, spec, platform)
+        for image in (spec, *kin(config, spec))
         if image.release.version.startswith(prefix) and not image.release.prerelease
     ]
     return max(found, key=Version, default="")

@@ -81,7 +81,7 @@ def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
         "platform": spec.platform.name,
         "arches": [a.name for a in spec.architectures],
         "exact": list(spec.arches) if lock.sources else [],
-        "pruned": spec.prune and not lock.sources,
+        "list": list(spec.arch_list),
         "features": list(spec.features),
         "packages": {wheel.name: wheel.version for wheel in lock.all_wheels} | lock.compiled,
         "debian_packages": [*spec.base.packages, *spec.variant.packages],

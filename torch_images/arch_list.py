@@ -1,0 +1,42 @@
+"""The list of architectures that torch says it was compiled for, made true after code was left out.
+
+`torch.cuda.get_arch_list()` splits one text in libtorch_python.so, such as "sm_75 sm_80 sm_90". From
+it torch warns of a GPU that it has no code for, and chooses what extensions are compiled for.
+Standard library only, as images use this while they are built: see build/standalone.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from torch_images.arch import Capability
+
+# Two targets at least: "sm_90" alone may be another text, and has nothing to leave out.
+_LIST = re.compile(rb"(?<=\0)sm_[0-9]{2,3}(?: (?:sm|compute)_[0-9]{2,3}[af]?)+(?=\0)")
+
+
+class ArchListError(Exception):
+    """A library without exactly one list, or one whose list has nothing for an architecture."""
+
+
+def narrowed(data: bytes, arches: Iterable[int]) -> bytes:
+    """The library with only those targets in its list that these architectures load.
+
+    `arches` are numbers such as 90. The text keeps its length: blanks fill it up. Raises
+    ArchListError.
+    """
+    found = list(_LIST.finditer(data))
+    if len(found) != 1:
+        raise ArchListError(f"it has {len(found)} lists of architectures, not one")
+    [place] = found
+    targets = {Capability.of_target(word): word for word in place[0].decode().split()}
+    kept = []
+    for number in arches:
+        own = Capability.of_number(number)
+        able = [code for code in targets if code and own.runs(code)]
+        if not able:
+            raise ArchListError(f"its list, {place[0].decode()}, has nothing that {own} loads")
+        kept.append(max(able))
+    words = " ".join(targets[code] for code in sorted(set(kept)))
+    return data[: place.start()] + words.encode().ljust(len(place[0])) + data[place.end() :]
