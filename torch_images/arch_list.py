@@ -1,7 +1,8 @@
-"""The list of architectures that torch says it was compiled for, made true after code was left out.
+"""The architectures that torch says it was compiled for, corrected after code was left out.
 
-`torch.cuda.get_arch_list()` splits one text in libtorch_python.so, such as "sm_75 sm_80 sm_90". From
-it torch warns of a GPU that it has no code for, and chooses what extensions are compiled for.
+`torch.cuda.get_arch_list()` splits one text in libtorch_python.so, such as "sm_75 sm_80 sm_90".
+torch uses it to warn of a GPU that it has no code for, and to choose what extensions are compiled
+for.
 Standard library only, as images use this while they are built: see build/standalone.py.
 """
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import subprocess
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import triton
+from torch.utils import cpp_extension
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -75,21 +78,80 @@ def test_machine_code_serves(arch: str, library: str, observe: Observe) -> None:
 def test_machine_code_is_exactly_what_was_asked_for(expected: dict[str, Any], library: str) -> None:
     if not expected["exact"]:
         pytest.skip("this image has published wheels, which may have other targets")
-    asked = {Capability.parse(arch.removesuffix("+PTX")) for arch in expected["exact"]}
-    virtual = {Capability.parse(a[:-4]) for a in expected["exact"] if a.endswith("+PTX")}
+    asked = {Capability.parse(arch) for arch in expected["exact"]}
     assert not unasked(asked, code(library, "elf"))
-    assert not unasked(virtual, code(library, "ptx"))
+    assert not unasked(set(), code(library, "ptx"))
 
 
 @pytest.mark.parametrize("library", LIBRARIES, indirect=True)
-def test_pruned_machine_code_is_what_some_gpu_loads(expected: dict[str, Any], library: str) -> None:
-    if not expected["pruned"]:
-        pytest.skip("this image is not pruned")
+def test_machine_code_is_what_some_gpu_loads(expected: dict[str, Any], library: str) -> None:
+    if not expected["narrowed"]:
+        pytest.skip("this image has all code that torch was published with")
     elf = code(library, "elf")
     asked = [Capability.parse(arch) for arch in expected["arches"]]
     loaded = {found.target for a in asked if (found := coverage(a, widespread(elf)))}
     exact = {f"sm_{a.major}{a.minor}" for a in asked}
     assert {target for target in elf if target.rstrip("af") not in loaded | exact} == set()
+
+
+def test_torch_names_the_architectures_that_it_has(expected: dict[str, Any]) -> None:
+    if not expected["arch_list"]:
+        pytest.skip("no lock says what this torch was compiled for")
+    assert torch._C._cuda_getArchFlags().split() == expected["arch_list"]
+
+
+Gpu = Callable[[str], None]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    """Lets torch believe in one GPU of a compute capability."""
+
+    def believe(capability: str) -> None:
+        own = tuple(map(int, capability.split(".")))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: own)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: f"GPU {capability}")
+
+    return believe
+
+
+def warned() -> list[str]:
+    """What torch says of its GPU when a program first uses it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda._check_capability()
+        torch.cuda._check_cubins()
+    return [str(each.message) for each in caught]
+
+
+def test_torch_warns_of_a_gpu_without_code(gpu: Gpu, expected: dict[str, Any]) -> None:
+    """Its own function, with those GPUs that the image is for, and one of another generation."""
+    for arch in expected["arches"]:
+        gpu(arch)
+        assert warned() == []
+    majors = {arch.partition(".")[0] for arch in expected["arches"]}
+    foreign = next(
+        c for c in ("8.0", "9.0", "10.0", "12.0", "3.5") if c.split(".")[0] not in majors
+    )
+    gpu(foreign)
+    assert any(f"GPU {foreign}" in text for text in warned())
+
+
+def test_extensions_are_compiled_for_the_architecture(
+    gpu: Gpu, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not expected["narrowed"]:
+        pytest.skip("this image is for several generations of GPUs")
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
+    newest = Capability.of_target(expected["arch_list"][-1])
+    for arch in expected["arches"]:
+        gpu(arch)
+        flags = " ".join(cpp_extension._get_cuda_arch_flags())
+        assert newest
+        own = min(newest, Capability.parse(arch))
+        assert set(re.findall(r"(?:sm|compute)_([0-9]+)", flags)) == {f"{own.major}{own.minor}"}
 
 
 def test_triton_compiles_to_machine_code(

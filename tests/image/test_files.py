@@ -139,7 +139,7 @@ def problems(host: Host, expected: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def test_wheels_files_are_what_their_records_say(problems: dict[str, list[str]]) -> None:
-    """Compare sizes and SHA-256. Where pruning changed a file, RECORD has the pruned file's."""
+    """Compare sizes and SHA-256. Where code was left out of a file, RECORD has what remains."""
     assert not problems["wheels"], shown(problems["wheels"])
 
 

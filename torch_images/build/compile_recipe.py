@@ -25,7 +25,9 @@ def recipes(
         return {}
     make = {"torch": _torch, "triton": _triton}
     made = {tree.name: make[tree.name](spec, lock) for tree in lock.sources.trees}
-    left = [r for r in removals if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)]
+    left = [
+        r for r in removals if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
+    ]
     for name, recipe in made.items():
         recipe["removals"] = {
             "files": [glob for r in left if name in r.wheels for glob in r.files],

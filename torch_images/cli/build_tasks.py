@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _AXES_HELP = {
     "cuda": "CUDA version",
     "torch": "release of torch, else the newest that the image is built with",
-    "arch": "compute capability, several as 9.0,12.0, or all",
+    "arch": "code for this compute capability alone, several as 9.0,12.0; else for all",
     "source": "where torch comes from",
     "base": "what the image starts from",
     "variant": "what the image holds beside torch",
@@ -49,7 +49,6 @@ MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeatab
         "compat": "NVIDIA's newer driver libraries: auto (if they can be had), required or off",
         "compression": "of the layers: fast, or small for images that are pulled often",
         **_COMPILING_HELP,
-        "prune": "leave out what only other architectures and debuggers need, see images.yaml",
         "locked": "stop where a locked package has vanished, instead of resolving it afresh",
         "offline": "take all inputs from this folder, which `lock --fetch` filled; no other host",
         "substitute": "registry and owner that layers are taken from, else images.yaml's",
@@ -82,7 +81,6 @@ def build(
     compression: str = "fast",
     torch_source: str = "",
     jobs: str = "",
-    prune: bool = False,
     locked: bool = False,
     offline: str = "",
     substitute: str = "",
@@ -108,7 +106,7 @@ def build(
     config, workspace, run = verb.config(), verb.workspace(), Runner()
     axes = {"cuda": cuda, "torch": torch, "arch": arch, "source": source}
     axes |= {"base": base, "variant": variant, "platform": platform}
-    specs = chosen(config, select or "*" * stale, axes, prune=prune)
+    specs = chosen(config, select or "*" * stale, axes)
     options = verb.build_options(
         builder=builder,
         no_cache=no_cache,
@@ -133,7 +131,7 @@ def build(
         compression=compression,
     )
     if stale:
-        if torch_source or unverified or prune or offline:
+        if torch_source or unverified or offline:
             raise UsageError(
                 "--stale builds what images.yaml has, and verifies it", "leave the rest"
             )

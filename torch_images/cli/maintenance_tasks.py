@@ -82,7 +82,8 @@ def _usable_locks(*, every: bool) -> tuple[dict[str, str], str]:
     """
     config = verb.config()
     suites = (base.name for base in config.bases if base.suite)
-    bases = ",".join(f"*-{name}*" for name in suites if every or name == config.defaults.base)
+    usual = next(cuda.base for cuda in config.cudas if cuda.version == config.defaults.cuda)
+    bases = ",".join(f"*-{name}*" for name in suites if every or name == usual)
     folder = verb.workspace().output / "test-locks"
     if not _code("-m", "invoke", "lock", "--check", "--select", bases):
         return {}, ""

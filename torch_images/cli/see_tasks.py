@@ -24,7 +24,6 @@ _REGISTRY_HELP = {
         "json": "print JSON, for CI matrices",
         "select": "only images whose identifier matches this glob",
         "platform": "only images for linux/amd64, or only those for linux/arm64",
-        "excluded": "print what is not built, and why",
         "unproved": "only images that the ledger does not prove, with the reason",
         "unpublished": "only images whose inputs the registry has no image of; with their names",
         "registry": "with --unpublished: registry and owner, such as ghcr.io/me",
@@ -36,23 +35,15 @@ def matrix(
     json: bool = False,
     select: str = "*",
     platform: str = "",
-    excluded: bool = False,
     unproved: bool = False,
     unpublished: bool = False,
     registry: str = "",
 ) -> None:
     """Print every image of images.yaml by its identifier, and whether it was built and verified."""
     from torch_images.config import selection
-    from torch_images.config.types import AXES
     from torch_images.publish import ledger
 
     config, workspace = verb.config(), verb.workspace()
-    if excluded:
-        for rule in config.excludes:
-            axes = {axis: getattr(rule, axis) for axis in AXES}
-            print(", ".join(f"{k} {v}" for k, v in axes.items() if v) + f": {rule.reason}")
-        print("\n".join((*selection.foreign(config), *selection.unfit(config))))
-        return
     specs = selection.select(config, select, platform or selection.ALL)
     names = dict.fromkeys(specs, "")
     if unpublished:
@@ -150,7 +141,7 @@ def pick(
         "standalone": "write all that plain `docker buildx build` needs to --output",
         "compat": "with --standalone: NVIDIA's newer driver libraries: auto, required or off",
     },
-    example="render cu130-sm120-torch2.14.1-bookworm-runtime",
+    example="render cu130-sm120-torch2.14.1-trixie-runtime",
 )
 def render(
     c: Context, image: str, output: str = "", standalone: bool = False, compat: str = ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, replace
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
@@ -221,8 +221,7 @@ def kin(config: Config, spec: ImageSpec) -> tuple[ImageSpec, ...]:
 
     def kind(image: ImageSpec) -> tuple[str, ...]:
         origin = image.origin if image.source.compiled else ""
-        axes = (image.cuda.version, image.arch_name, origin, image.base.name, image.variant.name)
-        return axes
+        return (image.cuda.version, image.arch_name, origin, image.base.name, image.variant.name)
 
     return tuple(image for image in matrix(config) if kind(image) == kind(spec))
 
@@ -265,7 +264,8 @@ def choose(
     version. `torch` is a release, or a minor version that stands for its newest release; the
     default is the newest release that the image is built with. Neither means a pre-release. The
     default platform is this machine's own; where images.yaml lacks it, the first one. Raises
-    UsageError for a value that is unknown, a pair that is impossible and an image that is excluded, with the reason.
+    UsageError for a value that is unknown, a pair that is impossible and an image that is excluded,
+    with the reason.
     """
     defaults = config.defaults
     cuda_ = _named("cuda", config.cudas, cuda or defaults.cuda)

@@ -19,12 +19,11 @@ from torch_images.config.parse_fields import (
 )
 from torch_images.config.parse_gpus import architecture, check_gpus, load_other_gpus
 from torch_images.config.parse_indexes import load_releases
-from torch_images.config.parse_names import check_names
 from torch_images.config.parse_pods import load_pods
 from torch_images.config.parse_redistribution import load_accepted
 from torch_images.config.parse_removals import load_removals
 from torch_images.config.parse_sources import load_features, load_sources
-from torch_images.config.parse_variants import check_extras, load_extras, load_variants
+from torch_images.config.parse_variants import load_extras, load_variants
 from torch_images.config.types import (
     AXES,
     COMPAT_MODES,
@@ -61,7 +60,17 @@ def load_config(path: Path) -> Config:
     """The content of images.yaml. Raises ConfigError with file, line and what to change."""
     root = load(path)
     top = root.record(
-        ("registry", "owner", "homepage", "defaults", "catalogue", "architectures", "cuda", "keep", "archives")
+        (
+            "registry",
+            "owner",
+            "homepage",
+            "defaults",
+            "catalogue",
+            "architectures",
+            "cuda",
+            "keep",
+            "archives",
+        )
         + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
         (
             "arm64-gpus",
@@ -109,7 +118,6 @@ def load_config(path: Path) -> Config:
     _check_size(config, root)
     _check_references(config, top)
     _check_toolkits(config, top)
-
 
     return config
 
@@ -242,7 +250,14 @@ def _one_or_more(value: Value) -> tuple[Value, ...]:
 
 def _row(value: Value) -> Row:
     fields = value.record((), AXES)
-    return Row(values=tuple((axis, tuple(e.text() for e in _one_or_more(fields[axis]))) for axis in AXES if axis in fields), where="images.yaml")
+    return Row(
+        values=tuple(
+            (axis, tuple(e.text() for e in _one_or_more(fields[axis])))
+            for axis in AXES
+            if axis in fields
+        ),
+        where="images.yaml",
+    )
 
 
 def _defaults(value: Value) -> Defaults:

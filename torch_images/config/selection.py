@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-from torch_images.config.matrix import ImageSpec, choose, default_platform, in_no_host, matrix
+from torch_images.config.matrix import ImageSpec, choose, default_platform, matrix
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import UsageError, shown, suggest
 from torch_images.platforms import AMD64, Platform
@@ -85,25 +84,3 @@ def cudas_for(config: Config, platform: Platform) -> tuple[Cuda, ...]:
         for cuda in config.cudas
         if not config.excluded(cuda=cuda.version, platform=platform.name)
     )
-
-
-def foreign(config: Config) -> tuple[str, ...]:
-    """A line for each architecture and platform that no host has together."""
-    return tuple(
-        f"arch {arch.name}, platform {platform}: {reason}"
-        for arch, platform in itertools.product(config.architectures, config.platforms)
-        if (reason := in_no_host(config, platform, arch))
-    )
-
-
-def unfit(config: Config) -> tuple[str, ...]:
-    """A line for each release and variant that is not built because no wheels of an extra fit."""
-    lines = {
-        f"cuda {cuda.version}, torch {torch}, variant {variant.name}: {reason}"
-        for cuda, base, variant in itertools.product(config.cudas, config.bases, config.variants)
-        for torch in cuda.torch
-        if (release := config.release(cuda, torch, base)).facts
-        for extra in variant.extras
-        if (reason := extra.refusal(cuda.version, release))
-    }
-    return tuple(sorted(lines))

@@ -124,7 +124,12 @@ def write_tar(
                 )
                 installer.install(source, place, {})
                 found.update(place.found)
-    stale = [glob for r in removals for glob in (*r.files, *r.code, *r.symbols, *r.lists) if not found[glob]]
+    stale = [
+        glob
+        for r in removals
+        for glob in (*r.files, *r.code, *r.symbols, *r.lists)
+        if not found[glob]
+    ]
     if stale:
         raise BuildError(
             f"nothing to remove: {', '.join(path.name for path in wheels)} has no {stale[0]}",

@@ -128,8 +128,7 @@ def write_layer(
     The words are those of `write_tar`, and so are its errors; `threads` is as in oci/layout.py.
     The compressor's version is locked, so equal wheels give equal bytes.
     """
-    # Whoever prunes is after size, and has less to pack.
-    sink = Compressed(target, threads, effort=Effort.THOROUGH if arches else Effort.QUICK)
+    sink = Compressed(target, threads, effort=Effort.QUICK)
     # A sink is asked for `write` and `tell` alone.
     write_tar(
         wheels,

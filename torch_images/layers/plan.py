@@ -82,7 +82,9 @@ def layer_plans(
 ) -> dict[str, tuple[LayerPlan, ...]]:
     """The layers of an image's wheels by group, the ones that change least first."""
     removals = [
-        r for r in config.removals if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
+        r
+        for r in config.removals
+        if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
     ]
     arches = [a.capability.major * 10 + a.capability.minor for a in spec.architectures]
     return {

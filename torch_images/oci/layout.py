@@ -44,7 +44,7 @@ _CREATED = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 # 17.3, and what makes 2369 takes 22.7. A window of 8 MiB is the largest that every decoder must
 # know (RFC 8878, 3.1.1.1.2).
 _QUICK = 2, {"window_log": 23, "hash_log": 19, "min_match": 6}
-# For what is packed once and then kept, a base, and for a pruned layer.
+# For what is packed once and then kept: a base.
 _THOROUGH = 9, {"window_log": 23}
 # For images that are pulled often. A window of 128 MiB saves 1 to 4 % more bytes, but containerd
 # takes 2.7 times as long to unpack what has it: docs/performance.md.

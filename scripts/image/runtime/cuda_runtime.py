@@ -2,8 +2,7 @@
 
 It prints `export` lines, which the shell that starts the container's command evaluates. They also
 have the variables that the user id lacks (account.py). With --say and without TORCH_IMAGE_QUIET, it
-says on standard error what was chosen and why, which GPUs a pruned image has no code for, and what
-only a mount option can repair. It runs at every start, so it ends within half a second. Whatever
+says on standard error what was chosen and why, and what only a mount option can repair. It runs at every start, so it ends within half a second. Whatever
 goes wrong, the command starts.
 """
 
@@ -20,7 +19,6 @@ import account
 import decision
 import effect
 import facts
-import gpu_code
 from decision import Choice, Host, Library, Probe, Release
 
 HERE = Path(__file__).resolve().parent
@@ -32,15 +30,11 @@ BUDGET = (
 
 @dataclass(frozen=True)
 class Image:
-    """This image: its release, the project's other releases, and its compat library, if any.
-
-    `code`: what it has code for, known if it was pruned.
-    """
+    """This image: its release, the project's other releases, and its compat library, if any."""
 
     release: Release
     others: tuple[Release, ...]
     compat: Library | None
-    code: gpu_code.Code
 
 
 @dataclass(frozen=True)
@@ -58,11 +52,6 @@ class Decision:
         """The choice in one line."""
         return decision.sentence(self.choice, self.host, self.image.release, self.image.compat)
 
-    @property
-    def unserved(self) -> list[str]:
-        """A line for each GPU that this image has no code for; none if NVML was not asked."""
-        return self.image.code.unserved((d.name, d.capability) for d in self.host.devices or ())
-
 
 def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
     """Read `path`, the facts that the build has written about this image."""
@@ -70,7 +59,7 @@ def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
     releases = [Release(**release) for release in told["releases"]]
     [own] = [release for release in releases if release.cuda == told["cuda"]]
     compat = facts.find_library(root / COMPAT_ROOT[1:] / own.cuda)
-    return Image(own, tuple(r for r in releases if r is not own), compat, gpu_code.read(told))
+    return Image(own, tuple(r for r in releases if r is not own), compat)
 
 
 def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
@@ -126,7 +115,7 @@ def start(*, say: bool) -> None:
     _, environment = effect.apply(made.choice, made.host, root, os.environ, COMPAT_ROOT)
     print(effect.exports({**environment, **given}), end="")
     compiles = account.complaint({**os.environ, **given})
-    lines = (complaint, made.line, *made.unserved, compiles)
+    lines = (complaint, made.line, compiles)
     for line in lines if say else ():
         if line:
             print(f"torch-images: {line}", file=sys.stderr)
