@@ -1,28 +1,20 @@
-"""A headless Chromium, driven by the W3C's WebDriver protocol (https://www.w3.org/TR/webdriver2/).
-
-`python -m tests.browser SITE FOLDER` takes the screenshots of a site for its docs.
-"""
+"""A headless Chromium, driven by the W3C's WebDriver protocol (https://www.w3.org/TR/webdriver2/)."""
 
 from __future__ import annotations
 
-import base64
-import io
-import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import requests
-from PIL import Image
 
-TAB, ENTER, SPACE, DOWN = "\ue004", "\ue007", " ", "\ue015"
+TAB, ENTER = "\ue004", "\ue007"
 PACKAGES = ("chromium", "chromium-driver")
 PROGRAMS = ("chromium", "google-chrome"), ("chromedriver",)
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's key of an element
@@ -102,23 +94,10 @@ class Browser:
         sent = (e["params"] for e in events if e["method"] == "Network.requestWillBeSent")
         return [params["request"]["url"] for params in sent]
 
-    def screenshot(self) -> bytes:
-        """What the window shows, as a PNG file with few colours."""
-        shown = get(self._session, f"{self._address}/screenshot")
-        file = io.BytesIO()
-        image = Image.open(io.BytesIO(base64.b64decode(shown)))
-        image.convert("RGB").quantize(64).save(file, "PNG", optimize=True)
-        return file.getvalue()
-
 
 def post(session: requests.Session, url: str, values: Mapping[str, Any]) -> Any:
     """The answer of a driver. Raises AssertionError with what it says is wrong."""
     return _value(session.post(url, json=values, timeout=120))
-
-
-def get(session: requests.Session, url: str) -> Any:
-    """As `post` does, for what is only read."""
-    return _value(session.get(url, timeout=120))
 
 
 def _value(answer: requests.Response) -> Any:
@@ -172,34 +151,3 @@ def _window(session: requests.Session, address: str, chromium: Path) -> Iterator
 
 def _path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/bin"
-
-
-def screenshots(site: Path, window: Browser) -> dict[str, bytes]:
-    """The pictures of the docs by name."""
-    index = (site / "index.html").resolve().as_uri()
-    taken = {}
-    for name, question, width, height, scheme in (
-        ("light", "#gpu=RTX+5090&driver=570", 1000, 1000, "light"),
-        ("dark", "#gpu=RTX+4090&driver=470.82", 1000, 760, "dark"),
-        ("narrow", "#gpu=H100&driver=550", 360, 1000, "light"),
-    ):
-        window.show(width=width, height=height, scheme=scheme)
-        window.open("about:blank")  # another question alone would load nothing
-        window.open(index + question)
-        taken[name] = window.screenshot()
-    return taken
-
-
-def main(site: str, folder: str) -> None:
-    """Write the screenshots of a site to a folder."""
-    found = programs()
-    if not found:
-        sys.exit(f"no browser; run: apt-get install {' '.join(PACKAGES)}")
-    with browser(found) as window:
-        for name, data in screenshots(Path(site), window).items():
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            Path(folder, f"{name}.png").write_bytes(data)
-
-
-if __name__ == "__main__":
-    main(*itertools.islice(sys.argv, 1, None))

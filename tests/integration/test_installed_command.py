@@ -72,7 +72,7 @@ def test_it_writes_the_site(command: Path, tmp_path: Path) -> None:
     done = run(command, tmp_path, "site")
     assert (done.returncode, done.stderr) == (0, "")
     site = tmp_path / "build" / "site"
-    assert (site / "answer.js").read_bytes() == (ROOT / "site" / "answer.js").read_bytes()
+    assert (site / "filter.js").read_bytes() == (ROOT / "site" / "filter.js").read_bytes()
     assert (site / "images" / f"{IMAGE}.html").is_file()
 
 

@@ -36,13 +36,12 @@ _INSIDE = "/run/result.json"  # where the program in the container writes
 def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: str = "") -> None:
     """Measure GPUs with an image: the documents' tables, as JSON, Markdown and plots."""
     from torch_images.errors import CommandError, TorchImagesError
-    from torch_images.host.gpus import check_words
+    from torch_images.host.gpus import device_requests
     from torch_images.host.runner import Runner
     from torch_images.verify.identify import identify
 
-    check_words(gpus)
+    options = {"device_requests": device_requests(gpus)}
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
-    options = {"device_requests": verb.gpu_requests(gpus, engine)}
     reference, plan = identify(config, image, workspace, engine)
     folder = Path(output) if output else workspace.output / "bench" / plan.spec.id
     _require_ours(folder)

@@ -20,10 +20,7 @@ from torch_images.cli import (
 GROUPS = {
     "See": (see_tasks.matrix, see_tasks.pick, see_tasks.render),
     "Build": (lock_tasks.lock, build_tasks.build, build_tasks.wheels),
-    "Verify": (
-        *(verify_tasks.verify, verify_tasks.reproduce),
-        *(verify_tasks.sbom, verify_tasks.scan, verify_tasks.doctor),
-    ),
+    "Verify": (verify_tasks.verify, verify_tasks.reproduce, verify_tasks.sbom, verify_tasks.scan),
     "Publish": (
         *(publish_tasks.tag, publish_tasks.push),
         *(publish_tasks.datasheet, publish_tasks.notes, publish_tasks.runpod),

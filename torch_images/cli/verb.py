@@ -323,17 +323,6 @@ def verified(
         )
 
 
-def gpu_requests(words: str, engine: Engine) -> list[Request]:
-    """The device requests for --gpus, in the way that the engine has; none for "".
-
-    Raises as `gpus.device_requests` does.
-    """
-    from torch_images.host.gpu_facts import engine_gpus
-    from torch_images.host.gpus import device_requests
-
-    return device_requests(words, engine_gpus(engine).ways) if words else []
-
-
 def say(text: str) -> None:
     """A line of progress, on stderr."""
     if "tqdm" not in sys.modules:  # there is no bar to write around

@@ -1,11 +1,10 @@
-"""The verbs that prove what an image is, and doctor, which looks at what it will run on."""
+"""The verbs that prove what an image is."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from invoke.context import Context
-from invoke.exceptions import Exit
 
 from torch_images.cli import verb
 
@@ -28,13 +27,12 @@ def verify(
     from dataclasses import asdict
 
     from torch_images.cli import report
-    from torch_images.host.gpus import check_words
+    from torch_images.host.gpus import device_requests
     from torch_images.verify.identify import identify
     from torch_images.verify.verify import require
 
-    check_words(gpus)  # a wrong word is said before anything is looked at
+    requests = device_requests(gpus)  # a wrong word is said before anything is looked at
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
-    requests = verb.gpu_requests(gpus, engine)
     reference, plan = identify(config, image, workspace, engine)
     proof = verb.verified(
         reference, config, plan, workspace, engine, reuse=False, fresh=no_cache, gpus=requests
@@ -183,24 +181,3 @@ def scan(
             "statement",
             f"take newer packages (`invoke lock`), or say in {vex} why they do not matter",
         )
-
-
-@verb.verb(
-    help={"json": "print all that was found as JSON"},
-    example="doctor --json",
-)
-def doctor(c: Context, json: bool = False) -> None:
-    """Say whether containers get GPUs on this machine, and what to do if not; changes nothing."""
-    from torch_images.cli.doctor import diagnose, document, text
-    from torch_images.errors import EngineError
-    from torch_images.host.connection import connect
-    from torch_images.host.gpu_facts import EngineGpus, engine_gpus, machine
-
-    try:
-        engine: EngineGpus | EngineError = engine_gpus(connect())  # it sets none up
-    except EngineError as error:
-        engine = error
-    found = diagnose(machine(), engine)
-    print(verb.as_json(document(found)) if json else text(found))
-    if not found.works:
-        raise Exit(code=1)

@@ -24,7 +24,6 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 
 MINIMUM = (25, 0)  # the first release in which the containerd image store is not experimental
-ABSENT = "start it, or run this through ./inv, which sets one up"  # what to do without an engine
 _CONTEXTS = "see `docker context ls`, and DOCKER_HOST and DOCKER_CONTEXT in the environment"
 
 
@@ -100,7 +99,7 @@ def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engi
         reason = "permission denied" if "Permission denied" in str(error) else "no answer"
         raise EngineError(
             f"no Docker Engine at {endpoint.host}: {reason}",
-            ABSENT,
+            "start it, or run this through ./inv, which sets one up",
         ) from None
     if tuple(int(part) for part in number.split(".")[:2] if part.isdigit()) < MINIMUM:
         raise EngineError(

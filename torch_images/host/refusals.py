@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 
 from torch_images.errors import DiskError, EngineError, NetworkError, UsageError, shown
-from torch_images.host.cdi import KIND
-from torch_images.host.gpus import GENERATE, INSTALL, TURN_ON
 
-# How Docker 26.1.5 with runc 1.1.5 names a file of a CDI spec that is not there: what is mounted,
-# a device, a program.
-_GONE = re.compile(
-    r"(?:error mounting|failed to stat CDI host device|fork/exec) \"?(?P<file>/[^\s\":]+)"
-    r"[^\n]*no such file or directory"
+# What Docker 26.1.5 with runc 1.1.5 says where it gives a container no GPU. "GPU vendor" is Docker
+# 29's; the words of NVIDIA's hook are in the source of its Container Toolkit. A file that cannot be
+# mounted or started is one that a CDI spec names, such as one of a driver that was replaced.
+_NO_GPU = re.compile(
+    r"[^:\n]*(?:could not select device driver|CDI|GPU vendor|NVIDIA Container Runtime Hook"
+    r"|nvidia-container-cli|error mounting|fork/exec)"
+)
+_GIVE_GPUS = (
+    "install nvidia-container-toolkit; --gpus nvidia.com/gpu=all needs CDI on in the engine, "
+    "and a spec from `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`: docs/gpu.md"
 )
 # How runc 1.1.5 says that the kernel does not start a program, as that of another processor.
 FOREIGN = r"exec /\S+: exec format error"
@@ -20,20 +23,6 @@ FOREIGN = r"exec /\S+: exec format error"
 NATIVE = (
     "run scripts/setup-engine --platform with the image's platform, such as linux/arm64, where the "
     "engine runs, or give a native builder with --builder"
-)
-# An engine's words, what they mean ({} stands for the words), and what to do.
-_REFUSALS = (
-    (r'could not select device driver "cdi"', "CDI is off in the engine", TURN_ON),
-    (r"could not select device driver", "the engine cannot give GPUs to containers", INSTALL),
-    (r"unresolvable CDI devices .*", "the engine refused: {}", f"run {GENERATE}"),
-    (r"failed to discover GPU vendor .*", "the engine refused: {}", f"run {GENERATE}"),
-    (
-        r"NVIDIA Container Runtime Hook directly",
-        "NVIDIA's Container Toolkit is set to CDI, so Docker's own --gpus does not work",
-        f"give --gpus {KIND}=all",
-    ),
-    (r"nvidia-container-cli: .*", "the engine refused: {}", "run nvidia-smi on the host"),
-    (r".*CDI device.*", "the engine refused: {}", f"run {GENERATE}"),
 )
 
 
@@ -67,17 +56,11 @@ def platform_refusal(output: str) -> EngineError | None:
 
 
 def gpu_refusal(reason: str) -> EngineError | None:
-    """The error for an engine that does not start a container with GPUs, by its own words.
+    """The error for an engine that does not start a container with GPUs, with its own words.
 
-    None for words about something else. The words are those of Docker 26.1.5; "GPU vendor" is
-    Docker 29's, and those of NVIDIA's hook are in the source of its Container Toolkit.
+    None for words about something else.
     """
-    if gone := _GONE.search(reason):
-        file = shown(gone["file"])
-        return EngineError(
-            f"the CDI spec names {file}, which is not there", f"run {GENERATE}, as for a new driver"
-        )
-    for words, message, hint in _REFUSALS:
-        if found := re.search(words, reason):
-            return EngineError(message.format(shown(found[0])), hint)
+    if found := _NO_GPU.search(reason):
+        words = shown(" ".join(reason[found.start() :].split()))
+        return EngineError(f"the engine gives no GPU: {words}", _GIVE_GPUS)
     return None

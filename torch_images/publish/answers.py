@@ -1,340 +1,148 @@
-"""All answers of `pick` as one table, for programs that cannot call it: the site's, in a browser.
+"""What `pick` answers for every GPU and driver branch, as the rows of one table. Pure.
 
-`table` makes it with `pick`'s own functions, `look_up` reads it as site/answer.js does.
-An answer has two halves. What a start would do follows from the GPU, the driver and the platform;
-which images there are follows from the architecture, the variant, the base, torch and the platform.
-So the table has both, and not their product. A verdict is the same for all drivers from one mark to
-the next, and for all GPUs of a kind; only their names differ, which stand in it as {gpu}, {driver},
-{branch}. Choices of images differ between architectures by {arch} and {sm} only, as a rule. Equal
-rows of verdicts and equal choices are listed once, and stand elsewhere by number.
+A row is for GPUs that `pick` treats alike, for hosts of one platform, and for all driver branches
+that get the same image in the same way. Variant, base and torch are those that `pick` takes where
+it is told none.
 """
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from torch_images.config.matrix import ImageSpec
-from torch_images.config.types import Config, Cuda
+from torch_images.config.types import Config
 from torch_images.errors import UsageError
-from torch_images.platforms import AMD64, ARM64, PLATFORMS, Platform
+from torch_images.platforms import ARM64, Platform
 from torch_images.publish import gpus, pick
 from torch_images.publish.ledger import State
 
-SCHEMA = 2
-_SEPARATOR = "; "
-_ANY_TORCH = ""
-Row = list[dict[str, Any]]
-T = TypeVar("T")
+Compat = Mapping[Platform, Mapping[str, str]]
+# What stands for the branches before and after those that images.yaml and the locks name.
+OLDER, NEWER = "older", "newer"
+# Where libcuda comes from, by the rank of a suggestion.
+_WAYS = (
+    "the host's driver",
+    "NVIDIA's compat library, which the image has",
+    "the host's driver, by minor-version compatibility: Numba and CuPy raw kernels will fail",
+)
 
 
-class Numbered(Generic[T]):
-    """A list in which equal values stand once."""
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One answer.
 
-    def __init__(self) -> None:
-        self.values: list[T] = []
-        self._numbers: dict[str, int] = {}
+    `kind` is what its GPUs have in common, such as "8.9, GeForce". `platform` "" stands for any,
+    `branches` () for any driver; the oldest comes first. `way` says where libcuda comes from. Where
+    no image works, `image`, `id` and `proof` are "", and `way` says why.
+    """
 
-    def number(self, value: T) -> int:
-        """The place of a value, which is added where it is new."""
-        number = self._numbers.setdefault(repr(value), len(self.values))
-        if number == len(self.values):
-            self.values.append(value)
-        return number
+    gpus: tuple[str, ...]
+    kind: str
+    platform: str = ""
+    branches: tuple[str, ...] = ()
+    way: str
+    image: str = ""
+    id: str = ""
+    proof: str = ""
 
 
-def table(
-    config: Config,
-    compat: Mapping[Platform, Mapping[str, str]],
-    *,
-    namespace: str,
-    states: Mapping[ImageSpec, State],
-) -> dict[str, Any]:
-    """Every answer, as plain data.
+def rows(
+    config: Config, compat: Compat, *, namespace: str, state: Callable[[ImageSpec], State]
+) -> Iterator[Row]:
+    """All answers, for the newest GPUs and drivers first.
 
     `compat` is the version of the compat library by platform and CUDA version, "" for none.
-    `states` says of each image of the matrix whether it is proved.
+    `state` says whether an image is proved.
     """
-    kinds = Numbered[gpus.Gpu]()
-    listed = [
-        {"group": group, **_gpu(config, name, kinds)}
-        for group, names in gpu_groups(config).items()
-        for name in names
-    ]
-    marks = _marks(config, compat)
-    rows, choices = Numbered[Row](), Numbered[dict[str, Any]]()
-    return {
-        "schema": SCHEMA,
-        "words": {
-            "taken": pick.TAKEN,
-            "proof": pick.PROOF,
-            "nothing": pick.NOTHING,
-            "refused": pick.REFUSED,
-            "untargeted": pick.UNTARGETED,
-            "run": pick.COMMAND,
-            "foreign": gpus.FOREIGN,
-            "separator": _SEPARATOR,
-        },
-        "defaults": {
-            "base": config.defaults.base,
-            "variant": config.defaults.variant,
-            "platform": AMD64.name,
-        },
-        "platforms": {
-            platform.name: {
-                "problem": gpus.not_built(config, platform),
-                "caveat": gpus.CAVEATS.get(platform, ""),
-            }
-            for platform in PLATFORMS
-        },
-        "gpus": listed,
-        "drivers": {"marks": marks, "branches": _branches(config)},
-        "kinds": [_kind(config, gpu, marks, compat, rows) for gpu in kinds.values],
-        "rows": rows.values,
-        "images": {
-            platform.name: _images(config, platform, namespace, choices)
-            for platform in config.platforms
-        },
-        "choices": choices.values,
-        "proofs": {spec.id: state.words for spec, state in states.items()},
-    }
+    for (kind, problem), names in _kinds(config).items():
+        if problem:
+            yield Row(gpus=names, kind=kind, way=problem)
+            continue
+        gpu = gpus.find_gpu(config, names[0])
+        for platform in (ARM64,) if gpu.arm64 else config.platforms:
+            row = Row(gpus=names, kind=kind, platform=platform.name, way="")
+            try:
+                best = _best(config, gpu, platform, compat, namespace=namespace, state=state)
+            except UsageError as error:
+                yield replace(row, way=str(error))
+            else:
+                yield from _merged(row, best)
 
 
-def gpu_groups(config: Config) -> dict[str, tuple[str, ...]]:
-    """All names and compute capabilities that `pick` knows, by group, the newest ones first."""
-    others = sorted(config.other_gpus, key=lambda other: other.capability, reverse=True)
-    known = {t for cuda in config.cudas for t in cuda.targets}
-    known |= {other.capability for other in others}
-    return {
-        **{f"{a.family}, {a.name}": (*a.geforce, *a.gpus) for a in reversed(config.architectures)},
-        **{f"Others, {other.capability}": other.names for other in others},
-        "Any GPU of compute capability": tuple(map(str, sorted(known, reverse=True))),
-    }
+def branches(config: Config, compat: Compat) -> tuple[str, ...]:
+    """The driver branches that images.yaml and the locks name, the oldest first."""
+    drivers = {branch for _, branch in config.pods.hosts}
+    drivers |= {version for versions in compat.values() for version in versions.values()} - {""}
+    for cuda in config.cudas:
+        drivers |= {cuda.driver, cuda.floor, *map(str, cuda.compat)}
+    return tuple(sorted({driver.partition(".")[0] for driver in drivers}))
 
 
-def look_up(
-    answers: Mapping[str, Any],
-    *,
-    gpu: str,
-    driver: str,
-    torch: str = "",
-    base: str = "",
-    variant: str = "",
-    platform: str = "",
-) -> dict[str, Any]:
-    """What `pick` would say: the answer, or {"problem": ...} where it would raise UsageError.
-
-    `gpu` is one of the table's, `driver` what `pick.find_driver` takes. The twin of answer.js.
-    """
-    words = answers["words"]
-    held = next(entry for entry in answers["gpus"] if entry["asked"] == gpu)
-    if problem := held.get("problem"):
-        return {"problem": problem}
-    own = held.get("platform")
-    host = platform or own or answers["defaults"]["platform"]
-    if own and host != own:
-        asked = {"gpu": held["name"], "platform": host, "own": own}
-        return {"problem": _fill(words["foreign"], asked)}
-    if problem := answers["platforms"][host]["problem"]:
-        return {"problem": problem}
-    first = answers["drivers"]["branches"].get(driver, f"{driver}.00")
-    version = driver if "." in driver else first
-    branch = driver if version != driver else ""
-    numbers = _numbers(version)
-    row = max(i for i, mark in enumerate(answers["drivers"]["marks"]) if _numbers(mark) <= numbers)
-    kind = answers["kinds"][held["kind"]]
-    chosen = variant or answers["defaults"]["variant"], base or answers["defaults"]["base"], torch
-    place = answers["images"][host][kind["arch"]]
-    for key in chosen:
-        place = place[key]
-    images = answers["choices"][place]
-    arch = {"arch": kind["arch"], "sm": kind["sm"]}
-    if "problem" in images:
-        return {"problem": _fill(images["problem"], arch)}
-    names = {"gpu": held["name"], "driver": version, "branch": str(numbers[0])}
-    suggestions = [
-        {
-            "image": _fill(images[verdict["cuda"]]["image"], arch),
-            "id": (identifier := _fill(images[verdict["cuda"]]["id"], arch)),
-            "works": verdict["works"],
-            "why": _fill(verdict["reason"], names),
-            "proof": answers["proofs"][identifier],
-        }
-        for verdict in answers["rows"][kind["verdicts"][host][row]]
-        if verdict["cuda"] in images
-    ]
-    taken = _fill(words["taken"], {"branch": branch, "driver": version}) if branch else ""
-    if not suggestions or not suggestions[0]["works"]:
-        reasons = words["separator"].join(
-            _fill(words["refused"], {"image": s["image"], "reason": s["why"]}) for s in suggestions
-        )
-        problem = _fill(words["nothing"], {**names, "reasons": reasons or words["untargeted"]})
-        return {"problem": f"{problem}; {taken}" if taken else problem, "others": suggestions}
-    best, *others = suggestions
-    caveat = answers["platforms"][host]["caveat"]
-    return {
-        "gpu": held["name"],
-        "capability": kind["capability"],
-        "geforce": kind["geforce"],
-        "driver": version,
-        "branch": branch,
-        "platform": host,
-        "image": best["image"],
-        "id": best["id"],
-        "run": _fill(words["run"], {"image": best["image"]}),
-        "proof": best["proof"],
-        "why": [
-            _fill(kind["serving"], names),
-            best["why"],
-            *([taken] if taken else []),
-            _fill(words["proof"], {"proof": best["proof"]}),
-            *([caveat] if caveat else []),
-        ],
-        "others": others,
-    }
+def _kinds(config: Config) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The names of GPUs by what they have in common, and by why no image serves them, or ""."""
+    known = [(a.capability, (*a.geforce, *a.gpus)) for a in config.architectures]
+    known += [(other.capability, other.names) for other in config.other_gpus]
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for capability, names in sorted(known, key=lambda pair: pair[0], reverse=True):
+        for name in names:
+            try:
+                gpu = gpus.find_gpu(config, name)
+            except UsageError as error:
+                problem = str(error).replace(f"which {name} has", "which this GPU has")
+                key = str(capability), problem
+            else:
+                geforce = ", GeForce" if gpu.geforce else ""
+                key = f"{capability}{geforce}{', beside an Arm processor' if gpu.arm64 else ''}", ""
+            found[key] = (*found.get(key, ()), name)
+    return found
 
 
-def _gpu(config: Config, asked: str, kinds: Numbered[gpus.Gpu]) -> dict[str, Any]:
-    """A GPU with the number of its kind, which `kinds` learns; or why no image serves it.
-
-    `platform` is that of all its hosts, where they have one only.
-    """
-    try:
-        found = gpus.find_gpu(config, asked)
-    except UsageError as error:
-        return {"asked": asked, "problem": str(error)}
-    kind = replace(found, name="{gpu}", arm64=False)
-    entry = {"asked": asked, "name": found.name, "kind": kinds.number(kind)}
-    return {**entry, "platform": ARM64.name} if found.arm64 else entry
-
-
-def _kind(
+def _best(
     config: Config,
     gpu: gpus.Gpu,
-    marks: Iterable[str],
-    compat: Mapping[Platform, Mapping[str, str]],
-    rows: Numbered[Row],
-) -> dict[str, Any]:
-    """The GPUs of one capability: the rows of verdicts by platform, one from each mark on."""
-    verdicts = {
-        platform.name: [
-            rows.number(_row(config, gpu, _above(mark), platform, compat[platform]))
-            for mark in marks
-        ]
-        for platform in config.platforms
-    }
-    return {
-        "arch": gpu.architecture.name,
-        "sm": gpu.architecture.capability.sm,
-        "capability": str(gpu.capability),
-        "geforce": gpu.geforce,
-        "serving": pick.serving(gpu),
-        "verdicts": verdicts,
-    }
+    platform: Platform,
+    compat: Compat,
+    *,
+    namespace: str,
+    state: Callable[[ImageSpec], State],
+) -> dict[str, pick.Suggestion | None]:
+    """The image for each driver branch, the newest branch first; None where none works.
 
-
-def _row(
-    config: Config, gpu: gpus.Gpu, driver: str, platform: Platform, compat: Mapping[str, str]
-) -> Row:
-    """The verdicts on each CUDA version with a driver, the best first."""
-    cudas = [c for c in reversed(_by_version(config)) if gpu.architecture.capability in c.targets]
-    judged = pick.ordered(
-        pick.judge(
-            *(config, cuda, gpu, driver),
-            compat=compat[cuda.version],
-            platform=platform,
-            name=cuda.version,
-        )
-        for cuda in cudas
-    )
-    return [
-        {"cuda": s.image, "works": s.works, "reason": _without(driver, s.reason)} for s in judged
-    ]
-
-
-def _images(
-    config: Config, platform: Platform, namespace: str, choices: Numbered[dict[str, Any]]
-) -> dict[str, Any]:
-    """By architecture, variant, base and torch: the number of a choice.
-
-    A choice has the image of each CUDA version, or a problem.
+    Raises UsageError, with the reason, where not even the newest driver has an image.
     """
-    tree: dict[str, Any] = {}
-    torches = (_ANY_TORCH, *config.names("torch"))
-    axes = config.architectures, config.names("variant"), config.names("base"), torches
-    for architecture, variant, base, torch in itertools.product(*axes):
-        try:
-            found = pick.candidates(
-                *(config, architecture),
-                torch=torch,
-                base=base,
-                variant=variant,
-                platform=platform,
-                namespace=namespace,
-            )
-        except UsageError as error:
-            problem = str(error).replace(f"arch {architecture.name},", "arch {arch},")
-            images: dict[str, Any] = {"problem": problem}
+    host = gpus.host_platform(config, gpu, platform.name)
+    known = branches(config, compat)
+    drivers = {NEWER: str(int(known[-1]) + 1), **{branch: branch for branch in reversed(known)}}
+    drivers[OLDER] = str(int(known[0]) - 1)
+    found: dict[str, pick.Suggestion | None] = {}
+    for branch, named in drivers.items():
+        driver = pick.find_driver(config, named)
+        suggestions = pick.pick(
+            *(config, gpu, driver),
+            lambda cuda: compat[host][cuda.version],
+            variant=config.defaults.variant,
+            platform=host,
+            namespace=namespace,
+            state=state,
+        )
+        if branch == NEWER:
+            pick.answer(gpu, driver, suggestions, platform=host)  # raises where none works
+        found[branch] = next((s for s in suggestions[:1] if s.works), None)
+    return found
+
+
+def _merged(row: Row, best: Mapping[str, pick.Suggestion | None]) -> Iterator[Row]:
+    """Rows of branches that get the same, in the order of `best`: from the newest one on."""
+    enough = list(takewhile(lambda branch: best[branch], best))[-1]
+    same: dict[tuple[str, int], list[str]] = {}
+    for branch, found in best.items():
+        same.setdefault((found.id, found.rank) if found else ("", 0), []).append(branch)
+    for together in same.values():
+        drivers = replace(row, branches=tuple(reversed(together)))
+        if found := best[together[0]]:
+            way = _WAYS[found.rank]
+            yield replace(drivers, way=way, image=found.image, id=found.id, proof=found.proof)
         else:
-            name = architecture.capability.sm
-            images = {
-                spec.cuda.version: {
-                    "id": spec.id.replace(f"-{name}-", "-{sm}-", 1),
-                    "image": image.replace(f"-{name}", "-{sm}"),
-                }
-                for spec, image in found
-            }
-        branch = tree.setdefault(architecture.name, {}).setdefault(variant, {})
-        branch.setdefault(base, {})[torch] = choices.number(images)
-    return tree
-
-
-def _marks(config: Config, compat: Mapping[Platform, Mapping[str, str]]) -> list[str]:
-    """The drivers, the oldest first, from which on a verdict may be another one."""
-    marks = {"0.0"}
-    for cuda in config.cudas:
-        marks |= {cuda.driver, f"{cuda.floor}.0"}
-        libraries = {versions[cuda.version] for versions in compat.values()} - {""}
-        own = [int(version.partition(".")[0]) for version in libraries]
-        for branch in (*cuda.compat, *own):
-            marks |= {f"{branch}.0", f"{branch + 1}.0"}
-    return sorted(marks, key=_numbers)
-
-
-def _branches(config: Config) -> dict[str, str]:
-    """What stands for a branch that does not begin with ".00"; and the branches hosts have."""
-    known = {cuda.driver.partition(".")[0] for cuda in config.cudas}
-    known |= {branch for _, branch in config.pods.hosts}
-    return {branch: pick.find_driver(config, branch) for branch in sorted(known)}
-
-
-def _above(mark: str) -> str:
-    """A driver a little newer than a mark, whose text is that of no mark and no minimum."""
-    whole = 3
-    parts = mark.split(".")
-    if len(parts) == whole:
-        return f"{parts[0]}.{parts[1]}.{int(parts[2]) + 1:02}"
-    return f"{mark}.01"
-
-
-def _without(driver: str, reason: str) -> str:
-    """A reason without the driver that it was asked for."""
-    text = reason.replace(driver, "{driver}")
-    branch = driver.partition(".")[0]
-    return re.sub(rf"(?<![\w.]){branch}(?![\w.])", "{branch}", text)
-
-
-def _fill(text: str, values: Mapping[str, str]) -> str:
-    """A sentence with its values; no value is looked into, and no other brace is touched."""
-    return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), text)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
-
-
-def _by_version(config: Config) -> list[Cuda]:
-    return sorted(config.cudas, key=lambda cuda: _numbers(cuda.version))
+            yield replace(drivers, way=f"take driver {enough} or newer")

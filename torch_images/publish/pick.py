@@ -28,7 +28,7 @@ from torch_images.publish.ledger import State
 
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
 _BRANCH = re.compile(r"[0-9]{3}")
-# What an answer says. `answers.py` fills in the same sentences later, in a browser.
+# What an answer says.
 TAKEN = "branch {branch} is taken as {driver}: no driver of it is older"
 PROOF = "this image is {proof}"
 NOTHING = "no image runs on {gpu} with driver {driver}: {reasons}"

@@ -1,7 +1,7 @@
 """The site: which image for a GPU and a driver, and a page for each image. Static files.
 
-The same inputs give the same bytes. Texts of data are escaped by the templates in site/, which
-also embed the table of `answers.py`; nothing on a page comes from another server.
+The same inputs give the same bytes. Texts of data are escaped by the templates in site/. Pages are
+whole without JavaScript, and nothing on them comes from another server.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch_images.errors import UsageError, shown
 from torch_images.host import outputs
 from torch_images.jsondoc import MalformedError, member, parse
 from torch_images.locks.image_lock import ImageLock, compat_versions
-from torch_images.publish import answers, image_page, ledger, sheets
+from torch_images.publish import answers, image_page, ledger, pick, sheets
 from torch_images.publish.datasheet import size_text
 from torch_images.publish.gpus import CAVEATS
 
-_STATIC = ("answer.js", "page.js", "style.css")
+_STATIC = ("filter.js", "style.css")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}|")
 
 
@@ -60,7 +60,6 @@ def generate(
         for name, found in read.items()
     }
     compat = {platform: compat_versions(config, locks, platform) for platform in config.platforms}
-    table = answers.table(config, compat, namespace=namespace, states=states)
     templates = _environment(root / "site")
     shared = {"homepage": config.homepage, "commit": commit}
     files = {name: (root / "site" / name).read_bytes() for name in _STATIC}
@@ -87,13 +86,10 @@ def generate(
         top="",
         config=config,
         caveat="; ".join(CAVEATS[p] for p in config.platforms if p in CAVEATS),
-        rows=[_row(spec, states[spec]) for spec in specs],
-        data={
-            "answers": table,
-            "builds": {facts["id"]: f"{facts['build']}\n{facts['local']}" for facts in pages},
-            "published": [facts["id"] for facts in pages if facts["published"]],
-        },
-        axes=_axes(specs),
+        branches=answers.branches(config, compat),
+        command=pick.command("IMAGE"),
+        answers=list(answers.rows(config, compat, namespace=namespace, state=states.__getitem__)),
+        images=[_row(spec, states[spec]) for spec in specs],
     )
     files["index.html"] = index.encode()
     left_out = others + sum(map(len, read.values())) - sum(map(len, kept.values()))
@@ -126,16 +122,7 @@ def _environment(folder: Path) -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters["size"] = size_text
-    environment.filters["groups"] = _groups
     return environment
-
-
-def _groups(gpus: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
-    """The GPUs of the table of answers by group, in its order."""
-    names: dict[str, list[str]] = {gpu["group"]: [] for gpu in gpus}
-    for gpu in gpus:
-        names[gpu["group"]].append(gpu["asked"])
-    return list(names.items())
 
 
 def _locked(
@@ -178,23 +165,13 @@ def _bom(built: Path, spec: ImageSpec, found: Sequence[sheets.Sheet]) -> bytes:
 
 
 def _row(spec: ImageSpec, state: ledger.State) -> dict[str, Any]:
-    """A row of the list of images; `words` is what a search looks through."""
-    arches = " ".join(a.name for a in spec.architectures)
+    """A row of the list of images; `words` is what a search looks through beside its text."""
     gpus = (name for a in spec.architectures for name in (*a.geforce, *a.gpus))
-    values = {
-        "cuda": spec.cuda.version,
-        "torch": spec.torch,
+    axes = (spec.cuda.version, spec.torch, spec.base.name, spec.variant.name, spec.source.name)
+    return {
+        "id": spec.id,
+        "arches": " ".join(a.name for a in spec.architectures),
         "python": spec.base.python,
-        "base": spec.base.name,
-        "variant": spec.variant.name,
-        "source": spec.source.name,
-        "platform": spec.platform.name,
+        "state": state.words,
+        "words": " ".join((*axes, spec.platform.name, *gpus)),
     }
-    words = " ".join((spec.id, arches, *values.values(), *gpus, state.words))
-    return {"id": spec.id, "arches": arches, "state": state, "values": values, "words": words}
-
-
-def _axes(specs: Sequence[ImageSpec]) -> dict[str, list[str]]:
-    """The values that the list of images can be narrowed to."""
-    rows = [_row(spec, ledger.State(proved=False, words=""))["values"] for spec in specs]
-    return {axis: list(dict.fromkeys(row[axis] for row in rows)) for axis in rows[0]}
