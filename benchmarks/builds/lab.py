@@ -18,7 +18,7 @@ from tests.integration.support import registry
 from torch_images.build import labels
 from torch_images.build.plan import lock_image
 from torch_images.build.substitution import known
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.parse import load_config
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import prepare

@@ -23,7 +23,7 @@ from tests.integration.standins import copy_project, replace
 from tests.integration.support import Built, facts, invoke, outside, running
 from tests.releases import T130
 from torch_images.build.render import image_facts, pruned_facts
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.parse import load_config
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine

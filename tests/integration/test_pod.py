@@ -20,7 +20,7 @@ from urllib3.util import Retry
 
 from tests.integration.support import Built, invoke, quiet, running
 from tests.releases import T130
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace

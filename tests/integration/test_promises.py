@@ -12,7 +12,7 @@ from tests.integration.support import Built, invoke
 from tests.releases import T130
 from torch_images.arch import Capability
 from torch_images.build.plan import ImagePlan, plan_images
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
 from torch_images.host.engine import Engine

@@ -30,7 +30,7 @@ from tests.releases import M130, T130
 from tests.runpod_stub import KEY, runpod
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner

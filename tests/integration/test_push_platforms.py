@@ -25,7 +25,8 @@ from tests.integration.support import TESTS, Registry, invoke
 from tests.releases import M130, T130
 from torch_images.build import labels
 from torch_images.build.plan import LockedImage, lock_image, plan_image
-from torch_images.config.matrix import ImageSpec, choose
+from torch_images.config.choose import choose
+from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner

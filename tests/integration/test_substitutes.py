@@ -24,8 +24,8 @@ from tests.servers import web_server
 from tests.standin_registry import LIES, StandIn, standin_registry
 from torch_images.build.plan import plan_images
 from torch_images.build.substitution import Known, known
-from torch_images.config.matrix import ImageSpec
 from torch_images.config.parse import load_config
+from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.host.cache import Part
 from torch_images.host.engine import Engine
@@ -115,7 +115,7 @@ def small(locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory)
         recorded = invoke("lock", "--layers", cwd=folder, env=env)
         assert recorded.returncode == 0, recorded.stderr
         config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
-        [plan] = plan_images(config, [ImageSpec.parse(ID, config)], folder, folder / "locks")
+        [plan] = plan_images(config, [find_image(config, ID)], folder, folder / "locks")
         found = known(config, read_record(folder / "locks"), plan, folder)
         assert found, recorded.stdout
         files = [path / "blob" for path in (cache / Part.LAYERS).iterdir() if path.is_dir()]

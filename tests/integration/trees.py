@@ -24,8 +24,8 @@ from tests.integration.standins import copy_project, replace, take_facts
 from tests.integration.support import ROOT
 from tests.releases import F130
 from tests.wheels import StandIn, index, make_wheel
+from torch_images.config.choose import choose
 from torch_images.config.lock_requests import source_input, tools_inputs
-from torch_images.config.matrix import choose
 from torch_images.config.parse import load_config
 from torch_images.host.loopback import serving
 from torch_images.locks.facts import with_facts

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.conftest import ROOT
 from torch_images.build.plan import plan_images
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.verify.verify import claim
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_images.config.matrix import ImageSpec
+from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions

@@ -27,7 +27,7 @@ from torch_images.build.diskspace import check_disk, disk_needed
 from torch_images.build.plan import ImagePlan, plan_images, version
 from torch_images.build.render import render
 from torch_images.cli.report import compiling
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.parse import load_config
 from torch_images.config.selection import select
 from torch_images.config.types import Config

@@ -20,7 +20,7 @@ from torch_images.build.bake import BuildOptions
 from torch_images.build.bundle import MARK, fetch_inputs, offline
 from torch_images.build.plan import LockedImage, lock_image
 from torch_images.cli import verb
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import LockError, NetworkError, TorchImagesError, UsageError
 from torch_images.fetch.apt import Resolver

@@ -222,7 +222,7 @@ def test_hosts_of_minor_version_compatibility_are_let_in(config: Config) -> None
 
 
 def test_a_lock_that_pins_nothing_is_refused(config: Config, root: Path, tmp_path: Path) -> None:
-    from torch_images.config.matrix import choose
+    from torch_images.config.choose import choose
     from torch_images.locks.debs import format_debs
     from torch_images.locks.image_lock import image_lock
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.unit.fakes import FakeRunner
 from torch_images.build.plan import lock_image
 from torch_images.cli import verb
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import EngineError, NetworkError, UsageError
 from torch_images.host import tars

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from torch_images.build.render import CONSTRAINTS, environment, render
-from torch_images.config.matrix import choose, matrix
+from torch_images.config.choose import choose
+from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.layers.constraints import VARIABLES, constraints
 from torch_images.locks.image_lock import image_lock

@@ -14,7 +14,7 @@ import pytest
 from torch_images.build import diskspace, labels
 from torch_images.build.diskspace import Held, check_disk, check_room, disk_needed
 from torch_images.build.plan import LockedImage, lock_image
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import DiskError
 from torch_images.host.engine import Engine

@@ -14,9 +14,9 @@ from tests.servers import web_server
 from tests.symbols import symbols_library
 from tests.wheels import StandIn, make_wheel
 from torch_images.arch import Capability
+from torch_images.config.choose import choose
 from torch_images.config.extras import Extra
 from torch_images.config.lock_requests import LockRequest, Probe, facts_input
-from torch_images.config.matrix import choose
 from torch_images.config.release import Facts, Fit
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from tests.releases import T130
 from torch_images.build import labels
 from torch_images.build.plan import LockedImage, plan_image, version
+from torch_images.config.choose import choose
+from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import (
     image_inputs,
     inputs,
@@ -31,9 +33,9 @@ from torch_images.config.lock_requests import (
     variant_inputs,
     wheel_input,
 )
-from torch_images.config.matrix import ImageSpec, choose, matrix
+from torch_images.config.matrix import matrix
 from torch_images.config.parse import load_config
-from torch_images.config.selection import describe
+from torch_images.config.selection import describe, find_image
 from torch_images.config.types import Config
 from torch_images.errors import TorchImagesError
 from torch_images.locks.debs import read_debs
@@ -238,7 +240,7 @@ def keeps_its_promises(path: Path) -> Config | None:
         else:
             assert TAG.fullmatch(version(config, plan))
             assert all(text.isprintable() for text in labels.write(config, plan).values())
-            assert ImageSpec.parse(spec.id, config) == spec
+            assert find_image(config, spec.id) == spec
     return config
 
 

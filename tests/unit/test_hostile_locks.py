@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.releases import F130, T130
 from tests.unit.conftest import ROOT
 from tests.unit.hostile import altered_lines, ends_well
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import LockError
 from torch_images.locks import complete

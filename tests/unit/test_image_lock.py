@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.releases import F130, T130
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import LockError
 from torch_images.locks.debs import DebLock, read_debs

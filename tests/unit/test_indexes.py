@@ -26,6 +26,7 @@ from tests.wheels import StandIn, make_wheel
 from torch_images.arch import Capability
 from torch_images.build.plan import locked
 from torch_images.build.render import render
+from torch_images.config.choose import choose
 from torch_images.config.indexes import Index, is_index
 from torch_images.config.lock_requests import (
     LockRequest,
@@ -38,8 +39,9 @@ from torch_images.config.lock_requests import (
     variant_inputs,
     wheel_input,
 )
-from torch_images.config.matrix import ImageSpec, choose, matrix
+from torch_images.config.matrix import matrix
 from torch_images.config.parse import load_config
+from torch_images.config.selection import find_image
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import ConfigError, LockError, NetworkError, UsageError
 from torch_images.fetch import resolve as resolving
@@ -213,7 +215,7 @@ def test_where_there_are_pre_releases_only(yaml_file: Write) -> None:
 def test_a_night_has_a_name_of_its_own_everywhere(nightly: Config) -> None:
     spec = choose(nightly, cuda="13.0", arch="12.0", torch=NIGHT)
     assert spec.id == f"cu130-sm120-torch{NIGHT}-bookworm-runtime"
-    assert ImageSpec.parse(spec.id, nightly) == spec
+    assert find_image(nightly, spec.id) == spec
     assert wheel_input(nightly, spec).name == f"wheel-cu130-torch{NIGHT}-py311"
     assert wheel_input(nightly, spec).request[-1] == f"torch=={NIGHT}"
     ids = [each.id for each in matrix(nightly)]

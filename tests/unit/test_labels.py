@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.releases import T130
 from torch_images.build.labels import ID, LOCK, read, write, write_found
 from torch_images.build.plan import ImagePlan, lock_image, plan_image, version
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 
 COMMIT, BASE = "c" * 40, "sha256:" + "b" * 64

@@ -31,7 +31,7 @@ from torch_images.build.record import (
     recorded,
     wanted,
 )
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import BuildError, LockError
 from torch_images.host.cache import Part

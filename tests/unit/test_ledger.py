@@ -20,7 +20,9 @@ from torch_images.build.bake import BuildOptions
 from torch_images.build.build import BuildResult
 from torch_images.build.plan import LockedImage, lock_image, plan_image
 from torch_images.build.substitution import LayerCount
-from torch_images.config.matrix import ImageSpec, matrix
+from torch_images.config.image import ImageSpec
+from torch_images.config.matrix import matrix
+from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import (
     ConfigError,
@@ -56,7 +58,7 @@ LINE = Proof(
 
 
 def spec(config: Config, name: str = RUNTIME) -> ImageSpec:
-    return ImageSpec.parse(name, config)
+    return find_image(config, name)
 
 
 def made(config: Config, root: Path, name: str = RUNTIME, *, compat: bool = True) -> Made:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from torch_images.build.plan import plan_images
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.publish.datasheet import _layers
 

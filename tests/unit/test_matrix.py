@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from tests.releases import T128, T130
 from torch_images.arch import Capability
-from torch_images.config.matrix import ImageSpec, choose, matrix
+from torch_images.config.choose import choose
+from torch_images.config.image import ImageSpec
+from torch_images.config.matrix import matrix
 from torch_images.config.parse import load_config
-from torch_images.config.selection import chosen, describe, select, unfit
+from torch_images.config.selection import chosen, describe, find_image, select, unfit
 from torch_images.config.types import Architecture, Config
 from torch_images.errors import UsageError
 from torch_images.locks.facts import with_facts
@@ -73,7 +75,7 @@ def axes(words: Sequence[str]) -> dict[str, str]:
 
 @given(specs())
 def test_an_identifier_leads_back_to_its_image(spec: ImageSpec) -> None:
-    assert ImageSpec.parse(spec.id, CONFIG) == spec
+    assert find_image(CONFIG, spec.id) == spec
 
 
 @given(specs())
@@ -98,7 +100,7 @@ def test_an_identifier_whose_end_reads_as_another_base_and_variant(config: Confi
     )
     spec = choose(named, base="a", variant="a-b")
     assert spec.id.endswith("-a-a-b")
-    assert ImageSpec.parse(spec.id, named) == spec
+    assert find_image(named, spec.id) == spec
 
 
 @pytest.mark.parametrize(
@@ -123,13 +125,13 @@ def test_an_identifier_whose_end_reads_as_another_base_and_variant(config: Confi
 )
 def test_what_is_no_identifier(identifier: str, reason: str) -> None:
     with pytest.raises(UsageError, match=re.escape(reason)):
-        ImageSpec.parse(identifier, CONFIG)
+        find_image(CONFIG, identifier)
 
 
 @given(st.text("cu130-sm9_ptxrundweh.lbok", max_size=60))
 def test_any_text_is_an_identifier_or_refused(text: str) -> None:
     with contextlib.suppress(UsageError):
-        assert ImageSpec.parse(text, CONFIG).id == text
+        assert find_image(CONFIG, text).id == text
 
 
 @given(st.data())
@@ -221,7 +223,7 @@ def test_select_is_a_glob(config: Config) -> None:
 def test_which_torch_an_image_has(config: Config, axes: dict[str, str], torch: str) -> None:
     spec = choose(config, **axes)
     assert spec.torch == torch
-    assert ImageSpec.parse(spec.id, config) == spec
+    assert find_image(config, spec.id) == spec
 
 
 @pytest.mark.parametrize(

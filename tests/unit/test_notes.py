@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.hostile import ends_well, json_texts
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.host.engine import Engine

@@ -12,7 +12,7 @@ import pytest
 from torch_images.build.plan import lock_image
 from torch_images.build.record import recorded, wanted
 from torch_images.build.substitution import known
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, VerifyError
 from torch_images.host.network import Network

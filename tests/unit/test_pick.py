@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_images.build.plan import lock_image, plan_image
-from torch_images.config.matrix import ImageSpec, choose, matrix
+from torch_images.config.choose import choose
+from torch_images.config.matrix import matrix
 from torch_images.config.parse import load_config
-from torch_images.config.selection import cudas_for
+from torch_images.config.selection import cudas_for, find_image
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.facts import with_facts
@@ -246,7 +247,7 @@ def test_a_gpu_beside_an_arm_processor_gets_an_image_for_it(
     assert found["proof"] == f"proved: {found['id']}"
     assert found["others"] == []  # no torch of CUDA 12.8 is for it
     assert found["why"][-1] == CAVEATS[ARM64]
-    told = build_commands(config, ImageSpec.parse(found["id"], config))
+    told = build_commands(config, find_image(config, found["id"]))
     assert told["build"].endswith(" --platform linux/arm64")
     assert told["local"] == f"docker run --rm --gpus all torch-cu130:{arch}-arm64"
 

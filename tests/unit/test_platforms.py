@@ -19,9 +19,11 @@ from torch_images.build.bundle import check_bundled
 from torch_images.build.plan import LockedImage, lock_image, plan_image, plan_images, version
 from torch_images.build.render import environment
 from torch_images.build.standalone import check_standalone
+from torch_images.config.choose import choose, refusal
+from torch_images.config.image import ImageSpec, short
 from torch_images.config.lock_requests import TOOLS, image_inputs, inputs, tool_input
-from torch_images.config.matrix import ImageSpec, choose, matrix, refusal, short
-from torch_images.config.selection import chosen, select
+from torch_images.config.matrix import matrix
+from torch_images.config.selection import chosen, find_image, select
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError
 from torch_images.fetch.bootstrap import ReadyBase, command, repository
@@ -72,8 +74,8 @@ def test_names_of_images_end_in_their_platform(config: Config, root: Path) -> No
     assert re.fullmatch(r".+-[0-9a-f]{12}(-nocompat)?", version(config, plans[0]))
     assert re.fullmatch(r".+-[0-9a-f]{12}-arm64-nocompat", version(config, plans[1]))
     assert arm.arguments[-2:] == ("--platform", "linux/arm64")
-    assert ImageSpec.parse(arm.id, config) == arm
-    assert ImageSpec.parse(amd.id, config) == amd
+    assert find_image(config, arm.id) == arm
+    assert find_image(config, amd.id) == amd
 
 
 def test_the_platform_that_nobody_names_is_this_machines(

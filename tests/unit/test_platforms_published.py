@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from torch_images.config.sisters import sisters
 
 from tests.arm64 import with_compat
 from tests.releases import T130
@@ -18,8 +19,9 @@ from tests.unit.fakes import FakeRunner
 from tests.unit.hostile import ends_well, json_texts
 from torch_images.build import labels
 from torch_images.build.plan import lock_image, plan_image
-from torch_images.config.matrix import ImageSpec, choose, matrix
-from torch_images.config.sisters import sisters
+from torch_images.config.choose import choose
+from torch_images.config.image import ImageSpec
+from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, PublishError, UsageError, VerifyError
 from torch_images.host.engine import Engine

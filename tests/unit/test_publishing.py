@@ -13,7 +13,7 @@ import pytest
 from tests.releases import M130, T130
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, PublishError, PushError, UsageError, VerifyError
 from torch_images.host.engine import Engine

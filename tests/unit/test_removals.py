@@ -11,7 +11,7 @@ import pytest
 import removals
 
 from torch_images.build.compile_recipe import recipes
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config, Removal
 from torch_images.locks.image_lock import image_lock
 

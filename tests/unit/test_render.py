@@ -22,7 +22,9 @@ from torch_images.build.render import (
     render,
     write_context,
 )
-from torch_images.config.matrix import ImageSpec, choose, matrix
+from torch_images.config.choose import choose
+from torch_images.config.image import ImageSpec
+from torch_images.config.matrix import matrix
 from torch_images.config.parse import load_config
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError

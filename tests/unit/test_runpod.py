@@ -13,7 +13,7 @@ from tests.releases import T130
 from tests.runpod_stub import KEY, Account, runpod
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, UsageError
 from torch_images.host.image_info import ImageInfo

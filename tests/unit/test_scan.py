@@ -12,7 +12,7 @@ import pytest
 from packageurl import PackageURL
 
 from tests.unit.fakes import FakeRunner
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import (
     CommandError,

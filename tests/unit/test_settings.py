@@ -10,10 +10,10 @@ import requests
 
 from tests.releases import T130
 from torch_images.arch import Capability
+from torch_images.config.choose import choose
 from torch_images.config.extras import Extra, Variant
-from torch_images.config.matrix import ImageSpec, choose
 from torch_images.config.release import Facts, Fit, Release
-from torch_images.config.selection import describe, select
+from torch_images.config.selection import describe, find_image, select
 from torch_images.config.types import (
     Architecture,
     Base,
@@ -306,10 +306,10 @@ def test_ptx_is_for_the_newest_architecture(config: Config) -> None:
 
 def test_an_image_or_none_by_its_name(config: Config) -> None:
     name = f"cu130-sm120-torch{T130}-bookworm-runtime"
-    assert ImageSpec.parse(name, config).id == name
+    assert find_image(config, name).id == name
     assert [spec.id for spec in select(config, name)] == [name]
     asks = (
-        (lambda text: ImageSpec.parse(text, config), "no image '{}' in the matrix"),
+        (lambda text: find_image(config, text), "no image '{}' in the matrix"),
         (lambda text: select(config, text), "no image matches '{}'"),
     )
     for ask, words in asks:

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from torch_images.build.plan import lock_image
-from torch_images.config.matrix import ImageSpec, choose, matrix
+from torch_images.config.choose import choose
+from torch_images.config.matrix import matrix
+from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, UsageError
 from torch_images.locks.image_lock import compat_versions
@@ -428,7 +430,7 @@ def test_the_page_of_an_image_for_linux_arm64(
     assert "ghcr.io/me/torch-cu130:2.13.0-sm90 " in page.text
     assert "torch-cu130:sm90-arm64" in Page(plain[f"images/{PROVED}-arm64.html"]).text
     for text, end in ((page.text, "-arm64"), (other.text, "")):
-        spec = ImageSpec.parse(f"{name}{end}", few)
+        spec = find_image(few, f"{name}{end}")
         assert f"sha256:{lock_image(few, spec, root / 'locks').lock.digest}" in text
     newest = Page(plain[f"images/{PROVED}-arm64.html"])
     assert f"Packages that differ from {name}-arm64" in newest.text

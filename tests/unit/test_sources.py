@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.releases import F130
 from tests.servers import closed_port, web_server
 from tests.unit.fakes import FakeRunner
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config, Tree
 from torch_images.errors import LockError, NetworkError, TorchImagesError, UsageError
 from torch_images.fetch import checkout, toolchain

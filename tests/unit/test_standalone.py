@@ -35,7 +35,8 @@ from torch_images.build.nvidia_require import require_cuda
 from torch_images.build.plan import ImagePlan, LockedImage, lock_image, plan_image
 from torch_images.build.render import Context
 from torch_images.build.standalone import check_standalone, render_standalone, write_standalone
-from torch_images.config.matrix import ImageSpec, choose
+from torch_images.config.choose import choose
+from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config, Removal
 from torch_images.errors import UsageError
 from torch_images.fetch.bootstrap import ReadyBase

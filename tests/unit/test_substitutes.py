@@ -22,7 +22,7 @@ from torch_images.build.plan import LockedImage, lock_image
 from torch_images.build.record import recorded, wanted
 from torch_images.build.substitution import LayerCount, Substitution, known
 from torch_images.cli import report, verb
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import EngineError, NetworkError, UsageError
 from torch_images.fetch.blobs import Blobs, LoginError

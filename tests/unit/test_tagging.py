@@ -14,7 +14,8 @@ from tests.releases import M128, M130, T128, T130
 from torch_images.build import labels
 from torch_images.build.plan import plan_images, version
 from torch_images.build.render import ContextFile
-from torch_images.config.matrix import choose, matrix
+from torch_images.config.choose import choose
+from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
 from torch_images.host.network import Network

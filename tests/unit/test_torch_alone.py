@@ -9,7 +9,8 @@ import pytest
 
 from torch_images.build.compile_recipe import recipes
 from torch_images.build.render import render
-from torch_images.config.matrix import ImageSpec, choose
+from torch_images.config.choose import choose
+from torch_images.config.image import ImageSpec
 from torch_images.config.parse import load_config
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError

@@ -11,7 +11,7 @@ import pytest
 from tests.decisions import NOTES
 from tests.unit.fakes import FakeRunner
 from torch_images.build.plan import plan_images
-from torch_images.config.matrix import choose
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import EngineError, VerifyError
 from torch_images.host.engine import Engine

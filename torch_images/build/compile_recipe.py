@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torch_images.config.matrix import ImageSpec
+from torch_images.config.image import ImageSpec
 from torch_images.config.types import Removal, Source
 from torch_images.locks.image_lock import ImageLock
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch_images.build.render import Context, render
-from torch_images.config.matrix import ImageSpec
+from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.locks.image_lock import ImageLock, image_lock, with_locked_trees
 

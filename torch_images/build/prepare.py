@@ -11,8 +11,8 @@ from pathlib import Path
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.plan import LockedImage, locked
 from torch_images.build.substitution import Substitution
+from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import base_input, compat_input, tools_inputs, variant_inputs
-from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Base, Config
 from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver

@@ -21,7 +21,7 @@ import jinja2
 from torch_images.build.compile_recipe import CUDA_HOME, recipes
 from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
 from torch_images.build.supplies import supplies
-from torch_images.config.matrix import ImageSpec
+from torch_images.config.image import ImageSpec
 from torch_images.config.selection import cudas_for
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError

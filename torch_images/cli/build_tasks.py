@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch_images.build.bake import BuildOptions
-    from torch_images.config.matrix import ImageSpec
+    from torch_images.config.image import ImageSpec
     from torch_images.config.types import Config
     from torch_images.errors import TorchImagesError
 

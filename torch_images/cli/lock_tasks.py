@@ -318,7 +318,7 @@ def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
     """What becomes of the releases of torch, by what the main index has today."""
     import datetime as dt
 
-    from torch_images.config.matrix import choose
+    from torch_images.config.choose import choose
     from torch_images.fetch.newer import newer_torch
     from torch_images.fetch.packageindex import PackageIndex
     from torch_images.fetch.upgrade import find_cudas, plan

@@ -198,7 +198,7 @@ def runpod(
 ) -> None:
     """Render a pod template of RunPod's; with --apply, bring it there."""
     from torch_images.cli import report
-    from torch_images.config.matrix import choose
+    from torch_images.config.choose import choose
     from torch_images.errors import UsageError
     from torch_images.host.runner import Runner
     from torch_images.publish.registry import has_host, published, retry

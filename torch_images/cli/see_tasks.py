@@ -102,7 +102,7 @@ def pick(
 ) -> None:
     """Say which image to run on a GPU and a driver, how, and why."""
     from torch_images.cli import report
-    from torch_images.config.matrix import ImageSpec
+    from torch_images.config.selection import find_image
     from torch_images.locks.image_lock import compat_versions
     from torch_images.publish import ledger
     from torch_images.publish.gpus import find_gpu, host_platform
@@ -129,7 +129,7 @@ def pick(
     )
     branch = asked if asked != version else ""
     choice = answer(model, version, suggestions, platform=host, branch=branch)
-    choice |= build_commands(config, ImageSpec.parse(choice["id"], config))
+    choice |= build_commands(config, find_image(config, choice["id"]))
     print(verb.as_json(choice) if json else report.picked(choice))
 
 
@@ -149,7 +149,7 @@ def render(
     """Print an image's Dockerfile, or write its whole build context."""
     from torch_images.build.plan import lock_image, plan_image
     from torch_images.build.render import write_context
-    from torch_images.config.matrix import ImageSpec
+    from torch_images.config.selection import find_image
     from torch_images.errors import UsageError
 
     if standalone and not output:
@@ -157,7 +157,7 @@ def render(
     if compat and not standalone:
         raise UsageError("--compat is for a standalone folder", "add --standalone, or leave it out")
     config, workspace = verb.config(), verb.workspace()
-    locked = lock_image(config, ImageSpec.parse(image, config), workspace.locks)
+    locked = lock_image(config, find_image(config, image), workspace.locks)
     if standalone:
         _write_standalone(config, locked, Path(output), compat)
         return

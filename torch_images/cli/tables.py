@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from torch_images.config.matrix import ImageSpec, choose, matrix
+from torch_images.config.choose import choose
+from torch_images.config.image import ImageSpec
+from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions, image_lock

@@ -58,7 +58,7 @@ def reproduce(c: Context, image: str, repository: str = "", json: bool = False) 
     from dataclasses import asdict
 
     from torch_images.cli import report
-    from torch_images.config.matrix import default_platform
+    from torch_images.config.choose import default_platform
     from torch_images.errors import VerifyError
     from torch_images.host.runner import Runner
     from torch_images.publish.registry import exact, has_host, raw, retry
@@ -130,7 +130,7 @@ def scan(
     from dataclasses import asdict
     from pathlib import Path
 
-    from torch_images.config.matrix import ImageSpec
+    from torch_images.config.selection import find_image
     from torch_images.errors import UsageError, VerifyError, suggest
     from torch_images.host.runner import Runner
     from torch_images.locks.image_lock import image_lock
@@ -154,7 +154,7 @@ def scan(
         result = Scan(findings=tuple(findings), unasked=())
     else:
         if lock:
-            spec = ImageSpec.parse(image, config)
+            spec = find_image(config, image)
             bill = lock_bill(spec.id, image_lock(config, spec, workspace.locks))
         else:
             engine = verb.engine()

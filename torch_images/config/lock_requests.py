@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from torch_images.config.choose import choose
 from torch_images.config.extras import Extra
+from torch_images.config.image import ImageSpec
 from torch_images.config.indexes import Index
-from torch_images.config.matrix import ImageSpec, choose, combinations, matrix
+from torch_images.config.matrix import combinations, matrix
 from torch_images.config.types import Base, Compat, Config, Cuda, Source
 from torch_images.errors import UsageError, suggest
 from torch_images.platforms import AMD64, Platform

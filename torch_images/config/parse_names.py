@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from torch_images.config.image import ImageSpec, short
 from torch_images.config.lock_requests import image_inputs
-from torch_images.config.matrix import ImageSpec, matrix, short
+from torch_images.config.matrix import matrix
 from torch_images.config.release import Release
 from torch_images.config.types import Config
 from torch_images.config.yaml_nodes import Record

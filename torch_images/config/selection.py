@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-from torch_images.config.matrix import ImageSpec, choose, default_platform, matrix
+from torch_images.config.choose import choose, default_platform
+from torch_images.config.image import ImageSpec
+from torch_images.config.matrix import matrix
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import UsageError, shown, suggest
 from torch_images.platforms import AMD64, Platform
 
 ALL = "all"  # every platform
+_ARCHES = re.compile(r"sm[0-9]{2,3}(?:_sm[0-9]{2,3})*")
+
+
+def find_image(config: Config, identifier: str) -> ImageSpec:
+    """The image with this identifier, in the catalogue or not. The inverse of `id`.
+
+    Raises UsageError for text that is no identifier, with suggestions, and for an image that is
+    not built, with the reason.
+    """
+    words = identifier.split("-")
+    platform = next((p for p in config.platforms if p.suffix == f"-{words[-1]}"), AMD64)
+    words = words if platform == AMD64 else words[:-1]
+    arches = words.pop(1) if len(words) == 5 and _ARCHES.fullmatch(words[1]) else ""  # noqa: PLR2004
+    cuda = next((c for c in config.cudas if c.short == words[0]), None)
+    by_sm = {a.capability.sm: a.name for a in config.architectures}
+    names = [by_sm.get(word, "") for word in arches.split("_") if word]
+    if len(words) == 4 and cuda and all(names):  # noqa: PLR2004  cuda, torch, base, variant
+        _, origin, base, variant = words
+        compiled = origin in (s.name for s in config.sources if s.compiled)
+        spec = choose(
+            config,
+            cuda=cuda.name,
+            torch=None if compiled else origin.removeprefix("torch"),
+            arch=",".join(names),
+            source=origin if compiled else _published(config),
+            base=base,
+            variant=variant,
+            platform=platform.name,
+        )
+        if spec.id == identifier:
+            return spec
+    known = (spec.id for spec in matrix(config))
+    raise UsageError(f"'{shown(identifier)}' names no image", suggest(identifier, known))
+
+
+def _published(config: Config) -> str:
+    """The source of the published wheels."""
+    return next(source.name for source in config.sources if not source.compiled)
 
 
 def select(config: Config, pattern: str, platform: str = ALL) -> tuple[ImageSpec, ...]:

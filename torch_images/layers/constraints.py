@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
+from torch_images.config.image import ImageSpec
 from torch_images.config.indexes import origin
-from torch_images.config.matrix import ImageSpec
 from torch_images.locks.image_lock import ImageLock
 
 # The build constraints are for packages that are compiled against torch where they are installed.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch_images.config.matrix import ImageSpec
+from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config, Removal
 from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.wheels import LockedWheel

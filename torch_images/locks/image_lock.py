@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import (
     LockRequest,
     base_input,
@@ -24,7 +25,6 @@ from torch_images.config.lock_requests import (
     variant_inputs,
     wheel_input,
 )
-from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Config, Cuda, Tree
 from torch_images.errors import LockError
 from torch_images.locks import complete, grammar

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from torch_images.config.matrix import ImageSpec
+from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.platforms import ARM64, Platform

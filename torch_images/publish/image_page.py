@@ -10,7 +10,7 @@ from typing import Any
 
 from torch_images.arch import Capability, coverage
 from torch_images.build.plan import LockedImage
-from torch_images.config.matrix import ImageSpec
+from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.image_lock import ImageLock

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch_images.build.plan import LockedImage, lock_image, plan_image, version, version_text
-from torch_images.config.matrix import ImageSpec, sisters
+from torch_images.config.image import ImageSpec
+from torch_images.config.matrix import sisters
 from torch_images.config.types import Config
 from torch_images.errors import LockError, PublishError
 from torch_images.host.workspace import Workspace

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_images.build.plan import lock_image, plan_image
-from torch_images.config.matrix import ImageSpec, of_the_project
+from torch_images.config.image import ImageSpec
+from torch_images.config.matrix import of_the_project
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError, shown
 from torch_images.jobs import Builder

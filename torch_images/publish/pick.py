@@ -16,7 +16,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from torch_images.config.matrix import ImageSpec, choose, of_the_project, short
+from torch_images.config.choose import choose
+from torch_images.config.image import ImageSpec, short
+from torch_images.config.matrix import of_the_project
 from torch_images.config.selection import cudas_for
 from torch_images.config.types import Architecture, Config, Cuda
 from torch_images.errors import UsageError, shown, suggest

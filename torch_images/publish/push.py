@@ -20,7 +20,8 @@ from typing import Any
 from torch_images.build import labels
 from torch_images.build.build import revision
 from torch_images.build.plan import plan_images, version
-from torch_images.config.matrix import ImageSpec, sisters
+from torch_images.config.image import ImageSpec
+from torch_images.config.matrix import sisters
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, PublishError, PushError, UsageError, VerifyError
 from torch_images.host import git

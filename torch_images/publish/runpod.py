@@ -21,7 +21,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from torch_images.build import labels
-from torch_images.config.matrix import ImageSpec, short
+from torch_images.config.image import ImageSpec, short
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, UsageError, shown
 from torch_images.host.network import Network, cause

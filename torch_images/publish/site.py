@@ -15,7 +15,8 @@ from typing import Any
 import jinja2
 
 from torch_images.build.plan import LockedImage, lock_image, locked
-from torch_images.config.matrix import ImageSpec, matrix
+from torch_images.config.image import ImageSpec
+from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, shown
 from torch_images.host import outputs

@@ -17,7 +17,7 @@ from torch_images.build import labels
 from torch_images.build.bake import BuildOptions
 from torch_images.build.diskspace import disk_needed
 from torch_images.build.plan import LockedImage, lock_image
-from torch_images.config.matrix import ImageSpec
+from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import LockError, NetworkError, TorchImagesError
 from torch_images.host.cache import Part

@@ -6,7 +6,7 @@ A tag says only what was proved: nothing here tags without a passing report of t
 from __future__ import annotations
 
 from torch_images.build.plan import ImagePlan, version
-from torch_images.config.matrix import short
+from torch_images.config.image import short
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
 from torch_images.host.engine import Engine

@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from packaging.version import Version
 
 from torch_images.build.labels import ImageLabels
-from torch_images.config.matrix import LATEST, ImageSpec, kin, short
+from torch_images.config.image import LATEST, ImageSpec, short
+from torch_images.config.matrix import kin
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
 from torch_images.platforms import AMD64

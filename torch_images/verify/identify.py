@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from torch_images.build import labels
 from torch_images.build.plan import CANDIDATE, ImagePlan, locked, plan_image
 from torch_images.build.render import FOLDER
-from torch_images.config.matrix import ImageSpec
+from torch_images.config.image import ImageSpec
+from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError, VerifyError
 from torch_images.host.engine import Engine
@@ -84,7 +85,7 @@ def spec_of(config: Config, image: str, said: labels.ImageLabels) -> ImageSpec:
     if not said.id:
         raise UsageError(f"'{image}' was not built by torch-images", f"it has no label {labels.ID}")
     try:
-        return ImageSpec.parse(said.id, config)
+        return find_image(config, said.id)
     except UsageError as error:
         raise UsageError(
             f"'{image}' cannot be built any more: {error.message}", error.hint
@@ -94,7 +95,7 @@ def spec_of(config: Config, image: str, said: labels.ImageLabels) -> ImageSpec:
 def _find(config: Config, image: str, engine: Engine) -> str:
     """A reference that the engine knows, for a tag, id or identifier of the matrix."""
     try:
-        spec = ImageSpec.parse(image, config)
+        spec = find_image(config, image)
     except UsageError:
         return image
     names = engine.tags(f"{CANDIDATE}:{spec.id}") or engine.tags(f"{spec.repository}:")

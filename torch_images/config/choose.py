@@ -1,0 +1,259 @@
+"""Values of axes -> the image that has them, or why none has. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from torch_images.arch import Capability
+from torch_images.config.image import ImageSpec
+from torch_images.config.release import Release
+from torch_images.config.types import Architecture, Base, Config, Cuda, Source, target_range
+from torch_images.errors import UsageError, shown, suggest
+from torch_images.platforms import AMD64, Platform, native
+
+
+def releases(
+    config: Config, cuda: Cuda, source: Source, base: Base, platform: Platform = AMD64
+) -> tuple[Release, ...]:
+    """The releases of torch that images of a source can have, the newest first.
+
+    For one that is compiled it is the release whose CUDA libraries it has; () for a CUDA version
+    that it is not compiled for.
+    """
+    if source.compiled:
+        names = tuple(torch for version, torch in source.beside if version == cuda.version)
+    else:
+        names = cuda.torch[::-1]
+    return tuple(config.release(cuda, name, base, platform) for name in names)
+
+
+def choose(
+    config: Config,
+    *,
+    cuda: str | None = None,
+    torch: str | None = None,
+    arch: str | None = None,
+    source: str | None = None,
+    base: str | None = None,
+    variant: str | None = None,
+    platform: str | None = None,
+) -> ImageSpec:
+    """The image with these values, defaults for the rest; `arch` may list several ("9.0,12.0").
+
+    Without `arch` it has code for all that its torch serves. The default base is that of the CUDA
+    version. `torch` is a release, or a minor version that stands for its newest release; the
+    default is the newest release that the image is built with. Neither means a pre-release. The
+    default platform is this machine's own; where images.yaml lacks it, the first one. Raises
+    UsageError for a value that is unknown, a pair that is impossible and an image that is excluded,
+    with the reason.
+    """
+    defaults = config.defaults
+    cuda_ = find("cuda", config.cudas, cuda or defaults.cuda)
+    source_ = find("source", config.sources, source or defaults.source)
+    base_ = find("base", config.bases, base or cuda_.base)
+    variant_ = find("variant", config.variants, variant or defaults.variant)
+    platform_ = find("platform", config.platforms, platform or default_platform(config).name)
+    architectures = _architectures(config, cuda_, arch or "")
+    known = releases(config, cuda_, source_, base_, platform_)
+    candidates = [
+        ImageSpec(
+            cuda=cuda_,
+            release=release,
+            architectures=architectures,
+            whole=not arch,
+            source=source_,
+            base=base_,
+            variant=variant_,
+            platform=platform_,
+        )
+        for release in _meant(config, cuda_, torch or "", source_, known)
+    ]
+    refused: list[UsageError] = []
+    for spec in candidates:
+        try:
+            return _served(config, spec)
+        except UsageError as error:
+            refused.append(error)
+    if not torch or source_.compiled:
+        raise refused[0]
+    try:
+        other = choose(
+            config,
+            cuda=cuda,
+            arch=arch,
+            source=source,
+            base=base,
+            variant=variant,
+            platform=platform_.name,
+        )
+    except UsageError:
+        raise refused[0] from None
+    raise UsageError(refused[0].message, f"it is built with --torch {other.torch}")
+
+
+def _architectures(config: Config, cuda: Cuda, named: str) -> tuple[Architecture, ...]:
+    """The architectures that a user named, such as "9.0,12.0"; all for "". Raises UsageError."""
+    if not named:
+        return config.architectures
+    if named == "all":
+        raise UsageError(
+            "'all' is no architecture", "leave --arch out: the image then has code for all of them"
+        )
+    names = dict.fromkeys(name for name in named.replace(";", ",").split(",") if name)
+    if not names:
+        raise UsageError(f"no architecture in '{shown(named)}'", "give one like 12.0")
+    return tuple(sorted((_arch(config, cuda, n) for n in names), key=lambda a: a.capability))
+
+
+def default_platform(config: Config) -> Platform:
+    """The platform that nobody named: this machine's own, else the first of images.yaml."""
+    return native() if native() in config.platforms else config.platforms[0]
+
+
+def _meant(
+    config: Config, cuda: Cuda, torch: str, source: Source, known: tuple[Release, ...]
+) -> tuple[Release, ...]:
+    """Those of the known releases of torch that a user's word means; "" means all.
+
+    Raises UsageError for a word that means none.
+    """
+    if not known:
+        able = ", ".join(version for version, _ in source.beside)
+        raise UsageError(
+            f"source {source.name} is not compiled for CUDA {cuda.version}", f"it is for {able}"
+        )
+    stable = tuple(release for release in known if not release.prerelease)
+    if source.compiled and not torch:
+        return known
+    if not torch and not stable:
+        raise UsageError(
+            f"CUDA {cuda.version} has pre-releases of torch only",
+            f"ask for one with --torch {known[0].version}",
+        )
+    if not torch:
+        return stable
+    if source.compiled:
+        assert source.torch
+        if torch == source.torch.version:
+            return known
+        raise UsageError(
+            f"source {source.name} compiles torch {source.torch.version}, not {shown(torch)}",
+            "leave --torch out, or take --source wheel",
+        )
+    meant = tuple(r for r in known if r.version == torch)
+    meant += tuple(r for r in stable if r.version.startswith(f"{torch}."))
+    if not meant:
+        others = [c.version for c in config.cudas if torch in c.torch]
+        hint = f"CUDA {' or '.join(others)} has it" if others else ""
+        raise UsageError(
+            f"CUDA {cuda.version} has no torch '{shown(torch)}'",
+            hint or suggest(torch, (r.version for r in known)),
+        )
+    return meant[:1]
+
+
+def _served(config: Config, spec: ImageSpec) -> ImageSpec:
+    """A whole image with the architectures that it serves; any other as it is.
+
+    Raises UsageError if one of those that a user named is not built, or none is.
+    """
+    refusals = {a: refusal(config, spec, a) for a in spec.architectures}
+    architectures = spec.architectures
+    if spec.whole:  # where that leaves nothing, the reason is due
+        architectures = tuple(a for a in architectures if refusals[a] is None) or architectures
+    for architecture in architectures:
+        if refusals[architecture] is not None:
+            raise UsageError(
+                f"CUDA {spec.cuda.version}, torch {spec.torch}{_for(spec, architecture)}, source "
+                f"{spec.source.name}, base {spec.base.name}, variant {spec.variant.name}"
+                f"{_on(spec)} cannot be built: {refusals[architecture]}"
+            )
+    return replace(spec, architectures=architectures)
+
+
+def _for(spec: ImageSpec, architecture: Architecture) -> str:
+    """The architecture as a part of a message; "" for an image that names none."""
+    return "" if spec.whole else f", arch {architecture.name}"
+
+
+def _on(spec: ImageSpec) -> str:
+    """The platform as a part of a message; "" for linux/amd64."""
+    return "" if spec.platform == AMD64 else f", platform {spec.platform}"
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=_Named)
+
+
+def find(axis: str, values: tuple[T, ...], wanted: str) -> T:
+    """The value of an axis with this name. Raises UsageError with a suggestion."""
+    for value in values:
+        if value.name == wanted:
+            return value
+    raise UsageError(f"unknown {axis} '{shown(wanted)}'", suggest(wanted, (v.name for v in values)))
+
+
+def _arch(config: Config, cuda: Cuda, wanted: str) -> Architecture:
+    try:
+        capability = Capability.parse(wanted)
+    except ValueError as error:
+        raise UsageError(str(error), suggest(wanted, config.names("arch"))) from None
+    reason = _impossible(cuda, capability)
+    # An architecture that this CUDA dropped is impossible, whether images.yaml lists it or not.
+    if reason and capability < max(cuda.targets) and _someone_can(config, capability):
+        able = [c.version for c in config.cudas if capability in c.targets]
+        hint = f"CUDA {' or '.join(able)} can" if wanted in config.names("arch") else ""
+        known = suggest(wanted, config.names("arch"))
+        raise UsageError(reason, hint or f"images.yaml does not list {wanted} either; {known}")
+    return find("arch", config.architectures, wanted)
+
+
+def _someone_can(config: Config, capability: Capability) -> bool:
+    return any(capability in cuda.targets for cuda in config.cudas)
+
+
+def _impossible(cuda: Cuda, capability: Capability) -> str | None:
+    if capability in cuda.targets:
+        return None
+    return f"CUDA {cuda.version} cannot target {capability}: {target_range(cuda)}"
+
+
+def _axes(spec: ImageSpec) -> dict[str, str]:
+    """The value of each axis but `arch`."""
+    return {
+        "cuda": spec.cuda.version,
+        "torch": spec.torch,
+        "source": spec.source.name,
+        "base": spec.base.name,
+        "variant": spec.variant.name,
+        "platform": spec.platform.name,
+    }
+
+
+def in_no_host(config: Config, platform: Platform, arch: Architecture) -> str | None:
+    """Why no host of a platform has an architecture; None if some have."""
+    if not config.foreign(arch, platform):
+        return None
+    return f"{' and '.join(arch.examples)} are in hosts with Arm processors only: linux/arm64"
+
+
+def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
+    """Why an image is not built for an architecture; None if it is."""
+    cuda, base, source = spec.cuda, spec.base, spec.source
+    if base.images and not base.image(cuda.version):
+        return f"base {base.name} names no image for CUDA {cuda.version}"
+    published = None if source.compiled else spec.release
+    lacking = (x.refusal(cuda.version, published, (arch.name,)) for x in spec.variant.extras)
+    return (
+        _impossible(cuda, arch.capability)
+        or config.excluded(arch=arch.name, **_axes(spec))
+        or in_no_host(config, spec.platform, arch)
+        or (published and published.lacks(arch.capability))
+        or next((reason for reason in lacking if reason), None)
+        or spec.variant.empty(cuda.version)
+    )

@@ -1,0 +1,133 @@
+"""One image, and the names that follow from what it is. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_images.config.extras import Variant
+from torch_images.config.release import Release
+from torch_images.config.types import Architecture, Base, Config, Cuda, Source
+from torch_images.platforms import AMD64, Platform
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSpec:
+    """One image: what it is built from, and the architectures that it is checked to have code for.
+
+    `whole`: whether nobody named architectures. Then torch has code for all that it was published
+        or compiled for; else only what GPUs of `architectures` load.
+    `release`: the published torch that it has; for a source that is compiled, the one whose CUDA
+        libraries it has.
+    `platform`: what it runs on.
+    """
+
+    cuda: Cuda
+    release: Release
+    architectures: tuple[Architecture, ...]
+    whole: bool
+    source: Source
+    base: Base
+    variant: Variant
+    platform: Platform = AMD64
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether code for other architectures is left out of a published torch."""
+        return not self.whole and not self.source.compiled
+
+    @property
+    def arch_name(self) -> str:
+        """The part of the identifier: "sm120", several as "sm90_sm120"; "" for a whole image."""
+        return "" if self.whole else "_".join(a.capability.sm for a in self.architectures)
+
+    @property
+    def arches(self) -> tuple[str, ...]:
+        """The architectures as TORCH_CUDA_ARCH_LIST has them: "9.0", "12.0"."""
+        return tuple(a.name for a in self.architectures)
+
+    @property
+    def id(self) -> str:
+        """The stable identifier: "cu130-torch2.14.1-trixie-runtime", "cu130-sm120-torch2.14.1-...".
+
+        That of an image for linux/arm64 ends in "-arm64". Each word in it changes files.
+        """
+        words = (self.cuda.short, self.arch_name, self.origin, self.base.name, self.variant.name)
+        return "-".join(word for word in words if word) + self.platform.suffix
+
+    @property
+    def origin(self) -> str:
+        """The part of the identifier that says which torch: "torch2.14.1", or a source: "fork"."""
+        return self.source.name if self.source.compiled else f"torch{self.release.version}"
+
+    @property
+    def arch_list(self) -> tuple[str, ...]:
+        """What torch.cuda.get_arch_list() must say, such as ("sm_90",); () if it is not known.
+
+        It is the code of the release that GPUs of the architectures load; of a whole image, all.
+        """
+        facts = self.release.facts
+        if self.source.compiled or not facts:
+            return ()
+        loaded = facts.arches
+        if not self.whole:
+            wanted = (a.capability for a in self.architectures)
+            loaded = tuple({max(c for c in facts.arches if own.runs(c)) for own in wanted})
+        return tuple(code.sm.replace("sm", "sm_") for code in sorted(loaded))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The words after `invoke build` that build this image, whatever the defaults are."""
+        return (
+            *("--cuda", self.cuda.name),
+            *([] if self.whole else ["--arch", ",".join(self.arches)]),
+            *([] if self.source.compiled else ["--torch", self.release.version]),
+            *("--source", self.source.name, "--base", self.base.name),
+            *("--variant", self.variant.name, "--platform", self.platform.name),
+        )
+
+    @property
+    def repository(self) -> str:
+        """The name of the image without registry and tag, such as "torch-cu130"."""
+        return self.cuda.repository
+
+    @property
+    def torch(self) -> str:
+        """The public version of torch."""
+        return self.source.torch.version if self.source.torch else self.release.version
+
+    @property
+    def description(self) -> str:
+        """What it is in one line: "PyTorch 2.11.0 for CUDA 13.0 on 9.0 (Hopper: H100, H200)"."""
+        arches = ", ".join(
+            f"{a.name} ({a.family}: {', '.join(a.examples)})" for a in self.architectures
+        )
+        return f"PyTorch {self.torch} for CUDA {self.cuda.version} on {arches}"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What torch must have been built with, by name; () where no lock says so yet."""
+        if not self.source.compiled:
+            return self.release.facts.features if self.release.facts else ()
+        served = {a.capability for a in self.architectures}
+        return tuple(f.name for f in self.source.features if f.arch is None or f.arch in served)
+
+
+def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
+    """What is not the default of source, variant and base, in the order that tags have."""
+    values = (
+        (spec.source.name, config.defaults.source),
+        (spec.variant.name, config.defaults.variant),
+        (spec.base.name, spec.cuda.base),
+    )
+    return tuple(name for name, default in values if name != default)
+
+
+def short(config: Config, spec: ImageSpec) -> str:
+    """The shortest tag: "sm120", "sm120-devel" where something is not the default, "latest".
+
+    That of an image for linux/arm64 ends in "-arm64".
+    """
+    words = (spec.arch_name, *unusual(config, spec))
+    return ("-".join(word for word in words if word) or LATEST) + spec.platform.suffix
