@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,14 @@ from hypothesis import strategies as st
 
 from tests.releases import T128, T130
 from torch_images.arch import Capability
+from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
-from torch_images.config.matrix import matrix
 from torch_images.config.parse import load_config
-from torch_images.config.selection import chosen, describe, find_image, select, unfit
-from torch_images.config.types import Architecture, Config
-from torch_images.errors import UsageError
+from torch_images.config.matrix import kin, matrix, of_the_project, sisters
+from torch_images.config.selection import chosen, describe, find_image, select
+from torch_images.config.types import Config
+from torch_images.errors import ConfigError, LockError, UsageError
 from torch_images.locks.facts import with_facts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,44 +35,80 @@ def complaint(config: Config, **axes: str) -> str:
     return str(caught.value)
 
 
-def test_identifiers_are_unique_and_stable(config: Config) -> None:
+def test_the_catalogue_is_some_forty_images(config: Config) -> None:
     ids = [spec.id for spec in matrix(config)]
     assert len(ids) == len(set(ids))
-    assert f"cu130-sm120-torch{T130}-bookworm-runtime" in ids
-    assert f"cu128-all-torch{T128}-ubuntu24.04-runtime" in ids
+    assert 35 <= len(ids) <= 45
+    for name in (
+        f"cu128-torch{T128}-bookworm-runtime",
+        f"cu130-torch{T130}-trixie-runtime",
+        f"cu130-torch{T130}-bookworm-runtime",
+        f"cu130-torch{T130}-trixie-pod",
+        f"cu130-sm120-torch{T130}-trixie-runtime",
+        f"cu130-torch{T130}-trixie-runtime-arm64",
+    ):
+        assert name in ids
 
 
-def test_nothing_excluded_is_listed(config: Config) -> None:
-    fork = {s.base.name for s in matrix(config) if s.source.name.startswith("fork")}
-    assert fork == {"bookworm"}
-    assert {s.variant.name for s in matrix(config)} == set(config.names("variant"))
-    recsys = {a.name for s in matrix(config) if s.variant.name == "recsys" for a in s.architectures}
-    assert recsys == {"8.0", "9.0", "10.0"}
-    devel = {(s.cuda.version, s.base.name) for s in matrix(config) if s.variant.name == "devel"}
-    bookworm = {(cuda, "bookworm") for cuda in config.names("cuda")}
-    assert devel == bookworm | {("13.0", "trixie"), ("13.2", "trixie")}
+def test_each_release_and_each_architecture_has_an_image(config: Config) -> None:
+    whole = {s.torch for s in matrix(config) if s.whole and s.cuda.version == "13.0"}
+    assert whole >= set(next(c.torch for c in config.cudas if c.version == "13.0"))
+    for cuda in config.cudas:
+        everything = choose(config, cuda=cuda.version, platform="linux/amd64")
+        alone = {s.arches for s in matrix(config) if s.cuda == cuda and not s.whole}
+        assert alone == {(name,) for name in everything.arches}
+
+
+def test_no_two_images_have_the_same_files(config: Config) -> None:
+    """A word is in an identifier only if it changes files: no two render one context."""
+    contexts: dict[str, list[str]] = defaultdict(list)
+    for plan in plan_images(config, matrix(config), ROOT, ROOT / "locks"):
+        contexts[plan.identity].append(plan.spec.id)
+    assert [names for names in contexts.values() if len(names) > 1] == []
+
+
+@given(st.data())
+def test_no_two_images_of_any_axes_have_the_same_files(data: st.DataObject) -> None:
+    one, two = data.draw(specs()), data.draw(specs())
+    try:
+        first, second = plan_images(CONFIG, (one, two), ROOT, ROOT / "locks")
+    except LockError:  # such an image is locked only when somebody asks for it
+        return
+    assert (first.identity == second.identity) == (one.id == two.id)
+
+
+def test_what_the_words_of_images_yaml_say_changes_no_image(config: Config) -> None:
+    """Descriptions and examples of GPUs are in comments and labels only."""
+
+    def identities(config: Config) -> list[str]:
+        spec = choose(config, platform="linux/amd64")
+        return [p.identity for p in plan_images(config, (spec,), ROOT, ROOT / "locks")]
+
+    told = replace(
+        config,
+        homepage="https://example.com/other",
+        bases=tuple(replace(base, description="Another sentence.") for base in config.bases),
+        architectures=tuple(replace(a, gpus=("X1", *a.gpus)) for a in config.architectures),
+        removals=tuple(replace(r, reason="another") for r in config.removals),
+    )
+    assert identities(told) == identities(config)
 
 
 @st.composite
 def specs(draw: st.DrawFn) -> ImageSpec:
-    """Any image that can be built: of the matrix, of several architectures, with PTX, pruned."""
+    """Any image that can be built: of the catalogue, and of several architectures."""
     spec = draw(st.sampled_from(matrix(CONFIG)))
-    if spec.every_arch:
-        chosen = draw(st.sets(st.sampled_from(spec.architectures), min_size=1))
-        if draw(st.booleans()):
-            several = tuple(a for a in spec.architectures if a in chosen)
-            spec = replace(spec, architectures=several, every_arch=False)
-    ptx = spec.source.compiled and draw(st.booleans())
-    return replace(spec, ptx=ptx, prune=draw(st.booleans()))
+    if spec.whole and draw(st.booleans()):
+        some = draw(st.sets(st.sampled_from(spec.architectures), min_size=1))
+        several = tuple(a for a in spec.architectures if a in some)
+        spec = replace(spec, architectures=several, whole=False)
+    return spec
 
 
 def axes(words: Sequence[str]) -> dict[str, str]:
     """The axes that words of a command line name."""
-    values = [word for word in words if word != "--prune"]
-    return {
-        name.removeprefix("--"): value
-        for name, value in zip(values[::2], values[1::2], strict=True)
-    }
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return {name.removeprefix("--"): value for name, value in pairs}
 
 
 @given(specs())
@@ -80,8 +118,7 @@ def test_an_identifier_leads_back_to_its_image(spec: ImageSpec) -> None:
 
 @given(specs())
 def test_arguments_lead_back_to_their_image(spec: ImageSpec) -> None:
-    [again] = chosen(CONFIG, "", axes(spec.arguments), prune="--prune" in spec.arguments)
-    assert again == spec
+    assert chosen(CONFIG, "", axes(spec.arguments)) == (spec,)
 
 
 @given(specs(), specs())
@@ -89,38 +126,24 @@ def test_no_two_images_share_an_identifier(one: ImageSpec, two: ImageSpec) -> No
     assert (one.id == two.id) == (one == two)
 
 
-def test_an_identifier_whose_end_reads_as_another_base_and_variant(config: Config) -> None:
-    """The end "-a-b" also ends "...-torch2.14.1-a-a-b", whose variant is "a-b"."""
-    [runtime] = [v for v in config.variants if v.name == "runtime"]
-    named = replace(
-        config,
-        bases=(*config.bases, replace(config.bases[0], name="a")),
-        variants=(*config.variants, *(replace(runtime, name=name) for name in ("b", "a-b"))),
-        excludes=(),
-    )
-    spec = choose(named, base="a", variant="a-b")
-    assert spec.id.endswith("-a-a-b")
-    assert find_image(named, spec.id) == spec
-
-
 @pytest.mark.parametrize(
     ("identifier", "reason"),
     [
-        ("", "no image ''"),
-        ("cu130", "no image 'cu130'"),
-        (f"cu130-sm120_sm90-torch{T130}-bookworm-runtime", "no image"),  # in another order
-        (f"cu130-sm90_sm90-torch{T130}-bookworm-runtime", "no image"),
-        ("cu130-sm90_pruned_ptx-fork-bookworm-runtime", "no image"),
-        (f"cu130-sm90__pruned-torch{T130}-bookworm-runtime", "no image"),
-        (f"cu130--torch{T130}-bookworm-runtime", "no image"),
-        (f"cu130-_pruned-torch{T130}-bookworm-runtime", "no image"),
-        (f"cu131-sm90-torch{T130}-bookworm-runtime", "no image"),
-        (f"cu130-sm91-torch{T130}-bookworm-runtime", "no image"),
-        (f"cu130-sm90-torch{T130}-bookworm-runtime-", "no image"),
-        (f"CU130-sm90-torch{T130}-bookworm-runtime", "no image"),
-        ("cu130-sm99-torch2.99.0-bookworm-runtime", "no image 'cu130-sm99-torch2.99.0-bookworm-"),
-        (f"cu130-sm90_ptx-torch{T130}-bookworm-runtime", "source wheel has no PTX"),
-        (f"cu130-sm120-torch{T130}-bookworm-recsys", "variant recsys is not built: "),
+        ("", "'' names no image"),
+        ("cu130", "'cu130' names no image"),
+        (f"cu130-all-torch{T130}-trixie-runtime", "names no image"),
+        (f"cu130-sm120_sm90-torch{T130}-trixie-runtime", "names no image"),  # in another order
+        (f"cu130-sm90_sm90-torch{T130}-trixie-runtime", "names no image"),
+        (f"cu130-sm90_-torch{T130}-trixie-runtime", "names no image"),
+        (f"cu130--torch{T130}-trixie-runtime", "names no image"),
+        (f"cu131-sm90-torch{T130}-trixie-runtime", "names no image"),
+        (f"cu130-sm91-torch{T130}-trixie-runtime", "names no image"),
+        (f"cu130-sm90-torch{T130}-trixie-runtime-", "names no image"),
+        (f"cu130-sm90-torch{T130}-trixie-runtime-amd64", "names no image"),
+        (f"CU130-sm90-torch{T130}-trixie-runtime", "names no image"),
+        (f"cu130-{T130}-trixie-runtime", "names no image"),
+        ("cu130-sm90-torch2.99.0-trixie-runtime", "CUDA 13.0 has no torch '2.99.0'"),
+        (f"cu130-sm120-torch{T130}-trixie-recsys", "variant recsys cannot be built: "),
     ],
 )
 def test_what_is_no_identifier(identifier: str, reason: str) -> None:
@@ -128,7 +151,7 @@ def test_what_is_no_identifier(identifier: str, reason: str) -> None:
         find_image(CONFIG, identifier)
 
 
-@given(st.text("cu130-sm9_ptxrundweh.lbok", max_size=60))
+@given(st.text("cu130-sm9_torchundweh.lbkixa", max_size=60))
 def test_any_text_is_an_identifier_or_refused(text: str) -> None:
     with contextlib.suppress(UsageError):
         assert find_image(CONFIG, text).id == text
@@ -136,24 +159,18 @@ def test_any_text_is_an_identifier_or_refused(text: str) -> None:
 
 @given(st.data())
 def test_the_order_of_architectures_does_not_matter(data: st.DataObject) -> None:
-    whole = data.draw(st.sampled_from([spec for spec in matrix(CONFIG) if spec.every_arch]))
-    served = [a.name for a in whole.architectures]
-    arches = data.draw(st.sets(st.sampled_from(served), min_size=1))
-    same = {"cuda": whole.cuda.name, "torch": whole.torch, "source": whole.source.name}
-    same |= {
-        "base": whole.base.name,
-        "variant": whole.variant.name,
-        "platform": whole.platform.name,
-    }
+    whole = data.draw(st.sampled_from([spec for spec in matrix(CONFIG) if spec.whole]))
+    arches = data.draw(st.sets(st.sampled_from(whole.arches), min_size=1))
+    same = axes(whole.arguments)
     forth = choose(CONFIG, arch=",".join(sorted(arches)), **same)
     back = choose(CONFIG, arch=";".join(sorted(arches, reverse=True)), **same)
     assert forth == back
-    assert {a.name for a in forth.architectures} == arches
+    assert {*forth.arches} == arches
 
 
 @given(st.text(min_size=1), st.sampled_from(["cuda", "arch", "source", "base", "variant"]))
 def test_any_other_word_is_one_line(word: str, axis: str) -> None:
-    if word in {*CONFIG.names(axis), "all"}:
+    if word in CONFIG.names(axis):
         return
     try:
         choose(CONFIG, **{axis: word})
@@ -163,14 +180,40 @@ def test_any_other_word_is_one_line(word: str, axis: str) -> None:
         assert axis == "arch"
 
 
-def test_defaults_give_all_architectures(config: Config) -> None:
-    spec = choose(config, platform="linux/arm64")
-    assert spec.id == f"cu130-all-torch{T130}-bookworm-runtime-arm64"
-    assert spec.architectures == config.architectures
+def test_without_architectures_an_image_serves_all_that_its_torch_does(config: Config) -> None:
     spec = choose(config, platform="linux/amd64")
-    assert spec.id == f"cu130-all-torch{T130}-bookworm-runtime"
+    assert spec.id == f"cu130-torch{T130}-trixie-runtime"
     alone = {"11.0", "12.1"}  # in hosts with Arm processors only
-    assert {a.name for a in spec.architectures} == {*config.names("arch")} - alone
+    assert {*spec.arches} == {*config.names("arch")} - alone - {"7.0"}  # which 12.8 alone targets
+    facts = spec.release.facts
+    assert facts
+    assert spec.arch_list == tuple(f"sm_{a.major}{a.minor}" for a in facts.arches)
+
+
+@pytest.mark.parametrize(
+    ("arch", "listed"),
+    [
+        ("12.0", ("sm_120",)),
+        ("9.0,12.0", ("sm_90", "sm_120")),
+        ("8.9", ("sm_86",)),  # what it loads: there is no such code for 8.9 itself
+        ("10.3", ("sm_100",)),
+    ],
+)
+def test_an_image_for_named_architectures_names_the_code_that_they_load(
+    config: Config, arch: str, listed: tuple[str, ...]
+) -> None:
+    assert choose(config, arch=arch, platform="linux/amd64").arch_list == listed
+
+
+@pytest.mark.parametrize(
+    ("cuda", "base", "python"),
+    [("12.8", "bookworm", "3.11"), ("13.0", "trixie", "3.13"), ("13.2", "trixie", "3.13")],
+)
+def test_each_cuda_version_has_its_default_base(
+    config: Config, cuda: str, base: str, python: str
+) -> None:
+    spec = choose(config, cuda=cuda, platform="linux/amd64")
+    assert (spec.base.name, spec.base.python) == (base, python)
 
 
 @pytest.mark.parametrize(
@@ -179,30 +222,26 @@ def test_defaults_give_all_architectures(config: Config) -> None:
         ({"cuda": "13.5"}, "unknown cuda '13.5'; did you mean '13."),
         ({"arch": "9.9"}, "unknown arch '9.9'; did you mean '9.0'?"),
         ({"arch": "7.0"}, "CUDA 13.0 cannot target 7.0: its compiler goes from 7.5 to 12.1"),
-        ({"arch": "7.0", "cuda": "12.8"}, "unknown arch '7.0'"),
         ({"arch": "sm_120"}, "'sm_120' is not a compute capability like 9.0 or 12.0"),
         ({"arch": ","}, "no architecture in ','"),
+        ({"arch": "all"}, "'all' is no architecture; leave --arch out"),
+        ({"arch": "12.0+PTX"}, "'12.0+PTX' is not a compute capability like 9.0 or 12.0"),
         ({"variant": "runtme"}, "did you mean 'runtime'?"),
         ({"base": "bokworm"}, "did you mean 'bookworm'?"),
-        ({"source": "fork", "base": "ubuntu24.04"}, "is not built: sources are compiled on bookw"),
-        ({"arch": "12.0+PTX"}, "source wheel has no PTX: it is published without; leave +PTX out"),
-        ({"arch": "12.0+FTX"}, "'+FTX' is no part of an architecture; +PTX may end the last one"),
-        ({"arch": "12.0+"}, "'+' is no part of an architecture"),
-        (
-            {"variant": "vllm", "cuda": "12.8"},
-            "is not built: vLLM's wheels for torch 2.10.0 are of",
-        ),
-        ({"variant": "recsys", "arch": "12.0"}, "wheels have code for 8.0, 9.0 and 10.0 only"),
+        ({"source": "fork", "cuda": "12.8", "base": "trixie"}, "cannot be built: CUDA 12.8's nvcc"),
+        ({"variant": "vllm", "cuda": "12.8"}, "cannot be built: vllm has no wheels for CUDA 12.8"),
+        ({"variant": "attention", "cuda": "12.8"}, "flash-attention has nothing for CUDA 12.8"),
+        ({"variant": "recsys", "arch": "12.0"}, "have code for 8.0, 9.0, 10.0 only"),
     ],
 )
 def test_refused_with_advice(config: Config, axes: dict[str, str], expected: str) -> None:
     assert expected in complaint(config, **axes)
 
 
-def test_select_is_a_glob(config: Config) -> None:
-    found = select(config, "cu1??-sm120-fork-bookworm-runtime")
-    assert [s.cuda.version for s in found] == ["12.8", "13.0"]
-    both = f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-bookworm-runtime"
+def test_select_is_a_glob_over_the_catalogue(config: Config) -> None:
+    found = select(config, "cu1??-sm120-*")
+    assert [s.cuda.version for s in found] == ["12.8", "13.0", "13.2"]
+    both = f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-trixie-runtime"
     assert ",".join(s.id for s in select(config, both)) == both
     with pytest.raises(UsageError, match="no image matches 'cu99"):
         select(config, "cu99*")
@@ -221,7 +260,7 @@ def test_select_is_a_glob(config: Config) -> None:
     ],
 )
 def test_which_torch_an_image_has(config: Config, axes: dict[str, str], torch: str) -> None:
-    spec = choose(config, **axes)
+    spec = choose(config, **axes, platform="linux/amd64")
     assert spec.torch == torch
     assert find_image(config, spec.id) == spec
 
@@ -241,40 +280,71 @@ def test_which_torch_an_image_has(config: Config, axes: dict[str, str], torch: s
             "source fork is not compiled for CUDA 13.2; it is for",
         ),
         ({"torch": "2.12.1", "variant": "vllm"}, "; it is built with --torch 2.13.0"),
-        (
-            {"torch": "2.15.0", "variant": "vllm", "cuda": "13.2"},
-            "no wheels of vllm fit torch 2.15.0",
-        ),
     ],
 )
 def test_a_torch_that_an_image_cannot_have(
     config: Config, axes: dict[str, str], expected: str
 ) -> None:
-    assert expected in complaint(config, **axes)
+    assert expected in complaint(config, **axes, platform="linux/amd64")
 
 
-def test_an_architecture_that_the_wheel_has_no_code_for_is_left_out(config: Config) -> None:
+def test_an_architecture_that_the_wheel_has_no_code_for_is_refused(config: Config) -> None:
     lacking = tuple(dataclasses.replace(f, arches=(Capability(9, 0),)) for f in config.facts)
     config = dataclasses.replace(config, facts=lacking)
-    assert choose(config, cuda="13.0").arches == ("9.0",)
+    assert choose(config, cuda="13.0", platform="linux/amd64").arches == ("9.0",)
     assert f"the wheel of torch {T130} has code for 9.0 only" in complaint(config, arch="12.0")
     assert choose(config, source="fork", arch="12.0").arches == ("12.0",)
 
 
-def test_an_excluded_architecture_is_left_out(yaml_file: Callable[..., Path]) -> None:
-    rule = '  - cuda: "13.0"\n    arch: "8.6"\n    reason: for the test\n'
-    config = load_config(yaml_file(("exclude:\n", "exclude:\n" + rule)))
-    assert "8.6" not in [a.name for a in choose(config).architectures]
-    assert f"cu130-sm86-torch{T130}-bookworm-runtime" not in [s.id for s in matrix(config)]
-    assert "is not built: for the test" in complaint(config, arch="8.6")
+ROW = '  - {cuda: "13.0", base: bookworm}\n'
+
+
+def written(yaml_file: Callable[..., Path], row: str) -> Config:
+    return load_config(yaml_file((ROW, ROW + f"  - {row}\n")))
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ('{cuda: "12.8", variant: vllm}', "vllm has no wheels for CUDA 12.8"),
+        ('{cuda: "12.8", arch: "10.3"}', "CUDA 12.8 cannot target 10.3"),
+        ('{cuda: "12.8", platform: linux/arm64}', "is for CPUs only; use CUDA 13.0"),
+        ("{torch: 2.12.1, variant: vllm}", "no wheels of vllm fit torch 2.12.1"),
+        ('{arch: ["9.0", "12.0"], variant: recsys}', "have code for 8.0, 9.0, 10.0 only"),
+        ("{torch: 2.99.0}", "CUDA 13.0 has no torch '2.99.0'"),
+    ],
+)
+def test_a_row_that_cannot_be_built_names_its_line_and_the_reason(
+    yaml_file: Callable[..., Path], row: str, expected: str
+) -> None:
+    config = with_facts(CONFIG, ROOT / "locks")
+    config = replace(config, catalogue=written(yaml_file, row).catalogue)
+    with pytest.raises(ConfigError) as caught:
+        matrix(config)
+    assert re.match(r"images\.yaml:[0-9]+: the catalogue lists an image that cannot", str(caught.value))
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_image_of_no_row_is_built_by_arguments_only(config: Config) -> None:
+    spec = choose(config, torch="2.12.1", arch="9.0", platform="linux/amd64")
+    assert not of_the_project(config, spec)
+    assert of_the_project(config, choose(config, arch="9.0", platform="linux/amd64"))
+    with pytest.raises(UsageError, match="no image matches"):
+        select(config, spec.id)
+
+
+def test_the_images_of_other_platforms_and_releases_are_the_catalogues(config: Config) -> None:
+    spec = choose(config, platform="linux/amd64")
+    assert [s.id for s in sisters(config, spec)] == [f"{spec.id}-arm64"]
+    assert {s.torch for s in kin(config, spec)} == set(spec.cuda.torch)
+    assert sisters(config, choose(config, variant="pod", platform="linux/amd64")) == ()
 
 
 def test_a_pattern_or_single_axes_but_not_both(config: Config) -> None:
     named = {"cuda": "13.0", "arch": "9.0", "base": ""}
-    [spec] = chosen(config, "", named)
-    assert spec == choose(config, cuda="13.0", arch="9.0")
-    assert chosen(config, "", named, prune=True) == (dataclasses.replace(spec, prune=True),)
-    pattern = "cu1??-sm90-fork-bookworm-runtime"
+    assert chosen(config, "", named) == (choose(config, cuda="13.0", arch="9.0"),)
+    pattern = "cu1??-sm90-*"
     assert chosen(config, pattern, {"arch": ""}) == select(config, pattern)
     with pytest.raises(UsageError) as refused:
         chosen(config, pattern, named)
@@ -294,48 +364,27 @@ def test_description_is_plain_data(config: Config) -> None:
     assert describe(choose(config, arch="12.0"))["arch"] == ["12.0"]
 
 
-def test_a_base_is_left_out_where_it_names_no_image(yaml_file: Callable[..., Path]) -> None:
+def test_a_base_without_an_image_for_a_cuda_version_is_refused(
+    yaml_file: Callable[..., Path],
+) -> None:
     config = load_config(yaml_file(('"12.8": nvidia/cuda:', '# "12.8": nvidia/cuda:')))
-    bases = {(s.cuda.version, s.base.name) for s in matrix(config)}
-    debian = {(cuda, base) for cuda in config.names("cuda") for base in ("bookworm", "trixie")}
-    assert bases == debian | {("13.0", "ubuntu24.04")}
-    assert complaint(config, cuda="12.8", base="ubuntu24.04") == (
-        f"CUDA 12.8, torch {T128}, arch {config.names('arch')[0]}, source wheel, base ubuntu24.04, "
-        "variant runtime is not built: base ubuntu24.04 names no image for CUDA 12.8"
+    assert complaint(config, cuda="12.8", base="ubuntu24.04", platform="linux/amd64") == (
+        f"CUDA 12.8, torch {T128}, source wheel, base ubuntu24.04, variant runtime cannot be "
+        "built: base ubuntu24.04 names no image for CUDA 12.8"
     )
     assert choose(config, cuda="13.0", base="ubuntu24.04").base.name == "ubuntu24.04"
 
 
-def test_an_architecture_is_left_out_where_its_compiler_cannot(config: Config) -> None:
-    """Whoever builds a Config without images.yaml is held to the same: nothing excludes 7.0."""
-    volta = Architecture(capability=Capability(7, 0), family="Volta", gpus=("V100",))
-    wider = dataclasses.replace(config, architectures=(volta, *config.architectures))
-    served = {(s.cuda.version, volta in s.architectures) for s in matrix(wider) if s.every_arch}
-    assert {("12.8", True), ("13.0", False)} <= served
-    assert ("13.0", True) not in served
-    assert {s.cuda.version for s in matrix(wider) if s.architectures == (volta,)} == {"12.8"}
-    assert volta in choose(wider, cuda="12.8").architectures
-    assert volta not in choose(wider, cuda="13.0").architectures
-    assert "CUDA 13.0 cannot target 7.0" in complaint(wider, cuda="13.0", arch="7.0")
-
-
-def test_a_cuda_version_for_none_of_the_architectures_has_no_image(config: Config) -> None:
-    future = Architecture(capability=Capability(12, 1), family="Blackwell", gpus=("GB10",))
-    only = dataclasses.replace(config, architectures=(future,))
-    able = {c.version for c in config.cudas if future.capability in c.targets}
-    assert {s.cuda.version for s in matrix(only)} == able
-    assert "13.0" in able
-    assert "is not built: CUDA 12.8 cannot target 12.1" in complaint(only, cuda="12.8")
-
-
-def test_variants_that_no_wheels_fit_are_listed_with_the_reason(config: Config) -> None:
-    """And they are not in the matrix; a variant that fits is in no line."""
-    lines = unfit(config)
-    built = {(s.cuda.version, s.torch, s.variant.name) for s in matrix(config)}
-    assert lines
-    for line in lines:
-        found = re.match(r"cuda (\S+), torch (\S+), variant (\S+): no ", line)
-        assert found
-        assert found.groups() not in built
-    bare = replace(config, facts=())
-    assert unfit(bare) == ()
+def test_an_architecture_that_the_compiler_lacks_is_left_out(config: Config) -> None:
+    older = replace(
+        config,
+        cudas=tuple(
+            replace(c, targets=tuple(t for t in c.targets if t != Capability(8, 6)))
+            if c.version == "13.0"
+            else c
+            for c in config.cudas
+        ),
+    )
+    assert "8.6" not in choose(older).arches
+    assert "8.6" in choose(config).arches
+    assert "CUDA 13.0 cannot target 8.6" in complaint(older, cuda="13.0", arch="8.6")
