@@ -157,12 +157,13 @@ def test_a_pull_request_is_checked(name: str) -> None:
 
 
 def test_advisories_are_looked_up_every_night() -> None:
-    """What is new and critical fails; a statement in security/vex.json makes it known."""
     job = read(GITHUB / "workflows" / "nightly.yml")["jobs"]["advisories"]
     assert job["permissions"] == {"contents": "read"}
-    [said] = [line for name, line in INVOKED if name == "nightly.yml" and " scan " in line]
-    assert "--lock --fail-on critical" in said
-    assert 'exit "$failed"' in lines(job["steps"][-1]["run"])[-1]
+    *_, build, scan = job["steps"]
+    assert './inv sbom "$IMAGE" >sbom.cdx.json' in lines(build["run"])
+    assert scan["with"]["sbom"] == "sbom.cdx.json"
+    assert scan["with"]["severity-cutoff"] == "critical"
+    assert scan["with"].get("fail-build", "true") == "true"
 
 
 def test_only_the_job_that_makes_the_release_may_write_contents() -> None:
@@ -344,7 +345,7 @@ def test_both_platforms_are_proved() -> None:
 
 def test_releases_are_locked_and_have_compat() -> None:
     builds = {name: line for name, line in INVOKED if " build " in line}
-    assert sorted(builds) == ["prove.yml", "release.yml"]
+    assert sorted(builds) == ["nightly.yml", "prove.yml", "release.yml"]
     for build in builds.values():
         assert "--locked" in build
         assert "--compat required" in build

@@ -22,7 +22,7 @@ GROUPS = {
     "Build": (lock_tasks.lock, build_tasks.build, build_tasks.wheels),
     "Verify": (
         *(verify_tasks.verify, verify_tasks.reproduce),
-        *(verify_tasks.sbom, verify_tasks.scan, verify_tasks.doctor),
+        *(verify_tasks.sbom, verify_tasks.doctor),
     ),
     "Publish": (
         *(publish_tasks.tag, publish_tasks.push),
