@@ -64,7 +64,7 @@ def make(config: Config, root: Path) -> Make:
         layers = [{"digest": f"sha256:{digest}", "size": size} for digest in digests]
         document = {"config": {"digest": "sha256:c"}, "layers": layers}
         history = [{"created_by": step} for step in LAYERS]
-        found = describe(image, cast("Engine", Sizes()), document, history, verdict=None)
+        found = describe(image, cast("Engine", Sizes()), document, history)
         return cast("dict[str, Any]", json.loads(json.dumps(found)))
 
     return make
@@ -173,7 +173,7 @@ def test_a_folder_has_those_of_a_release(make: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("schema",), 1, "its schema is not 2; make it again"),
+        (("schema",), 1, "its schema is not 3; make it again"),
         (("id",), "x](http://evil) [", "is no name and no version"),
         (("id",), "a`b", "is no name and no version"),
         (("versions", "torch"), "latest", "its versions are not those of torch, cuda"),

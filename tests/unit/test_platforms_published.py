@@ -806,7 +806,7 @@ def test_a_datasheet_says_platform_and_index(
     arm64 = verified(config, workspace, ARM64)
     arm64.report.observed["python"] = "3.11.2"  # type: ignore[index]
     document = {"config": {"digest": D1}, "layers": [{"digest": D2, "size": 1}]}
-    sheet = describe(*(arm64, Sizes(), document, [{"created_by": "x"}]), verdict=None, index=name)
+    sheet = describe(*(arm64, Sizes(), document, [{"created_by": "x"}]), index=name)
     assert (sheet["platform"], sheet["index"]) == (ARM64, name)
     text = markdown(sheet)
     assert f"| Platform | {ARM64} |" in text

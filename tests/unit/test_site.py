@@ -121,7 +121,6 @@ def sheet(identifier: str, created: str = "2026-11-23", **values: Any) -> dict[s
         "arches": {"12.0": "native sm_120"},
         "driver": {"native": "580.65.06", "minor-version": "580"},
         "features": [],
-        "redistribution": None,
         "size": {"compressed": 0, "unpacked": 0},
         "layers": [
             {"digest": "sha256:aa", "size": 40_000_000, "unpacked": 90_000_000, "holds": "base"},

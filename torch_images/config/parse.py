@@ -21,7 +21,6 @@ from torch_images.config.parse_gpus import architecture, check_gpus, load_other_
 from torch_images.config.parse_indexes import load_releases
 from torch_images.config.parse_names import check_names
 from torch_images.config.parse_pods import load_pods
-from torch_images.config.parse_redistribution import load_accepted
 from torch_images.config.parse_removals import load_removals
 from torch_images.config.parse_sources import load_features, load_sources
 from torch_images.config.parse_variants import check_extras, load_extras, load_variants
@@ -62,15 +61,7 @@ def load_config(path: Path) -> Config:
     top = root.record(
         ("registry", "owner", "homepage", "defaults", "architectures", "cuda", "keep", "archives")
         + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
-        (
-            "arm64-gpus",
-            "exclude",
-            "extras",
-            "other-gpus",
-            "platforms",
-            "redistribution",
-            "removals",
-        ),
+        ("arm64-gpus", "exclude", "extras", "other-gpus", "platforms", "removals"),
     )
     architectures = tuple(architecture(k, v) for k, v in top["architectures"].filled().entries())
     features = load_features(top["features"])
@@ -96,7 +87,6 @@ def load_config(path: Path) -> Config:
         variants=load_variants(top["variants"].filled(), extras),
         pods=load_pods(top["pods"]),
         removals=load_removals(top["removals"], cudas) if "removals" in top else (),
-        accepted=load_accepted(top["redistribution"]) if "redistribution" in top else (),
         excludes=tuple(
             rule
             for v in (top["exclude"].items() if "exclude" in top else ())

@@ -17,10 +17,9 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.plan import wheel_groups
 from torch_images.locks.image_lock import ImageLock
 from torch_images.markdown import table
-from torch_images.publish.redistribution import Verdict
 from torch_images.verify.identify import VerifiedImage
 
-SCHEMA = 2
+SCHEMA = 3
 PACKAGES = ("cuda", "python", "debian")  # the kinds of packages, each by name and version
 # What a step leaves in its layer, by a word of its command. Wheels follow in the order of their
 # groups, all by one command.
@@ -42,16 +41,14 @@ def describe(
     document: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
     *,
-    verdict: Verdict | None,
     references: Sequence[str] = (),
     index: str = "",
 ) -> dict[str, Any]:
     """Everything about a verified image as plain data.
 
     `document` and `history` are its OCI manifest and the history in its configuration, from where
-    it is stored; `verdict` is what is known of its redistribution, None where nobody asked;
-    `references` are its names in a registry, those of an index with it included; `index` is the
-    immutable name of that with its digest, "" for an image that is in none.
+    it is stored; `references` are its names in a registry, those of an index with it included;
+    `index` is the immutable name of that with its digest, "" for an image that is in none.
     """
     info, spec, lock, report = image.info, image.plan.spec, image.plan.lock, image.report
     layers = _layers(document, history, engine.layer_sizes(info.id), image.plan)
@@ -84,7 +81,6 @@ def describe(
             "unpacked": sum(layer["unpacked"] for layer in layers),
         },
         "layers": layers,
-        "redistribution": verdict and verdict.document(),
         "verification": {
             **{outcome: report.count(outcome) for outcome in ("passed", "failed", "skipped")},
             "seconds": report.seconds,
@@ -117,7 +113,7 @@ def save(sheet: Mapping[str, Any], workspace: Workspace) -> None:
 
 def markdown(sheet: Mapping[str, Any]) -> str:
     """A datasheet for a release page, as Markdown."""
-    proof, size, files = sheet["verification"], sheet["size"], sheet["redistribution"]
+    proof, size = sheet["verification"], sheet["size"]
     rows = [
         ("Digest", f"`{sheet['digest']}`"),
         ("Platform", sheet["platform"]),
@@ -133,7 +129,6 @@ def markdown(sheet: Mapping[str, Any]) -> str:
         ("Revision", f"`{sheet['revision'] or 'none'}`"),
         ("To pull", size_text(size["compressed"])),
         ("Unpacked", size_text(size["unpacked"])),
-        ("Redistribution", files["summary"] if files else "not checked"),
         ("Verified", f"{proof['passed']} checks passed, {proof['skipped']} skipped"),
     ]
     layers = [
