@@ -31,7 +31,6 @@ from torch_images.publish import registry
 from torch_images.publish.datasheet import describe, markdown
 from torch_images.publish.index import INDEX, Index, digits
 from torch_images.publish.joint import index_version, join, versions
-from torch_images.publish.notes import Sheet, notes
 from torch_images.publish.push import (
     Preview,
     Transfer,
@@ -827,26 +826,6 @@ def test_an_identifier_finds_the_image_of_its_platform(config: Config) -> None:
         assert _find(config, spec.id, Sizes()) == tag
         said = labels.read(Sizes().inspect(tag).labels)
         assert spec_of(config, tag, said) == spec
-
-
-def test_images_of_two_platforms_are_not_compared(config: Config) -> None:
-    """An image for linux/arm64 is new there, whatever there was for linux/amd64."""
-    amd64, arm64 = (
-        Sheet(
-            id=choose(config, arch="12.0", torch=torch, platform=platform).id,
-            versions={"torch": torch},
-            arches={},
-            driver="1",
-            compat="1",
-            features=frozenset(),
-            packages={},
-            security=frozenset(),
-            layers={},
-            unpacked=1,
-        )
-        for platform, torch in ((AMD64, "2.13.0"), (ARM64, T130))
-    )
-    assert notes([amd64], [arm64]).startswith("## New\n")
 
 
 # --- RunPod ---------------------------------------------------------------------------------------

@@ -25,9 +25,8 @@ GROUPS = {
         *(verify_tasks.sbom, verify_tasks.doctor),
     ),
     "Publish": (
-        *(publish_tasks.tag, publish_tasks.push),
-        *(publish_tasks.datasheet, publish_tasks.notes, publish_tasks.runpod),
-        publish_tasks.site,
+        *(publish_tasks.tag, publish_tasks.push, publish_tasks.datasheet),
+        *(publish_tasks.runpod, publish_tasks.site),
     ),
     "Measure": (bench_tasks.bench, bench_tasks.bench_report, bench_tasks.bench_compare),
     "Maintain": (maintenance_tasks.gc, maintenance_tasks.docs, maintenance_tasks.test),

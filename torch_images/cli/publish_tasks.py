@@ -148,21 +148,6 @@ def datasheet(c: Context, image: str, json: bool = False) -> None:
 
 
 @verb.verb(
-    positional=["old", "new"],
-    help={
-        "old": "datasheet of before: a JSON file, or a folder of them",
-        "new": "datasheet of now, or a folder of them",
-    },
-    example="notes old.json build/datasheets",
-)
-def notes(c: Context, old: str, new: str) -> None:
-    """Print what changed for users between two datasheets, or two releases' folders of them."""
-    from torch_images.publish.notes import notes, read
-
-    print(notes(read(Path(old)), read(Path(new))).rstrip())
-
-
-@verb.verb(
     help={
         **_REGISTRY_HELP,
         "image": (

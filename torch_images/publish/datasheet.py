@@ -20,7 +20,6 @@ from torch_images.markdown import table
 from torch_images.verify.identify import VerifiedImage
 
 SCHEMA = 3
-PACKAGES = ("cuda", "python", "debian")  # the kinds of packages, each by name and version
 # What a step leaves in its layer, by a word of its command. Wheels follow in the order of their
 # groups, all by one command.
 _STEPS = {
@@ -91,7 +90,7 @@ def describe(
 
 
 def packages(lock: ImageLock) -> dict[str, dict[str, str]]:
-    """Version by name of all that is locked, by PACKAGES. Verification found just these inside."""
+    """Version by name of all that is locked, by kind. Verification found just these inside."""
     wheels = {w: lock.compiled.get(w.name, w.version) for w in lock.all_wheels}
     return {
         "cuda": {w.name: version for w, version in wheels.items() if w.of_cuda},
