@@ -4,7 +4,7 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const UNPUBLISHED =
-  "This page knows of no published image of that name. To build it in a clone, and to run what was built:";
+  "While no image of that name is published: to build it in a clone, and to run what was built:";
 const QUESTIONS = ["gpu", "driver", "torch", "base", "variant", "platform"];
 
 function element(name, content, attributes) {
@@ -57,11 +57,11 @@ function answerParts(found) {
       ...othersList("Why not these", found.others),
     ];
   }
-  const published = data.published.includes(found.id);
   return [
     element("h2", element("code", found.image, { id: "image" })),
     commandBox(found.run, "run"),
-    ...(published ? [] : [element("p", UNPUBLISHED), commandBox(data.builds[found.id], "build")]),
+    element("p", UNPUBLISHED),
+    commandBox(data.builds[found.id], "build"),
     element("p", `platform: ${found.platform}`, { id: "host" }),
     element("h3", "Why"),
     element("ul", found.why.map((reason) => element("li", reason)), { id: "why" }),

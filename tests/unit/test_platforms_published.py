@@ -28,7 +28,7 @@ from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.publish import registry
-from torch_images.publish.datasheet import describe, markdown
+from torch_images.publish.datasheet import describe, markdown, save
 from torch_images.publish.index import INDEX, Index, digits
 from torch_images.publish.joint import index_version, join, versions
 from torch_images.publish.push import (
@@ -800,7 +800,7 @@ class Sizes(Engine):
 
 @pytest.mark.parametrize("name", ["", f"{REPOSITORY}:x@{D1}"])
 def test_a_datasheet_says_platform_and_index(
-    config: Config, workspace: Workspace, name: str
+    config: Config, workspace: Workspace, name: str, tmp_path: Path
 ) -> None:
     arm64 = verified(config, workspace, ARM64)
     arm64.report.observed["python"] = "3.11.2"  # type: ignore[index]
@@ -810,6 +810,13 @@ def test_a_datasheet_says_platform_and_index(
     text = markdown(sheet)
     assert f"| Platform | {ARM64} |" in text
     assert ("| Index of all platforms | `" in text) == bool(name)
+    assert "torch" in sheet["packages"]["python"]
+    assert "torch" not in sheet["packages"]["cuda"]
+    assert set(sheet["security"]) < set(sheet["packages"]["debian"])
+    save(sheet, dataclasses.replace(workspace, made=tmp_path))
+    kept = tmp_path / "build" / "datasheets" / f"{arm64.info.id.replace(':', '-')}.json"
+    assert json.loads(kept.read_text()) == json.loads(json.dumps(sheet))
+    assert kept.with_suffix(".md").read_text() == text
 
 
 def test_bills_of_materials_of_two_platforms_are_two_files(

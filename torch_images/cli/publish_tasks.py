@@ -234,13 +234,6 @@ def site(c: Context, output: str = "", registry: str = "", commit: str = "") -> 
 
     config, workspace = verb.config(), verb.workspace()
     where = verb.namespace(config, registry)
-    made = generate(
-        *(config, verb.ROOT, workspace.locks, workspace.output), namespace=where, commit=commit
-    )
-    folder = write(made.files, Path(output) if output else workspace.output / "site")
-    if made.left_out:
-        verb.say(
-            f"{made.left_out} datasheets were left out: "
-            f"of an older form, or of images neither in the ledger nor published to {where}"
-        )
-    print(f"wrote {len(made.files)} files to {folder}; open {folder / 'index.html'}")
+    files = generate(config, verb.ROOT, workspace.locks, namespace=where, commit=commit)
+    folder = write(files, Path(output) if output else workspace.output / "site")
+    print(f"wrote {len(files)} files to {folder}; open {folder / 'index.html'}")
