@@ -43,7 +43,6 @@ SECOND = frozenset(
         "test_push",
         "test_push_platforms",
         "test_real_tree",
-        "test_scan",
         "test_site",
         "test_start",
     }

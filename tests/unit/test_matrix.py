@@ -17,8 +17,8 @@ from torch_images.arch import Capability
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
-from torch_images.config.parse import load_config
 from torch_images.config.matrix import kin, matrix, of_the_project, sisters
+from torch_images.config.parse import load_config
 from torch_images.config.selection import chosen, describe, find_image, select
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError, UsageError
@@ -321,7 +321,9 @@ def test_a_row_that_cannot_be_built_names_its_line_and_the_reason(
     config = replace(config, catalogue=written(yaml_file, row).catalogue)
     with pytest.raises(ConfigError) as caught:
         matrix(config)
-    assert re.match(r"images\.yaml:[0-9]+: the catalogue lists an image that cannot", str(caught.value))
+    assert re.match(
+        r"images\.yaml:[0-9]+: the catalogue lists an image that cannot", str(caught.value)
+    )
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 

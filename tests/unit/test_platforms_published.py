@@ -30,10 +30,9 @@ from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.publish import registry
-from torch_images.publish.datasheet import describe, markdown
+from torch_images.publish.datasheet import describe, markdown, save
 from torch_images.publish.index import INDEX, Index, digits
 from torch_images.publish.joint import index_version, join, versions
-from torch_images.publish.notes import Sheet, notes
 from torch_images.publish.push import (
     Preview,
     Transfer,
@@ -803,16 +802,23 @@ class Sizes(Engine):
 
 @pytest.mark.parametrize("name", ["", f"{REPOSITORY}:x@{D1}"])
 def test_a_datasheet_says_platform_and_index(
-    config: Config, workspace: Workspace, name: str
+    config: Config, workspace: Workspace, name: str, tmp_path: Path
 ) -> None:
     arm64 = verified(config, workspace, ARM64)
     arm64.report.observed["python"] = "3.11.2"  # type: ignore[index]
     document = {"config": {"digest": D1}, "layers": [{"digest": D2, "size": 1}]}
-    sheet = describe(*(arm64, Sizes(), document, [{"created_by": "x"}]), verdict=None, index=name)
+    sheet = describe(*(arm64, Sizes(), document, [{"created_by": "x"}]), index=name)
     assert (sheet["platform"], sheet["index"]) == (ARM64, name)
     text = markdown(sheet)
     assert f"| Platform | {ARM64} |" in text
     assert ("| Index of all platforms | `" in text) == bool(name)
+    assert "torch" in sheet["packages"]["python"]
+    assert "torch" not in sheet["packages"]["cuda"]
+    assert set(sheet["security"]) < set(sheet["packages"]["debian"])
+    save(sheet, dataclasses.replace(workspace, made=tmp_path))
+    kept = tmp_path / "build" / "datasheets" / f"{arm64.info.id.replace(':', '-')}.json"
+    assert json.loads(kept.read_text()) == json.loads(json.dumps(sheet))
+    assert kept.with_suffix(".md").read_text() == text
 
 
 def test_bills_of_materials_of_two_platforms_are_two_files(
@@ -829,26 +835,6 @@ def test_an_identifier_finds_the_image_of_its_platform(config: Config) -> None:
         assert _find(config, spec.id, Sizes()) == tag
         said = labels.read(Sizes().inspect(tag).labels)
         assert spec_of(config, tag, said) == spec
-
-
-def test_images_of_two_platforms_are_not_compared(config: Config) -> None:
-    """An image for linux/arm64 is new there, whatever there was for linux/amd64."""
-    amd64, arm64 = (
-        Sheet(
-            id=choose(config, arch="12.0", torch=torch, platform=platform).id,
-            versions={"torch": torch},
-            arches={},
-            driver="1",
-            compat="1",
-            features=frozenset(),
-            packages={},
-            security=frozenset(),
-            layers={},
-            unpacked=1,
-        )
-        for platform, torch in ((AMD64, "2.13.0"), (ARM64, T130))
-    )
-    assert notes([amd64], [arm64]).startswith("## New\n")
 
 
 # --- RunPod ---------------------------------------------------------------------------------------

@@ -137,9 +137,7 @@ def test_where_to_report_is_this_repository(root: Path, config: Config) -> None:
         assert (root / ".github" / "workflows" / f"{name}.yml").is_file()
 
 
-@pytest.mark.parametrize(
-    "page", ["SECURITY.md", "docs/threats.md", "docs/licenses.md", "docs/scan.md"]
-)
+@pytest.mark.parametrize("page", ["SECURITY.md", "docs/threats.md", "docs/licenses.md"])
 def test_links_lead_somewhere(root: Path, page: str) -> None:
     path = root / page
     for target in re.findall(r"\]\((?!https?:)([^)#]*)(#[^)]*)?\)", path.read_text()):

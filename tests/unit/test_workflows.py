@@ -157,39 +157,21 @@ def test_a_pull_request_is_checked(name: str) -> None:
 
 
 def test_advisories_are_looked_up_every_night() -> None:
-    """What is new and critical fails; a statement in security/vex.json makes it known."""
     job = read(GITHUB / "workflows" / "nightly.yml")["jobs"]["advisories"]
     assert job["permissions"] == {"contents": "read"}
-    [said] = [line for name, line in INVOKED if name == "nightly.yml" and " scan " in line]
-    assert "--lock --fail-on critical" in said
-    assert 'exit "$failed"' in lines(job["steps"][-1]["run"])[-1]
+    *_, build, scan = job["steps"]
+    assert './inv sbom "$IMAGE" >sbom.cdx.json' in lines(build["run"])
+    assert scan["with"]["sbom"] == "sbom.cdx.json"
+    assert scan["with"]["severity-cutoff"] == "critical"
+    assert scan["with"].get("fail-build", "true") == "true"
 
 
 def test_only_the_job_that_makes_the_release_may_write_contents() -> None:
     """It runs nothing that was built, and only for a tag."""
     jobs = read(GITHUB / "workflows" / "release.yml")["jobs"]
     writing = [name for name, job in jobs.items() if job["permissions"].get("contents") == "write"]
-    assert writing == ["notes"]
-    assert "github.ref_type == 'tag'" in jobs["notes"]["if"]
-
-
-@pytest.mark.skipif(not shutil.which("jq"), reason="no jq, which GitHub's machines have")
-def test_the_release_text_is_made_of_two_folders_of_datasheets(tmp_path: Path) -> None:
-    """The step that compares, run by bash, with a stand-in for ./inv."""
-    [script] = [
-        s["run"]
-        for s in steps(GITHUB / "workflows" / "release.yml")
-        if "notes.md\n" in s.get("run", "")
-    ]
-    (tmp_path / "inv").write_text('#!/bin/sh\necho "$@"\n')
-    (tmp_path / "inv").chmod(0o755)
-    for name, identifier, number in (("old/a", "x", 1), ("old/b", "y", 1), ("new/c", "x", 2)):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / f"{name}.json").write_text(json.dumps({"id": identifier, "number": number}))
-    subprocess.run(["bash", "-eo", "pipefail", "-c", script], cwd=tmp_path, check=True)
-    assert (tmp_path / "body.md").read_text() == "notes old new\n"
-    kept = {f.name: json.loads(f.read_text())["number"] for f in (tmp_path / "kept").iterdir()}
-    assert kept == {"x.json": 2, "y.json": 1}
+    assert writing == ["release"]
+    assert "github.ref_type == 'tag'" in jobs["release"]["if"]
 
 
 def test_renovate_finds_the_lock_and_how_it_is_made() -> None:
@@ -344,7 +326,7 @@ def test_both_platforms_are_proved() -> None:
 
 def test_releases_are_locked_and_have_compat() -> None:
     builds = {name: line for name, line in INVOKED if " build " in line}
-    assert sorted(builds) == ["prove.yml", "release.yml"]
+    assert sorted(builds) == ["nightly.yml", "prove.yml", "release.yml"]
     for build in builds.values():
         assert "--locked" in build
         assert "--compat required" in build

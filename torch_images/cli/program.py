@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import os
 import re
 import sys
@@ -35,17 +34,6 @@ class Program(program.Program):
         text = "images.yaml to use, else TORCH_IMAGES_CONFIG; its locks lie beside it, in locks/"
         return [Argument(names=("config", "f"), help=text), *args]
 
-    def parse_core_args(self) -> None:
-        """Read Invoke's options; print a script of ours where one for completion is wanted."""
-        super().parse_core_args()
-        if shell := self.args["print-completion-script"].value:
-            from torch_images.cli.completion import SHELLS, script
-
-            if shell not in SHELLS:
-                raise Exit(f"error: unknown shell '{shell}'; {suggest(shell, SHELLS)}", code=2)
-            print(script(shell, self.binary_names[-1]), end="")
-            raise Exit
-
     def parse_core(self, argv: list[str] | None) -> None:
         """Read the options before the first verb."""
         with _one_line():
@@ -62,23 +50,8 @@ class Program(program.Program):
 
     def parse_cleanup(self) -> None:
         """Do what the options before the first verb ask for, such as --help."""
-        if self.args.complete.value:
-            self._complete(self.core.remainder.split(" ")[1:])
-            raise Exit
         with _one_line(self.collection.task_names):
             super().parse_cleanup()
-
-    def _complete(self, words: list[str]) -> None:
-        """Print what can stand at the end of a command line, one word a line."""
-        from torch_images.cli.completion import candidates
-
-        for flag, file in itertools.pairwise(words):
-            if flag in ("-f", "--config"):
-                _use_config(file)
-        verbs = self._make_parser().contexts  # self.parser's have the values of this call
-        print(
-            "".join(f"{word}\n" for word in candidates(words, self.initial_context, verbs)), end=""
-        )
 
     def update_config(self, merge: bool = True) -> None:
         """Let Invoke read its own files, and not the one that --config names."""
@@ -115,8 +88,8 @@ class Program(program.Program):
 def main() -> None:
     """Run the verbs of ./inv; ends the process unless all goes well."""
     _hide_secrets()
-    names = ["invoke", "inv"]
-    _run(Program(version=__version__, name="Invoke", binary="inv[oke]", binary_names=names))
+    # Shells complete ./inv by calling it; without an environment there is no `invoke` to call.
+    _run(Program(version=__version__, name="Invoke", binary="inv[oke]", binary_names=["./inv"]))
 
 
 def installed() -> None:
@@ -192,4 +165,4 @@ def _problem(error: ParseError, verbs: Iterable[str]) -> UsageError:
         return UsageError(f"unknown word '{word[1]}'", f"verbs: {suggest(word[1], verbs)}")
     if flag := re.match(r"Flag <Argument: ([^\s>]+)", str(error)):
         return UsageError(f"--{flag[1].replace('_', '-')} needs a value", f"see {help_}")
-    return UsageError(str(error).rstrip("!"), f"see {help_}")
+    return UsageError(str(error).rstrip("!."), f"see {help_}")

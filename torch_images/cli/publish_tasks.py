@@ -62,7 +62,6 @@ def tag(
         **_IMAGE_HELP,
         **_REGISTRY_HELP,
         "retries": "how often in a row it may fail without getting on",
-        "private": "the registry is not public, so NVIDIA's lists of files do not matter",
         "dry-run": "ask the registry what would move, change nothing",
         "json": "print tags and manifest as JSON",
     },
@@ -73,7 +72,6 @@ def push(
     image: str,
     registry: str = "",
     retries: str = "5",
-    private: bool = False,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -87,7 +85,6 @@ def push(
     from torch_images.publish.datasheet import describe, save
     from torch_images.publish.parents import beside, push_beside
     from torch_images.publish.push import Transfer, preview, publish
-    from torch_images.publish.redistribution import is_public, judge, read_packages, require
     from torch_images.publish.registry import contents, retry
     from torch_images.verify.identify import verified_image
 
@@ -105,12 +102,6 @@ def push(
         print(verb.as_json([asdict(m) for m in found.moves]) if json else text)
         for _, _, reference in parents.images:
             verb.say(f"would push {reference}, which builds take in place of packing")
-    verdict = None
-    if is_public(where) and not private:
-        verdict = judge(read_packages(subject.info.id, engine), config.accepted)
-        verb.say(verdict.summary())
-        require(verdict)
-    if dry_run:
         return
     with verb.transfer_progress() as show:
         found = publish(
@@ -133,7 +124,7 @@ def push(
     asked = partial(contents, found.names[0], run, platform=platform)
     held = retry(asked, retries=attempts, say=verb.say)
     names, index = found.names, found.index_name
-    sheet = describe(subject, engine, *held, verdict=verdict, references=names, index=index)
+    sheet = describe(subject, engine, *held, references=names, index=index)
     save(sheet, workspace)
     print(verb.as_json(sheet) if json else report.moves(found.moves, done=True))
 
@@ -146,31 +137,14 @@ def push(
 def datasheet(c: Context, image: str, json: bool = False) -> None:
     """Print what a verified image is: versions, layers with sizes, digests, checks."""
     from torch_images.publish.datasheet import describe, markdown, save
-    from torch_images.publish.redistribution import judge, read_packages
     from torch_images.verify.identify import verified_image
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     subject = verified_image(config, image, workspace, engine)
-    verdict = judge(read_packages(subject.info.id, engine), config.accepted)
     held = engine.contents(subject.info.id)
-    sheet = describe(subject, engine, *held, verdict=verdict)
+    sheet = describe(subject, engine, *held)
     save(sheet, workspace)
     print(verb.as_json(sheet) if json else markdown(sheet).rstrip())
-
-
-@verb.verb(
-    positional=["old", "new"],
-    help={
-        "old": "datasheet of before: a JSON file, or a folder of them",
-        "new": "datasheet of now, or a folder of them",
-    },
-    example="notes old.json build/datasheets",
-)
-def notes(c: Context, old: str, new: str) -> None:
-    """Print what changed for users between two datasheets, or two releases' folders of them."""
-    from torch_images.publish.notes import notes, read
-
-    print(notes(read(Path(old)), read(Path(new))).rstrip())
 
 
 @verb.verb(
@@ -260,13 +234,6 @@ def site(c: Context, output: str = "", registry: str = "", commit: str = "") -> 
 
     config, workspace = verb.config(), verb.workspace()
     where = verb.namespace(config, registry)
-    made = generate(
-        *(config, verb.ROOT, workspace.locks, workspace.output), namespace=where, commit=commit
-    )
-    folder = write(made.files, Path(output) if output else workspace.output / "site")
-    if made.left_out:
-        verb.say(
-            f"{made.left_out} datasheets were left out: "
-            f"of an older form, or of images neither in the ledger nor published to {where}"
-        )
-    print(f"wrote {len(made.files)} files to {folder}; open {folder / 'index.html'}")
+    files = generate(config, verb.ROOT, workspace.locks, namespace=where, commit=commit)
+    folder = write(files, Path(output) if output else workspace.output / "site")
+    print(f"wrote {len(files)} files to {folder}; open {folder / 'index.html'}")

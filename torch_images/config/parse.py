@@ -20,7 +20,6 @@ from torch_images.config.parse_fields import (
 from torch_images.config.parse_gpus import architecture, check_gpus, load_other_gpus
 from torch_images.config.parse_indexes import load_releases
 from torch_images.config.parse_pods import load_pods
-from torch_images.config.parse_redistribution import load_accepted
 from torch_images.config.parse_removals import load_removals
 from torch_images.config.parse_sources import load_features, load_sources
 from torch_images.config.parse_variants import load_extras, load_variants
@@ -72,15 +71,7 @@ def load_config(path: Path) -> Config:
             "archives",
         )
         + ("compat", "features", "sources", "packages", "bases", "variants", "pods"),
-        (
-            "arm64-gpus",
-            "exclude",
-            "extras",
-            "other-gpus",
-            "platforms",
-            "redistribution",
-            "removals",
-        ),
+        ("arm64-gpus", "exclude", "extras", "other-gpus", "platforms", "removals"),
     )
     architectures = tuple(architecture(k, v) for k, v in top["architectures"].filled().entries())
     features = load_features(top["features"])
@@ -106,7 +97,6 @@ def load_config(path: Path) -> Config:
         variants=load_variants(top["variants"].filled(), extras),
         pods=load_pods(top["pods"]),
         removals=load_removals(top["removals"], cudas) if "removals" in top else (),
-        accepted=load_accepted(top["redistribution"]) if "redistribution" in top else (),
         catalogue=tuple(_row(v) for v in top["catalogue"].items()),
         excludes=tuple(
             rule

@@ -31,7 +31,7 @@ def _removal(value: Value, known: Sequence[str], *, narrowed: bool) -> Removal:
     fields = value.record(("of", "reason"), (*_KINDS, "cuda", "platform"))
     if not any(kind in fields for kind in _KINDS):
         raise value.error("a removal must name files, code or symbols")
-    wheels = wheel_names(fields)
+    wheels = _wheel_names(fields)
     changed = [kind for kind in ("code", "symbols") if kind in fields]
     for name in fields["of"].items() if changed else ():
         if name.text().startswith(("nvidia-", "cuda-")):
@@ -52,11 +52,11 @@ def _removal(value: Value, known: Sequence[str], *, narrowed: bool) -> Removal:
         wheels=wheels,
         reason=fields.text("reason"),
         narrowed=narrowed,
-        **{kind: globs(fields, kind) for kind in _KINDS},
+        **{kind: _globs(fields, kind) for kind in _KINDS},
     )
 
 
-def wheel_names(fields: Record) -> tuple[str, ...]:
+def _wheel_names(fields: Record) -> tuple[str, ...]:
     """The names of wheels under `of`. Raises ConfigError for one that is not normalised."""
     for name in fields["of"].filled().scalars():
         if not NAME.fullmatch(canonicalize_name(name.text())):
@@ -69,7 +69,7 @@ def wheel_names(fields: Record) -> tuple[str, ...]:
     return fields.texts("of")
 
 
-def globs(fields: Record, kind: str) -> tuple[str, ...]:
+def _globs(fields: Record, kind: str) -> tuple[str, ...]:
     """The globs under a key; () without it. Raises ConfigError."""
     if kind not in fields:
         return ()

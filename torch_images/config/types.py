@@ -263,20 +263,6 @@ class Removal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accepted:
-    """Files that may be published although no licence lists them, by the publisher's own decision.
-
-    `packages`: normalised names of wheels, or "cuda-compat" or "cuda-toolkit".
-    `files`: globs below site-packages, or from the root for what is no wheel; * matches / as well.
-    `reason`: what the decision rests on, such as an agreement with NVIDIA.
-    """
-
-    packages: tuple[str, ...]
-    files: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Exclude:
     """Combinations that are not built: those that are equal on every axis that is not None.
 
@@ -373,7 +359,6 @@ class Config:
         fetch/upgrade.py.
     `arm64_gpus`: the names of GPUs that only hosts with Arm processors have.
     `platforms`: what images are for.
-    `accepted`: what may be published although no licence lists it, see publish/redistribution.py.
     `facts`: what `invoke lock` found out about releases of torch; no section of the file.
     The other fields are the sections of the file, in its order.
     """
@@ -399,7 +384,6 @@ class Config:
     other_gpus: tuple[OtherGpus, ...] = ()
     arm64_gpus: tuple[str, ...] = ()
     platforms: tuple[Platform, ...] = (AMD64,)
-    accepted: tuple[Accepted, ...] = ()
     facts: tuple[Facts, ...] = ()
 
     def names(self, axis: str) -> tuple[str, ...]:

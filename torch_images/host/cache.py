@@ -15,7 +15,6 @@ class Part(enum.StrEnum):
     added here is also one from which old members are removed.
     """
 
-    ADVISORIES = "advisories"  # databases that a scanner keeps up to date, verify/scan.py
     ARCHIVE_SETS = "archive-sets"  # folders of the archives that one lock names, fetch/toolchain.py
     ARCHIVES = "archives"  # files by SHA-256, fetch/download.py
     BASES = "bases"  # OCI layouts, or folders of packages to add, fetch/bootstrap.py

@@ -17,11 +17,9 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.plan import wheel_groups
 from torch_images.locks.image_lock import ImageLock
 from torch_images.markdown import table
-from torch_images.publish.redistribution import Verdict
 from torch_images.verify.identify import VerifiedImage
 
-SCHEMA = 2
-PACKAGES = ("cuda", "python", "debian")  # the kinds of packages, each by name and version
+SCHEMA = 3
 # What a step leaves in its layer, by a word of its command. Wheels follow in the order of their
 # groups, all by one command.
 _STEPS = {
@@ -42,16 +40,14 @@ def describe(
     document: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
     *,
-    verdict: Verdict | None,
     references: Sequence[str] = (),
     index: str = "",
 ) -> dict[str, Any]:
     """Everything about a verified image as plain data.
 
     `document` and `history` are its OCI manifest and the history in its configuration, from where
-    it is stored; `verdict` is what is known of its redistribution, None where nobody asked;
-    `references` are its names in a registry, those of an index with it included; `index` is the
-    immutable name of that with its digest, "" for an image that is in none.
+    it is stored; `references` are its names in a registry, those of an index with it included;
+    `index` is the immutable name of that with its digest, "" for an image that is in none.
     """
     info, spec, lock, report = image.info, image.plan.spec, image.plan.lock, image.report
     layers = _layers(document, history, engine.layer_sizes(info.id), image.plan)
@@ -84,7 +80,6 @@ def describe(
             "unpacked": sum(layer["unpacked"] for layer in layers),
         },
         "layers": layers,
-        "redistribution": verdict and verdict.document(),
         "verification": {
             **{outcome: report.count(outcome) for outcome in ("passed", "failed", "skipped")},
             "seconds": report.seconds,
@@ -95,7 +90,7 @@ def describe(
 
 
 def packages(lock: ImageLock) -> dict[str, dict[str, str]]:
-    """Version by name of all that is locked, by PACKAGES. Verification found just these inside."""
+    """Version by name of all that is locked, by kind. Verification found just these inside."""
     wheels = {w: lock.compiled.get(w.name, w.version) for w in lock.all_wheels}
     return {
         "cuda": {w.name: version for w, version in wheels.items() if w.of_cuda},
@@ -117,7 +112,7 @@ def save(sheet: Mapping[str, Any], workspace: Workspace) -> None:
 
 def markdown(sheet: Mapping[str, Any]) -> str:
     """A datasheet for a release page, as Markdown."""
-    proof, size, files = sheet["verification"], sheet["size"], sheet["redistribution"]
+    proof, size = sheet["verification"], sheet["size"]
     rows = [
         ("Digest", f"`{sheet['digest']}`"),
         ("Platform", sheet["platform"]),
@@ -133,7 +128,6 @@ def markdown(sheet: Mapping[str, Any]) -> str:
         ("Revision", f"`{sheet['revision'] or 'none'}`"),
         ("To pull", size_text(size["compressed"])),
         ("Unpacked", size_text(size["unpacked"])),
-        ("Redistribution", files["summary"] if files else "not checked"),
         ("Verified", f"{proof['passed']} checks passed, {proof['skipped']} skipped"),
     ]
     layers = [

@@ -1,11 +1,11 @@
 """What the site's page of an image says, as plain data for its template.
 
-What no build has shown yet is None, and the template says that it is not known. Pure.
+What is not known yet is None or empty, and the template says so. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch_images.arch import Capability, coverage
@@ -18,7 +18,6 @@ from torch_images.publish import pick
 from torch_images.publish.datasheet import packages
 from torch_images.publish.gpus import CAVEATS
 from torch_images.publish.ledger import Proof, State
-from torch_images.publish.sheets import Layer, Sheet, published
 
 
 def describe(
@@ -27,18 +26,15 @@ def describe(
     *,
     state: State,
     proof: Proof | None,
-    sheets: Sequence[Sheet],
     previous: LockedImage | None,
     namespace: str,
 ) -> dict[str, Any]:
     """Everything known about an image.
 
-    `proof` is its line of the ledger, `sheets` its datasheets, the oldest first. `previous` is the
-    same image with the release of torch before its own.
+    `proof` is its line of the ledger. `previous` is the same image with the release of torch before
+    its own.
     """
     spec, lock = image.spec, image.lock
-    sheet = sheets[-1] if sheets else None
-    names = published(sheet, namespace) if sheet else ()
     return {
         "id": spec.id,
         "description": spec.description,
@@ -46,14 +42,12 @@ def describe(
         "caveat": CAVEATS.get(spec.platform, ""),
         "state": state,
         "proof": proof,
-        "sheet": sheet,
-        "names": [f"{namespace}/{spec.repository}:{tag}" for tag in _tags(config, spec, sheet)],
-        "published": bool(names),
-        "run": pick.command(names[0]) if names else "",
+        "names": [
+            f"{namespace}/{spec.repository}:{tag}" for tag in pick.registry_tags(config, spec)
+        ],
         **pick.build_commands(config, spec),
         "versions": _versions(spec, lock),
-        "seen": dict(sheet.versions) if sheet else {},
-        "arches": _arches(spec, sheet),
+        "arches": _arches(spec),
         "compiled": spec.source.compiled,
         "planned": [
             {"title": plan.title, "size": plan.size}
@@ -65,7 +59,6 @@ def describe(
         "whole": not spec.base.images,
         "base": spec.base.image(spec.cuda.version) or spec.base.name,
         "changes": changes(previous, image) if previous else None,
-        "pulled": pulled(sheets[-2].layers, sheets[-1].layers) if len(sheets) > 1 else None,
     }
 
 
@@ -82,18 +75,6 @@ def changes(old: LockedImage, new: LockedImage) -> dict[str, Any]:
             if before.get(name) != after.get(name)
         ]
     return {"id": old.spec.id, "rows": rows}
-
-
-def pulled(old: Sequence[Layer], new: Sequence[Layer]) -> dict[str, int]:
-    """How many layers, and bytes to pull, an image does not share with the one before."""
-    held = {layer.digest for layer in old}
-    fresh = [layer for layer in new if layer.digest not in held]
-    return {"layers": len(fresh), "of": len(new), "size": sum(layer.size for layer in fresh)}
-
-
-def _tags(config: Config, spec: ImageSpec, sheet: Sheet | None) -> tuple[str, ...]:
-    immutable = (sheet.version,) if sheet else ()
-    return (*immutable, *pick.registry_tags(config, spec))
 
 
 def _versions(spec: ImageSpec, lock: ImageLock) -> list[tuple[str, str]]:
@@ -117,15 +98,13 @@ def _versions(spec: ImageSpec, lock: ImageLock) -> list[tuple[str, str]]:
     ]
 
 
-def _arches(spec: ImageSpec, sheet: Sheet | None) -> list[dict[str, str]]:
-    """Each architecture: how verification saw it served, else how the wheel's code serves it."""
-    seen = dict(sheet.arches) if sheet else {}
+def _arches(spec: ImageSpec) -> list[dict[str, str]]:
+    """Each architecture, and how the wheel's code, or what is compiled, serves it."""
     return [
         {
             "name": arch.name,
             "family": arch.family,
             "gpus": ", ".join((*arch.geforce, *arch.gpus)),
-            "seen": seen.get(arch.name, ""),
             "expected": _expected(spec, arch.capability),
         }
         for arch in spec.architectures

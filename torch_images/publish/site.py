@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, shown
 from torch_images.host import outputs
-from torch_images.jsondoc import MalformedError, member, parse
 from torch_images.locks.image_lock import ImageLock, compat_versions
-from torch_images.publish import answers, image_page, ledger, pick, sheets
+from torch_images.publish import answers, image_page, ledger, pick
 from torch_images.publish.datasheet import size_text
 from torch_images.publish.gpus import CAVEATS
 
@@ -30,22 +28,13 @@ _STATIC = ("filter.js", "style.css")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}|")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Site:
-    """The files by path, and how many datasheets are left out: see `sheets.trusted`."""
-
-    files: dict[str, bytes]
-    left_out: int
-
-
 def generate(
-    config: Config, root: Path, locks: Path, built: Path, *, namespace: str, commit: str = ""
-) -> Site:
-    """The site.
+    config: Config, root: Path, locks: Path, *, namespace: str, commit: str = ""
+) -> dict[str, bytes]:
+    """The files of the site by path.
 
-    `root` is the project's folder, with site/. `built` is where builds leave datasheets and bills
-    of materials. `commit` is that of the project, if it is to be named. Raises UsageError for what
-    is no commit, ConfigError for a damaged datasheet, LockError for a lock that is missing.
+    `root` is the project's folder, with site/. `commit` is that of the project, if it is to be
+    named. Raises UsageError for what is no commit, LockError for a lock that is missing.
     """
     if not _COMMIT.fullmatch(commit):
         raise UsageError(
@@ -55,24 +44,16 @@ def generate(
     proofs = ledger.read(root)
     states = ledger.states(config, specs, proofs, root, locks)
     images = _locked(config, specs, locks)
-    read, others = sheets.read(built / "datasheets")
-    kept = {
-        name: tuple(s for s in found if sheets.trusted(s, proofs.get(name), namespace))
-        for name, found in read.items()
-    }
     compat = {platform: compat_versions(config, locks, platform) for platform in config.platforms}
     templates = _environment(root / "site")
     shared = {"homepage": config.homepage, "commit": commit}
     files = {name: (root / "site" / name).read_bytes() for name in _STATIC}
-    boms = {spec.id: _bom(built, spec, kept.get(spec.id, ())) for spec in specs}
-    files |= {f"sbom/{name}.cdx.json": data for name, data in boms.items() if data}
     pages = [
         image_page.describe(
             config,
             images[spec],
             state=states[spec],
             proof=proofs.get(spec.id),
-            sheets=kept.get(spec.id, ()),
             previous=images.get(older) if (older := _previous(spec, specs)) else None,
             namespace=namespace,
         )
@@ -80,7 +61,7 @@ def generate(
     ]
     page = templates.get_template("image.html.j2")
     for spec, facts in zip(specs, pages, strict=True):
-        text = page.render(**shared, image=facts, bom=bool(boms[spec.id]), top="../")
+        text = page.render(**shared, image=facts, top="../")
         files[f"images/{spec.id}.html"] = text.encode()
     index = templates.get_template("index.html.j2").render(
         **shared,
@@ -93,8 +74,7 @@ def generate(
         images=[_row(spec, states[spec]) for spec in specs],
     )
     files["index.html"] = index.encode()
-    left_out = others + sum(map(len, read.values())) - sum(map(len, kept.values()))
-    return Site(files=files, left_out=left_out)
+    return files
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> Path:
@@ -150,19 +130,6 @@ def _previous(spec: ImageSpec, specs: Sequence[ImageSpec]) -> ImageSpec | None:
 
     same = [other for other in specs if but_torch(other) == but_torch(spec)]
     return next(iter(same[same.index(spec) + 1 :]), None)
-
-
-def _bom(built: Path, spec: ImageSpec, found: Sequence[sheets.Sheet]) -> bytes:
-    """The bill of materials that a build kept, if it is of the image of the last datasheet."""
-    path = built / "sbom" / f"{spec.id}.cdx.json"
-    if not found or not path.is_file():
-        return b""
-    data = path.read_bytes()
-    try:
-        version = member(parse(data), "metadata", "component", "version", kind=str)
-    except MalformedError:
-        return b""
-    return data if version == found[-1].version else b""
 
 
 def _row(spec: ImageSpec, state: ledger.State) -> dict[str, Any]:
