@@ -29,7 +29,7 @@ from torch_images.locks.wheels import read_wheels
 from torch_images.markdown import table
 from torch_images.oci.layout import Compressed
 
-_LOCK = f"wheel-cu130-torch{T130}-py311"
+_LOCK = f"wheel-cu130-torch{T130}-py313"
 _T = TypeVar("_T")
 
 

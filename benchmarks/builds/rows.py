@@ -23,9 +23,9 @@ Row = Callable[[Lab], Figures]
 RUNTIME = ("--cuda", "13.0", "--arch", "12.0")
 BOTH = (
     "--select",
-    f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-bookworm-runtime",
+    f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-trixie-runtime",
 )
-LOCKS = (f"wheel-cu130-torch{T130}-py311", f"wheel-cu128-torch{T128}-py311")
+LOCKS = (f"wheel-cu130-torch{T130}-py313", f"wheel-cu128-torch{T128}-py311")
 
 
 def cold(lab: Lab) -> Figures:
@@ -149,7 +149,7 @@ def commands(lab: Lab) -> Figures:
     words: Mapping[str, tuple[str, ...]] = {
         "list seconds": ("--list",),
         "matrix seconds": ("matrix",),
-        "render seconds": ("render", f"cu130-sm120-torch{T130}-bookworm-runtime"),
+        "render seconds": ("render", f"cu130-sm120-torch{T130}-trixie-runtime"),
     }
     found = {}
     for name, word in words.items():

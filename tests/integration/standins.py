@@ -25,7 +25,7 @@ from torch_images.locks.facts import format_facts, read_facts
 from torch_images.locks.wheels import WheelLock, format_wheels, read_wheels
 from torch_images.platforms import PLATFORMS
 
-WHEEL_LOCK = f"locks/wheel-cu130-torch{T130}-py311.txt"
+WHEEL_LOCK = f"locks/wheel-cu130-torch{T130}-py313.txt"
 WHEELS = (("torch", f"{T130}"), ("triton", "3.6.0"), ("torch-images-probe", "1.0"))
 
 

@@ -25,7 +25,7 @@ from torch_images.host.workspace import scratch_room
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "torch-images-test"  # the repository of what only tests make
-SELECT = f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-bookworm-runtime"
+SELECT = f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-trixie-runtime"
 
 
 @dataclass(frozen=True)

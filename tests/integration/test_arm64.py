@@ -39,7 +39,7 @@ class Both:
 
 def candidate(platform: Platform) -> str:
     """The tag of an image that was not verified."""
-    return f"torch-images-candidate:cu130-sm90-torch{T130}-bookworm-runtime{platform.suffix}"
+    return f"torch-images-candidate:cu130-sm90-torch{T130}-trixie-runtime{platform.suffix}"
 
 
 def said(digest: str, *words: str) -> str:

@@ -25,7 +25,7 @@ from torch_images.host.workspace import Workspace
 
 pytestmark = pytest.mark.slow  # a second engine starts from nothing
 # Not the images that other modules build meanwhile: a candidate has one name in the engine.
-CANDIDATE = f"torch-images-candidate:cu130-sm100-torch{T130}-bookworm-runtime"
+CANDIDATE = f"torch-images-candidate:cu130-sm100-torch{T130}-trixie-runtime"
 BUILD = (
     *("build", "--cuda", "13.0", "--arch", "10.0", "--progress", "plain"),
     *("--unverified", "--json", "--skip-disk-check"),

@@ -38,7 +38,7 @@ from torch_images.verify.suites import examine
 from torch_images.verify.verify import claim_of
 
 # Other tests build for 12.0 at the same time.
-CANDIDATE = f"torch-images-candidate:cu130-sm86-torch{T130}-bookworm-runtime"
+CANDIDATE = f"torch-images-candidate:cu130-sm86-torch{T130}-trixie-runtime"
 BUILD = ("build", "--cuda", "13.0", "--arch", "8.6", "--progress", "plain", "--unverified")
 REFERENCE = "torch-images-test:compat"
 LABEL = "io.github.torch-images.compat"

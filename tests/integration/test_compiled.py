@@ -747,7 +747,7 @@ def test_what_shows_a_feature_is_in_the_published_torch(
 @pytest.mark.slow
 def test_a_compiler_from_archives(compiling: Compiling, tmp_path: Path) -> None:
     """As for CUDA 12.8, with the archives that hold its nvcc made of the wheels of 13.0's."""
-    lock = compiling.folder / "locks" / f"build-fork-cu130-torch{F130}-py311.txt"
+    lock = compiling.folder / "locks" / f"build-fork-cu130-torch{F130}-py313.txt"
     before = lock.read_text()
     parts = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
     wheels = [w for w in read_wheels(lock).wheels if w.name in parts]

@@ -18,7 +18,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 from torch_images.locks.facts import read_facts
 
-FACTS = read_facts(ROOT / "locks" / f"release-cu130-torch{T130}-py311.yaml").facts
+FACTS = read_facts(ROOT / "locks" / f"release-cu130-torch{T130}-py313.yaml").facts
 # The torchvision that fits the release.
 VISION = dict(w.split("==") for fit in FACTS.fits for w in fit.wheels)["torchvision"]
 WANTED = ("accelerate", "diffusers", "lightning", "timm", "transformers")

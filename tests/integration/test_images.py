@@ -156,7 +156,7 @@ def test_gpus_where_the_engine_has_none(built: dict[str, Built]) -> None:
     assert "; install nvidia-container-toolkit; " in last
 
 
-@pytest.mark.parametrize("name", [f"cu130-sm120-torch{T130}-bookworm-runtime", "torch-cu130:sm120"])
+@pytest.mark.parametrize("name", [f"cu130-sm120-torch{T130}-trixie-runtime", "torch-cu130:sm120"])
 def test_verify_finds_an_image_by_any_name(
     built: dict[str, Built], config: Config, workspace: Workspace, engine: Engine, name: str
 ) -> None:

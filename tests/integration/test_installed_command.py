@@ -14,7 +14,7 @@ from tests.integration.support import ROOT, invoke
 from tests.releases import T130
 
 PICK = ("pick", "--gpu", "RTX 5090", "--driver", "580")
-IMAGE = f"cu130-sm120-torch{T130}-bookworm-runtime"
+IMAGE = f"cu130-sm120-torch{T130}-trixie-runtime"
 
 
 @pytest.fixture(scope="module")

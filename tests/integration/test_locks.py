@@ -115,7 +115,7 @@ def test_a_fresh_lock_is_unchanged_at_its_source(fresh: tuple[Path, dict[str, st
 
 def test_wheels_are_checked_at_the_index() -> None:
     """What the index has today is not known here, but every input must be found there."""
-    done = invoke("lock", "--check", "--select", f"wheel-cu130-torch{T130}-py311", "--json")
+    done = invoke("lock", "--check", "--select", f"wheel-cu130-torch{T130}-py313", "--json")
     assert done.returncode == 0, done.stderr
     states = {f["name"]: f["state"] for f in json.loads(done.stdout)}
     assert states["torch"] == "unchanged"

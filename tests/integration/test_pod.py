@@ -308,7 +308,7 @@ def test_devel_is_verified(built: dict[str, Built], engine: Engine, workspace: W
         engine.untag(tag)
     report = read_report(report_path(workspace, found["digest"]))
     assert report is not None
-    assert report.id == f"cu130-sm90_sm120-torch{T130}-bookworm-devel"
+    assert report.id == f"cu130-sm90_sm120-torch{T130}-trixie-devel"
     assert not report.failed
     passed = {check.name for check in report.checks if check.outcome == "passed"}
     assert passed >= TOOLKIT

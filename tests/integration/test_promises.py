@@ -204,10 +204,10 @@ def test_a_build_whose_image_fails_is_not_tagged(
     done = invoke("build", "--cuda", "13.0", "--arch", "12.0", cwd=folder)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
-    assert last.startswith(f"error: cu130-sm120-torch{T130}-bookworm-runtime failed verification: ")
+    assert last.startswith(f"error: cu130-sm120-torch{T130}-trixie-runtime failed verification: ")
     assert "image/test_files/test_every_file_is_accounted_for" in last
     assert engine.tags("torch-cu130:") == before
     assert engine.inspect("torch-cu130:sm120").id == built["cu130"].digest
-    candidate = f"torch-images-candidate:cu130-sm120-torch{T130}-bookworm-runtime"
+    candidate = f"torch-images-candidate:cu130-sm120-torch{T130}-trixie-runtime"
     assert engine.tags(candidate)
     engine.untag(candidate)

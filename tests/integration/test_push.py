@@ -202,15 +202,15 @@ def test_what_is_published_is_left_out_of_the_matrix(make: Make, server: Registr
     words = ("matrix", "--json", "--unpublished", "--registry", f"{server.host}/owner")
 
     def unpublished() -> dict[str, str]:
-        done = invoke(*words, "--select", f"cu130-sm120-torch{T130}-bookworm-*")
+        done = invoke(*words, "--select", f"cu130-sm120-torch{T130}-trixie-*")
         assert done.returncode == 0, done.stderr
         return {image["id"]: image["reference"] for image in json.loads(done.stdout)["image"]}
 
     before = unpublished()
-    devel = before[f"cu130-sm120-torch{T130}-bookworm-devel"]
+    devel = before[f"cu130-sm120-torch{T130}-trixie-devel"]
     image = make(changes={"org.opencontainers.image.version": devel.rpartition(":")[2]})
     assert push(image, server.host).returncode == 0
-    assert before.keys() - unpublished().keys() == {f"cu130-sm120-torch{T130}-bookworm-devel"}
+    assert before.keys() - unpublished().keys() == {f"cu130-sm120-torch{T130}-trixie-devel"}
 
 
 def test_names_in_the_engine(make: Make, engine: Engine) -> None:

@@ -39,7 +39,7 @@ AMD64, ARM64 = "linux/amd64", "linux/arm64"
 FLOATING = (f"{T130}-sm120", f"{M130}-sm120", "sm120")
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-ID = f"cu130-sm120-torch{T130}-bookworm-runtime"
+ID = f"cu130-sm120-torch{T130}-trixie-runtime"
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from torch_images.oci.compression import Compression, recorded
 from torch_images.platforms import AMD64
 
 # Not the images that other modules build meanwhile: a candidate has one name in the engine.
-CANDIDATE = f"torch-images-candidate:cu130-sm89-torch{T130}-bookworm-runtime"
+CANDIDATE = f"torch-images-candidate:cu130-sm89-torch{T130}-trixie-runtime"
 BUILD = (
     *("build", "--cuda", "13.0", "--arch", "8.9", "--progress", "plain"),
     *("--unverified", "--locked", "--json"),

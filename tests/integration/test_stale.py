@@ -14,7 +14,7 @@ from torch_images.host.engine import Engine
 from torch_images.project import LEDGER
 from torch_images.publish import ledger
 
-IMAGE = f"cu130-sm80-torch{T130}-bookworm-runtime"
+IMAGE = f"cu130-sm80-torch{T130}-trixie-runtime"
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ from torch_images.verify.suites import Check, suite_hash
 from torch_images.verify.verify import VerifyReport, claim_of, report_path, write_report
 
 # Not the images that other modules build meanwhile: a candidate has one name in the engine.
-ID = f"cu130-sm80-torch{T130}-bookworm-runtime"
+ID = f"cu130-sm80-torch{T130}-trixie-runtime"
 CANDIDATE = f"torch-images-candidate:{ID}"
 BUILD = (
     "build",

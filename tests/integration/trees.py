@@ -189,14 +189,14 @@ def compiling_project(
     ]
     config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
     spec = choose(config, source="fork", cuda="13.0")
-    plain = read_wheels(folder / f"locks/wheel-cu130-torch{F130}-py311.txt")
+    plain = read_wheels(folder / f"locks/wheel-cu130-torch{F130}-py313.txt")
     kept = [w for w in plain.wheels if w.name == "nvidia-cuda-runtime"]
     plain = dataclasses.replace(
         plain, request=(f"torch=={F130}",), wheels=(*kept, *(w.locked for w in published))
     )
-    (folder / f"locks/wheel-cu130-torch{F130}-py311.txt").write_text(format_wheels(plain))
+    (folder / f"locks/wheel-cu130-torch{F130}-py313.txt").write_text(format_wheels(plain))
     take_facts(folder, plain)
-    build = read_wheels(folder / f"locks/build-fork-cu130-torch{F130}-py311.txt")
+    build = read_wheels(folder / f"locks/build-fork-cu130-torch{F130}-py313.txt")
     compiling, _ = tools_inputs(config, spec)
     assert compiling
     build = dataclasses.replace(
@@ -204,7 +204,7 @@ def compiling_project(
         request=compiling.request,
         wheels=tuple(w for w in build.wheels if w.name in TOOLS),
     )
-    (folder / f"locks/build-fork-cu130-torch{F130}-py311.txt").write_text(format_wheels(build))
+    (folder / f"locks/build-fork-cu130-torch{F130}-py313.txt").write_text(format_wheels(build))
     wanted = source_input(spec)
     assert wanted
     lock = (folder / "locks/source-fork.txt").read_text()

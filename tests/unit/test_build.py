@@ -119,7 +119,7 @@ def test_a_target_per_image(planned: tuple[ImagePlan, ...], root: Path) -> None:
     assert without["labels"]["io.github.torch-images.compat.note"] == "none"
     assert "variable" not in document
     assert target["output"] == [
-        f"type=image,name=torch-images-candidate:cu130-sm120-torch{T130}-bookworm-runtime,unpack=true,"
+        f"type=image,name=torch-images-candidate:cu130-sm120-torch{T130}-trixie-runtime,unpack=true,"
         "oci-mediatypes=true,compression=zstd,force-compression=true"
     ]
 
@@ -174,7 +174,7 @@ def test_a_build_from_nothing_keeps_its_cache_mounts_apart(
 @pytest.mark.parametrize(
     ("name", "old", "new", "problem"),
     [
-        (f"wheel-cu130-torch{T130}-py311", f"torch=={T130}\n", "torch==2.11.1\n", f"resolved for numpy pip setuptools torch==2.11.1, wanted is numpy pip setuptools torch=={T130}"),
+        (f"wheel-cu130-torch{T130}-py313", f"torch=={T130}\n", "torch==2.11.1\n", f"resolved for numpy pip setuptools torch==2.11.1, wanted is numpy pip setuptools torch=={T130}"),
         ("base-bookworm", " tini\n", "\n", "resolved for ca-certificates g++ libpython3.11-dev python3, wanted is ca-certificates g++ libpython3.11-dev python3 tini"),
         ("tools-sbom", " python-debian\n", "\n", "resolved for cyclonedx-python-lib, wanted is cyclonedx-python-lib python-debian"),
     ],
@@ -207,7 +207,7 @@ def test_images_that_share_wheels_need_their_disk_once(config: Config, root: Pat
         config,
         plan_images(
             config,
-            select(config, f"cu130-sm120-torch{T130}-bookworm-runtime"),
+            select(config, f"cu130-sm120-torch{T130}-trixie-runtime"),
             root,
             root / "locks",
         ),

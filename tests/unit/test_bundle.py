@@ -30,7 +30,7 @@ from torch_images.host.workspace import Workspace
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.wheels import WheelLock, format_wheels, read_wheels
 
-IMAGE = f"cu130-sm120-torch{T130}-bookworm-runtime"
+IMAGE = f"cu130-sm120-torch{T130}-trixie-runtime"
 
 
 @dataclass

@@ -106,7 +106,7 @@ def facts(
     with web_server(dated(wheels)) as (url, _):
         network = Network(index=f"{url}/simple")
         plain = resolve(
-            f"wheel-cu130-torch{release}-py311",
+            f"wheel-cu130-torch{release}-py313",
             (f"torch=={release}",),
             python="3.11",
             date=DAY,
@@ -114,7 +114,7 @@ def facts(
             run=Runner(),
         )
         item = LockRequest(
-            name=f"release-cu130-torch{release}-py311",
+            name=f"release-cu130-torch{release}-py313",
             request=(f"torch=={release}",),
             python="3.11",
             probe=Probe(cuda=CUDA, torch=release, extras=extras),
@@ -268,7 +268,7 @@ def test_what_a_folder_of_libraries_defines(tmp_path: Path) -> None:
 
 
 LOCK = FactsLock(
-    name="release-cu130-torch2.14.1-py311",
+    name="release-cu130-torch2.14.1-py313",
     date=DAY,
     request=("torch==2.14.1", "vision=torchaudio+torchvision>=0.25"),
     sha256="a" * 64,

@@ -307,7 +307,7 @@ def variants(*names: str) -> tuple[str, str]:
         (
             (base("bookworm-x"), variants("q", "x-q")),
             "variant 'q' with base 'bookworm-x' and variant 'x-q' with base 'bookworm' share the "
-            f"identifier cu128-all-torch{T128}-bookworm-x-q",
+            f"identifier cu128-torch{T128}-bookworm-x-q",
         ),
         (
             (base("x"), variants("q", "q-x")),

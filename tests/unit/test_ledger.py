@@ -43,7 +43,7 @@ from torch_images.verify.verify import VerifyReport
 
 TODAY = dt.date(2026, 11, 23)
 MACHINE = Builder(cores=2, memory=25_000_000_000)
-RUNTIME = f"cu130-sm120-torch{T130}-bookworm-runtime"
+RUNTIME = f"cu130-sm120-torch{T130}-trixie-runtime"
 OLDER = f"cu128-sm120-torch{T128}-bookworm-runtime"
 LINE = Proof(
     image=RUNTIME,

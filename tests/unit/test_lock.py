@@ -70,7 +70,7 @@ def test_an_image_carries_its_lock(lock: ImageLock) -> None:
 
 
 @pytest.mark.parametrize(
-    "missing", ["base-bookworm", "tools-build", f"wheel-cu130-torch{T130}-py311"]
+    "missing", ["base-bookworm", "tools-build", f"wheel-cu130-torch{T130}-py313"]
 )
 def test_an_incomplete_lock_is_refused(lock: ImageLock, missing: str) -> None:
     texts = {name: text for name, text in lock.texts().items() if name != f"{missing}.txt"}
@@ -147,12 +147,12 @@ def changed_locks(root: Path, folder: Path, name: str, old: str, new: str) -> Pa
 @pytest.mark.parametrize(
     ("name", "axes"),
     [
-        (f"wheel-cu130-torch{T130}-py311", {}),
+        (f"wheel-cu130-torch{T130}-py313", {}),
         ("base-bookworm", {}),
         ("compat-cu130", {}),
         ("tools-build", {}),
         ("tools-sbom", {}),
-        (f"wheel-cu130-torch{T130}-py311-devel", {"variant": "devel"}),
+        (f"wheel-cu130-torch{T130}-py313-devel", {"variant": "devel"}),
         ("base-bookworm-devel", {"variant": "devel"}),
         ("source-fork", {"source": "fork"}),
         ("build-fork-bookworm", {"source": "fork"}),
@@ -176,6 +176,6 @@ def test_a_lock_that_was_resolved_for_more_is_out_of_step(
 def test_a_lock_that_was_resolved_for_less_is_out_of_step(
     config: Config, root: Path, tmp_path: Path
 ) -> None:
-    locks = changed_locks(root, tmp_path, f"wheel-cu130-torch{T130}-py311", " pip ", " ")
-    with pytest.raises(LockError, match=rf"wheel-cu130-torch{T130}-py311\.txt is out of step"):
+    locks = changed_locks(root, tmp_path, f"wheel-cu130-torch{T130}-py313", " pip ", " ")
+    with pytest.raises(LockError, match=rf"wheel-cu130-torch{T130}-py313\.txt is out of step"):
         image_lock(config, choose(config), locks)

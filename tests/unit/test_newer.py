@@ -267,7 +267,7 @@ def upgrade(
 def test_an_upgrade_is_one_line_and_its_locks(root: Path, tmp_path: Path) -> None:
     config = small(root, tmp_path)
     before = config.read_text()
-    stale = tmp_path / "locks" / "wheel-cu132-torch2.15.0-py311.txt"
+    stale = tmp_path / "locks" / "wheel-cu132-torch2.15.0-py313.txt"
     other = tmp_path / "locks" / "wheel-mine-torch2.15.0-py311.txt"
     for file in (stale, other):
         file.write_text("x")
@@ -285,12 +285,12 @@ def test_an_upgrade_is_one_line_and_its_locks(root: Path, tmp_path: Path) -> Non
     edited = ["-    torch: [2.15.0]", "+    torch: [2.99.0]"]
     assert changed(before, config.read_text()) == edited
     assert f"To review:\n- {line}\n" in done.stdout
-    assert "wheel-cu132-torch2.15.0-py311: removed" in done.stdout
+    assert "wheel-cu132-torch2.15.0-py313: removed" in done.stdout
     assert sorted(path.name for path in (tmp_path / "locks").iterdir()) == [
-        "release-cu132-torch2.99.0-py311-arm64.yaml",
-        "release-cu132-torch2.99.0-py311.yaml",
-        "wheel-cu132-torch2.99.0-py311-arm64.txt",
-        "wheel-cu132-torch2.99.0-py311.txt",
+        "release-cu132-torch2.99.0-py313-arm64.yaml",
+        "release-cu132-torch2.99.0-py313.yaml",
+        "wheel-cu132-torch2.99.0-py313-arm64.txt",
+        "wheel-cu132-torch2.99.0-py313.txt",
         other.name,
     ]
     again = upgrade(root, config, wheels)

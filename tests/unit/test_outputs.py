@@ -34,7 +34,7 @@ from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.maintain import gc
 
-IMAGE = f"cu130-sm120-torch{T130}-bookworm-runtime"
+IMAGE = f"cu130-sm120-torch{T130}-trixie-runtime"
 CONTEXT = Context(
     id="x",
     files=(

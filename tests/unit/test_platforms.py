@@ -185,7 +185,7 @@ def test_wheels_of_a_platform() -> None:
 def test_a_lock_of_another_platform_is_refused(
     root: Path, file: str, old: str, new: str, problem: str
 ) -> None:
-    name = {"wheel": "wheel-cu130-torch2.14.1-py311-arm64", "base": "base-bookworm-arm64"}[file]
+    name = {"wheel": "wheel-cu130-torch2.14.1-py313-arm64", "base": "base-bookworm-arm64"}[file]
     text = (root / "locks" / f"{name}.txt").read_text()
     assert old in text
     parse: Callable[[str, str], Any] = parse_wheels if file == "wheel" else parse_debs

@@ -125,7 +125,7 @@ def test_sisters(config: Config) -> None:
     def of(**axes: str) -> list[str]:
         return [s.id for s in sisters(config, choose(config, **axes))]
 
-    name = f"cu130-sm120-torch{T130}-bookworm-runtime"
+    name = f"cu130-sm120-torch{T130}-trixie-runtime"
     assert of(arch="12.0", platform=AMD64) == [f"{name}-arm64"]
     assert of(arch="12.0", platform=ARM64) == [name]
     assert of(arch="12.0", variant="devel", platform=AMD64) == []
@@ -342,7 +342,7 @@ def test_a_sister_without_a_lock_is_waited_for(
         {"platform": AMD64},
         {"label": {"org.opencontainers.image.version": "another"}},
         {"label": {"io.github.torch-images.torch": "1.0"}},
-        {"label": {"io.github.torch-images.id": f"cu130-sm120-torch{T130}-bookworm-runtime"}},
+        {"label": {"io.github.torch-images.id": f"cu130-sm120-torch{T130}-trixie-runtime"}},
     ],
 )
 def test_a_sister_is_what_its_name_says(
@@ -796,7 +796,7 @@ class Sizes(Engine):
         return tuple(t for t in ("torch-cu130:sm120", "torch-cu130:sm120-arm64") if prefix in t)
 
     def inspect(self, image: str) -> ImageInfo:
-        name = f"cu130-sm120-torch{T130}-bookworm-runtime" + "-arm64" * image.endswith("-arm64")
+        name = f"cu130-sm120-torch{T130}-trixie-runtime" + "-arm64" * image.endswith("-arm64")
         return ImageInfo(id=image, size=1, labels={labels.ID: name}, config={}, created="")
 
 

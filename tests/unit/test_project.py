@@ -70,7 +70,7 @@ def test_a_tasks_py_of_somebody_elses_makes_no_clone(site: Path, folder: Path) -
     assert installed.project_root() == site / "torch_images" / "project"
     assert not installed.is_clone(installed.project_root())
     assert installed.made_in(installed.project_root()) == folder
-    done = run(site, folder, "matrix", "--select", f"cu130-sm120-torch{T130}-bookworm-runtime")
+    done = run(site, folder, "matrix", "--select", f"cu130-sm120-torch{T130}-trixie-runtime")
     assert (done.returncode, done.stderr) == (0, "")
     assert run(site, folder, "docs").returncode == 2
 

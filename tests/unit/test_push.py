@@ -137,7 +137,7 @@ def test_who_holds_a_name() -> None:
         ("localhost/torch-cu130", True),
         ("torch-cu130:sm120", False),
         ("me/torch-cu130:sm120", False),
-        ("cu130-sm120-torch2.14.1-bookworm-runtime", False),
+        ("cu130-sm120-torch2.14.1-trixie-runtime", False),
         (f"sha256:{'a' * 64}", False),
         (f"torch-cu130@sha256:{'a' * 64}", False),
     ],

@@ -148,7 +148,7 @@ def test_a_published_image_without_compat_gets_no_older_hosts(config: Config, ro
     [
         ({"id": ""}, "'ghcr.io/you/x' was not built by torch-images; it has no label"),
         ({"id": "cu130-x\x1b[2J"}, r"cannot be built any more: no image 'cu130-x\\x1b\[2J' in"),
-        ({"torch": "1.0.0"}, "says that it has torch 1.0.0, and that it is cu130-all-torch"),
+        ({"torch": "1.0.0"}, "says that it has torch 1.0.0, and that it is cu130-torch"),
         ({"torch": ""}, "says that it has torch none"),
     ],
 )

@@ -305,7 +305,7 @@ def test_ptx_is_for_the_newest_architecture(config: Config) -> None:
 
 
 def test_an_image_or_none_by_its_name(config: Config) -> None:
-    name = f"cu130-sm120-torch{T130}-bookworm-runtime"
+    name = f"cu130-sm120-torch{T130}-trixie-runtime"
     assert find_image(config, name).id == name
     assert [spec.id for spec in select(config, name)] == [name]
     asks = (

@@ -23,8 +23,8 @@ from torch_images.publish.image_page import changes
 from torch_images.publish.site import generate, write
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&'\"{{ 7*7 }}"
-NEVER = "cu130-sm120-torch2.13.0-bookworm-runtime"
-PROVED = "cu130-sm90-torch2.14.1-bookworm-runtime"
+NEVER = "cu130-sm120-torch2.13.0-trixie-runtime"
+PROVED = "cu130-sm90-torch2.14.1-trixie-runtime"
 EMPTY = {"meta", "link", "input", "br"}
 
 
@@ -255,7 +255,7 @@ def test_the_page_of_an_image_for_linux_arm64(
     assert "linux/arm64 emulated" in newest.text  # the machine of the ledger
     assert "The ledger has no line for it: not built yet." in page.text  # PROVED has one
     assert "native sm_90, by the code in torch's wheel" in newest.text
-    spark = Page(plain["images/cu130-sm121-torch2.14.1-bookworm-runtime-arm64.html"])
+    spark = Page(plain["images/cu130-sm121-torch2.14.1-trixie-runtime-arm64.html"])
     assert "same-major sm_120, by the code in torch's wheel" in spark.text
     assert "GB10, DGX Spark" in spark.text
     names = [text for text in spark.words if text.startswith("ghcr.io/me/")]

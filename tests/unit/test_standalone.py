@@ -47,7 +47,7 @@ from torch_images.layers.make import write_layer
 from torch_images.layers.plan import layer_plans, plan_layers
 from torch_images.oci.layout import EPOCH, write_layout
 
-IMAGE = f"cu130-sm120-torch{T130}-bookworm-runtime"
+IMAGE = f"cu130-sm120-torch{T130}-trixie-runtime"
 IMAGES: tuple[dict[str, str], ...] = (
     {},
     {"variant": "devel", "cuda": "12.8"},
@@ -195,7 +195,7 @@ def test_what_cannot_be_one(config: Config, root: Path, axes: dict[str, str], er
             "unknown compat mode 'of'; did you mean 'off'",
         ),
         (
-            ("cu130-sm120-fork-bookworm-runtime", "--standalone", "--output", "x"),
+            ("cu130-sm120-fork-trixie-runtime", "--standalone", "--output", "x"),
             "source fork is compiled, which no standalone folder can do",
         ),
     ],

@@ -107,7 +107,7 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("build --select 'x*' --cuda 13.0", 2, "exclude each other"),
         ("matrix --select nothing*", 2, "no image matches 'nothing*'"),
         (
-            f"render cu130-sm12-torch{T130}-bookworm-runtime",
+            f"render cu130-sm12-torch{T130}-trixie-runtime",
             2,
             f"did you mean 'cu130-sm120-torch{T130}-bookworm",
         ),
@@ -137,7 +137,7 @@ def test_the_program_of_inv_reads_its_own_options_too(root: Path) -> None:
 
 
 def test_output_that_the_terminal_cannot_spell_is_escaped(root: Path, tmp_path: Path) -> None:
-    words = ("render", f"cu130-sm120-torch{T130}-bookworm-runtime", "--output", f"{tmp_path}/é")
+    words = ("render", f"cu130-sm120-torch{T130}-trixie-runtime", "--output", f"{tmp_path}/é")
     done = invoke(root, *words, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("/\\xe9\n")
@@ -236,10 +236,10 @@ def test_another_file_of_images(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_hint_names_few_of_many(root: Path) -> None:
-    done = invoke(root, "render", f"cu130-sm120-torch{T130}-bookworm-runtim")
+    done = invoke(root, "render", f"cu130-sm120-torch{T130}-trixie-runtim")
     assert done.returncode == 2
     assert len(done.stderr) < 400
-    assert f"did you mean 'cu130-sm120-torch{T130}-bookworm-runtime'?" in done.stderr
+    assert f"did you mean 'cu130-sm120-torch{T130}-trixie-runtime'?" in done.stderr
     assert re.search(r" and \d+ more$", done.stderr.strip())
     for words in (("render", "x" * 9000), ("build", "--cuda", "x" * 9000)):
         done = invoke(root, *words)
@@ -322,7 +322,7 @@ def test_matrix_as_json(root: Path) -> None:
             with_facts(load_config(root / "images.yaml"), root / "locks"), "cu130-sm120-*"
         )
     ]
-    assert f"cu130-sm120-torch{T130}-bookworm-runtime" in ids
+    assert f"cu130-sm120-torch{T130}-trixie-runtime" in ids
 
 
 def test_matrix_of_one_platform(root: Path) -> None:
@@ -362,7 +362,7 @@ def test_pick_says_the_platform(root: Path) -> None:
 
 
 def test_render_prints_or_writes(root: Path, tmp_path: Path) -> None:
-    image = f"cu130-sm120-torch{T130}-bookworm-runtime"
+    image = f"cu130-sm120-torch{T130}-trixie-runtime"
     printed = invoke(root, "render", image).stdout
     invoke(root, "render", image, "--output", str(tmp_path / "context"))
     assert printed == (tmp_path / "context" / "Dockerfile").read_text() + "\n"
@@ -373,7 +373,7 @@ def test_dry_run_changes_nothing(root: Path, tmp_path: Path) -> None:
         root, "build", "--dry-run", DOCKER_HOST="unix:///none", TORCH_IMAGES_CACHE=str(tmp_path)
     )
     assert done.returncode == 0, done.stderr
-    assert f"would build cu130-all-torch{T130}-bookworm-runtime" in done.stdout
+    assert f"would build cu130-torch{T130}-trixie-runtime" in done.stdout
     assert "docker buildx bake" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -396,7 +396,7 @@ def test_the_matrix_says_what_is_proved(root: Path) -> None:
     for image in told:  # how many are proved changes with every lock
         said = image["proof"]
         assert said.startswith("proved on 20" if image["proved"] else "not proved yet")
-    [one] = [image for image in told if image["id"] == f"cu130-sm120-torch{T130}-bookworm-runtime"]
+    [one] = [image for image in told if image["id"] == f"cu130-sm120-torch{T130}-trixie-runtime"]
     plain = invoke(root, "matrix", "--select", one["id"]).stdout
     assert plain.rstrip().endswith(one["proof"])
 

@@ -49,7 +49,7 @@ class Probe:
 class LockRequest:
     """One lock file: its name, and what it is asked to hold.
 
-    `name`: the file's name without suffix, such as "wheel-cu130-torch2.14.1-py311".
+    `name`: the file's name without suffix, such as "wheel-cu130-torch2.14.1-py313".
     `request`: what is asked for, sorted and without blanks: requirements, or names of packages.
     `platform`: what the wheels or packages are for. The name ends in its suffix, before a variant.
     At most one of these five is set; if none is, the lock holds wheels:

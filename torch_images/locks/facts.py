@@ -35,7 +35,7 @@ _KEYS = ("date", "cuda", "torch", "python", "request", "sha256", "arches", "feat
 class FactsLock:
     """The content of a file of facts.
 
-    `name`: the file's name without suffix, such as "release-cu130-torch2.14.1-py311".
+    `name`: the file's name without suffix, such as "release-cu130-torch2.14.1-py313".
     `date`: the day on which they were found (UTC).
     `request`: what was looked into, sorted: torch, and the requirements of each extra.
     `sha256`: of the wheel of torch that was read, 64 hexadecimal digits.
