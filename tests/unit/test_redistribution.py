@@ -17,7 +17,6 @@ from torch_images.config.types import Accepted, Config
 from torch_images.errors import ConfigError, PublishError, VerifyError
 from torch_images.publish import redistribution
 from torch_images.publish.datasheet import markdown
-from torch_images.publish.parents import Beside
 from torch_images.publish.push import Preview
 from torch_images.publish.redistribution import (
     COMPAT,
@@ -375,7 +374,6 @@ def test_a_push_asks_before_anything_leaves(
     monkeypatch.setattr("torch_images.verify.identify.verified_image", lambda *_: subject)
     monkeypatch.setattr("torch_images.publish.push.preview", lambda *_, **__: Preview(own=()))
     monkeypatch.setattr("torch_images.publish.push.publish", publish)
-    monkeypatch.setattr("torch_images.publish.parents.beside", lambda *_: Beside())
     monkeypatch.setattr(redistribution, "read_packages", read_packages)
     body = getattr(publish_tasks.push.body, "__wrapped__", publish_tasks.push.body)
     with pytest.raises(SentError if sent else PublishError):

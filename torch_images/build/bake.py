@@ -34,8 +34,7 @@ class BuildOptions:
     "{id}" in them stands for the image. `compression` is how small the layers become. `slice` is
     how many seconds to compile at most, 0 for as long as it takes; trees with the same `call`
     compile one after the other, in one slice. `share` is the part of the units to compile, such as
-    "1/2". `substitute` is the registry and owner whose repositories are asked for layers, "" for
-    none.
+    "1/2".
     """
 
     builder: str = ""
@@ -52,7 +51,6 @@ class BuildOptions:
     cache_from: tuple[str, ...] = ()
     cache_to: tuple[str, ...] = ()
     compression: Compression = Compression.FAST
-    substitute: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,8 +52,6 @@ MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeatab
         "prune": "leave out what only other architectures and debuggers need, see images.yaml",
         "locked": "stop where a locked package has vanished, instead of resolving it afresh",
         "offline": "take all inputs from this folder, which `lock --fetch` filled; no other host",
-        "substitute": "registry and owner that layers are taken from, else images.yaml's",
-        "no-substitute": "pack every layer that is not in the cache",
         "unverified": "stop before verification: the image keeps its candidate tag only",
         "stale": "build each image of --select that docs/ledger.csv does not prove, and write it",
         "dry-run": "say what would be built and run, change nothing",
@@ -85,8 +83,6 @@ def build(
     prune: bool = False,
     locked: bool = False,
     offline: str = "",
-    substitute: str = "",
-    no_substitute: bool = False,
     unverified: bool = False,
     stale: bool = False,
     dry_run: bool = False,
@@ -120,16 +116,6 @@ def build(
         jobs=jobs,
         cache_from=cache_from,
         cache_to=cache_to,
-        substitute=verb.substitute(
-            config,
-            substitute,
-            off={
-                "--no-substitute": no_substitute,
-                "--no-cache": no_cache,
-                "--offline": bool(offline),
-                "--stale": stale,
-            },
-        ),
         compression=compression,
     )
     if stale:

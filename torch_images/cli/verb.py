@@ -174,21 +174,6 @@ def namespace(config: Config, named: str) -> str:
     return tag_rules.namespace(config, named or os.environ.get("TORCH_IMAGES_REGISTRY", ""))
 
 
-def substitute(config: Config, named: str, *, off: Mapping[str, bool]) -> str:
-    """Registry and owner to take layers from: the command line's, else images.yaml's; "" for none.
-
-    `off` says which options were given that pack everything here. Raises UsageError for one of them
-    beside a registry that was named.
-    """
-    from torch_images.errors import UsageError
-    from torch_images.publish import tag_rules
-
-    given = [option for option, is_given in off.items() if is_given]
-    if given and named:
-        raise UsageError(f"{given[0]} packs every layer here", "leave it or --substitute out")
-    return "" if given else tag_rules.namespace(config, named)
-
-
 def registry_lookup(retries: int) -> Callable[[str], TagTarget | None]:
     """What a registry has under a name, asked again where that may help."""
     from torch_images.host.runner import Runner

@@ -29,9 +29,6 @@ _DOWNLOADS = 2  # wheels that are fetched while as many as there are processors 
 # Progress factory; yields a callback (layer title, bytes done, bytes total).
 Progress = Callable[[], contextlib.AbstractContextManager[Callable[[str, int, int], None]]]
 
-# Writes the blob of a layer that is had from elsewhere to a file; None for one to be packed.
-Take = Callable[[LayerPlan, Path], Layer | None]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyLayer:
@@ -50,13 +47,11 @@ def making(
     *,
     fresh: bool = False,
     show: Callable[[str, int, int], None] = lambda _title, _done, _size: None,
-    take: Take = lambda _plan, _target: None,
 ) -> Iterator[dict[LayerPlan, Future[ReadyLayer]]]:
     """Make layers while this is open: from the cache unless `fresh`, else from their wheels.
 
     They are made side by side, one group after the other. `show(title, done, total)` is called
-    after each layer, in bytes of wheels. Unless `fresh`, `take` is asked for each that is missing;
-    it is packed where that gives None. A layer's result raises LockError, NetworkError, DiskError
+    after each layer, in bytes of wheels. A layer's result raises LockError, NetworkError, DiskError
     or BuildError. The layers that were finished by then stay in the cache.
     """
     folder = cache / Part.LAYERS
@@ -76,7 +71,7 @@ def making(
 
         def make(plan: LayerPlan) -> ReadyLayer:
             nonlocal done
-            _make(plan, folder, index, turn, workers, take=take, fresh=fresh)
+            _make(plan, folder, index, turn, workers, fresh=fresh)
             with count:
                 done += plan.size
                 show(plan.title, done, total)
@@ -86,17 +81,6 @@ def making(
             yield held | {p: pool.submit(make, p) for p in plans if p in missing}
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def kept_layer(plan: LayerPlan, cache: Path) -> Layer | None:
-    """A layer as the cache has it; None if it does not. Raises BuildError if it is damaged."""
-    folder = cache / Part.LAYERS
-    if not (folder / plan.key).exists():
-        return None
-    ready = _read(plan, folder)
-    if not ready.path.is_file() or ready.path.stat().st_size != ready.layer.size:
-        raise BuildError(f"{ready.path} is not whole", "remove its folder, and it is made again")
-    return ready.layer
 
 
 def cached(plans: Iterable[LayerPlan], cache: Path) -> dict[str, str]:
@@ -175,25 +159,22 @@ def _make(
     turn: threading.Semaphore,
     workers: int,
     *,
-    take: Take,
     fresh: bool,
 ) -> None:
     scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".making-"))
     try:
+        wheels = [index.fetch(wheel, scratch) for wheel in plan.wheels]
         made = scratch / "layer"
         made.mkdir()
-        layer = None if fresh else take(plan, made / "blob")
-        if layer is None:
-            wheels = [index.fetch(wheel, scratch) for wheel in plan.wheels]
-            with turn, (made / "blob").open("wb") as target:
-                layer = write_layer(
-                    wheels,
-                    target,
-                    python=plan.python,
-                    removals=plan.removals,
-                    arches=plan.arches,
-                    threads=workers,
-                )
+        with turn, (made / "blob").open("wb") as target:
+            layer = write_layer(
+                wheels,
+                target,
+                python=plan.python,
+                removals=plan.removals,
+                arches=plan.arches,
+                threads=workers,
+            )
         store(made, layer, folder / plan.key, fresh=fresh)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -201,20 +201,17 @@ def extend_layout(
 
 
 def image(
-    base: Path | Image | None,
+    base: Path | None,
     layers: Iterable[tuple[str, Layer]],
     env: Iterable[str] = (),
     platform: Platform = AMD64,
 ) -> Image:
-    """The image `base`, if any, with more layers, each with its line of history.
+    """The image in the layout `base`, if any, with more layers, each with its line of history.
 
-    A base is a layout, or an image whose documents are known. `env` and `platform` are those of an
-    image without a base.
+    `env` and `platform` are those of an image without a base.
     """
     config, manifest = _image_config(env, platform), _manifest()
-    if isinstance(base, Image):
-        config, manifest = map(json.loads, base.documents)
-    elif base:
+    if base:
         manifest = _manifest_of(base)
         with _named(base):
             config = _document(base, jsondoc.member(manifest, "config", "digest", kind=str))
@@ -260,18 +257,6 @@ def layout_layers(folder: Path) -> tuple[Path, ...]:
     with _named(folder):
         digests = [jsondoc.member(each, "digest", kind=str) for each in layers]
         return tuple(_blob(folder, digest) for digest in digests)
-
-
-def first_layer(folder: Path) -> Layer:
-    """The lowest layer of a layout, as its documents have it. Raises BuildError."""
-    manifest = _manifest_of(folder)
-    with _named(folder):
-        config = _document(folder, jsondoc.member(manifest, "config", "digest", kind=str))
-        return Layer(
-            digest=jsondoc.member(manifest, "layers", 0, "digest", kind=str),
-            diff_id=jsondoc.member(config, "rootfs", "diff_ids", 0, kind=str),
-            size=jsondoc.member(manifest, "layers", 0, "size", kind=int),
-        )
 
 
 def layout_digest(folder: Path) -> str:
