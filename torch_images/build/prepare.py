@@ -15,7 +15,7 @@ from torch_images.config.matrix import ImageSpec
 from torch_images.config.types import Base, Config
 from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.bootstrap import ReadyBase, fetch_locked
+from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.fetch.bootstrap import prepare as prepare_base
 from torch_images.fetch.compat import ReadyCompat, go_without
 from torch_images.fetch.compat import prepare as prepare_compat
@@ -101,10 +101,6 @@ class Preparer:
                 present=present,
             )
         return self._bases[lock.digest]
-
-    def debs(self, base: Base, lock: DebLock) -> None:
-        """The packages of a lock, as files in the cache."""
-        fetch_locked(base, lock, self._workspace.cache, self._resolver)
 
     def layout(self, base: Base, lock: DebLock) -> Path:
         """The OCI layout of a bootstrapped base."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +50,6 @@ MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeatab
         **_COMPILING_HELP,
         "prune": "leave out what only other architectures and debuggers need, see images.yaml",
         "locked": "stop where a locked package has vanished, instead of resolving it afresh",
-        "offline": "take all inputs from this folder, which `lock --fetch` filled; no other host",
         "unverified": "stop before verification: the image keeps its candidate tag only",
         "stale": "build each image of --select that docs/ledger.csv does not prove, and write it",
         "dry-run": "say what would be built and run, change nothing",
@@ -82,7 +80,6 @@ def build(
     jobs: str = "",
     prune: bool = False,
     locked: bool = False,
-    offline: str = "",
     unverified: bool = False,
     stale: bool = False,
     dry_run: bool = False,
@@ -99,8 +96,6 @@ def build(
     from torch_images.jobs import measure
     from torch_images.publish.pipeline import make
 
-    if offline:
-        verb.leave_proxies()
     config, workspace, run = verb.config(), verb.workspace(), Runner()
     axes = {"cuda": cuda, "torch": torch, "arch": arch, "source": source}
     axes |= {"base": base, "variant": variant, "platform": platform}
@@ -119,7 +114,7 @@ def build(
         compression=compression,
     )
     if stale:
-        if torch_source or unverified or prune or offline:
+        if torch_source or unverified or prune:
             raise UsageError(
                 "--stale builds what images.yaml has, and verifies it", "leave the rest"
             )
@@ -127,34 +122,26 @@ def build(
         return
     images = lock_images(config, specs, workspace.locks)
     if torch_source:
-        if offline:
-            raise UsageError("--offline builds what is locked", "leave out --torch-source")
         obtain = not dry_run
         images = tuple(with_torch(i, torch_source, workspace, run, obtain=obtain) for i in images)
-    with contextlib.ExitStack() as stack:
-        if offline:
-            from torch_images.build import bundle
-
-            held = bundle.offline(config, images, Path(offline), workspace, options)
-            workspace, options = stack.enter_context(held)
-        if dry_run:
-            print(report.plan(config, images, options, workspace, measure()))
-            return
-        platforms = [spec.platform for spec in specs]
-        bootstraps = any(spec.base.suite for spec in specs)
-        engine = verb.engine(bootstraps=bootstraps, platforms=platforms)
-        made = make(
-            config,
-            images,
-            workspace,
-            options,
-            engine=engine,
-            run=run,
-            progress=verb.layer_progress,
-            unverified=unverified,
-            say=verb.say,
-            checking=verb.check_progress,
-        )
+    if dry_run:
+        print(report.plan(config, images, options, workspace, measure()))
+        return
+    platforms = [spec.platform for spec in specs]
+    bootstraps = any(spec.base.suite for spec in specs)
+    engine = verb.engine(bootstraps=bootstraps, platforms=platforms)
+    made = make(
+        config,
+        images,
+        workspace,
+        options,
+        engine=engine,
+        run=run,
+        progress=verb.layer_progress,
+        unverified=unverified,
+        say=verb.say,
+        checking=verb.check_progress,
+    )
     outcomes = [report.outcome(one) for one in made]
     print(verb.as_json(outcomes) if json else "\n".join(map(report.built, outcomes)))
 

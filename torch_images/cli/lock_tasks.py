@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from invoke.context import Context
@@ -34,8 +31,6 @@ _UPGRADES = {"torch": "", "extras": "release-*,wheel-*", "all": "*"}
         "mirror": MIRROR_HELP,
         "verbose": "with --check: name the inputs that are unchanged, too",
         "json": "with --check: print every input as JSON",
-        "fetch": "put all inputs of the images of --image into this folder, for build --offline",
-        "image": "with --fetch: identifier or glob, see `invoke matrix`",
     },
     example="lock --check",
 )
@@ -48,19 +43,12 @@ def lock(
     mirror: list[str] | None = None,
     verbose: bool = False,
     json: bool = False,
-    fetch: str = "",
-    image: str = "",
 ) -> None:
     """Resolve every input - wheels, Debian packages, images, tools - into locks/."""
     from torch_images.errors import UsageError, suggest
 
-    workspace = verb.workspace()
-    if fetch or image:
-        alone = not (check or upgrade or dry_run or select != "*")
-        _fetch(fetch, image, mirror, alone=alone)
-        return
     if not check:
-        verb.require_own_locks(workspace.locks)
+        verb.require_own_locks(verb.workspace().locks)
     if check and upgrade:
         raise UsageError("--check and --upgrade exclude each other", "give one of them")
     if dry_run and not upgrade:
@@ -75,44 +63,6 @@ def lock(
         _check(select, mirror, verbose=verbose, json=json)
     else:
         _resolve(select, mirror)
-
-
-def _fetch(folder: str, image: str, mirror: list[str] | None, *, alone: bool) -> None:
-    """Fill a folder with the inputs of images, and print how to build from it.
-
-    `alone` is whether no other option was given that would choose what to do.
-    """
-    from torch_images.build.bundle import check_bundled, fetch_inputs
-    from torch_images.build.plan import lock_images
-    from torch_images.config.selection import chosen
-    from torch_images.errors import UsageError
-    from torch_images.host.runner import Runner
-    from torch_images.host.setup import can_bootstrap
-
-    if not (folder and image):
-        raise UsageError("--fetch FOLDER and --image IMAGE go together", "give both")
-    if not alone:
-        raise UsageError("--fetch takes what is locked", "give it alone, with --image")
-    config, workspace = verb.config(), verb.workspace()
-    images = lock_images(config, chosen(config, image, {}), workspace.locks)
-    check_bundled(images)
-    if not can_bootstrap():
-        verb.engine(bootstraps=True)
-    options = verb.build_options(
-        progress="auto", mirror=mirror, compat=config.compat.mode, jobs="", locked=True
-    )
-    size = fetch_inputs(
-        config,
-        images,
-        Path(folder),
-        workspace,
-        options,
-        run=Runner(),
-        progress=functools.partial(verb.layer_progress, "fetched"),
-    )
-    count = "1 image" if len(images) == 1 else f"{len(images)} images"
-    print(f"{folder} has all inputs of {count}, {size / 1e6:.0f} MB")
-    print(f"build without network: invoke build --select '{image}' --offline {shlex.quote(folder)}")
 
 
 def _resolve(select: str, mirror: list[str] | None) -> None:

@@ -161,12 +161,6 @@ def mirrors(named: list[str] | None) -> tuple[str, ...]:
     return named_mirrors
 
 
-def leave_proxies() -> None:
-    """Let this process and those that it starts ask no proxy, which knows no loopback of ours."""
-    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        del os.environ[name]
-
-
 def namespace(config: Config, named: str) -> str:
     """Registry and owner: those of the command line, else TORCH_IMAGES_REGISTRY, images.yaml's."""
     from torch_images.publish import tag_rules
@@ -388,14 +382,14 @@ def check_progress() -> Iterator[Callable[[float], None]]:
 
 
 @contextlib.contextmanager
-def layer_progress(did: str = "packed") -> Iterator[Callable[[str, int, int], None]]:
-    """Shows layers that are made, or what else was done: a bar on a terminal, lines elsewhere."""
+def layer_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Shows layers that are made: a bar on a terminal, lines elsewhere."""
     with transfer_progress() as bar:
 
         def show(title: str, done: int, size: int) -> None:
             bar(done, size)
             if not sys.stderr.isatty():
-                say(f"{did} {title}, {done / 1e6:.0f} of {size / 1e6:.0f} MB")
+                say(f"packed {title}, {done / 1e6:.0f} of {size / 1e6:.0f} MB")
 
         yield show
 

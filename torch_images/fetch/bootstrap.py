@@ -214,13 +214,6 @@ def repository(
     }
 
 
-def fetch_locked(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> None:
-    """Get the packages of a lock into the cache. Raises LockError, NetworkError or DiskError."""
-    fetched = _fetch(base, lock, cache, resolver)
-    if fetched.vanished:
-        raise _stale(lock, fetched)
-
-
 def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetched:
     return fetch(
         lock,
