@@ -29,6 +29,7 @@ from torch_images.layers.parent import ParentImages, Wanted
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.debs import DebLock, read_debs
 from torch_images.locks.sources import SourceLock
+from torch_images.oci.compression import Compression
 from torch_images.platforms import AMD64
 
 
@@ -115,7 +116,8 @@ class Preparer:
 
         `builds` is as in `prepare_inputs`.
         """
-        plans = {p.target: layer_plans(self._config, p.spec, p.lock) for p in images}
+        small = self._options.compression is Compression.SMALL
+        plans = {p.target: layer_plans(self._config, p.spec, p.lock, small=small) for p in images}
         wanted = [[p for group in held.values() for p in group] for held in plans.values()]
         cache, network = self._workspace.cache, self._workspace.network
         fresh = self._options.no_cache

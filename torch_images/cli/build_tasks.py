@@ -46,7 +46,7 @@ MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeatab
         "progress": "how BuildKit shows progress: auto, plain or tty",
         "mirror": MIRROR_HELP,
         "compat": "NVIDIA's newer driver libraries: auto (if they can be had), required or off",
-        "compression": "of the layers: fast, or small for images that are pulled often",
+        "compression": "of the layers of wheels: fast, or small for images that are pulled often",
         **_COMPILING_HELP,
         "prune": "leave out what only other architectures and debuggers need, see images.yaml",
         "locked": "stop where a locked package has vanished, instead of resolving it afresh",
@@ -87,7 +87,7 @@ def build(
     skip_disk_check: bool = False,
 ) -> None:
     """Build an image, verify it, and give it its tags."""
-    from torch_images.build.build import with_torch
+    from torch_images.build.build import check_compression, with_torch
     from torch_images.build.plan import lock_images
     from torch_images.cli import report
     from torch_images.config.selection import chosen
@@ -113,6 +113,7 @@ def build(
         cache_to=cache_to,
         compression=compression,
     )
+    check_compression(specs, options.compression)
     if stale:
         if torch_source or unverified or prune:
             raise UsageError(

@@ -57,7 +57,7 @@ def plan(
             *(f"  {line}" for line in compiling(image, options, builder)),
         ]
     small = options.compression is Compression.SMALL
-    lines += ["  then packs all layers again, as small as they get"] if small else []
+    lines += ["  packs layers of wheels as small as they get, which takes long"] if small else []
     command = bake.bake_command((workspace.output / "docker-bake.json",), options)
     needed = disk_needed(config, images, small=small)
     lines.append(f"  disk: about {needed / 1e9:.0f} GB from nothing")

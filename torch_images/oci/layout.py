@@ -218,24 +218,12 @@ def image(
             jsondoc.member(config, "rootfs", "diff_ids", kind=list)
             jsondoc.member(config, "history", kind=list)
     for title, layer in layers:
-        manifest["layers"].append(_layer_descriptor(layer))
+        held = {"mediaType": f"{LAYER}+zstd", "digest": layer.digest, "size": layer.size}
+        manifest["layers"].append(held)
         config["rootfs"]["diff_ids"].append(layer.diff_id)
         config["history"].append({"created": _CREATED, "created_by": title})
     manifest["config"] = _descriptor(CONFIG, _json(config))
     documents = (_json(config), _json(manifest))
-    return Image(descriptor=_descriptor(MANIFEST, documents[1]), documents=documents)
-
-
-def recompressed(config: bytes, layers: Iterable[Layer], annotations: Mapping[str, str]) -> Image:
-    """The image of a configuration, unchanged, with these layers and annotations of its manifest.
-
-    The layers are those that the configuration names by their tars, the lowest first.
-    """
-    manifest = _manifest()
-    manifest["config"] = _descriptor(CONFIG, config)
-    manifest["layers"] = [_layer_descriptor(layer) for layer in layers]
-    manifest["annotations"] = dict(annotations)
-    documents = (config, _json(manifest))
     return Image(descriptor=_descriptor(MANIFEST, documents[1]), documents=documents)
 
 
@@ -350,10 +338,6 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _layer_descriptor(layer: Layer) -> dict[str, Any]:
-    return {"mediaType": f"{LAYER}+zstd", "digest": layer.digest, "size": layer.size}
 
 
 def _descriptor(media_type: str, data: bytes) -> dict[str, Any]:
