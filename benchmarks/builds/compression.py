@@ -5,7 +5,7 @@
 
 LAYER is a layer of the cache: a folder in ~/.cache/torch-images/layers, or its file `blob`. Each
 is unpacked and compressed again by every setting, `--at-once` (all processors) side by side, by
-`--threads` (4) each, as `--compression small` does it. `--part` takes only so many MB of each tar.
+`--threads` (4) each, as `--compression small` has it. `--part` takes only so many MB of each tar.
 `--try` adds settings of zstd: a level, the logarithm of the window, and whether to look for matches
 far away; `--only` leaves the others out. Seconds are wall time, of all processors, and of one for
 decompressing.
@@ -25,7 +25,7 @@ from pathlib import Path
 import zstandard
 
 from torch_images.jobs import processors
-from torch_images.layers.repack import THREADS
+from torch_images.layers.make import THREADS
 from torch_images.markdown import table
 from torch_images.oci.layout import Effort
 

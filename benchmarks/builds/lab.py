@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.integration.support import registry
 from torch_images.build import labels
-from torch_images.build.plan import lock_image
-from torch_images.build.substitution import known
-from torch_images.config.choose import choose
 from torch_images.config.parse import load_config
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import prepare
@@ -28,10 +22,9 @@ from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.layers.parent import PARENT_IMAGES, parent_name
+from torch_images.layers.parent import PARENT_IMAGES
 from torch_images.locks.debs import read_debs
 from torch_images.locks.facts import with_facts
-from torch_images.locks.layers import read_record
 from torch_images.locks.wheels import read_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,35 +99,11 @@ class Lab:
     def build(self, *words: str, verified: bool = False) -> list[dict[str, Any]]:
         """Build images and start each one; what the build says of them."""
         options = [] if verified else ["--unverified"]
-        options += [] if "--substitute" in words else ["--no-substitute"]
         told = self.invoke("build", *words, *options, "--compat", "off", "--json")
         found: list[dict[str, Any]] = json.loads(told)
         for image in found:
             self.start(image["digest"])
         return found
-
-    @contextlib.contextmanager
-    def registry_with_parents(self) -> Iterator[str]:
-        """Record what was packed here; a registry on loopback that has the newest parent image.
-
-        Yields its address and owner. Its data are on the disk that is measured.
-        """
-        self.invoke("lock", "--layers")
-        config = with_facts(load_config(self.project / "images.yaml"), self.project / "locks")
-        image = lock_image(config, choose(config, cuda="13.0", arch="12.0"), self.project / "locks")
-        found = known(config, read_record(self.project / "locks"), image, self.project)
-        if not found:
-            raise RuntimeError("locks/layers.txt lacks a layer of the image")
-        with (
-            tempfile.TemporaryDirectory(dir=self.cache.parent, prefix="registry-") as folder,
-            registry(Path(folder, "registry")) as host,
-        ):
-            for parent in found.parents:
-                name = f"{host}/bench/{image.spec.repository}:parent"
-                self.engine.tag(parent_name(parent.image), *name.rsplit(":", 1))
-                self.engine.push(name, lambda _: None)
-                self.engine.untag(name)
-            yield f"{host}/bench"
 
     def build_plain(self, lock: str) -> str:
         """Build with the plain Dockerfile and start the image; its name."""

@@ -53,19 +53,6 @@ def user(lab: Lab) -> Figures:
     }
 
 
-def substitutes(lab: Lab) -> Figures:
-    """The same as `cold`, with a registry on this machine that has the parent image."""
-    figures = _plain(lab, LOCKS[0])
-    lab.build(*RUNTIME)
-    with lab.registry_with_parents() as namespace:
-        lab.empty()
-        with measuring(lab.disk) as ours:
-            [image] = lab.build(*RUNTIME, "--substitute", namespace)
-    if image["layers"]["packed"]:
-        raise RuntimeError(f"not all layers were taken: {image['layers']}")
-    return figures | {"our seconds": ours.seconds, "our disk": ours.disk}
-
-
 def both(lab: Lab) -> Figures:
     """Both CUDA versions: by one command, and by two plain builds one after the other."""
     plain = sum(_plain(lab, lock)["plain seconds"] for lock in LOCKS)
@@ -132,9 +119,9 @@ def pruned(lab: Lab) -> Figures:
 
 
 def small(lab: Lab) -> Figures:
-    """Bytes of the images with the smallest layers, and how long packing them takes once built."""
+    """Bytes of the images with the smallest layers, and how long the first takes from nothing."""
     figures = _plain(lab, LOCKS[0])
-    lab.build(*RUNTIME)
+    lab.empty()
     with measuring(lab.disk) as ours:
         [image] = lab.build(*RUNTIME, "--compression", "small")
     figures |= {"our seconds": ours.seconds, "our disk": ours.disk}
@@ -164,7 +151,6 @@ ROWS: dict[str, Row] = {
     "user": user,
     "again": again,
     "edit": edit,
-    "substitutes": substitutes,
     "pruned": pruned,
     "small": small,
     "variant": variant,
@@ -180,9 +166,8 @@ LEAVES_OUT: dict[str, str] = {
     "user": "set-up and the base; also compat, where NVIDIA's server cannot be reached",
     "again": "compat, and the checks, which are taken over for the same digest",
     "edit": "compat, the checks and the tags",
-    "substitutes": "the same as `cold`, and what it took to fill the registry",
     "pruned": "compat, the checks, and how long it takes",
-    "small": "compat, the checks, and the build before: its seconds are of packing again",
+    "small": "compat and the checks",
     "variant": "compat, the checks, and the layers of the first image, which its user holds",
     "commands": "the shell script `./inv` before Python starts, some 0.02 s",
     "both": "the same as `cold`",

@@ -15,6 +15,7 @@ def test_label(label: str, expected: Facts, config: Facts) -> None:
 def test_no_other_label(expected: Facts, config: Facts) -> None:
     also = {
         "io.github.torch-images.compat.note",
+        "io.github.torch-images.compression",
         "org.opencontainers.image.base.digest",
         "org.opencontainers.image.revision",
     }

@@ -1,10 +1,9 @@
-"""An image from a folder alone, by plain `docker buildx build`; and one without any network."""
+"""An image from a folder alone, by plain `docker buildx build`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,10 +17,9 @@ from tests.decisions import NOTES
 from tests.integration.drivers import repository
 from tests.integration.standins import WHEEL_LOCK, commit, served, small_project
 from tests.integration.standins import replace as change
-from tests.integration.support import ROOT, TESTS, Built, as_root, invoke, open_folder
+from tests.integration.support import ROOT, TESTS, Built, invoke
 from tests.packages import elf
 from tests.releases import T130
-from tests.servers import closed_port
 from tests.wheels import index, make_wheel
 from torch_images.config.parse import load_config
 from torch_images.host.engine import Engine
@@ -72,13 +70,13 @@ class Entry:
 class Small:
     """A project whose images are quick to build, and what its builds need.
 
-    `variant` adds a package, a wheel and NVIDIA's compat library to its plain image. `digests` are
-    those of an ordinary build, by identifier.
+    `variant` adds a package, a wheel and NVIDIA's compat library to its plain image. `digest` is
+    that of an ordinary build of it.
     """
 
     folder: Path
     env: dict[str, str]
-    digests: dict[str, str]
+    digest: str
 
 
 def tree(image: str) -> dict[str, Entry]:
@@ -176,25 +174,11 @@ def small(locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory)
         )
         assert done.returncode == 0, done.stderr
         commit(folder)
-        words = ("--select", f"{RUNTIME},{DEVEL}", "--unverified", "--locked", "--json")
+        words = ("--select", DEVEL, "--unverified", "--locked", "--json")
         done = invoke("build", *words, "--progress", "plain", cwd=folder, env=env)
         assert done.returncode == 0, done.stderr[-3000:]
-        digests = {each["id"]: each["digest"] for each in json.loads(done.stdout)}
-        yield Small(folder, env, digests)
-    for name in digests:
-        engine.untag(f"torch-images-candidate:{name}")
-
-
-@pytest.fixture(scope="module")
-def inputs(small: Small) -> Iterator[Path]:
-    """A folder with all inputs of both images."""
-    with open_folder() as folder:
-        inputs = folder / "inputs"
-        for image in (RUNTIME, DEVEL):
-            words = ("lock", "--fetch", str(inputs), "--image", image)
-            done = invoke(*words, cwd=small.folder, env=small.env)
-            assert done.returncode == 0, done.stderr
-        yield inputs
+        yield Small(folder, env, json.loads(done.stdout)[0]["digest"])
+    engine.untag(f"torch-images-candidate:{DEVEL}")
 
 
 def test_a_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_path: Path) -> None:
@@ -206,7 +190,7 @@ def test_a_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_pa
     name = f"{TESTS}:standalone"
     plain_build(folder, name, tmp_path, Network(index=small.env["UV_DEFAULT_INDEX"]))
     try:
-        ours = small.digests[DEVEL]
+        ours = small.digest
         assert differences(ours, name) == []
         there = tree(name)
         site = "opt/venv/lib/python3.11/site-packages"
@@ -232,67 +216,6 @@ def test_a_wheel_that_is_not_the_locked_one_ends_it(small: Small, tmp_path: Path
     file.write_text(line.replace(line.strip()[-64:], "0" * 64))
     with pytest.raises(AssertionError, match="DO NOT MATCH THE HASHES"):
         plain_build(folder, "x", tmp_path, Network(index=small.env["UV_DEFAULT_INDEX"]))
-
-
-def offline(
-    small: Small, image: str, inputs: Path, *command: str
-) -> subprocess.CompletedProcess[str]:
-    """A build from nothing but a folder of inputs, `command` before it."""
-    words = ["build", "--select", image, "--offline", str(inputs), "--compat", "required"]
-    words += ["--no-cache", "--unverified", "--json", "--progress", "plain"]
-    closed = f"http://127.0.0.1:{closed_port()}"
-    nowhere = ["UV_DEFAULT_INDEX", "TORCH_IMAGES_MIRROR", "TORCH_IMAGES_COMPAT_MIRROR"]
-    nowhere += ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
-    told = [f"{name}={closed}" for name in nowhere]
-    told += ["NO_COLOR=1", f"TORCH_IMAGES_LOCKS={small.folder / 'locks'}"]
-    return subprocess.run(
-        [*command, "env", *told, sys.executable, "-m", "invoke", *words],
-        cwd=small.folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_a_build_that_may_ask_nobody(small: Small, inputs: Path) -> None:
-    """Index, mirrors and proxies are all closed ports; the variant's own wheel is in the folder."""
-    done = offline(small, DEVEL, inputs)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout)[0]["digest"] == small.digests[DEVEL]
-
-
-# Bring up loopback, which a new network has switched off, and go on as the rest of the words.
-_LOOPBACK = """
-import fcntl, os, socket, struct, sys
-with socket.socket() as any:
-    fcntl.ioctl(any, 0x8914, struct.pack("16sh", b"lo", 1))
-os.execvp(sys.argv[1], sys.argv[1:])
-"""
-
-
-def test_a_build_without_a_network(small: Small, inputs: Path) -> None:
-    """The process has a network of its own with nothing in it; the engine is behind a socket."""
-    alone = as_root("unshare", "--net", sys.executable, "-c", _LOOPBACK)
-    done = offline(small, RUNTIME, inputs, *alone)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout)[0]["digest"] == small.digests[RUNTIME]
-
-
-def test_a_missing_input_is_named_before_the_build(
-    small: Small, inputs: Path, tmp_path: Path
-) -> None:
-    less = tmp_path / "less"
-    shutil.copytree(inputs, less)
-    [wheel] = (less / "wheels").glob("torch_images_more-*")
-    wheel.write_bytes(b"another")
-    done = offline(small, DEVEL, less)
-    assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
-    way = f"run `invoke lock --fetch {less} --image {DEVEL}` with a network"
-    assert done.stderr == f"error: {less} lacks {wheel.name}; {way}\n"
-    again = invoke("lock", "--fetch", str(less), "--image", DEVEL, cwd=small.folder, env=small.env)
-    assert again.returncode == 0, again.stderr
-    assert "fetched torch_images_more" in again.stderr
-    assert again.stderr.count("fetched ") == 1
 
 
 def test_the_torch_image_has_the_same_files(

@@ -54,6 +54,7 @@ from torch_images.layers.parent import ParentImages, Wanted
 from torch_images.layers.plan import LayerPlan
 from torch_images.locks.debs import DebLock
 from torch_images.locks.facts import with_facts
+from torch_images.oci.compression import Compression
 from torch_images.platforms import AMD64
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,6 +123,11 @@ def test_a_target_per_image(planned: tuple[ImagePlan, ...], root: Path) -> None:
         f"type=image,name=torch-images-candidate:cu130-sm120-torch{T130}-trixie-runtime,unpack=true,"
         "oci-mediatypes=true,compression=zstd,force-compression=true"
     ]
+    small = bake(planned, root, Network(), options=BuildOptions(compression=Compression.SMALL))
+    said = small["target"][planned[1].target].pop("labels")
+    assert said == target.pop("labels") | {"io.github.torch-images.compression": "small"}
+    target["args"]["NVIDIA_REQUIRE_CUDA"] = hosts
+    assert small["target"][planned[1].target] == target
 
 
 def test_target_names_are_what_bake_accepts(config: Config, root: Path) -> None:
@@ -373,8 +379,9 @@ def test_the_cache_follows_the_environment() -> None:
     assert default_cache({"XDG_CACHE_HOME": "/x"}) == Path("/x/torch-images")
 
 
+@pytest.mark.parametrize("compression", list(Compression))
 def test_what_images_share_is_made_ready_once(
-    config: Config, root: Path, monkeypatch: pytest.MonkeyPatch
+    config: Config, root: Path, monkeypatch: pytest.MonkeyPatch, compression: Compression
 ) -> None:
     """Base, compat package and a variant's packages, for any number of images."""
     asked: list[str] = []
@@ -389,6 +396,7 @@ def test_what_images_share_is_made_ready_once(
     def making(
         groups: list[list[LayerPlan]], *_: object, **options: object
     ) -> Iterator[dict[LayerPlan, LayerPlan]]:
+        assert {p.small for ps in groups for p in ps} == {compression is Compression.SMALL}
         yield {plan: plan for group in groups for plan in group}
 
     def contexts(_: ParentImages, wanted: dict[str, Wanted]) -> dict[str, dict[str, str]]:
@@ -413,7 +421,12 @@ def test_what_images_share_is_made_ready_once(
     workspace = Workspace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
     nobody = Engine(None)  # type: ignore[arg-type]
     settled, parts = prepare.prepare_inputs(
-        config, images, workspace, BuildOptions(), engine=nobody, run=FakeRunner()
+        config,
+        images,
+        workspace,
+        BuildOptions(compression=compression),
+        engine=nobody,
+        run=FakeRunner(),
     )
     assert len(settled) > 4
     assert sorted(asked) == [

@@ -1,61 +1,27 @@
-"""Where an image says how it is compressed, and who reads it."""
+"""How small the layers of wheels become, and that small ones are kept apart from others."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.unit.fakes import FakeRunner
-from torch_images.build.plan import lock_image
+from torch_images.build.build import check_compression
+from torch_images.build.labels import read, write_found
+from torch_images.build.plan import lock_image, plan_image
 from torch_images.cli import verb
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
-from torch_images.errors import EngineError, NetworkError, UsageError
-from torch_images.host import tars
-from torch_images.host.engine import Engine
+from torch_images.errors import UsageError
+from torch_images.layers.plan import layer_plans
 from torch_images.oci import layout
-from torch_images.oci.compression import ANNOTATION, Compression, parse, recorded, recording
-from torch_images.publish.registry import raw
+from torch_images.oci.compression import Compression, parse
 from torch_images.verify.reproduce import _options
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just(ANNOTATION), inner),
-)
-
-
-@pytest.mark.parametrize("compression", list(Compression))
-def test_what_is_recorded_is_read_back(compression: Compression) -> None:
-    assert recorded({"annotations": recording(compression)}) is compression
-
-
-def test_a_fast_image_has_the_manifest_that_it_always_had() -> None:
-    assert recording(Compression.FAST) == {}
-    assert recorded({}) is recorded({"annotations": None}) is Compression.FAST
-
-
-def test_an_image_of_a_later_version_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"an unknown compression, 'ti\\x1bny'; take the version"):
-        recorded({"annotations": {ANNOTATION: "ti\x1bny"}})
-
-
-@given(JSON)
-def test_anybody_may_have_written_a_manifest(annotations: Any) -> None:
-    try:
-        found = recorded({"annotations": annotations})
-    except UsageError as error:
-        assert str(error).isprintable()
-    else:
-        small = isinstance(annotations, dict) and annotations.get(ANNOTATION) == "small"
-        assert found is (Compression.SMALL if small else Compression.FAST)
 
 
 @pytest.mark.parametrize("text", ["", "Small", "tiny", "small "])
@@ -64,46 +30,76 @@ def test_other_words_are_refused(text: str) -> None:
         parse(text)
 
 
+def test_a_label_may_be_anybodys() -> None:
+    with pytest.raises(UsageError, match=r"unknown compression 'ti\\x1bny'; "):
+        parse("ti\x1bny")
+
+
 def test_builds_are_fast_unless_told_otherwise() -> None:
     words: dict[str, Any] = {"progress": "auto", "mirror": [], "compat": "off", "jobs": ""}
     assert verb.build_options(**words).compression is Compression.FAST
     assert verb.build_options(**words, compression="small").compression is Compression.SMALL
 
 
-def test_a_rebuild_is_told_what_the_image_records(config: Config, root: Path) -> None:
+def test_an_image_says_that_it_is_small() -> None:
+    """One that is fast has the labels that it always had."""
+    fast, small = (
+        write_found(base_digest="x", compat_note="", revision=None, compression=each)
+        for each in Compression
+    )
+    assert fast == write_found(base_digest="x", compat_note="", revision=None)
+    assert small.items() - fast.items() == {("io.github.torch-images.compression", "small")}
+    assert (read(fast).compression, read(small).compression) == ("", "small")
+
+
+def test_a_rebuild_is_told_what_the_image_says(config: Config, root: Path) -> None:
     lock = lock_image(config, choose(config, arch="12.0"), root / "locks").lock
     assert _options(lock, Compression.SMALL)[-1] == "--compression=small"
     # Revisions from before do not know the word.
     assert _options(lock, Compression.FAST) == ["--locked", "--compat=required"]
 
 
-def test_an_image_that_was_pulled_without_its_layers() -> None:
-    """The stream of `docker save` ends where the first blob is missing."""
-    digest = f"sha256:{'a' * 64}"
-    manifest = json.dumps({"config": {"digest": "sha256:b"}}).encode()
-    for files in ({}, {f"blobs/{digest.replace(':', '/')}": manifest}):
-        api = SimpleNamespace(get_image=lambda _image, held=files: iter([tars.pack(held)]))
-        engine = Engine(cast("Any", SimpleNamespace(api=api)))
-        with pytest.raises(EngineError, match=f"has not all layers of {digest}; build it here"):
-            engine.contents(digest)
+def test_bases_on_which_the_wheels_are_copied(config: Config) -> None:
+    both = [choose(config, base=name) for name in ("bookworm", "ubuntu24.04")]
+    check_compression(both, Compression.FAST)
+    check_compression(both[:1], Compression.SMALL)
+    with pytest.raises(UsageError, match=r"BuildKit packs the wheels of images on ubuntu24\.04, "):
+        check_compression(both, Compression.SMALL)
 
 
-def test_a_manifest_comes_from_its_registry_as_it_is() -> None:
-    name = "ghcr.io/me/torch-cu130:sm120"
-    inspect = f"docker buildx imagetools inspect --raw {name}"
-    held = {"annotations": recording(Compression.SMALL), "layers": []}
-    assert raw(name, FakeRunner({inspect: (0, json.dumps(held))})) == held
-    with pytest.raises(NetworkError, match="cannot be understood: 'it' is not an object"):
-        raw(name, FakeRunner({inspect: (0, "[]")}))
-    with pytest.raises(NetworkError, match=r"ghcr\.io could not be reached"):
-        raw(name, FakeRunner({inspect: (1, "ERROR: connection reset")}))
+def test_small_layers_have_keys_of_their_own(config: Config, root: Path) -> None:
+    """Neither takes the place of the other in the cache; all else is equal, the identity too."""
+    image = lock_image(config, choose(config, arch="12.0"), root / "locks")
+    fast = layer_plans(config, image.spec, image.lock)
+    small = layer_plans(config, image.spec, image.lock, small=True)
+    last = small.pop("small")
+    assert small.keys() == fast.keys()
+    for name, plans in fast.items():
+        assert small[name] == tuple(dataclasses.replace(plan, small=True) for plan in plans)
+    keys = {plan.key for plans in (*fast.values(), *small.values(), last) for plan in plans}
+    assert len(keys) == 2 * sum(map(len, fast.values())) + 1
+    dockerfile = plan_image(config, image, root).context.dockerfile
+    assert all(plan.key in dockerfile for plans in fast.values() for plan in plans)
 
 
-def test_layers_of_before_keep_their_keys() -> None:
-    """What images that are small need is no part of the keys of all others."""
+def test_small_parents_have_a_layer_that_others_lack(config: Config, root: Path) -> None:
+    """BuildKit would take one for the other, and export whichever it had first."""
+    image = lock_image(config, choose(config, arch="12.0"), root / "locks")
+    *_, (last,) = layer_plans(config, image.spec, image.lock, small=True).values()
+    assert (last.wheels, last.size, last.small) == ((), 0, True)
+
+
+def test_layers_of_before_keep_their_keys(config: Config, root: Path) -> None:
+    """What small layers need is no part of the keys of all others."""
     version = ".".join(map(str, zstandard.ZSTD_VERSION))
     quick = "(2, {'window_log': 23, 'hash_log': 19, 'min_match': 6})"
     assert f"zstd {version} {quick} (9, {{'window_log': 23}})" == layout.COMPRESSOR
+    image = lock_image(config, choose(config, arch="12.0"), root / "locks")
+    for plans in layer_plans(config, image.spec, image.lock).values():
+        for plan in plans:
+            facts = json.loads(json.dumps(plan.facts))
+            assert facts["recipe"] == f"2, {layout.COMPRESSOR}"
+            assert facts.keys() == {"recipe", "python", "wheels", "removals", "arches"}
 
 
 @pytest.mark.parametrize("effort", list(layout.Effort))
@@ -114,3 +110,17 @@ def test_no_layer_needs_a_larger_window_than_every_decoder_has(effort: layout.Ef
     sink.write(bytes(20_000_000))
     sink.finish()
     assert zstandard.get_frame_parameters(blob.getvalue()).window_size == 8 << 20
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_any_number_of_threads_makes_the_same_small_layer(threads: int) -> None:
+    data = b"".join(bytes([n % 256]) * 100_000 + n.to_bytes(4) * 999 for n in range(30))
+    found = []
+    for size in (len(data), 77_777):
+        sink = layout.Compressed(io.BytesIO(), threads, effort=layout.Effort.SMALL)
+        for start in range(0, len(data), size):
+            sink.write(data[start : start + size])
+        found.append(sink.finish())
+    one = layout.Compressed(io.BytesIO(), 1, effort=layout.Effort.SMALL)
+    one.write(data)
+    assert found == [one.finish()] * 2

@@ -9,10 +9,12 @@ import hashlib
 import io
 import os
 import tarfile
+import threading
+import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import zstandard
@@ -23,9 +25,10 @@ from tests.wheels import StandIn, index, make_wheel
 from torch_images.config.types import Removal
 from torch_images.errors import BuildError, LockError, NetworkError
 from torch_images.host.network import Network
+from torch_images.layers import make
 from torch_images.layers.make import ReadyLayer, making, write_layer
 from torch_images.layers.plan import LayerPlan, plan_layers
-from torch_images.oci.layout import EPOCH
+from torch_images.oci.layout import EPOCH, Layer
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 FILES = {
@@ -44,6 +47,10 @@ def wheel(tmp_path: Path) -> Path:
     return tmp_path / make_wheel(tmp_path, "tool", "1.0", FILES).locked.filename
 
 
+def tar_of(blob: bytes) -> bytes:
+    return zstandard.ZstdDecompressor().decompressobj().decompress(blob)
+
+
 def layer(*wheels: Path, **options: object) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
     """The members of the layer of wheels, by name."""
     blob = io.BytesIO()
@@ -51,7 +58,7 @@ def layer(*wheels: Path, **options: object) -> dict[str, tuple[tarfile.TarInfo, 
     data = blob.getvalue()
     assert made.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
     assert made.size == len(data)
-    plain = zstandard.ZstdDecompressor().decompressobj().decompress(data)
+    plain = tar_of(data)
     assert made.diff_id == f"sha256:{hashlib.sha256(plain).hexdigest()}"
     with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
         return {
@@ -211,6 +218,57 @@ def test_layers_come_from_the_index_once(wheels: tuple[StandIn, ...], tmp_path: 
         assert ready.layer.digest == f"sha256:{hashlib.sha256(data).hexdigest()}"
     assert first == again == fresh
     assert [p.name for p in (tmp_path / "c" / "layers").glob(".making-*")] == []
+
+
+def test_a_small_layer_holds_the_same(wheels: tuple[StandIn, ...], tmp_path: Path) -> None:
+    """Its tar is that of the other one, which stays in the cache beside it."""
+    small = [dataclasses.replace(plan, small=True) for plan in plans(wheels)]
+    empty = LayerPlan(title="empty", wheels=(), python="3.11", small=True)
+    with web_server(index(wheels)) as (url, _):
+        network = Network(index=f"{url}/simple")
+        usual = made(wheels, tmp_path / "c", network)
+        with making([[*small, empty]], tmp_path / "c", network) as layers:
+            found = {plan: layer.result() for plan, layer in layers.items()}
+        assert made(wheels, tmp_path / "c", network) == usual
+    for plan, ready in usual.items():
+        twin = found[dataclasses.replace(plan, small=True)]
+        assert twin.layer.diff_id == ready.layer.diff_id
+        assert twin.layer.digest != ready.layer.digest
+        tars = [tar_of(each.path.read_bytes()) for each in (ready, twin)]
+        assert tars[0] == tars[1]
+    with tarfile.open(fileobj=io.BytesIO(tar_of(found[empty].path.read_bytes()))) as tar:
+        assert tar.getmembers() == []
+
+
+def test_one_that_fails_ends_the_others(
+    wheels: tuple[StandIn, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest small layer takes minutes: it is left in the middle."""
+    began, ended = threading.Event(), list[str]()
+
+    def write_layer(files: Sequence[Path], target: IO[bytes], **_: object) -> Layer:
+        began.set()
+        while True:
+            time.sleep(0.01)
+            try:
+                target.write(b"")
+            except Exception as error:
+                ended.append(type(error).__name__)
+                raise
+
+    monkeypatch.setattr(make, "write_layer", write_layer)
+
+    def fail() -> None:
+        with making([plans(wheels)], tmp_path / "c", network):
+            assert began.wait(60)
+            raise BuildError("no")
+
+    with web_server(index(wheels)) as (url, _):
+        network = Network(index=f"{url}/simple")
+        with pytest.raises(BuildError, match="no"):
+            fail()
+    assert set(ended) == {"_StoppedError"}
+    assert list((tmp_path / "c" / "layers").iterdir()) == []
 
 
 def _other(files: dict[str, bytes]) -> None:

@@ -19,7 +19,6 @@ from tests.unit.fakes import FakeRunner
 from torch_images.build.bake import BuildOptions
 from torch_images.build.build import BuildResult
 from torch_images.build.plan import LockedImage, lock_image, plan_image
-from torch_images.build.substitution import LayerCount
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
 from torch_images.config.selection import find_image
@@ -73,8 +72,7 @@ def made(config: Config, root: Path, name: str = RUNTIME, *, compat: bool = True
     report = VerifyReport(
         digest=digest, id=digest, suite="e" * 64, checks=checks, observed={}, seconds=0
     )
-    layers = LayerCount(taken=0, here=0, packed=1)
-    result = BuildResult(plan=plan, digest=digest, size=0, seconds=0, layers=layers)
+    result = BuildResult(plan=plan, digest=digest, size=0, seconds=0)
     return Made(result=result, report=report, tags=("x:1",))
 
 

@@ -16,7 +16,7 @@ README = (ROOT / "README.md").read_text()
 Rounds = list[dict[str, float]]
 
 # Rows of the page by what is read from the report: each is measured three times.
-BESIDE_ANOTHER = ("cold", "tuned", "substitutes", "both")
+BESIDE_ANOTHER = ("cold", "tuned", "both")
 ALONE = ("user", "again", "edit")
 COMMANDS = ("list", "matrix", "render")
 

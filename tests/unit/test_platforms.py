@@ -15,8 +15,7 @@ from tests.unit.fakes import FakeRunner
 from torch_images.arch import Capability
 from torch_images.build import prepare
 from torch_images.build.bake import BuildOptions
-from torch_images.build.bundle import check_bundled
-from torch_images.build.plan import LockedImage, lock_image, plan_image, plan_images, version
+from torch_images.build.plan import lock_image, plan_image, plan_images, version
 from torch_images.build.render import environment
 from torch_images.build.standalone import check_standalone
 from torch_images.config.choose import choose, refusal
@@ -341,18 +340,11 @@ def test_what_inductor_is_told(config: Config) -> None:
     assert arm == amd
 
 
-@pytest.mark.parametrize(
-    ("check", "folder"),
-    [
-        (check_standalone, "a standalone folder"),
-        (lambda image: check_bundled([image]), "a folder of inputs"),
-    ],
-)
-def test_folders_are_for_amd64_only(
-    config: Config, root: Path, check: Callable[[LockedImage], None], folder: str
-) -> None:
+def test_standalone_folders_are_for_amd64_only(config: Config, root: Path) -> None:
     """One for arm64 would lack the base whose Python makes bytecode."""
     amd, arm = (lock_image(config, spec, root / "locks") for spec in specs(config))
-    check(amd)
-    with pytest.raises(UsageError, match=rf"^{folder} is for linux/amd64 only, cu130-sm90-"):
-        check(arm)
+    check_standalone(amd)
+    with pytest.raises(
+        UsageError, match=r"^a standalone folder is for linux/amd64 only, cu130-sm90-"
+    ):
+        check_standalone(arm)

@@ -56,10 +56,6 @@ def invoke(root: Path, *words: str, **environment: str) -> subprocess.CompletedP
         ("wheels --slice 1h --no-cache", 2, "--no-cache keeps nothing for the next build; leave"),
         ("wheels --jobs ²", 2, "--jobs '²' is not a number"),
         (f"wheels --jobs {'9' * 5000}", 2, "is not a number"),
-        ("build --no-cache --substitute ghcr.io/me", 2, "--no-cache packs every layer here; leave"),
-        ("build --substitute ghcr.io", 2, "'ghcr.io' is not a registry to "),
-        ("lock --layers --select x", 2, "--layers goes with --check and --image alone; leave"),
-        ("lock --layers --image x", 2, "--layers records all images; add --check, or leave"),
         ("push x --retries ٣", 2, "--retries '٣' is not a number; give one from 0 on"),
         (
             "bench x --gpus ²",

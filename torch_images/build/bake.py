@@ -31,11 +31,10 @@ class BuildOptions:
     """What a user can say about how to build.
 
     `cache_from` and `cache_to` are caches in buildx's words, such as "type=registry,ref=...";
-    "{id}" in them stands for the image. `compression` is how small the layers become. `slice` is
+    "{id}" in them stands for the image. `compression` is that of the layers of wheels. `slice` is
     how many seconds to compile at most, 0 for as long as it takes; trees with the same `call`
     compile one after the other, in one slice. `share` is the part of the units to compile, such as
-    "1/2". `substitute` is the registry and owner whose repositories are asked for layers, "" for
-    none.
+    "1/2".
     """
 
     builder: str = ""
@@ -52,7 +51,6 @@ class BuildOptions:
     cache_from: tuple[str, ...] = ()
     cache_to: tuple[str, ...] = ()
     compression: Compression = Compression.FAST
-    substitute: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +148,12 @@ def bake_file(
                 **({"BUILDKIT_CACHE_MOUNT_NS": namespace} if namespace else {}),
             },
             "labels": labels.write(config, image)
-            | labels.write_found(base_digest=part.base.digest, compat_note=note, revision=commit),
+            | labels.write_found(
+                base_digest=part.base.digest,
+                compat_note=note,
+                revision=commit,
+                compression=options.compression,
+            ),
             "secret": [*secrets, *(_COMPILE if part.sources else ())],
             "output": [output(image)],
         }

@@ -24,7 +24,7 @@ from torch_images.build.diskspace import check_disk, check_room
 from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image
 from torch_images.build.prepare import prepare_inputs
 from torch_images.build.render import render, write_context
-from torch_images.build.substitution import LayerCount, Substitution
+from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import EngineError, UnfinishedError, UsageError
 from torch_images.fetch.checkout import with_tree
@@ -36,7 +36,6 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, no_progress
-from torch_images.layers.repack import repack
 from torch_images.locks.sources import LockedTree
 from torch_images.oci.compression import Compression
 from torch_images.project import LEDGER
@@ -46,15 +45,13 @@ from torch_images.project import LEDGER
 class BuildResult:
     """A built image: its manifest's digest, size in the engine in bytes, and the wall time.
 
-    `seconds` covers the whole build, which may have made several images side by side. `layers` says
-    where the layers of its wheels came from.
+    `seconds` covers the whole build, which may have made several images side by side.
     """
 
     plan: ImagePlan
     digest: str
     size: int
     seconds: float
-    layers: LayerCount
 
 
 def with_torch(
@@ -114,9 +111,6 @@ def build(
     compiles = any(image.lock.sources for image in images)
     namespace = _namespace() if options.no_cache and compiles else ""
     builds = None if load else engine
-    substitution = Substitution(
-        config, images, workspace, "" if options.no_cache else options.substitute
-    )
     ready, parts = prepare_inputs(
         config,
         images,
@@ -126,7 +120,6 @@ def build(
         builds=builds,
         run=run,
         progress=progress,
-        substitution=substitution,
     )
     plans = tuple(plan_image(config, image, workspace.root) for image in ready)
     command = write_bake(config, plans, parts, workspace, options, run=run, namespace=namespace)
@@ -144,28 +137,11 @@ def build(
     for image in plans:
         if image.spec.platform != own:
             engine.unpack(image.candidate)
-        if small:
-            digests[image.target] = repack(
-                image.candidate,
-                digests[image.target],
-                workspace.cache,
-                engine=engine,
-                fresh=options.no_cache,
-                progress=progress,
-            )
     seconds = time.monotonic() - started
     results = []
     for image in plans:
         info, digest = engine.inspect(image.candidate), digests[image.target]
-        results.append(
-            BuildResult(
-                plan=image,
-                digest=digest,
-                size=info.size,
-                seconds=seconds,
-                layers=substitution.count(image),
-            )
-        )
+        results.append(BuildResult(plan=image, digest=digest, size=info.size, seconds=seconds))
     return tuple(results)
 
 
@@ -176,6 +152,16 @@ def _digests(metadata: Path, targets: Sequence[str]) -> dict[str, str]:
         return {t: jsondoc.member(document, t, "containerimage.digest", kind=str) for t in targets}
     except (OSError, jsondoc.MalformedError) as error:
         raise EngineError(f"buildx does not say what it built: {error}") from None
+
+
+def check_compression(specs: Sequence[ImageSpec], compression: Compression) -> None:
+    """Raise UsageError for small layers on a base where BuildKit packs the wheels."""
+    copied = [spec.base.name for spec in specs if not spec.base.suite]
+    if copied and compression is Compression.SMALL:
+        raise UsageError(
+            f"BuildKit packs the wheels of images on {copied[0]}, and knows no such compression",
+            "leave --compression out, or take base bookworm or trixie",
+        )
 
 
 def check_compiles(image: LockedImage) -> None:

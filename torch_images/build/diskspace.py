@@ -45,9 +45,6 @@ _ADDED = 1.0 + 2 * 3.15
 _ARCHIVE = 3.85
 # A byte of the base's packages: in the cache alone and as a layer, in the engine packed, unpacked.
 _BASE = 1.0 + 0.96 + 0.96 + 3.72
-# A byte of a layer that is packed again: the image in a file for a while, the smaller layers in the
-# cache and in the engine, where the first ones stay as well.
-_AGAIN = 3.0
 # What the steps of each image make, mostly bytecode; and programs that builds use, in the cache.
 _STEPS, _TOOLS = 350_000_000, 50_000_000
 # Compiling torch and Triton: trees, objects, wheels and the compile cache. PyTorch's build folder
@@ -83,19 +80,18 @@ def disk_needed(
 ) -> int:
     """Bytes that building these images takes beside what is held; what they share counts once.
 
-    `small`: layers are packed again, as small as they get; the estimate takes them as they were.
+    `small`: layers are packed as small as they get; the estimate takes them for as large as others.
     """
     there: dict[LayerPlan, bool] = {}
     bases: set[LockedDeb] = set()
     for image in images:
-        groups = layer_plans(config, image.spec, image.lock).values()
+        groups = layer_plans(config, image.spec, image.lock, small=small).values()
         plans = [plan for group in groups for plan in group]
         count = held.unpacked(plans)
         bases |= set() if count else set(image.lock.base.debs)
         for number, plan in enumerate(plans):
             there[plan] = there.get(plan, False) or number < count
     size = sum(_layer(plan, plan.key in held.cached, known) for plan, known in there.items())
-    size += _AGAIN * sum(_packed(plan) for plan in there) if small else 0
     locks = [image.lock for image in images]
     size += _ADDED * _bytes(w for lock in locks if (more := lock.extra_wheels) for w in more.wheels)
     size += _ADDED * _bytes(w for lock in locks for more in lock.unpacked for w in more.wheels)
@@ -132,7 +128,7 @@ def check_room(
     plans = {
         plan
         for image in left
-        for group in layer_plans(config, image.spec, image.lock).values()
+        for group in layer_plans(config, image.spec, image.lock, small=small).values()
         for plan in group
     }
     chains = engine.layer_chains(labels.ID, PARENT_IMAGES)
@@ -171,12 +167,8 @@ def _lock_labels(lock: ImageLock) -> set[str]:
 def _layer(plan: LayerPlan, cached: bool, there: bool) -> float:
     """Bytes that a layer takes beside what the cache and the engine have of it."""
     unpacked = plan.size * (_UNPACKED_PRUNED if plan.arches else _UNPACKED)
-    return _packed(plan) * (not cached) + (_packed(plan) + unpacked) * (not there)
-
-
-def _packed(plan: LayerPlan) -> float:
-    """Bytes of a layer as it is packed first."""
-    return plan.size * (_PACKED_PRUNED if plan.arches else _PACKED)
+    packed = plan.size * (_PACKED_PRUNED if plan.arches else _PACKED)
+    return packed * (not cached) + (packed + unpacked) * (not there)
 
 
 def _bytes(files: Iterable[LockedWheel | LockedDeb | LockedArchive]) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch_images.build.plan import ImagePlan, version
 from torch_images.config.types import Config
+from torch_images.oci.compression import Compression
 
 _STANDARD = "org.opencontainers.image"
 _OURS = "io.github.torch-images"
@@ -47,7 +48,13 @@ def write(config: Config, image: ImagePlan) -> dict[str, str]:
     }
 
 
-def write_found(*, base_digest: str, compat_note: str, revision: str | None) -> dict[str, str]:
+def write_found(
+    *,
+    base_digest: str,
+    compat_note: str,
+    revision: str | None,
+    compression: Compression = Compression.FAST,
+) -> dict[str, str]:
     """The labels that only a build knows.
 
     `base_digest` is that of what the image starts from, `compat_note` the ELF note of its compat
@@ -57,6 +64,7 @@ def write_found(*, base_digest: str, compat_note: str, revision: str | None) -> 
         **({f"{_STANDARD}.revision": revision} if revision else {}),
         f"{_STANDARD}.base.digest": base_digest,
         f"{_OURS}.compat.note": compat_note or _NONE,
+        **({} if compression is Compression.FAST else {f"{_OURS}.compression": str(compression)}),
     }
 
 
@@ -79,6 +87,7 @@ class ImageLabels:
     compat: str
     compat_note: str
     unlocked: bool
+    compression: str
 
     @property
     def complete(self) -> bool:
@@ -108,4 +117,5 @@ def read(labels: Mapping[str, str]) -> ImageLabels:
         compat=ours("compat"),
         compat_note=ours("compat.note"),
         unlocked=bool(ours("unlocked")),
+        compression=ours("compression"),
     )

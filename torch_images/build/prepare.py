@@ -10,13 +10,12 @@ from pathlib import Path
 
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.plan import LockedImage, locked
-from torch_images.build.substitution import Substitution
 from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import base_input, compat_input, tools_inputs, variant_inputs
 from torch_images.config.types import Base, Config
 from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.bootstrap import ReadyBase, fetch_locked
+from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.fetch.bootstrap import prepare as prepare_base
 from torch_images.fetch.compat import ReadyCompat, go_without
 from torch_images.fetch.compat import prepare as prepare_compat
@@ -25,11 +24,12 @@ from torch_images.fetch.toolchain import prepare as prepare_sources
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.layers.make import Progress, Take, making, no_progress
+from torch_images.layers.make import Progress, making, no_progress
 from torch_images.layers.parent import ParentImages, Wanted
-from torch_images.layers.plan import LayerPlan, layer_plans
+from torch_images.layers.plan import layer_plans
 from torch_images.locks.debs import DebLock, read_debs
 from torch_images.locks.sources import SourceLock
+from torch_images.oci.compression import Compression
 from torch_images.platforms import AMD64
 
 
@@ -103,10 +103,6 @@ class Preparer:
             )
         return self._bases[lock.digest]
 
-    def debs(self, base: Base, lock: DebLock) -> None:
-        """The packages of a lock, as files in the cache."""
-        fetch_locked(base, lock, self._workspace.cache, self._resolver)
-
     def layout(self, base: Base, lock: DebLock) -> Path:
         """The OCI layout of a bootstrapped base."""
         made = self.base(base, lock).layout
@@ -114,20 +110,21 @@ class Preparer:
         return made
 
     def stack(
-        self, images: Sequence[LockedImage], builds: Engine | None, progress: Progress, take: Take
+        self, images: Sequence[LockedImage], builds: Engine | None, progress: Progress
     ) -> dict[str, dict[str, str]]:
         """Make the layers and bases of images, and parent images of them; contexts by target.
 
-        `builds` and `take` are as in `prepare_inputs` and `making`.
+        `builds` is as in `prepare_inputs`.
         """
-        plans = {p.target: layer_plans(self._config, p.spec, p.lock) for p in images}
+        small = self._options.compression is Compression.SMALL
+        plans = {p.target: layer_plans(self._config, p.spec, p.lock, small=small) for p in images}
         wanted = [[p for group in held.values() for p in group] for held in plans.values()]
         cache, network = self._workspace.cache, self._workspace.network
         fresh = self._options.no_cache
         parents = ParentImages(cache, builds)
         with (
             progress() as show,
-            making(wanted, cache, network, fresh=fresh, show=show, take=take) as layers,
+            making(wanted, cache, network, fresh=fresh, show=show) as layers,
             ThreadPoolExecutor(1) as beside,
         ):
             starts = {p.lock.base.digest: p for p in images if not p.lock.base.image}
@@ -149,18 +146,14 @@ class Preparer:
             )
 
     def parts(
-        self,
-        image: LockedImage,
-        parents: Mapping[str, str] | None = None,
-        base: ReadyBase | None = None,
+        self, image: LockedImage, parents: Mapping[str, str] | None = None
     ) -> tuple[LockedImage, Parts]:
         """An image with the lock of what was really taken, and its parts.
 
-        `parents` are the contexts with its wheels. `base` is one that need not be made, because a
-        parent image that the engine has holds it.
+        `parents` are the contexts with its wheels.
         """
         config, spec, held = self._config, image.spec, image.lock
-        start = base or self.base(spec.base, held.base)
+        start = self.base(spec.base, held.base)
         there = frozenset(start.lock.versions())
         compat = self.compat(held.compat) if held.compat else None
         trees = self.sources(held.sources) if held.sources else None
@@ -228,34 +221,18 @@ def prepare_inputs(
     run: Runner,
     builds: Engine | None = None,
     progress: Progress = no_progress,
-    substitution: Substitution | None = None,
 ) -> tuple[tuple[LockedImage, ...], dict[str, Parts]]:
     """Make layers, bases, trees and compat packages ready, each once.
 
     Returns the images with the locks of what was really taken, in the same order, and the parts of
     each by its target. `builds` is the engine if it builds itself, and gets the layers then.
-    `substitution` gives layers that need not be packed; None packs all that is not in the cache.
     Raises LockError, NetworkError, DiskError or EngineError, as fetching and packing do.
     """
     preparer = Preparer(config, workspace, options, run, engine)
     preparer.first(images)
-    starts = substitution.starts(builds) if substitution and builds else {}
-    left = [image for image in images if image.target not in starts]
-    contexts = {target: start.contexts for target, start in starts.items()}
-    if left:
-        take = substitution.layer if substitution else _take_none
-        contexts |= preparer.stack(left, builds, progress, take)
-    ready = {}
-    for image in images:
-        start = starts.get(image.target)
-        ready[image.target] = preparer.parts(
-            image, contexts[image.target], start.base if start else None
-        )
+    contexts = preparer.stack(images, builds, progress)
+    ready = {image.target: preparer.parts(image, contexts[image.target]) for image in images}
     return (
         tuple(made for made, _ in ready.values()),
         {target: parts for target, (_, parts) in ready.items()},
     )
-
-
-def _take_none(_plan: LayerPlan, _target: Path) -> None:
-    """Takes no layer from elsewhere."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,12 +46,9 @@ MIRROR_HELP = "mirror of the base's packages: URL or sources.list line; repeatab
         "progress": "how BuildKit shows progress: auto, plain or tty",
         "mirror": MIRROR_HELP,
         "compat": "NVIDIA's newer driver libraries: auto (if they can be had), required or off",
-        "compression": "of the layers: fast, or small for images that are pulled often",
+        "compression": "of the layers of wheels: fast, or small for images that are pulled often",
         **_COMPILING_HELP,
         "locked": "stop where a locked package has vanished, instead of resolving it afresh",
-        "offline": "take all inputs from this folder, which `lock --fetch` filled; no other host",
-        "substitute": "registry and owner that layers are taken from, else images.yaml's",
-        "no-substitute": "pack every layer that is not in the cache",
         "unverified": "stop before verification: the image keeps its candidate tag only",
         "stale": "build each image of --select that docs/ledger.csv does not prove, and write it",
         "dry-run": "say what would be built and run, change nothing",
@@ -82,9 +78,6 @@ def build(
     torch_source: str = "",
     jobs: str = "",
     locked: bool = False,
-    offline: str = "",
-    substitute: str = "",
-    no_substitute: bool = False,
     unverified: bool = False,
     stale: bool = False,
     dry_run: bool = False,
@@ -92,7 +85,7 @@ def build(
     skip_disk_check: bool = False,
 ) -> None:
     """Build an image, verify it, and give it its tags."""
-    from torch_images.build.build import with_torch
+    from torch_images.build.build import check_compression, with_torch
     from torch_images.build.plan import lock_images
     from torch_images.cli import report
     from torch_images.config.selection import chosen
@@ -101,8 +94,6 @@ def build(
     from torch_images.jobs import measure
     from torch_images.publish.pipeline import make
 
-    if offline:
-        verb.leave_proxies()
     config, workspace, run = verb.config(), verb.workspace(), Runner()
     axes = {"cuda": cuda, "torch": torch, "arch": arch, "source": source}
     axes |= {"base": base, "variant": variant, "platform": platform}
@@ -118,20 +109,11 @@ def build(
         jobs=jobs,
         cache_from=cache_from,
         cache_to=cache_to,
-        substitute=verb.substitute(
-            config,
-            substitute,
-            off={
-                "--no-substitute": no_substitute,
-                "--no-cache": no_cache,
-                "--offline": bool(offline),
-                "--stale": stale,
-            },
-        ),
         compression=compression,
     )
+    check_compression(specs, options.compression)
     if stale:
-        if torch_source or unverified or offline:
+        if torch_source or unverified:
             raise UsageError(
                 "--stale builds what images.yaml has, and verifies it", "leave the rest"
             )
@@ -139,34 +121,26 @@ def build(
         return
     images = lock_images(config, specs, workspace.locks)
     if torch_source:
-        if offline:
-            raise UsageError("--offline builds what is locked", "leave out --torch-source")
         obtain = not dry_run
         images = tuple(with_torch(i, torch_source, workspace, run, obtain=obtain) for i in images)
-    with contextlib.ExitStack() as stack:
-        if offline:
-            from torch_images.build import bundle
-
-            held = bundle.offline(config, images, Path(offline), workspace, options)
-            workspace, options = stack.enter_context(held)
-        if dry_run:
-            print(report.plan(config, images, options, workspace, measure()))
-            return
-        platforms = [spec.platform for spec in specs]
-        bootstraps = any(spec.base.suite for spec in specs)
-        engine = verb.engine(bootstraps=bootstraps, platforms=platforms)
-        made = make(
-            config,
-            images,
-            workspace,
-            options,
-            engine=engine,
-            run=run,
-            progress=verb.layer_progress,
-            unverified=unverified,
-            say=verb.say,
-            checking=verb.check_progress,
-        )
+    if dry_run:
+        print(report.plan(config, images, options, workspace, measure()))
+        return
+    platforms = [spec.platform for spec in specs]
+    bootstraps = any(spec.base.suite for spec in specs)
+    engine = verb.engine(bootstraps=bootstraps, platforms=platforms)
+    made = make(
+        config,
+        images,
+        workspace,
+        options,
+        engine=engine,
+        run=run,
+        progress=verb.layer_progress,
+        unverified=unverified,
+        say=verb.say,
+        checking=verb.check_progress,
+    )
     outcomes = [report.outcome(one) for one in made]
     print(verb.as_json(outcomes) if json else "\n".join(map(report.built, outcomes)))
 

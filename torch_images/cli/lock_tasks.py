@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from invoke.context import Context
@@ -34,9 +31,6 @@ _UPGRADES = {"torch": "", "extras": "release-*,wheel-*", "all": "*"}
         "mirror": MIRROR_HELP,
         "verbose": "with --check: name the inputs that are unchanged, too",
         "json": "with --check: print every input as JSON",
-        "fetch": "put all inputs of the images of --image into this folder, for build --offline",
-        "layers": "record the layers that builds packed here; with --check, pack and compare them",
-        "image": "with --fetch or --layers: identifier or glob, see `invoke matrix`",
     },
     example="lock --check",
 )
@@ -49,23 +43,12 @@ def lock(
     mirror: list[str] | None = None,
     verbose: bool = False,
     json: bool = False,
-    fetch: str = "",
-    layers: bool = False,
-    image: str = "",
 ) -> None:
     """Resolve every input - wheels, Debian packages, images, tools - into locks/."""
     from torch_images.errors import UsageError, suggest
 
-    workspace = verb.workspace()
-    if layers or fetch or image:
-        others = upgrade or dry_run or select != "*"
-        if layers:
-            _layers(image, mirror, alone=not (fetch or others), check=check, json=json)
-        else:
-            _fetch(fetch, image, mirror, alone=not (check or others))
-        return
     if not check:
-        verb.require_own_locks(workspace.locks)
+        verb.require_own_locks(verb.workspace().locks)
     if check and upgrade:
         raise UsageError("--check and --upgrade exclude each other", "give one of them")
     if dry_run and not upgrade:
@@ -80,126 +63,6 @@ def lock(
         _check(select, mirror, verbose=verbose, json=json)
     else:
         _resolve(select, mirror)
-
-
-def _fetch(folder: str, image: str, mirror: list[str] | None, *, alone: bool) -> None:
-    """Fill a folder with the inputs of images, and print how to build from it.
-
-    `alone` is whether no other option was given that would choose what to do.
-    """
-    from torch_images.build.bundle import check_bundled, fetch_inputs
-    from torch_images.build.plan import lock_images
-    from torch_images.config.selection import chosen
-    from torch_images.errors import UsageError
-    from torch_images.host.runner import Runner
-    from torch_images.host.setup import can_bootstrap
-
-    if not (folder and image):
-        raise UsageError("--fetch FOLDER and --image IMAGE go together", "give both")
-    if not alone:
-        raise UsageError("--fetch takes what is locked", "give it alone, with --image")
-    config, workspace = verb.config(), verb.workspace()
-    images = lock_images(config, chosen(config, image, {}), workspace.locks)
-    check_bundled(images)
-    if not can_bootstrap():
-        verb.engine(bootstraps=True)
-    options = verb.build_options(
-        progress="auto", mirror=mirror, compat=config.compat.mode, jobs="", locked=True
-    )
-    size = fetch_inputs(
-        config,
-        images,
-        Path(folder),
-        workspace,
-        options,
-        run=Runner(),
-        progress=functools.partial(verb.layer_progress, "fetched"),
-    )
-    count = "1 image" if len(images) == 1 else f"{len(images)} images"
-    print(f"{folder} has all inputs of {count}, {size / 1e6:.0f} MB")
-    print(f"build without network: invoke build --select '{image}' --offline {shlex.quote(folder)}")
-
-
-def _layers(image: str, mirror: list[str] | None, *, alone: bool, check: bool, json: bool) -> None:
-    """Write the record of layers, or pack them again and compare; `alone` is as for `_fetch`."""
-    from torch_images.errors import UsageError
-
-    if not alone:
-        raise UsageError("--layers goes with --check and --image alone", "leave the rest out")
-    (_check_layers if check else _record_layers)(image, mirror, json=json)
-
-
-def _record_layers(image: str, mirror: list[str] | None, *, json: bool) -> None:
-    """Write what this user's cache has of all images into the record of layers."""
-    from dataclasses import asdict
-
-    from torch_images.build.plan import lock_image
-    from torch_images.build.record import found, merged, wanted
-    from torch_images.cli import report
-    from torch_images.config.matrix import matrix
-    from torch_images.errors import LockError, UsageError
-    from torch_images.locks import grammar
-    from torch_images.locks.layers import format_record, path, read_record
-
-    if image or mirror:
-        raise UsageError("--layers records all images", "add --check, or leave the rest out")
-    config, workspace = verb.config(), verb.workspace()
-    verb.require_own_locks(workspace.locks)
-    images, left = [], []
-    for spec in matrix(config):
-        try:
-            images.append(lock_image(config, spec, workspace.locks))
-        except LockError as error:  # the layers of the other images are none the worse for it
-            left.append(f"{spec.id}: {error}")
-    parts = wanted(config, images, workspace.root)
-    old = read_record(workspace.locks)
-    # What an image without a lock is made of is not known, so nothing is dropped then.
-    new = merged(old, parts.keys | (old.keys() if left else set()), found(parts, workspace))
-    if new != old:
-        grammar.write(path(workspace.locks), format_record(new.values()))
-    everything = [asdict(layer) for layer in new.values()]
-    print(verb.as_json(everything) if json else report.recorded(old, new, parts))
-    if left:
-        verb.say(f"{len(left)} images are left out, such as {left[0]}")
-
-
-def _check_layers(image: str, mirror: list[str] | None, *, json: bool) -> None:
-    """Pack the recorded layers again. Raises LockError if one differs, or could not be packed."""
-    import tempfile
-    from dataclasses import asdict, replace
-
-    from torch_images.build.plan import lock_images
-    from torch_images.build.prepare import Preparer
-    from torch_images.build.record import DIFFERS, FAILED, pack_again, wanted
-    from torch_images.cli import report
-    from torch_images.config.matrix import matrix
-    from torch_images.config.selection import chosen
-    from torch_images.errors import LockError
-    from torch_images.host.runner import Runner
-    from torch_images.host.setup import can_bootstrap
-    from torch_images.host.workspace import scratch_room
-    from torch_images.locks.layers import read_record
-
-    config, workspace = verb.config(), verb.workspace()
-    specs = chosen(config, image, {}) if image else matrix(config)
-    parts = wanted(config, lock_images(config, specs, workspace.locks), workspace.root)
-    if parts.bases and not can_bootstrap():
-        verb.engine(bootstraps=True)
-    options = verb.build_options(progress="auto", mirror=mirror, compat="off", jobs="", locked=True)
-    record, done = read_record(workspace.locks), []
-    with tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-layers-") as scratch:
-        inside = replace(workspace, cache=Path(scratch))
-        preparer = Preparer(config, inside, options, Runner())
-        for one in pack_again(parts, record, inside, preparer):
-            verb.say(f"{one.state} {one.title}")
-            done.append(one)
-    print(verb.as_json([asdict(one) for one in done]) if json else report.packed_again(done))
-    wrong = [one.title for one in done if one.state in (DIFFERS, FAILED)]
-    if wrong:
-        raise LockError(
-            f"locks/layers.txt: {len(wrong)} of {len(done)} layers are not what was recorded",
-            "see above; where the inputs are the same, packing is not deterministic any more",
-        )
 
 
 def _resolve(select: str, mirror: list[str] | None) -> None:

@@ -83,7 +83,6 @@ def push(
     from torch_images.cli import report
     from torch_images.host.runner import Runner
     from torch_images.publish.datasheet import describe, save
-    from torch_images.publish.parents import beside, push_beside
     from torch_images.publish.push import Transfer, preview, publish
     from torch_images.publish.registry import contents, retry
     from torch_images.verify.identify import verified_image
@@ -96,12 +95,9 @@ def push(
     lookup = verb.registry_lookup(attempts)
     look = partial(preview, config, subject, where, lookup=lookup, workspace=workspace, run=run)
     found = look()
-    parents = beside(config, subject, where, workspace, engine)
     if dry_run:
         text = report.moves(found.moves, done=False)
         print(verb.as_json([asdict(m) for m in found.moves]) if json else text)
-        for _, _, reference in parents.images:
-            verb.say(f"would push {reference}, which builds take in place of packing")
         return
     with verb.transfer_progress() as show:
         found = publish(
@@ -111,15 +107,6 @@ def push(
             transfer=Transfer(show),
             say=verb.say,
         )
-        push_beside(
-            *(parents, engine),
-            retries=attempts,
-            transfer=Transfer(show),
-            lookup=partial(engine.registry_digest, missing_ok=True),
-            say=verb.say,
-        )
-    if parents.lacking:
-        verb.say(parents.lacking)
     platform = subject.plan.spec.platform.name
     asked = partial(contents, found.names[0], run, platform=platform)
     held = retry(asked, retries=attempts, say=verb.say)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +13,12 @@ from torch_images.build import bake
 from torch_images.build.bake import BuildOptions
 from torch_images.build.diskspace import disk_needed
 from torch_images.build.plan import LockedImage, plan_image
-from torch_images.build.record import Packed, Wanted, wanted
 from torch_images.config.types import Config
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import TORCH, Builder, Jobs, choose, hours, triton_hours
 from torch_images.locks.debs import DebLock
 from torch_images.locks.facts import FactsLock
 from torch_images.locks.image_lock import AnyLock
-from torch_images.locks.layers import Record, read_record
 from torch_images.locks.sources import SourceLock
 from torch_images.oci.compression import Compression
 from torch_images.platforms import native
@@ -55,28 +53,15 @@ def plan(
             f"would build {image.spec.id}",
             f"  {holds}, lock {image.lock.digest[:12]}",
             f"  compat {image.lock.compat_version or 'none'} ({options.compat})",
-            *_substitutes(config, image, options, workspace),
             f"  tags: {', '.join(names)}",
             *(f"  {line}" for line in compiling(image, options, builder)),
         ]
     small = options.compression is Compression.SMALL
-    lines += ["  then packs all layers again, as small as they get"] if small else []
+    lines += ["  packs layers of wheels as small as they get, which takes long"] if small else []
     command = bake.bake_command((workspace.output / "docker-bake.json",), options)
     needed = disk_needed(config, images, small=small)
     lines.append(f"  disk: about {needed / 1e9:.0f} GB from nothing")
     return "\n".join([*lines, f"  {shlex.join(command)}"])
-
-
-def _substitutes(
-    config: Config, image: LockedImage, options: BuildOptions, workspace: Workspace
-) -> list[str]:
-    """How many layers a build could take from a registry; nothing where none is asked."""
-    if not options.substitute or options.no_cache:
-        return []
-    record, parts = read_record(workspace.locks), wanted(config, [image], workspace.root)
-    known = sum(key in record for key in parts.plans)
-    where = f"{options.substitute}/{image.spec.repository}"
-    return [f"  layers: {known} of {len(parts.plans)} are recorded, to be taken from {where}"]
 
 
 def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> list[str]:
@@ -154,7 +139,6 @@ def outcome(made: Made) -> dict[str, Any]:
         "unlocked": lock.unlocked,
         "compat": lock.compat_version or None,
         "size": result.size,
-        "layers": asdict(result.layers),
         "seconds": {"build": round(result.seconds, 1), "verify": proof.seconds if proof else None},
         "tags": list(made.tags),
         **proved,
@@ -170,7 +154,6 @@ def built(done: dict[str, Any]) -> str:
         f"  lock      {done['lock']}" + (" (unlocked)" if done["unlocked"] else ""),
         f"  compat    {done['compat'] or 'none'}",
         f"  size      {done['size'] / 1e9:.2f} GB unpacked",
-        f"  layers    {layers(**done['layers'])}",
     ]
     if "checks" not in done:
         return "\n".join([*lines, f"  time      {seconds['build']} s to build; not verified"])
@@ -183,39 +166,6 @@ def built(done: dict[str, Any]) -> str:
     command = "import torch; print(torch.__version__, torch.version.cuda)"
     foreign = "" if done["platform"] == native().name else f"--platform {done['platform']} "
     lines.append(f'  next      docker run --rm {foreign}{done["tags"][-1]} python -c "{command}"')
-    return "\n".join(lines)
-
-
-def layers(*, taken: int, here: int, packed: int, repository: str) -> str:
-    """Where the layers of an image's wheels came from."""
-    count = taken + here + packed
-    parts = [f"{taken} of {count} from {repository}"] if repository else []
-    parts += [f"{here} of {count} were here"] if here or not count else []
-    parts += [f"{packed} of {count} packed"] if packed else []
-    return ", ".join(parts)
-
-
-def recorded(old: Record, new: Record, parts: Wanted) -> str:
-    """What `lock --layers` changed, and what is recorded now."""
-    lines = [
-        f"  {word} {layer.title}"
-        for word, layers in (
-            ("new", [new[k] for k in new if k not in old]),
-            ("changed", [new[k] for k in new if k in old and old[k] != new[k]]),
-            ("dropped", [old[k] for k in old if k not in new]),
-        )
-        for layer in sorted(layers, key=lambda one: one.title)
-    ]
-    plans, bases = (sum(k in new for k in keys) for keys in (parts.plans, parts.bases))
-    of = f"{plans} of {len(parts.plans)} layers and {bases} of {len(parts.bases)} bases"
-    return "\n".join([f"layers: {of} are recorded", *lines])
-
-
-def packed_again(listed: Sequence[Packed]) -> str:
-    """What became of packing layers again: a count of each state, then those that differ."""
-    counts = Counter(one.state for one in listed)
-    lines = [f"layers: {', '.join(f'{n} {state}' for state, n in counts.items()) or 'none'}"]
-    lines += [f"  {one.state} {one.title}: {one.detail}" for one in listed if one.detail]
     return "\n".join(lines)
 
 

@@ -161,32 +161,11 @@ def mirrors(named: list[str] | None) -> tuple[str, ...]:
     return named_mirrors
 
 
-def leave_proxies() -> None:
-    """Let this process and those that it starts ask no proxy, which knows no loopback of ours."""
-    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        del os.environ[name]
-
-
 def namespace(config: Config, named: str) -> str:
     """Registry and owner: those of the command line, else TORCH_IMAGES_REGISTRY, images.yaml's."""
     from torch_images.publish import tag_rules
 
     return tag_rules.namespace(config, named or os.environ.get("TORCH_IMAGES_REGISTRY", ""))
-
-
-def substitute(config: Config, named: str, *, off: Mapping[str, bool]) -> str:
-    """Registry and owner to take layers from: the command line's, else images.yaml's; "" for none.
-
-    `off` says which options were given that pack everything here. Raises UsageError for one of them
-    beside a registry that was named.
-    """
-    from torch_images.errors import UsageError
-    from torch_images.publish import tag_rules
-
-    given = [option for option, is_given in off.items() if is_given]
-    if given and named:
-        raise UsageError(f"{given[0]} packs every layer here", "leave it or --substitute out")
-    return "" if given else tag_rules.namespace(config, named)
 
 
 def registry_lookup(retries: int) -> Callable[[str], TagTarget | None]:
@@ -392,14 +371,14 @@ def check_progress() -> Iterator[Callable[[float], None]]:
 
 
 @contextlib.contextmanager
-def layer_progress(did: str = "packed") -> Iterator[Callable[[str, int, int], None]]:
-    """Shows layers that are made, or what else was done: a bar on a terminal, lines elsewhere."""
+def layer_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Shows layers that are made: a bar on a terminal, lines elsewhere."""
     with transfer_progress() as bar:
 
         def show(title: str, done: int, size: int) -> None:
             bar(done, size)
             if not sys.stderr.isatty():
-                say(f"{did} {title}, {done / 1e6:.0f} of {size / 1e6:.0f} MB")
+                say(f"packed {title}, {done / 1e6:.0f} of {size / 1e6:.0f} MB")
 
         yield show
 

@@ -61,16 +61,14 @@ def reproduce(c: Context, image: str, repository: str = "", json: bool = False) 
     from torch_images.config.choose import default_platform
     from torch_images.errors import VerifyError
     from torch_images.host.runner import Runner
-    from torch_images.publish.registry import exact, has_host, raw, retry
+    from torch_images.publish.registry import exact, has_host, retry
     from torch_images.verify.reproduce import reproduce as again
 
     config, engine = verb.config(), verb.engine(bootstraps=True)
-    manifest = None
     if has_host(image) and engine.digest(image) is None:
         # An index has no digest that a build could have: the image for this machine has.
         platform = default_platform(config).name
         image = retry(partial(exact, image, Runner(), platform=platform), retries=5, say=verb.say)
-        manifest = retry(partial(raw, image, Runner()), retries=5, say=verb.say)
     verdict = again(
         config,
         image,
@@ -78,7 +76,6 @@ def reproduce(c: Context, image: str, repository: str = "", json: bool = False) 
         engine=engine,
         run=Runner(),
         repository=repository,
-        manifest=manifest,
     )
     print(verb.as_json(asdict(verdict)) if json else report.verdict(verdict))
     if not verdict.reproducible:

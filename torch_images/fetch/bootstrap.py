@@ -138,25 +138,6 @@ def prepare(
     return ReadyBase(lock=lock, contexts={"base": context}, digest=digest)
 
 
-def key(lock: DebLock, options: Sequence[str]) -> str:
-    """What decides about the bytes of a base, as 64 hexadecimal digits.
-
-    `options` are those of dpkg for one that is bootstrapped, else ().
-    """
-    facts = " ".join((str(_RECIPE), oci.COMPRESSOR, lock.digest, *options))
-    return hashlib.sha256(facts.encode()).hexdigest()
-
-
-def layout_folder(base: Base, lock: DebLock, cache: Path, root: Path) -> Path:
-    """Where the cache has the OCI layout of a bootstrapped base, once it is made."""
-    return _folder(base, lock, cache, dpkg_options(root))
-
-
-def image_of(base: Base, lock: DebLock, layer: oci.Layer) -> oci.Image:
-    """The image that a bootstrapped base is, whose layer is known."""
-    return oci.image(None, [(_history(base), layer)], _ENV, lock.platform)
-
-
 def dpkg_options(root: Path) -> tuple[str, ...]:
     """The options of dpkg that leave documentation out, such as "path-exclude=/usr/share/doc/*".
 
@@ -233,13 +214,6 @@ def repository(
     }
 
 
-def fetch_locked(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> None:
-    """Get the packages of a lock into the cache. Raises LockError, NetworkError or DiskError."""
-    fetched = _fetch(base, lock, cache, resolver)
-    if fetched.vanished:
-        raise _stale(lock, fetched)
-
-
 def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetched:
     return fetch(
         lock,
@@ -252,11 +226,8 @@ def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetche
 
 def _folder(base: Base, lock: DebLock, cache: Path, options: Sequence[str]) -> Path:
     """Where the cache has a base: its name follows from all that decides what is in it."""
-    return cache / Part.BASES / f"{base.name}-{key(lock, options)[:16]}"
-
-
-def _history(base: Base) -> str:
-    return f"mmdebstrap --variant=minbase {base.suite}"
+    facts = " ".join((str(_RECIPE), oci.COMPRESSOR, lock.digest, *options))
+    return cache / Part.BASES / f"{base.name}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
 
 def _stale(lock: DebLock, fetched: Fetched) -> LockError | NetworkError:
@@ -338,7 +309,8 @@ def _bootstrap(
             ) from None
         finally:
             os.umask(old_mask)
-        oci.write_layout(layout, layer, history=_history(base), env=_ENV, platform=lock.platform)
+        history = f"mmdebstrap --variant=minbase {base.suite}"
+        oci.write_layout(layout, layer, history=history, env=_ENV, platform=lock.platform)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(layout, folder)
 

@@ -40,7 +40,7 @@ def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner)
     BuildKit would obey its .dockerignore. Raises NetworkError if the repository cannot be asked,
     and LockError if it lacks the commit.
     """
-    folder = tree_folder(wanted, cache)
+    folder = _folder(wanted, cache)
     if folder.exists():
         return used(folder) / "tree"
     env = git.environment(network)
@@ -135,7 +135,7 @@ def with_tree(
     repository, commit = parse(text, run)
     named = replace(tree, repository=repository, commit=commit)
     locked = LockedTree(name="torch", version="0", repository=repository, commit=commit)
-    folder = tree_folder(locked, cache)
+    folder = _folder(locked, cache)
     if folder.exists():
         stated = read_file(folder / "tree", _VERSION_FILE)
     else:
@@ -149,7 +149,7 @@ def with_tree(
     return named
 
 
-def tree_folder(wanted: LockedTree, cache: Path) -> Path:
+def _folder(wanted: LockedTree, cache: Path) -> Path:
     """Where the cache has a tree, whole, once it was checked out."""
     return cache / Part.SOURCES / f"{wanted.name}-{wanted.commit}"
 

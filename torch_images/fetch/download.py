@@ -30,7 +30,6 @@ from torch_images.locks.sources import LockedArchive
 # apt, which is asked next, reports those.
 _GONE = (403, 404, 410)
 _CONNECTIONS = 16
-PARTIAL = ".partial-"  # begins the name of a file that is not whole yet
 
 
 class Pinned(Protocol):
@@ -295,7 +294,7 @@ def _save(answer: requests.Response, folder: Path, name: str) -> tuple[Path, str
     The caller renames the file. `name` is for errors: NetworkError and DiskError.
     """
     digest = hashlib.sha256()
-    handle, partial_name = tempfile.mkstemp(dir=folder, prefix=PARTIAL)
+    handle, partial_name = tempfile.mkstemp(dir=folder, prefix=".partial-")
     partial = Path(partial_name)
     try:
         with os.fdopen(handle, "wb") as stream, answer:

@@ -186,13 +186,8 @@ class Engine:
                 raise
             self.pull(image)
 
-    def pull(
-        self, image: str, report: Callable[[Mapping[str, Any]], None] = lambda _: None
-    ) -> None:
-        """Get an image from its registry; `report` gets each event, and ends it by an error.
-
-        Raises NetworkError or UsageError, and what `report` raises.
-        """
+    def pull(self, image: str) -> None:
+        """Get an image from its registry. Raises NetworkError or UsageError."""
         repository, tag = parse_repository_tag(image)
         try:
             events = self._client.api.pull(
@@ -203,7 +198,6 @@ class Engine:
                     # What a digest names is right, if the engine has it, whatever went wrong now.
                     if "error" in event and not ("@" in image and self.digest(image)):
                         raise registry_refusal(image, " ".join(str(event["error"]).split()))
-                    report(event)
         except docker.errors.APIError as error:
             raise _registry_error(image, error) from None
         except requests.RequestException as error:

@@ -72,14 +72,14 @@ def mark(folder: Path, made: Path) -> None:
 
 
 @contextlib.contextmanager
-def saying(folder: Path, advice: str = _ADVICE) -> Iterator[None]:
+def saying(folder: Path) -> Iterator[None]:
     """Turn what the system refuses in a folder into a UsageError; a full disk is none."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise UsageError(f"{folder} cannot be written: {error.strerror}", advice) from None
+        raise UsageError(f"{folder} cannot be written: {error.strerror}", _ADVICE) from None
 
 
 def _foreign(folder: Path) -> str:

@@ -24,13 +24,13 @@ from torch_images.layers.plan import LayerPlan
 from torch_images.oci.layout import EPOCH, Compressed, Effort, Layer
 
 _DOWNLOADS = 2  # wheels that are fetched while as many as there are processors are packed
+# Workers of zstd for a small layer. Each takes some 100 MB of memory; the largest layers keep some
+# busy, others one or two, and several layers are packed at once.
+THREADS = 4
 
 
 # Progress factory; yields a callback (layer title, bytes done, bytes total).
 Progress = Callable[[], contextlib.AbstractContextManager[Callable[[str, int, int], None]]]
-
-# Writes the blob of a layer that is had from elsewhere to a file; None for one to be packed.
-Take = Callable[[LayerPlan, Path], Layer | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +50,12 @@ def making(
     *,
     fresh: bool = False,
     show: Callable[[str, int, int], None] = lambda _title, _done, _size: None,
-    take: Take = lambda _plan, _target: None,
 ) -> Iterator[dict[LayerPlan, Future[ReadyLayer]]]:
     """Make layers while this is open: from the cache unless `fresh`, else from their wheels.
 
     They are made side by side, one group after the other. `show(title, done, total)` is called
-    after each layer, in bytes of wheels. Unless `fresh`, `take` is asked for each that is missing;
-    it is packed where that gives None. A layer's result raises LockError, NetworkError, DiskError
-    or BuildError. The layers that were finished by then stay in the cache.
+    after each layer, in bytes of wheels. A layer's result raises LockError, NetworkError, DiskError
+    or BuildError. The layers that were finished by then stay in the cache; those on their way end.
     """
     folder = cache / Part.LAYERS
     folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +65,7 @@ def making(
     missing = {p for p in plans if fresh or not (folder / p.key).exists()}
     total, done = sum(p.size for p in missing), 0
     workers = processors()
-    turn, count = threading.Semaphore(workers), threading.Lock()
+    turn, count, stop = threading.Semaphore(workers), threading.Lock(), threading.Event()
     held = {p: _done(_read(p, folder)) for p in plans if p not in missing}
     if not missing:
         yield held
@@ -76,7 +74,7 @@ def making(
 
         def make(plan: LayerPlan) -> ReadyLayer:
             nonlocal done
-            _make(plan, folder, index, turn, workers, take=take, fresh=fresh)
+            _make(plan, folder, index, turn, workers, stop=stop, fresh=fresh)
             with count:
                 done += plan.size
                 show(plan.title, done, total)
@@ -85,18 +83,8 @@ def making(
         try:
             yield held | {p: pool.submit(make, p) for p in plans if p in missing}
         finally:
+            stop.set()  # the largest small one takes minutes
             pool.shutdown(cancel_futures=True)
-
-
-def kept_layer(plan: LayerPlan, cache: Path) -> Layer | None:
-    """A layer as the cache has it; None if it does not. Raises BuildError if it is damaged."""
-    folder = cache / Part.LAYERS
-    if not (folder / plan.key).exists():
-        return None
-    ready = _read(plan, folder)
-    if not ready.path.is_file() or ready.path.stat().st_size != ready.layer.size:
-        raise BuildError(f"{ready.path} is not whole", "remove its folder, and it is made again")
-    return ready.layer
 
 
 def cached(plans: Iterable[LayerPlan], cache: Path) -> dict[str, str]:
@@ -122,13 +110,14 @@ def write_layer(
     removals: Iterable[Cut] = (),
     arches: Sequence[int] = (),
     threads: int = 1,
+    small: bool = False,
 ) -> Layer:
     """Write the layer that has these wheels installed, as `target`.
 
-    The words are those of `write_tar`, and so are its errors; `threads` is as in oci/layout.py.
-    The compressor's version is locked, so equal wheels give equal bytes.
+    The words are those of `write_tar`, and so are its errors; `threads` is as in oci/layout.py,
+    `small` as in `LayerPlan`. The compressor's version is locked, so equal wheels give equal bytes.
     """
-    sink = Compressed(target, threads, effort=Effort.QUICK)
+    sink = Compressed(target, threads, effort=Effort.SMALL if small else Effort.QUICK)
     # A sink is asked for `write` and `tell` alone.
     write_tar(
         wheels,
@@ -141,32 +130,6 @@ def write_layer(
     return sink.finish()
 
 
-def store(made: Path, layer: Layer, folder: Path, *, fresh: bool) -> None:
-    """Move `made`, a folder with the blob of a layer, into the cache.
-
-    If `fresh`, it takes the place of what is there.
-    """
-    (made / "layer.json").write_text(json.dumps(asdict(layer)))
-    if fresh:
-        shutil.rmtree(folder, ignore_errors=True)
-    keep(made, folder)
-
-
-def stored(folder: Path) -> Layer:
-    """The layer in a folder of the cache, which is noted as used. Raises BuildError."""
-    try:
-        said = jsondoc.parse((used(folder) / "layer.json").read_bytes())
-        return Layer(
-            digest=jsondoc.member(said, "digest", kind=str),
-            diff_id=jsondoc.member(said, "diff_id", kind=str),
-            size=jsondoc.member(said, "size", kind=int),
-        )
-    except (OSError, jsondoc.MalformedError) as error:
-        raise BuildError(
-            f"{folder} is not a layer: {error}", "remove it, and it is made again"
-        ) from None
-
-
 def _make(
     plan: LayerPlan,
     folder: Path,
@@ -174,28 +137,46 @@ def _make(
     turn: threading.Semaphore,
     workers: int,
     *,
-    take: Take,
+    stop: threading.Event,
     fresh: bool,
 ) -> None:
     scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".making-"))
     try:
+        wheels = [index.fetch(wheel, scratch) for wheel in plan.wheels]
         made = scratch / "layer"
         made.mkdir()
-        layer = None if fresh else take(plan, made / "blob")
-        if layer is None:
-            wheels = [index.fetch(wheel, scratch) for wheel in plan.wheels]
-            with turn, (made / "blob").open("wb") as target:
-                layer = write_layer(
-                    wheels,
-                    target,
-                    python=plan.python,
-                    removals=plan.removals,
-                    arches=plan.arches,
-                    threads=workers,
-                )
-        store(made, layer, folder / plan.key, fresh=fresh)
+        with turn, (made / "blob").open("wb") as target:
+            layer = write_layer(
+                wheels,
+                cast("IO[bytes]", _Until(target, stop)),
+                python=plan.python,
+                removals=plan.removals,
+                arches=plan.arches,
+                threads=min(workers, THREADS) if plan.small else workers,
+                small=plan.small,
+            )
+        (made / "layer.json").write_text(json.dumps(asdict(layer)))
+        if fresh:
+            shutil.rmtree(folder / plan.key, ignore_errors=True)
+        keep(made, folder / plan.key)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+class _StoppedError(Exception):
+    """Another layer failed, or the user broke off."""
+
+
+class _Until:
+    """A file to write until packing is broken off."""
+
+    def __init__(self, file: IO[bytes], stop: threading.Event) -> None:
+        self._file, self._stop = file, stop
+
+    def write(self, data: bytes) -> int:
+        if self._stop.is_set():
+            raise _StoppedError
+        return self._file.write(data)
 
 
 def _done(layer: ReadyLayer) -> Future[ReadyLayer]:
@@ -205,5 +186,16 @@ def _done(layer: ReadyLayer) -> Future[ReadyLayer]:
 
 
 def _read(plan: LayerPlan, folder: Path) -> ReadyLayer:
-    folder = folder / plan.key
-    return ReadyLayer(title=plan.title, layer=stored(folder), path=folder / "blob")
+    folder = used(folder / plan.key)
+    try:
+        said = jsondoc.parse((folder / "layer.json").read_bytes())
+        layer = Layer(
+            digest=jsondoc.member(said, "digest", kind=str),
+            diff_id=jsondoc.member(said, "diff_id", kind=str),
+            size=jsondoc.member(said, "size", kind=int),
+        )
+    except (OSError, jsondoc.MalformedError) as error:
+        raise BuildError(
+            f"{folder} is not a layer: {error}", "remove it, and it is made again"
+        ) from None
+    return ReadyLayer(title=plan.title, layer=layer, path=folder / "blob")

@@ -32,12 +32,6 @@ from torch_images.oci import layout
 # What images start from, in the image store of an engine that builds itself.
 PARENT_IMAGES = "torch-images-parent"
 
-
-def parent_name(image: layout.Image) -> str:
-    """The name of a parent image in an engine, with 16 digits of its digest as tag."""
-    return f"{PARENT_IMAGES}:{_key(image)}"
-
-
 Layers = Sequence[Future[ReadyLayer]]
 # The layout of the base that layers lie on.
 Layout = Future[Path]
@@ -144,14 +138,14 @@ class ParentImages:
         missing = {end for end in bounds if not self._found(engine, base, layers[:end])}
         self._take(engine, base, layers, sorted(missing))
         self._note(base, layers)
-        return [parent_name(_stacked(base, layers[:end])) for end in bounds]
+        return [_name(_stacked(base, layers[:end])) for end in bounds]
 
     def _found(self, engine: Engine, base: Layout | None, layers: Layers) -> bool:
         """Whether the engine has the image with these layers. If so, notes that it has each."""
         if not all(part.done() for part in _parts(base, layers)):
             return False
         made = _stacked(base, layers)
-        if engine.digest(parent_name(made)) != made.digest:
+        if engine.digest(_name(made)) != made.digest:
             return False
         self._note(base, layers)
         return True
@@ -213,7 +207,7 @@ class _Load:
     def into(self, engine: Engine) -> str:
         """Load the image into the engine. Returns its name."""
         engine.load(self._archive())
-        return parent_name(_stacked(self.base, self.layers))
+        return _name(_stacked(self.base, self.layers))
 
     def _blobs(self, part: Future[Any]) -> list[tuple[Path, str]]:
         """The files, each with its digest, of the base or of a layer that is ready."""
@@ -235,7 +229,7 @@ class _Load:
                 yield from tars.blob(path, digest)
             left -= done
         made = _stacked(self.base, self.layers)
-        name = {"io.containerd.image.name": f"docker.io/library/{parent_name(made)}"}
+        name = {"io.containerd.image.name": f"docker.io/library/{_name(made)}"}
         for file, data in layout.layout_files(made, name).items():
             yield from tars.packed(file, io.BytesIO(data), len(data))
         yield tars.END
@@ -256,6 +250,10 @@ def _stacked(base: Layout | None, layers: Layers) -> layout.Image:
 
 def _key(image: layout.Image) -> str:
     return image.digest.removeprefix("sha256:")[:16]
+
+
+def _name(image: layout.Image) -> str:
+    return f"{PARENT_IMAGES}:{_key(image)}"
 
 
 def _digest(layer: Future[ReadyLayer]) -> str:

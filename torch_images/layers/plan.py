@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config, Removal
 from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.wheels import LockedWheel
-from torch_images.oci.layout import COMPRESSOR
+from torch_images.oci.layout import COMPRESSOR, SMALL_COMPRESSOR
 
 # Raise when the same wheels give another layer than before.
 _RECIPE = 2
@@ -35,13 +35,17 @@ _LARGE = 20_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPlan:
-    """A layer to be made: what it holds, of which Python, and what is left out of it."""
+    """A layer to be made: what it holds, of which Python, and what is left out of it.
+
+    `small`: it is compressed as hard as `Effort.SMALL` says.
+    """
 
     title: str
     wheels: tuple[LockedWheel, ...]
     python: str
     removals: tuple[Removal, ...] = ()
     arches: tuple[int, ...] = ()
+    small: bool = False
 
     @property
     def size(self) -> int:
@@ -52,7 +56,7 @@ class LayerPlan:
     def facts(self) -> dict[str, Any]:
         """All that decides about the layer's bytes, as plain data."""
         return {
-            "recipe": f"{_RECIPE}, {COMPRESSOR}",
+            "recipe": f"{_RECIPE}, {SMALL_COMPRESSOR if self.small else COMPRESSOR}",
             "python": self.python,
             "wheels": [wheel.line for wheel in self.wheels],
             "removals": [[r.files, r.code, r.symbols, r.lists] for r in self.removals],
@@ -78,20 +82,31 @@ def wheel_groups(lock: ImageLock) -> tuple[tuple[str, str, tuple[LockedWheel, ..
 
 
 def layer_plans(
-    config: Config, spec: ImageSpec, lock: ImageLock
+    config: Config, spec: ImageSpec, lock: ImageLock, *, small: bool = False
 ) -> dict[str, tuple[LayerPlan, ...]]:
-    """The layers of an image's wheels by group, the ones that change least first."""
+    """The layers of an image's wheels by group, the ones that change least first.
+
+    Those that are `small` end in a layer without files. BuildKit takes parent images with equal
+    tars for the same one, whatever compressed them: this keeps its results for them apart.
+    """
     removals = [
         r
         for r in config.removals
         if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
     ]
     arches = [a.capability.major * 10 + a.capability.minor for a in spec.architectures]
-    return {
+    plans = {
         name: plan_layers(title, wheels, spec.base.python, removals, arches)
         for name, title, wheels in wheel_groups(lock)
         if wheels
     }
+    if not small:
+        return plans
+    last = LayerPlan(
+        title="no files: the layers below are packed small", wheels=(), python=spec.base.python
+    )
+    groups = {**plans, "small": (last,)}
+    return {name: tuple(replace(p, small=True) for p in ps) for name, ps in groups.items()}
 
 
 def plan_layers(

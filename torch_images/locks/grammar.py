@@ -34,7 +34,6 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _OLDEST = dt.date(1980, 1, 1)  # an archive of wheels can hold no earlier one
 _LARGEST = 1 << 24  # bytes; the largest lock of this project has 50,000
 _LONGEST_VERSION = 80
-LAYERS = "layers"  # the name of the record of layers, which another command writes
 
 
 @dataclass(frozen=True)
@@ -68,13 +67,12 @@ def parse(
     keys: Collection[str] | None = None,
     *,
     origins: bool = False,
-    dated: bool = True,
 ) -> tuple[dict[str, str], list[Entry]]:
     """Header and entries of a lock file; `name` is the file's, without suffix.
 
     `keys` are those that the header may have, None for any; `origins` says whether an entry may
-    name its index; `dated` whether the header must have a date. Raises LockError, with file and
-    line, for any line that `compose` does not write, for another key, and for a missing date.
+    name its index. Raises LockError, with file and line, for any line that `compose` does not
+    write, for another key, and for a header without a date.
     """
     header: dict[str, str] = {}
     entries: list[Entry] = []
@@ -99,7 +97,7 @@ def parse(
             raise unreadable(name, line, number)
     if about:
         raise damaged(name, "it ends in the middle of an input", number)
-    if dated and not _is_date(header.get("date", "")):
+    if not _is_date(header.get("date", "")):
         raise damaged(name, "the header lacks a date")
     return header, entries
 
@@ -156,10 +154,6 @@ def unreadable(name: str, line: str, number: int | None = None) -> LockError:
 def damaged(name: str, problem: str, number: int | None = None) -> LockError:
     """The error for a lock file that `invoke lock` did not write; `number` is a line's, from 1."""
     where = f"locks/{name}.txt:{number}" if number else f"locks/{name}.txt"
-    if name == LAYERS:  # one whole file of many images: what another machine packed is in it, too
-        return LockError(
-            f"{where}: {problem}", "restore it from git, then run `invoke lock --layers`"
-        )
     return LockError(f"{where}: {problem}", f"run `invoke lock --select {name}`")
 
 

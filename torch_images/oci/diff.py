@@ -146,21 +146,6 @@ class Archive:
         with self._named():
             yield from self._entries(descriptor)
 
-    def tar(self, descriptor: Mapping[str, Any]) -> Iterator[bytes]:
-        """The uncompressed content of a layer. Raises EngineError where it is damaged."""
-        with self._named():
-            stream = self._unpacked(descriptor)
-            while chunk := stream.read(_CHUNK):
-                yield chunk
-
-    def config_bytes(self) -> bytes:
-        """The configuration as it is stored. Raises EngineError where it is another one."""
-        with self._named():
-            data = self._open(_blob(self.config_digest)).read()
-            if f"sha256:{hashlib.sha256(data).hexdigest()}" != self.config_digest:
-                raise MalformedError(f"{self.config_digest} is damaged")
-            return data
-
     def _entries(self, descriptor: Mapping[str, Any]) -> Iterator[tuple[str, _Entry]]:
         with tarfile.open(fileobj=self._unpacked(descriptor), mode="r|") as layer:
             for each in layer:

@@ -201,44 +201,29 @@ def extend_layout(
 
 
 def image(
-    base: Path | Image | None,
+    base: Path | None,
     layers: Iterable[tuple[str, Layer]],
     env: Iterable[str] = (),
     platform: Platform = AMD64,
 ) -> Image:
-    """The image `base`, if any, with more layers, each with its line of history.
+    """The image in the layout `base`, if any, with more layers, each with its line of history.
 
-    A base is a layout, or an image whose documents are known. `env` and `platform` are those of an
-    image without a base.
+    `env` and `platform` are those of an image without a base.
     """
     config, manifest = _image_config(env, platform), _manifest()
-    if isinstance(base, Image):
-        config, manifest = map(json.loads, base.documents)
-    elif base:
+    if base:
         manifest = _manifest_of(base)
         with _named(base):
             config = _document(base, jsondoc.member(manifest, "config", "digest", kind=str))
             jsondoc.member(config, "rootfs", "diff_ids", kind=list)
             jsondoc.member(config, "history", kind=list)
     for title, layer in layers:
-        manifest["layers"].append(_layer_descriptor(layer))
+        held = {"mediaType": f"{LAYER}+zstd", "digest": layer.digest, "size": layer.size}
+        manifest["layers"].append(held)
         config["rootfs"]["diff_ids"].append(layer.diff_id)
         config["history"].append({"created": _CREATED, "created_by": title})
     manifest["config"] = _descriptor(CONFIG, _json(config))
     documents = (_json(config), _json(manifest))
-    return Image(descriptor=_descriptor(MANIFEST, documents[1]), documents=documents)
-
-
-def recompressed(config: bytes, layers: Iterable[Layer], annotations: Mapping[str, str]) -> Image:
-    """The image of a configuration, unchanged, with these layers and annotations of its manifest.
-
-    The layers are those that the configuration names by their tars, the lowest first.
-    """
-    manifest = _manifest()
-    manifest["config"] = _descriptor(CONFIG, config)
-    manifest["layers"] = [_layer_descriptor(layer) for layer in layers]
-    manifest["annotations"] = dict(annotations)
-    documents = (config, _json(manifest))
     return Image(descriptor=_descriptor(MANIFEST, documents[1]), documents=documents)
 
 
@@ -260,18 +245,6 @@ def layout_layers(folder: Path) -> tuple[Path, ...]:
     with _named(folder):
         digests = [jsondoc.member(each, "digest", kind=str) for each in layers]
         return tuple(_blob(folder, digest) for digest in digests)
-
-
-def first_layer(folder: Path) -> Layer:
-    """The lowest layer of a layout, as its documents have it. Raises BuildError."""
-    manifest = _manifest_of(folder)
-    with _named(folder):
-        config = _document(folder, jsondoc.member(manifest, "config", "digest", kind=str))
-        return Layer(
-            digest=jsondoc.member(manifest, "layers", 0, "digest", kind=str),
-            diff_id=jsondoc.member(config, "rootfs", "diff_ids", 0, kind=str),
-            size=jsondoc.member(manifest, "layers", 0, "size", kind=int),
-        )
 
 
 def layout_digest(folder: Path) -> str:
@@ -365,10 +338,6 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _layer_descriptor(layer: Layer) -> dict[str, Any]:
-    return {"mediaType": f"{LAYER}+zstd", "digest": layer.digest, "size": layer.size}
 
 
 def _descriptor(media_type: str, data: bytes) -> dict[str, Any]:

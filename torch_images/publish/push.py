@@ -262,8 +262,8 @@ def push(
     for move in moves:
         if move.changes:
             engine.tag(digest, *move.reference.rsplit(":", 1))
-            retry(partial(send, move.reference, engine, transfer))
-            arrived(move.reference, digest, engine, retry, say)
+            retry(partial(_send, move.reference, engine, transfer))
+            _arrived(move.reference, digest, engine, retry, say)
 
 
 def push_index(
@@ -291,10 +291,10 @@ def push_index(
             if not immutable:
                 source = partial(registry.name_index, digest=index.digest)
             retry(partial(source, move.reference, run=run))
-            arrived(move.reference, index.digest, engine, retry, say)
+            _arrived(move.reference, index.digest, engine, retry, say)
 
 
-def arrived(
+def _arrived(
     reference: str,
     digest: str,
     engine: Engine,
@@ -308,7 +308,7 @@ def arrived(
         raise VerifyError(f"{reference} is {pushed or 'nothing'}, built was {digest}")
 
 
-def send(reference: str, engine: Engine, transfer: Transfer) -> None:
+def _send(reference: str, engine: Engine, transfer: Transfer) -> None:
     """Push what a name stands for in the engine. Raises UsageError or NetworkError."""
     try:
         engine.push(reference, transfer)

@@ -136,7 +136,7 @@ def contents(
         return manifest, [member(history, number, kind=dict) for number in range(len(history))]
 
 
-def raw(reference: str, run: Runner) -> dict[str, Any]:
+def _raw(reference: str, run: Runner) -> dict[str, Any]:
     """The document that a name stands for, a manifest or an index. Raises as `lookup` does."""
     command = ["docker", "buildx", "imagetools", "inspect", "--raw", reference]
     try:
@@ -230,7 +230,7 @@ def _not_for(reference: str, platform: str, found: Iterable[str]) -> UsageError:
 def _described(reference: str, run: Runner, platform: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What buildx says of a published image, and its manifest with digests and sizes."""
     name, answer = _chosen(reference, run, platform)
-    manifest = raw(name, run)
+    manifest = _raw(name, run)
     with _understood(reference):
         member(manifest, "config", "digest", kind=str)
         for number in range(len(member(manifest, "layers", kind=list))):

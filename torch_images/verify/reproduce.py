@@ -13,10 +13,9 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch_images.build import labels
 from torch_images.build.build import revision
@@ -30,7 +29,7 @@ from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.locks import grammar
 from torch_images.locks.image_lock import ImageLock, image_lock
-from torch_images.oci.compression import Compression, recorded
+from torch_images.oci.compression import Compression, parse
 from torch_images.oci.diff import Difference, compare
 from torch_images.platforms import native
 from torch_images.verify.identify import carried_lock, spec_of
@@ -77,16 +76,13 @@ def reproduce(
     engine: Engine,
     run: Runner,
     repository: str = "",
-    manifest: Mapping[str, Any] | None = None,
 ) -> Verdict:
     """Rebuild an image of the engine, or of a registry, and compare.
 
     `repository` is where to find its revision, if neither here nor at the project's homepage. What
     its labels say of that is not followed: a checkout is run, so it must be one that the user
-    trusts. `manifest` is that of an image in a registry: an engine that has layers of equal content
-    pulls the image without its own. None means that the engine is asked, which reads all of it.
-    Raises UsageError for an image that cannot be rebuilt, LockError where its lock is not what its
-    label says, BuildError where the rebuild fails.
+    trusts. Raises UsageError for an image that cannot be rebuilt, LockError where its lock is not
+    what its label says, BuildError where the rebuild fails.
     """
     engine.obtain(image)
     info = engine.inspect(image)
@@ -103,7 +99,7 @@ def reproduce(
         root = Path(scratch, "checkout")
         _check_out(named, root, workspace, source, run)
         committed = _is_committed(config, wanted, root)
-        options = _options(lock, recorded(manifest or engine.contents(info.id)[0]))
+        options = _options(lock, parse(said.compression or Compression.FAST))
         started = time.monotonic()
         rebuilt = _rebuild(wanted, root, Path(scratch), options, committed=committed, run=run)
         seconds = round(time.monotonic() - started, 1)
