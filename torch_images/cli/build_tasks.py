@@ -150,7 +150,7 @@ def _build_stale(
 ) -> None:
     """Build what the ledger does not prove, one after the other, and say what became of each.
 
-    Raises the first error of an image that could be had and was not built, or failed its checks.
+    Raises the first error of an image that was not built, or failed its checks.
     """
     import datetime as dt
 
@@ -187,7 +187,7 @@ def _build_stale(
             print(f"{done.spec.id}: proved, {done.line.checks} checks passed", flush=True)
         elif done.error:
             print(verb.red(f"{done.spec.id}: {done.error}"), file=sys.stderr, flush=True)
-            failed = failed or (None if done.line else done.error)
+            failed = failed or done.error
         else:
             print(
                 f"{done.spec.id}: built of other inputs than the locks have; no proof", flush=True

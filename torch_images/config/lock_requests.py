@@ -7,6 +7,7 @@ from them.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch_images.config.extras import Extra
 from torch_images.config.image import ImageSpec
 from torch_images.config.indexes import Index
 from torch_images.config.matrix import combinations, matrix
+from torch_images.config.selection import find_image
 from torch_images.config.types import Base, Compat, Config, Cuda, Source
 from torch_images.errors import UsageError, suggest
 from torch_images.platforms import AMD64, Platform
@@ -64,6 +66,7 @@ class LockRequest:
         those that `replaces` names. "" for none.
     `beside`: requirements that other locks add; the versions here are those that go with them.
     `alone`: whether to leave out what the wheels themselves require.
+    `runtime`: the CUDA version that torch among them must require, such as "13.0"; "" for any.
     `index`: the index of the release of torch among them; None for the main one.
     """
 
@@ -82,6 +85,7 @@ class LockRequest:
     replaces: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     alone: bool = False
+    runtime: str = ""
     index: Index | None = None
 
     @property
@@ -107,6 +111,7 @@ def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
         request=_request((f"torch=={spec.release.version}", *config.packages)),
         python=python,
         beside=_toolkit(spec.cuda),
+        runtime=spec.cuda.version,
         index=spec.cuda.index(spec.release.version),
     )
 
@@ -320,18 +325,28 @@ def image_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest, ...]:
 def inputs(config: Config, pattern: str = "*") -> tuple[LockRequest, ...]:
     """Every lock file that is kept whose name matches a glob, in the order of names.
 
-    The pattern may be several globs, by commas. Raises UsageError if no name matches.
+    The pattern may be several globs, by commas, and identifiers of images: each stands for all
+    locks of that image, which need not be in the catalogue. Raises UsageError if nothing matches.
     """
     images = locked_images(config)
     requests = {item.name: item for spec in images for item in image_inputs(config, spec)}
     tools = [tool_input(name, platform) for name in TOOLS for platform in config.platforms]
     requests |= {item.name: item for item in tools}
-    globs = pattern.split(",")
-    names = [name for name in sorted(requests) if any(fnmatchcase(name, glob) for glob in globs)]
-    chosen = tuple(requests[name] for name in names)
+    chosen: dict[str, LockRequest] = {}
+    for word in pattern.split(","):
+        matching = {name: requests[name] for name in requests if fnmatchcase(name, word)}
+        chosen |= matching or _of_image(config, word)
     if not chosen:
         raise UsageError(f"no lock matches '{pattern}'", suggest(pattern, sorted(requests)))
-    return chosen
+    return tuple(chosen[name] for name in sorted(chosen))
+
+
+def _of_image(config: Config, word: str) -> dict[str, LockRequest]:
+    """The locks of an image by its identifier; {} for any other word."""
+    with contextlib.suppress(UsageError):
+        spec = find_image(config, word)
+        return {item.name: item for item in image_inputs(config, spec)}
+    return {}
 
 
 def stages(config: Config, pattern: str = "*") -> tuple[tuple[LockRequest, ...], ...]:
@@ -341,7 +356,7 @@ def stages(config: Config, pattern: str = "*") -> tuple[tuple[LockRequest, ...],
     name matches, in any stage.
     """
     chosen = inputs(config, pattern)
-    plain = {item.within for item in inputs(config) if item.probe}
+    plain = {item.within for item in (*inputs(config), *chosen) if item.probe}
     return (
         tuple(item for item in chosen if item.name in plain),
         tuple(item for item in chosen if item.probe),

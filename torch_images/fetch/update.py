@@ -17,6 +17,7 @@ from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.resolve import resolve
 from torch_images.fetch.toolchain import resolve_sources, resolve_toolkit
 from torch_images.host.network import Network
+from torch_images.locks import complete
 from torch_images.locks.debs import DebLock, LockedDeb, read_debs
 from torch_images.locks.facts import FactsLock, read_facts
 from torch_images.locks.image_lock import AnyLock
@@ -79,7 +80,7 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
             item, plain, network=resolver.network, run=resolver.run, cache=cache, date=today
         )
     if item.base is None:
-        return resolve(
+        wheels = resolve(
             item.name,
             item.request,
             python=item.python,
@@ -92,6 +93,8 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
             alone=item.alone,
             index=item.index,
         )
+        complete.check_runtime(wheels, item.runtime)
+        return wheels
     image = f"{item.image}@{resolver.digest(item.image)}" if item.image else ""
     return resolver.resolve(item.name, item.base, image, today, platform=item.platform)
 

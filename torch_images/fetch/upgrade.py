@@ -13,10 +13,7 @@ from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.locks.wheels import WheelLock, resolve
-
-# Whose version is that of the CUDA which a release of torch is for.
-_RUNTIMES = ("cuda-toolkit", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
+from torch_images.locks.wheels import resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +30,6 @@ class Plan:
         """The plan in one line."""
         gone = f"; torch {', '.join(self.dropped)} goes: its tags stay" if self.dropped else ""
         return f"CUDA {self.cuda}: torch {', '.join(self.added)} comes{gone}"
-
-
-def cuda_of(lock: WheelLock) -> str:
-    """The CUDA version of a torch by what it requires, such as "13.0"; "" for none."""
-    versions = lock.versions()
-    text = next((versions[name] for name in _RUNTIMES if name in versions), "")
-    return ".".join(text.split(".")[:2])
 
 
 def find_cudas(
@@ -59,7 +49,7 @@ def find_cudas(
         except LockError as error:
             found[torch] = error.message
         else:
-            found[torch] = cuda_of(lock) or "none"
+            found[torch] = lock.cuda or "none"
     return found
 
 

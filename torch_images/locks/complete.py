@@ -11,6 +11,7 @@ from itertools import chain
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from torch_images.errors import LockError
 from torch_images.locks import grammar
 from torch_images.locks.debs import DebLock
 from torch_images.locks.sources import SourceLock
@@ -47,6 +48,16 @@ def check_wheels(
         if not fits:
             has = f"has {name} {versions[name]}" if name in versions else f"has no {name}"
             raise grammar.damaged(lock.name, f"it {has}, and was asked for {word[:80]}")
+
+
+def check_runtime(lock: WheelLock, cuda: str) -> None:
+    """Raise LockError if torch requires another CUDA version than `cuda`; "" stands for any."""
+    if cuda and lock.cuda and lock.cuda != cuda:
+        torch = lock.versions()["torch"]
+        raise LockError(
+            f"torch {torch} requires CUDA {lock.cuda}, and images.yaml lists it under CUDA {cuda}",
+            f"list it in `torch` of cuda '{lock.cuda}'",
+        )
 
 
 def check_core(lock: WheelLock, *more: WheelLock, compiled: Collection[str] = ()) -> None:

@@ -17,6 +17,8 @@ from torch_images.config.lock_requests import (
     base_input,
     compat_input,
     facts_input,
+    image_inputs,
+    inputs,
     source_input,
     tool_input,
     toolkit_input,
@@ -164,6 +166,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
 
     Raises LockError for one that is missing, damaged, or not of what images.yaml asks for.
     """
+    _check_there(config, spec, folder)
     base = base_input(spec)
     debs = _read_debs(base, folder)
     compat = _read_compat(config, spec.cuda, folder, spec.platform)
@@ -174,6 +177,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
             f"run `invoke lock --select {base.name}`",
         )
     wheels = _read(wheel_input(config, spec), folder)
+    complete.check_runtime(wheels, spec.cuda.version)
     kept = wheels
     extra_wheels, extra_debs = _beyond(variant_inputs(config, spec), folder, wheels, debs)
     tools, tool_debs = _beyond(tools_inputs(config, spec), folder, wheels, debs)
@@ -206,6 +210,18 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     _check_complete(lock)
     check_facts(facts_input(config, spec), folder, _torch(wheels))
     return lock
+
+
+def _check_there(config: Config, spec: ImageSpec, folder: Path) -> None:
+    """Raise LockError for an image without locks that `invoke lock` does not keep by itself."""
+    items = image_inputs(config, spec)
+    missing = [i for i in items if not i.compat and not i.path(folder).exists()]
+    kept = {item.name for item in inputs(config)} if missing else set()
+    if unkept := [item for item in missing if item.name not in kept]:
+        raise LockError(
+            f"{spec.id} has no locks: locks/{unkept[0].path(folder).name} does not exist",
+            f"it is not one of the project's images; run `invoke lock --select {spec.id}` first",
+        )
 
 
 def compat_versions(config: Config, folder: Path, platform: Platform = AMD64) -> dict[str, str]:

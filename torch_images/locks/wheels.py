@@ -46,6 +46,10 @@ _PYTHON = re.compile(r"3\.[0-9]{1,2}")
 _FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!~-]{0,250}\.whl")
 
 
+# Whose version is that of the CUDA which a release of torch is for.
+_RUNTIMES = ("cuda-toolkit", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
+
+
 @dataclass(frozen=True, kw_only=True, order=True)
 class LockedWheel:
     """One wheel.
@@ -119,6 +123,13 @@ class WheelLock:
     def versions(self) -> dict[str, str]:
         """Version by normalised name."""
         return {wheel.name: wheel.version for wheel in self.wheels}
+
+    @property
+    def cuda(self) -> str:
+        """The CUDA version of its torch by what that requires, such as "13.0"; "" for none."""
+        versions = self.versions()
+        text = next((versions[name] for name in _RUNTIMES if name in versions), "")
+        return ".".join(text.split(".")[:2])
 
 
 def format_wheels(lock: WheelLock) -> str:

@@ -74,28 +74,27 @@ def build_stale(
 ) -> Iterator[Outcome]:
     """Build and verify images, and yield what became of each once the ledger has it.
 
-    An image whose inputs cannot be had gets a line that says so. One that is built and fails gets
-    no line.
+    An image whose inputs cannot be had gets a line that says so, unless the ledger has a proof of
+    it: a proof, if an old one, stays. One that is built and fails gets no line.
     """
-    before = {tag for image in engine.ours(labels.ID, PARENT_IMAGES) for tag in image.tags}
+    there = {tag for image in engine.ours(labels.ID, PARENT_IMAGES) for tag in image.tags}
     for number, spec in enumerate(specs, 1):
         say(f"{spec.id}: {number} of {len(specs)}")
         line: ledger.Proof | None = None
         problem: TorchImagesError | None = None
         try:
             image = lock_image(config, spec, workspace.locks)
-            _make_room(config, image, workspace, before, engine=engine, run=run, say=say)
+            _make_room(config, image, workspace, there, engine=engine, run=run, say=say)
             [made] = make(
                 config, [image], workspace, options, engine=engine, run=run,
                 progress=progress, say=say, checking=checking,
             )  # fmt: skip
             line = ledger.proof(made, today.isoformat(), machine)
-            _remove([*made.tags, image.candidate], engine, before)
+            _remove([*made.tags, image.candidate], engine, there)
         except (LockError, NetworkError) as error:
-            problem, line = (
-                error,
-                ledger.impossible(spec, error.message, today.isoformat(), machine),
-            )
+            problem, before = error, ledger.read(workspace.root).get(spec.id)
+            if before is None or before.missing:
+                line = ledger.impossible(spec, error.message, today.isoformat(), machine)
         except TorchImagesError as error:
             problem = error
         if line:

@@ -1,0 +1,83 @@
+"""Images that the catalogue does not list, and releases that are listed in the wrong place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torch_images.config.lock_requests import image_inputs, inputs, locked_images, stages
+from torch_images.config.selection import find_image
+from torch_images.config.types import Config
+from torch_images.errors import LockError, UsageError
+from torch_images.locks.complete import check_runtime
+from torch_images.locks.image_lock import image_lock
+from torch_images.locks.wheels import read_wheels
+
+UNLISTED = "cu130-torch2.12.1-trixie-devel"
+
+
+def test_an_unlisted_image_without_locks_says_how_to_lock_it(config: Config, root: Path) -> None:
+    spec = find_image(config, UNLISTED)
+    assert spec not in locked_images(config)
+    with pytest.raises(LockError) as caught:
+        image_lock(config, spec, root / "locks")
+    assert str(caught.value) == (
+        f"{UNLISTED} has no locks: locks/wheel-cu130-torch2.12.1-py313-devel.txt does not exist; "
+        f"it is not one of the project's images; run `invoke lock --select {UNLISTED}` first"
+    )
+
+
+def test_its_identifier_selects_its_locks(config: Config) -> None:
+    spec = find_image(config, UNLISTED)
+    wanted = {item.name for item in image_inputs(config, spec)}
+    assert {item.name for item in inputs(config, UNLISTED)} == wanted
+    both = {item.name for item in inputs(config, f"tools-verify,{UNLISTED}")}
+    assert both == wanted | {"tools-verify"}
+    # The variant's wheels keep the versions of the plain lock, so that one comes first.
+    plain, facts, rest = stages(config, UNLISTED)
+    assert [item.name for item in plain] == ["wheel-cu130-torch2.12.1-py313"]
+    assert [item.name for item in facts] == ["release-cu130-torch2.12.1-py313"]
+    assert "wheel-cu130-torch2.12.1-py313-devel" in {item.name for item in rest}
+    with pytest.raises(UsageError, match="no lock matches 'cu130-torch2.12.1-trixie-devl'"):
+        inputs(config, "cu130-torch2.12.1-trixie-devl")
+
+
+def test_an_image_with_all_its_locks_needs_no_row(config: Config, root: Path) -> None:
+    spec = find_image(config, "cu130-sm90-torch2.12.1-trixie-runtime")
+    assert image_lock(config, spec, root / "locks").wheels.versions()["torch"] == "2.12.1"
+
+
+def test_a_release_under_the_wrong_cuda_version_is_refused(config: Config, root: Path) -> None:
+    """2.15.0 requires the libraries of CUDA 13.2, whatever images.yaml says."""
+    lock = read_wheels(root / "locks" / "wheel-cu132-torch2.15.0-py313.txt")
+    assert lock.cuda == "13.2"
+    check_runtime(lock, "13.2")
+    with pytest.raises(LockError) as caught:
+        check_runtime(lock, "13.0")
+    assert str(caught.value) == (
+        "torch 2.15.0 requires CUDA 13.2, and images.yaml lists it under CUDA 13.0; "
+        "list it in `torch` of cuda '13.2'"
+    )
+    for name in ("cu128-torch2.10.0-py311", "cu130-torch2.14.1-py313"):
+        assert read_wheels(root / "locks" / f"wheel-{name}.txt").cuda.replace(".", "") == name[2:5]
+
+
+def test_a_lock_of_the_wrong_cuda_version_builds_nothing(
+    config: Config, root: Path, tmp_path: Path
+) -> None:
+    """Also one that was written before anybody looked."""
+    listed = replace(
+        config,
+        cudas=tuple(
+            replace(c, torch=(*c.torch, "2.15.0")) if c.version == "13.0" else c
+            for c in config.cudas
+        ),
+    )
+    spec = find_image(listed, "cu130-torch2.15.0-trixie-runtime")
+    for path in (root / "locks").iterdir():
+        name = path.name.replace("cu132-torch2.15.0", "cu130-torch2.15.0")
+        (tmp_path / name).write_bytes(path.read_bytes())
+    with pytest.raises(LockError, match=r"torch 2\.15\.0 requires CUDA 13\.2"):
+        image_lock(listed, spec, tmp_path)
