@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
@@ -40,44 +39,38 @@ def fill(text: str, parts: Mapping[str, str]) -> str:
 
 
 def _images(config: Config, root: Path, locks: Path) -> str:
-    """A row for each release of torch: what its default images hold, and the tags they have.
+    """A row for each release of torch in the catalogue: what its images hold, and their tags.
 
-    The last column says how many of the release's images are proved by the ledger.
+    Of each image it names the shortest tag. The last column says how many images are proved.
     """
     specs = matrix(config)
     states = ledger.states(config, specs, ledger.read(root), root, locks)
-    header = ["Image", "CUDA", "PyTorch", "Triton", "Python", "Driver"]
-    header += [f"Architectures, {platform}" for platform in config.platforms]
-    rows, first = [], config.platforms[0]
-    compat = compat_versions(config, locks, first)
-    for cuda, torch in ((c, t) for c in config.cudas for t in reversed(c.torch)):
-        spec = choose(config, cuda=cuda.version, torch=torch, arch="all", platform=first.name)
-        newest = spec.architectures[-1].name
-        one = choose(config, cuda=cuda.version, torch=torch, arch=newest, platform=first.name)
-        names = ", ".join(
-            f"`{tag}`" for tag in (floating(config, spec)[-1], *floating(config, one))
-        )
+    rows = []
+    for cuda, torch in dict.fromkeys((s.cuda, s.torch) for s in specs):
+        images = [s for s in specs if (s.cuda, s.torch) == (cuda, torch)]
+        first = images[0]
+        tags = dict.fromkeys(floating(config, s)[-1] for s in images)
         cells = (
             f"`{cuda.repository}`",
-            cuda.version,
-            spec.torch,
-            image_lock(config, spec, locks).triton,
-            spec.base.python,
+            torch,
+            image_lock(config, first, locks).triton,
+            first.base.python,
             cuda.driver,
-            *_architectures(config, spec, specs),
-            f"{names} ..." if compat[cuda.version] else _NO_COMPAT,
-            _proved([states[s] for s in specs if (s.cuda, s.torch) == (cuda, torch)]),
+            *_architectures(config, images),
+            ", ".join(f"`{tag}`" for tag in tags),
+            _proved([states[s] for s in images]),
         )
         rows.append(cells)
-    return "\n".join(table([*header, "Floating tags", "Proved images"], rows)) + "\n"
+    header = ["Image", "PyTorch", "Triton", "Python", "Driver"]
+    header += [f"Architectures, {platform}" for platform in config.platforms]
+    return "\n".join(table([*header, "Tags", "Proved images"], rows)) + "\n"
 
 
-def _architectures(config: Config, spec: ImageSpec, specs: Sequence[ImageSpec]) -> Iterator[str]:
-    """For each platform, what the image for all architectures has there; "none" for no image."""
-    name = spec.id.removesuffix(spec.platform.suffix)
+def _architectures(config: Config, images: Sequence[ImageSpec]) -> Iterator[str]:
+    """What the whole image of a release serves on each platform; "none" for no image."""
     for platform in config.platforms:
-        same = (s for s in specs if s.id == name + platform.suffix)
-        yield next((" ".join(a.name for a in s.architectures) for s in same), "none")
+        whole = (s for s in images if s.whole and s.platform == platform)
+        yield next((" ".join(s.arches) for s in whole), "none")
 
 
 def _drivers(config: Config, locks: Path) -> str:
