@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.releases import T128, T130
 from torch_images.arch import Capability
+from torch_images.build import labels
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
@@ -78,15 +79,15 @@ def test_no_two_images_of_any_axes_have_the_same_files(data: st.DataObject) -> N
 
 
 def test_what_the_words_of_images_yaml_say_changes_no_image(config: Config) -> None:
-    """Descriptions and examples of GPUs are in comments and labels only."""
+    """Descriptions and examples of GPUs change neither what identifies it nor its labels."""
 
-    def identities(config: Config) -> list[str]:
+    def identities(config: Config) -> list[tuple[str, dict[str, str]]]:
         spec = choose(config, platform="linux/amd64")
-        return [p.identity for p in plan_images(config, (spec,), ROOT, ROOT / "locks")]
+        plans = plan_images(config, (spec,), ROOT, ROOT / "locks")
+        return [(p.identity, labels.write(config, p)) for p in plans]
 
     told = replace(
         config,
-        homepage="https://example.com/other",
         bases=tuple(replace(base, description="Another sentence.") for base in config.bases),
         architectures=tuple(replace(a, gpus=("X1", *a.gpus)) for a in config.architectures),
         removals=tuple(replace(r, reason="another") for r in config.removals),
@@ -356,9 +357,9 @@ def test_a_pattern_or_single_axes_but_not_both(config: Config) -> None:
 
 
 def test_the_description_is_one_line_for_people(config: Config) -> None:
+    assert choose(config, cuda="13.0").description == f"PyTorch {T130} for CUDA 13.0"
     assert choose(config, cuda="13.0", arch="9.0,12.0").description == (
-        f"PyTorch {T130} for CUDA 13.0 on 9.0 (Hopper: H100, H200, GH200), "
-        "12.0 (Blackwell: RTX 5090, RTX 5080, RTX PRO 6000, RTX PRO 5000)"
+        f"PyTorch {T130} for CUDA 13.0, compute capability 9.0 and 12.0 alone"
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch_images.build.plan import ImagePlan, version
+from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.oci.compression import Compression
 
@@ -37,7 +38,7 @@ def write(config: Config, image: ImagePlan) -> dict[str, str]:
         f"{_OURS}.torch": spec.torch,
         f"{_OURS}.triton": lock.triton,
         f"{_OURS}.python": spec.base.python,
-        f"{_OURS}.arches": " ".join(spec.arches),
+        f"{_OURS}.arches": " ".join(_arches(spec)),
         **{f"{_OURS}.{tree.name}.commit": tree.commit for tree in trees},
         f"{_OURS}.source": spec.source.name,
         f"{_OURS}.variant": spec.variant.name,
@@ -46,6 +47,14 @@ def write(config: Config, image: ImagePlan) -> dict[str, str]:
         f"{_OURS}.inputs": f"sha256:{image.identity}",
         **({f"{_OURS}.unlocked": "yes"} if lock.unlocked else {}),
     }
+
+
+def _arches(spec: ImageSpec) -> tuple[str, ...]:
+    """What the image has code for: of a whole published torch, what its wheel says."""
+    facts = spec.release.facts
+    if facts and spec.whole and not spec.source.compiled:
+        return tuple(str(code) for code in facts.arches)
+    return spec.arches
 
 
 def write_found(

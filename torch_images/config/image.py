@@ -99,11 +99,12 @@ class ImageSpec:
 
     @property
     def description(self) -> str:
-        """What it is in one line: "PyTorch 2.11.0 for CUDA 13.0 on 9.0 (Hopper: H100, H200)"."""
-        arches = ", ".join(
-            f"{a.name} ({a.family}: {', '.join(a.examples)})" for a in self.architectures
-        )
-        return f"PyTorch {self.torch} for CUDA {self.cuda.version} on {arches}"
+        """What it is in one line: "PyTorch 2.14.1 for CUDA 13.0, compute capability 9.0 alone".
+
+        It is a label, so it has nothing but what the files follow from.
+        """
+        alone = "" if self.whole else f", compute capability {' and '.join(self.arches)} alone"
+        return f"PyTorch {self.torch} for CUDA {self.cuda.version}{alone}"
 
     @property
     def features(self) -> tuple[str, ...]:
