@@ -132,7 +132,7 @@ def test_no_two_images_share_an_identifier(one: ImageSpec, two: ImageSpec) -> No
     [
         ("", "'' names no image"),
         ("cu130", "'cu130' names no image"),
-        (f"cu130-torch{T130}-trixie-runtime", "names no image"),
+        (f"cu130-all-torch{T130}-trixie-runtime", "names no image"),
         (f"cu130-sm120_sm90-torch{T130}-trixie-runtime", "names no image"),  # in another order
         (f"cu130-sm90_sm90-torch{T130}-trixie-runtime", "names no image"),
         (f"cu130-sm90_-torch{T130}-trixie-runtime", "names no image"),
