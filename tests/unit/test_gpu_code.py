@@ -177,18 +177,20 @@ def test_without_facts_a_pruned_image_has_code_for_what_was_asked(config: Config
 
 
 def test_the_images_to_take_are_of_the_same_kind(config: Config) -> None:
-    """FBGEMM has no code for GPUs of 8.6, 8.9 and 12.0, so recsys has no such image."""
+    """FBGEMM has no code for GPUs of 7.5 and 12.0, so recsys has no such image."""
     plain = dataclasses.replace(choose(config, arch="12.0"), prune=True)
     assert pruned_facts(config, plain)["images"] == {
         name: f"torch-cu130:sm{name.replace('.', '')}"
         for name in config.names("arch")
-        if name not in ("11.0", "12.1")  # in hosts with Arm processors only
+        if name not in ("7.0", "11.0", "12.1")  # CUDA 13 dropped it; in Arm hosts only
     }
     spec = dataclasses.replace(
         choose(config, cuda="12.8", arch="all", variant="recsys"), prune=True
     )
     assert pruned_facts(config, spec)["images"] == {
         "8.0": "torch-cu128:sm80-recsys",
+        "8.6": "torch-cu128:sm86-recsys",
+        "8.9": "torch-cu128:sm89-recsys",
         "9.0": "torch-cu128:sm90-recsys",
         "10.0": "torch-cu128:sm100-recsys",
     }

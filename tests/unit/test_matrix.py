@@ -43,7 +43,9 @@ def test_nothing_excluded_is_listed(config: Config) -> None:
     assert fork == {"bookworm"}
     assert {s.variant.name for s in matrix(config)} == set(config.names("variant"))
     recsys = {a.name for s in matrix(config) if s.variant.name == "recsys" for a in s.architectures}
-    assert recsys == {"8.0", "9.0", "10.0"}
+    assert recsys == {"8.0", "8.6", "8.9", "9.0", "10.0", "10.3"}
+    exact = {s.torch for s in matrix(config) if s.variant.name == "recsys" and "10.3" in s.arches}
+    assert exact == {T130}  # FBGEMM's code before is for 10.0 and no other GPU (sm_100a)
     devel = {(s.cuda.version, s.base.name) for s in matrix(config) if s.variant.name == "devel"}
     bookworm = {(cuda, "bookworm") for cuda in config.names("cuda")}
     assert devel == bookworm | {("13.0", "trixie"), ("13.2", "trixie")}
@@ -164,11 +166,13 @@ def test_any_other_word_is_one_line(word: str, axis: str) -> None:
 def test_defaults_give_all_architectures(config: Config) -> None:
     spec = choose(config, platform="linux/arm64")
     assert spec.id == f"cu130-all-torch{T130}-bookworm-runtime-arm64"
-    assert spec.architectures == config.architectures
+    older = {"7.0", "7.5"}  # no wheel for Arm processors has code for them
+    assert {a.name for a in spec.architectures} == {*config.names("arch")} - older
     spec = choose(config, platform="linux/amd64")
     assert spec.id == f"cu130-all-torch{T130}-bookworm-runtime"
     alone = {"11.0", "12.1"}  # in hosts with Arm processors only
-    assert {a.name for a in spec.architectures} == {*config.names("arch")} - alone
+    assert {a.name for a in spec.architectures} == {*config.names("arch")} - alone - {"7.0"}
+    assert choose(config, cuda="12.8", platform="linux/amd64").arches[:2] == ("7.0", "7.5")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +181,7 @@ def test_defaults_give_all_architectures(config: Config) -> None:
         ({"cuda": "13.5"}, "unknown cuda '13.5'; did you mean '13."),
         ({"arch": "9.9"}, "unknown arch '9.9'; did you mean '9.0'?"),
         ({"arch": "7.0"}, "CUDA 13.0 cannot target 7.0: its compiler goes from 7.5 to 12.1"),
-        ({"arch": "7.0", "cuda": "12.8"}, "unknown arch '7.0'"),
+        ({"arch": "6.1", "cuda": "12.8"}, "unknown arch '6.1'"),
         ({"arch": "sm_120"}, "'sm_120' is not a compute capability like 9.0 or 12.0"),
         ({"arch": ","}, "no architecture in ','"),
         ({"variant": "runtme"}, "did you mean 'runtime'?"),
@@ -305,16 +309,19 @@ def test_a_base_is_left_out_where_it_names_no_image(yaml_file: Callable[..., Pat
 
 
 def test_an_architecture_is_left_out_where_its_compiler_cannot(config: Config) -> None:
-    """Whoever builds a Config without images.yaml is held to the same: nothing excludes 7.0."""
-    volta = Architecture(capability=Capability(7, 0), family="Volta", gpus=("V100",))
-    wider = dataclasses.replace(config, architectures=(volta, *config.architectures))
-    served = {(s.cuda.version, volta in s.architectures) for s in matrix(wider) if s.every_arch}
+    """Whoever builds a Config without images.yaml is held to the same: nothing excludes 6.1."""
+    pascal = Architecture(capability=Capability(6, 1), family="Pascal", gpus=("P40",))
+    facts = (dataclasses.replace(f, arches=(Capability(6, 0), *f.arches)) for f in config.facts)
+    wider = dataclasses.replace(
+        config, architectures=(pascal, *config.architectures), facts=tuple(facts)
+    )
+    served = {(s.cuda.version, pascal in s.architectures) for s in matrix(wider) if s.every_arch}
     assert {("12.8", True), ("13.0", False)} <= served
     assert ("13.0", True) not in served
-    assert {s.cuda.version for s in matrix(wider) if s.architectures == (volta,)} == {"12.8"}
-    assert volta in choose(wider, cuda="12.8").architectures
-    assert volta not in choose(wider, cuda="13.0").architectures
-    assert "CUDA 13.0 cannot target 7.0" in complaint(wider, cuda="13.0", arch="7.0")
+    assert {s.cuda.version for s in matrix(wider) if s.architectures == (pascal,)} == {"12.8"}
+    assert pascal in choose(wider, cuda="12.8").architectures
+    assert pascal not in choose(wider, cuda="13.0").architectures
+    assert "CUDA 13.0 cannot target 6.1" in complaint(wider, cuda="13.0", arch="6.1")
 
 
 def test_a_cuda_version_for_none_of_the_architectures_has_no_image(config: Config) -> None:

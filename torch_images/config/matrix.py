@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol, TypeVar
@@ -323,10 +324,11 @@ def _served(config: Config, spec: ImageSpec) -> ImageSpec:
     """
     refusals = {a: refusal(config, spec, a) for a in spec.architectures}
     architectures = spec.architectures
-    if (
-        spec.every_arch
-    ):  # leave out the refused ones, unless that leaves nothing and the reason is due
-        architectures = tuple(a for a in architectures if refusals[a] is None) or architectures
+    if spec.every_arch:  # the refused ones are left out; a reason is due if that are all
+        reason = Counter(refusals.values()).most_common(1)[0][0]
+        architectures = tuple(a for a in architectures if refusals[a] is None) or tuple(
+            a for a in architectures if refusals[a] == reason
+        )
     for architecture in architectures:
         if refusals[architecture] is not None:
             raise UsageError(
