@@ -12,8 +12,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import account
@@ -35,12 +35,14 @@ class Image:
     """This image: its release, the project's other releases, and its compat library, if any.
 
     `code`: what it has code for, known if it was pruned.
+    `limits`: by compute capability, a line for each of torch's libraries that lacks code for it.
     """
 
     release: Release
     others: tuple[Release, ...]
     compat: Library | None
     code: gpu_code.Code
+    limits: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,12 @@ class Decision:
         """A line for each GPU that this image has no code for; none if NVML was not asked."""
         return self.image.code.unserved((d.name, d.capability) for d in self.host.devices or ())
 
+    @property
+    def limits(self) -> list[str]:
+        """What fails on the GPUs, a line for each library that lacks their code."""
+        kinds = dict.fromkeys(d.capability or "" for d in self.host.devices or ())
+        return [line for kind in kinds for line in self.image.limits.get(kind, ())]
+
 
 def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
     """Read `path`, the facts that the build has written about this image."""
@@ -70,7 +78,8 @@ def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
     releases = [Release(**release) for release in told["releases"]]
     [own] = [release for release in releases if release.cuda == told["cuda"]]
     compat = facts.find_library(root / COMPAT_ROOT[1:] / own.cuda)
-    return Image(own, tuple(r for r in releases if r is not own), compat, gpu_code.read(told))
+    others = tuple(r for r in releases if r is not own)
+    return Image(own, others, compat, gpu_code.read(told), told.get("limits", {}))
 
 
 def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
