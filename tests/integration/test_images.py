@@ -10,6 +10,8 @@ import pytest
 
 from tests.integration.support import SELECT, Built, invoke, quiet
 from tests.releases import T128, T130
+from torch_images.build.limits import limits
+from torch_images.config.matrix import choose
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
@@ -52,7 +54,7 @@ def test_tags_point_at_what_was_verified(
 
 
 def test_without_a_command_it_says_what_it_is(
-    built: dict[str, Built], engine: Engine, locks: Path
+    built: dict[str, Built], config: Config, engine: Engine, locks: Path
 ) -> None:
     held = locked(locks, "cu130")
     major, minor, patch, *_ = map(int, held["nvidia-cudnn-cu13"].split("."))
@@ -64,6 +66,7 @@ def test_without_a_command_it_says_what_it_is(
         f"  cuDNN {major * 10000 + minor * 100 + patch}  Python {python}",
         "architectures: sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
         "GPUs: no GPU visible",
+        *limits(choose(config, cuda="13.0"))["7.5"],
     ]
 
 

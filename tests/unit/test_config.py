@@ -24,7 +24,7 @@ COMPILER = "".join(
 )
 
 # An architecture that CUDA 13 cannot target, before the first one of images.yaml.
-VOLTA = '  "7.0":\n    family: Volta\n    gpus: [Tesla V7]\n  "8.0":'
+PASCAL = '  "6.1":\n    family: Pascal\n    gpus: [Tesla P7]\n  "8.0":'
 
 
 def complaint(path: Path) -> str:
@@ -88,19 +88,20 @@ def test_the_projects_own_file(config: Config) -> None:
         ('  "8.0":', '  "8":', "'8' is not a compute capability like 9.0"),
         (
             '  "8.0":',
-            VOLTA,
-            "CUDA 13.0 cannot target 7.0 (its compiler goes from 7.5 to 12.1)",
+            PASCAL,
+            "CUDA 13.0 cannot target 6.1 (its compiler goes from 7.5 to 12.1)",
         ),
         ('  "8.6":', '  "8.0":', "'architectures.8.0' is given twice; first at images.yaml:"),
         ("[A100, A30, A800]", "[A100, A100, A800]", "'A100' is listed twice"),
-        ("  - source: [fork,", "  - sorce: [fork,", "unknown key 'exclude[2].sorce'; did you mean"),
+        ("  - source: [fork,", "  - sorce: [fork,", "unknown key 'exclude[3].sorce'; did you mean"),
         ("  - source: [fork,", "  - source: [frok,", "unknown source 'frok'; did you mean 'fork'?"),
+        ("torch: [2.11.0, 2.12.1, 2.13.0]\n    r", "torch: [new]\n    r", "does not pin a version"),
         (
             "  - source: [fork, ",
             "  - source: [fork, fork, ",
-            "'fork' is listed twice in 'exclude[2].source'",
+            "'fork' is listed twice in 'exclude[3].source'",
         ),
-        ("  - source: [fork, fork-slim]", "  - source: []", "'exclude[2].source' is empty"),
+        ("  - source: [fork, fork-slim]", "  - source: []", "'exclude[3].source' is empty"),
         (
             '  - variant: vllm\n    cuda: "12.8"\n    reason',
             "  - reason",
@@ -232,11 +233,20 @@ def test_an_empty_file(tmp_path: Path) -> None:
 
 
 def test_an_impossible_pair_may_be_excluded(yaml_file: Write) -> None:
-    rule = '  - cuda: "13.0"\n    arch: "7.0"\n    reason: dropped in CUDA 13\n'
+    rule = '  - cuda: "13.0"\n    arch: "6.1"\n    reason: dropped in CUDA 13\n'
     rule += rule.replace("13.0", "13.2")
-    rule += "  - variant: recsys\n    reason: not for 7.0\n"
-    path = yaml_file(('  "8.0":', VOLTA), ("exclude:\n", "exclude:\n" + rule))
-    assert "7.0" in load_config(path).names("arch")
+    rule += "  - variant: recsys\n    reason: not for 6.1\n"
+    path = yaml_file(('  "8.0":', PASCAL), ("exclude:\n", "exclude:\n" + rule))
+    assert "6.1" in load_config(path).names("arch")
+
+
+def test_an_exclude_may_name_a_release_of_torch_that_is_gone(yaml_file: Write) -> None:
+    """Otherwise `invoke lock --upgrade torch` would leave an images.yaml that cannot be read."""
+    path = yaml_file(("torch: [2.11.0, 2.12.1, 2.13.0, 2.14.1]", "torch: [2.11.0, 2.13.0, 2.14.1]"))
+    found = load_config(path)
+    assert "2.12.1" not in found.names("torch")
+    assert found.excluded(variant="recsys", arch="10.3", torch="2.13.0")
+    assert not found.excluded(variant="recsys", arch="10.3", torch="2.14.1")
 
 
 def test_versions_are_never_rounded(yaml_file: Write) -> None:

@@ -42,7 +42,7 @@ def test_the_tables_are_the_same_on_an_arm_processor(
     row = next(line for line in here["images"].splitlines() if f" {T130} " in line)
     name = f"cu130-torch{T130}-trixie-runtime"
     assert f" | {served[name]} | {served[f'{name}-arm64']} | " in row
-    assert " | 8.0 8.6 8.9 9.0 10.0 12.0 | none | " in here["images"]  # CUDA 12.8
+    assert " | 7.0 7.5 8.0 8.6 8.9 9.0 10.0 12.0 | none | " in here["images"]  # CUDA 12.8
 
 
 def test_the_table_of_variants_is_images_yaml(config: Config) -> None:

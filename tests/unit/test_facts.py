@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.libraries import library
+from tests.libraries import Code, library
 from tests.servers import web_server
 from tests.symbols import symbols_library
 from tests.wheels import StandIn, make_wheel
@@ -157,6 +157,92 @@ def test_what_a_wheel_of_torch_has(tmp_path: Path, releases: list[tuple[StandIn,
     assert not list((tmp_path / "cache").iterdir())  # what was downloaded is gone
 
 
+def code(*targets: int) -> list[Code]:
+    return [(target, False, False, 40) for target in targets]
+
+
+@pytest.mark.parametrize(
+    ("main", "others", "arches", "lacks"),
+    [
+        # CUDA 13: MAGMA is not compiled for 7.5, and a single kernel of another part is.
+        (
+            [code(75, 80, 90)],
+            {"libtorch_cuda_linalg.so": [code(75, 80, 90), code(80, 90), code(80, 90)]},
+            ["7.5", "8.0", "9.0"],
+            {"libtorch_cuda_linalg.so": ["7.5"]},
+        ),
+        # CUDA 12.8: 7.5 runs what is there for 7.0, and 8.6 what is there for 8.0.
+        ([code(70, 75, 80, 86)], {"libmore.so": [code(70, 80)]}, ["7.0", "7.5", "8.0", "8.6"], {}),
+        ([code(80, 86)], {"libmore.so": [code(86)]}, ["8.0", "8.6"], {"libmore.so": ["8.0"]}),
+        # Code for exactly one GPU, or for one that is compiled later, is no code for it in general.
+        (
+            [code(90, 100)],
+            {
+                "libmore.so": [
+                    [(100, False, True, 40), (90, False, False, 40), (90, True, False, 8)]
+                ]
+            },
+            ["9.0", "10.0"],
+            {"libmore.so": ["10.0"]},
+        ),
+        ([code(75, 80)], {"libnothing.so": []}, ["7.5", "8.0"], {}),  # as on Arm, without MAGMA
+        (
+            [code(75)],
+            {"liba.so": [code(80)], "libb.so": [code(90)]},
+            ["7.5"],
+            {"liba.so": ["7.5"], "libb.so": ["7.5"]},
+        ),
+    ],
+)
+def test_the_main_library_says_which_gpus_are_served(
+    tmp_path: Path,
+    main: list[list[Code]],
+    others: dict[str, list[list[Code]]],
+    arches: list[str],
+    lacks: dict[str, list[str]],
+) -> None:
+    """What another one lacks is a limit on these GPUs, and does not send them away."""
+    libraries = {"libtorch_cuda.so": library(main)}
+    libraries |= {name: library(held) for name, held in others.items()}
+    wheel = make_wheel(
+        tmp_path, "torch", "2.14.1", {f"torch/lib/{name}": data for name, data in libraries.items()}
+    )
+    found = facts(tmp_path, [(wheel, "2026-09-30")], "2.14.1").facts
+    assert [str(arch) for arch in found.arches] == arches
+    assert {name: [str(arch) for arch in lacking] for name, lacking in found.lacks} == lacks
+
+
+@pytest.mark.parametrize("held", [[], [[(90, True, False, 40)]], [[(90, False, True, 40)]]])
+def test_a_torch_without_machine_code_is_refused(tmp_path: Path, held: list[list[Code]]) -> None:
+    libraries = {
+        "torch/lib/libtorch_cuda.so": library(held),
+        "torch/lib/libtorch_cuda_linalg.so": library([code(90)]),
+    }
+    wheel = make_wheel(tmp_path, "torch", "2.14.1", libraries)
+    with pytest.raises(LockError, match=r"^torch's libtorch_cuda\.so has no machine code$"):
+        facts(tmp_path, [(wheel, "2026-09-30")], "2.14.1")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "lacking"),
+    [
+        ("7.5", ("a.so", "b.so")),
+        ("8.0", ("b.so",)),
+        ("8.6", ()),  # the code for it is there
+        ("8.9", ()),  # as is what it runs, that for 8.6
+        ("7.0", ()),  # torch itself does not run there
+    ],
+)
+def test_what_is_lacking_on_a_gpu(gpu: str, lacking: tuple[str, ...]) -> None:
+    old, middle, new = Capability(7, 5), Capability(8, 0), Capability(8, 6)
+    known = replace(
+        LOCK.facts,
+        arches=(old, middle, new),
+        lacks=(("a.so", (old,)), ("b.so", (old, middle))),
+    )
+    assert known.lacking(Capability.parse(gpu)) == lacking
+
+
 @pytest.mark.parametrize(
     ("release", "version", "reason"),
     [
@@ -286,10 +372,15 @@ LOCK = FactsLock(
 )
 
 
+LACKS = (("libtorch_cuda_linalg.so", (Capability(9, 0), Capability(10, 0))),)
+
+
 def test_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / f"{LOCK.name}.yaml"
-    for lock in (LOCK, replace(LOCK, facts=replace(LOCK.facts, fits=()))):
+    for changed in ({}, {"fits": ()}, {"lacks": LACKS}):
+        lock = replace(LOCK, facts=replace(LOCK.facts, **changed))
         path.write_text(format_facts(lock))
+        assert ("\nlacks: " in path.read_text()) == ("lacks" in changed)
         assert read_facts(path) == lock
 
 
@@ -306,6 +397,9 @@ def test_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
         ('["torchaudio==2.11.0"]', "[]", "is empty"),
         ("  xformers:", "  ../x:", "is not a name"),
         ("    because: ", "    why: ", "unknown key 'extras."),
+        ("features: ", "lacks: {}\nfeatures: ", "'lacks' is empty"),
+        ("features: ", 'lacks: {"libx.so": []}\nfeatures: ', "'lacks.libx.so' is empty"),
+        ("features: ", 'lacks: {"../x": ["9.0"]}\nfeatures: ', "'../x' is not a library"),
     ],
 )
 def test_facts_that_nobody_found_are_refused(

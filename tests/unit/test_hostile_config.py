@@ -18,7 +18,7 @@ from torch_images.errors import ConfigError
 Write = Callable[..., Path]
 
 # An architecture that CUDA 13 cannot target, before the first one of images.yaml.
-VOLTA = '  "7.0":\n    family: Volta\n    gpus: [Tesla V7]\n  "8.0":'
+PASCAL = '  "6.1":\n    family: Pascal\n    gpus: [Tesla P7]\n  "8.0":'
 TARGETS = (
     '["7.5", "8.0", "8.6", "8.7", "8.8", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1"]'
 )
@@ -365,9 +365,9 @@ def test_too_many_combinations_are_refused_before_they_are_made(yaml_file: Write
 
 
 def test_an_exclude_of_one_variant_does_not_excuse_the_others(yaml_file: Write) -> None:
-    rule = '  - {cuda: "13.0", arch: "7.0", variant: recsys, reason: dropped in CUDA 13}\n'
-    path = yaml_file(('  "8.0":', VOLTA), ("exclude:\n", "exclude:\n" + rule))
-    assert "CUDA 13.0 cannot target 7.0" in complaint(path)
+    rule = '  - {cuda: "13.0", arch: "6.1", variant: recsys, reason: dropped in CUDA 13}\n'
+    path = yaml_file(('  "8.0":', PASCAL), ("exclude:\n", "exclude:\n" + rule))
+    assert "CUDA 13.0 cannot target 6.1" in complaint(path)
 
 
 @pytest.mark.parametrize(

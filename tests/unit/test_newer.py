@@ -219,6 +219,7 @@ def small(root: Path, folder: Path) -> Path:
     document = yaml.safe_load((root / "images.yaml").read_text())
     document["cuda"] = {"13.2": {**document["cuda"]["13.2"], "toolkit": ["nvcc"]}}
     document["defaults"]["cuda"] = "13.2"
+    del document["architectures"]["7.0"]
     document["keep"] = 1
     document["sources"] = {"wheel": document["sources"]["wheel"]}
     document["bases"] = {"bookworm": document["bases"]["bookworm"]}

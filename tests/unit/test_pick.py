@@ -93,6 +93,12 @@ def ask(
         ("5090", "570.133", "torch-cu128:sm120", "natively"),
         ("A100 80GB", "580.95.05", "torch-cu130:sm80", "natively"),
         ("10.3", "580.82.07", "torch-cu130:sm103", "natively"),
+        ("T4", "580.95.05", "torch-cu130:sm75", "natively"),
+        ("Tesla T4", "550.54.14", "torch-cu130:sm75", COMPAT),
+        ("2080 Ti", "550.54.14", "torch-cu128:sm75", MINOR),
+        ("Tesla V100-SXM2-32GB", "580.95.05", "torch-cu128:sm70", "natively"),
+        ("V100", "550.54.14", "torch-cu128:sm70", COMPAT),
+        ("7.2", "570.133", "torch-cu128:sm70", "natively"),
     ],
 )
 def test_picks(config: Config, root: Path, gpu: str, driver: str, image: str, why: str) -> None:
@@ -194,6 +200,15 @@ def test_a_longer_name_wins(config: Config) -> None:
         ("6000 Ada", "RTX 6000 Ada", "8.9"),
         ("pro 4500", "RTX PRO 4500", "12.0"),
         ("5000Ada", "RTX 5000 Ada", "8.9"),
+        # Older ones, of which some are GeForce.
+        ("Tesla T4", "T4", "7.5"),
+        ("NVIDIA GeForce RTX 2080 Ti", "GeForce RTX 2080", "7.5"),
+        ("NVIDIA GeForce GTX 1660 SUPER", "GeForce GTX 1660", "7.5"),
+        ("NVIDIA TITAN RTX", "TITAN RTX", "7.5"),
+        ("Quadro RTX 6000", "Quadro RTX 6000", "7.5"),
+        ("NVIDIA T1000 8GB", "T1000", "7.5"),
+        ("Tesla V100-SXM2-16GB", "V100", "7.0"),
+        ("NVIDIA TITAN V", "TITAN V", "7.0"),
     ],
 )
 def test_names(config: Config, written: str, name: str, capability: str) -> None:
@@ -375,20 +390,23 @@ def test_an_image_is_for_the_platform_of_the_host(config: Config, data: st.DataO
         assert "arm64" not in image
 
 
+def test_a_gpu_that_cuda_13_dropped_gets_no_image_of_it(config: Config, root: Path) -> None:
+    assert ask(config, root, "V100", "580.95.05")["others"] == []
+    [other] = ask(config, root, "T4", "580.95.05")["others"]
+    assert other["works"]
+    assert without_release(other["image"]) == "ghcr.io/me/torch-cu128:sm75"
+    with pytest.raises(UsageError, match=r"the wheel of torch [0-9.]+ has code for 8\.0, 9\.0, "):
+        ask(config, root, "T4G", "580.95.05")  # it is in hosts with Arm processors
+
+
 @pytest.mark.parametrize(
     ("gpu", "texts"),
     [
         (
-            "Tesla T4",
-            ("capability 7.5, which T4 has", "torch 2.10.0 in torch-cu128 has code for 7.0,"),
-        ),
-        ("V100-SXM2-32GB", ("7.0, which V100 has", "no image is checked for it; PyTorch's wheels")),
-        (
             "GTX 1080 Ti",
             ("6.1, which GTX 1080 has", "8.9, 9.0, 10.0, 10.3, 11.0, 12.0, 12.1; PyTorch's wheels"),
         ),
-        ("Quadro RTX 6000", ("7.5, which Quadro RTX 6000 has", "torch 2.10.0 in torch-cu128")),
-        ("2080 Ti", ("7.5, which RTX 2080 has", "CUDA 12.6")),
+        ("Tesla P100", ("6.0, which P100 has", "they serve 7.0, 7.5, 8.0", "CUDA 12.6")),
         ("5.2", ("5.2, which this GPU has", "up to torch 2.14")),
     ],
 )
@@ -410,7 +428,7 @@ def test_nothing_is_promised_where_no_wheel_has_code(config: Config, gpu: str) -
 @pytest.mark.parametrize("gpu", ["6000", "RTX 6000", "4000", "RTX 4000"])
 def test_a_number_of_several_gpus_is_not_guessed(config: Config, gpu: str) -> None:
     with pytest.raises(
-        UsageError, match=f"'{gpu}' names several GPUs: RTX {gpu[-4:]} Ada "
+        UsageError, match=f"'{gpu}' names several GPUs: .*RTX {gpu[-4:]} Ada "
     ) as told:
         find_gpu(config, gpu)
     assert "(12.0)" in str(told.value)
@@ -420,7 +438,7 @@ def test_a_number_of_several_gpus_is_not_guessed(config: Config, gpu: str) -> No
 @pytest.mark.parametrize(
     ("gpu", "driver", "text"),
     [
-        ("V100", "570.133", "no image serves compute capability 7.0, which V100 has; they"),
+        ("V100", "510.47", "no image runs on V100 with driver 510.47: ghcr.io/me/torch-cu128:"),
         ("Tesla P40", "570.133", "compute capability 6.1"),
         ("5.2", "570.133", "compute capability 5.2"),
         ("RTX 5990", "570.133", "unknown GPU 'RTX 5990'; did you mean 'RTX 5090'?"),

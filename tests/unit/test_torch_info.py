@@ -16,6 +16,9 @@ COMPILED = ["sm_80", "sm_86", "sm_90", "sm_120"]
 H100 = ("NVIDIA H100 80GB HBM3", (9, 0))
 RTX_5090 = ("NVIDIA GeForce RTX 5090", (12, 0))
 PRUNED = {"pruned": ["12.0"], "code": ["sm_120"], "images": {"9.0": "torch-cu130:sm90"}}
+LIMITS = {
+    "limits": {"8.0": ["liba.so lacks 8.0", "libb.so lacks 8.0"], "9.0": ["libb.so lacks 9.0"]}
+}
 LINE = (
     "this image has no code for NVIDIA H100 80GB HBM3 (9.0): it was pruned for 12.0; "
     "take torch-cu130:sm90, or an image for all architectures"
@@ -90,8 +93,30 @@ def run(
             ["architectures: sm_86", "GPUs: RTX 3090 (sm_86)"],
         ),
         (PRUNED, (), ["architectures: sm_120", "GPUs: no GPU visible"]),
+        (
+            LIMITS,
+            (H100, RTX_5090, H100),
+            [
+                "architectures: sm_80 sm_86 sm_90 sm_120",
+                "GPUs: NVIDIA H100 80GB HBM3 (sm_90), NVIDIA GeForce RTX 5090 (sm_120), "
+                "NVIDIA H100 80GB HBM3 (sm_90)",
+                "libb.so lacks 9.0",
+            ],
+        ),
+        (
+            LIMITS,
+            (),
+            [
+                "architectures: sm_80 sm_86 sm_90 sm_120",
+                "GPUs: no GPU visible",
+                *("liba.so lacks 8.0", "libb.so lacks 8.0", "libb.so lacks 9.0"),
+            ],
+        ),
     ],
-    ids=["served", "pruned", "too old", "same major version", "no GPU"],
+    ids=[
+        *("served", "pruned", "too old", "same major version", "no GPU"),
+        *("a library lacks code", "a library lacks code, and no GPU"),
+    ],
 )
 def test_it_says_which_gpu_has_no_code(
     tmp_path: Path,
@@ -112,5 +137,7 @@ def test_it_says_it_as_json(
     found = json.loads(capsys.readouterr().out)
     assert (found["arches"], found["unserved"]) == (["sm_120"], [LINE])
     assert (found["gpus"], found["problem"]) == (["NVIDIA H100 80GB HBM3 (sm_90)"], None)
-    run({}, H100, words=("--json",), folder=tmp_path, patch=monkeypatch)
-    assert json.loads(capsys.readouterr().out)["unserved"] == []
+    assert found["limits"] == []
+    run(LIMITS, H100, words=("--json",), folder=tmp_path, patch=monkeypatch)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["unserved"], found["limits"]) == ([], ["libb.so lacks 9.0"])

@@ -40,7 +40,7 @@ def test_its_identifier_selects_its_locks(config: Config) -> None:
     assert [item.name for item in plain] == ["wheel-cu130-torch2.12.1-py313"]
     assert [item.name for item in facts] == ["release-cu130-torch2.12.1-py313"]
     assert "wheel-cu130-torch2.12.1-py313-devel" in {item.name for item in rest}
-    with pytest.raises(UsageError, match="no lock matches 'cu130-torch2.12.1-trixie-devl'"):
+    with pytest.raises(UsageError, match=r"no lock matches 'cu130-torch2\.12\.1-trixie-devl'"):
         inputs(config, "cu130-torch2.12.1-trixie-devl")
 
 

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import jinja2
 
 from torch_images.build.compile_recipe import CUDA_HOME, recipes
+from torch_images.build.limits import limits
 from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
 from torch_images.build.supplies import supplies
 from torch_images.config.image import ImageSpec
@@ -116,7 +117,7 @@ def render(
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
             if path.is_file()
         ]
-    facts = image_facts(config, spec.cuda.version, spec.platform)
+    facts = image_facts(config, spec.cuda.version, spec.platform, limits(spec))
     text = json.dumps(facts, indent=1) + "\n"
     files.append(ContextFile(path="runtime/image.json", data=text.encode()))
     held = constraints(spec, lock)
@@ -250,16 +251,21 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
     }
 
 
-def image_facts(config: Config, cuda: str, platform: Platform = AMD64) -> dict[str, Any]:
-    """What the start of a container needs to know of its image: see scripts/image/runtime.
+def image_facts(
+    config: Config,
+    cuda: str,
+    platform: Platform = AMD64,
+    limits: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, Any]:
+    """What an image's own programs need to know of it: see scripts/image/runtime.
 
-    `releases` are those that a user of the platform can have.
+    `releases` are those that a user of the platform can have. `limits` are as limits.py has them.
     """
     releases = [
         {"cuda": c.version, "driver": c.driver, "floor": c.floor, "repository": c.repository}
         for c in cudas_for(config, platform)
     ]
-    return {"cuda": cuda, "releases": releases}
+    return {"cuda": cuda, "releases": releases, **({"limits": limits} if limits else {})}
 
 
 def whole_environment(spec: ImageSpec, note: str) -> dict[str, str]:

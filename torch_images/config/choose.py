@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -160,8 +161,11 @@ def _served(config: Config, spec: ImageSpec) -> ImageSpec:
     """
     refusals = {a: refusal(config, spec, a) for a in spec.architectures}
     architectures = spec.architectures
-    if spec.whole:  # where that leaves nothing, the reason is due
-        architectures = tuple(a for a in architectures if refusals[a] is None) or architectures
+    if spec.whole:  # the refused ones are left out; a reason is due if that are all
+        reason = Counter(refusals.values()).most_common(1)[0][0]
+        architectures = tuple(a for a in architectures if refusals[a] is None) or tuple(
+            a for a in architectures if refusals[a] == reason
+        )
     for architecture in architectures:
         if refusals[architecture] is not None:
             raise UsageError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch_images.arch import Capability
 from torch_images.config.release import Release
 
 
@@ -61,8 +62,9 @@ class Extra:
             fit = release.facts.fit(self.name)
             if fit and not fit.wheels:
                 return f"no wheels of {self.name} fit torch {release.version}: {fit.reason}"
-        lacking = [a for a in arches if self.arches and a not in self.arches]
-        if lacking:
+        code = [Capability.parse(arch) for arch in self.arches]
+        images = [Capability.parse(arch) for arch in arches]
+        if code and not all(any(image.runs(c) for c in code) for image in images):
             return f"the wheels of {self.name} have code for {', '.join(self.arches)} only"
         return None
 

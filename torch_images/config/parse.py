@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from torch_images.config.parse_fields import (
@@ -14,6 +15,7 @@ from torch_images.config.parse_fields import (
     entry_name,
     packages,
     platform,
+    release,
     requirements,
     url,
 )
@@ -271,8 +273,7 @@ def _check_references(config: Config, top: Record) -> None:
     pointers = [(axis, v) for axis, v in given if (axis, v.text()) != ("arch", "all")]
     pointers += [(axis, v) for axis, v in top["pods"].entries() if axis in AXES]
     for exclude in top["exclude"].items() if "exclude" in top else ():
-        named = [(axis, v) for axis, v in exclude.entries() if axis in AXES]
-        pointers += [(axis, each) for axis, v in named for each in _one_or_more(v)]
+        pointers += _named(exclude)
     for _, base in top["bases"].entries():
         for key, images in base.entries():
             if key == "images":
@@ -284,6 +285,20 @@ def _check_references(config: Config, top: Record) -> None:
         if value.text() not in config.names(axis):
             hint = suggest(value.text(), config.names(axis))
             raise value.error(f"'{value.path}': unknown {axis} '{value.text()}'", hint)
+
+
+def _named(exclude: Value) -> Iterator[tuple[str, Value]]:
+    """The values of axes that an exclude names, but for those of torch.
+
+    `invoke lock --upgrade` drops releases, whose excludes may stay. Raises ConfigError for text
+    that is no release.
+    """
+    for axis, value in exclude.entries():
+        for each in _one_or_more(value) if axis in AXES else ():
+            if axis == "torch":
+                release(each)
+            else:
+                yield axis, each
 
 
 def _check_pairs(config: Config, top: Record) -> None:

@@ -28,8 +28,10 @@ def check_names(config: Config, top: Record) -> None:
     asked = set()
     for spec in matrix(config):
         tag = short(config, spec)
-        # Releases of torch may share the tags without a version: the newest has them.
-        any_release = replace(spec, release=Release(version=""))
+        # Releases of torch may share the tags without a version: the newest has them. "all" is what
+        # each of them can be for.
+        served = () if spec.every_arch else spec.architectures
+        any_release = replace(spec, release=Release(version=""), architectures=served)
         names = {f"identifier {spec.id}": spec, f"tag {spec.repository}:{tag}": any_release}
         for name, image in names.items():
             other = images.setdefault(name, image)

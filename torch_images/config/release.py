@@ -30,9 +30,10 @@ class Facts:
 
     `cuda`, `torch`, `python`: versions such as "13.0", "2.14.1" and "3.11"; the wheel is for them.
     `platform`: what the wheel is for, such as "linux/arm64".
-    `arches`: the architectures that all its CUDA libraries have machine code for.
+    `arches`: the architectures that torch's main library, libtorch_cuda.so, has machine code for.
     `features`: the names of the features that it was built with, in alphabetical order.
     `fits`: for each extra that is compiled for one release of torch, what fits this one.
+    `lacks`: other libraries with machine code, each with those of `arches` that run none of it.
     """
 
     cuda: str
@@ -42,10 +43,16 @@ class Facts:
     features: tuple[str, ...]
     fits: tuple[Fit, ...]
     platform: str = AMD64.name
+    lacks: tuple[tuple[str, tuple[Capability, ...]], ...] = ()
 
     def fit(self, extra: str) -> Fit | None:
         """What fits of an extra; None where that was not looked for."""
         return next((fit for fit in self.fits if fit.extra == extra), None)
+
+    def lacking(self, arch: Capability) -> tuple[str, ...]:
+        """The libraries without code for a GPU that runs the main library's."""
+        code = max((found for found in self.arches if arch.runs(found)), default=None)
+        return tuple(library for library, arches in self.lacks if code in arches)
 
 
 @dataclass(frozen=True, kw_only=True)

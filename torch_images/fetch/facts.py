@@ -36,8 +36,8 @@ from torch_images.project import project_root
 
 # What uv says of a requirement that no other one can go with.
 _PIN = re.compile(r"depends on torch==([0-9]+(?:\.[0-9]+)*)")
-# Libraries with code for GPUs, which must agree on the architectures.
-_GPU_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
+# The library that a GPU needs code in. Others are for single operators.
+_MAIN = "libtorch_cuda.so"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +97,16 @@ def find_facts(
             symbols=exports(folder),
         )
         finder = _Finder(item, plain, torch, index, network, run, date, Path(scratch))
+        code = _code(folder)
         facts = Facts(
             cuda=item.probe.cuda.version,
             torch=item.probe.torch,
             python=item.python,
-            arches=_arches(folder),
+            arches=code[_MAIN],
             features=_features(folder),
             fits=tuple(finder.fit(extra) for extra in item.probe.extras),
             platform=item.platform.name,
+            lacks=_lacks(code),
         )
     return FactsLock(
         name=item.name, date=date, request=item.request, sha256=wheel.sha256, facts=facts
@@ -230,28 +232,39 @@ def _unpack(wheel: Path, folder: Path) -> None:
     wheel.unlink()
 
 
-def _arches(folder: Path) -> tuple[Capability, ...]:
-    """The architectures that every library with code for GPUs has machine code for.
+def _code(folder: Path) -> dict[str, tuple[Capability, ...]]:
+    """The architectures that each library in a folder has machine code for.
 
-    One may have none: libtorch_cuda_linalg.so has MAGMA's, which no aarch64 wheel is built with.
-    Raises LockError where none has any.
+    Libraries without any are left out. Raises LockError if that is the main one.
     """
-    common: set[Capability] | None = None
-    for name in _GPU_LIBRARIES:
+    found = {}
+    for path in sorted({folder / _MAIN, *folder.iterdir()}):
         try:
-            data = memoryview((folder / name).read_bytes())
+            data = memoryview(path.read_bytes())
             section = memoryview(fatbin.section(data, ".nv_fatbin"))
             entries = [e for _, held in fatbin.containers(section) for e in held if not e.ptx]
         except (OSError, fatbin.PruneError) as error:
-            raise LockError(f"torch's {name} cannot be read: {error}") from None
-        if not entries:
-            continue
+            raise LockError(f"torch's {path.name} cannot be read: {error}") from None
         counted = Counter(f"sm_{e.arch}{'a' if e.specific else ''}" for e in entries)
-        found = {c for c in map(Capability.of_target, widespread(counted)) if c}
-        common = found if common is None else common & found
-    if not common:
-        raise LockError(f"torch's {' and '.join(_GPU_LIBRARIES)} share code for no architecture")
-    return tuple(sorted(common))
+        if arches := sorted(filter(None, map(Capability.of_target, widespread(counted)))):
+            found[path.name] = tuple(arches)
+    if _MAIN not in found:
+        raise LockError(f"torch's {_MAIN} has no machine code")
+    return found
+
+
+def _lacks(
+    code: dict[str, tuple[Capability, ...]],
+) -> tuple[tuple[str, tuple[Capability, ...]], ...]:
+    """For each other library, the main one's architectures that run none of its machine code.
+
+    libtorch_cuda_linalg.so of CUDA 13 has MAGMA's for 8.0 and newer, the main library for 7.5, too.
+    """
+    lacks = []
+    for library, has in code.items():
+        if unserved := tuple(a for a in code[_MAIN] if not any(a.runs(c) for c in has)):
+            lacks.append((library, unserved))
+    return tuple(lacks)
 
 
 def _features(folder: Path) -> tuple[str, ...]:

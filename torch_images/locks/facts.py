@@ -27,7 +27,8 @@ from torch_images.platforms import AMD64, PLATFORMS
 _HASH = re.compile(r"[0-9a-f]{64}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _WORD = re.compile(r"[!-~]+(?: [!-~]+)*")
-_OPTIONAL = ("platform",)
+_LIBRARY = re.compile(r"lib[a-z0-9_]+\.so")
+_OPTIONAL = ("platform", "lacks")
 _KEYS = ("date", "cuda", "torch", "python", "request", "sha256", "arches", "features", "extras")
 
 
@@ -51,6 +52,7 @@ class FactsLock:
 def format_facts(lock: FactsLock) -> str:
     """The text of the file: YAML, in a fixed order. JSON's strings are YAML's."""
     facts = lock.facts
+    lacks = {library: [str(arch) for arch in arches] for library, arches in facts.lacks}
     lines = [
         "# Written by `invoke lock`; do not edit.",
         f'date: "{lock.date.isoformat()}"',
@@ -61,6 +63,7 @@ def format_facts(lock: FactsLock) -> str:
         f"request: {json.dumps(' '.join(lock.request))}",
         f"sha256: {lock.sha256}",
         f"arches: {json.dumps([str(arch) for arch in facts.arches])}",
+        *([f"lacks: {json.dumps(lacks)}"] if lacks else []),
         f"features: [{', '.join(facts.features)}]",
         "extras:" if facts.fits else "extras: {}",
     ]
@@ -166,6 +169,7 @@ def _facts(value: Value, name: str) -> FactsLock:
             features=fields["features"].texts(),
             fits=tuple(fits),
             platform=_platform(fields),
+            lacks=_lacks(fields["lacks"].filled()) if "lacks" in fields else (),
         ),
     )
 
@@ -182,3 +186,11 @@ def _platform(fields: Record) -> str:
 
 def _arches(value: Value) -> tuple[Capability, ...]:
     return tuple(capability(v, v.text()) for v in value.filled().scalars())
+
+
+def _lacks(value: Value) -> tuple[tuple[str, tuple[Capability, ...]], ...]:
+    """Libraries, each with the architectures that it has no machine code for."""
+    for key, member in value.entries():
+        if not _LIBRARY.fullmatch(key):
+            raise member.error(f"'{key}' is not a library")
+    return tuple((key, _arches(member)) for key, member in value.entries())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from packaging.version import Version
-
 from torch_images.arch import Capability
 from torch_images.config.types import Architecture, Config
 from torch_images.errors import UsageError
@@ -120,28 +118,8 @@ def _serving(config: Config, capability: Capability, name: str, *, arm64: bool) 
     if served:
         return max(served, key=lambda a: a.capability)
     known = ", ".join(config.names("arch"))
+    oldest = min(a.capability for a in config.architectures)
     raise UsageError(
         f"no image serves compute capability {capability}, which {name} has; they serve {known}",
-        "; ".join(_instead(config, capability)),
+        _OLDER if _OLDEST <= capability < oldest else "",
     )
-
-
-def _instead(config: Config, capability: Capability) -> list[str]:
-    """What an owner of a GPU can do that no image serves."""
-    found = []
-    images = {cuda.version: cuda.repository for cuda in config.cudas}
-    able = [
-        facts
-        for facts in config.facts
-        if facts.cuda in images and any(capability.runs(arch) for arch in facts.arches)
-    ]
-    if able:
-        newest = max(able, key=lambda facts: Version(facts.torch))
-        code = max(arch for arch in newest.arches if capability.runs(arch))
-        found.append(
-            f"the wheel of torch {newest.torch} in {images[newest.cuda]} has code for {code}, "
-            "which runs there, but no image is checked for it"
-        )
-    if _OLDEST <= capability < min(a.capability for a in config.architectures):
-        found.append(_OLDER)
-    return found

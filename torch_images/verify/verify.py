@@ -71,6 +71,7 @@ def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
     library itself.
     """
     spec, lock = plan.spec, plan.lock
+    facts = None if lock.sources else spec.release.facts
     return {
         "id": spec.id,
         "cuda": spec.cuda.version,
@@ -83,6 +84,9 @@ def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
         "exact": list(spec.arches) if lock.sources else [],
         "narrowed": spec.narrowed,
         "arch_list": list(spec.arch_list),
+        "lacks": {
+            a.name: list(facts.lacking(a.capability)) if facts else [] for a in spec.architectures
+        },
         "features": list(spec.features),
         "packages": {wheel.name: wheel.version for wheel in lock.all_wheels} | lock.compiled,
         "debian_packages": [*spec.base.packages, *spec.variant.packages],

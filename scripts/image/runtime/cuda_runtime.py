@@ -2,8 +2,8 @@
 
 It prints `export` lines, which the shell that starts the container's command evaluates. They also
 have the variables that the user id lacks (account.py). With --say and without TORCH_IMAGE_QUIET, it
-says on standard error what was chosen and why, and what only a mount option can repair. It runs at every start, so it ends within half a second. Whatever
-goes wrong, the command starts.
+says on standard error what was chosen and why, and what only a mount option can repair. It runs at
+every start, so it ends within half a second. Whatever goes wrong, the command starts.
 """
 
 import json
@@ -11,8 +11,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import account
@@ -30,11 +30,15 @@ BUDGET = (
 
 @dataclass(frozen=True)
 class Image:
-    """This image: its release, the project's other releases, and its compat library, if any."""
+    """This image: its release, the project's other releases, and its compat library, if any.
+
+    `limits`: by compute capability, a line for each of torch's libraries that lacks code for it.
+    """
 
     release: Release
     others: tuple[Release, ...]
     compat: Library | None
+    limits: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,12 @@ class Decision:
         """The choice in one line."""
         return decision.sentence(self.choice, self.host, self.image.release, self.image.compat)
 
+    @property
+    def limits(self) -> list[str]:
+        """What fails on the GPUs, a line for each library that lacks their code."""
+        kinds = dict.fromkeys(d.capability or "" for d in self.host.devices or ())
+        return [line for kind in kinds for line in self.image.limits.get(kind, ())]
+
 
 def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
     """Read `path`, the facts that the build has written about this image."""
@@ -59,7 +69,8 @@ def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
     releases = [Release(**release) for release in told["releases"]]
     [own] = [release for release in releases if release.cuda == told["cuda"]]
     compat = facts.find_library(root / COMPAT_ROOT[1:] / own.cuda)
-    return Image(own, tuple(r for r in releases if r is not own), compat)
+    others = tuple(r for r in releases if r is not own)
+    return Image(own, others, compat, told.get("limits", {}))
 
 
 def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:

@@ -1,0 +1,122 @@
+"""What an image says of a GPU that one of torch's libraries has no code for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import cuda_runtime
+import facts
+import pytest
+from decision import Choice, Device, Host, Probe, Release
+
+from tests.scripts import load
+from torch_images.arch import Capability
+from torch_images.build.limits import limits
+from torch_images.build.plan import lock_image, plan_image
+from torch_images.config.matrix import ImageSpec, choose
+from torch_images.config.types import Config
+from torch_images.verify.verify import claim
+
+DOCTOR: Any = load("scripts/image/commands/cuda-doctor")
+START = "libtorch_cuda_linalg.so (MAGMA) has no code for 7.5: "
+T4, H100 = Device("Tesla T4", 2, "7.5"), Device("NVIDIA H100", 14, "9.0")
+
+
+def image(config: Config, **axes: str) -> ImageSpec:
+    return choose(config, **{"base": "trixie", "platform": "linux/amd64", **axes})
+
+
+def test_magma_has_no_code_for_turing_in_wheels_of_cuda_13(config: Config) -> None:
+    for axes in ({}, {"arch": "7.5"}, {"arch": "7.5,9.0"}):
+        found = limits(image(config, **axes))
+        assert list(found) == ["7.5"]
+        [line] = found["7.5"]
+        assert line.startswith(START)
+        assert "TORCH_LINALG_PREFER_CUSOLVER=1" in line
+    assert limits(image(config, arch="8.6")) == {}  # none of its own GPUs is concerned
+    assert limits(image(config, cuda="12.8")) == {}  # MAGMA's code for 7.0 runs on 7.5
+    assert limits(choose(config, source="fork")) == {}  # compiled for what it serves
+    unknown = dataclasses.replace(image(config).release, facts=None)
+    assert limits(dataclasses.replace(image(config), release=unknown)) == {}
+
+
+@pytest.mark.parametrize(
+    ("torch", "has", "lacks"),
+    [
+        ("2.11.0", ["lu_factor of batches", "solve", "cholesky_solve"], ["pivot"]),
+        ("2.14.1", ["lu_factor of batches", "solve, inv and det"], ["pivot", "cholesky"]),
+        ("2.15.0", ["lu_factor with pivot=False can fail"], ["solve,", "batches", "cholesky"]),
+    ],
+)
+def test_it_names_what_that_release_of_torch_calls_magma_for(
+    config: Config, torch: str, has: list[str], lacks: list[str]
+) -> None:
+    cuda = "13.2" if torch == "2.15.0" else "13.0"
+    [line] = limits(image(config, cuda=cuda, torch=torch))["7.5"]
+    assert all(text in line for text in has)
+    assert not any(text in line for text in lacks)
+
+
+def test_a_library_that_is_not_known_is_named_nevertheless(config: Config) -> None:
+    spec = image(config, arch="8.9")
+    assert spec.release.facts
+    known = dataclasses.replace(spec.release.facts, lacks=(("libnew.so", (Capability(8, 6),)),))
+    spec = dataclasses.replace(spec, release=dataclasses.replace(spec.release, facts=known))
+    [line] = limits(spec)["8.9"]  # it runs torch's code for 8.6, and none of that library's
+    assert line == "libnew.so has no code for 8.9: what torch does with it fails there"
+
+
+@pytest.mark.parametrize("arch", ["7.5", "8.0"])
+def test_the_image_is_told_and_the_checks_know_it(config: Config, root: Path, arch: str) -> None:
+    spec = image(config, arch=arch)
+    plan = plan_image(config, lock_image(config, spec, root / "locks"), root)
+    [told] = [json.loads(f.data) for f in plan.context.files if f.path == "runtime/image.json"]
+    assert told.get("limits", {}) == limits(spec)
+    assert ("limits" in told) is (arch == "7.5")
+    assert claim(config, plan, "")["lacks"] == {
+        arch: ["libtorch_cuda_linalg.so"] if arch == "7.5" else []
+    }
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [((T4, H100, T4), ["one", "two"]), ((H100,), []), ((Device("GPU", 2),), []), (None, [])],
+    ids=["two of a kind", "another GPU", "capability not known", "no GPU"],
+)
+def test_doctor_says_what_fails_on_a_gpu_that_is_there(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    devices: tuple[Device, ...] | None,
+    said: list[str],
+) -> None:
+    """The image works, so the exit code is 0. The start itself says nothing of it."""
+    release = {"cuda": "13.0", "driver": "580", "floor": "580", "repository": "torch-cu130"}
+    told = {"cuda": "13.0", "releases": [release], "limits": {"7.5": ["one", "two"]}}
+    (tmp_path / "image.json").write_text(json.dumps(told))
+    own = cuda_runtime.read_image(tmp_path, tmp_path / "image.json")
+    assert own.release == Release(**release)
+    host = Host("580.95.05", "/l/libcuda.so.1", nodes=True, devices=devices)
+    made = cuda_runtime.Decision(own, host, "auto", Choice("host", works=True, reason="why"), None)
+    assert made.unserved == []
+    assert "one" not in made.line
+    monkeypatch.setattr(cuda_runtime, "decide", lambda *_: made)
+    monkeypatch.setattr(cuda_runtime, "probe", lambda *_: Probe(0, "cuInit", "", "/l"))
+    monkeypatch.setattr(facts, "gather", lambda *_: Host(devices=None))
+    for words in ([], ["--json"]):
+        monkeypatch.setattr("sys.argv", ["cuda-doctor", *words])
+        with pytest.raises(SystemExit) as ended:
+            DOCTOR.main()
+        assert ended.value.code == 0
+    text, _, found = capsys.readouterr().out.partition("{")
+    assert [line for line in text.splitlines() if line in ("one", "two")] == said
+    assert json.loads("{" + found)["limits"] == said
+
+
+def test_an_image_without_limits_has_none(tmp_path: Path) -> None:
+    release = {"cuda": "13.0", "driver": "580", "floor": "580", "repository": "torch-cu130"}
+    (tmp_path / "image.json").write_text(json.dumps({"cuda": "13.0", "releases": [release]}))
+    assert cuda_runtime.read_image(tmp_path, tmp_path / "image.json").limits == {}

@@ -1,0 +1,47 @@
+"""What fails on a GPU that one of torch's libraries has no machine code for, as images say it."""
+
+from __future__ import annotations
+
+from packaging.version import Version
+
+from torch_images.config.matrix import ImageSpec
+
+# What libtorch_cuda_linalg.so calls MAGMA for, by the first release of torch of which it is true:
+# its strings name the routines of MAGMA that are linked, and BatchLinearAlgebra.cpp says when they
+# are called. Tried with torch 2.11.0 on an H100, the code for 9.0 taken out of that library: most
+# of it ended in illegal memory accesses, after which the process cannot use the GPU any more. With
+# cuSOLVER preferred, only `ldl_factor` failed.
+_MAGMA = "libtorch_cuda_linalg.so"
+_LU = "lu_factor of batches and of matrices that are not square, solve, inv and det of batches"
+_CALLS = (
+    ("2.15", "lu_factor with pivot=False"),
+    ("2.12", _LU),
+    ("0", f"{_LU}, cholesky_solve and cholesky_inverse of batches"),
+)
+_INSTEAD = (
+    "TORCH_LINALG_PREFER_CUSOLVER=1 has cuSOLVER do it, and ldl_factor of complex Hermitian "
+    "matrices, which can fail, too, is then refused"
+)
+
+
+def limits(spec: ImageSpec) -> dict[str, list[str]]:
+    """A line for each library that lacks code, by the image's architectures, such as "7.5".
+
+    Those that all libraries have code for are left out, and so are compiled sources: they have code
+    for what they are compiled for.
+    """
+    facts = None if spec.source.compiled else spec.release.facts
+    found = {a.name: facts.lacking(a.capability) if facts else () for a in spec.architectures}
+    return {
+        arch: [_line(library, arch, spec.torch) for library in libraries]
+        for arch, libraries in found.items()
+        if libraries
+    }
+
+
+def _line(library: str, arch: str, torch: str) -> str:
+    if library != _MAGMA:
+        return f"{library} has no code for {arch}: what torch does with it fails there"
+    calls = next(text for since, text in _CALLS if Version(torch) >= Version(since))
+    failing = f"{calls} can fail with illegal memory accesses"
+    return f"{library} (MAGMA) has no code for {arch}: {failing}; {_INSTEAD}"
