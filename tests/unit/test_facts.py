@@ -36,7 +36,9 @@ from torch_images.locks.wheels import WheelLock, resolve
 TENSOR, NEWER = "_ZN2at6Tensor3addEv", "_ZNK3c1010TensorImpl5otherEv"
 STABLE = "aoti_torch_empty"
 DAY = dt.date(2026, 11, 23)
-CUDA = Cuda(version="13.0", driver="580.65.06", floor="580", targets=(), torch=("2.14.1",))
+CUDA = Cuda(
+    version="13.0", base="trixie", driver="580.65.06", floor="580", targets=(), torch=("2.14.1",)
+)
 
 
 def extra(name: str, *wheels: str, optional: bool = False, in_step: bool = False) -> Extra:

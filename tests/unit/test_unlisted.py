@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.releases import T130
+from torch_images.config.choose import choose
 from torch_images.config.lock_requests import image_inputs, inputs, locked_images, stages
 from torch_images.config.selection import find_image
 from torch_images.config.types import Config
@@ -81,3 +83,17 @@ def test_a_lock_of_the_wrong_cuda_version_builds_nothing(
         (tmp_path / name).write_bytes(path.read_bytes())
     with pytest.raises(LockError, match=r"torch 2\.15\.0 requires CUDA 13\.2"):
         image_lock(listed, spec, tmp_path)
+
+
+def test_an_architecture_without_code_of_its_own_has_no_image_of_its_own(config: Config) -> None:
+    """On Arm, torch has code for 8.0 and none for 8.6: the two images would be one."""
+    with pytest.raises(UsageError) as caught:
+        choose(config, arch="8.6", platform="linux/arm64")
+    assert str(caught.value) == (
+        f"torch {T130}, platform linux/arm64 has no kernel for 8.6 itself, which runs the code for "
+        "8.0; name that architecture, or none: the files are the same"
+    )
+    assert choose(config, arch="8.0", platform="linux/arm64").arch_list == ("sm_80",)
+    assert "8.6" in choose(config, platform="linux/arm64").arches
+    for arch in ("8.6", "8.9", "10.3"):  # each has kernels of its own there
+        assert choose(config, arch=arch, platform="linux/amd64").arches == (arch,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packaging.version import Version
 
-from torch_images.config.matrix import ImageSpec
+from torch_images.config.image import ImageSpec
 
 # What libtorch_cuda_linalg.so calls MAGMA for, by the first release of torch of which it is true:
 # its strings name the routines of MAGMA that are linked, and BatchLinearAlgebra.cpp says when they

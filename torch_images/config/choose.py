@@ -70,6 +70,8 @@ def choose(
         )
         for release in _meant(config, cuda_, torch or "", source_, known)
     ]
+    if problem := same_files(candidates[0]):
+        raise UsageError(problem, "name that architecture, or none: the files are the same")
     refused: list[UsageError] = []
     for spec in candidates:
         try:
@@ -244,6 +246,17 @@ def in_no_host(config: Config, platform: Platform, arch: Architecture) -> str | 
     if not config.foreign(arch, platform):
         return None
     return f"{' and '.join(arch.examples)} are in hosts with Arm processors only: linux/arm64"
+
+
+def same_files(spec: ImageSpec) -> str | None:
+    """Why an image would have the files of one for another architecture; None if it has its own."""
+    for arch in spec.architectures if spec.narrowed else ():
+        if other := spec.release.same_code(arch.capability):
+            return (
+                f"torch {spec.torch}{_on(spec)} has no kernel for {arch.name} itself, which runs "
+                f"the code for {other}"
+            )
+    return None
 
 
 def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from torch_images.config.choose import choose, find, releases
+from torch_images.config.choose import choose, find, releases, same_files
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, UsageError
@@ -64,11 +64,12 @@ def _listed(config: Config, named: Mapping[str, str]) -> tuple[ImageSpec, ...]:
         torches = [choose(config, **axes, torch=version) for version in stable]
     if named.get("arch") != _EACH:
         return tuple(torches)
-    return tuple(
+    alone = (
         replace(spec, architectures=(arch,), whole=False)
         for spec in torches
         for arch in spec.architectures
     )
+    return tuple(spec for spec in alone if same_files(spec) is None)
 
 
 def of_the_project(config: Config, spec: ImageSpec) -> bool:

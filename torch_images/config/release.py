@@ -34,6 +34,7 @@ class Facts:
     `features`: the names of the features that it was built with, in alphabetical order.
     `fits`: for each extra that is compiled for one release of torch, what fits this one.
     `lacks`: other libraries with machine code, each with those of `arches` that run none of it.
+    `single`: further architectures that the main library has machine code for in some kernels only.
     """
 
     cuda: str
@@ -44,6 +45,7 @@ class Facts:
     fits: tuple[Fit, ...]
     platform: str = AMD64.name
     lacks: tuple[tuple[str, tuple[Capability, ...]], ...] = ()
+    single: tuple[Capability, ...] = ()
 
     def fit(self, extra: str) -> Fit | None:
         """What fits of an extra; None where that was not looked for."""
@@ -70,6 +72,15 @@ class Release:
     def prerelease(self) -> bool:
         """Whether it is a night's build or another pre-release, which nobody gets unasked."""
         return Version(self.version).is_prerelease
+
+    def same_code(self, arch: Capability) -> Capability | None:
+        """The older architecture whose code an architecture loads, with no kernel of its own.
+
+        None where it has some, or where that is not known.
+        """
+        held = (*self.facts.arches, *self.facts.single) if self.facts else ()
+        loaded = max((code for code in held if arch.runs(code)), default=arch)
+        return None if loaded == arch else loaded
 
     def lacks(self, arch: Capability) -> str | None:
         """Why it cannot run on an architecture, as a message; None if it can, or is not known."""

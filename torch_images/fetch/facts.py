@@ -107,6 +107,7 @@ def find_facts(
             fits=tuple(finder.fit(extra) for extra in item.probe.extras),
             platform=item.platform.name,
             lacks=_lacks(code),
+            single=_single(folder, code[_MAIN]),
         )
     return FactsLock(
         name=item.name, date=date, request=item.request, sha256=wheel.sha256, facts=facts
@@ -251,6 +252,13 @@ def _code(folder: Path) -> dict[str, tuple[Capability, ...]]:
     if _MAIN not in found:
         raise LockError(f"torch's {_MAIN} has no machine code")
     return found
+
+
+def _single(folder: Path, arches: tuple[Capability, ...]) -> tuple[Capability, ...]:
+    """Further architectures that the main library has code for, in some of its kernels."""
+    section = memoryview(fatbin.section(memoryview((folder / _MAIN).read_bytes()), ".nv_fatbin"))
+    entries = (e for _, held in fatbin.containers(section) for e in held if not e.ptx)
+    return tuple(sorted({Capability.of_number(e.arch) for e in entries} - {*arches}))
 
 
 def _lacks(

@@ -29,7 +29,18 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _WORD = re.compile(r"[!-~]+(?: [!-~]+)*")
 _LIBRARY = re.compile(r"lib[a-z0-9_]+\.so")
 _OPTIONAL = ("platform", "lacks")
-_KEYS = ("date", "cuda", "torch", "python", "request", "sha256", "arches", "features", "extras")
+_KEYS = (
+    "date",
+    "cuda",
+    "torch",
+    "python",
+    "request",
+    "sha256",
+    "arches",
+    "single",
+    "features",
+    "extras",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +74,7 @@ def format_facts(lock: FactsLock) -> str:
         f"request: {json.dumps(' '.join(lock.request))}",
         f"sha256: {lock.sha256}",
         f"arches: {json.dumps([str(arch) for arch in facts.arches])}",
+        f"single: {json.dumps([str(arch) for arch in facts.single])}",
         *([f"lacks: {json.dumps(lacks)}"] if lacks else []),
         f"features: [{', '.join(facts.features)}]",
         "extras:" if facts.fits else "extras: {}",
@@ -170,6 +182,7 @@ def _facts(value: Value, name: str) -> FactsLock:
             fits=tuple(fits),
             platform=_platform(fields),
             lacks=_lacks(fields["lacks"].filled()) if "lacks" in fields else (),
+            single=tuple(capability(v, v.text()) for v in fields["single"].scalars()),
         ),
     )
 

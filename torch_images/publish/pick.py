@@ -6,6 +6,7 @@ scripts/image/runtime/decision.py. So the answer and the start cannot disagree.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import shlex
@@ -171,12 +172,14 @@ def _serving(
     It is the one for that alone if the catalogue has it, else the whole one if the catalogue has
     that. Raises UsageError as `choose` does.
     """
-    one = choose(config, **axes, arch=architecture.name)
-    if not of_the_project(config, one):
-        whole = choose(config, **axes)
-        if of_the_project(config, whole) and architecture in whole.architectures:
-            return whole
-    return one
+    whole = choose(config, **axes)
+    if architecture not in whole.architectures:
+        return choose(config, **axes, arch=architecture.name)
+    with contextlib.suppress(UsageError):  # it may be that of an older architecture
+        one = choose(config, **axes, arch=architecture.name)
+        if of_the_project(config, one) or not of_the_project(config, whole):
+            return one
+    return whole
 
 
 def _telling(config: Config, cuda: Cuda, torch: str) -> tuple[bool, bool, Version]:
