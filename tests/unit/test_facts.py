@@ -17,7 +17,7 @@ from torch_images.arch import Capability
 from torch_images.config.choose import choose
 from torch_images.config.extras import Extra
 from torch_images.config.lock_requests import LockRequest, Probe, facts_input
-from torch_images.config.release import Facts, Fit
+from torch_images.config.release import Facts, Fit, Release
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError
 from torch_images.fetch.facts import find_facts
@@ -212,6 +212,18 @@ def test_the_main_library_says_which_gpus_are_served(
     found = facts(tmp_path, [(wheel, "2026-09-30")], "2.14.1").facts
     assert [str(arch) for arch in found.arches] == arches
     assert {name: [str(arch) for arch in lacking] for name, lacking in found.lacks} == lacks
+
+
+def test_single_kernels_are_told_from_code_for_all_of_torch(tmp_path: Path) -> None:
+    """They make an image for 8.9 another one than that for 8.6."""
+    held = [code(80, 86)] * 4 + [[*code(80, 86, 89), (90, False, True, 40), (100, True, False, 8)]]
+    wheel = make_wheel(tmp_path, "torch", "2.14.1", {"torch/lib/libtorch_cuda.so": library(held)})
+    found = facts(tmp_path, [(wheel, "2026-09-30")], "2.14.1").facts
+    assert [str(arch) for arch in found.arches] == ["8.0", "8.6"]
+    assert [str(arch) for arch in found.single] == ["8.9", "9.0"]
+    release = Release(version="2.14.1", facts=found)
+    assert release.same_code(Capability(8, 7)) == Capability(8, 6)
+    assert release.same_code(Capability(8, 9)) is None
 
 
 @pytest.mark.parametrize("held", [[], [[(90, True, False, 40)]], [[(90, False, True, 40)]]])
