@@ -8,15 +8,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.integration.standins import copy_project, replace
-from tests.integration.support import ROOT, SELECT, Built, invoke
+from tests.integration.standins import copy_project, replace, small_project
+from tests.integration.support import DEFAULT, NARROW, ROOT, Built, invoke, make_image
 from tests.progress import Progress, file_of
 from torch_images.config.parse import load_config
 from torch_images.config.types import Config
@@ -44,7 +46,6 @@ SECOND = frozenset(
         "test_push_platforms",
         "test_real_tree",
         "test_site",
-        "test_start",
     }
 )
 
@@ -115,28 +116,54 @@ def runner() -> Runner:
     return Runner()
 
 
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
-    """Both CUDA versions by short name, built side by side, verified and tagged.
+def once(folder: Path, name: str, make: Callable[[], str]) -> str:
+    """A text that is made once in a run: the lane that asks first makes it, the other one waits.
 
-    The lane that asks first builds them; the other one waits.
+    `folder` is pytest's base folder of this process.
     """
-    folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
-    kept = folder / "built.json"
-    with (folder / "built.lock").open("w") as guard:
+    kept = folder / name
+    with (folder / f"{name}.lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         if not kept.exists():
-            words = ("--select", SELECT, "--progress", "plain", "--json")
-            done = invoke("build", *words)
-            assert done.returncode == 0, done.stderr[-3000:]
-            kept.write_text(done.stdout)
-    found = [
-        Built(o["id"], o["digest"], tuple(o["tags"]), o["observed"], o["checks"])
-        for o in json.loads(kept.read_text())
-    ]
-    return {image.id.partition("-")[0]: image for image in found}
+            kept.write_text(make())
+    return kept.read_text()
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The default image."""
+
+    def make() -> str:
+        return json.dumps(asdict(make_image("--select", DEFAULT)))
+
+    told = json.loads(once(tmp_path_factory.getbasetemp(), "built.json", make))
+    return Built(**{**told, "tags": tuple(told["tags"])})
+
+
+@pytest.fixture(scope="session")
+def narrow(built: Built) -> Built:
+    """An image for one architecture. It is for modules of the first lane only."""
+    return make_image("--select", NARROW)
+
+
+@pytest.fixture(scope="session")
+def small_locks(locks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The locks for `small_project`, whose base has fewer packages."""
+
+    def make() -> str:
+        folder = tmp_path_factory.mktemp("small-locks") / "project"
+        small_project(folder, locks, folder.parent / "wheels")
+        done = invoke("lock", "--select", "base-trixie", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        return (folder / "locks" / "base-trixie.txt").read_text()
+
+    text = once(tmp_path_factory.getbasetemp(), "base-trixie.txt", make)
+    folder = tmp_path_factory.mktemp("small-locks") / "locks"
+    shutil.copytree(locks, folder)
+    (folder / "base-trixie.txt").write_text(text)
+    return folder
 
 
 @pytest.fixture

@@ -40,6 +40,8 @@ def served(pages: Mapping[str, bytes]) -> Iterator[str]:
 def small_project(folder: Path, locks: Path, scratch: Path) -> dict[str, bytes]:
     """Make `folder` a project whose default image holds stand-in wheels only, on each platform.
 
+    Its base needs a lock of its own: see the fixture `small_locks`.
+
     Returns the files of the index that has them.
     """
     scratch.mkdir()
@@ -52,8 +54,8 @@ def small_project(folder: Path, locks: Path, scratch: Path) -> dict[str, bytes]:
     replace(
         folder,
         "images.yaml",
-        "packages: [ca-certificates, g++, libpython3.11-dev, python3, tini]",
-        "packages: [python3]",
+        "packages: [ca-certificates, g++, libpython3.13-dev, python3, tini]",
+        "packages: [python3, tini]",
     )
     for platform in PLATFORMS:
         path = folder / WHEEL_LOCK.replace(".txt", f"{platform.suffix}.txt")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.releases import T128, T130
+from tests.releases import T130
 from tests.servers import closed_port
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
@@ -25,7 +25,9 @@ from torch_images.host.workspace import scratch_room
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "torch-images-test"  # the repository of what only tests make
-SELECT = f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-trixie-runtime"
+DEFAULT = f"cu130-torch{T130}-trixie-runtime"  # what `invoke build` builds
+NARROW = f"cu130-sm90-torch{T130}-trixie-runtime"
+SITE = "/opt/venv/lib/python3.13/site-packages"
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,22 @@ class Built:
     checks: dict[str, int]
 
 
-def images(engine: Engine) -> dict[str, str]:
-    """The images for 12.0 alone in the engine by tag, candidates too.
+def make_image(*words: str) -> Built:
+    """An image, built, verified and tagged by the command that users type."""
+    done = invoke("build", *words, "--progress", "plain", "--json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    [made] = json.loads(done.stdout)
+    facts = (made[name] for name in ("observed", "checks"))
+    return Built(made["id"], made["digest"], tuple(made["tags"]), *facts)
 
-    What they start from is not among them, nor what tests make that run at the same time.
+
+def images(engine: Engine) -> dict[str, str]:
+    """The default image in the engine by each of its tags, candidates too.
+
+    What tests of the other lane make at the same time is not among them.
     """
-    tags = (tag for tag in engine.tags("torch-") if "sm120" in tag and "-fork-" not in tag)
-    # The other lane builds pods of its own.
-    tags = (tag for tag in tags if not tag.startswith(TESTS) and "-pod" not in tag)
-    return {tag: engine.inspect(tag).id for tag in tags}
+    own = (f"torch-images-candidate:{DEFAULT}", "torch-cu130:latest", f"torch-cu130:{T130}-runtime")
+    return {tag: engine.inspect(tag).id for tag in engine.tags("torch-") if tag.startswith(own)}
 
 
 def outside() -> tuple[str, ...]:

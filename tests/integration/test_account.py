@@ -29,8 +29,8 @@ HOME = "/tmp/torch-images-12345"
 
 
 @pytest.fixture(scope="module")
-def image(built: dict[str, Built]) -> str:
-    return built["cu130"].digest
+def image(built: Built) -> str:
+    return built.digest
 
 
 @pytest.fixture(scope="module")

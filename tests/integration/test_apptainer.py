@@ -120,13 +120,13 @@ def system() -> Iterator[System]:
 @pytest.fixture(scope="module")
 def drivers(
     system: System,
-    built: dict[str, Built],
+    built: Built,
     engine: Engine,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """The host's libcuda and NVML in the system, and a newer libcuda for the image in /work/compat."""
     folder = tmp_path_factory.mktemp("stubs")
-    compile_stubs(engine, built["cu130"].digest, folder, {"compat": NOTES["13.0"]})
+    compile_stubs(engine, built.digest, folder, {"compat": NOTES["13.0"]})
     ours = system.work / "compat"
     ours.mkdir()
     shutil.copy(folder / "compat.so", ours / f"libcuda.so.{VERSIONS['13.0']}")
@@ -138,10 +138,10 @@ def drivers(
 
 
 @pytest.fixture(scope="module")
-def sif(system: System, drivers: None, built: dict[str, Built]) -> str:
+def sif(system: System, drivers: None, built: Built) -> str:
     """The image of the project as a SIF file, by way of `docker save`."""
     archive = system.work / "torch.tar"
-    subprocess.run(["docker", "save", built["cu130"].tags[0], "--output", archive], check=True)
+    subprocess.run(["docker", "save", built.tags[0], "--output", archive], check=True)
     archive.chmod(0o644)
     fast = "--mksquashfs-args=-comp zstd -Xcompression-level 1"
     done = system.run("apptainer", "build", fast, "torch.sif", "docker-archive:torch.tar")

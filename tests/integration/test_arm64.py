@@ -57,7 +57,7 @@ def both(locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) 
     with served(pages) as index:
         # ./inv would allow to set an emulator up, too.
         env = {"UV_DEFAULT_INDEX": index, "TORCH_IMAGES_SETUP": "yes"}
-        done = invoke("lock", "--select", "base-bookworm,base-bookworm-arm64", cwd=folder, env=env)
+        done = invoke("lock", "--select", "base-trixie,base-trixie-arm64", cwd=folder, env=env)
         assert done.returncode == 0, done.stderr
         commit(folder)
         env["TORCH_IMAGES_CACHE"] = str(scratch / "cache")

@@ -20,7 +20,7 @@ CHECKS = ("pytest.ini", "conftest.py", "test_attention.py")
 
 
 def test_torchs_operators_lead_to_it(
-    built: dict[str, Built], engine: Engine, workspace: Workspace, tmp_path: Path
+    built: Built, engine: Engine, workspace: Workspace, tmp_path: Path
 ) -> None:
     """The folders are as install-attention makes them; PYTHONPATH stands in for its .pth file."""
     package, info = tmp_path / "torch_image_attention", "torch_image_attention-1.dist-info"
@@ -35,7 +35,7 @@ def test_torchs_operators_lead_to_it(
     tools = install_tools("tools-verify", workspace, Runner())
     folders = {str(tmp_path): "/plug", str(tools): "/tools"}
     done = engine.run(
-        "torch-cu130:sm120",
+        built.digest,
         *("python", "-m", "pytest", "-q", "/plug/checks"),
         volumes={place: {"bind": name, "mode": "ro"} for place, name in folders.items()},
         environment={"PYTHONPATH": "/plug:/tools", "PYTHONDONTWRITEBYTECODE": "1"},

@@ -49,7 +49,7 @@ def shared(
     scratch = tmp_path_factory.mktemp("builders")
     folder = scratch / "project"
     pages = small_project(folder, workspace.locks, scratch / "wheels")
-    assert invoke("lock", "--select", "base-bookworm", cwd=folder).returncode == 0
+    assert invoke("lock", "--select", "base-trixie", cwd=folder).returncode == 0
     with (
         registry(scratch / "registry") as host,
         served(pages) as index,

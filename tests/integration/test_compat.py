@@ -1,6 +1,7 @@
 """The start of containers, with stand-ins for NVIDIA's libraries and for what the kernel says.
 
-The image has a compat package of a stand-in repository, locked and built as NVIDIA's would be.
+The image is a small one, which the start does not notice. It has a compat package of a stand-in
+repository, locked and built as NVIDIA's would be.
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ from typing import Any
 
 import pytest
 
-from tests.decisions import NOTES, NVIDIA, READ_ONLY, TABLE, USER, USER_READ_ONLY, VERSIONS, Row
+from tests.decisions import NOTES, READ_ONLY, TABLE, USER, USER_READ_ONLY, VERSIONS, Row
 from tests.integration.drivers import DRIVER, compile_stubs, repository
-from tests.integration.standins import copy_project, replace
-from tests.integration.support import Built, facts, invoke, outside, running
+from tests.integration.standins import replace, served, small_project
+from tests.integration.support import Built, facts, invoke, running
 from tests.releases import T130
-from torch_images.build.render import image_facts, pruned_facts
-from torch_images.config.choose import choose
+from torch_images.build.render import image_facts
 from torch_images.config.parse import load_config
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
@@ -37,9 +37,9 @@ from torch_images.verify.identify import identify
 from torch_images.verify.suites import examine
 from torch_images.verify.verify import claim_of
 
-# Other tests build for 12.0 at the same time.
+# Other tests build for other architectures at the same time.
 CANDIDATE = f"torch-images-candidate:cu130-sm86-torch{T130}-trixie-runtime"
-BUILD = ("build", "--cuda", "13.0", "--arch", "8.6", "--progress", "plain", "--unverified")
+BUILD = ("build", "--arch", "8.6", "--progress", "plain", "--unverified")
 REFERENCE = "torch-images-test:compat"
 LABEL = "io.github.torch-images.compat"
 NVRM = {
@@ -63,19 +63,16 @@ print("LOOK", json.dumps({"libcuda": maps[0], "conf": os.path.exists(conf),
 
 @pytest.fixture(scope="module")
 def stubs(
-    built: dict[str, Built],
+    built: Built,
     config: Config,
     engine: Engine,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     folder = tmp_path_factory.mktemp("stubs")
     notes = {_name(note): note for row in TABLE for note in [row.compat_note]}
-    compile_stubs(engine, built["cu130"].digest, folder, notes)
+    compile_stubs(engine, built.digest, folder, notes)
     for cuda in VERSIONS:
         (folder / f"image-{cuda}.json").write_text(json.dumps(image_facts(config, cuda)))
-    pruned = dataclasses.replace(choose(config, cuda="13.0", arch="12.0"), prune=True)
-    told = {**image_facts(config, "13.0"), **pruned_facts(config, pruned)}
-    (folder / "image-pruned.json").write_text(json.dumps(told))
     (folder / "broken.so").write_text("this is no library")
     (folder / "look.py").write_text(LOOK)
     for version, names in dict.fromkeys(VERSIONS.values(), (*notes, "broken")).items():
@@ -99,18 +96,21 @@ class Made:
 
 @pytest.fixture(scope="module")
 def with_compat(
-    stubs: Path, locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+    stubs: Path, small_locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Made]:
-    """The real image with the stand-in package: locked, built, under a name of its own."""
-    folder = tmp_path_factory.mktemp("compat") / "project"
-    copy_project(folder, locks)
-    with repository((stubs / f"{_name(NOTES['13.0'])}.so").read_bytes()) as (url, key):
+    """A small image with the stand-in package: locked, built, under a name of its own."""
+    scratch = tmp_path_factory.mktemp("compat")
+    folder = scratch / "project"
+    pages = small_project(folder, small_locks, scratch / "wheels")
+    libcuda = (stubs / f"{_name(NOTES['13.0'])}.so").read_bytes()
+    with repository(libcuda) as (url, key), served(pages) as index:
         config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
         replace(folder, "images.yaml", config.compat.repository(AMD64), url)
         replace(folder, "images.yaml", config.compat.key, key)
         done = invoke("lock", "--select", "compat-cu130", cwd=folder)
         assert done.returncode == 0, done.stderr
-        done = invoke(*BUILD, "--compat", "required", "--json", cwd=folder)
+        env = {"UV_DEFAULT_INDEX": index}
+        done = invoke(*BUILD, "--compat", "required", "--json", cwd=folder, env=env)
         assert done.returncode == 0, done.stderr[-3000:]
         digest = json.loads(done.stdout)[0]["digest"]
         engine.tag(digest, *REFERENCE.split(":"))
@@ -155,17 +155,14 @@ def test_the_image_says_what_it_has_and_passes(
     assert labels[LABEL] == f"{DRIVER}-1"
     note = json.loads(labels[f"{LABEL}.note"])
     assert note["driver"] == json.loads(NOTES["13.0"])["driver"]
-    own = Workspace(
-        root=workspace.root,
-        cache=workspace.cache,
-        network=workspace.network,
-        locks=with_compat.folder / "locks",
-    )
+    locks = with_compat.folder / "locks"
+    own = dataclasses.replace(workspace, root=with_compat.folder, locks=locks)
     reference, planned = identify(with_compat.config, REFERENCE, own, engine)
     assert not [tag for tag in publish.tags(with_compat.config, planned) if "nocompat" in tag]
     info = engine.inspect(reference)
     wanted = claim_of(with_compat.config, planned, info)
-    checks, _ = examine(info, wanted, own, engine=engine, run=runner, modules=outside())
+    modules = ("image/test_compat", "image/test_metadata")
+    checks, _ = examine(info, wanted, own, engine=engine, run=runner, modules=modules)
     assert [check for check in checks if check.outcome == "failed"] == []
     passed = {check.name for check in checks if check.outcome == "passed"}
     assert passed >= {
@@ -175,9 +172,7 @@ def test_the_image_says_what_it_has_and_passes(
     }
 
 
-def test_without_a_mirror_it_stops_or_goes_without(
-    built: dict[str, Built], with_compat: Made, tmp_path: Path
-) -> None:
+def test_without_a_mirror_it_stops_or_goes_without(with_compat: Made, tmp_path: Path) -> None:
     """Both ways out of a package that cannot be had are in the line."""
     env = {"TORCH_IMAGES_COMPAT_MIRROR": "http://127.0.0.1:9", "TORCH_IMAGES_CACHE": str(tmp_path)}
     required = invoke(*BUILD, "--compat", "required", cwd=with_compat.folder, env=env)
@@ -189,7 +184,26 @@ def test_without_a_mirror_it_stops_or_goes_without(
     assert not (tmp_path / "layers").exists()  # it stopped before it packed gigabytes
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.id)
+def decided(row: Row) -> bool:
+    """Whether only the decision is special about a row, which unit tests make for the whole table."""
+    same = ("driver", "cuda", "gpus", "compat", "mode")
+    plain = {name: getattr(row, name) for name in same}
+    usual = Row(id=row.id, chosen=row.chosen, works=row.works, says=row.says, how=row.how, **plain)
+    return row == usual and row.gpus != "hang"
+
+
+# One that takes compat, one that cannot, and one that need not; and all that is laid out otherwise.
+SHOWN = ("570 data centre", "570 GeForce", "580.95.05, as old as compat")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, marks=pytest.mark.slow if decided(row) and row.id not in SHOWN else ())
+        for row in TABLE
+    ],
+    ids=lambda row: row.id,
+)
 def test_table(row: Row, with_compat: Made, stubs: Path, engine: Engine) -> None:
     done = engine.run(REFERENCE, "-c", script(row), **container(row, stubs))
     assert done.code == 0, done.output
@@ -286,57 +300,6 @@ def test_a_shell_chooses_where_the_entrypoint_was_replaced(
     first, second = (json.loads(s.removeprefix("LOOK ")) for s in done.output.splitlines())
     assert first["libcuda"] == "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
     assert second["libcuda"] == f"/opt/cuda-compat/13.0/libcuda.so.{DRIVER}"
-
-
-SUFFICES = next(row for row in TABLE if row.id == "580.95.05, as old as compat")
-NO_CODE = (
-    "this image has no code for GPU 1 (9.0): it was pruned for 12.0; "
-    "take torch-cu130:sm90, or an image for all architectures"
-)
-
-
-def on_gpus(
-    engine: Engine, stubs: Path, capabilities: str, *command: str, image: str, node: bool = False
-) -> tuple[int, str]:
-    """What a command prints on a host with two GPUs, with an image.json; and its exit code."""
-    row = dataclasses.replace(SUFFICES, gpus=(NVIDIA, NVIDIA), node=node)
-    options = container(row, stubs)
-    options["volumes"] = [v for v in options["volumes"] if not v.endswith("/image.json:ro")]
-    options["volumes"].append(f"{stubs / image}:/usr/local/lib/torch-images/image.json:ro")
-    options["environment"]["STUB_CAPABILITIES"] = capabilities
-    done = engine.run(REFERENCE, "-c", script(row, command), **options)
-    return done.code, done.output
-
-
-def test_a_pruned_image_says_which_gpu_it_has_no_code_for(
-    with_compat: Made, stubs: Path, engine: Engine
-) -> None:
-    """The start says it where it asks NVML, and cuda-doctor always."""
-    pruned = "image-pruned.json"
-    code, said = on_gpus(engine, stubs, "12.1,9.0", "cuda-doctor", image=pruned)
-    assert (code, said.count(NO_CODE)) == (1, 2), said
-    assert f"torch-images: {NO_CODE}\n" in said
-    assert "GPUs      GPU 0 (NVIDIA, 12.1), GPU 1 (NVIDIA, 9.0)" in said
-    assert said.endswith("CUDA works here, but torch has no code for a GPU.\n")
-    code, said = on_gpus(engine, stubs, "12.1,9.0", "cuda-doctor", image=pruned, node=True)
-    assert (code, said.count(NO_CODE)) == (1, 1), said
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "image"),
-    [
-        ("12.0,12.1", "image-pruned.json"),
-        ("", "image-pruned.json"),
-        ("12.0,9.0", "image-13.0.json"),
-    ],
-    ids=["served", "not known", "not pruned"],
-)
-def test_any_other_image_says_no_more(
-    with_compat: Made, stubs: Path, engine: Engine, capabilities: str, image: str
-) -> None:
-    code, said = on_gpus(engine, stubs, capabilities, "cuda-doctor", image=image)
-    assert (code, "no code" in said) == (0, False), said
-    assert said.endswith("CUDA works here.\n")
 
 
 def _name(note: str) -> str:

@@ -60,7 +60,7 @@ WHEELS = (
     *("wheels", "--cuda", "13.0", "--progress", "plain", "--skip-disk-check"),
     *("--source", "fork"),
 )
-SITE = "/opt/venv/lib/python3.11/site-packages"
+SITE = "/opt/venv/lib/python3.13/site-packages"
 BACKEND = "triton/backends/nvidia"
 
 
@@ -105,14 +105,14 @@ class Compiling:
 
 @pytest.fixture(scope="module")
 def compiling(
-    built: dict[str, Built], locks: Path, tmp_path_factory: pytest.TempPathFactory
+    built: Built, locks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Compiling]:
     """The project, a mirror of its sources, and an index with stand-ins."""
     scratch = tmp_path_factory.mktemp("compiling")
     tools = scratch / "tools"
     tools.mkdir()
     names = ("cuobjdump", "nvdisasm")
-    with container(built["cu130"].digest) as name:
+    with container(built.digest) as name:
         for tool in names:
             path = f"{name}:{SITE}/triton/backends/nvidia/bin/{tool}"
             subprocess.run(["docker", "cp", path, tools / tool], check=True, capture_output=True)
@@ -165,8 +165,8 @@ def test_wheels_have_what_was_asked_for(compiling: Compiling, tmp_path: Path) ->
     assert "llvm f6ded0be-ubuntu-x64, json v3.11.3 was not locked" in said
     torch, triton = sorted((tmp_path / "dist").glob("*.whl"))
     commit = (compiling.repositories.work(FORK) / ".git/refs/heads/main").read_text().strip()
-    assert torch.name == f"torch-2.12.0a0+git{commit[:7]}.cu130-cp311-cp311-linux_x86_64.whl"
-    assert re.fullmatch(r"triton-3\.7\.1\+git\w{7}-cp311-cp311-linux_x86_64\.whl", triton.name)
+    assert torch.name == f"torch-2.12.0a0+git{commit[:7]}.cu130-cp313-cp313-linux_x86_64.whl"
+    assert re.fullmatch(r"triton-3\.7\.1\+git\w{7}-cp313-cp313-linux_x86_64\.whl", triton.name)
     assert compiling.code(torch, "elf", tmp_path).keys() == {"sm_80", "sm_90", "sm_120"}
     assert not compiling.code(torch, "ptx", tmp_path)
     with zipfile.ZipFile(torch) as zipped:
@@ -206,7 +206,7 @@ def test_the_next_commit_finds_what_was_compiled(compiling: Compiling, tmp_path:
     assert found["C/C++"][0] >= 3
 
 
-def test_an_image_of_it(compiling: Compiling, built: dict[str, Built], engine: Engine) -> None:
+def test_an_image_of_it(compiling: Compiling, built: Built, engine: Engine) -> None:
     words = ("build", "--cuda", "13.0", "--arch", "12.0", "--source", "fork", "--unverified")
     done = compiling.invoke(*words, "--progress", "plain", "--skip-disk-check", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -227,7 +227,7 @@ def test_an_image_of_it(compiling: Compiling, built: dict[str, Built], engine: E
         ptxas = f"{SITE}/triton/backends/nvidia/bin/ptxas-blackwell"
         assert "release 13.0" in engine.run(tag, ptxas, "--version", **quiet()).output
         assert engine.run(tag, "sh", "-c", "command -v nvcc sccache cmake", **quiet()).code == 127
-        ours, plain = (engine.inspect(x).layers for x in (tag, built["cu130"].digest))
+        ours, plain = (engine.inspect(x).layers for x in (tag, built.digest))
         assert ours[0] == plain[0]
         assert len(set(ours) & set(plain)) > 1  # the virtual environment, on whatever it lies
         failed = {check.name for check in seen(compiling, tag, engine) if check.outcome == "failed"}
@@ -681,10 +681,10 @@ def on_a_builder(
 
 @pytest.mark.slow
 def test_builders_share_a_cache(
-    compiling: Compiling, built: dict[str, Built], engine: Engine, tmp_path: Path
+    compiling: Compiling, built: Built, engine: Engine, tmp_path: Path
 ) -> None:
     """The second one has nothing of its own, and finds in Redis what the first compiled."""
-    with redis(built["cu130"].digest) as url:
+    with redis(built.digest) as url:
         found = []
         for number in (1, 2):
             done = on_a_builder(compiling, engine, url, f"{tmp_path}-{number}")
@@ -696,12 +696,12 @@ def test_builders_share_a_cache(
 
 @pytest.mark.slow
 def test_two_shares_halve_the_work_and_a_third_build_collects(
-    compiling: Compiling, built: dict[str, Built], engine: Engine, tmp_path: Path
+    compiling: Compiling, built: Built, engine: Engine, tmp_path: Path
 ) -> None:
     """Three builders with nothing of their own. Both shares have FBGEMM's unit, of third_party."""
     tables(compiling, 1_000, os.getpid() + 3)
     counts, planned = [], 0
-    with redis(built["cu130"].digest) as url:
+    with redis(built.digest) as url:
         for share in ("1/2", "2/2"):
             name = f"{tmp_path}-{share[0]}"
             done = on_a_builder(compiling, engine, url, name, share)
@@ -724,7 +724,7 @@ def test_two_shares_halve_the_work_and_a_third_build_collects(
 
 @pytest.mark.parametrize("cuda", ["cu128", "cu130"])
 def test_what_shows_a_feature_is_in_the_published_torch(
-    built: dict[str, Built], config: Config, engine: Engine, cuda: str
+    built: Built, config: Config, engine: Engine, cuda: str
 ) -> None:
     """The evidence that compiled wheels are held to, looked for in the real ones."""
     spec = choose(config, cuda=next(c.version for c in config.cudas if c.short == cuda))

@@ -31,7 +31,7 @@ LOOK = """
 import json, pathlib, re
 from importlib.metadata import distributions
 held = {}
-for wheel in distributions(path=["/opt/venv/lib/python3.11/site-packages"]):
+for wheel in distributions(path=["/opt/venv/lib/python3.13/site-packages"]):
     name = re.sub("[-_.]+", "-", wheel.metadata["Name"]).lower()
     if name in ("torch", "triton") or name.startswith(("nvidia-", "cuda-")):
         stats = [(str(f), f.locate().lstat()) for f in wheel.files if f.locate().exists()]
@@ -48,8 +48,8 @@ print(torch.__version__, torchvision.__version__.partition("+")[0], kept)
 
 
 @pytest.fixture(scope="module")
-def image(built: dict[str, Built]) -> str:
-    return built["cu130"].tags[0]  # a Dockerfile takes no digest of an image without a registry
+def image(built: Built) -> str:
+    return built.tags[0]  # a Dockerfile takes no digest of an image without a registry
 
 
 def look(engine: Engine, image: str) -> dict[str, Any]:

@@ -24,8 +24,8 @@ TRAINED = "processes on cpu, loss 0."
 
 
 @pytest.fixture(scope="module")
-def image(built: dict[str, Built]) -> str:
-    return built["cu130"].tags[0]
+def image(built: Built) -> str:
+    return built.tags[0]
 
 
 def docker(*words: str) -> subprocess.CompletedProcess[str]:

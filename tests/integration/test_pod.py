@@ -81,7 +81,7 @@ def test_toolkit_and_extras_were_checked(image: dict[str, Any], workspace: Works
 
 def test_layers_of_the_plain_image_are_shared(
     image: dict[str, Any],
-    built: dict[str, Built],
+    built: Built,
     config: Config,
     workspace: Workspace,
     engine: Engine,
@@ -90,7 +90,7 @@ def test_layers_of_the_plain_image_are_shared(
     spec = choose(config)
     groups = layer_plans(config, spec, image_lock(config, spec, workspace.locks))
     count = 3 + sum(len(plans) for plans in groups.values())
-    ours, plain = (engine.inspect(x).layers for x in (image["digest"], built["cu130"].digest))
+    ours, plain = (engine.inspect(x).layers for x in (image["digest"], built.digest))
     assert ours[:count] == plain[:count]
     assert len(plain) - count in (2, 3)  # the image's own files, its description, perhaps compat
 
@@ -298,7 +298,7 @@ def test_a_read_only_pod_still_starts(image: dict[str, Any], client: Client) -> 
         assert "start sshd failed: " in log(name)
 
 
-def test_devel_is_verified(built: dict[str, Built], engine: Engine, workspace: Workspace) -> None:
+def test_devel_is_verified(built: Built, engine: Engine, workspace: Workspace) -> None:
     """What a pod's image has more is not in the plainer variant; its toolkit is the same."""
     words = [word.replace("pod", "devel") for word in BUILD]
     done = invoke(*words, "--progress", "plain", "--json")

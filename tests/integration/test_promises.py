@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.support import Built, invoke
-from tests.releases import T130
-from torch_images.arch import Capability
+from tests.integration.support import DEFAULT, SITE, Built, invoke
 from torch_images.build.plan import ImagePlan, plan_images
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -23,11 +20,10 @@ from torch_images.verify.suites import examine
 from torch_images.verify.verify import VerifyReport, claim_of, read_report, report_path, verify
 
 BROKEN = "torch-images-test:broken"
-SITE = "/opt/venv/lib/python3.11/site-packages"
 
 # A module of a wheel and one of Debian, which nothing here imports.
 SANDBOX = f"{SITE}/jinja2/sandbox.py"
-ZEN = "/usr/lib/python3.11/this.py"
+ZEN = "/usr/lib/python3.13/this.py"
 
 # Each step breaks one promise; the check that must name it stands beside.
 BREAKAGES = {
@@ -72,7 +68,7 @@ BREAKAGES = {
         "image/test_files/test_wheels_files_are_what_their_records_say"
     ),
     f"RUN sed -i '1s/Gur/Gue/' {ZEN}": "image/test_files/test_debian_files_are_what_dpkg_says",
-    "RUN cd /usr/lib/python3.11/__pycache__ && cp this.*.pyc antigravity.cpython-311.pyc": (
+    "RUN cd /usr/lib/python3.13/__pycache__ && cp this.*.pyc antigravity.cpython-313.pyc": (
         "image/test_files/test_bytecode_is_of_the_sources"
     ),
     "RUN touch /usr/local/bin/stray": "image/test_files/test_every_file_is_accounted_for",
@@ -87,7 +83,7 @@ BREAKAGES = {
         "image/test_files/test_trusts_only_debians_certificates"
     ),
     "RUN useradd --shell /bin/bash intruder": "image/test_system/test_no_other_login",
-    "RUN chmod -x /usr/bin/x86_64-linux-gnu-g++-12": "image/test_system/test_compiler_works",
+    "RUN chmod -x /usr/bin/x86_64-linux-gnu-g++-14": "image/test_system/test_compiler_works",
     "LABEL io.github.torch-images.cuda=12.8": (
         "image/test_metadata/test_label[io.github.torch-images.cuda]"
     ),
@@ -102,15 +98,13 @@ BREAKAGES = {
 
 @pytest.fixture(scope="module")
 def planned(config: Config, workspace: Workspace) -> ImagePlan:
-    [image] = plan_images(
-        config, [choose(config, cuda="13.0", arch="12.0")], workspace.root, workspace.locks
-    )
+    [image] = plan_images(config, [choose(config)], workspace.root, workspace.locks)
     return image
 
 
 @pytest.fixture(scope="module")
 def broken(
-    built: dict[str, Built],
+    built: Built,
     config: Config,
     planned: ImagePlan,
     workspace: Workspace,
@@ -164,50 +158,46 @@ def test_nothing_is_tagged_after_a_failure(
 
 
 def test_an_architecture_without_code_and_another_cuda_are_named(
-    built: dict[str, Built], config: Config, workspace: Workspace, engine: Engine, runner: Runner
+    narrow: Built, config: Config, workspace: Workspace, engine: Engine, runner: Runner
 ) -> None:
-    """The 12.8 image, taken for a 13.0 image that serves a chip it has no code for."""
-    thor = Capability(11, 0)
-    # As if a host for linux/amd64 could have it, and somebody had found code for it in the wheel.
-    facts = (dataclasses.replace(f, arches=(*f.arches, thor)) for f in config.facts)
-    wider = dataclasses.replace(config, arm64_gpus=(), facts=tuple(facts))
-    [wrong] = plan_images(
-        wider, [choose(wider, cuda="13.0", arch="11.0")], workspace.root, workspace.locks
-    )
-    info = engine.inspect(built["cu128"].tags[0])
+    """An image of CUDA 13.0 for 9.0, taken for one of CUDA 13.2 for 12.0."""
+    spec = choose(config, cuda="13.2", arch="12.0")
+    [wrong] = plan_images(config, [spec], workspace.root, workspace.locks)
+    info = engine.inspect(narrow.digest)
     inside = ("test_arch", "test_versions", "test_features")
     modules = (*(f"container/{module}" for module in inside), "image/test_metadata")
-    wanted = claim_of(wider, wrong, info)
+    wanted = claim_of(config, wrong, info)
+    wanted["features"] = [*wanted["features"], "fbgemm-genai"]
     checks, _ = examine(info, wanted, workspace, engine=engine, run=runner, modules=modules)
     failed = {check.name for check in checks if check.outcome == "failed"}
     assert failed >= {
-        "container/test_arch/test_arch_flags_serve[11.0]",
-        "container/test_arch/test_machine_code_serves[11.0-libtorch_cuda.so]",
-        "container/test_arch/test_machine_code_serves[11.0-libtorch_cuda_linalg.so]",
+        "container/test_arch/test_arch_flags_serve[12.0]",
+        "container/test_arch/test_machine_code_serves[12.0-libtorch_cuda.so]",
+        "container/test_arch/test_machine_code_serves[12.0-libtorch_cuda_linalg.so]",
         "container/test_versions/test_cuda_version",
         "container/test_versions/test_torch_version",
         "container/test_versions/test_packages_are_the_locked_ones",
-        "container/test_features/test_feature[mslk]",
+        "container/test_features/test_feature[fbgemm-genai]",
         "image/test_metadata/test_label[io.github.torch-images.arches]",
     }
     assert {check.name.rpartition("/")[0] for check in checks} == set(modules)
 
 
 def test_a_build_whose_image_fails_is_not_tagged(
-    built: dict[str, Built], engine: Engine, project: Callable[..., Path]
+    built: Built, engine: Engine, project: Callable[..., Path]
 ) -> None:
     before = engine.tags("torch-cu130:")
     install = "scripts/image/finish/install-files"
     folder = project(
         (install, "install -d /usr/local/bin", "touch /usr/local/stray\ninstall -d /usr/local/bin")
     )
-    done = invoke("build", "--cuda", "13.0", "--arch", "12.0", cwd=folder)
+    done = invoke("build", cwd=folder)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
-    assert last.startswith(f"error: cu130-sm120-torch{T130}-trixie-runtime failed verification: ")
+    assert last.startswith(f"error: {DEFAULT} failed verification: ")
     assert "image/test_files/test_every_file_is_accounted_for" in last
     assert engine.tags("torch-cu130:") == before
-    assert engine.inspect("torch-cu130:sm120").id == built["cu130"].digest
-    candidate = f"torch-images-candidate:cu130-sm120-torch{T130}-trixie-runtime"
+    assert engine.inspect("torch-cu130:latest").id == built.digest
+    candidate = f"torch-images-candidate:{DEFAULT}"
     assert engine.tags(candidate)
     engine.untag(candidate)

@@ -413,7 +413,7 @@ def test_credentials(make: Make, tmp_path: Path) -> None:
 
 
 def test_a_registry_with_a_full_disk(
-    make: Make, built: dict[str, Built], tmp_path: Path, engine: Engine
+    make: Make, built: Built, tmp_path: Path, engine: Engine
 ) -> None:
     """On a file system of its own, half of which something else has until it is cleared up."""
     image = make()
@@ -428,7 +428,7 @@ def test_a_registry_with_a_full_disk(
     words = ["head -c 16M /dev/zero >/data/other; exec /program serve /config.yml"]
     command = ["docker", "run", "--detach", "--network=host", "--tmpfs=/data:size=22m"]
     command += ["--env=TORCH_IMAGE_QUIET=1", f"--volume={program}:/program:ro"]
-    command += [f"--volume={tmp_path / 'config.yml'}:/config.yml:ro", built["cu130"].tags[0]]
+    command += [f"--volume={tmp_path / 'config.yml'}:/config.yml:ro", built.tags[0]]
     started = subprocess.run([*command, "sh", "-c", *words], check=True, capture_output=True)
     name = started.stdout.decode().strip()
     try:
@@ -570,9 +570,9 @@ def test_old_images_go_unless_they_are_used(make: Make, engine: Engine) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_image_comes_back_whole(built: dict[str, Built], server: Registry) -> None:
+def test_a_real_image_comes_back_whole(built: Built, server: Registry) -> None:
     """Pushed, pulled by its digest into an engine that has nothing, and verified there."""
-    image = built["cu130"]
+    image = built
     done = invoke("push", image.tags[0], "--registry", f"{server.host}/owner", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -56,7 +56,7 @@ def project_on_image(
     base = config.bases[0]
     ready = prepare(
         base,
-        read_debs(workspace.locks / "base-bookworm.txt"),
+        read_debs(workspace.locks / "base-trixie.txt"),
         cache=workspace.cache,
         resolver=resolver,
     )

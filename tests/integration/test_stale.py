@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.support import Built, invoke
-from tests.releases import T130
+from tests.integration.support import Built, invoke, make_image
+from tests.releases import OLDER130, T128, T130
 from torch_images.host.engine import Engine
 from torch_images.project import LEDGER
 from torch_images.publish import ledger
@@ -19,7 +19,7 @@ IMAGE = f"cu130-sm80-torch{T130}-trixie-runtime"
 
 @pytest.mark.slow
 def test_stale_images_are_built_once(
-    built: dict[str, Built], project: Callable[..., Path], engine: Engine
+    built: Built, project: Callable[..., Path], engine: Engine
 ) -> None:
     """In a copy of the project, whose ledger is empty. The layers are those of another image."""
     folder = project()
@@ -38,21 +38,27 @@ def test_stale_images_are_built_once(
 
 
 @pytest.mark.slow
-def test_an_older_release_on_debian_13(built: dict[str, Built], engine: Engine) -> None:
-    """Another release and another Python; equal digests show that the base is made the same."""
-    words = ("--cuda", "13.0", "--torch", "2.13", "--arch", "12.0", "--base", "trixie")
-    done = invoke("build", *words, "--json")
-    assert done.returncode == 0, done.stderr[-3000:]
-    [image] = json.loads(done.stdout)
+@pytest.mark.parametrize(
+    ("image", "torch", "python", "tag"),
+    [
+        (f"cu128-torch{T128}-bookworm-runtime", T128, "3.11", "torch-cu128:latest"),
+        (f"cu130-torch{T130}-bookworm-runtime", T130, "3.11", "torch-cu130:bookworm"),
+        (f"cu130-torch{OLDER130}-trixie-runtime", OLDER130, "3.13", f"torch-cu130:{OLDER130}-"),
+    ],
+)
+def test_other_images_of_the_catalogue(
+    engine: Engine, image: str, torch: str, python: str, tag: str
+) -> None:
+    """Another CUDA version, base and release: verified, and equal from nothing."""
+    made = make_image("--select", image)
     try:
-        assert image["observed"]["torch"].startswith("2.13.")
-        assert image["checks"]["failed"] == 0
-        release = image["observed"]["torch"].partition("+")[0]
-        assert image["tags"][0].startswith(f"torch-cu130:{release}-sm120-runtime-trixie-")
-        python = engine.run(image["digest"], "python", "-V", network_mode="none")
-        assert "Python 3.13." in python.output
-        same = invoke("reproduce", image["tags"][0])
+        assert made.observed["torch"].partition("+")[0] == torch
+        assert made.checks["failed"] == 0
+        assert any(name.startswith(tag) for name in made.tags)
+        said = engine.run(made.digest, "python", "-V", network_mode="none")
+        assert f"Python {python}." in said.output
+        same = invoke("reproduce", made.tags[0])
         assert same.returncode == 0, same.stdout[-2000:] + same.stderr[-2000:]
     finally:
-        for tag in image["tags"]:
-            engine.untag(tag)
+        for name in made.tags:
+            engine.untag(name)

@@ -167,7 +167,7 @@ def small(locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory)
         change(folder, "images.yaml", compat.key, key)
         change(folder, "images.yaml", 'mode: "off"', "mode: required")
         env = {"UV_DEFAULT_INDEX": url, "TORCH_IMAGES_CACHE": str(scratch / "cache")}
-        names = ("base-bookworm", "base-bookworm-devel", "compat-cu130")
+        names = ("base-trixie", "base-trixie-devel", "compat-cu130")
         wheel_lock = Path(WHEEL_LOCK).stem
         done = invoke(
             "lock", "--select", ",".join((*names, f"{wheel_lock}-devel")), cwd=folder, env=env
@@ -193,9 +193,9 @@ def test_a_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_pa
         ours = small.digest
         assert differences(ours, name) == []
         there = tree(name)
-        site = "opt/venv/lib/python3.11/site-packages"
+        site = "opt/venv/lib/python3.13/site-packages"
         assert f"{site}/torch_images_more.py" in there
-        assert f"{site}/probe/__pycache__/__init__.cpython-311.pyc" in there
+        assert f"{site}/probe/__pycache__/__init__.cpython-313.pyc" in there
         assert f"{site}/probe/tests/__init__.py" not in there
         assert {"usr/bin/jq", "opt/cuda-compat/13.0/libcuda.so.1"} <= there.keys()
         configs = [dict(engine.inspect(image).config) for image in (ours, name)]
@@ -219,9 +219,9 @@ def test_a_wheel_that_is_not_the_locked_one_ends_it(small: Small, tmp_path: Path
 
 
 def test_the_torch_image_has_the_same_files(
-    built: dict[str, Built], engine: Engine, workspace: Workspace, tmp_path: Path
+    built: Built, engine: Engine, workspace: Workspace, tmp_path: Path
 ) -> None:
-    image, name = built["cu130"], f"{TESTS}:standalone-torch"
+    image, name = built, f"{TESTS}:standalone-torch"
     folder = tmp_path / "out"
     done = invoke("render", image.id, "--standalone", "--output", str(folder), cwd=ROOT)
     assert done.returncode == 0, done.stderr

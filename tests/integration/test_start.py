@@ -24,8 +24,8 @@ NO_GPU = (
 
 
 @pytest.fixture(scope="module")
-def image(built: dict[str, Built]) -> str:
-    return built["cu130"].digest
+def image(built: Built) -> str:
+    return built.digest
 
 
 def shown(engine: Engine, image: str, *, env: dict[str, str] | None = None) -> dict[str, str]:
