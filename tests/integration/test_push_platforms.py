@@ -20,13 +20,11 @@ import pytest
 import requests
 
 from tests.arm64 import with_compat
-from tests.faults import Fault, faulty
-from tests.integration.support import TESTS, Registry, invoke
+from tests.integration.support import DEFAULT, TESTS, Registry, invoke
 from tests.releases import M130, T130
 from torch_images.build import labels
-from torch_images.build.plan import LockedImage, lock_image, plan_image
+from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
-from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
@@ -36,10 +34,9 @@ from torch_images.verify.verify import VerifyReport, claim_of, report_path, writ
 
 REPOSITORY = "owner/torch-cu130"
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
-FLOATING = (f"{T130}-sm120", f"{M130}-sm120", "sm120")
+FLOATING = (T130, M130, "latest")
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-ID = f"cu130-sm120-torch{T130}-trixie-runtime"
 
 
 @dataclass(frozen=True)
@@ -71,13 +68,12 @@ def make(
     runner: Runner,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Make]:
-    """Make a stand-in for a platform, of other bytes each time; without `compat`, its twin."""
+    """Make a stand-in for a platform, of other bytes each time."""
     made: list[StandIn] = []
 
-    def make(platform: str, *, compat: bool = True) -> StandIn:
-        image = lock_image(config, spec_for(config, platform), complete.locks)
-        lock = image.lock if compat else replace(image.lock, compat=None)
-        plan = plan_image(config, LockedImage(spec=image.spec, lock=lock), complete.root)
+    def make(platform: str) -> StandIn:
+        spec = choose(config, platform=platform)
+        [plan] = plan_images(config, [spec], complete.root, complete.locks)
         told, text = labels.write(config, plan), f"{platform} {secrets.token_hex(8)}"
         folder = tmp_path_factory.mktemp("context")
         (folder / "file").write_text(text)
@@ -101,14 +97,14 @@ def make(
         subprocess.run(["docker", "rm", made_of.stdout.strip()], check=True, capture_output=True)
         info = engine.inspect(tag)
         made.append(StandIn(tag, info.id, told["org.opencontainers.image.version"], text))
-        seen = {"cuda": "13.0", "torch": f"{T130}+cu130", "triton": "3.6.0", "python": "3.11.2"}
+        seen = {"cuda": "13.0", "torch": f"{T130}+cu130", "triton": "3.6.0", "python": "3.13.5"}
         write_report(
             VerifyReport(
                 digest=info.id,
                 id=plan.spec.id,
                 suite=suite_hash(complete.root, claim_of(config, plan, info)),
                 checks=(Check(name="image/test_x/test_y", outcome="passed", seconds=0),),
-                observed={**seen, "arch 12.0": "native sm_120"},
+                observed=seen | {f"arch {a.name}": "native" for a in plan.spec.architectures},
                 seconds=0,
             ),
             complete,
@@ -119,10 +115,6 @@ def make(
     for image in made:
         report_path(complete, image.digest).unlink(missing_ok=True)
         engine.untag(image.digest)
-
-
-def spec_for(config: Config, platform: str) -> ImageSpec:
-    return choose(config, arch="12.0", platform=platform)
 
 
 @pytest.fixture
@@ -206,12 +198,12 @@ def is_index_of(host: str, *images: StandIn) -> str:
         **{image.immutable: image.digest for image in images},
         **dict.fromkeys((index, *FLOATING), held[index]),
     }
-    document = index_of(host, "sm120")
+    document = index_of(host, "latest")
     assert [
         (m["platform"]["os"] + "/" + m["platform"]["architecture"], m["digest"])
         for m in document["manifests"]
     ] == [(AMD64, images[0].digest), (ARM64, images[1].digest)]
-    assert index.startswith(f"{T130}-sm120-runtime-")
+    assert index.startswith(f"{T130}-runtime-")
     assert "arm64" not in index
     said = document["annotations"]
     assert said["org.opencontainers.image.version"] == index
@@ -243,7 +235,7 @@ def test_the_last_platform_makes_the_index(make: Make, server: Registry, run: Ru
     assert sheet["digest"] == arm64.digest
     assert sheet["references"] == [f"{name}:{tag}" for tag in (arm64.immutable, index, *FLOATING)]
     for image, platform in ((amd64, AMD64), (arm64, ARM64)):
-        assert pulled(f"{name}:sm120", platform) == image.text
+        assert pulled(f"{name}:latest", platform) == image.text
         assert pulled(f"{name}@{image.digest}", platform) == image.text
     for image in (arm64, amd64):
         done = run("push", image.tag, "--registry", f"{server.host}/owner")
@@ -251,9 +243,9 @@ def test_the_last_platform_makes_the_index(make: Make, server: Registry, run: Ru
         assert "pushed" not in done.stderr
     assert tags(server.host) == held
 
-    done = run("runpod", "--image", f"{name}:sm120", "--json")
+    done = run("runpod", "--image", f"{name}:latest", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["template"]["image"] == f"{name}:sm120"
+    assert json.loads(done.stdout)["template"]["image"] == f"{name}:latest"
     done = run("runpod", "--image", f"{name}:{arm64.immutable}")
     assert done.returncode == 2
     [line] = done.stderr.strip().splitlines()
@@ -261,7 +253,9 @@ def test_the_last_platform_makes_the_index(make: Make, server: Registry, run: Ru
     done = run("runpod", "--image", arm64.tag)
     assert done.returncode == 2
     [line] = done.stderr.strip().splitlines()
-    assert f"RunPod's machines are linux/amd64, and {ID}-arm64 is for linux/arm64; use an" in line
+    assert (
+        f"RunPod's machines are linux/amd64, and {DEFAULT}-arm64 is for linux/arm64; use an" in line
+    )
 
 
 def test_a_name_of_one_manifest_becomes_one_of_an_index(
@@ -285,108 +279,3 @@ def test_two_machines_at_once_make_one_index(make: Make, server: Registry, run: 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda image: push(run, image, server.host), images))
     is_index_of(server.host, *images)
-
-
-@pytest.mark.slow
-def test_a_registry_dies_between_manifest_and_index(
-    make: Make, server: Registry, run: Run, complete: Workspace
-) -> None:
-    """The same push again mends that, and until then the matrix of a release has the images."""
-    amd64, arm64 = make(AMD64), make(ARM64)
-    push(run, amd64, server.host)
-    # The immutable name of the index is the only one that ends so.
-    index = Fault(
-        rf"PUT .*/manifests/{T130}-sm120-runtime-[0-9a-f]{{12}} ",
-        status="503 Service Unavailable",
-        then=server.kill,
-    )
-    with faulty(server.host, index) as host:
-        done = run("push", arm64.tag, "--registry", f"{host}/owner", "--retries", "0")
-    assert index.met
-    assert done.returncode == 6
-    assert done.stderr.strip().splitlines()[-1].startswith(f"error: {host} could not be reached: ")
-    server.start()
-    assert tags(server.host) == {i.immutable: i.digest for i in (amd64, arm64)}
-
-    def unpublished() -> list[str]:
-        words = ("matrix", "--json", "--unpublished", "--registry", f"{server.host}/owner")
-        done = run(*words, "--select", f"{ID}*")
-        assert done.returncode == 0, done.stderr
-        return [image["id"] for image in json.loads(done.stdout)["image"]]
-
-    assert unpublished() == [ID, f"{ID}-arm64"]
-    later = Fault(r"PUT .*/manifests/sm120 ", status="500 Internal Server Error", times=99)
-    with faulty(server.host, later) as host:
-        done = run("push", amd64.tag, "--registry", f"{host}/owner", "--retries", "0")
-        assert done.returncode == 6
-    assert len(tags(server.host)) == 2 + 1 + 2
-    assert unpublished() == []
-    push(run, amd64, server.host)
-    is_index_of(server.host, amd64, arm64)
-
-
-def test_without_compat_libraries_floating_names_stay(
-    make: Make, server: Registry, run: Run
-) -> None:
-    """The twin counts while there is no complete image; afterwards it joins no index."""
-    amd64, twin, arm64 = make(AMD64), make(ARM64, compat=False), make(ARM64)
-    assert twin.immutable.endswith("-arm64-nocompat")
-    push(run, twin, server.host)
-    done = run("push", amd64.tag, "--registry", f"{server.host}/owner")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(": linux/arm64 is there without compat libraries only") == 3
-    [lacking] = tags(server.host).keys() - {amd64.immutable, twin.immutable}
-    assert lacking.startswith(f"{T130}-sm120-runtime-")
-    assert lacking.endswith("-nocompat")
-    push(run, arm64, server.host)
-    held = tags(server.host)
-    assert held["sm120"] != held[lacking]
-    assert {m["digest"] for m in index_of(server.host, "sm120")["manifests"]} == {
-        amd64.digest,
-        arm64.digest,
-    }
-    assert push(run, twin, server.host)["index"] == ""
-    assert tags(server.host) == held
-
-
-def test_a_sister_that_is_something_else_stops_the_index(
-    make: Make, server: Registry, run: Run, engine: Engine
-) -> None:
-    amd64, arm64 = make(AMD64), make(ARM64)
-    name = f"{server.host}/{REPOSITORY}"
-    engine.tag(amd64.digest, name, arm64.immutable)
-    subprocess.run(["docker", "push", "--quiet", f"{name}:{arm64.immutable}"], check=True)
-    done = run("push", amd64.tag, "--registry", f"{server.host}/owner")
-    assert done.returncode == 1
-    [line] = done.stderr.strip().splitlines()
-    assert (
-        f"{name}:{arm64.immutable} is not the image that its name says; it should be {ID}" in line
-    )
-    assert tags(server.host) == {arm64.immutable: amd64.digest}
-
-
-def test_names_of_an_index_are_left_out_of_the_engine(make: Make, run: Run, engine: Engine) -> None:
-    image = make(ARM64)
-    done = run("tag", image.tag, "--registry", "example.org/owner")
-    assert done.returncode == 0, done.stderr
-    first, *others = done.stdout.splitlines()
-    assert first == f"tagged      example.org/{REPOSITORY}:{image.immutable}"
-    assert len(others) == len(FLOATING)
-    for line in others:
-        assert line.startswith("left ")
-        assert line.endswith(
-            "it is for an index of linux/amd64 and linux/arm64, which `invoke push` makes"
-        )
-    assert engine.tags(f"example.org/{REPOSITORY}:sm120") == ()
-
-
-@pytest.mark.slow
-def test_an_index_is_reproduced_by_the_image_of_this_machine(
-    make: Make, server: Registry, run: Run
-) -> None:
-    """As far as these stand-ins go, which carry no lock: it is asked for by its digest."""
-    amd64, arm64 = make(AMD64), make(ARM64)
-    for image in (amd64, arm64):
-        push(run, image, server.host)
-    done = run("reproduce", f"{server.host}/{REPOSITORY}:sm120")
-    assert f"{server.host}/{REPOSITORY}@{amd64.digest} has no /" in done.stderr
