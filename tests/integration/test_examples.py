@@ -97,11 +97,6 @@ def test_a_package(example: str, engine: Engine) -> None:
     assert folder.startswith("/opt/venv/lib/")
 
 
-@pytest.mark.parametrize("example", ["lifted"], indirect=True)
-def test_lifted_constraints(example: str, engine: Engine) -> None:
-    assert shown(engine, example, "torchvision")[:2] == [TORCH, "0.25.0"]
-
-
 @pytest.mark.slow  # it compiles in an image with a toolkit
 @pytest.mark.parametrize("example", ["extension"], indirect=True)
 def test_an_extension(example: str, engine: Engine) -> None:

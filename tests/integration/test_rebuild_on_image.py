@@ -15,6 +15,7 @@ import pytest
 from tests.integration.standins import replace, served, small_project
 from tests.integration.support import invoke, registry
 from tests.releases import T130
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import prepare
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.slow  # two builds from nothing, on a base of its own
 CANDIDATE = f"torch-images-candidate:cu130-sm120-torch{T130}-ubuntu24.04-runtime"
 LOCK = "base-ubuntu24.04-cu130"
 BUILD = (
-    *("build", "--cuda", "13.0", "--arch", "12.0", "--base", "ubuntu24.04", "--progress", "plain"),
+    *("build", "--arch", "12.0", "--base", "ubuntu24.04", "--progress", "plain"),
     *("--no-cache", "--unverified", "--json"),
 )
 
@@ -53,7 +54,7 @@ def project_on_image(
 ) -> Iterator[OnImage]:
     scratch = tmp_path_factory.mktemp("image")
     resolver = Resolver(root=workspace.root, network=workspace.network, run=runner)
-    base = config.bases[0]
+    base = choose(config).base
     ready = prepare(
         base,
         read_debs(workspace.locks / "base-trixie.txt"),
@@ -72,8 +73,9 @@ def project_on_image(
         runner.run(["docker", "push", image])
         engine.untag(image)
         changes = {
+            '  - {cuda: "13.0", base: bookworm}': '  - {cuda: "13.0", base: ubuntu24.04}',
             "nvidia/cuda:13.0.2-devel-ubuntu24.04": image,
-            'python: "3.12"\n    system: ubuntu noble': 'python: "3.11"\n    system: debian bookworm',
+            'python: "3.12"\n    system: ubuntu noble': 'python: "3.13"\n    system: debian trixie',
             "http://archive.ubuntu.com/ubuntu": resolver.roots(base)[0],
             "packages: [ca-certificates, g++, libpython3.12-dev, python3, tini]": (
                 "packages: [jq, python3]"

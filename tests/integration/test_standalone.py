@@ -142,10 +142,12 @@ def plain_build(folder: Path, name: str, scratch: Path, network: Network) -> Non
 
 
 @pytest.fixture(scope="module")
-def small(locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
+def small(
+    small_locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Small]:
     scratch = tmp_path_factory.mktemp("small")
     folder = scratch / "project"
-    pages = small_project(folder, locks, scratch / "wheels")
+    pages = small_project(folder, small_locks, scratch / "wheels")
     (scratch / "more").mkdir()
     probe = make_wheel(scratch / "more", "torch-images-probe", "1.0", PROBE)
     pages |= index([probe, make_wheel(scratch / "more", "torch-images-more", "1.0")])
@@ -167,14 +169,14 @@ def small(locks: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory)
         change(folder, "images.yaml", compat.key, key)
         change(folder, "images.yaml", 'mode: "off"', "mode: required")
         env = {"UV_DEFAULT_INDEX": url, "TORCH_IMAGES_CACHE": str(scratch / "cache")}
-        names = ("base-trixie", "base-trixie-devel", "compat-cu130")
+        names = ("base-trixie-devel", "compat-cu130")
         wheel_lock = Path(WHEEL_LOCK).stem
         done = invoke(
             "lock", "--select", ",".join((*names, f"{wheel_lock}-devel")), cwd=folder, env=env
         )
         assert done.returncode == 0, done.stderr
         commit(folder)
-        words = ("--select", DEVEL, "--unverified", "--locked", "--json")
+        words = ("--arch", "12.0", "--variant", "devel", "--unverified", "--locked", "--json")
         done = invoke("build", *words, "--progress", "plain", cwd=folder, env=env)
         assert done.returncode == 0, done.stderr[-3000:]
         yield Small(folder, env, json.loads(done.stdout)[0]["digest"])
