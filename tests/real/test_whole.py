@@ -26,7 +26,7 @@ from torch_images.host.workspace import default_cache
 from torch_images.locks.wheels import read_wheels
 
 REPORT = ROOT / "build" / "real-source"
-OURS, THEIRS = "torch-cu124:sm90-debian", "torch-cu124:sm90-wheel"
+OURS, THEIRS = "torch-cu124:latest", "torch-cu124:wheel"
 WHEELS = ("wheels", "--source", "debian", "--progress", "plain", "--skip-disk-check")
 # What images.yaml leaves out, by the names of features.json.
 WITHOUT = {"cufile", "cusparselt", "fbgemm", "kineto", "magma"}
