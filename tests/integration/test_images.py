@@ -155,7 +155,7 @@ def test_an_identifier_names_the_latest_build(
 ) -> None:
     """Also beside an older one of the same identifier, whose tag comes first in the alphabet."""
     name = "torch-cu130:0-older-build"
-    recipe = f"FROM scratch\nLABEL io.github.torch-images.id={built['cu130'].id}\nCOPY <<x /x\nx"
+    recipe = f"FROM scratch\nLABEL io.github.torch-images.id={built.id}\nCOPY <<x /x\nx"
     command = ["docker", "buildx", "build", "--provenance=false", "--tag", name, "-"]
     runner.run(command, stdin=recipe)
     try:

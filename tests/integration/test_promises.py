@@ -112,7 +112,7 @@ def broken(
     runner: Runner,
 ) -> Iterator[VerifyReport]:
     """The report of an image in which every promise of BREAKAGES is broken."""
-    recipe = "\n".join([f"FROM {built['cu130'].tags[0]}", *BREAKAGES])
+    recipe = "\n".join([f"FROM {built.tags[0]}", *BREAKAGES])
     command = ["docker", "buildx", "build", "--provenance=false", "--tag", BROKEN, "-"]
     runner.run(command, stdin=recipe)
     yield verify(BROKEN, config, planned, workspace, engine=engine, run=runner)
