@@ -82,17 +82,6 @@ def test_it_compiles_read_only_without_a_home_and_with_another_entrypoint(
     check(found(done.output))
 
 
-def test_other_programs_have_name_and_home_from_the_start(image: str, engine: Engine) -> None:
-    done = engine.run(image, "env", user="12345", **facts())
-    assert {"USER=user12345", "LOGNAME=user12345", f"HOME={HOME}"} <= set(done.output.splitlines())
-
-
-def test_the_folder_is_the_users_alone(nameless: str) -> None:
-    command = ["docker", "exec", nameless, "stat", "--format=%a %u", HOME]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "700 12345\n"
-
-
 def test_root_and_a_user_with_a_home_keep_their_own(image: str, engine: Engine) -> None:
     done = engine.run(image, "env", **facts())
     assert "HOME=/root" in done.output.splitlines()

@@ -172,18 +172,6 @@ def test_the_image_says_what_it_has_and_passes(
     }
 
 
-def test_without_a_mirror_it_stops_or_goes_without(with_compat: Made, tmp_path: Path) -> None:
-    """Both ways out of a package that cannot be had are in the line."""
-    env = {"TORCH_IMAGES_COMPAT_MIRROR": "http://127.0.0.1:9", "TORCH_IMAGES_CACHE": str(tmp_path)}
-    required = invoke(*BUILD, "--compat", "required", cwd=with_compat.folder, env=env)
-    last = required.stderr.strip().splitlines()[-1]
-    assert required.returncode == 6
-    assert last.startswith(f"error: cuda-compat-13-0 {DRIVER}-1 cannot be had: ")
-    assert "TORCH_IMAGES_COMPAT_MIRROR" in last
-    assert "--compat off" in last
-    assert not (tmp_path / "layers").exists()  # it stopped before it packed gigabytes
-
-
 def decided(row: Row) -> bool:
     """Whether only the decision is special about a row, which unit tests make for the whole table."""
     same = ("driver", "cuda", "gpus", "compat", "mode")

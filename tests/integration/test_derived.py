@@ -151,16 +151,6 @@ def test_a_release_for_another_torch_is_refused_and_the_one_that_fits_named(
     assert REFUSALS[tool] in " ".join(said.split())
 
 
-def test_pip_would_install_nothing_of_torch(resting: str) -> None:
-    done = within(resting, "pip", "install", "--dry-run", "--quiet", "--report=-", *WANTED)
-    assert done.returncode == 0, done.stderr
-    news = (item["metadata"] for item in json.loads(done.stdout)["install"])
-    versions = {data["name"].lower(): data["version"] for data in news}
-    assert versions["torchvision"] == VISION
-    assert set(WANTED) <= versions.keys()
-    assert not [n for n in versions if n in ("torch", "triton") or n.startswith(("nvidia", "cuda"))]
-
-
 @pytest.mark.parametrize("tool", ASKS)
 def test_variables_that_are_set_to_nothing_lift_the_constraints(resting: str, tool: str) -> None:
     lifted = ("env", "PIP_CONSTRAINT=", "UV_CONSTRAINT=")

@@ -116,24 +116,6 @@ def test_wheels_are_checked_at_the_index() -> None:
     assert set(states.values()) <= {"unchanged", "newer"}
 
 
-def test_a_package_whose_hash_differs_is_refused_by_name(
-    project: Callable[..., Path], tmp_path: Path, locks: Path
-) -> None:
-    tini = next(deb for deb in read_debs(locks / "base-trixie.txt").debs if deb.name == "tini")
-    folder = project((LOCK, tini.sha256, "0" * 64))
-    done = invoke(*BUILD, cwd=folder)
-    assert done.returncode == 3
-    assert last_line(done.stderr) == (
-        f"error: tini {tini.version} is not the file that was locked: expected sha256:{'0' * 64}"
-        f", found sha256:{tini.sha256}; the server has another one; if that is meant, run "
-        "`invoke lock`"
-    )
-    check = invoke("lock", "--check", "--select", "base-trixie", cwd=folder)
-    assert check.returncode == 3
-    assert "  altered   tini " in check.stdout
-    assert f"tini {tini.version} altered (base-trixie)" in last_line(check.stderr)
-
-
 def test_a_stale_lock_is_refused_where_it_must_be_met(
     stale: tuple[Path, dict[str, str]],
     fresh: tuple[Path, dict[str, str]],

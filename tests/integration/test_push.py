@@ -185,50 +185,6 @@ def test_tags_of_a_registry(make: Make, server: Registry) -> None:
     assert tags(server.host) == now
 
 
-def test_an_immutable_tag_never_moves(make: Make, server: Registry) -> None:
-    first = make()
-    other = make(day=9, changes={"org.opencontainers.image.version": first.immutable})
-    assert push(first, server.host).returncode == 0
-    done = push(other, server.host)
-    assert done.returncode == 1
-    assert f"{first.immutable} names another image and never moves: it is {first.digest}" in (
-        done.stderr
-    )
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert tags(server.host) == dict.fromkeys(first.tags, first.digest)
-
-
-def test_what_is_published_is_left_out_of_the_matrix(make: Make, server: Registry) -> None:
-    words = ("matrix", "--json", "--unpublished", "--registry", f"{server.host}/owner")
-
-    def unpublished() -> dict[str, str]:
-        done = invoke(*words, "--select", f"cu130-torch{T130}-trixie-*")
-        assert done.returncode == 0, done.stderr
-        return {image["id"]: image["reference"] for image in json.loads(done.stdout)["image"]}
-
-    before = unpublished()
-    devel = before[ID]
-    image = make(changes={"org.opencontainers.image.version": devel.rpartition(":")[2]})
-    assert push(image, server.host).returncode == 0
-    assert before.keys() - unpublished().keys() == {ID}
-
-
-def test_names_in_the_engine(make: Make, engine: Engine) -> None:
-    first, second = make(day=3), make(day=4)
-    for words, image in ((("--dry-run",), None), ((), first)):
-        done = invoke("tag", first.tag, "--registry", "example.org/owner", *words)
-        assert done.returncode == 0, done.stderr
-        name = f"example.org/{REPOSITORY}:devel"
-        assert [engine.inspect(n).id for n in engine.tags(name)] == (
-            [image.digest] if image else []
-        )
-    done = invoke("tag", second.tag, "--registry", "example.org/owner", "--json")
-    assert [m["state"] for m in json.loads(done.stdout)] == ["new", "moves", "moves", "moves"]
-    done = invoke("tag", first.tag, "--registry", "example.org/owner", "--json")
-    assert [m["state"] for m in json.loads(done.stdout)] == ["there", "stays", "stays", "stays"]
-    assert engine.inspect(name).id == second.digest
-
-
 def test_what_was_not_proved_stays_here(
     make: Make, server: Registry, workspace: Workspace, config: Config
 ) -> None:
@@ -393,55 +349,6 @@ def test_credentials(make: Make, tmp_path: Path) -> None:
         assert held == {subject.immutable: subject.digest} | dict.fromkeys(image.tags, image.digest)
     finally:
         server.kill()
-
-
-def test_another_digest_in_the_registry_is_noticed(make: Make, server: Registry) -> None:
-    """A proxy that answers a manifest with success and forgets it."""
-    image = make()
-    said = (f"Docker-Content-Digest: {image.digest}",)
-    lost = Fault(rf"PUT .*/manifests/{T130}-devel-", status="201 Created", headers=said, times=9)
-    with faulty(server.host, lost) as host:
-        done = push(image, host)
-    assert lost.met
-    assert done.returncode == 1
-    assert f"{image.immutable} is nothing, built was {image.digest}" in done.stderr
-    assert tags(server.host) == {}
-
-
-def test_a_pod_template_of_a_published_image(
-    make: Make, server: Registry, engine: Engine, tmp_path: Path
-) -> None:
-    """No engine is asked: it would be an error here. What is not ours, or lies, has no template."""
-    image = make()
-    assert push(image, server.host).returncode == 0
-    lying = make(changes={"io.github.torch-images.torch": "1.0.0"})
-    foreign = make(changes={"io.github.torch-images.id": ""})
-    name = f"{server.host}/{REPOSITORY}"
-    for subject, tag in ((lying, "lying"), (foreign, "foreign")):
-        engine.tag(subject.digest, name, tag)
-        subprocess.run(["docker", "push", "--quiet", f"{name}:{tag}"], check=True)
-    alone = {"DOCKER_HOST": f"unix://{tmp_path}/nobody"}
-    for reference in (f"{name}:devel", f"{name}:{image.immutable}@{image.digest}"):
-        done = invoke("runpod", "--image", reference, "--json", env=alone)
-        assert done.returncode == 0, done.stderr
-        [line] = done.stderr.strip().splitlines()
-        assert line.startswith(f"{reference} was not verified here: ")
-        found = json.loads(done.stdout)
-        assert found["template"]["image"] == reference
-        assert found["template"]["disk"] == 1 + 20
-        assert "it was not verified where this template was made" in found["readme"]
-    for reference, text in (
-        (f"{name}:lying", "says that it has torch 1.0.0, and that it is cu130-torch"),
-        (f"{name}:foreign", "was not built by torch-images"),
-        (f"{name}:gone", "is not in its registry"),
-        (f"{name}@sha256:{'0' * 64}", "is not in its registry"),
-    ):
-        done = invoke("runpod", "--image", reference, env=alone)
-        assert done.returncode == 2, done.stderr
-        [line] = done.stderr.strip().splitlines()
-        assert text in line
-    done = invoke("runpod", "--image", f"{name}:devel", "--registry", "ghcr.io/me", env=alone)
-    assert (done.returncode, "leave --registry out" in done.stderr) == (2, True)
 
 
 def test_old_images_go_unless_they_are_used(make: Make, engine: Engine) -> None:

@@ -121,24 +121,3 @@ def test_two_builds_are_equal(project_on_image: OnImage, engine: Engine) -> None
         )
     finally:
         engine.untag(CANDIDATE)
-
-
-def test_an_image_that_moved_on_is_newer(project_on_image: OnImage, runner: Runner) -> None:
-    """The tag names another image now; the locked one is still there, by its digest."""
-    made = project_on_image
-    recipe = f"FROM {made.image}\nLABEL newer=1"
-    command = [
-        "docker",
-        "buildx",
-        "build",
-        "--provenance=false",
-        "--tag",
-        made.image,
-        "--push",
-        "-",
-    ]
-    runner.run(command, stdin=recipe)
-    check = invoke("lock", "--check", "--select", LOCK, cwd=made.folder)
-    assert check.returncode == 0, check.stderr
-    assert f"  newer     {made.image} sha256:" in check.stdout
-    assert f"{LOCK}: 1 newer, 3 unchanged\n" in check.stdout

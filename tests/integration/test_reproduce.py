@@ -246,17 +246,6 @@ def test_a_date_in_a_layer_is_found_and_named(small: Small, engine: Engine, tmp_
         engine.untag(CANDIDATE)
 
 
-def test_an_image_of_nobodys_files_is_refused(small: Small, original: str, tmp_path: Path) -> None:
-    """Built from uncommitted files that have changed since: there is nothing to build again."""
-    planted = clone(small, tmp_path / "planted")
-    (planted.folder / "README.md").write_text("not committed")
-    planted.build()
-    done = invoke("reproduce", CANDIDATE, cwd=small.folder, env=small.env)
-    assert done.returncode == 2
-    assert "built from files that no commit has (revision '" in done.stderr
-    assert "commit, build again, and reproduce that" in done.stderr
-
-
 @pytest.mark.slow
 def test_the_torch_image_is_reproducible(built: Built, runner: Runner) -> None:
     """The whole image, gigabytes of wheels and all, from nothing."""

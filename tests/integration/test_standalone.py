@@ -209,17 +209,6 @@ def test_a_plain_build_gives_the_same_files(small: Small, engine: Engine, tmp_pa
         engine.untag(name)
 
 
-def test_a_wheel_that_is_not_the_locked_one_ends_it(small: Small, tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    words = ("render", RUNTIME, "--standalone", "--output", str(folder))
-    assert invoke(*words, cwd=small.folder, env=small.env).returncode == 0
-    file = folder / "layers" / "01" / "requirements.txt"
-    line = file.read_text()
-    file.write_text(line.replace(line.strip()[-64:], "0" * 64))
-    with pytest.raises(AssertionError, match="DO NOT MATCH THE HASHES"):
-        plain_build(folder, "x", tmp_path, Network(index=small.env["UV_DEFAULT_INDEX"]))
-
-
 def test_the_torch_image_has_the_same_files(
     built: Built, engine: Engine, workspace: Workspace, tmp_path: Path
 ) -> None:

@@ -17,11 +17,6 @@ from torch_images.layers.constraints import VARIABLES
 SHOW = "python -c 'import json, os; print(json.dumps(dict(os.environ)))'"
 ON = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
-NO_GPU = (
-    "this container has no GPU; start it with --gpus all, or --device nvidia.com/gpu=all where "
-    "Docker uses CDI"
-)
-
 
 @pytest.fixture(scope="module")
 def image(built: Built) -> str:
@@ -95,32 +90,12 @@ def test_a_replaced_entrypoint_breaks_nothing(image: str, engine: Engine, entryp
     assert (done.code, done.output) == (0, "42\n")
 
 
-def test_it_says_one_line_unless_told_not_to(image: str, engine: Engine) -> None:
-    line = f"torch-images: CUDA 13.0 cannot work: {NO_GPU}"
-    assert engine.run(image, "true", **facts()).output == f"{line}\n"
-    assert engine.run(image, "true", **quiet()).output == ""
-
-
 def test_it_says_what_a_setting_for_products_cannot_do(image: str, engine: Engine) -> None:
     """This image has no CUTLASS. The line follows the one about CUDA."""
     said = "torch-images: TORCH_IMAGE_GEMM=cutlass has no effect: no CUTLASS at /opt/cutlass; variant pod has it"
     done = engine.run(image, "true", environment={"TORCH_IMAGE_GEMM": "cutlass"}, **facts())
     assert done.code == 0
     assert done.output.splitlines()[1:] == [said]
-
-
-def test_doctor_ends_with_1_where_cuda_does_not_work(image: str, engine: Engine) -> None:
-    done = engine.run(image, "cuda-doctor", "--json", **quiet())
-    found = json.loads(done.output)
-    assert done.code == 1
-    assert found["works"] is False
-    assert found["choice"]["library"] == "none"
-    assert found["summary"].endswith(NO_GPU)
-
-
-def test_the_profile_is_on_and_can_be_left_out(image: str, engine: Engine) -> None:
-    assert kept(shown(engine, image)) == ON
-    assert kept(shown(engine, image, env={"TORCH_IMAGE_PROFILE": "off"})) == {}
 
 
 @pytest.mark.parametrize(
