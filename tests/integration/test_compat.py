@@ -107,6 +107,7 @@ def with_compat(
         config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
         replace(folder, "images.yaml", config.compat.repository(AMD64), url)
         replace(folder, "images.yaml", config.compat.key, key)
+        replace(folder, "images.yaml", 'mode: "off"', "mode: auto")
         done = invoke("lock", "--select", "compat-cu130", cwd=folder)
         assert done.returncode == 0, done.stderr
         env = {"UV_DEFAULT_INDEX": index}

@@ -31,7 +31,7 @@ from torch_images.platforms import AMD64
 
 pytestmark = pytest.mark.slow  # several builds from nothing
 
-RUNTIME, DEVEL = (f"cu130-sm120-torch{T130}-trixie-{v}" for v in ("runtime", "devel"))
+DEVEL = f"cu130-sm120-torch{T130}-trixie-devel"
 PROBE = {
     "torch_images_probe-1.0.data/scripts/probe": b"#!python\nprint(1)\n",
     "torch_images_probe-1.0.data/data/share/probe.txt": b"text",
