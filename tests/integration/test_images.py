@@ -58,7 +58,7 @@ def test_without_a_command_it_says_what_it_is(
         f"  cuDNN {major * 10000 + minor * 100 + patch}  Python {python}",
         "architectures: sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
         "GPUs: no GPU visible",
-        *limits(choose(config, cuda="13.0"))["7.5"],
+        *limits(choose(config))["7.5"],
     ]
 
 
