@@ -31,7 +31,8 @@ def narrowed(data: bytes, arches: Iterable[int]) -> bytes:
     if len(found) != 1:
         raise ArchListError(f"it has {len(found)} lists of architectures, not one")
     [place] = found
-    targets = {Capability.of_target(word): word for word in place[0].decode().split()}
+    # Sorted, so that machine code (sm_120) comes after PTX for the same GPU (compute_120).
+    targets = {Capability.of_target(word): word for word in sorted(place[0].decode().split())}
     kept = []
     for number in arches:
         own = Capability.of_number(number)

@@ -44,7 +44,7 @@ from torch_images.project import PACKAGE
 TOOLS = "wheel-tools"
 # The modules that unpack wheels; with the standard library and TOOLS they are complete.
 _MODULES = (
-    *("__init__", "arch", "errors", "fatbin", "redact"),
+    *("__init__", "arch", "arch_list", "errors", "fatbin", "redact"),
     *("layers/__init__", "layers/install", "layers/wheelzip"),
 )
 

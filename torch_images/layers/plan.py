@@ -119,7 +119,7 @@ def plan_layers(
     """The layers of a group of wheels, the largest first: the order in which they are made.
 
     A layer has only the removals of its own wheels, and depends on `arches` only if one of them
-    takes code out, so that other images share it.
+    takes code out or corrects a list, so that other images share it.
     """
     large = sorted((w for w in wheels if w.size >= _LARGE), key=lambda w: (-w.size, w.name))
     small = tuple(w for w in sorted(wheels) if w.size < _LARGE)
@@ -130,7 +130,7 @@ def plan_layers(
     for name, held in named:
         names = {wheel.name for wheel in held}
         ours = tuple(r for r in removals if names & set(r.wheels))
-        cut = tuple(sorted(set(arches))) if any(r.code for r in ours) else ()
+        cut = tuple(sorted(set(arches))) if any(r.code or r.lists for r in ours) else ()
         plans.append(LayerPlan(title=name, wheels=held, python=python, removals=ours, arches=cut))
     return tuple(plans)
 

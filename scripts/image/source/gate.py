@@ -80,9 +80,8 @@ def _code(arches: list[str], library: Path, tools: Path, *, bare: bool) -> Itera
 
     A library that is allowed to be `bare` may have no code for any target.
     """
-    wanted = {Capability.parse(arch.removesuffix("+PTX")) for arch in arches}
-    virtual = {Capability.parse(arch[:-4]) for arch in arches if arch.endswith("+PTX")}
-    for kind, expected in (("elf", wanted), ("ptx", virtual)):
+    wanted = {Capability.parse(arch) for arch in arches}
+    for kind, expected in (("elf", wanted), ("ptx", set[Capability]())):
         done = subprocess.run(
             [tools / "cuobjdump", f"--list-{kind}", library],
             capture_output=True,
