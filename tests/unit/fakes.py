@@ -1,11 +1,24 @@
-"""A runner that starts nothing."""
+"""Stand-ins: a runner that starts nothing, verbs in this process, an image on a registry's base."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import io
+import os
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from torch_images.errors import CommandError
+from torch_images.build.plan import LockedImage, lock_image
+from torch_images.cli.collection import namespace
+from torch_images.cli.program import Program
+from torch_images.config.choose import choose
+from torch_images.config.types import Config
+from torch_images.errors import CommandError, EngineError
 from torch_images.host.runner import Completed, Runner
 
 
@@ -23,3 +36,50 @@ class FakeRunner(Runner):
         if code and options.get("check", True):
             raise CommandError(line, code, output)
         return Completed(code, output)
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a verb ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def invoke(root: Path, *words: str, **environment: str) -> Said:
+    """Run a command line as `torch-images` does, but in this process."""
+    verbs = Program(
+        version="0",
+        namespace=namespace,
+        name="Invoke",
+        binary="invoke",
+        binary_names=["invoke"],
+    )
+    env = {**os.environ, "NO_COLOR": "1", **environment}
+    env.pop("TORCH_IMAGES_SETUP", None)
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        contextlib.chdir(root),
+        mock.patch.dict(os.environ, env, clear=True),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            verbs.run(["invoke", *words])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        if code == EngineError.exit_code:
+            gc.collect()  # sockets that a process leaves to its end
+    return Said(code, out.getvalue(), err.getvalue())
+
+
+def on_an_image(config: Config, root: Path) -> LockedImage:
+    """The default image on a registry's base, which no lock of the project is of."""
+    spec = choose(config, base="ubuntu24.04")
+    locked = lock_image(config, choose(config), root / "locks")
+    image = f"{spec.base.image(spec.cuda.version)}@sha256:{'5' * 64}"
+    base = replace(locked.lock.base, name=f"base-ubuntu24.04-{spec.cuda.short}", image=image)
+    return LockedImage(spec=spec, lock=replace(locked.lock, base=base))
