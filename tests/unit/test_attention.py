@@ -188,8 +188,11 @@ def test_the_page_shows_the_reports() -> None:
 
 def test_the_release_that_is_called_is_the_one_that_is_locked(rules: ModuleType) -> None:
     """Its inner functions are called, so another release goes with a run on a GPU."""
-    locks = sorted((ROOT / "locks").glob("wheel-cu13*-attention.txt"))
-    assert len(locks) >= 10
+    locks = [
+        *(ROOT / "locks").glob("wheel-*-attention.txt"),
+        *(ROOT / "locks").glob("wheel-*-pod.txt"),
+    ]
+    assert len(locks) >= 3
     for path in locks:
         [line] = [x for x in path.read_text().splitlines() if x.startswith("flash-attn-4==")]
         version = line.split()[0].partition("==")[2]

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from torch_images.build.render import CONSTRAINTS, environment, render
 from torch_images.config.choose import choose
-from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
-from torch_images.layers.constraints import VARIABLES, constraints
+from torch_images.layers.constraints import constraints
 from torch_images.locks.image_lock import image_lock
 
 
@@ -66,12 +64,3 @@ def test_a_variant_holds_what_it_adds_of_the_toolkit(config: Config, root: Path)
     held = pins(config, root, cuda="13.0", variant="pod")
     assert "nvidia-cuda-nvcc" in held
     assert not [name for name in held if name.startswith("nvidia-cutlass")]  # vLLM needs another
-
-
-def test_every_image_has_the_file_and_the_variables(config: Config, root: Path) -> None:
-    for spec in matrix(config):
-        lock = image_lock(config, spec, root / "locks")
-        files = {f.path: f.data for f in render(config, spec, lock, root).files}
-        assert files["finish/constraints.txt"].decode() == constraints(spec, lock)
-        told = environment(spec)
-        assert {told[name] for name in VARIABLES} == {CONSTRAINTS}

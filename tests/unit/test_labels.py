@@ -71,10 +71,9 @@ def test_labels_of_anybody_are_read(labels: dict[str, str]) -> None:
     assert not said.unlocked
 
 
-def test_labels_follow_from_the_inputs(config: Config, root: Path, image: ImagePlan) -> None:
-    """What a label says is part of the context: an image with other labels has another tag."""
-    header = image.context.dockerfile
-    for key in ("description", "url"):
-        assert write(config, image)[f"org.opencontainers.image.{key}"] in header
+def test_words_of_images_yaml_are_no_input(config: Config, root: Path, image: ImagePlan) -> None:
+    """What describes an image stands in labels, and an image with other words keeps its tag."""
     elsewhere = replace(config, homepage="https://example.org/fork")
-    assert plan_image(elsewhere, image, root).identity != image.identity
+    other = plan_image(elsewhere, image, root)
+    assert "https://example.org/fork" in write(elsewhere, other).values()
+    assert other.identity == image.identity

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,12 +63,11 @@ def test_a_recipe_has_the_removals_of_its_wheel(config: Config, root: Path) -> N
     left = (
         Removal(wheels=("torch", "x"), reason="", files=("torch/a",), code=("torch/b",)),
         Removal(wheels=("triton",), reason="", symbols=("triton/c",)),
-        Removal(wheels=("torch",), reason="", symbols=("torch/d",), prune=True),
+        Removal(wheels=("torch",), reason="", symbols=("torch/d",), narrowed=True),
         Removal(wheels=("torch",), reason="", files=("torch/e",), cuda=("12.8",)),
         Removal(wheels=("sympy",), reason="", files=("sympy/f",)),
     )
     made = recipes(spec, lock, left)
     assert made["torch"]["removals"] == {"files": ["torch/a"], "symbols": []}
     assert made["triton"]["removals"] == {"files": [], "symbols": ["triton/c"]}
-    pruned = recipes(replace(spec, prune=True), lock, left)
-    assert pruned["torch"]["removals"] == {"files": ["torch/a"], "symbols": ["torch/d"]}
+    assert not spec.narrowed  # it is compiled for its architectures alone

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.releases import T130
-from tests.unit.test_tasks import invoke
+from tests.unit.fakes import on_an_image
 from torch_images.build import labels
-from torch_images.build.plan import ImagePlan, LockedImage, plan_image, plan_images, version
+from torch_images.build.plan import ImagePlan, LockedImage, plan_image, version
 from torch_images.build.render import (
+    CONSTRAINTS,
+    Context,
+    ContextFile,
     comment,
     environment,
     is_context,
@@ -28,6 +30,7 @@ from torch_images.config.matrix import matrix
 from torch_images.config.parse import load_config
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
+from torch_images.layers.constraints import VARIABLES, constraints
 from torch_images.layers.plan import layer_plans, wheel_groups
 from torch_images.locks.image_lock import ImageLock, image_lock
 from torch_images.platforms import AMD64
@@ -57,12 +60,22 @@ def unquote(word: str) -> str:
 
 
 def test_every_image_renders(config: Config, root: Path) -> None:
+    """With constraints for its pip and uv, and with an immutable tag of its own."""
+    names = set()
     for spec in matrix(config):
-        text = render(config, spec, lock_of(config, root, spec), root).dockerfile
+        plan = planned(config, root, spec, lock_of(config, root, spec))
+        text = plan.context.dockerfile
         assert text.startswith(f"# torch-images {spec.id}\n")
         assert "{{" not in text
         assert not [line for line in text.splitlines() if line != line.rstrip()]
         assert "\n\n\n" not in text
+        files = {file.path: file.data for file in plan.context.files}
+        assert files["finish/constraints.txt"].decode() == constraints(spec, plan.lock)
+        assert {environment(spec)[name] for name in VARIABLES} == {CONSTRAINTS}
+        tag = version(config, plan)
+        assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", tag)
+        names.add((spec.repository, tag))
+    assert len(names) == len(matrix(config))
 
 
 def test_the_default_base_is_a_named_context(config: Config, root: Path) -> None:
@@ -74,10 +87,9 @@ def test_the_default_base_is_a_named_context(config: Config, root: Path) -> None
 
 
 def test_an_image_as_base_is_pinned_and_gets_its_packages(config: Config, root: Path) -> None:
-    steps = instructions(dockerfile(config, root, base="ubuntu24.04"))
-    assert re.match(
-        r"FROM nvidia/cuda:13\.0\.2-devel-ubuntu24\.04@sha256:5dc1[0-9a-f]{60} AS", steps[0]
-    )
+    image = on_an_image(config, root)
+    steps = instructions(render(config, image.spec, image.lock, root).dockerfile)
+    assert steps[0].startswith("FROM nvidia/cuda:13.0.2-devel-ubuntu24.04@sha256:5555")
     assert "from=debs,target=/run/debs" in steps[1]
     assert steps[1].endswith("/run/build/install-packages /run/debs")
     copied = [s for s in steps if s.startswith("COPY ")]
@@ -143,12 +155,44 @@ def test_an_image_without_compat_says_so(config: Config, root: Path) -> None:
     assert without.digest != lock.digest
 
 
-def test_versions_tell_images_apart(config: Config, root: Path) -> None:
-    specs = matrix(config)
-    plans = plan_images(config, specs, root, root / "locks")
-    versions = {(plan.spec.repository, version(config, plan)) for plan in plans}
-    assert len(versions) == len(specs)
-    assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", v) for _, v in versions)
+def test_the_identity_counts_what_makes_files(config: Config, root: Path) -> None:
+    """Instructions, scripts, locks and layers; not the words of a comment."""
+    spec = choose(config, arch="12.0")
+    context = render(config, spec, lock_of(config, root, spec), root)
+
+    def changed(path: str, old: bytes, new: bytes) -> Context:
+        files = {file.path: file for file in context.files}
+        assert old in files[path].data
+        data = files[path].data.replace(old, new, 1)
+        files[path] = dataclasses.replace(files[path], data=data)
+        return dataclasses.replace(context, files=tuple(files.values()))
+
+    dockerfile = "Dockerfile"
+    for words in (
+        changed(dockerfile, b"# torch-images ", b"# another, of "),
+        changed(dockerfile, b"\n#\n", b"\n# More.\n\n#\n"),
+        changed(dockerfile, spec.description.encode(), b"New words"),
+    ):
+        assert words.digest == context.digest
+    lock = next(f.path for f in context.files if f.path.startswith("lock/wheel"))
+    more = ContextFile(path="build/more", data=b"")
+    others = [
+        changed(dockerfile, b"\nRUN ", b"\nRUN true && "),
+        changed(dockerfile, b"\nENV ", b"\n# ENV "),
+        changed("build/install-wheels", b"#!", b"# a comment\n#!"),
+        changed(lock, b"# date: 2", b"# date: 3"),
+        dataclasses.replace(context, files=(*context.files, more)),
+        dataclasses.replace(
+            context, files=(*context.files, dataclasses.replace(more, executable=True))
+        ),
+        dataclasses.replace(context, layers=context.layers[:-1]),
+        dataclasses.replace(context, layers=("0" * 64, *context.layers[1:])),
+        *(
+            render(config, each, lock_of(config, root, each), root)
+            for each in (choose(config), choose(config, arch="9.0"))
+        ),
+    ]
+    assert len({context.digest, *(each.digest for each in others)}) == len(others) + 1
 
 
 @given(st.text(st.characters(exclude_categories=["C"]), min_size=1))
@@ -213,49 +257,22 @@ def test_a_written_context_is_all_there_is(config: Config, root: Path, tmp_path:
     assert not is_context(tmp_path / "none")
 
 
-def pruned(config: Config, **axes: str) -> ImageSpec:
-    return dataclasses.replace(choose(config, **axes), prune=True)
-
-
-def test_a_pruned_image_has_a_name_of_its_own(config: Config, root: Path) -> None:
-    spec = pruned(config, arch="9.0")
-    lock = lock_of(config, root, spec)
-    assert spec.id == f"cu130-sm90_pruned-torch{T130}-bookworm-runtime"
-    less, full = (planned(config, root, s, lock) for s in (spec, choose(config, arch="9.0")))
-    assert version(config, less).startswith(f"{T130}-sm90_pruned-runtime-")
-    assert labels.write(config, less)["io.github.torch-images.pruned"] == "yes"
-    assert "io.github.torch-images.pruned" not in labels.write(config, full)
-    files = {file.path: file.data for file in render(config, spec, lock, root).files}
-    told = json.loads(files["runtime/image.json"])
-    assert (told["cuda"], told["pruned"], told["code"]) == ("13.0", ["9.0"], ["sm_90"])
-    [plain] = [
-        f.data
-        for f in render(config, choose(config, arch="9.0"), lock, root).files
-        if f.path == "runtime/image.json"
-    ]
-    assert json.loads(plain).keys() == {"cuda", "releases"}
-
-
-def test_pruning_changes_the_layer_of_torch_only(config: Config, root: Path) -> None:
-    plain, nine, twelve = (
+def test_named_architectures_change_the_layer_of_torch_only(config: Config, root: Path) -> None:
+    whole, nine, twelve = (
         layer_plans(config, spec, lock_of(config, root, spec))
-        for spec in (
-            choose(config, arch="9.0"),
-            pruned(config, arch="9.0"),
-            pruned(config, arch="12.0"),
-        )
+        for spec in (choose(config), choose(config, arch="9.0"), choose(config, arch="12.0"))
     )
-    assert nine["cuda"] == plain["cuda"]
-    assert nine["python"] == plain["python"]
-    assert len({p["torch"][0].key for p in (plain, nine, twelve)}) == 3
-    assert nine["triton"] == twelve["triton"] == plain["triton"]
+    for name in ("cuda", "triton", "python"):
+        assert nine[name] == twelve[name] == whole[name]
+    assert len({p["torch"][0].key for p in (whole, nine, twelve)}) == 3
+    assert [p["torch"][0].arches for p in (whole, nine, twelve)] == [(), (90,), (120,)]
 
 
 def test_every_removal_concerns_a_locked_wheel(config: Config, root: Path) -> None:
     for cuda in config.names("cuda"):
         lock = lock_of(config, root, choose(config, cuda=cuda))
         for removal in config.removals:
-            if removal.applies(cuda, AMD64, prune=True):
+            if removal.applies(cuda, AMD64, narrowed=True):
                 assert set(removal.wheels) & lock.wheels.versions().keys(), removal
 
 
@@ -268,11 +285,3 @@ def test_a_removal_can_be_for_some_cuda_versions(config: Config, root: Path) -> 
         plans = layer_plans(config, spec, lock_of(config, root, spec))
         used = [r for group in plans.values() for plan in group for r in plan.removals]
         assert (nvrtc in used) == (cuda in nvrtc.cuda)
-
-
-@pytest.mark.parametrize("arch", ["sm90_sm120", "sm90_pruned", "sm90_sm120_pruned"])
-def test_render_takes_every_identifier_that_a_build_prints(root: Path, arch: str) -> None:
-    name = f"cu130-{arch}-torch{T130}-bookworm-runtime"
-    done = invoke(root, "render", name)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"# torch-images {name}\n# PyTorch {T130} for CUDA 13.0 on 9.0 ")

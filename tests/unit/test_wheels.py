@@ -73,7 +73,7 @@ def test_other_text_is_one_line(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [f"wheel-cu130-torch{T130}-py313", f"wheel-cu128-torch{T128}-py312", "tools-build"]
+    "name", [f"wheel-cu130-torch{T130}-py313", f"wheel-cu128-torch{T128}-py311", "tools-build"]
 )
 def test_the_projects_locks_pin_one_hash_each(root: Path, name: str) -> None:
     lock = read_wheels(root / "locks" / f"{name}.txt")
