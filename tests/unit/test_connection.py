@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.fakes import FakeRunner
-from tests.unit.test_tasks import invoke
+from tests.unit.fakes import FakeRunner, invoke
 from torch_images.errors import EngineError
 from torch_images.host import connection, setup
 from torch_images.host.connection import Endpoint, connect, current

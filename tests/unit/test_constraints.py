@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.releases import T130
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.layers.constraints import constraints
@@ -39,15 +40,13 @@ def test_torch_triton_and_the_cuda_libraries_are_held(
 def test_what_is_compiled_for_this_torch_is_held_to_the_release_that_fits(
     config: Config, root: Path
 ) -> None:
-    newer = pins(config, root, cuda="13.0", torch="2.11.0")
-    older = pins(config, root, cuda="12.8")
-    assert (newer["torchvision"], newer["torchaudio"]) == ("0.26.0", "2.11.0")
-    assert pins(config, root, cuda="13.0", torch="2.12.1")["torchvision"] == "0.27.1"
-    assert (older["torchvision"], older["xformers"]) == ("0.25.0", "0.0.35")
-    assert "xformers" not in newer  # nobody publishes one that fits
-    assert "jupyterlab" not in newer  # fits any torch
-    assert "vllm" in newer
-    assert "cuda-python" not in newer  # it is locked with vLLM, and fits any torch
+    """Of the extras that images of the catalogue have with that release."""
+    newest, older = (pins(config, root, torch=torch) for torch in (T130, "2.13.0"))
+    assert newest["torchaudio"] == "2.11.0"
+    assert {"torchvision", "torchao", "fbgemm-gpu"} <= newest.keys()
+    assert "jupyterlab" not in newest  # fits any torch
+    assert ("vllm" in older, "vllm" in newest) == (True, False)
+    assert "cuda-python" not in older  # it is locked with vLLM, and fits any torch
 
 
 def test_a_compiled_torch_is_held_by_its_whole_version_and_has_no_companions(

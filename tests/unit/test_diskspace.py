@@ -54,8 +54,8 @@ def usage(folder: Path, free: int) -> Callable[[Path], Any]:
 
 @pytest.fixture(scope="module")
 def plain(config: Config, root: Path) -> LockedImage:
-    """The image for one architecture, whose wheels are 1 MB."""
-    spec = choose(config, arch="12.0")
+    """The whole image, whose wheels are 1 MB."""
+    spec = choose(config)
     lock = image_lock(config, spec, root / "locks")
     few = wheels(lock.wheels, wheel("torch", 600_000), wheel("numpy", 400_000))
     return LockedImage(spec=spec, lock=dataclasses.replace(lock, wheels=few))
@@ -98,9 +98,9 @@ def test_a_layer_is_packed_twice_and_unpacked_once(config: Config, plain: Locked
     assert more == pytest.approx(1_000_000 * (2 * PACKED + UNPACKED), abs=1)
 
 
-def test_a_pruned_torch_takes_less(config: Config, plain: LockedImage) -> None:
-    pruned = LockedImage(spec=dataclasses.replace(plain.spec, prune=True), lock=plain.lock)
-    less = needed(config, plain) - needed(config, pruned)
+def test_a_torch_for_named_architectures_takes_less(config: Config, plain: LockedImage) -> None:
+    narrowed = LockedImage(spec=choose(config, arch="12.0"), lock=plain.lock)
+    less = needed(config, plain) - needed(config, narrowed)
     assert less == pytest.approx(600_000 * (2 * PACKED + UNPACKED - 2 * 0.34 - 1.23), abs=1)
 
 
@@ -244,12 +244,15 @@ def test_an_engine_is_asked_only_where_the_disk_is_small(
         ({"cuda": "13.0", "torch": "2.14.1", "variant": "pod"}, True, 3.76),
     ],
 )
-def test_the_estimate_is_within_a_tenth_of_what_was_measured(
+def test_the_estimate_is_what_was_measured_and_little_more(
     config: Config, root: Path, axes: dict[str, str], beside: bool, measured: float
 ) -> None:
-    """The peaks, in GB, are those of diskspace.py; `beside` is beside the plain image."""
-    image = lock_image(config, choose(config, arch="8.6", **axes), root / "locks")
+    """The peaks, in GB, are those of diskspace.py; `beside` is beside the plain image.
+
+    They are of Debian 12, whose Python 3.11 had smaller wheels for pods.
+    """
+    image = lock_image(config, choose(config, **axes), root / "locks")
     plans = [p for ps in layer_plans(config, image.spec, image.lock).values() for p in ps]
     known = {plan.key: plan.title for plan in plans}
     held = Held(cached=known, chains=[["base", *known.values()]]) if beside else Held()
-    assert disk_needed(config, [image], held) / 1e9 == pytest.approx(measured, rel=0.1)
+    assert measured <= disk_needed(config, [image], held) / 1e9 <= 1.12 * measured

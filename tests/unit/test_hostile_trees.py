@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_tasks import invoke
+from tests.unit.fakes import invoke
 from torch_images.build.build import revision
 from torch_images.config.types import Config, Tree
 from torch_images.errors import (

@@ -132,7 +132,8 @@ def test_what_is_removed_is_in_no_record(wheel: Path) -> None:
 def test_a_record_differs_from_the_wheels_where_removals_name_a_file(tmp_path: Path) -> None:
     """What is left out has no row, what is pruned has its new digest, all else the wheel's own."""
     held = [[(90, False, False, 8192), (120, False, False, 8192)]]
-    files = {f"tool/lib/{name}.so": library(held) for name in ("code", "symbols", "plain")}
+    listed = library(held).replace(b"r" * 15, b"\0sm_90 sm_120\0r", 1)
+    files = {f"tool/lib/{name}.so": listed for name in ("code", "symbols", "list", "both", "plain")}
     files |= {"tool/tests/test_it.py": b"assert True\n", "tool/tests.py": b""}
     made = tmp_path / make_wheel(tmp_path, "tool", "1.0", files).locked.filename
     with zipfile.ZipFile(made) as archive:
@@ -142,23 +143,28 @@ def test_a_record_differs_from_the_wheels_where_removals_name_a_file(tmp_path: P
         Removal(wheels=("tool",), reason="r", files=("tool/tests/*",)),
         Removal(wheels=("tool",), reason="r", code=("tool/lib/code.so",)),
         Removal(wheels=("tool",), reason="r", symbols=("tool/lib/symbols.so",)),
+        Removal(wheels=("tool",), reason="r", lists=("tool/lib/list.so",)),
+        Removal(wheels=("tool",), reason="r", code=("*/both.so",), lists=("*/both.so",)),
     ]
     members = layer(made, removals=removals, arches=(120,))
     after = record(members)
     assert before.keys() - after.keys() == {"tool/tests/test_it.py"}
     assert after.keys() <= before.keys()
-    assert {path for path in after if after[path] != before[path]} == {
-        "tool/lib/code.so",
-        "tool/lib/symbols.so",
-    }
-    for path in ("tool/lib/code.so", "tool/lib/symbols.so"):
+    changed = {path for path in after if after[path] != before[path]}
+    assert changed == {f"tool/lib/{name}.so" for name in ("code", "symbols", "list", "both")}
+    for path in changed:
         data = members[f"{SITE}/{path}"][1]
-        assert len(data) < len(files[path])
+        assert (len(data) < len(listed)) == (path != "tool/lib/list.so")
+        corrected = path in ("tool/lib/list.so", "tool/lib/both.so")
+        assert (b"\0sm_120      \0" in data, b"\0sm_90 sm_120\0" in data) == (
+            corrected,
+            not corrected,
+        )
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         assert after[path] == (f"sha256={digest}", str(len(data)))
 
 
-@pytest.mark.parametrize("kind", ["files", "code", "symbols"])
+@pytest.mark.parametrize("kind", ["files", "code", "symbols", "lists"])
 def test_a_removal_that_finds_nothing_stops_the_build(wheel: Path, kind: str) -> None:
     removal = Removal(wheels=("tool",), reason="r", **{kind: ("gone/*",)})  # type: ignore[arg-type]
     with pytest.raises(BuildError, match=r"nothing to remove: tool-1\.0-.* has no gone/\*"):
@@ -169,6 +175,15 @@ def test_a_file_that_cannot_be_pruned_is_named(wheel: Path) -> None:
     removal = Removal(wheels=("tool",), reason="r", symbols=("tool.py",))
     with pytest.raises(BuildError, match=r"tool\.py cannot be pruned: not an ELF file"):
         layer(wheel, removals=[removal])
+
+
+def test_a_list_that_cannot_be_corrected_is_named(wheel: Path) -> None:
+    removal = Removal(wheels=("tool",), reason="r", lists=("tool.py",))
+    with pytest.raises(
+        BuildError,
+        match=r"that tool\.py names cannot be corrected: it has 0 lists .*without --arch",
+    ):
+        layer(wheel, removals=[removal], arches=[90])
 
 
 def test_a_wheel_cannot_write_elsewhere(tmp_path: Path) -> None:
@@ -324,11 +339,14 @@ def test_large_wheels_are_layers_of_their_own(wheels: tuple[StandIn, ...]) -> No
 
 def test_a_layer_depends_on_what_concerns_it_only(wheels: tuple[StandIn, ...]) -> None:
     held = [dataclasses.replace(w.locked, size=20_000_000) for w in wheels]
-    code = Removal(wheels=("one",), reason="r", code=("*.so",))
     plain = plan_layers("t", held, "3.11")
-    nine, twelve = (plan_layers("t", held, "3.11", [code], [arch]) for arch in (90, 120))
-    assert nine[1] == twelve[1] == plain[1]
-    assert len({p[0].key for p in (nine, twelve, plain)}) == 3
+    for cut in (
+        Removal(wheels=("one",), reason="r", code=("*.so",)),
+        Removal(wheels=("one",), reason="r", lists=("*.so",)),
+    ):
+        nine, twelve = (plan_layers("t", held, "3.11", [cut], [arch]) for arch in (90, 120))
+        assert nine[1] == twelve[1] == plain[1]
+        assert len({p[0].key for p in (nine, twelve, plain)}) == 3
     files = plan_layers(
         "t", held, "3.11", [Removal(wheels=("one",), reason="r", files=("x",))], [90]
     )

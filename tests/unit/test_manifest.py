@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch_images.build.plan import plan_images
+from tests.unit.fakes import on_an_image
+from torch_images.build.plan import LockedImage, lock_image, plan_image
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.publish.datasheet import _layers
 
 
-def held(config: Config, root: Path, history: list[str], **axes: str) -> list[str]:
-    [planned] = plan_images(config, [choose(config, **axes)], root, root / "locks")
+def held(config: Config, root: Path, history: list[str], image: LockedImage) -> list[str]:
     steps = [{"created_by": command} for command in history]
     steps.insert(1, {"created_by": "ENV A=1", "empty_layer": True})  # type: ignore[dict-item]
     document = {"layers": [{"digest": f"sha256:{n}", "size": n} for n in range(len(history))]}
+    planned = plan_image(config, image, root)
     found = _layers(document, steps, list(range(len(steps))), planned)
     return [layer["holds"] for layer in found]
 
@@ -23,7 +24,8 @@ def test_layers_from_the_host_say_what_they_are(config: Config, root: Path) -> N
     history = ["mmdebstrap bookworm", "CUDA libraries, the small ones", "torch 2.11.0"]
     history += ["RUN /run/build/create-venv /usr/bin/python3.11", "RUN /run/build/compile-wheels"]
     history += ["RUN /run/build/install-wheels /run/wheels.txt"]
-    assert held(config, root, history, variant="pod") == [
+    pod = lock_image(config, choose(config, variant="pod"), root / "locks")
+    assert held(config, root, history, pod) == [
         *("base", "CUDA libraries, the small ones", "torch 2.11.0"),
         *("Python environment", "bytecode of the wheels", "wheels of the variant"),
     ]
@@ -31,8 +33,9 @@ def test_layers_from_the_host_say_what_they_are(config: Config, root: Path) -> N
 
 def test_compiled_and_copied_ones_are_named_in_their_order(config: Config, root: Path) -> None:
     compiled = ["base", *["RUN /run/build/install-compiled /run/wheels"] * 2]
-    assert held(config, root, compiled, source="fork") == ["base", "PyTorch", "Triton"]
+    fork = lock_image(config, choose(config, source="fork"), root / "locks")
+    assert held(config, root, compiled, fork) == ["base", "PyTorch", "Triton"]
     copied = ["base", *["COPY / / # buildkit"] * 4]
-    assert held(config, root, copied, base="ubuntu24.04") == [
+    assert held(config, root, copied, on_an_image(config, root)) == [
         *("base", "CUDA libraries", "PyTorch", "Triton", "Python packages"),
     ]

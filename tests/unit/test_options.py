@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import options
@@ -16,34 +17,36 @@ from torch_images.config.types import Config
 from torch_images.locks.image_lock import image_lock
 
 
-@pytest.mark.parametrize("source", ["fork", "fork-slim"])
 @pytest.mark.parametrize("cuda", ["12.8", "13.0"])
-def test_every_option_is_told_to_the_build(
-    config: Config, root: Path, source: str, cuda: str
-) -> None:
-    spec = choose(config, cuda=cuda, arch="10.0,12.0", source=source)
+def test_every_option_is_told_to_the_build(config: Config, root: Path, cuda: str) -> None:
+    spec = choose(config, cuda=cuda, arch="10.0,12.0", source="fork")
     for recipe in recipes(spec, image_lock(config, spec, root / "locks")).values():
         assert set(recipe["options"]) <= set(recipe["environment"])
 
 
 def test_features_become_options(config: Config, root: Path) -> None:
-    for source, kineto, features in (("fork", "1", "kineto"), ("fork-slim", "0", "")):
-        spec = choose(config, arch="12.0", source=source)
-        torch = recipes(spec, image_lock(config, spec, root / "locks"))["torch"]
-        assert torch["environment"]["USE_KINETO"] == kineto
+    """Those that a source has, and those that it goes without."""
+    fork = choose(config, arch="12.0", source="fork")
+    [kineto] = [f for f in fork.source.features if f.name == "kineto"]
+    slim = replace(
+        fork.source,
+        features=tuple(f for f in fork.source.features if f != kineto),
+        without=(*fork.source.without, kineto),
+    )
+    for source, switch in ((fork.source, "1"), (slim, "0")):
+        spec = replace(fork, source=source)
+        torch = recipes(spec, image_lock(config, fork, root / "locks"))["torch"]
+        assert torch["environment"]["USE_KINETO"] == switch
         assert torch["environment"]["USE_MAGMA"] == "0"
-        assert ("kineto" in torch["features"]) == bool(features)
+        assert ("kineto" in torch["features"]) == (switch == "1")
         assert "mslk" not in torch["features"]  # only with 10.0
         assert torch["environment"]["TORCH_CUDA_ARCH_LIST"] == "12.0"
 
 
-@pytest.mark.parametrize("source", ["fork", "fork-slim"])
 @pytest.mark.parametrize("cuda", ["12.8", "13.0"])
-def test_triton_reads_what_its_recipe_sets(
-    config: Config, root: Path, source: str, cuda: str
-) -> None:
+def test_triton_reads_what_its_recipe_sets(config: Config, root: Path, cuda: str) -> None:
     """By two versions of its setup.py, one before the pinned commit and one after it."""
-    spec = choose(config, cuda=cuda, arch="12.0", source=source)
+    spec = choose(config, cuda=cuda, arch="12.0", source="fork")
     triton = recipes(spec, image_lock(config, spec, root / "locks"))["triton"]
     known = json.loads((root / "tests" / "fixtures" / "triton-reads.json").read_text())
     for version in (known["older"], known["newer"]):

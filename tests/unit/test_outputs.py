@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.releases import T130
-from tests.unit.fakes import FakeRunner
-from tests.unit.test_tasks import invoke
+from tests.unit.fakes import FakeRunner, invoke
 from torch_images.build import bake, build
 from torch_images.build.plan import ImagePlan
 from torch_images.build.render import Context, ContextFile, write_context

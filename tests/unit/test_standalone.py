@@ -25,9 +25,8 @@ import zstandard
 from tests.libraries import library
 from tests.releases import T130
 from tests.servers import web_server
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeRunner, invoke, on_an_image
 from tests.unit.test_layers import FILES
-from tests.unit.test_tasks import invoke
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.build import standalone
 from torch_images.build.bake import BuildOptions, Parts
@@ -50,9 +49,10 @@ from torch_images.oci.layout import EPOCH, write_layout
 IMAGE = f"cu130-sm120-torch{T130}-trixie-runtime"
 IMAGES: tuple[dict[str, str], ...] = (
     {},
-    {"variant": "devel", "cuda": "12.8"},
+    {"variant": "devel"},
     {"variant": "pod"},
-    {"base": "trixie", "variant": "devel"},
+    {"base": "bookworm"},
+    {"cuda": "12.8", "arch": "9.0"},
 )
 TOOLS = ("tools", "sbom", "wheel-tools")
 
@@ -142,20 +142,12 @@ def test_each_wheel_is_fetched_once_by_its_hash(
     for folder, made in zip(mounts, plans, strict=True):
         facts = json.loads(text(context, f"{folder}/layer.json"))
         assert facts["wheels"] == [wheel.filename for wheel in made.wheels]
-        wanted = [[[*r.files], [*r.code], [*r.symbols]] for r in made.removals]
+        wanted = [[[*r.files], [*r.code], [*r.symbols], [*r.lists]] for r in made.removals]
         assert facts["removals"] == wanted
+        assert facts["arches"] == [*made.arches]
         assert (facts["python"], facts["mtime"]) == (spec.base.python, EPOCH)
         lines += text(context, f"{folder}/requirements.txt").splitlines()
     assert sorted(lines) == sorted(wheel.line for wheel in plan.lock.wheels.wheels)
-
-
-def test_a_pruned_image_loses_the_same_code(config: Config, root: Path) -> None:
-    spec = dataclasses.replace(choose(config, arch="9.0"), prune=True)
-    context = rendered(config, root, spec)
-    facts = [json.loads(file.data) for file in context.files if file.path.endswith("layer.json")]
-    [torch] = [each for each in facts if each["title"].startswith("torch ")]
-    assert torch["arches"] == [90]
-    assert ["torch/lib/*.so"] in [code for _, code, _ in torch["removals"]]
 
 
 def test_what_it_says_of_itself(config: Config, root: Path) -> None:
@@ -173,16 +165,9 @@ def test_what_it_says_of_itself(config: Config, root: Path) -> None:
     assert context.dockerfile.startswith(f"# torch-images {plan.spec.id}, standalone\n")
 
 
-@pytest.mark.parametrize(
-    ("axes", "error"),
-    [
-        ({"source": "fork"}, "source fork is compiled, which no standalone folder can do; take"),
-        ({"base": "ubuntu24.04"}, "base ubuntu24.04 is an image of a registry"),
-    ],
-)
-def test_what_cannot_be_one(config: Config, root: Path, axes: dict[str, str], error: str) -> None:
-    with pytest.raises(UsageError, match=error):
-        check_standalone(lock_image(config, choose(config, **axes), root / "locks"))
+def test_what_cannot_be_one(config: Config, root: Path) -> None:
+    with pytest.raises(UsageError, match=r"base ubuntu24\.04 is an image of a registry"):
+        check_standalone(on_an_image(config, root))
 
 
 @pytest.mark.parametrize(
@@ -340,14 +325,15 @@ def tree_of(folder: Path) -> Iterator[tuple[str, int, float, bytes]]:
 
 
 def test_it_unpacks_what_a_layer_of_ours_has(program: Path, tmp_path: Path) -> None:
-    """Files, modes, times and RECORDs, with removals of files and of machine code."""
+    """Files, modes, times and RECORDs, with removals of files, of machine code, and from a list."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     code = library([[(90, False, False, 9000), (120, False, False, 9000)]])
+    code = code.replace(b"r" * 15, b"\0sm_90 sm_120\0r", 1)
     made = make_wheel(wheels, "tool", "1.0", {**FILES, "tool/lib/libx.so": code})
     removals = (
         Removal(wheels=("tool",), reason="", files=("tool/tests/*",)),
-        Removal(wheels=("tool",), reason="", code=("tool/lib/*.so",)),
+        Removal(wheels=("tool",), reason="", code=("tool/lib/*.so",), lists=("tool/lib/*.so",)),
     )
     [plan] = plan_layers("tool", [made.locked], "3.11", removals, [90])
     done = unpack(program, wheels, json.loads(json.dumps(standalone._recipe(plan))))
@@ -372,8 +358,9 @@ def test_it_unpacks_what_a_layer_of_ours_has(program: Path, tmp_path: Path) -> N
     site = "opt/venv/lib/python3.11/site-packages"
     assert f"{site}/tool/__init__.py" in names
     assert f"{site}/tool/tests/test_it.py" not in names
-    [pruned] = [data for name, _, _, data in found if name.endswith("libx.so")]
-    assert pruned != code
+    [less] = [data for name, _, _, data in found if name.endswith("libx.so")]
+    assert len(less) < len(code)
+    assert b"\0sm_90       \0" in less
 
 
 def test_a_removal_that_finds_nothing_ends_it(program: Path, tmp_path: Path) -> None:

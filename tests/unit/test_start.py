@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import cuda_runtime
@@ -10,15 +9,14 @@ import effect
 import facts
 import pytest
 from cuda_runtime import Image
-from decision import Choice, Device, Host, Library, Note, Probe, Release
-from gpu_code import Code
+from decision import Choice, Host, Library, Note, Probe, Release
 
 from tests.decisions import NOTES
 from tests.packages import elf
 
 CUDA = Release("13.0", "580.65.06", "580", "torch-cu130")
 COMPAT = Library("/opt/cuda-compat/13.0", "580.95.05", Note((570, 580), (2,)))
-IMAGE = Image(CUDA, (), COMPAT, Code())
+IMAGE = Image(CUDA, (), COMPAT)
 KERNEL = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (x)\n"
 
 
@@ -163,26 +161,3 @@ def test_what_a_start_prints(
     )
     cuda_runtime.start(say=False)
     assert capsys.readouterr() == (out, "")
-
-
-def test_a_start_says_which_gpu_a_pruned_image_has_no_code_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It says so after its choice, and only if NVML was asked for it."""
-    image = replace(IMAGE, code=Code(("sm_120",), ("12.0",)))
-    choice = Choice("host", works=True, reason="why")
-    monkeypatch.setattr(effect, "apply", lambda *_: ("", {}))
-    line = "torch-images: this image has no code for H100 (9.0): it was pruned for 12.0; "
-    for devices, lines in (
-        ((Device("RTX 5090", 15, "12.0"), Device("H100", 14, "9.0")), 2),
-        ((Device("RTX 5090", 15, "12.0"),), 1),
-        ((Device("H100", 14),), 1),
-        (None, 1),
-    ):
-        made = cuda_runtime.Decision(image, Host(devices=devices), "auto", choice, None)
-        monkeypatch.setattr(cuda_runtime, "decide", lambda *_, made=made: made)
-        cuda_runtime.start(say=True)
-        said = capsys.readouterr().err.splitlines()
-        assert len(said) == lines
-        assert said[0].startswith("torch-images: CUDA 13.0 uses ")
-        assert [each.startswith(line) for each in said[1:]] == [True] * (lines - 1)
