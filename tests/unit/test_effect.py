@@ -231,7 +231,7 @@ def test_triton_is_told_of_a_libcuda_that_the_cache_does_not_get(
 
 
 def test_several_variables_are_lines_of_their_own() -> None:
-    assert effect.exports({"A": "1", "B": "2 3"}) == "export A=1\nexport B='2 3'\n"
+    assert effect.exports({"A": "1", "B": "2 '3"}) == "export A=1\nexport B='2 '\"'\"'3'\n"
     assert effect.exports({}) == ""
 
 

@@ -12,9 +12,7 @@ from tests.unit.fakes import invoke
 from torch_images.build.build import revision
 from torch_images.config.types import Config, Tree
 from torch_images.errors import (
-    ConfigError,
     LockError,
-    NetworkError,
     TorchImagesError,
     UsageError,
 )
@@ -122,14 +120,6 @@ def test_the_home_is_a_folder(tmp_path: Path, home: str, monkeypatch: pytest.Mon
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("mirror", ['http://127.0.0.1:1/"]\n[core]\n\tfsmonitor = ./x\n#', "x\ny"])
-def test_a_mirror_is_one_line(tmp_path: Path, mirror: str) -> None:
-    wanted = LockedTree(name="torch", version="1", repository="https://x/y", commit="a" * 40)
-    network = Network(source_mirror=mirror)
-    with pytest.raises(ConfigError, match="TORCH_IMAGES_SOURCE_MIRROR is not one line"):
-        checkout.check_out(wanted, cache=tmp_path, network=network, run=Runner())
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -173,17 +163,6 @@ def test_a_submodule_is_no_folder_of_this_host(
     for repository in (copy, f"file://{copy}"):
         with pytest.raises(LockError, match="is not on the network: its address is one of file;"):
             check_out(repository, tmp_path / "cache", head)
-
-
-def test_a_submodule_that_a_link_leads_away_from(tmp_path: Path) -> None:
-    """At the commit that is named it is a submodule; today it is a link to another repository."""
-    inner, outer = made(tmp_path / "private"), made(tmp_path / "outer")
-    submodule(outer, "sub", inner, "https://nowhere.invalid/inner")
-    head = git(outer, "rev-parse", "HEAD")
-    (outer / "sub").rename(tmp_path / "elsewhere")
-    (outer / "sub").symlink_to(inner)
-    with pytest.raises(NetworkError):
-        check_out(outer, tmp_path / "cache", head)
 
 
 def test_submodules_of_submodules_come_from_the_folder_too(
@@ -370,21 +349,6 @@ def test_a_version_that_a_tag_can_have(tmp_path: Path, config: Config, text: str
     for where in (str(outer), f"file://{outer}@{git(outer, 'rev-parse', 'HEAD')}"):
         assert named(config, where, tmp_path / "cache").version == text.strip()
     assert not (tmp_path / "cache").exists()  # it is all a dry run may do
-
-
-def test_a_version_file_is_small(tmp_path: Path, config: Config) -> None:
-    outer = made(tmp_path / "outer", **{"version.txt": "2.13.0" + " " * 70000})
-    with pytest.raises(UsageError, match=r"version\.txt of .* is no small file"):
-        named(config, str(outer), tmp_path / "cache")
-
-
-def test_a_tree_without_a_version_has_the_one_of_images_yaml(
-    tmp_path: Path, config: Config
-) -> None:
-    outer = made(tmp_path / "outer")
-    torch = next(s.torch for s in config.sources if s.name == "fork")
-    assert torch
-    assert named(config, str(outer), tmp_path / "cache").version == torch.version
 
 
 def test_a_dry_run_neither_runs_nor_writes_anything(root: Path, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-import datetime
 import shutil
 from pathlib import Path
 
@@ -12,8 +10,7 @@ from torch_images.config.choose import choose
 from torch_images.config.lock_requests import inputs
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError
-from torch_images.locks.image_lock import ImageLock, image_lock, parse_image_lock, update
-from torch_images.locks.wheels import LockedWheel, WheelLock, read_wheels
+from torch_images.locks.image_lock import ImageLock, image_lock, parse_image_lock
 
 
 @pytest.fixture
@@ -70,28 +67,6 @@ def test_an_incomplete_lock_is_refused(lock: ImageLock, missing: str) -> None:
     texts = {name: text for name, text in lock.texts().items() if name != f"{missing}.txt"}
     with pytest.raises(LockError, match="not the locks of one image"):
         parse_image_lock(texts)
-
-
-def test_the_same_inputs_keep_file_and_date(tmp_path: Path) -> None:
-    path = tmp_path / "locks" / "a.txt"
-    wheel = LockedWheel(
-        name="a", version="1", filename="a-1-py3-none-any.whl", size=1, sha256="0" * 64
-    )
-    first = WheelLock(
-        name="a",
-        date=datetime.date(2026, 1, 1),
-        python="3.11",
-        request=("a",),
-        wheels=(wheel,),
-    )
-    assert update(path, first)
-    assert not update(path, dataclasses.replace(first, date=datetime.date(2026, 2, 1)))
-    assert read_wheels(path) == first
-    assert update(path, dataclasses.replace(first, request=("a", "a>0")))
-    assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
-    path.write_text("damaged")
-    assert update(path, first)
-    assert read_wheels(path) == first
 
 
 def test_an_extra_replaces_what_it_must(config: Config, root: Path) -> None:

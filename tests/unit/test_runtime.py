@@ -139,12 +139,6 @@ def test_table(
         assert changes == ({"LD_LIBRARY_PATH": "/mine"} if row.stale == "environment" else {})
 
 
-def test_the_table_is_whole() -> None:
-    assert len(TABLE) >= 40
-    assert len({row.id for row in TABLE}) == len(TABLE)
-    assert {row.chosen for row in TABLE} == {"host", "compat", "toolkit", "none"}
-
-
 @pytest.mark.parametrize("note", NOTES.values())
 def test_notes_are_read_from_the_library_itself(tmp_path: Path, note: str) -> None:
     told = json.loads(note)
@@ -219,7 +213,3 @@ def test_a_child_that_fails_says_nothing(capfd: pytest.CaptureFixture[str]) -> N
 
     assert facts.in_child(fail, time.monotonic() + 60) is None
     assert capfd.readouterr() == ("", "")
-
-
-def test_exports_survive_the_shell() -> None:
-    assert effect.exports({"A": "/x y'z"}) == "export A='/x y'\"'\"'z'\n"

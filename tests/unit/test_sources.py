@@ -14,8 +14,8 @@ from tests.releases import F130
 from tests.servers import closed_port, web_server
 from tests.unit.fakes import FakeRunner
 from torch_images.config.choose import choose
-from torch_images.config.types import Config, Tree
-from torch_images.errors import LockError, NetworkError, TorchImagesError, UsageError
+from torch_images.config.types import Config
+from torch_images.errors import LockError, NetworkError, TorchImagesError
 from torch_images.fetch import checkout, toolchain
 from torch_images.host.network import Network, detect
 from torch_images.host.runner import Runner
@@ -106,32 +106,6 @@ def test_the_plain_image_shares_the_libraries(config: Config, root: Path) -> Non
     assert told.digest != ours.digest
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("https://host/x", "names no commit; add @ and the whole commit"),
-        ("https://host/x@abc", "names no commit"),
-        ("https://user:secret@host/x", "has credentials, which an image would carry; leave them"),
-    ],
-)
-def test_a_url_needs_its_commit(text: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        checkout.parse(text, FakeRunner())
-
-
-def test_a_url_with_its_commit() -> None:
-    text = f"https://host:443/x@{'a' * 40}"
-    assert checkout.parse(text, FakeRunner()) == ("https://host:443/x", "a" * 40)
-    with pytest.raises(UsageError) as caught:
-        checkout.parse(f"https://user:secret@host/x@{'a' * 40}", FakeRunner())
-    assert "secret" not in str(caught.value)
-
-
-def test_a_folder_that_is_no_repository(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"{tmp_path} has no commit at all; name a git repository"):
-        checkout.parse(str(tmp_path), Runner())
-
-
 def git(folder: Path, *words: str) -> str:
     command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
@@ -139,22 +113,13 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with a submodule, whose own address leads nowhere."""
-    inner, outer = tmp_path / "inner", tmp_path / "outer"
-    for folder in (inner, outer):
-        folder.mkdir()
-        git(folder, "init", "--quiet", "--initial-branch=main")
-        (folder / "file").write_text(folder.name)
-    git(inner, "add", ".")
-    git(inner, "commit", "--quiet", "-m", "x")
-    allow = ("-c", "protocol.file.allow=always")
-    git(outer, *allow, "submodule", "--quiet", "add", str(inner), "third_party/inner")
-    modules = (outer / ".gitmodules").read_text()
-    (outer / ".gitmodules").write_text(modules.replace(str(inner), "https://nowhere.invalid/inner"))
-    git(outer / "third_party/inner", "remote", "set-url", "origin", "https://nowhere.invalid/inner")
-    git(outer, "add", ".")
-    git(outer, "commit", "--quiet", "-m", "x")
-    return outer
+    folder = tmp_path / "outer"
+    folder.mkdir()
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    (folder / "file").write_text("outer")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "x")
+    return folder
 
 
 def tree(repository: Path, commit: str = "") -> LockedTree:
@@ -162,55 +127,15 @@ def tree(repository: Path, commit: str = "") -> LockedTree:
     return LockedTree(name="torch", version="1", repository=str(repository), commit=commit)
 
 
-def test_a_tree_has_its_submodules_and_no_history(repository: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    folder = checkout.check_out(tree(repository), cache=cache, network=Network(), run=Runner())
-    assert (folder / "file").read_text() == "outer"
-    assert (folder / "third_party/inner/file").read_text() == "inner"
-    assert not list(folder.rglob(".git"))
-    assert [path.name for path in (cache / "sources").glob("[!.]*")] == [folder.parent.name]
-    again = checkout.check_out(tree(repository), cache=cache, network=Network(), run=FakeRunner())
-    assert again == folder
-
-
 def test_an_older_commit_by_name(repository: Path, tmp_path: Path) -> None:
     first = git(repository, "rev-parse", "HEAD")
     (repository / "file").write_text("later")
-    with pytest.raises(UsageError, match="has changes that no commit has; commit them, or name"):
-        checkout.parse(str(repository), Runner())
-    assert checkout.parse(f"{repository}@HEAD", Runner()) == (str(repository), first)
     git(repository, "commit", "--quiet", "--all", "-m", "y")
     assert checkout.parse(f"{repository}@{first[:8]}", Runner()) == (str(repository), first)
     folder = checkout.check_out(
         tree(repository, first), cache=tmp_path, network=Network(), run=Runner()
     )
     assert (folder / "file").read_text() == "outer"
-
-
-@pytest.mark.parametrize(
-    ("origin", "kept"),
-    [
-        ("", "local"),
-        ("https://github.com/x/y", "https://github.com/x/y"),
-        ("https://user:secret@github.com/x/y", "local"),
-        ("git@github.com:x/y", "local"),
-    ],
-)
-def test_an_image_does_not_say_where_on_this_host(
-    repository: Path, tmp_path: Path, config: Config, origin: str, kept: str
-) -> None:
-    if origin:
-        git(repository, "remote", "add", "origin", origin)
-    (repository / "version.txt").write_text("2.13.0a0\n")
-    git(repository, "add", ".")
-    git(repository, "commit", "--quiet", "-m", "y")
-    torch = next(s.torch for s in config.sources if s.name == "fork")
-    assert torch
-    found = checkout.with_tree(
-        torch, str(repository), cache=tmp_path / "cache", network=Network(), run=Runner()
-    )
-    head = git(repository, "rev-parse", "HEAD")
-    assert found == Tree(repository=kept, commit=head, version="2.13.0a0")
 
 
 def test_a_commit_that_is_not_there(repository: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.releases import T130
 from tests.servers import web_server
 from tests.unit.fakes import FakeRunner, invoke, on_an_image
 from tests.unit.test_layers import FILES
+from tests.unit.test_render import instructions
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.build import standalone
 from torch_images.build.bake import BuildOptions, Parts
@@ -83,12 +84,6 @@ def rendered(config: Config, root: Path, spec: ImageSpec) -> Context:
 
 def text(context: Context, path: str) -> str:
     return next(file.data.decode() for file in context.files if file.path == path)
-
-
-def instructions(dockerfile: str) -> list[str]:
-    """A Dockerfile as BuildKit sees it: comments gone, continued lines joined."""
-    kept = [line for line in dockerfile.splitlines() if line and not line.startswith("#")]
-    return re.sub(r"\\\n\s*", "", "\n".join(kept)).splitlines()
 
 
 @pytest.mark.parametrize("axes", IMAGES)
