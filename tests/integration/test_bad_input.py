@@ -22,7 +22,7 @@ from torch_images.build.build import build
 from torch_images.build.diskspace import check_disk
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 from torch_images.config.types import Config
 from torch_images.errors import DiskError, NetworkError
 from torch_images.fetch.apt import Resolver

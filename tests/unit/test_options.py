@@ -4,46 +4,46 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import options
 import pytest
+from pydantic import TypeAdapter
 
 from torch_images.build.compile_recipe import recipes
-from torch_images.config import parse_sources
 from torch_images.config.choose import choose
+from torch_images.config.fields import Option
 from torch_images.config.types import Config
 from torch_images.locks.image_lock import image_lock
 
 
-@pytest.mark.parametrize("source", ["fork", "fork-slim"])
 @pytest.mark.parametrize("cuda", ["12.8", "13.0"])
-def test_every_option_is_told_to_the_build(
-    config: Config, root: Path, source: str, cuda: str
-) -> None:
-    spec = choose(config, cuda=cuda, arch="10.0,12.0", source=source)
+def test_every_option_is_told_to_the_build(config: Config, root: Path, cuda: str) -> None:
+    spec = choose(config, cuda=cuda, arch="10.0,12.0", source="fork")
     for recipe in recipes(spec, image_lock(config, spec, root / "locks")).values():
         assert set(recipe["options"]) <= set(recipe["environment"])
 
 
 def test_features_become_options(config: Config, root: Path) -> None:
-    for source, kineto, features in (("fork", "1", "kineto"), ("fork-slim", "0", "")):
-        spec = choose(config, arch="12.0", source=source)
+    fork = choose(config, arch="12.0", source="fork")
+    [kineto] = [feature for feature in fork.source.features if feature.name == "kineto"]
+    rest = tuple(feature for feature in fork.source.features if feature != kineto)
+    without = replace(fork.source, features=rest, without=(*fork.source.without, kineto))
+    for source, switch in ((fork.source, "1"), (without, "0")):
+        spec = replace(fork, source=source)
         torch = recipes(spec, image_lock(config, spec, root / "locks"))["torch"]
-        assert torch["environment"]["USE_KINETO"] == kineto
+        assert torch["environment"]["USE_KINETO"] == switch
         assert torch["environment"]["USE_MAGMA"] == "0"
-        assert ("kineto" in torch["features"]) == bool(features)
+        assert ("kineto" in torch["features"]) == (switch == "1")
         assert "mslk" not in torch["features"]  # only with 10.0
         assert torch["environment"]["TORCH_CUDA_ARCH_LIST"] == "12.0"
 
 
-@pytest.mark.parametrize("source", ["fork", "fork-slim"])
 @pytest.mark.parametrize("cuda", ["12.8", "13.0"])
-def test_triton_reads_what_its_recipe_sets(
-    config: Config, root: Path, source: str, cuda: str
-) -> None:
+def test_triton_reads_what_its_recipe_sets(config: Config, root: Path, cuda: str) -> None:
     """By two versions of its setup.py, one before the pinned commit and one after it."""
-    spec = choose(config, cuda=cuda, arch="12.0", source=source)
+    spec = choose(config, cuda=cuda, arch="12.0", source="fork")
     triton = recipes(spec, image_lock(config, spec, root / "locks"))["triton"]
     known = json.loads((root / "tests" / "fixtures" / "triton-reads.json").read_text())
     for version in (known["older"], known["newer"]):
@@ -153,7 +153,7 @@ def test_a_refusal_names_what_may_be_meant(tmp_path: Path) -> None:
 def test_conventions_are_options_of_every_tree(config: Config, tmp_path: Path, name: str) -> None:
     """images.yaml has no list of its own: what it takes as a name is decided here alone."""
     assert options.unread([name, f"{name}S_X"], tmp_path) == [f"{name}S_X"]
-    assert parse_sources._OPTION.fullmatch(name)
+    assert TypeAdapter(Option).validate_python(name) == name
 
 
 def test_names_that_cmake_has_itself(tmp_path: Path) -> None:

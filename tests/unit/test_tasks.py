@@ -24,7 +24,7 @@ import tasks
 from tests.releases import F130, T130
 from torch_images.cli import verb as cli
 from torch_images.cli.collection import GROUPS
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 from torch_images.config.selection import select
 from torch_images.locks.facts import with_facts
 
@@ -191,7 +191,7 @@ def test_verbs_are_listed_in_the_order_of_the_flow(root: Path) -> None:
 
 def test_help_names_the_values_of_images_yaml(root: Path, tmp_path: Path) -> None:
     text = " ".join(invoke(root, "--help", "build").stdout.split())
-    assert "where torch comes from; one of wheel, fork, fork-slim" in text
+    assert "where torch comes from; one of wheel, fork" in text
     assert "CUDA version; one of 12.8, 13.0" in text
     broken = tmp_path / "images.yaml"
     broken.write_text("{")
