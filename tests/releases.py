@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 
 _CONFIG = load_config(Path(__file__).resolve().parents[1] / "images.yaml")
 _NEWEST = {cuda.version: cuda.torch[-1] for cuda in _CONFIG.cudas}

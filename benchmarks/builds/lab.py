@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.build import labels
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import prepare
 from torch_images.fetch.packageindex import PackageIndex

@@ -15,7 +15,7 @@ from itertools import pairwise
 from benchmarks.builds.lab import Lab
 from benchmarks.builds.measure import measuring
 from tests.releases import T128, T130
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 
 Figures = dict[str, float]
 Row = Callable[[Lab], Figures]

@@ -20,7 +20,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.integration.standins import copy_project, replace, small_project
 from tests.integration.support import DEFAULT, NARROW, ROOT, Built, invoke, make_image
 from tests.progress import Progress, file_of
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 from torch_images.config.types import Config
 from torch_images.host.connection import connect
 from torch_images.host.engine import Engine

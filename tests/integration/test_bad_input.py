@@ -21,7 +21,7 @@ from torch_images.build.bake import BuildOptions
 from torch_images.build.build import build
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 from torch_images.config.types import Config
 from torch_images.errors import DiskError
 from torch_images.fetch.apt import Resolver

@@ -24,7 +24,7 @@ from tests.integration.standins import replace, served, small_project
 from tests.integration.support import Built, facts, invoke, running
 from tests.releases import T130
 from torch_images.build.render import image_facts
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner

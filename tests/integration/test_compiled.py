@@ -40,7 +40,7 @@ from torch_images.build.build import write_bake
 from torch_images.build.plan import plan_image, plan_images
 from torch_images.build.prepare import prepare_inputs
 from torch_images.config.choose import choose
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 from torch_images.config.types import Config
 from torch_images.errors import UnfinishedError
 from torch_images.host.diagnose import explain

@@ -22,8 +22,8 @@ from tests.integration.trees import Repositories, mirror
 from tests.real import debian, lane, toolkit, tree
 from tests.wheels import index, make_wheel
 from torch_images.config.choose import choose
+from torch_images.config.load import load_config
 from torch_images.config.lock_requests import toolkit_input, tools_inputs
-from torch_images.config.parse import load_config
 from torch_images.host.workspace import default_cache
 from torch_images.locks.facts import with_facts
 from torch_images.locks.sources import LockedArchive, SourceLock, format_sources

@@ -27,7 +27,7 @@ from tests.integration.support import (
 from tests.packages import elf
 from tests.releases import T130
 from torch_images.build import labels
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import with_facts

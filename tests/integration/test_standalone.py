@@ -21,7 +21,7 @@ from tests.integration.support import ROOT, TESTS, Built, invoke
 from tests.packages import elf
 from tests.releases import T130
 from tests.wheels import index, make_wheel
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace

@@ -25,8 +25,8 @@ from tests.integration.support import ROOT
 from tests.releases import F130
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.config.choose import choose
+from torch_images.config.load import load_config
 from torch_images.config.lock_requests import source_input, tools_inputs
-from torch_images.config.parse import load_config
 from torch_images.host.loopback import serving
 from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import format_wheels, read_wheels

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.integration.support import ROOT
 from torch_images.cli.verb import mirrors
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.download import fetch
 from torch_images.host.network import detect

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 from torch_images.config.types import Config
 from torch_images.locks.facts import with_facts
 

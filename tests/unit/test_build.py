@@ -35,7 +35,7 @@ from torch_images.build.plan import (
 from torch_images.build.render import render
 from torch_images.cli.report import compiling
 from torch_images.config.choose import choose
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 from torch_images.config.selection import select
 from torch_images.config.types import Config
 from torch_images.errors import (

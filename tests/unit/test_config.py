@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,13 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
+from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
 
 Write = Callable[..., Path]
 
-BOOKWORM_SUITE = "    suite: bookworm\n"
+WHEEL = "    description: The wheels that"
+TARGETS = (
+    '["7.5", "8.0", "8.6", "8.7", "8.8", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1"]'
+)
 # Read from the file, so that another patch release of CUDA changes no test.
 COMPILER = "".join(
     line
@@ -22,9 +27,6 @@ COMPILER = "".join(
     .splitlines(keepends=True)
     if line.startswith(("    release: 12.8.", "    archives: ["))
 )
-
-# An architecture that CUDA 13 cannot target, before the first one of images.yaml.
-PASCAL = '  "6.1":\n    family: Pascal\n    gpus: [Tesla P7]\n  "8.0":'
 
 
 def complaint(path: Path) -> str:
@@ -46,171 +48,100 @@ def test_the_projects_own_file(config: Config) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        (
-            "registry:",
-            "registri:",
-            "images.yaml:4: unknown key 'registri'; did you mean 'registry'",
-        ),
-        (
-            "    family: Ampere",
-            "    famly: Ampere",
-            "unknown key 'architectures.8.0.famly'; did you",
-        ),
-        ("owner: torch-images\n", "", "the file lacks the key 'owner'"),
-        ("owner: torch-images", "owner: [a]", "'owner' must be a value, not a list"),
-        (
-            "owner: torch-images",
-            "owner: true",
-            "'owner' must be text, not 'true'; put it in quotes",
-        ),
-        ("owner: torch-images", "owner: Torch Images", "which is not a lower-case name"),
-        ("owner: torch-images", 'owner: "a\\nb"', "must be one line of printable text"),
-        ("torch: [2.11.0", "torch: ['>=2.11'", "does not pin a version; give one exact version"),
-        ("torch: [2.11.0", "torch: [2.11.0+cu130", "names a local version; write 2.11.0"),
-        ("torch: [2.11.0, 2.12.1", "torch: [2.12.1, 2.11.0", "does not come after 2.12.1"),
-        ("torch: [2.11.0, 2.12.1", "torch: [2.11.0, 2.11", "does not come after 2.11.0"),
-        ("torch: [2.11.0, 2.12.1", "torch: [2.11.0, 2.11.0", "'2.11.0' is listed twice"),
-        ('"13.0": 2.11.0}', '"13.0": 2.11.1}', "CUDA 13.0 has no torch '2.11.1'; did you mean '2"),
-        ('"13.0": 2.11.0}', '"13.5": 2.11.0}', "unknown cuda '13.5'; did you mean '13."),
-        (
-            '    beside: {"12.8"',
-            '    # {"12.8"',
-            "source 'fork' does not say which torch's CUDA libraries it is compiled with",
-        ),
-        ("    fit: optional", "    fit: maybe", "which is not required or optional"),
-        ("    in-step: minor", "    in-step: major", "which is not minor"),
-        ("toolkit: [cccl,", "toolkit: [CCCL,", "which is not a part of cuda-toolkit like nvcc"),
-        ("commit: a58677f", "commit: main #", "is not a full commit of 40 hexadecimal digits"),
-        ("nvidia/cuda:", "nvidia/cuda #", "is not an image with its tag"),
-        ("    mirror: http://archive.ubuntu.com/ubuntu\n", "", "'ubuntu24.04' lacks the mirror"),
-        ("snapshot: https://snapshot.ubuntu.com", "snapshot: /srv", "is not an http or https URL"),
-        ('cuda: "13.0"', 'cuda: "13.5"', "unknown cuda '13.5'; did you mean '13."),
-        ('  "8.0":', '  "8":', "'8' is not a compute capability like 9.0"),
-        (
-            '  "8.0":',
-            PASCAL,
-            "CUDA 13.0 cannot target 6.1 (its compiler goes from 7.5 to 12.1)",
-        ),
+        # Keys and kinds.
+        ("registry:", "registri:", "4:1: 'registri' is an unknown key; did you mean 'registry'?"),
+        ("    family: Ampere", "    famly: Ampere", "'architectures.8.0.famly' is an unknown key; did"),
+        ("  arch:\n    - of", "  arhc:\n    - of", "'removals.arhc' is an unknown key; did you"),
+        ("    source: fork\n", "    sorce: fork\n", "'exclude[2].sorce' is an unknown key; did you"),
+        ("  - {cuda: ", "  - {cude: ", "'catalogue[0].cude' is an unknown key; did you mean 'cuda'?"),
+        ("keep: 4\n", "keep: 4\nfacts: []\n", "'facts' is an unknown key"),
+        ("    family: Ampere", "    family: Ampere\n    capability: a", ".capability' is an unknown key"),
+        ("owner: torch-images\n", "", "images.yaml:4:1: the file lacks the key 'owner'"),
+        ('    driver: "570.26"\n', "", "'cuda.12.8' lacks the key 'driver'"),
+        ("owner: torch-images", "owner: [a]", "5:1: 'owner' must be a value, not a list"),
+        ("owner: torch-images", "owner: true", "5:8: 'owner' must be text, not 'true'; put it in quo"),
+        ("owner: torch-images", "owner: Torch Images", "5:8: 'owner' is 'Torch Images', which is not"),
+        ("arm64-gpus: [GH200", "arm64-gpus: [[GH200]", "'arm64-gpus[0]' must be a value, not a list"),
+        ("packages: [numpy, pip, setuptools]", "packages: numpy", "'packages' must be a list, not a v"),
+        ("  lapack: {}", "  lapack: x", "'features.lapack' must be a mapping, not a value"),
+        ("  environment: {}", "  environment: []", "'pods.environment' must be a mapping, not a list"),
+        ("extras: [vllm]", "extras: [[vllm]]", "'variants.vllm.extras[0]' must be a value, not a list"),
         ('  "8.6":', '  "8.0":', "'architectures.8.0' is given twice; first at images.yaml:"),
-        ("[A100, A30, A800]", "[A100, A100, A800]", "'A100' is listed twice"),
-        ("  - source: [fork,", "  - sorce: [fork,", "unknown key 'exclude[3].sorce'; did you mean"),
-        ("  - source: [fork,", "  - source: [frok,", "unknown source 'frok'; did you mean 'fork'?"),
-        ("torch: [2.11.0, 2.12.1, 2.13.0]\n    r", "torch: [new]\n    r", "does not pin a version"),
-        (
-            "  - source: [fork, ",
-            "  - source: [fork, fork, ",
-            "'fork' is listed twice in 'exclude[3].source'",
-        ),
-        ("  - source: [fork, fork-slim]", "  - source: []", "'exclude[3].source' is empty"),
-        (
-            '  - variant: vllm\n    cuda: "12.8"\n    reason',
-            "  - reason",
-            "an exclude must name at least one axis",
-        ),
-        (
-            COMPILER,
-            "",
-            "variant devel has a compiler, CUDA 12.8 names none; add an exclude with cuda: '12.8'",
-        ),
-        (
-            "    release: 12.8.",
-            "    # 12.8.",
-            "12.8 must give both release and archives, or neither",
-        ),
-        ("option: USE_CUDNN}", "option: USE-CUDNN}", "'USE-CUDNN' is not the name of an option"),
-        ('BUILD_TEST: "0"', '2BUILD: "0"', "'2BUILD' is not the name of an option"),
-        ('BUILD_TEST: "0"', 'A=B: "0"', "'A=B' is not the name of an option"),
-        ("features: [cudnn,", "features: [cuddn,", "unknown feature 'cuddn'; did you mean 'cudnn'"),
-        ("without: [fbgemm,", "without: [tf32,", "'tf32' cannot be left out: no option does it"),
-        ("like: fork", "like: frok", "no source 'frok' above; did you mean 'fork'?"),
-        (
-            "    description: The wheels that",
-            "    without: [kineto]\n    description: The wheels that",
-            "source 'wheel' compiles nothing that has without",
-        ),
-        ("      version: 3.7.1", "      version: three", "which does not pin a version"),
-        (
-            "archives: https://dev",
-            "archives: file://dev",
-            "'archives' is 'file://developer",
-        ),
-        ("cuda-home: /usr/local/cuda", "cuda-home: cuda", "which is not an absolute path"),
-        ("mode: auto", "mode: requird", "unknown compat mode 'requird'; did you mean 'required'?"),
-        (
-            "key: EB693B30",
-            "key: '3BF863CC' #",
-            "is not a full fingerprint of 40 hexadecimal digits",
-        ),
-        ("  linux/amd64: https://dev", "  linux/amd64: file:///x #", "is not an http or https URL"),
-        ("    linux/amd64: https", "    linux/x86: https", "unknown platform 'linux/x86'"),
-        (
-            "platforms: [linux/amd64,",
-            "platforms: [amd64,",
-            "unknown platform 'amd64'; did you mean 'linux/amd64'",
-        ),
-        ("platforms: [linux/amd64, linux/arm64]", "platforms: []", "'platforms' is empty"),
-        ('floor: "525"', 'floor: "525.60"', "which is not a driver branch like 580"),
-        ('compat: ["470",', 'compat: ["470.1",', "which is not a driver branch like 535"),
-        ("    size: 20", "    size: 9", "a volume of 9 GB is too small; give 10 or more"),
-        ("  room: 20", "  room: 20GB", "'pods.room' is '20GB', which is not a number of GB"),
-        (
-            "ports: [22/tcp, 8888/http]",
-            "ports: [8888]",
-            "which is not a port like 22/tcp or 8888/http",
-        ),
-        ("api: https://api", "api: ftp://api", "which is not an http or https URL"),
-        ("  environment: {}", "  environment: {A-B: c}", "'A-B' is not the name of a variable"),
-        ("  variant: pod\n  ports", "  variant: pd\n  ports", "did you mean 'pod'?"),
-        (
-            "    - of: [torch]\n      files",
-            "    - of: [torch]\n      fils",
-            "did you mean 'files'?",
-        ),
-        ("of: [sympy]", "of: [Sym_Py]", "'Sym_Py' is not the name of a wheel; write sym-py"),
-        ("files: [sympy/", "files: [/sympy/", "is not a path below site-packages, with * and ?"),
-        (
-            "    - of: [sympy]\n      files: [sympy/*/tests/*]",
-            "    - of: [sympy]",
-            "a removal must name files, code or symbols",
-        ),
-        (
-            "    - of: [torch]\n      code:",
-            "    - of: [nvidia-cublas]\n      code:",
-            "'code' of nvidia-cublas cannot be removed: NVIDIA's licence forbids changed copies",
-        ),
-        ("  prune:\n    - of", "  pruned:\n    - of", "did you mean 'prune'?"),
-        ("extras: [vision, ", "extras: [vison, ", "unknown extra 'vison'; did you mean 'vision'?"),
-        (
-            "extras: [vllm]",
-            "extras: [cutlass-dsl, vllm]",
-            "extras cutlass-dsl and vllm cannot be in one image: vLLM pins an older nvidia-cut",
-        ),
-        (
-            "extras: [vllm]",
-            "extras: [vision, vllm, recommenders]",
-            "variant vllm: the wheels of recommenders have code for 8.0, 9.0, 10.0 only; add an "
-            "exclude with variant: 'vllm', arch: '",
-        ),
-        (
-            '"12.0", "12.1"]\n    reason: FBGEMM',
-            '"12.1"]\n    reason: FBGEMM',
-            "variant recsys: the wheels of recommenders have code for 8.0, 9.0, 10.0 only",
-        ),
-        ("    unpack: /opt/cutlass\n", "", "extra 'cutlass' has links, but is not unpacked"),
-        ("      cutlass-dsl: vLLM", "      cutlas: vLLM", "did you mean 'cutlass'"),
-        ('{"12.8": ["cupy', '{"12.9": ["cupy', "unknown cuda '12.9'; did you mean '12.8'"),
-        ("ports: [22, 8888]", "ports: [ssh]", "which is not a port"),
-        ('    "13.2": "595"', '    "13.2": "x"', "which is not a driver branch like 580"),
-        (BOOKWORM_SUITE, "", "must have either a suite to bootstrap or images"),
-        ("g++, libpython3.11-dev", "g++, $(reboot)", "which is not the name of a Debian package"),
-        ("packages: [numpy,", "packages: [torch,", "torch is set per CUDA version"),
-        ("packages: [numpy,", "packages: ['a ==',", "is not a requirement"),
-        ("registry:", "registry: [", "not valid YAML"),
+        ("[A100, A30, A800]", "[A100, A100, A800]", "'A100' is listed twice in 'architectures.8.0.gpus'"),
+        # Names that are explained elsewhere in the file.
+        ('"13.0": 2.11.0}', '"13.0": 2.11.1}', "which is no torch of CUDA 13.0; did you mean '2"),
+        ('"13.0": 2.11.0}', '"13.5": 2.11.0}', "beside.13.5' is an unknown cuda; did you mean '13."),
+        ('cuda: "13.0"', 'cuda: "13.5"', "'defaults.cuda' is '13.5', which is an unknown cuda; did you"),
+        ('  cuda: "13.0"\n  s', "  cuda: all\n  s", "'defaults.cuda' is 'all', which is an unknown cuda"),
+        ("variant: [devel, pod, att", "variant: [devle, pod, att", "'catalogue[2].variant[0]' is 'devle', whi"),
+        ("    base: trixie\n    driver", "    base: trxie\n    driver", "base' is 'trxie', which is an unknown base"),
+        ("    source: fork\n", "    source: frok\n", "'exclude[2].source' is 'frok', which is an unknown"),
+        ("    source: fork\n", '    arch: ["9.0", "11.1"]\n', "exclude[2].arch[1]' is '11.1', which is an un"),
+        ("    source: fork\n", "    torch: new\n", "'exclude[2].torch' is 'new', which does not pin a v"),
+        ("features: [cudnn,", "features: [cuddn,", "which is an unknown feature; did you mean 'cudnn'"),
+        ("  variant: pod\n  ports", "  variant: pd\n  ports", "is an unknown variant; did you mean 'pod'"),
+        ("extras: [vision, ", "extras: [vison, ", "is an unknown extra; did you mean 'vision'?"),
+        ("      cutlass-dsl: vLLM", "      cutlas: vLLM", "is an unknown extra; did you mean 'cutlass'"),
+        ('{"12.8": ["cupy', '{"12.9": ["cupy', "wheels.12.9' is an unknown cuda; did you mean '12.8'"),
+        ('cuda: ["12.8", "13.0"]\n      pl', 'cuda: ["12.9"]\n      pl', "which is an unknown cuda"),
+        ('"12.8": nvidia', '"12.9": nvidia', "'bases.ubuntu24.04.images.12.9' is an unknown cuda"),
+        ("platforms: [linux/amd64, linux/arm64]", "platforms: [linux/amd64]", "is an unknown platform"),
+        ("    platform: linux/arm64\n", "    platform: linux/arm\n", "which is an unknown platform"),
+        ("arm64-gpus: [GH200", "arm64-gpus: [GH20", "is 'GH20', which is in no list of GPUs; did you"),
+        ("mode: auto", "mode: requird", "which is not a compat mode; did you mean 'required'?"),
+        ("    linux/amd64: https", "    linux/x86: https", "'compat.repository.linux/x86' is not a platf"),
+        # A key, or a member of a list, is checked as the field beside it says.
+        ('  "8.0":', '  "8":', "'architectures.8' is not a compute capability like 9.0"),
+        ('"3.7": [K80]', '"3": [K80]', "'other-gpus.3' is not a compute capability"),
+        ('BUILD_TEST: "0"', 'A=B: "0"', "'sources.fork.torch-options.A=B' is not the name of an opt"),
+        ("  environment: {}", "  environment: {A-B: c}", "'pods.environment.A-B' is not the name of a v"),
+        ('    "12.0": "525"', '    "12.x": "525"', "'pods.hosts.12.x' is not a CUDA version like 12.8"),
+        ('  "12.8":\n    base', '  "2.8":\n    base', "'cuda.2.8' is not a CUDA version like 12.8"),
+        ("      include: cutlass", "      ../etc: cutlass", "'extras.cutlass.links.../etc' is not a path"),
+        ("include: cutlass_library/", "include: a b/", "links.include' is 'a b/source/include', which"),
+        ("wheels: [jupyterlab>=4]", "wheels: [a>=1, A<2]", "wheels[1]' is 'A<2', which names a again"),
+        ("g++, libpython3.11-dev", "g++, $(reboot)", "packages[2]' is '$(reboot)', which is not the na"),
+        ("torch: [2.11.0, 2.12.1", "torch: [2.12.1, 2.11.0", "torch[1]' is '2.11.0', which does not come"),
+        ("api: https://api", "api: https://me:secret@api", "'pods.api' is 'https://***@api"),
+        # What must not be empty.
+        (f"targets: {TARGETS}", "targets: []", "'cuda.13.0.targets' is empty; give one entry or more"),
+        ('"3.7": [K80]', '"3.7": []', "'other-gpus.3.7' is empty"),
+        ("platforms: [linux/amd64, linux/arm64]", "platforms: []", "'platforms' is empty; give one"),
+        ("    source: fork\n", "    source: []\n", "'exclude[2].source' is empty"),
+        ("gpus: [A100, A30, A800]", "gpus: []", "'architectures.8.0.gpus' is empty; give one"),
+        ("of: [sympy]", "of: []", "'removals.always[4].of' is empty; give one entry or more"),
+        ("files: [sympy/*/tests/*]", "files: []", "'removals.always[4].files' is empty"),
+        ("wheels: [jupyterlab>=4]", "wheels: {}", "'extras.jupyter.wheels' is empty"),
+        ("wheels: [jupyterlab>=4]", "wheels: []", "'extras.jupyter.wheels' is empty"),
+        ('compat: ["470", "535", "550", "560", "565"]', "compat: []", "'cuda.12.8.compat' is empty"),
+        # What goes together.
+        ("gpus: [A100, A30, A800]", "gpus: [A100, L4]", "lists the GPU 'L4' twice; leave one"),
+        ('"3.7": [K80]', '"3.7": [K80, L4]', "lists the GPU 'L4' twice; leave one"),
+        ('floor: "525"', 'floor: "580"', "'580', which is newer than the driver 570.26"),
+        ("release: 12.8.", "release: 13.0.", "which is not a release of CUDA 12.8 like 12.8.1"),
+        ("    release: 12.8.", "    # 12.8.", "'cuda.12.8' must give both release and archives"),
+        ("    mirror: http://archive.ubuntu.com/ubuntu\n", "", "'bases.ubuntu24.04' lacks the mirror"),
+        ("    suite: bookworm\n", "", "'bases.bookworm' must have either a suite to bootstrap or im"),
+        ('    beside: {"12.8"', '    # {"12.8"', "'sources.fork' does not say which torch's CUDA libr"),
+        ("    without: [magma]", "    without: [lapack]", "'lapack', which cannot be left out: no option"),
+        ("    without: [magma]", "    without: [cudnn]", "'cudnn', which is one of its features, too"),
+        (WHEEL, f"    without: [kineto]\n{WHEEL}", "'sources.wheel.without' is for compiling, and the"),
+        (WHEEL, f"    torch-options: {{A1: b}}\n{WHEEL}", "'sources.wheel.torch-options' has no tree"),
+        ("    unpack: /opt/cutlass\n", "", "'extras.cutlass' has links, but is not unpacked"),
+        ("      tools: ", "      include/tools: ", "include/tools' lies in 'include', which is a link"),
+        ("unpack: /opt/cutlass", "unpack: /usr/local/cuda/x", "is where extra cutlass is unpacked"),
+        ("extras: [vllm]", "extras: [cutlass-dsl, vllm]", "which cannot be in one image with cutlass-dsl: vL"),
+        ("    - of: [sympy]\n      files: [sympy/*/tests/*]", "    - of: [sympy]", "must name files, code"),
+        ("    - of: [torch]\n      code:", "    - of: [nvidia-cublas]\n      code:", "NVIDIA's licence for"),
+        ('  - cuda: "12.8"\n    platform: linux/arm64\n', "  -\n", "'exclude[0]' names no axis; axes: cuda"),
+        ("  volume: 20", "  volume: 9", "'pods.volume' is '9', which is too small; give 10 or more"),
+        # What cannot be built is excluded.
+        (COMPILER, "", "'variants.devel' has a compiler, CUDA 12.8 names none; add an exclude with cuda"),
     ],
-)
+)  # fmt: skip
 def test_refused_with_line_and_advice(yaml_file: Write, old: str, new: str, expected: str) -> None:
     text = complaint(yaml_file((old, new)))
-    assert text.startswith("images.yaml:")
+    assert re.match(r"images.yaml:[0-9]+:[0-9]+: ", text)
     assert expected in text
 
 
@@ -219,7 +150,7 @@ def test_the_line_is_the_right_one(yaml_file: Write) -> None:
     number = (
         path.read_text().splitlines().index("homepag: https://github.com/torch-images/torch-images")
     )
-    assert complaint(path).startswith(f"images.yaml:{number + 1}: ")
+    assert complaint(path).startswith(f"images.yaml:{number + 1}:1: ")
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
@@ -230,14 +161,6 @@ def test_an_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "images.yaml"
     path.write_text("# nothing\n")
     assert complaint(path) == "images.yaml: the file is empty"
-
-
-def test_an_impossible_pair_may_be_excluded(yaml_file: Write) -> None:
-    rule = '  - cuda: "13.0"\n    arch: "6.1"\n    reason: dropped in CUDA 13\n'
-    rule += rule.replace("13.0", "13.2")
-    rule += "  - variant: recsys\n    reason: not for 6.1\n"
-    path = yaml_file(('  "8.0":', PASCAL), ("exclude:\n", "exclude:\n" + rule))
-    assert "6.1" in load_config(path).names("arch")
 
 
 def test_an_exclude_may_name_a_release_of_torch_that_is_gone(yaml_file: Write) -> None:
@@ -278,3 +201,37 @@ def test_no_damaged_line_makes_a_traceback(tmp_path: Path, place: int, line: str
         load_config(path)
     except ConfigError as error:
         assert str(error).startswith("images.yaml")
+
+
+def test_two_extras_that_are_unpacked_into_each_other(yaml_file: Write) -> None:
+    entry = "  other:\n    description: x\n    wheels: [a]\n    unpack: /opt/cutlass/b\n"
+    path = yaml_file(
+        ("extras:\n  vision:", f"extras:\n{entry}  vision:"),
+        ("cutlass, cutlass-dsl", "cutlass, other"),
+    )
+    text = complaint(path)
+    assert "cannot be in one image with cutlass: they are unpacked to /opt/cutlass and" in text
+
+
+@pytest.mark.parametrize("section", ["architectures", "cuda", "sources", "bases", "variants"])
+def test_sections_that_need_an_entry(yaml_file: Write, section: str) -> None:
+    text = yaml_file().read_text()
+    whole = re.search(rf"^{section}:\n(?:(?:[ #].*)?\n)+", text, re.MULTILINE)
+    assert whole
+    path = yaml_file((whole[0], f"{section}: {{}}\n"))
+    assert f": '{section}' is empty; give one entry or more" in complaint(path)
+
+
+def test_too_many_combinations_are_refused_before_they_are_made(yaml_file: Write) -> None:
+    more = [f"v{number}" for number in range(80)]
+    entries = "".join(f"  {name}:\n    description: more\n" for name in more)
+    text = complaint(yaml_file(("variants:\n", f"variants:\n{entries}")))
+    assert "images.yaml:" in text
+    axes = "cuda, torch, arch, source, base, variant, platform"
+    assert re.search(rf"[0-9]{{5}} combinations of {axes}; remove some, so that 20000", text)
+
+
+def test_a_row_of_the_catalogue_says_where_it_is(yaml_file: Write) -> None:
+    path = yaml_file(('  - {cuda: "13.2", base: bookworm}', '  - {cuda: "13.2", torch: "2.9"}'))
+    with pytest.raises(ConfigError, match=r"^images.yaml:[0-9]+:5: the catalogue lists an image"):
+        matrix(load_config(path))

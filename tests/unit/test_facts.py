@@ -41,13 +41,12 @@ CUDA = Cuda(
 )
 
 
-def extra(name: str, *wheels: str, optional: bool = False, in_step: bool = False) -> Extra:
+def extra(name: str, *wheels: str, fit: str = "required", in_step: bool = False) -> Extra:
     return Extra(
         name=name,
         description="",
         wheels=(("13.0", wheels),),
-        compiled=True,
-        optional=optional,
+        fit=fit,
         in_step=in_step,
     )
 
@@ -401,7 +400,7 @@ def test_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("date: ", "day: ", "unknown key 'day'"),
+        ("date: ", "day: ", "'day' is an unknown key"),
         ('date: "2026-11-23"', 'date: "2026-13-01"', "which is not a date"),
         ("torch: 2.14.1", "torch: newest", "which is not a version"),
         ("sha256: a", "sha256: g", "which is not a SHA-256"),
@@ -410,10 +409,10 @@ def test_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
         ('["torchaudio==2.11.0"]', '["torch==1"]', "which is not acceptable here"),
         ('["torchaudio==2.11.0"]', "[]", "is empty"),
         ("  xformers:", "  ../x:", "is not a name"),
-        ("    because: ", "    why: ", "unknown key 'extras."),
+        ("    because: ", "    why: ", "why' is an unknown key"),
         ("features: ", "lacks: {}\nfeatures: ", "'lacks' is empty"),
         ("features: ", 'lacks: {"libx.so": []}\nfeatures: ', "'lacks.libx.so' is empty"),
-        ("features: ", 'lacks: {"../x": ["9.0"]}\nfeatures: ', "'../x' is not a library"),
+        ("features: ", 'lacks: {"../x": ["9.0"]}\nfeatures: ', "'lacks.../x' is not a library"),
     ],
 )
 def test_facts_that_nobody_found_are_refused(

@@ -10,6 +10,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch_images.build import labels
 from torch_images.build.plan import LockedImage, plan_image, version
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
+from torch_images.config.load import load_config
 from torch_images.config.lock_requests import (
     image_inputs,
     inputs,
@@ -34,7 +36,6 @@ from torch_images.config.lock_requests import (
     wheel_input,
 )
 from torch_images.config.matrix import matrix
-from torch_images.config.parse import load_config
 from torch_images.config.selection import describe, find_image
 from torch_images.config.types import Config
 from torch_images.errors import TorchImagesError
@@ -109,7 +110,7 @@ def renamed(tree: dict[str, Any], section: str, old: str, new: str) -> None:
     tree[section] = {new if key == old else key: value for key, value in tree[section].items()}
     axis = {"cuda": "cuda", "architectures": "arch"}.get(section, section.removesuffix("s"))
     for holder, key in list(places(tree)):
-        if (key in (axis, "like") and holder[key] == old) or (
+        if (key == axis and holder[key] == old) or (
             section == "extras" and isinstance(holder, list) and holder[key] == old
         ):
             holder[key] = new
@@ -123,7 +124,7 @@ def change(draw: st.DrawFn, act: str, holder: Any, key: Any, everywhere: list[Pl
     elif act == "twice" and isinstance(holder, list):
         holder.insert(key, value)
     elif act == "twice":
-        holder[f"{key}-x"] = copy(value)
+        holder[f"{key}x"] = copy(value)
     elif act == "key" and isinstance(holder, dict):
         del holder[key]
         holder[str(draw(WORDS))] = value
@@ -192,7 +193,9 @@ def some(name: str) -> WheelLock:
 WHEELS = read_wheels(LOCKS / f"wheel-cu130-torch{T130}-py313.txt")
 TOOLS = read_wheels(LOCKS / "tools-build.txt")
 BASE = read_debs(LOCKS / "base-bookworm.txt")
-IMAGE = read_debs(LOCKS / "base-ubuntu24.04-cu130.txt")
+IMAGE = replace(
+    BASE, system="ubuntu noble", image=f"nvidia/cuda:x@sha256:{'0' * 64}", debs=(), unlocked=True
+)
 COMPAT = read_debs(LOCKS / "compat-cu130.txt")
 SOURCES = read_sources(LOCKS / "source-fork.txt")
 
@@ -206,11 +209,11 @@ def keeps_its_promises(path: Path) -> Config | None:
     """The configuration, None for one that is refused."""
     try:
         config = load_config(path)
+        specs = matrix(config)
     except TorchImagesError as error:
         one_line(error)
         assert str(error).startswith("images.yaml")
         return None
-    specs = matrix(config)
     json.dumps([describe(spec) for spec in specs])
     assert len({spec.id for spec in specs}) == len(specs)
     named = [
@@ -283,7 +286,7 @@ def test_any_syntax_is_refused_or_can_be_made(path: Path, pieces: list[tuple[int
 
 NAMES = st.lists(
     st.sampled_from(
-        ["a", "b", "a-b", "b-a", "a-b-a", "fork", "cu128", "cu128-torch2.10.0-py311", "runtime"]
+        ["a", "b", "ab", "a.b", "a-b", "fork", "cu128", "sm90", "all", "arm64", "torch2"]
     ),
     min_size=4,
     max_size=4,
@@ -296,13 +299,14 @@ def test_no_names_make_one_of_two(path: Path, bases: list[str], variants: list[s
     """Few names, put together from the same parts, so that many of them collide."""
     tree = copy(TREE)
     tree["pods"]["variant"] = "runtime"
-    tree["sources"] = {name: tree["sources"][name] for name in ("wheel", "fork")}
     tree["exclude"] = []
     start = tree["bases"]["bookworm"]
-    tree["bases"] = {name: copy(start) for name in ("bookworm", *bases[:1])}
+    tree["bases"] = {name: copy(start) for name in ("bookworm", "trixie", *bases[:1])}
     tree["variants"] = {
         name: {"description": name, "packages": [f"lib{name}"]}
         for name in ("runtime", *variants[:2])
     }
+    axes = {axis: list(tree[f"{axis}s"]) for axis in ("source", "base", "variant")}
+    tree["catalogue"] = [{"cuda": "13.0", "platform": ["linux/amd64", "linux/arm64"], **axes}]
     path.write_text(yaml.dump(tree, sort_keys=False))
     event("refused" if keeps_its_promises(path) is None else "made")

@@ -18,8 +18,8 @@ from torch_images.build import labels
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose, same_files
 from torch_images.config.image import ImageSpec
+from torch_images.config.load import load_config
 from torch_images.config.matrix import kin, matrix, of_the_project, sisters
-from torch_images.config.parse import load_config
 from torch_images.config.selection import chosen, describe, find_image, select
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError, UsageError

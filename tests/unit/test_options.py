@@ -9,10 +9,11 @@ from pathlib import Path
 
 import options
 import pytest
+from pydantic import TypeAdapter
 
 from torch_images.build.compile_recipe import recipes
-from torch_images.config import parse_sources
 from torch_images.config.choose import choose
+from torch_images.config.fields import Option
 from torch_images.config.types import Config
 from torch_images.locks.image_lock import image_lock
 
@@ -156,7 +157,7 @@ def test_a_refusal_names_what_may_be_meant(tmp_path: Path) -> None:
 def test_conventions_are_options_of_every_tree(config: Config, tmp_path: Path, name: str) -> None:
     """images.yaml has no list of its own: what it takes as a name is decided here alone."""
     assert options.unread([name, f"{name}S_X"], tmp_path) == [f"{name}S_X"]
-    assert parse_sources._OPTION.fullmatch(name)
+    assert TypeAdapter(Option).validate_python(name) == name
 
 
 def test_names_that_cmake_has_itself(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.choose import choose
+from torch_images.config.load import load_config
 from torch_images.config.matrix import matrix
-from torch_images.config.parse import load_config
 from torch_images.config.selection import cudas_for, find_image
 from torch_images.config.types import Config
 from torch_images.errors import UsageError

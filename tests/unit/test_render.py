@@ -26,8 +26,8 @@ from torch_images.build.render import (
 )
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
+from torch_images.config.load import load_config
 from torch_images.config.matrix import matrix
-from torch_images.config.parse import load_config
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
 from torch_images.layers.constraints import VARIABLES, constraints

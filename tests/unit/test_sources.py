@@ -98,7 +98,8 @@ def test_a_compiled_image_carries_its_lock(config: Config, root: Path) -> None:
 def test_the_plain_image_shares_the_libraries(config: Config, root: Path) -> None:
     spec = choose(config, arch="12.0", torch=F130)
     plain = image_lock(config, spec, root / "locks")
-    ours = image_lock(config, choose(config, arch="12.0", source="fork"), root / "locks")
+    fork = choose(config, arch="12.0", source="fork")
+    ours = image_lock(config, fork, root / "locks")
     kept = {w for w in plain.wheels.wheels if w.name not in ("torch", "triton")}
     assert set(ours.wheels.wheels) == kept
     assert ours.sources  # what their builds are told counts, too

@@ -11,7 +11,7 @@ from torch_images.build.compile_recipe import recipes
 from torch_images.build.render import render
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
-from torch_images.config.parse import load_config
+from torch_images.config.load import load_config
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError
 from torch_images.locks.facts import with_facts

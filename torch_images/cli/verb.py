@@ -106,7 +106,7 @@ def config(*, damaged_ok: bool = False) -> Config:
 
     Raises ConfigError, and LockError for damaged facts unless `damaged_ok`.
     """
-    from torch_images.config.parse import load_config
+    from torch_images.config.load import load_config
     from torch_images.locks.facts import with_facts
 
     return with_facts(load_config(config_file(ROOT)), locks_folder(ROOT), damaged_ok=damaged_ok)

@@ -2,22 +2,66 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from torch_images.arch import Capability
+from torch_images.config.fields import (
+    ArchName,
+    Below,
+    DebianPackage,
+    Folder,
+    Name,
+    OwnFolder,
+    PlainName,
+    Port,
+    Requirements,
+    WheelName,
+)
 from torch_images.config.release import Release
+from torch_images.config.schema import (
+    FILLED,
+    NAME,
+    As,
+    Section,
+    Wrong,
+    choice,
+    entry,
+    kept,
+    known,
+    matches,
+    pairs,
+)
+
+
+def _for_all(value: Any, info: ValidationInfo) -> Any:
+    """Requirements by CUDA version; a plain list is for all CUDA versions."""
+    if not isinstance(value, list):
+        return value
+    return dict.fromkeys(kept(info, "cuda") if value else (), value)
+
+
+def _apart(links: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Links, if none lies in another one."""
+    for (one, _), (other, _) in itertools.product(links, links):
+        if other.startswith(f"{one}/"):
+            problem = f"lies in '{one}', which is a link, too"
+            raise Wrong(problem, at=(other, "[key]"))
+    return links
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extra:
+class Extra(Section, keys={"name": NAME}):
     """A group of wheels that variants can add.
 
     `name`, `description`: such as "vision", and a sentence for people.
     `wheels`: CUDA version and requirements, in pairs. A CUDA version with () goes without; one that
         is not listed cannot have the extra.
-    `compiled`: whether its wheels are compiled for one release of torch, or require one. Then
-        `invoke lock` finds which of them fit a release.
-    `optional`: whether an image goes without it where no wheels fit.
+    `fit`: "required" or "optional" for wheels that are compiled for one release of torch; "" for
+        others.
     `in_step`: whether the wheels after the first must have its minor version.
     `arches`: the architectures that the wheels have code for, such as "9.0"; () for all.
     `replaces`: packages of the plain image that the wheels need in another version.
@@ -26,17 +70,36 @@ class Extra:
     `conflicts`: the names of extras that cannot be beside it, each with the reason.
     """
 
-    name: str
+    name: Name
     description: str
-    wheels: tuple[tuple[str, tuple[str, ...]], ...]
-    compiled: bool = False
-    optional: bool = False
-    in_step: bool = False
-    arches: tuple[str, ...] = ()
-    replaces: tuple[str, ...] = ()
-    unpack: str = ""
-    links: tuple[tuple[str, str], ...] = ()
-    conflicts: tuple[tuple[str, str], ...] = ()
+    wheels: Annotated[
+        tuple[tuple[str, tuple[str, ...]], ...],
+        pairs(Annotated[str, known("cuda")], Requirements),
+        FILLED,
+        BeforeValidator(_for_all),
+    ]
+    fit: Annotated[str, choice("required or optional", ("required", "optional"))] = ""
+    in_step: Annotated[bool, As(Annotated[str, choice("minor", ("minor",))], bool)] = False
+    arches: Annotated[tuple[ArchName, ...], FILLED] = ()
+    replaces: Annotated[tuple[WheelName, ...], FILLED] = ()
+    unpack: OwnFolder = ""
+    links: Annotated[
+        tuple[tuple[str, str], ...], pairs(Below, Below), FILLED, AfterValidator(_apart)
+    ] = ()
+    conflicts: Annotated[tuple[tuple[str, str], ...], pairs(str, str)] = ()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether its wheels are compiled for one release of torch, or require one.
+
+        Then `invoke lock` finds which of them fit a release.
+        """
+        return bool(self.fit)
+
+    @property
+    def optional(self) -> bool:
+        """Whether an image goes without it where no wheels fit."""
+        return self.fit == "optional"
 
     def requirements(self, cuda: str, release: Release) -> tuple[str, ...]:
         """The requirements of its wheels for a CUDA version and a release of torch.
@@ -70,7 +133,7 @@ class Extra:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variant:
+class Variant(Section, keys={"name": NAME}):
     """What an image holds beside torch.
 
     `name`, `description`: such as "devel", and a sentence for people.
@@ -83,15 +146,15 @@ class Variant:
     `ports`: the TCP ports that they offer.
     """
 
-    name: str
+    name: PlainName
     description: str
-    packages: tuple[str, ...] = ()
-    wheels: tuple[str, ...] = ()
-    extras: tuple[Extra, ...] = ()
-    cuda_home: str = ""
-    command: str = "torch-info"
-    folder: str = ""
-    ports: tuple[int, ...] = ()
+    packages: tuple[DebianPackage, ...] = ()
+    wheels: Requirements = ()
+    extras: tuple[Annotated[Extra, entry("extra")], ...] = ()
+    cuda_home: OwnFolder = ""
+    command: Annotated[str, matches(r"[a-z][a-z0-9-]*", "a command")] = "torch-info"
+    folder: Folder = ""
+    ports: tuple[Port, ...] = ()
 
     @property
     def adds(self) -> bool:

@@ -11,8 +11,16 @@ happened to torchtriton in December 2022 (https://pytorch.org/blog/compromised-n
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from dataclasses import dataclass
+from typing import Annotated
+
+from packaging.version import Version
+from pydantic import AfterValidator
+
+from torch_images.config.fields import Pins, WheelName
+from torch_images.config.schema import FILLED, Section, Wrong
 
 _LOOPBACK = ("localhost", "127.0.0.1")
 _STEP = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+"  # of a path: neither "." nor ".."
@@ -20,11 +28,43 @@ _URL = re.compile(
     r"(?P<scheme>https?)://(?P<host>[a-z0-9]+(?:[.-]+[a-z0-9]+)*)(?::(?P<port>[1-9][0-9]{0,4}))?"
     rf"(?:/{_STEP})*"
 )
+_NIGHT = re.compile(r"\.dev(20[0-9]{6})$")
 _LONGEST, _MOST_PORTS = 200, 65535
 
 
+def _url(text: str) -> str:
+    url = text.rstrip("/")
+    if "@" in url:  # not repeated: it may hold a password
+        raise Wrong("names a user", "give a URL that needs no password", quote=False)
+    if not is_index(url):
+        hint = "give one like https://download.pytorch.org/whl/cu128"
+        raise Wrong("is not the https URL of an index", hint)
+    return url
+
+
+def _packages(names: tuple[str, ...]) -> tuple[str, ...]:
+    if "torch" not in names:
+        problem = "does not name torch, whose releases come from this index"
+        raise Wrong(problem, "add torch to them")
+    return names
+
+
+def _dated(releases: tuple[str, ...]) -> tuple[str, ...]:
+    """Releases, if the version of each night's build says of which night it is."""
+    for place, release in enumerate(releases):
+        night = _NIGHT.search(release)
+        try:
+            day = dt.datetime.strptime(night[1], "%Y%m%d") if night else None  # noqa: DTZ007
+        except ValueError:
+            day = None
+        if Version(release).is_devrelease and not day:
+            problem = "does not say the day of a night's build"
+            raise Wrong(problem, "write it like 2.16.0.dev20261120", at=(place,))
+    return releases
+
+
 @dataclass(frozen=True, kw_only=True)
-class Index:
+class Index(Section):
     """A package index (PEP 503) that has releases of torch for a CUDA version.
 
     `url`: its root without a final slash, such as "https://download.pytorch.org/whl/cu128".
@@ -32,9 +72,9 @@ class Index:
     `torch`: the releases of torch that are taken from it, the oldest first.
     """
 
-    url: str
-    packages: tuple[str, ...]
-    torch: tuple[str, ...]
+    url: Annotated[str, AfterValidator(_url)]
+    packages: Annotated[tuple[WheelName, ...], FILLED, AfterValidator(_packages)]
+    torch: Annotated[Pins, FILLED, AfterValidator(_dated)]
 
 
 def origin(name: str, index: Index | None) -> str:

@@ -243,13 +243,13 @@ def tools_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest | None, L
     return (
         replace(
             plain,
-            name=f"build-{source.root}-{plain.name.removeprefix('wheel-')}",
+            name=f"build-{source.name}-{plain.name.removeprefix('wheel-')}",
             request=_request((*plain.request, *source.wheels, *_toolkit(spec.cuda))),
             beside=(),
         ),
         replace(
             debs,
-            name=f"build-{source.root}-{base.name}{spec.platform.suffix}",
+            name=f"build-{source.name}-{base.name}{spec.platform.suffix}",
             request=_request(wider.packages),
             base=wider,
         ),
@@ -263,7 +263,7 @@ def source_input(spec: ImageSpec) -> LockRequest | None:
     words = tuple(f"{name}@{tree.commit}" for name, tree in trees if tree)
     if not words:
         return None
-    return LockRequest(name=f"source-{source.root}", request=_request(words), source=source)
+    return LockRequest(name=f"source-{source.name}", request=_request(words), source=source)
 
 
 def toolkit_input(config: Config, spec: ImageSpec) -> LockRequest | None:

@@ -1,24 +1,78 @@
-"""The types of images.yaml: what a person decides about the images. parse.py fills them."""
+"""The types of images.yaml: what a person decides about the images. load.py fills them.
+
+Their annotations say what the file may hold, and rules.py what goes together. A new field is one
+line here.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from torch_images.arch import Capability
+from torch_images.config.axes import (
+    AXES,
+    Catalogue,
+    Exclude,
+    Excludes,
+    Row,
+    SourceName,
+    VariantName,
+)
+from torch_images.config.cuda import COMPAT_MODES, Compat, Cuda, target_range, with_indexes
 from torch_images.config.extras import Extra, Variant
-from torch_images.config.indexes import Index
+from torch_images.config.fields import (
+    Arch,
+    Branch,
+    CudaName,
+    CudaVersion,
+    DebianPackage,
+    Folder,
+    Gigabytes,
+    Glob,
+    HostPlatform,
+    Owner,
+    Pairs,
+    PlainName,
+    PlatformName,
+    Registry,
+    Requirements,
+    SecureUrl,
+    Served,
+    TaggedImage,
+    Url,
+    Variable,
+    WheelName,
+    Words,
+)
 from torch_images.config.release import Facts, Release
+from torch_images.config.schema import (
+    FILLED,
+    NAME,
+    NAMED,
+    As,
+    Section,
+    Wrong,
+    listed,
+    matches,
+    pairs,
+    whole_number,
+)
+from torch_images.config.sources import Feature, Source, Tree
 from torch_images.platforms import AMD64, Platform
 
-AXES = ("cuda", "torch", "arch", "source", "base", "variant", "platform")
-COMPAT_MODES = ("auto", "required", "off")
+__all__ = [
+    "AXES", "COMPAT_MODES", "Architecture", "Base", "Compat", "Config", "Cuda", "Defaults",
+    "Exclude", "Feature", "OtherGpus", "Pods", "Removal", "Row", "Source", "Tree",
+    "target_range",
+]  # fmt: skip
+_SMALLEST_VOLUME = 10  # GB, RunPod's own limit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Architecture:
+class Architecture(Section, keys={"capability": NAME}):
     """An architecture that images are built for.
 
     `capability`: its compute capability, such as 12.0.
@@ -27,9 +81,9 @@ class Architecture:
         known first. Those sold as GeForce are apart, because compat libraries do not run on them.
     """
 
-    capability: Capability
+    capability: Arch
     family: str
-    gpus: tuple[str, ...]
+    gpus: Annotated[tuple[str, ...], FILLED]
     geforce: tuple[str, ...] = ()
 
     @property
@@ -51,155 +105,12 @@ class OtherGpus:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cuda:
-    """A CUDA version.
-
-    `version`: major and minor, such as "13.0".
-    `driver`: the oldest Linux driver that runs it natively, such as "580.65.06".
-    `floor`: the oldest driver branch that runs it by minor version compatibility, such as "580".
-    `targets`: what its compiler can produce code for.
-    `torch`: the releases of torch whose published wheels are for it, the oldest first.
-    `indexes`: the package indexes that have those of them that the main one lacks.
-    `toolkit`: the parts of its compiler, such as "nvcc": extras of the package cuda-toolkit, whose
-        version torch requires; () if no wheels have it.
-    `release`, `archives`: then NVIDIA's release, such as "12.8.1", and the names of its archives
-        that have the compiler.
-    `nvcc_flags`: flags for compiling torch, such as "-compress-mode=size".
-    `compat`: the older driver branches that NVIDIA's compat library for it is made for.
-    `base`: the name of the base that its images start from if nobody names another.
-    """
-
-    version: str
-    driver: str
-    floor: str
-    targets: tuple[Capability, ...]
-    torch: tuple[str, ...]
-    base: str
-    indexes: tuple[Index, ...] = ()
-    toolkit: tuple[str, ...] = ()
-    release: str = ""
-    archives: tuple[str, ...] = ()
-    nvcc_flags: str = ""
-    compat: tuple[int, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name that users type, such as "13.0"."""
-        return self.version
-
-    @property
-    def older_branch(self) -> str:
-        """The branch from which minor version compatibility helps; "" if it is the driver's own."""
-        return "" if self.driver.startswith(f"{self.floor}.") else self.floor
-
-    @property
-    def short(self) -> str:
-        """The name without dot that tags use, such as "cu130"."""
-        return "cu" + self.version.replace(".", "")
-
-    @property
-    def repository(self) -> str:
-        """The name of its images without registry and tag, such as "torch-cu130"."""
-        return f"torch-{self.short}"
-
-    def index(self, torch: str) -> Index | None:
-        """The index that has a release of torch; None for the main one."""
-        return next((index for index in self.indexes if torch in index.torch), None)
+def _other_gpus(members: dict[Capability, tuple[str, ...]]) -> tuple[OtherGpus, ...]:
+    return tuple(OtherGpus(capability=key, names=names) for key, names in members.items())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compat:
-    """Where NVIDIA's compat packages come from.
-
-    `mode`: one of COMPAT_MODES, for builds that are not told another one.
-    `repositories`: platform and URL of a flat apt repository, in pairs.
-    `key`: the fingerprint of the key that signs it, 40 upper-case hexadecimal digits.
-    """
-
-    mode: str
-    repositories: tuple[tuple[str, str], ...]
-    key: str
-
-    def repository(self, platform: Platform) -> str:
-        """The URL of the repository for a platform. Raises KeyError for one without."""
-        return dict(self.repositories)[platform.name]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tree:
-    """A source tree.
-
-    `repository`: the URL of its git repository.
-    `commit`: 40 hexadecimal digits.
-    `version`: what the tree's own files say, such as "2.12.0a0".
-    """
-
-    repository: str
-    commit: str
-    version: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Feature:
-    """A part of torch that a build can have or lack.
-
-    `name`: such as "cudnn".
-    `option`: the option of torch's build that switches it, such as "USE_CUDNN"; "" if none does.
-    `arch`: the architecture that a build must be for to have it; None for any.
-    `needs`: the folder of the tree that it is compiled from, such as "third_party/fbgemm"; "" where
-        the system may have it instead.
-    """
-
-    name: str
-    option: str = ""
-    arch: Capability | None = None
-    needs: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where torch and Triton come from.
-
-    `name`, `description`: such as "fork", and a sentence for people.
-    `torch`, `triton`: the trees that are compiled; None for a published wheel. Triton may be the
-        published one beside a torch that is compiled.
-    `packages`: Debian packages that compiling needs beside the image's own.
-    `wheels`: requirements of wheels that compiling needs. The image gets neither of both.
-    `torch_options`, `triton_options`: name and value of each option that the builds are told.
-    `features`: what a compiled torch must have; `without`: what its build switches off.
-    `root`: the name of the source whose locks it shares: its own, or that of the one it is `like`.
-    `beside`: CUDA version and published release of torch, in pairs. A compiled torch has the CUDA
-        libraries of that release. A CUDA version that is not listed is not compiled for.
-    """
-
-    name: str
-    description: str
-    torch: Tree | None = None
-    triton: Tree | None = None
-    packages: tuple[str, ...] = ()
-    wheels: tuple[str, ...] = ()
-    torch_options: tuple[tuple[str, str], ...] = ()
-    triton_options: tuple[tuple[str, str], ...] = ()
-    features: tuple[Feature, ...] = ()
-    without: tuple[Feature, ...] = ()
-    root: str = ""
-    beside: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def build(self) -> str:
-        """SHA-256, in hexadecimal, of the options and features that its builds are told."""
-        told = (self.torch_options, self.triton_options, self.features, self.without)
-        return hashlib.sha256(repr(told).encode()).hexdigest()
-
-    @property
-    def compiled(self) -> bool:
-        """Whether torch is compiled rather than taken as published."""
-        return self.torch is not None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Base:
+class Base(Section, keys={"name": NAME}):
     """What images start from: a Debian suite to bootstrap, or an image for each CUDA version.
 
     `name`, `description`: such as "bookworm", and a sentence for people.
@@ -212,15 +123,17 @@ class Base:
     `snapshot`: the root of an archive that keeps old packages; "" for none.
     """
 
-    name: str
+    name: PlainName
     description: str
-    python: str
-    system: str
-    packages: tuple[str, ...]
-    suite: str = ""
-    images: tuple[tuple[str, str], ...] = ()
-    mirror: str = ""
-    snapshot: str = ""
+    python: Annotated[str, matches(r"3\.[0-9]{2}", "a version like 3.11")]
+    system: Annotated[
+        str, matches(r"[a-z]+ [a-z]+", "distribution and codename like debian bookworm")
+    ]
+    packages: tuple[DebianPackage, ...]
+    suite: Annotated[str, matches(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", "a Debian suite")] = ""
+    images: Annotated[Pairs, pairs(CudaName, TaggedImage), FILLED] = ()
+    mirror: Url = ""
+    snapshot: Url = ""
 
     def image(self, cuda: str) -> str:
         """The image with its tag for a version such as "13.0"; "" if the base is bootstrapped."""
@@ -228,7 +141,7 @@ class Base:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Removal:
+class Removal(Section, keys={"wheels": "of", "narrowed": NAME, "platforms": "platform"}):
     """What images leave out of one or more wheels.
 
     `wheels`: their normalised names.
@@ -243,15 +156,15 @@ class Removal:
     `platforms`: the platforms whose wheels have it; () for all.
     """
 
-    wheels: tuple[str, ...]
+    wheels: Annotated[tuple[WheelName, ...], FILLED]
     reason: str
-    files: tuple[str, ...] = ()
-    code: tuple[str, ...] = ()
-    symbols: tuple[str, ...] = ()
-    lists: tuple[str, ...] = ()
+    files: Annotated[tuple[Glob, ...], FILLED] = ()
+    code: Annotated[tuple[Glob, ...], FILLED] = ()
+    symbols: Annotated[tuple[Glob, ...], FILLED] = ()
+    lists: Annotated[tuple[Glob, ...], FILLED] = ()
     narrowed: bool = False
-    cuda: tuple[str, ...] = ()
-    platforms: tuple[str, ...] = ()
+    cuda: Annotated[tuple[CudaName, ...], FILLED] = ()
+    platforms: Annotated[tuple[PlatformName, ...], FILLED] = ()
 
     def applies(self, cuda: str, platform: Platform, *, narrowed: bool) -> bool:
         """Whether images for a CUDA version and a platform leave it out."""
@@ -263,39 +176,24 @@ class Removal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exclude:
-    """Combinations that are not built: those that are equal on every axis that is not None.
+class _Removals(Section):
+    """The section `removals` as the file has it."""
 
-    `reason` is the sentence that a user is shown. Each other field is a value of the axis of its
-    name, such as "12.8"; None stands for all values.
-    """
+    always: tuple[Removal, ...] = ()
+    arch: tuple[Removal, ...] = ()
 
-    reason: str
-    cuda: str | None = None
-    torch: str | None = None
-    arch: str | None = None
-    source: str | None = None
-    base: str | None = None
-    variant: str | None = None
-    platform: str | None = None
+    def all(self) -> tuple[Removal, ...]:
+        return (*self.always, *(replace(removal, narrowed=True) for removal in self.arch))
 
-    @cached_property
-    def named(self) -> tuple[tuple[str, str], ...]:
-        """The axes that it names, each with its value."""
-        values = ((axis, getattr(self, axis)) for axis in AXES)
-        return tuple((axis, value) for axis, value in values if value is not None)
 
-    def matches(self, image: Mapping[str, str]) -> bool:
-        """Whether every image with these values of axes is excluded, whatever the others are."""
-        # A loop: this runs for every image of every matrix, and a generator takes twice as long.
-        for axis, value in self.named:  # noqa: SIM110
-            if image.get(axis) != value:
-                return False
-        return True
+def _large(size: int) -> int:
+    if size < _SMALLEST_VOLUME:
+        raise Wrong("is too small", f"give {_SMALLEST_VOLUME} or more")
+    return size
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pods:
+class Pods(Section):
     """What a template for RunPod says beside the image.
 
     `api`, `readme_api`: URLs of RunPod's two APIs; the second sets a template's readme.
@@ -308,47 +206,33 @@ class Pods:
     `hosts`: a CUDA version that machines report and their driver branch, in pairs, oldest first.
     """
 
-    api: str
-    readme_api: str
-    variant: str
-    args: str
-    ports: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...]
-    room: int
-    volume: int
-    volume_path: str
-    hosts: tuple[tuple[str, str], ...]
+    api: Url
+    readme_api: Url
+    variant: VariantName
+    args: Words = ""
+    ports: tuple[Served, ...]
+    environment: Annotated[Pairs, pairs(Variable, str)]
+    room: Gigabytes
+    volume: Annotated[Gigabytes, AfterValidator(_large)]
+    volume_path: Folder
+    hosts: Annotated[Pairs, pairs(CudaVersion, Branch), FILLED]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Defaults:
+class Defaults(Section):
     """The value of each axis that a user does not name.
 
     The release of torch is then the newest, the base that of the CUDA version, the platform this
     machine's own, and without an architecture an image serves all that its torch does.
     """
 
-    cuda: str
-    source: str
-    variant: str
+    cuda: CudaName
+    source: SourceName
+    variant: VariantName
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A row of the catalogue: images of the project, each combination of values of its axes.
-
-    `values`: an axis such as "variant", and its values, in pairs. An axis that is not named has its
-        default, the platform the first one. The value "each" stands for every release of torch, or
-        for every architecture in an image of its own.
-    `where`: file and line, for messages.
-    """
-
-    values: tuple[tuple[str, tuple[str, ...]], ...]
-    where: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAME}):
     """All of images.yaml.
 
     `registry`, `owner`: where images are published, such as "ghcr.io" and "torch-images".
@@ -363,27 +247,33 @@ class Config:
     The other fields are the sections of the file, in its order.
     """
 
-    registry: str
-    owner: str
-    homepage: str
-    defaults: Defaults
-    architectures: tuple[Architecture, ...]
-    cudas: tuple[Cuda, ...]
-    archives: str
-    compat: Compat
-    sources: tuple[Source, ...]
-    packages: tuple[str, ...]
-    bases: tuple[Base, ...]
-    extras: tuple[Extra, ...]
-    variants: tuple[Variant, ...]
-    pods: Pods
-    removals: tuple[Removal, ...]
-    excludes: tuple[Exclude, ...]
-    keep: int
-    catalogue: tuple[Row, ...] = ()
-    other_gpus: tuple[OtherGpus, ...] = ()
+    registry: Registry
+    owner: Owner
+    homepage: SecureUrl
+    architectures: Annotated[tuple[Architecture, ...], FILLED, NAMED, listed("arch")]
+    other_gpus: Annotated[
+        tuple[OtherGpus, ...],
+        As(dict[Arch, Annotated[tuple[str, ...], FILLED]], _other_gpus),
+    ] = ()
     arm64_gpus: tuple[str, ...] = ()
-    platforms: tuple[Platform, ...] = (AMD64,)
+    platforms: Annotated[tuple[HostPlatform, ...], FILLED, listed("platform")] = (AMD64,)
+    cudas: Annotated[
+        tuple[Annotated[Cuda, AfterValidator(with_indexes)], ...], FILLED, NAMED, listed("cuda")
+    ]
+    keep: Annotated[int, whole_number("a number of minor versions", 1, 99)]
+    archives: Url
+    compat: Compat
+    features: Annotated[tuple[Feature, ...], NAMED, listed("feature")] = ()
+    sources: Annotated[tuple[Source, ...], FILLED, NAMED, listed("source")]
+    packages: Requirements
+    bases: Annotated[tuple[Base, ...], FILLED, NAMED, listed("base")]
+    extras: Annotated[tuple[Extra, ...], NAMED, listed("extra")] = ()
+    variants: Annotated[tuple[Variant, ...], FILLED, NAMED, listed("variant")]
+    defaults: Defaults
+    pods: Pods
+    catalogue: Catalogue = ()
+    removals: Annotated[tuple[Removal, ...], As(_Removals, _Removals.all)] = ()
+    excludes: Excludes = ()
     facts: tuple[Facts, ...] = ()
 
     def names(self, axis: str) -> tuple[str, ...]:
@@ -421,8 +311,3 @@ class Config:
         An axis that is left out may have any value.
         """
         return next((x.reason for x in self.excludes if x.matches(image)), None)
-
-
-def target_range(cuda: Cuda) -> str:
-    """The oldest and newest target of a CUDA version, as a clause for a message."""
-    return f"its compiler goes from {min(cuda.targets)} to {max(cuda.targets)}"

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
 
-from torch_images.config.parse_sources import COMMIT
+from torch_images.config.fields import COMMIT
 from torch_images.config.types import Tree
 from torch_images.errors import CommandError, LockError, NetworkError, UsageError
 from torch_images.host import git

@@ -9,38 +9,86 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from torch_images.arch import Capability
+from torch_images.config.document import parse, read
+from torch_images.config.fields import Arch, Name, Requirements
+from torch_images.config.load import validated
 from torch_images.config.lock_requests import LockRequest, facts_inputs
-from torch_images.config.parse_fields import capability, entry_name, requirements
 from torch_images.config.release import Facts, Fit
+from torch_images.config.schema import (
+    FILLED,
+    NAME,
+    NAMED,
+    As,
+    Section,
+    Wrong,
+    choice,
+    matches,
+    pairs,
+)
 from torch_images.config.types import Config
-from torch_images.config.yaml_nodes import Record, Value, parse, read
 from torch_images.errors import ConfigError, LockError
 from torch_images.locks import grammar
 from torch_images.platforms import AMD64, PLATFORMS
 
-_HASH = re.compile(r"[0-9a-f]{64}")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_WORD = re.compile(r"[!-~]+(?: [!-~]+)*")
-_LIBRARY = re.compile(r"lib[a-z0-9_]+\.so")
-_OPTIONAL = ("platform", "lacks")
-_KEYS = (
-    "date",
-    "cuda",
-    "torch",
-    "python",
-    "request",
-    "sha256",
-    "arches",
-    "single",
-    "features",
-    "extras",
-)
+
+def _day(text: str) -> dt.date:
+    try:
+        day = dt.date.fromisoformat(text)
+    except ValueError:
+        raise Wrong("is not a date") from None
+    if day.isoformat() != text:
+        raise Wrong("is not a date")
+    return day
+
+
+def _version(text: str) -> str:
+    if not grammar.is_version(text):
+        raise Wrong("is not a version")
+    return text
+
+
+_Arches = Annotated[tuple[Arch, ...], FILLED]
+_Library = Annotated[str, matches(r"lib[a-z0-9_]+\.so", "a library")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fit(Section, keys={"extra": NAME, "reason": "because"}):
+    """An entry of `extras` as the file has it; one that does not fit has no wheels."""
+
+    extra: Name
+    wheels: Annotated[Requirements, FILLED] = ()
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File(Section):
+    """The file as it is written. linux/amd64 is not written."""
+
+    date: Annotated[dt.date, As(str, _day)]
+    platform: Annotated[
+        str,
+        choice("a platform that is written", [p.name for p in PLATFORMS if p != AMD64]),
+    ] = AMD64.name
+    cuda: str
+    torch: Annotated[str, AfterValidator(_version)]
+    python: str
+    request: Annotated[str, matches(r"[!-~]+(?: [!-~]+)*", "what was asked for")]
+    sha256: Annotated[str, matches(r"[0-9a-f]{64}", "a SHA-256")]
+    arches: _Arches
+    single: tuple[Arch, ...]
+    lacks: Annotated[
+        tuple[tuple[str, tuple[Capability, ...]], ...], pairs(_Library, _Arches), FILLED
+    ] = ()
+    features: tuple[str, ...]
+    extras: Annotated[tuple[_Fit, ...], NAMED]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,65 +193,22 @@ def check_facts(item: LockRequest, folder: Path, torch: str) -> None:
 
 @lru_cache(maxsize=64)  # the config has all facts, and each image compares its own
 def _parsed(text: str, file: str) -> FactsLock:
-    return _facts(parse(text, file), file.removesuffix(".yaml"))
-
-
-def _facts(value: Value, name: str) -> FactsLock:
-    fields = value.record(_KEYS, _OPTIONAL)
-    date = fields["date"].matching(_DATE, "a date")
-    fits = []
-    for key, member in fields["extras"].entries():
-        record = member.record(("because",), ("wheels",))
-        fits.append(
-            Fit(
-                extra=entry_name(key, member),
-                wheels=requirements(record["wheels"].filled()) if "wheels" in record else (),
-                reason=record.text("because"),
-            )
-        )
-    version = fields["torch"]
-    if not grammar.is_version(version.text()):
-        raise version.wrong("is not a version")
-    try:
-        day = dt.date.fromisoformat(date)
-    except ValueError:
-        raise fields["date"].wrong("is not a date") from None
+    found = validated(parse(text, file), _File)
+    fits = (Fit(extra=f.extra, wheels=f.wheels, reason=f.reason) for f in found.extras)
     return FactsLock(
-        name=name,
-        date=day,
-        request=tuple(fields["request"].matching(_WORD, "what was asked for").split(" ")),
-        sha256=fields["sha256"].matching(_HASH, "a SHA-256"),
+        name=file.removesuffix(".yaml"),
+        date=found.date,
+        request=tuple(found.request.split(" ")),
+        sha256=found.sha256,
         facts=Facts(
-            cuda=fields.text("cuda"),
-            torch=version.text(),
-            python=fields.text("python"),
-            arches=_arches(fields["arches"]),
-            features=fields["features"].texts(),
+            cuda=found.cuda,
+            torch=found.torch,
+            python=found.python,
+            arches=found.arches,
+            features=found.features,
             fits=tuple(fits),
-            platform=_platform(fields),
-            lacks=_lacks(fields["lacks"].filled()) if "lacks" in fields else (),
-            single=tuple(capability(v, v.text()) for v in fields["single"].scalars()),
+            platform=found.platform,
+            lacks=found.lacks,
+            single=found.single,
         ),
     )
-
-
-def _platform(fields: Record) -> str:
-    """The platform of the wheel; linux/amd64 is not written."""
-    if "platform" not in fields:
-        return AMD64.name
-    name = fields["platform"].text()
-    if name not in (p.name for p in PLATFORMS if p != AMD64):
-        raise fields["platform"].wrong("is not a platform that is written")
-    return name
-
-
-def _arches(value: Value) -> tuple[Capability, ...]:
-    return tuple(capability(v, v.text()) for v in value.filled().scalars())
-
-
-def _lacks(value: Value) -> tuple[tuple[str, tuple[Capability, ...]], ...]:
-    """Libraries, each with the architectures that it has no machine code for."""
-    for key, member in value.entries():
-        if not _LIBRARY.fullmatch(key):
-            raise member.error(f"'{key}' is not a library")
-    return tuple((key, _arches(member)) for key, member in value.entries())

@@ -20,7 +20,7 @@ from pathlib import Path
 from torch_images.build import labels
 from torch_images.build.build import revision
 from torch_images.build.plan import LockedImage, locked
-from torch_images.config.parse_sources import COMMIT
+from torch_images.config.fields import COMMIT
 from torch_images.config.types import Config
 from torch_images.errors import BuildError, CommandError, LockError, UsageError
 from torch_images.host import git

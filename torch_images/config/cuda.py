@@ -1,0 +1,151 @@
+"""The CUDA versions of images.yaml, and where NVIDIA's compat libraries come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from packaging.version import Version
+from pydantic import BeforeValidator
+
+from torch_images.config.fields import Arch, Branch, CudaVersion, Pairs, Pins, PlatformName, Url
+from torch_images.config.indexes import Index
+from torch_images.config.schema import (
+    FILLED,
+    NAME,
+    As,
+    Section,
+    Wrong,
+    choice,
+    matches,
+    pairs,
+)
+from torch_images.platforms import AMD64, Platform
+
+COMPAT_MODES = ("auto", "required", "off")
+
+
+def _for_amd64(value: Any) -> Any:
+    """URLs by platform; one without a platform is for linux/amd64."""
+    return {AMD64.name: value} if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compat(Section, keys={"repositories": "repository"}):
+    """Where NVIDIA's compat packages come from.
+
+    `mode`: one of COMPAT_MODES, for builds that are not told another one.
+    `repositories`: platform and URL of a flat apt repository, in pairs.
+    `key`: the fingerprint of the key that signs it, 40 upper-case hexadecimal digits.
+    """
+
+    mode: Annotated[str, choice("a compat mode", COMPAT_MODES)]
+    repositories: Annotated[Pairs, pairs(PlatformName, Url), FILLED, BeforeValidator(_for_amd64)]
+    key: Annotated[str, matches(r"[0-9A-F]{40}", "a full fingerprint of 40 hexadecimal digits")]
+
+    def repository(self, platform: Platform) -> str:
+        """The URL of the repository for a platform. Raises KeyError for one without."""
+        return dict(self.repositories)[platform.name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cuda(Section, keys={"version": NAME}):
+    """A CUDA version.
+
+    `version`: major and minor, such as "13.0".
+    `driver`: the oldest Linux driver that runs it natively, such as "580.65.06".
+    `floor`: the oldest driver branch that runs it by minor version compatibility, such as "580".
+    `targets`: what its compiler can produce code for.
+    `torch`: the releases of torch whose published wheels are for it, the oldest first.
+    `indexes`: the package indexes that have those of them that the main one lacks.
+    `toolkit`: the parts of its compiler, such as "nvcc": extras of the package cuda-toolkit, whose
+        version torch requires; () if no wheels have it.
+    `release`, `archives`: then NVIDIA's release, such as "12.8.1", and the names of its archives
+        that have the compiler.
+    `nvcc_flags`: flags for compiling torch, such as "-compress-mode=size".
+    `compat`: the older driver branches that NVIDIA's compat library for it is made for.
+    `base`: the name of the base that its images start from if nobody names another.
+    """
+
+    version: Annotated[CudaVersion, matches(r"[0-9]{2}\.[0-9]", "a CUDA version like 12.8 or 13.0")]
+    driver: Annotated[
+        str,
+        matches(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?", "a Linux driver version like 580.65.06"),
+    ]
+    floor: Branch
+    targets: Annotated[tuple[Arch, ...], FILLED]
+    torch: Pins = ()
+    base: str
+    indexes: Annotated[tuple[Index, ...], FILLED] = ()
+    toolkit: Annotated[
+        tuple[
+            Annotated[str, matches(r"[a-z][a-z-]{0,30}", "a part of cuda-toolkit like nvcc")], ...
+        ],
+        FILLED,
+    ] = ()
+    release: str = ""
+    archives: Annotated[
+        tuple[Annotated[str, matches(r"[a-z][a-z0-9_]+", "the name of an archive of CUDA's")], ...],
+        FILLED,
+    ] = ()
+    nvcc_flags: Annotated[
+        str,
+        matches(
+            r"-[A-Za-z0-9=_,.:/+-]*(?: -[A-Za-z0-9=_,.:/+-]*)*",
+            "a row of flags like -compress-mode=size",
+        ),
+    ] = ""
+    compat: Annotated[tuple[Annotated[int, As(Branch, int)], ...], FILLED] = ()
+
+    @property
+    def name(self) -> str:
+        """The name that users type, such as "13.0"."""
+        return self.version
+
+    @property
+    def older_branch(self) -> str:
+        """The branch from which minor version compatibility helps; "" if it is the driver's own."""
+        return "" if self.driver.startswith(f"{self.floor}.") else self.floor
+
+    @property
+    def short(self) -> str:
+        """The name without dot that tags use, such as "cu130"."""
+        return "cu" + self.version.replace(".", "")
+
+    @property
+    def repository(self) -> str:
+        """The name of its images without registry and tag, such as "torch-cu130"."""
+        return f"torch-{self.short}"
+
+    def index(self, torch: str) -> Index | None:
+        """The index that has a release of torch; None for the main one."""
+        return next((index for index in self.indexes if torch in index.torch), None)
+
+
+def with_indexes(cuda: Cuda) -> Cuda:
+    """A CUDA version whose releases of torch are those of all indexes, the oldest first."""
+    for place, torch in enumerate(cuda.torch):
+        if Version(torch).is_prerelease:
+            problem = "is a pre-release, and those are not taken from the main index"
+            hint = "list it under `indexes`, below the index that has it"
+            raise Wrong(problem, hint, at=("torch", place))
+    releases = {Version(torch): torch for torch in cuda.torch}
+    for place, index in enumerate(cuda.indexes):
+        if index.url in [other.url for other in cuda.indexes[:place]]:
+            problem = f"lists the index {index.url} twice"
+            raise Wrong(problem, "join its entries", at=("indexes", place))
+        for number, torch in enumerate(index.torch):
+            if Version(torch) in releases:
+                problem = "is listed twice for one CUDA version"
+                hint = "leave it with the one index that has it"
+                raise Wrong(problem, hint, at=("indexes", place, "torch", number))
+            releases[Version(torch)] = torch
+    if not releases:
+        hint = "list releases under `torch`, or under `indexes` with the index that has them"
+        raise Wrong("names no release of torch", hint)
+    return replace(cuda, torch=tuple(releases[version] for version in sorted(releases)))
+
+
+def target_range(cuda: Cuda) -> str:
+    """The oldest and newest target of a CUDA version, as a clause for a message."""
+    return f"its compiler goes from {min(cuda.targets)} to {max(cuda.targets)}"

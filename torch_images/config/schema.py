@@ -1,0 +1,189 @@
+"""How the types of images.yaml say in their annotations what the file may hold.
+
+pydantic reads the annotations, and fills the types. A field's key in the file is its own name with
+"-" for "_", unless its class says another one: `class Removal(Section, keys={"wheels": "of"})`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any, ClassVar
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationInfo,
+)
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+
+from torch_images.errors import suggest
+
+FILLED = Field(min_length=1)
+# The "key" of a field that the file does not have: the name of an entry, which is its own key.
+NAME = ""
+
+
+class Wrong(ValueError):  # noqa: N818  pydantic turns ValueErrors into its own errors
+    """What is wrong with a value: `problem` goes on after "which", or after the value's name.
+
+    `at` leads from the value to the part that is wrong. Its text is repeated if `quote` is true.
+    """
+
+    def __init__(
+        self, problem: str, hint: str = "", at: tuple[str | int, ...] = (), *, quote: bool = True
+    ) -> None:
+        self.problem, self.hint, self.at, self.quote = problem, hint, at, quote
+        super().__init__(problem)
+
+
+class Section:
+    """A mapping with fixed keys. A dataclass that inherits this is filled from one."""
+
+    __pydantic_config__: ClassVar[ConfigDict]
+    _key: ClassVar[Callable[[str], str]]
+
+    def __init_subclass__(cls, *, keys: Mapping[str, str] | None = None) -> None:
+        others = keys or {}
+        cls._key = staticmethod(lambda name: others.get(name, name.replace("_", "-")))
+        cls.__pydantic_config__ = ConfigDict(alias_generator=cls._key)
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[Any], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(cls._with_keys, handler(source))
+
+    @classmethod
+    def _with_keys(cls, value: Any) -> Any:
+        """The value, if it has all keys that it must have and no unknown one."""
+        if not isinstance(value, dict):
+            return value
+        known = {cls._key(field.name): field for field in fields(cls)}  # type: ignore[arg-type]
+        for key in value:
+            if key not in known:
+                named = [name for name in known if name != NAME]
+                raise Wrong("is an unknown key", suggest(key, named), at=(key,), quote=False)
+        for key, field in known.items():
+            if key not in (NAME, *value) and field.default is MISSING:
+                raise Wrong(f"lacks the key '{key}'")
+        return value
+
+
+def _named(value: Any) -> list[Any]:
+    if not isinstance(value, dict):
+        raise PydanticKnownError("dict_type")
+    members = value.items()
+    return [{**v, NAME: key} if isinstance(v, dict) else v for key, v in members]
+
+
+# A mapping whose keys become the names of its entries.
+NAMED = BeforeValidator(_named)
+
+
+def kept(info: ValidationInfo, kind: str) -> dict[str, Any]:
+    """The entries that are known by `kind` so far, by name."""
+    context: dict[str, dict[str, Any]] | None = info.context
+    assert context is not None
+    return context[kind]
+
+
+def listed(kind: str) -> AfterValidator:
+    """Makes entries known by `kind` to the places that come later in `Config`."""
+
+    def keep(entries: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+        names = kept(info, kind)
+        names.clear()
+        names.update({entry.name: entry for entry in entries})
+        return entries
+
+    return AfterValidator(keep)
+
+
+@dataclass(frozen=True)
+class As:
+    """Reads a value as another type first, `shape`, and converts that."""
+
+    shape: Any
+    convert: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        shape = handler.generate_schema(self.shape)
+        return core_schema.no_info_after_validator_function(self.convert, shape)
+
+
+def pairs(key: Any, value: Any) -> As:
+    """Makes pairs of a mapping."""
+    return As(dict[key, value], lambda members: tuple(members.items()))
+
+
+def known(kind: str, *others: str) -> AfterValidator:
+    """A text that must be the name of an entry, or one of `others`."""
+
+    def check(text: str, info: ValidationInfo) -> str:
+        _found(text, kind, {**kept(info, kind), **dict.fromkeys(others)})
+        return text
+
+    return AfterValidator(check)
+
+
+def entry(kind: str) -> BeforeValidator:
+    """The entry of a name."""
+
+    def find(text: Any, info: ValidationInfo) -> Any:
+        if not isinstance(text, str):
+            raise PydanticKnownError("string_type")
+        return _found(text, kind, kept(info, kind))
+
+    return BeforeValidator(find)
+
+
+def _found(text: str, kind: str, entries: Mapping[str, Any]) -> Any:
+    if text not in entries:
+        raise Wrong(f"is an unknown {kind}", suggest(text, entries))
+    return entries[text]
+
+
+def some(kind: Any) -> As:
+    """One text of a kind, or several."""
+    one = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+    return As(Annotated[tuple[kind, ...], FILLED, one], tuple)
+
+
+def choice(what: str, words: Iterable[str]) -> AfterValidator:
+    """A text that must be one of some words; `what` says of what, such as "a platform"."""
+    names = tuple(words)
+
+    def check(text: str) -> str:
+        if text not in names:
+            raise Wrong(f"is not {what}", suggest(text, names))
+        return text
+
+    return AfterValidator(check)
+
+
+def matches(pattern: str, what: str, hint: str = "") -> AfterValidator:
+    """A text that must match a pattern as a whole; `what` says what such a text is."""
+    compiled = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if not compiled.fullmatch(text):
+            raise Wrong(f"is not {what}", hint)
+        return text
+
+    return AfterValidator(check)
+
+
+def whole_number(what: str, least: int, most: int) -> As:
+    """A whole number from `least` to `most`; `what` names it in an error, such as "a port"."""
+
+    def convert(text: str) -> int:
+        if not re.fullmatch(r"0|[1-9][0-9]{0,8}", text) or not least <= int(text) <= most:
+            raise Wrong(f"is not {what}", f"give one from {least} to {most}")
+        return int(text)
+
+    return As(str, convert)
