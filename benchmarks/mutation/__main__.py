@@ -41,7 +41,6 @@ MODULES = {
     "publish/tag_rules": ("tagging", "holders", "publishing"),
     "runtime/decision": ("runtime", "decision"),
     "runtime/effect": ("runtime", "effect"),
-    "runtime/gpu_code": ("gpu_code", "torch_info", "start"),
 }
 
 # The same examples in every run, and no search for the smallest one that fails.
