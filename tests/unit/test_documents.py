@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import functools
 import re
-from pathlib import Path
 
 import pytest
 
