@@ -31,7 +31,7 @@ DOCUMENTS = {
     "notes": "Notes on CUDA graphs, CuPy, CUTLASS and allocators for a trainer",
 }
 KINDS = {
-    "proved": "the named test fails where the claim is not true",
+    "tested": "the named test fails where the claim is not true",
     "measured": "a committed report has our own figure; that of the document is not repeated on its GPU",
     "corrected": "the claim is wrong, not shown, or no longer true; the note says what holds",
     "not run": "the test or the build exists, and has not run where it would show the claim",
@@ -48,20 +48,21 @@ ISSUES = {
 TORCH = "Part of torch itself"
 ON_GPU = "tests/container/test_gpu_"
 
+# The kinds whose claims the page lists: what a reader of the documents must not rely on.
+LISTED = ("corrected", "not run", "open")
+
 HEAD = """\
 # The documents, claim by claim
 
-This project was started from five documents about building and running PyTorch with CUDA. They are not part of it, and some of what
-they say is wrong. This page has each of their claims, scripts, settings and figures, and what became of it. A claim that a document
-repeats is listed once.
-
-`python -m tests.documents` writes this page from [documents.csv](documents.csv). A test checks that each reference leads somewhere.
+This project began with five documents about building and running PyTorch with CUDA. Some of what they say is wrong.
+[documents.csv](documents.csv) has every claim, script, setting and figure of theirs once, with the test, the report or the source that decides it.
+This page counts them, and lists those that are wrong or untested. `python -m tests.documents` writes it from that file.
 """
 TAIL = """\
-A check named *GPU* needs one. Those of proved claims passed on an H100 in a built image, on two H200 in an earlier one, or with
-that machine's own torch 2.11.0 ([gpu.md](gpu.md#a-built-image-on-h100)). No GPU of another kind was at hand. So no figure of an RTX 5090 or
-a B200 was taken again; beside it stands that of an H100 or H200 for the same shape. "{torch}" in a note means: each wheel of torch has
-it, the image has the wheel's files unchanged but for what `removals` in images.yaml names, and PyTorch's own tests are for it.
+The GPU checks of tested claims passed on an H100 or H200, in built images or with that machine's own torch 2.11.0
+([gpu.md](gpu.md#a-built-image-on-h100)). No other GPU was available, so no figure of an RTX 5090 or a B200 was repeated:
+`./inv bench-compare docs/benchmarks/h200/result.json rtx5090` puts ours beside theirs. "{torch}" means: every wheel of torch has it,
+images have it unchanged but for `removals` in images.yaml, and PyTorch's own tests cover it.
 """
 
 
@@ -125,7 +126,7 @@ def figure(root: Path, part: str) -> str:
 
 
 def page(claims: Sequence[Claim], root: Path) -> str:
-    """The whole page."""
+    """The whole page: how many claims there are of each kind, and the claims of LISTED."""
     lines = [HEAD]
     rows: list[list[object]] = []
     for name, title in DOCUMENTS.items():
@@ -134,16 +135,18 @@ def page(claims: Sequence[Claim], root: Path) -> str:
     whole = Counter(claim.kind for claim in claims)
     rows.append(["all", len(claims), *(whole[kind] for kind in KINDS)])
     lines += table(["Document", "Claims", *KINDS], rows, right=len(KINDS) + 1)
-    on_gpu = sum(claim.kind == "proved" and claim.needs_gpu for claim in claims)
+    on_gpu = sum(claim.kind == "tested" and claim.needs_gpu for claim in claims)
     meanings = [*KINDS.items()]
-    meanings[0] = ("proved", f"{KINDS['proved']}; {on_gpu} of {whole['proved']} need a GPU")
+    meanings[0] = ("tested", f"{KINDS['tested']}; {on_gpu} of {whole['tested']} need a GPU")
     lines += ["", *table(["Kind", "It means"], meanings)]
     issues = [
         [f"issue {number}", title] for number, title in ISSUES.items() if _used(claims, number)
     ]
-    lines += ["", *table(["Issue", "It is about"], issues), "", TAIL.format(torch=TORCH).rstrip()]
+    if issues:
+        lines += ["", *table(["Issue", "It is about"], issues)]
+    lines += ["", TAIL.format(torch=TORCH).rstrip()]
     for name, title in DOCUMENTS.items():
-        own = [claim for claim in claims if claim.document == name]
+        own = [claim for claim in claims if claim.document == name and claim.kind in LISTED]
         cells = [
             [c.claim, c.kind, ", ".join(dict.fromkeys(_shown(c, root))), " ".join(_note(c, root))]
             for c in own

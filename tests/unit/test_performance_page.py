@@ -92,7 +92,7 @@ def test_bytes_to_pull() -> None:
     assert f"({small['our seconds']:.0f} s; " in PAGE
     for name, of, size in (
         ("`runtime`", ours, small["our bytes"]),
-        ("`runtime` with `--prune`, for 9.0", pruned, small["pruned bytes"]),
+        ("`runtime` for 9.0 alone", pruned, small["pruned bytes"]),
     ):
         sizes = " | ".join(map(gigabytes, (size, of, plain)))
         assert f"| {name} | {sizes} | {size / plain:.3f} |" in PAGE
