@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import functools
 import re
 
@@ -14,7 +13,6 @@ from tests.documents import (
     DOCUMENTS,
     ISSUES,
     KINDS,
-    ON_GPU,
     PAGE,
     ROOT,
     Claim,
@@ -138,43 +136,3 @@ def test_every_correction_of_the_reference_data_is_used() -> None:
     for path in sorted((ROOT / "benchmarks" / "reference").glob("*.json")):
         names = {row["what"] for row in read(path).corrections}
         assert {f"benchmarks/reference/{path.name}::{name}" for name in names} <= used
-
-
-def row(kind: str, reference: str) -> Claim:
-    return Claim(document="fork", claim="It works.", kind=kind, reference=reference, note="")
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        "tests/unit/test_documents.py::test_absent",
-        "tests/container/test_features.py::test_feature[absent]",
-        "tests/unit/absent.py::test_x",
-        "docs/gpu.md#absent",
-        "docs/ledger.csv::absent",
-        "docs/benchmarks/h200/result.json::absent/absent/fp16",
-        "26",
-        "http://example.org/",
-    ],
-)
-def test_a_dead_reference_is_found(part: str) -> None:
-    with pytest.raises(AssertionError):
-        kind_of(part)
-
-
-def test_a_heading_has_the_anchor_that_github_gives_it() -> None:
-    assert slugs("# NVIDIA H200, torch 2.11.0+cu130\n## What `x_y` is\n") == {
-        "nvidia-h200-torch-2110cu130",
-        "what-x_y-is",
-    }
-
-
-def test_a_page_counts_every_claim_and_lists_those_that_do_not_hold() -> None:
-    path = f"{ON_GPU}sdpa.py::test_boolean_mask"
-    claims = [row("tested", path), dataclasses.replace(row("not run", path), claim="It flies.")]
-    lines = page(claims, ROOT).splitlines()
-    link = f"[test_boolean_mask](../{ON_GPU}sdpa.py) (GPU)"
-    assert f"| It flies. | not run | {link} |  |" in lines
-    assert not any(line.startswith("| It works. |") for line in lines)
-    assert "| all | 2 | 1 | 0 | 0 | 1 | 0 | 0 |" in lines
-    assert any(line.endswith("; 1 of 1 need a GPU |") for line in lines)

@@ -19,6 +19,7 @@ from tests.unit.fakes import FakeRunner
 from torch_images.build.bake import BuildOptions
 from torch_images.build.build import BuildResult
 from torch_images.build.plan import LockedImage, lock_image, plan_image
+from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
 from torch_images.config.selection import find_image
@@ -141,42 +142,27 @@ def test_two_lines_for_one_image_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_line_of_a_verified_image_proves_it(config: Config, root: Path) -> None:
-    line = ledger.proof(made(config, root), "2026-11-23", MACHINE)
+    image = made(config, root)
+    assert image.report
+    line = ledger.proof(image, "2026-11-23", MACHINE)
     assert line is not None
     assert (line.image, line.checks, line.machine) == (RUNTIME, "2", "2 processors, 25 GB")
     assert line.digest == "sha256:" + "d" * 64
     assert state(config, root, line) == ledger.State(proved=True, words="proved on 2026-11-23")
-
-
-def test_another_input_ends_a_proof(config: Config, root: Path) -> None:
-    line = ledger.proof(made(config, root), "2026-11-23", MACHINE)
-    assert line is not None
-    found = state(config, root, replace(line, inputs="0" * 64))
-    assert found == ledger.State(
-        proved=False, words="not proved yet: its inputs changed after 2026-11-23"
-    )
-
-
-def test_a_proof_without_the_compat_library_says_so(config: Config, root: Path) -> None:
-    """As of a machine that cannot reach NVIDIA's packages."""
-    line = ledger.proof(made(config, root, compat=False), "2026-11-23", MACHINE)
-    assert line is not None
-    assert line.compat == ""
-    assert state(config, root, line) == ledger.State(
-        proved=True, words="proved on 2026-11-23, but not with its compat library"
-    )
-
-
-def test_a_proof_by_an_emulator_says_so(config: Config, root: Path) -> None:
-    image = made(config, root)
-    assert image.report
+    other = state(config, root, replace(line, inputs="0" * 64))
+    words = "not proved yet: its inputs changed after 2026-11-23"
+    assert other == ledger.State(proved=False, words=words)
+    # As of a machine that cannot reach NVIDIA's packages, and of one that emulates.
     emulated = replace(image, report=replace(image.report, emulated=True))
-    line = ledger.proof(emulated, "2026-11-23", MACHINE)
-    assert line is not None
-    assert line.machine == "2 processors, 25 GB, linux/arm64 emulated"
-    assert state(config, root, line) == ledger.State(
-        proved=True, words="proved on 2026-11-23 in an emulator, not on an Arm processor"
-    )
+    for proved, compat, machine, words in (
+        (made(config, root, compat=False), "", "", ", but not with its compat library"),
+        (emulated, line.compat, ledger.EMULATED, " in an emulator, not on an Arm processor"),
+    ):
+        found = ledger.proof(proved, "2026-11-23", MACHINE)
+        assert found is not None
+        assert (found.compat, found.machine) == (compat, f"{line.machine}{machine}")
+        told = ledger.State(proved=True, words=f"proved on 2026-11-23{words}")
+        assert state(config, root, found) == told
 
 
 def test_what_could_not_be_had_is_no_proof(config: Config, root: Path) -> None:
@@ -187,7 +173,11 @@ def test_what_could_not_be_had_is_no_proof(config: Config, root: Path) -> None:
     found = state(config, root, line)
     assert not found.proved
     assert found.words.startswith("not proved yet, tried on 2026-11-23: no answer from host")
-    assert not ledger.states(config, [spec(config)], {}, root, root)[spec(config)].proved
+    never = ledger.states(config, [spec(config)], {}, root, root)[spec(config)]
+    assert never == ledger.State(proved=False, words="not proved yet: it was never built")
+    foreign = choose(config, arch="9.0,12.0")
+    words = ledger.states(config, [foreign], {}, root, root)[foreign].words
+    assert words == "not one of the project's images"
 
 
 def test_what_was_not_verified_or_not_locked_gets_no_line(config: Config, root: Path) -> None:
@@ -256,7 +246,9 @@ def run_stale(
     return list(done), engine
 
 
-@pytest.mark.parametrize("error", [LockError("no wheel"), NetworkError("no answer")])
+@pytest.mark.parametrize(
+    "error", [LockError("no wheel"), NetworkError("no answer"), VerifyError("3 checks failed")]
+)
 def test_one_that_cannot_be_had_gets_a_line_and_the_next_is_built(
     config: Config,
     root: Path,
@@ -264,21 +256,19 @@ def test_one_that_cannot_be_had_gets_a_line_and_the_next_is_built(
     monkeypatch: pytest.MonkeyPatch,
     error: TorchImagesError,
 ) -> None:
+    """One that is built and fails gets none, and no error replaces a proof."""
     done, engine = run_stale(config, root, tmp_path, monkeypatch, {OLDER: error})
     lines = ledger.read(tmp_path)
-    assert [one.line for one in done] == [lines[OLDER], lines[RUNTIME]]
-    assert lines[OLDER].missing == error.message
+    assert [one.line for one in done] == [lines.get(OLDER), lines[RUNTIME]]
+    assert [one.error for one in done] == [error, None]
+    assert (OLDER in lines) != isinstance(error, VerifyError)
+    assert OLDER not in lines or lines[OLDER].missing == error.message
     assert lines[RUNTIME].missing == ""
     assert engine.untagged == ["x:1", f"torch-images-candidate:{RUNTIME}"]
-
-
-def test_one_that_fails_gets_no_line(
-    config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    error = VerifyError("3 checks failed")
+    old = replace(LINE, image=OLDER)
+    ledger.write(tmp_path, {OLDER: old})
     done, _ = run_stale(config, root, tmp_path, monkeypatch, {OLDER: error})
-    assert [(one.error, one.line is None) for one in done] == [(error, True), (None, False)]
-    assert list(ledger.read(tmp_path)) == [RUNTIME]
+    assert (done[0].error, done[0].line, ledger.read(tmp_path)[OLDER]) == (error, None, old)
 
 
 def test_only_what_has_no_fresh_line_is_built(config: Config, root: Path, tmp_path: Path) -> None:
@@ -303,9 +293,8 @@ def test_only_what_has_no_fresh_line_is_built(config: Config, root: Path, tmp_pa
 
 
 def test_the_ledger_of_the_project_names_its_images(config: Config, root: Path) -> None:
-    """A line of an image that images.yaml has dropped is of no use to anybody."""
-    for name in ledger.read(root):
-        assert spec(config, name).id == name
+    """A line of an image that the catalogue has dropped is of no use to anybody."""
+    assert set(ledger.read(root)) <= {listed.id for listed in matrix(config)}
 
 
 def test_reading_the_ledger_imports_nothing_that_builds() -> None:

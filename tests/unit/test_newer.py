@@ -28,7 +28,7 @@ from torch_images.errors import ConfigError
 from torch_images.fetch.newer import held_back, newer, newer_torch
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
-from torch_images.fetch.upgrade import Plan, cuda_of, kept, own_releases, plan, review
+from torch_images.fetch.upgrade import Plan, kept, own_releases, plan, review
 from torch_images.host.network import Network
 from torch_images.locks.wheels import LockedWheel, WheelLock
 
@@ -80,21 +80,20 @@ def test_what_images_yaml_holds_back(config: Config) -> None:
 
 
 def test_a_newer_patch_release_of_cuda(config: Config) -> None:
-    with web_server({"/redist/": LISTING}) as (url, _):
-        network = Network(index=f"{url}/simple")
-        found = list(newer(replace(config, archives=f"{url}/redist"), network))
-    detail = "-> 12.8.10; set `release`, and lock toolkit-cu128"
-    assert found == [Finding("images.yaml", "CUDA 12.8", "12.8.1", NEWER, detail)]
-
-
-def test_a_silent_archive_is_said(config: Config) -> None:
-    """It keeps nobody from hearing of newer releases of torch."""
+    """A silent archive keeps nobody from hearing of newer releases of torch."""
     silent = f"http://127.0.0.1:{closed_port()}"
-    with web_server(pages(torch=["2.99.0"])) as (url, _):
-        found = list(newer(replace(config, archives=silent), Network(index=f"{url}/simple")))
-    assert [(f.name, f.state) for f in found] == [("torch", NEWER), ("CUDA 12.8", UNCHANGED)]
-    assert found[0].detail == "-> 2.99.0; `invoke lock --upgrade torch` adds it"
-    assert found[1].detail.startswith("newer ones could not be asked for: ")
+    with web_server({"/redist/": LISTING, **pages(torch=["2.99.0"])}) as (url, _):
+        found, unknown = (
+            list(newer(replace(config, archives=archives), Network(index=f"{url}/simple")))
+            for archives in (f"{url}/redist", silent)
+        )
+    detail = "-> 2.99.0; `invoke lock --upgrade torch` adds it"
+    assert found[0] == unknown[0]
+    assert (found[0].name, found[0].state, found[0].detail) == ("torch", NEWER, detail)
+    detail = "-> 12.8.10; set `release`, and lock toolkit-cu128"
+    assert found[1:] == [Finding("images.yaml", "CUDA 12.8", "12.8.1", NEWER, detail)]
+    assert [(f.name, f.state) for f in unknown[1:]] == [("CUDA 12.8", UNCHANGED)]
+    assert unknown[1].detail.startswith("newer ones could not be asked for: ")
 
 
 def lock(**versions: str) -> WheelLock:
@@ -108,10 +107,10 @@ def lock(**versions: str) -> WheelLock:
 
 
 def test_the_cuda_of_a_release_is_that_of_its_libraries() -> None:
-    assert cuda_of(lock(cuda_toolkit="13.2.1", nvidia_cuda_runtime="13.2.80")) == "13.2"
-    assert cuda_of(lock(nvidia_cuda_runtime="13.0.96")) == "13.0"
-    assert cuda_of(lock(nvidia_cuda_runtime_cu12="12.8.90")) == "12.8"
-    assert cuda_of(lock(numpy="2.0")) == ""
+    assert lock(cuda_toolkit="13.2.1", nvidia_cuda_runtime="13.2.80").cuda == "13.2"
+    assert lock(nvidia_cuda_runtime="13.0.96").cuda == "13.0"
+    assert lock(nvidia_cuda_runtime_cu12="12.8.90").cuda == "12.8"
+    assert lock(numpy="2.0").cuda == ""
 
 
 def test_the_end_of_life_rule(config: Config) -> None:
@@ -199,19 +198,16 @@ def test_a_release_is_one_line_of_images_yaml(config: Config, root: Path) -> Non
         assert with_releases(more, cuda.version, releases) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "cuda"),
-    [
+def test_a_list_that_cannot_be_changed_is_refused() -> None:
+    for text, cuda in (
         ("cuda: {'13.0': {torch: [a]}}", "12.8"),
         ("cuda: {'13.0': {torch: a}}", "13.0"),
         ("cuda:\n  '13.0':\n    torch:\n    - a\n    - b\nx: 1\n", "13.0"),
         ("cuda: [a]", "13.0"),
         ("", "13.0"),
-    ],
-)
-def test_a_list_that_cannot_be_changed_is_refused(text: str, cuda: str) -> None:
-    with pytest.raises(ConfigError, match="is not a list like"):
-        with_releases(text, cuda, ["b"])
+    ):
+        with pytest.raises(ConfigError, match="is not a list like"):
+            with_releases(text, cuda, ["b"])
 
 
 def small(root: Path, folder: Path) -> Path:
@@ -222,10 +218,11 @@ def small(root: Path, folder: Path) -> Path:
     del document["architectures"]["7.0"]
     document["keep"] = 1
     document["sources"] = {"wheel": document["sources"]["wheel"]}
-    document["bases"] = {"bookworm": document["bases"]["bookworm"]}
+    document["bases"] = {"trixie": document["bases"]["trixie"]}
     document["variants"] = {"runtime": document["variants"]["runtime"]}
+    document["catalogue"] = [{"platform": [*document["platforms"]]}]
     document["pods"]["variant"] = "runtime"
-    document |= {"extras": {}, "exclude": [], "removals": {}, "packages": []}
+    document["packages"] = []
     for key in ("extras", "exclude", "removals"):
         del document[key]
     path = folder / "images.yaml"
@@ -249,20 +246,23 @@ def with_toolkit(wheel: StandIn, folder: Path) -> StandIn:
 def upgrade(
     root: Path, config: Path, wheels: list[StandIn], *words: str
 ) -> subprocess.CompletedProcess[str]:
-    """`lock --upgrade torch` with an index of these wheels."""
-    with web_server(dated([(wheel, "2026-11-20") for wheel in wheels])) as (url, _):
+    """`lock --upgrade torch` with an index of these wheels. It is asked for no Python to run."""
+    with web_server(dated([(wheel, "2026-11-20") for wheel in wheels])) as (url, asked):
         env = {
             **os.environ,
             "NO_COLOR": "1",
             "UV_DEFAULT_INDEX": f"{url}/simple",
+            "UV_PYTHON_INSTALL_MIRROR": f"{url}/pythons",
             "TORCH_IMAGES_CONFIG": str(config),
             "TORCH_IMAGES_CACHE": str(config.parent / "cache"),
         }
         env.pop("TORCH_IMAGES_LOCKS", None)
         command = [sys.executable, "-m", "invoke", "lock", "--upgrade", "torch", *words]
-        return subprocess.run(
+        done = subprocess.run(
             command, cwd=root, env=env, capture_output=True, text=True, check=False
         )
+    assert not [path for path in asked if path.startswith("/pythons")]
+    return done
 
 
 def test_an_upgrade_is_one_line_and_its_locks(root: Path, tmp_path: Path) -> None:

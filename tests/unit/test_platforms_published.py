@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
-from torch_images.config.sisters import sisters
 
 from tests.arm64 import with_compat
-from tests.releases import T130
+from tests.releases import M130, T130
 from tests.unit.fakes import FakeRunner
 from tests.unit.hostile import ends_well, json_texts
 from torch_images.build import labels
 from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
-from torch_images.config.matrix import matrix
+from torch_images.config.matrix import kin, matrix, sisters
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, PublishError, UsageError, VerifyError
 from torch_images.host.engine import Engine
@@ -62,7 +62,7 @@ from torch_images.verify.verify import VerifyReport
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
 OCI = "application/vnd.oci.image.manifest.v1+json"
 WHERE, REPOSITORY = "r.io/me", "r.io/me/torch-cu130"
-SEEN = {"cuda": "13.0", "torch": f"{T130}+cu130", "triton": "3.8.0", "arch 12.0": "native sm_120"}
+SEEN = {"cuda": "13.0", "torch": f"{T130}+cu130", "triton": "3.8.0"}
 COMMIT = "c" * 40
 
 
@@ -81,16 +81,17 @@ def digest(text: str) -> str:
 def verified(
     config: Config, workspace: Workspace, platform: str, *, compat: bool = True
 ) -> VerifiedImage:
-    """An image for 12.0; without `compat`, its twin."""
-    locked = lock_image(config, choose(config, arch="12.0", platform=platform), workspace.locks)
+    """The default image; without `compat`, its twin."""
+    locked = lock_image(config, choose(config, platform=platform), workspace.locks)
     lock = locked.lock if compat else dataclasses.replace(locked.lock, compat=None)
     plan = plan_image(config, dataclasses.replace(locked, lock=lock), workspace.root)
     told = {**labels.write(config, plan), "org.opencontainers.image.revision": COMMIT}
     info = ImageInfo(
         id=digest(plan.identity), size=1, labels=told, config={}, created="2026-11-02T00:00:00Z"
     )
+    seen = {**SEEN, **{f"arch {name}": "native" for name in plan.spec.arches}}
     report = VerifyReport(
-        digest=info.id, id=plan.spec.id, suite="", checks=(), observed=SEEN, seconds=1
+        digest=info.id, id=plan.spec.id, suite="", checks=(), observed=seen, seconds=1
     )
     return VerifiedImage(plan=plan, info=info, report=report)
 
@@ -118,81 +119,96 @@ def held_by(*images: VerifiedImage) -> dict[str, TagTarget]:
     return {f"{REPOSITORY}:{m.labels.version}": single(m) for m in found}
 
 
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """The default image for both platforms, and what is asked of them."""
+
+    config: Config
+    workspace: Workspace
+    amd64: VerifiedImage
+    arm64: VerifiedImage
+
+    @property
+    def both(self) -> tuple[VerifiedImage, VerifiedImage]:
+        return self.amd64, self.arm64
+
+    @property
+    def twin(self) -> VerifiedImage:
+        """The image for linux/arm64 without compat libraries."""
+        return verified(self.config, self.workspace, ARM64, compat=False)
+
+    def index(self, *held: Manifest) -> Index:
+        version = index_version(self.config, self.amd64.plan.spec, held)
+        return Index(repository="torch-cu130", version=version, manifests=held)
+
+    def due(self, image: VerifiedImage, held: Mapping[str, TagTarget]) -> tuple[set[str], str]:
+        """The digests in the index that is due, and why floating tags wait."""
+        found = join(
+            *(self.config, image.plan.spec, manifest(image)),
+            repository=REPOSITORY,
+            lookup=held.get,
+            workspace=self.workspace,
+        )
+        return {m.digest for m in found.index.manifests} if found.index else set(), found.waits
+
+    def look(
+        self, image: VerifiedImage, held: Mapping[str, TagTarget], *, in_registry: bool = True
+    ) -> Preview:
+        """What a push would do."""
+        return preview(
+            *(self.config, image, WHERE),
+            lookup=held.get,
+            workspace=self.workspace,
+            run=Runner(),
+            in_registry=in_registry,
+        )
+
+    def joint(self, held: Mapping[str, TagTarget]) -> Index:
+        """The index that is due when a registry has these."""
+        found = self.look(self.amd64, held).index
+        assert found
+        return found
+
+
+@pytest.fixture
+def pair(config: Config, workspace: Workspace) -> Pair:
+    return Pair(config, workspace, *(verified(config, workspace, p) for p in (AMD64, ARM64)))
+
+
 # --- which images are sisters ---------------------------------------------------------------------
 
 
-def test_sisters(config: Config) -> None:
-    def of(**axes: str) -> list[str]:
-        return [s.id for s in sisters(config, choose(config, **axes))]
-
-    name = f"cu130-sm120-torch{T130}-trixie-runtime"
-    assert of(arch="12.0", platform=AMD64) == [f"{name}-arm64"]
-    assert of(arch="12.0", platform=ARM64) == [name]
-    assert of(arch="12.0", variant="devel", platform=AMD64) == []
-    assert of(arch="12.1", platform=ARM64) == []  # in hosts with Arm processors only
-    assert of(arch="12.0,12.1", platform=ARM64) == []
-    assert of(cuda="12.8", arch="12.0", platform=AMD64) == []
-    assert of(arch="9.0,12.0", platform=AMD64) == [name.replace("sm120", "sm90_sm120") + "-arm64"]
-    [every] = sisters(config, choose(config, platform=AMD64))
-    assert every == choose(config, platform=ARM64)
-
-
-def test_sisters_are_images_of_the_matrix_and_each_others(config: Config) -> None:
+def test_sisters_are_images_of_the_catalogue_and_each_others(config: Config) -> None:
+    name = f"cu130-torch{T130}-trixie-runtime"
     images = {spec.id: spec for spec in matrix(config)}
+    assert sisters(config, images[name]) == (images[f"{name}-arm64"],)
+    for axes in ({"cuda": "12.8"}, {"variant": "devel"}, {"arch": "12.0"}, {"arch": "9.0,12.0"}):
+        assert sisters(config, choose(config, **axes, platform=AMD64)) == ()
+    # Of one that is not listed they would be its sisters, too.
+    older = choose(config, torch="2.13.0", platform=ARM64)
+    assert [spec.id for spec in sisters(config, older)] == [name.replace(T130, "2.13.0")]
     for spec in images.values():
         for sister in sisters(config, spec):
             assert images[sister.id] == sister
             assert spec in sisters(config, sister)
             assert floating(config, spec) == floating(config, sister)
-    pruned = dataclasses.replace(choose(config, arch="12.0", platform=AMD64), prune=True)
-    assert [s.id for s in sisters(config, pruned)] == [
-        f"cu130-sm120_pruned-torch{T130}-bookworm-runtime-arm64"
-    ]
 
 
-def test_an_image_for_arm_alone_has_floating_tags_without_a_platform(config: Config) -> None:
+def test_floating_tags_have_no_platform_and_no_older_torch(config: Config) -> None:
+    """A release that one platform has takes no tag from a newer one that another has."""
     assert floating(config, choose(config, arch="12.1", platform=ARM64))[-1] == "sm121"
-
-
-def test_the_newest_release_is_that_of_any_platform(config: Config) -> None:
-    """An older torch that two platforms have takes no tag from a newer one that one has."""
-    rule = dataclasses.replace(
-        config.excludes[0],
-        **dict.fromkeys(("cuda", "arch", "source", "base", "variant")),
-        torch=T130,
-        platform=ARM64,
-        reason="none",
-    )
-    config = dataclasses.replace(config, excludes=(*config.excludes, rule))
-    for platform in (AMD64, ARM64):
-        older = choose(config, arch="12.0", torch="2.13.0", platform=platform)
-        assert floating(config, older) == ("2.13.0-sm120", "2.13-sm120")
-    newer = choose(config, arch="12.0", platform=AMD64)
-    assert floating(config, newer)[-1] == "sm120"
-    assert sisters(config, newer) == ()
+    older = choose(config, torch="2.13.0", platform=ARM64)
+    assert {T130, "2.13.0"} <= {spec.torch for spec in kin(config, older)}
+    assert floating(config, older) == ("2.13.0", "2.13")
 
 
 # --- the index ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def images(config: Config, workspace: Workspace) -> tuple[VerifiedImage, VerifiedImage]:
-    return verified(config, workspace, AMD64), verified(config, workspace, ARM64)
-
-
-def index(config: Config, *held: Manifest) -> Index:
-    spec = choose(config, arch="12.0", platform=AMD64)
-    return Index(
-        repository="torch-cu130", version=index_version(config, spec, held), manifests=held
-    )
-
-
-def test_an_index_says_what_it_has(
-    config: Config, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
-    amd64, arm64 = (manifest(image) for image in images)
+def test_an_index_says_what_it_has(pair: Pair) -> None:
+    amd64, arm64 = map(manifest, pair.both)
     arm64 = dataclasses.replace(arm64, created="2026-11-01T05:00:00Z")
-    found = index(config, amd64, arm64)
+    found = pair.index(amd64, arm64)
     document = json.loads(found.data)
     assert document["manifests"] == [
         {
@@ -215,125 +231,78 @@ def test_an_index_says_what_it_has(
     assert found.target.torch == T130
 
 
-@pytest.mark.parametrize("revision", ["", "d" * 40, "hea<d", None])
-def test_a_revision_that_is_not_all_of_them_is_none(
-    config: Config, images: tuple[VerifiedImage, VerifiedImage], revision: str | None
-) -> None:
-    amd64, arm64 = (manifest(image) for image in images)
-    if revision is None:
-        weird = dataclasses.replace(amd64.labels, revision='"}')
-        amd64, arm64 = (dataclasses.replace(m, labels=weird) for m in (amd64, arm64))
-    else:
-        other = dataclasses.replace(arm64.labels, revision=revision)
-        arm64 = dataclasses.replace(arm64, labels=other)
-    found = index(config, amd64, arm64)
+@pytest.mark.parametrize(
+    "revisions", [(COMMIT, ""), (COMMIT, "d" * 40), ("hea<d", COMMIT), ('"}',) * 2]
+)
+def test_a_revision_that_is_not_all_of_them_is_none(pair: Pair, revisions: Sequence[str]) -> None:
+    held = []
+    for image, revision in zip(pair.both, revisions, strict=True):
+        own = manifest(image)
+        said = dataclasses.replace(own.labels, revision=revision)
+        held.append(dataclasses.replace(own, labels=said))
+    found = pair.index(*held)
     assert found.revision == ""
     assert "org.opencontainers.image.revision" not in found.annotations
 
 
-def test_the_name_of_an_index_follows_from_its_images(
-    config: Config, images: tuple[VerifiedImage, VerifiedImage], workspace: Workspace
-) -> None:
-    held = tuple(manifest(image) for image in images)
-    twin = manifest(verified(config, workspace, ARM64, compat=False))
-    found = index(config, *held).version
-    assert found == f"{T130}-sm120-runtime-{digits(held)}"
+def test_the_name_of_an_index_follows_from_its_images(pair: Pair) -> None:
+    held = tuple(map(manifest, pair.both))
+    lacking = (held[0], manifest(pair.twin))
+    assert pair.index(*held).version == f"{T130}-runtime-{digits(held)}"
     assert digits(held) == digits(held[::-1])
-    assert digits(held) not in {digits(held[:1]), digits((held[0], twin))}
-    lacking = index(config, held[0], twin).version
-    assert lacking == f"{T130}-sm120-runtime-{digits((held[0], twin))}-nocompat"
+    assert digits(held) not in {digits(held[:1]), digits(lacking)}
+    assert pair.index(*lacking).version == f"{T130}-runtime-{digits(lacking)}-nocompat"
 
 
 # --- which index is due ---------------------------------------------------------------------------
 
 
-def test_the_tags_that_an_image_can_have(config: Config, workspace: Workspace, root: Path) -> None:
-    spec = choose(config, arch="12.0", platform=ARM64)
-    whole, twin = versions(config, spec, workspace)
+@contextlib.contextmanager
+def without(lock: Path) -> Iterator[None]:
+    """A lock is away."""
+    away = lock.rename(lock.with_suffix(".away"))
+    try:
+        yield
+    finally:
+        away.rename(lock)
+
+
+def test_the_tags_that_an_image_can_have(pair: Pair) -> None:
+    spec, workspace = pair.arm64.plan.spec, pair.workspace
+    whole, twin = versions(pair.config, spec, workspace)
     assert whole.endswith("-arm64")
     assert twin.endswith("-arm64-nocompat")
-    (workspace.locks / "compat-cu130-arm64.txt").rename(workspace.locks / "away")
-    try:
-        assert versions(config, spec, workspace) == (twin,)
-    finally:
-        (workspace.locks / "away").rename(workspace.locks / "compat-cu130-arm64.txt")
+    with without(workspace.locks / "compat-cu130-arm64.txt"):
+        assert versions(pair.config, spec, workspace) == (twin,)
 
 
-def due(
-    config: Config,
-    workspace: Workspace,
-    image: VerifiedImage,
-    held: Mapping[str, TagTarget],
-) -> tuple[set[str], str]:
-    """The digests in the index that is due, and why floating tags wait."""
-    found = join(
-        config,
-        image.plan.spec,
-        manifest(image),
-        repository=REPOSITORY,
-        lookup=held.get,
-        workspace=workspace,
-    )
-    return {m.digest for m in found.index.manifests} if found.index else set(), found.waits
+def test_an_index_is_due_once_all_are_there(pair: Pair) -> None:
+    assert pair.due(pair.amd64, {}) == (set(), "linux/arm64 is not pushed yet")
+    assert pair.due(pair.arm64, {}) == (set(), "linux/amd64 is not pushed yet")
+    held = held_by(*pair.both)
+    for image in pair.both:
+        assert pair.due(image, held) == ({pair.amd64.info.id, pair.arm64.info.id}, "")
+    with without(pair.workspace.locks / "base-trixie-arm64.txt"):
+        assert pair.due(pair.amd64, held) == (set(), "linux/arm64 is not locked yet")
+    pair.amd64.info.labels["io.github.torch-images.unlocked"] = "yes"  # type: ignore[index]
+    assert pair.due(pair.amd64, held) == (set(), "")  # an unlocked image joins none
 
 
-def test_an_index_is_due_once_all_are_there(
-    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
-    amd64, arm64 = images
-    assert due(config, workspace, amd64, {}) == (set(), "linux/arm64 is not pushed yet")
-    assert due(config, workspace, arm64, {}) == (set(), "linux/amd64 is not pushed yet")
-    both = ({amd64.info.id, arm64.info.id}, "")
-    for image in images:
-        assert due(config, workspace, image, held_by(*images)) == both
-
-
-def test_a_twin_counts_only_where_nothing_better_is_there(
-    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
-    amd64, arm64 = images
-    twin = verified(config, workspace, ARM64, compat=False)
+def test_a_twin_counts_only_where_nothing_better_is_there(pair: Pair) -> None:
+    amd64, arm64, twin = *pair.both, pair.twin
     lacks = "linux/arm64 is there without compat libraries only"
-    with_twin = ({amd64.info.id, twin.info.id}, lacks)
-    assert due(config, workspace, amd64, held_by(amd64, twin)) == with_twin
-    assert due(config, workspace, twin, held_by(amd64, twin)) == with_twin
-    both = ({amd64.info.id, arm64.info.id}, "")
-    assert due(config, workspace, amd64, held_by(amd64, twin, arm64)) == both
-    assert due(config, workspace, twin, held_by(amd64, twin, arm64)) == (set(), "")
-
-
-def test_an_index_that_lacks_something_gets_its_immutable_tag_only(
-    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
-    twin = verified(config, workspace, ARM64, compat=False)
-    held = held_by(images[0], twin)
-    found = look(config, workspace, images[0], held)
-    assert [move.state for move in found.joint] == [NEW, *[STAYS] * 3]
-    assert found.joint[0].reference.endswith("-nocompat")
-    assert {move.reason for move in found.joint[1:]} == {
-        "linux/arm64 is there without compat libraries only"
-    }
-    assert [move.state for move in look(config, workspace, twin, held).joint] == [NEW]
-
-
-def test_an_unlocked_image_joins_none(
-    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
-    amd64, _ = images
-    amd64.info.labels["io.github.torch-images.unlocked"] = "yes"  # type: ignore[index]
-    assert due(config, workspace, amd64, held_by(*images)) == (set(), "")
-
-
-def test_a_sister_without_a_lock_is_waited_for(
-    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
-    lock = workspace.locks / "base-bookworm-arm64.txt"
-    lock.rename(workspace.locks / "away")
-    try:
-        found = due(config, workspace, images[0], held_by(*images))
-    finally:
-        (workspace.locks / "away").rename(lock)
-    assert found == (set(), "linux/arm64 is not locked yet")
+    held = held_by(amd64, twin)
+    for image in (amd64, twin):
+        assert pair.due(image, held) == ({amd64.info.id, twin.info.id}, lacks)
+    # An index that lacks something gets its immutable tag only.
+    joint = pair.look(amd64, held).joint
+    assert [move.state for move in joint] == [NEW, *[STAYS] * 3]
+    assert joint[0].reference.endswith("-nocompat")
+    assert {move.reason for move in joint[1:]} == {lacks}
+    assert [move.state for move in pair.look(twin, held).joint] == [NEW]
+    held = held_by(amd64, twin, arm64)
+    assert pair.due(amd64, held) == ({amd64.info.id, arm64.info.id}, "")
+    assert pair.due(twin, held) == (set(), "")
 
 
 @pytest.mark.parametrize(
@@ -342,106 +311,70 @@ def test_a_sister_without_a_lock_is_waited_for(
         {"platform": AMD64},
         {"label": {"org.opencontainers.image.version": "another"}},
         {"label": {"io.github.torch-images.torch": "1.0"}},
-        {"label": {"io.github.torch-images.id": f"cu130-sm120-torch{T130}-trixie-runtime"}},
+        {"label": {"io.github.torch-images.id": f"cu130-torch{T130}-trixie-runtime"}},
     ],
 )
-def test_a_sister_is_what_its_name_says(
-    config: Config,
-    workspace: Workspace,
-    images: tuple[VerifiedImage, VerifiedImage],
-    change: dict[str, Any],
-) -> None:
-    amd64, arm64 = images
-    [name] = held_by(arm64)
-    said = labels.read({**arm64.info.labels, **change.pop("label", {})})
-    other = single(manifest(arm64, labels=said, **change))
+def test_a_sister_is_what_its_name_says(pair: Pair, change: dict[str, Any]) -> None:
+    [name] = held_by(pair.arm64)
+    said = labels.read({**pair.arm64.info.labels, **change.get("label", {})})
+    platform = change.get("platform", ARM64)
+    other = single(manifest(pair.arm64, labels=said, platform=platform))
     with pytest.raises(PublishError, match=f"^{name} is not the image that its name says"):
-        due(config, workspace, amd64, {name: other})
+        pair.due(pair.amd64, {name: other})
 
 
 # --- what a push would do -------------------------------------------------------------------------
-
-
-def look(
-    config: Config,
-    workspace: Workspace,
-    image: VerifiedImage,
-    held: Mapping[str, TagTarget],
-    *,
-    in_registry: bool = True,
-) -> Preview:
-    return preview(
-        *(config, image, WHERE),
-        lookup=held.get,
-        workspace=workspace,
-        run=Runner(),
-        in_registry=in_registry,
-    )
 
 
 def states(found: Preview) -> list[tuple[str, str]]:
     return [(move.reference.removeprefix(f"{REPOSITORY}:"), move.state) for move in found.moves]
 
 
-FLOATING = (f"{T130}-sm120", ".".join(T130.split(".")[:2]) + "-sm120", "sm120")
+FLOATING = (T130, M130, "latest")
 
 
-def test_alone_its_floating_tags_stay(
-    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
-    amd64, _ = images
-    own = labels.read(amd64.info.labels).version
-    found = look(config, workspace, amd64, {})
+def test_alone_its_floating_tags_stay(pair: Pair) -> None:
+    own = labels.read(pair.amd64.info.labels).version
+    found = pair.look(pair.amd64, {})
     assert states(found) == [(own, NEW), *((tag, STAYS) for tag in FLOATING)]
     assert {m.reason for m in found.moves[1:]} == {"linux/arm64 is not pushed yet"}
     assert (found.index, found.index_name, found.alone) == (None, "", False)
     assert found.names == (f"{REPOSITORY}:{own}",)
-    engine = look(config, workspace, amd64, {}, in_registry=False)
+    engine = pair.look(pair.amd64, {}, in_registry=False)
     assert states(engine) == states(found)
     assert engine.moves[1].reason == (
         "it is for an index of linux/amd64 and linux/arm64, which `invoke push` makes"
     )
 
 
-def test_before_the_last_one_is_pushed_its_index_has_no_digest(
-    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
-    amd64, arm64 = images
-    found = look(config, workspace, arm64, held_by(amd64))
+def test_before_the_last_one_is_pushed_its_index_has_no_digest(pair: Pair) -> None:
+    held = held_by(pair.amd64)
+    found = pair.look(pair.arm64, held)
     assert found.index
     assert found.index.digest == ""
-    own = labels.read(arm64.info.labels).version
+    own = labels.read(pair.arm64.info.labels).version
     assert states(found) == [(tag, NEW) for tag in (own, found.index.version, *FLOATING)]
     # An index of the same images is known without its digest, such as after a tag was removed.
-    made = index(config, manifest(amd64), manifest(arm64)).target
-    there = {**held_by(amd64), f"{REPOSITORY}:{found.index.version}": made}
-    assert look(config, workspace, arm64, there).joint[0].state == THERE
+    made = pair.index(*map(manifest, pair.both)).target
+    there = {**held, f"{REPOSITORY}:{found.index.version}": made}
+    assert pair.look(pair.arm64, there).joint[0].state == THERE
 
 
-def test_an_index_that_is_there_stays_the_same(
-    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
-    held = held_by(*images)
-    due_ = look(config, workspace, images[0], held).index
-    assert due_
-    names = [f"{REPOSITORY}:{tag}" for tag in (due_.version, *FLOATING)]
-    held |= dict.fromkeys(names, due_.target)
-    for image in images:
-        found = look(config, workspace, image, held)
+def test_an_index_that_is_there_stays_the_same(pair: Pair) -> None:
+    held = held_by(*pair.both)
+    due = pair.joint(held)
+    names = [f"{REPOSITORY}:{tag}" for tag in (due.version, *FLOATING)]
+    # A name of one manifest moves to the index that has it.
+    alone = {**held, **dict.fromkeys(names[1:], single(manifest(pair.amd64)))}
+    assert [m.state for m in pair.look(pair.arm64, alone).joint] == [NEW, *[MOVES] * 3]
+    held |= dict.fromkeys(names, due.target)
+    for image in pair.both:
+        found = pair.look(image, held)
         assert {move.state for move in found.moves} == {THERE}
-        assert found.index_name == f"{names[0]}@{due_.digest}"
-    other = dataclasses.replace(due_.target, digest=digest("other"))
+        assert found.index_name == f"{names[0]}@{due.digest}"
+    other = dataclasses.replace(due.target, digest=digest("other"))
     with pytest.raises(PublishError, match="names another image and never moves"):
-        look(config, workspace, images[0], {**held, names[0]: other})
-
-
-def test_a_name_of_one_manifest_moves_to_the_index_that_has_it(
-    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
-    held = held_by(*images)
-    held |= {f"{REPOSITORY}:{tag}": single(manifest(images[0])) for tag in FLOATING}
-    found = look(config, workspace, images[1], held)
-    assert [move.state for move in found.joint] == [NEW, *[MOVES] * 3]
+        pair.look(pair.amd64, {**held, names[0]: other})
 
 
 def after(ours: tuple[Manifest, ...], theirs: tuple[Manifest, ...]) -> Move:
@@ -462,10 +395,8 @@ def after(ours: tuple[Manifest, ...], theirs: tuple[Manifest, ...]) -> Move:
     return move
 
 
-def test_an_index_moves_forward_platform_by_platform(
-    images: tuple[VerifiedImage, VerifiedImage],
-) -> None:
-    amd64, arm64 = (manifest(image) for image in images)
+def test_an_index_moves_forward_platform_by_platform(pair: Pair) -> None:
+    amd64, arm64 = map(manifest, pair.both)
     newer = dataclasses.replace(arm64, digest=digest("n"), created="2026-11-03T00:00:00Z")
     older = dataclasses.replace(amd64, digest=digest("o"), created="2026-11-01T00:00:00Z")
     assert after((amd64, newer), (amd64, arm64)).state == MOVES  # only one was built anew
@@ -478,22 +409,18 @@ def test_an_index_moves_forward_platform_by_platform(
     assert after((dataclasses.replace(older, labels=later),), (amd64, arm64)).state == MOVES
 
 
-def test_what_lacks_its_index_is_not_published(
-    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
-    specs = [image.plan.spec for image in images]
+def test_what_lacks_its_index_is_not_published(pair: Pair) -> None:
+    specs = [image.plan.spec for image in pair.both]
 
     def lacking(held: Mapping[str, TagTarget]) -> list[ImageSpec]:
-        found = unpublished(config, specs, WHERE, lookup=held.get, workspace=workspace)
+        found = unpublished(pair.config, specs, WHERE, lookup=held.get, workspace=pair.workspace)
         return [spec for spec, _ in found]
 
-    held = held_by(*images)
-    assert lacking({}) == specs
-    assert lacking(held_by(images[0])) == specs[1:]
-    assert lacking(held) == specs
-    due_ = look(config, workspace, images[0], held).index
-    assert due_
-    assert lacking({**held, f"{REPOSITORY}:{due_.version}": due_.target}) == []
+    held = held_by(*pair.both)
+    assert lacking({}) == lacking(held) == specs
+    assert lacking(held_by(pair.amd64)) == specs[1:]
+    due = pair.joint(held)
+    assert lacking({**held, f"{REPOSITORY}:{due.version}": due.target}) == []
 
 
 # --- carrying it out ------------------------------------------------------------------------------
@@ -536,71 +463,51 @@ class Buildx(FakeRunner):
         return done
 
 
-def test_a_sister_that_came_meanwhile_counts(
-    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
+def carry_out(pair: Pair, shelf: Shelf, run: Buildx) -> Preview:
+    return publish(
+        lambda: pair.look(pair.amd64, shelf.held),
+        pair.amd64.info.id,
+        shelf,
+        run=run,
+        retries=0,
+        transfer=Transfer(lambda _sent, _size: None),
+        say=lambda _: None,
+    )
+
+
+def test_a_sister_that_came_meanwhile_counts(pair: Pair) -> None:
     """Whoever is last finds the other one, though it was not there when the push began."""
-    amd64, arm64 = images
-    shelf = Shelf(amd64)
-    shelf.meanwhile = held_by(arm64)
-    due_ = look(config, workspace, amd64, held_by(amd64, arm64)).index
-    assert due_
-
-    def carry_out() -> tuple[Preview, Buildx]:
-        run = Buildx(shelf, due_)
-        found = publish(
-            lambda: look(config, workspace, amd64, shelf.held),
-            amd64.info.id,
-            shelf,
-            run=run,
-            retries=0,
-            transfer=Transfer(lambda _sent, _size: None),
-            say=lambda _: None,
-        )
-        return found, run
-
-    found, run = carry_out()
-    own = labels.read(amd64.info.labels).version
-    assert shelf.did == [own, due_.version, *FLOATING]
+    shelf = Shelf(pair.amd64)
+    shelf.meanwhile = held_by(pair.arm64)
+    due = pair.joint(held_by(*pair.both))
+    run = Buildx(shelf, due)
+    found = carry_out(pair, shelf, run)
+    own = labels.read(pair.amd64.info.labels).version
+    assert shelf.did == [own, due.version, *FLOATING]
     assert [move.state for move in found.moves] == [NEW] * 5
     made = [" ".join(command) for command in run.commands]
     assert ["--dry-run" in line for line in made] == [True, False, False, False, False]
-    assert all(line.endswith(f" {REPOSITORY}@{due_.digest}") for line in made[2:])
-    found, run = carry_out()
-    assert {move.state for move in found.moves} == {THERE}
-    assert run.commands == []
+    assert all(line.endswith(f" {REPOSITORY}@{due.digest}") for line in made[2:])
+    again = Buildx(shelf, due)
+    assert {move.state for move in carry_out(pair, shelf, again).moves} == {THERE}
+    assert again.commands == []
     assert len(shelf.did) == 5
 
 
-def test_an_index_of_other_bytes_in_the_registry_stops_it(
-    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
-    amd64, _ = images
-    shelf = Shelf(amd64)
-    shelf.held = held_by(*images)
-    due_ = look(config, workspace, amd64, shelf.held).index
-    assert due_
+def test_an_index_of_other_bytes_in_the_registry_stops_it(pair: Pair) -> None:
+    shelf = Shelf(pair.amd64)
+    shelf.held = held_by(*pair.both)
     shelf.becomes = digest("other")
-    with pytest.raises(VerifyError, match=f"{due_.version} is {shelf.becomes}, built was "):
-        publish(
-            lambda: look(config, workspace, amd64, shelf.held),
-            amd64.info.id,
-            shelf,
-            run=Buildx(shelf, due_),
-            retries=0,
-            transfer=Transfer(lambda _sent, _size: None),
-            say=lambda _: None,
-        )
-    assert shelf.did == [due_.version]
+    due = pair.joint(shelf.held)
+    with pytest.raises(VerifyError, match=f"{due.version} is {shelf.becomes}, built was "):
+        carry_out(pair, shelf, Buildx(shelf, due))
+    assert shelf.did == [due.version]
 
 
-def test_an_index_waits_until_the_registry_shows_its_images(
-    config: Config, workspace: Workspace, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
+def test_an_index_waits_until_the_registry_shows_its_images(pair: Pair) -> None:
     """Some registries take a moment; without its size the index would be another one."""
-    amd64, arm64 = images
-    shelf = Shelf(amd64)
-    found = look(config, workspace, amd64, held_by(arm64))
+    shelf = Shelf(pair.amd64)
+    found = pair.look(pair.amd64, held_by(pair.arm64))
     assert found.index
     run = Buildx(shelf, found.index)
     with pytest.raises(NetworkError, match=f"{found.index.version}: an image of it is not seen"):
@@ -608,10 +515,8 @@ def test_an_index_waits_until_the_registry_shows_its_images(
     assert run.commands == []
 
 
-def test_another_index_of_buildx_is_not_sent(
-    config: Config, images: tuple[VerifiedImage, VerifiedImage]
-) -> None:
-    made = index(config, *(manifest(image) for image in images))
+def test_another_index_of_buildx_is_not_sent(pair: Pair) -> None:
+    made = pair.index(*map(manifest, pair.both))
     run = FakeRunner({"docker": (0, made.data.decode().replace("475", "476"))})
     with pytest.raises(UsageError, match="writes another index than it should"):
         make_index("r.io/me/x:y", made, run)
@@ -793,18 +698,16 @@ class Sizes(Engine):
         return {"sbom.cdx.json": json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.6"})}
 
     def tags(self, prefix: str = "") -> tuple[str, ...]:
-        return tuple(t for t in ("torch-cu130:sm120", "torch-cu130:sm120-arm64") if prefix in t)
+        return tuple(t for t in ("torch-cu130:latest", "torch-cu130:latest-arm64") if prefix in t)
 
     def inspect(self, image: str) -> ImageInfo:
-        name = f"cu130-sm120-torch{T130}-trixie-runtime" + "-arm64" * image.endswith("-arm64")
+        name = f"cu130-torch{T130}-trixie-runtime" + "-arm64" * image.endswith("-arm64")
         return ImageInfo(id=image, size=1, labels={labels.ID: name}, config={}, created="")
 
 
 @pytest.mark.parametrize("name", ["", f"{REPOSITORY}:x@{D1}"])
-def test_a_datasheet_says_platform_and_index(
-    config: Config, workspace: Workspace, name: str, tmp_path: Path
-) -> None:
-    arm64 = verified(config, workspace, ARM64)
+def test_a_datasheet_says_platform_and_index(pair: Pair, name: str, tmp_path: Path) -> None:
+    arm64 = pair.arm64
     arm64.report.observed["python"] = "3.11.2"  # type: ignore[index]
     document = {"config": {"digest": D1}, "layers": [{"digest": D2, "size": 1}]}
     sheet = describe(*(arm64, Sizes(), document, [{"created_by": "x"}]), index=name)
@@ -815,33 +718,26 @@ def test_a_datasheet_says_platform_and_index(
     assert "torch" in sheet["packages"]["python"]
     assert "torch" not in sheet["packages"]["cuda"]
     assert set(sheet["security"]) < set(sheet["packages"]["debian"])
-    save(sheet, dataclasses.replace(workspace, made=tmp_path))
+    save(sheet, dataclasses.replace(pair.workspace, made=tmp_path))
     kept = tmp_path / "build" / "datasheets" / f"{arm64.info.id.replace(':', '-')}.json"
     assert json.loads(kept.read_text()) == json.loads(json.dumps(sheet))
     assert kept.with_suffix(".md").read_text() == text
 
 
-def test_bills_of_materials_of_two_platforms_are_two_files(
-    config: Config, workspace: Workspace
-) -> None:
-    specs = [choose(config, arch="12.0", platform=platform) for platform in (AMD64, ARM64)]
-    paths = {sbom.save("x", spec.id, workspace, Sizes()) for spec in specs}
+def test_each_platform_has_an_sbom_and_a_tag_of_its_own(pair: Pair) -> None:
+    specs = [image.plan.spec for image in pair.both]
+    paths = {sbom.save("x", spec.id, pair.workspace, Sizes()) for spec in specs}
     assert [path.exists() for path in paths] == [True, True]
-
-
-def test_an_identifier_finds_the_image_of_its_platform(config: Config) -> None:
-    for platform, tag in ((AMD64, "torch-cu130:sm120"), (ARM64, "torch-cu130:sm120-arm64")):
-        spec = choose(config, arch="12.0", platform=platform)
-        assert _find(config, spec.id, Sizes()) == tag
-        said = labels.read(Sizes().inspect(tag).labels)
-        assert spec_of(config, tag, said) == spec
+    for spec, tag in zip(specs, ("torch-cu130:latest", "torch-cu130:latest-arm64"), strict=True):
+        assert _find(pair.config, spec.id, Sizes()) == tag
+        assert spec_of(pair.config, tag, labels.read(Sizes().inspect(tag).labels)) == spec
 
 
 # --- RunPod ---------------------------------------------------------------------------------------
 
 
-def test_runpod_has_one_platform(config: Config, workspace: Workspace) -> None:
-    arm64 = verified(config, workspace, ARM64)
+def test_runpod_has_one_platform(pair: Pair) -> None:
+    arm64 = pair.arm64
     message = (
         rf"RunPod's machines are linux/amd64, and {arm64.plan.spec.id} is for linux/arm64; use"
     )
@@ -849,4 +745,4 @@ def test_runpod_has_one_platform(config: Config, workspace: Workspace) -> None:
         built(arm64, WHERE)
     held = registry.Published(digest=D1, labels=labels.read(arm64.info.labels), size=1)
     with pytest.raises(UsageError, match=message):
-        in_registry(config, NAME, held)
+        in_registry(pair.config, NAME, held)

@@ -77,13 +77,16 @@ def templates(config: Config, account: Account, key: str = KEY) -> Templates:
 
 
 def test_a_template_follows_the_image(config: Config, root: Path) -> None:
-    image = verified_image(config, root, "13.0")
+    image = verified_image(config, root, "13.0", variant="pod")
     found = body(config, built(image, WHERE))
-    assert found["name"] == "torch-images/torch-cu130:all"
+    assert found["name"] == "torch-images/torch-cu130:pod"
     version = image.info.labels["org.opencontainers.image.version"]
     assert found["image"] == f"ghcr.io/me/torch-cu130:{version}"
     assert found["disk"] == 6 + 20
     assert found["mounts"] == {"persistent": {"size": 20, "path": "/workspace"}}
+    # Its command, which arguments would replace; key and password are for what it starts.
+    assert (found["args"], found["startSsh"], found["startJupyter"]) == ("", True, True)
+    assert "--docker-start-cmd" not in command(found, "")
 
 
 @pytest.mark.parametrize(
@@ -108,22 +111,14 @@ def test_the_filter_leaves_in_whom_compat_serves(
 
 def test_the_command_line_says_the_same(config: Config, root: Path) -> None:
     template = body(config, pod_image(config, root, "13.0"))
+    assert not template["startSsh"]
+    assert not template["startJupyter"]
     words = shlex.split(command(template, "a readme\n"))
     assert words[:3] == ["runpodctl", "template", "create"]
     options = dict(zip(words[3::2], words[4::2], strict=True))
     assert options["--image"] == template["image"]
     assert options["--docker-start-cmd"] == "sleep,infinity"
     assert options["--readme"] == "a readme\n"
-
-
-def test_a_pods_own_image_starts_what_it_has(config: Config, root: Path) -> None:
-    """Its command, which arguments would replace; key and password are for what it starts."""
-    template = body(config, pod_image(config, root, "13.0", variant="pod"))
-    assert (template["args"], template["startSsh"], template["startJupyter"]) == ("", True, True)
-    assert "--docker-start-cmd" not in command(template, "")
-    plain = body(config, pod_image(config, root, "13.0"))
-    assert not plain["startSsh"]
-    assert not plain["startJupyter"]
 
 
 def test_a_published_image_needs_no_build(config: Config, root: Path) -> None:
@@ -135,19 +130,16 @@ def test_a_published_image_needs_no_build(config: Config, root: Path) -> None:
     text = readme(config, image, template)
     assert "it was not verified where this template was made" in text
     assert f"| PyTorch | {T130} |" in text
+    lacking = in_registry(config, "ghcr.io/you/x", published(config, root, compat="none"))
+    assert body(config, lacking)["allowedCudaVersions"] == ["13.0", "13.1", "13.2"]
     assert "not verified" not in readme(config, pod_image(config, root, "13.0"), local)
-
-
-def test_a_published_image_without_compat_gets_no_older_hosts(config: Config, root: Path) -> None:
-    image = in_registry(config, "ghcr.io/you/x", published(config, root, compat="none"))
-    assert body(config, image)["allowedCudaVersions"] == ["13.0", "13.1", "13.2"]
 
 
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
         ({"id": ""}, "'ghcr.io/you/x' was not built by torch-images; it has no label"),
-        ({"id": "cu130-x\x1b[2J"}, r"cannot be built any more: no image 'cu130-x\\x1b\[2J' in"),
+        ({"id": "cu130-x\x1b[2J"}, r"cannot be built any more: 'cu130-x\\x1b\[2J' names no imag"),
         ({"torch": "1.0.0"}, "says that it has torch 1.0.0, and that it is cu130-torch"),
         ({"torch": ""}, "says that it has torch none"),
     ],
@@ -180,14 +172,13 @@ def test_created_once_then_changed(config: Config, root: Path, account: Account)
     assert account.readmes[identifier] == "new"
 
 
-def test_what_passes_is_tried_again(config: Config, root: Path, account: Account) -> None:
+def test_what_passes_is_tried_again_but_nothing_is_created_twice(
+    config: Config, account: Account
+) -> None:
     account.failures = [429, 503]
     assert templates(config, account).find("x") is None
     assert len(account.asked) == 3
-
-
-def test_a_template_is_not_created_twice(config: Config, root: Path, account: Account) -> None:
-    account.failures = [503]
+    account.failures, account.asked = [503], []
     with pytest.raises(NetworkError, match="RunPod answers 503: as the test wants it; try later"):
         templates(config, account).save({"name": "a", "image": "b"}, "", None)
     assert account.asked == ["POST /v2/templates"]

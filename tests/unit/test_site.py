@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.releases import fewer
 from torch_images.build.plan import lock_image
 from torch_images.config.choose import choose
 from torch_images.config.matrix import matrix
@@ -20,11 +21,12 @@ from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions
 from torch_images.publish import answers, ledger
 from torch_images.publish.image_page import changes
-from torch_images.publish.site import generate, write
+from torch_images.publish.site import _previous, generate, write
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&'\"{{ 7*7 }}"
-NEVER = "cu130-sm120-torch2.13.0-trixie-runtime"
-PROVED = "cu130-sm90-torch2.14.1-trixie-runtime"
+NEVER = "cu130-torch2.13.0-trixie-runtime"
+PROVED = "cu130-torch2.14.1-trixie-runtime"
+TRIED = "cu130-sm90-torch2.14.1-trixie-runtime"
 EMPTY = {"meta", "link", "input", "br"}
 
 
@@ -67,14 +69,37 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def few(config: Config) -> Config:
     """Fewer images: those of one CUDA version and two releases of torch."""
-    [cuda] = (c for c in config.cudas if c.version == "13.0")
-    return replace(config, cudas=(replace(cuda, torch=("2.13.0", "2.14.1")),))
+    one = fewer(config, cudas=("13.0",))
+    [cuda] = one.cudas
+    return replace(one, cudas=(replace(cuda, torch=("2.13.0", "2.14.1")),))
 
 
 @pytest.fixture(scope="module")
-def make(root: Path) -> Callable[..., dict[str, bytes]]:
+def project(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with another ledger: of two images with a proof, and one that was tried."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("docker", "scripts", "site"):
+        (folder / name).symlink_to(root / name)
+    line = ledger.Proof(
+        image=PROVED,
+        inputs="a" * 64,
+        compat="580.95.05-1",
+        lock="b" * 64,
+        digest="sha256:" + "c" * 64,
+        date="2026-11-23",
+        checks="205",
+        machine="2 processors, 25 GB",
+    )
+    arm64 = replace(line, image=f"{PROVED}-arm64", machine=f"2 processors{ledger.EMULATED}")
+    tried = replace(line, image=TRIED, missing="no answer from <the> index")
+    ledger.write(folder, {proof.image: proof for proof in (line, arm64, tried)})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def make(root: Path, project: Path) -> Callable[..., dict[str, bytes]]:
     def call(config: Config, **options: str) -> dict[str, bytes]:
-        return generate(config, root, root / "locks", **{"namespace": "ghcr.io/me", **options})
+        return generate(config, project, root / "locks", **{"namespace": "ghcr.io/me", **options})
 
     return call
 
@@ -89,11 +114,18 @@ def plain(few: Config, make: Callable[..., dict[str, bytes]]) -> dict[str, bytes
     return make(few)
 
 
-def test_there_is_a_page_for_each_image(whole: dict[str, bytes], config: Config) -> None:
-    names = {f"images/{spec.id}.html" for spec in matrix(config)}
+def test_each_image_has_a_page_and_words_that_a_search_finds(
+    whole: dict[str, bytes], config: Config
+) -> None:
+    specs = matrix(config)
+    names = {f"images/{spec.id}.html" for spec in specs}
     assert set(whole) == names | {"index.html", "filter.js", "style.css"}
-    rows = [a for tag, a in Page(whole["index.html"]).found if tag == "tr" and "data-words" in a]
-    assert len(rows) == len(names)
+    page = Page(whole["index.html"])
+    for spec, words in zip(specs, page.values("data-words"), strict=True):
+        assert f"{spec.variant.name} {spec.source.name} {spec.platform.name} " in words
+        assert all(name in words for arch in spec.architectures for name in arch.gpus)
+    caveat = "Images for linux/arm64 are built under an emulator (QEMU); none has run on "
+    assert f"{caveat}an Arm host with a GPU." in page.text
 
 
 def test_every_page_is_whole_and_every_link_leads_somewhere(
@@ -116,24 +148,18 @@ def test_every_page_is_whole_and_every_link_leads_somewhere(
             if anchor:
                 assert f'id="{anchor}"'.encode() in whole[str(file)[1:]], (name, target)
     assert outside == {config.homepage}
+    scripts = b"".join(whole[name] for name in ("filter.js", "style.css")).decode()
+    loads = r"https?:|@import|url\(|import\(|fetch\(|XMLHttp|Cookie|Storage"
+    assert not re.search(
+        rf"{loads}|innerHTML|outerHTML|insertAdjacent|eval\(", scripts, re.IGNORECASE
+    )
 
 
-def test_nothing_is_loaded_from_elsewhere(whole: dict[str, bytes]) -> None:
-    for name in ("filter.js", "style.css"):
-        text = whole[name].decode()
-        assert not re.search(r"https?:|//[a-z]|@import|url\(|import\(", text.replace("// ", "")), (
-            name
-        )
-        assert not re.search(
-            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|XMLHttp|Cookie|Storage",
-            text,
-            re.IGNORECASE,
-        ), name
-
-
-def test_the_page_says_what_pick_says(whole: dict[str, bytes], config: Config, root: Path) -> None:
-    """All of it without a script: GPUs, platform, drivers, image, and why."""
-    states = ledger.states(config, matrix(config), ledger.read(root), root, root / "locks")
+def test_the_page_says_what_pick_says(
+    whole: dict[str, bytes], config: Config, root: Path, project: Path
+) -> None:
+    """All of it without a script, which only the search needs: GPUs, drivers, image, and why."""
+    states = ledger.states(config, matrix(config), ledger.read(project), project, root / "locks")
     compat = {p: compat_versions(config, root / "locks", p) for p in config.platforms}
     wanted = answers.rows(config, compat, namespace="ghcr.io/me", state=states.__getitem__)
     [body] = re.findall(
@@ -149,9 +175,6 @@ def test_the_page_says_what_pick_says(whole: dict[str, bytes], config: Config, r
         assert (way, proof) == (row.way, row.proof)
         assert page.values("href") == ([f"images/{row.id}.html"] if row.id else [])
         assert page.values("data-drivers") == ([" ".join(row.branches)] if row.branches else [])
-
-
-def test_without_javascript_nothing_is_hidden_but_the_search(whole: dict[str, bytes]) -> None:
     page = Page(whole["index.html"])
     hidden = [(tag, a["data-table"]) for tag, a in page.found if "hidden" in a]
     assert hidden == [("form", "answers"), ("form", "images")]
@@ -190,29 +213,28 @@ def test_what_is_not_known_is_said(plain: dict[str, bytes]) -> None:
     text = Page(plain[f"images/{NEVER}.html"]).text
     assert "The ledger has no line for it: not built yet." in text
     assert "native sm_120, by the code in torch's wheel" in text
+    assert "There is no older release of torch of this image to compare it with." in text
     assert "Checks passed" not in text
     assert "sha256:" not in text.replace("Lock sha256:", "")
 
 
-def test_what_the_ledger_says_is_shown(
-    plain: dict[str, bytes], whole: dict[str, bytes], root: Path
-) -> None:
-    line = ledger.read(root)[PROVED]
+def test_what_the_ledger_says_is_shown(plain: dict[str, bytes], project: Path) -> None:
+    lines = ledger.read(project)
     text = Page(plain[f"images/{PROVED}.html"]).text
-    assert f"Checks passed {line.checks} " in text
-    for value in (line.digest, line.date, line.inputs, line.lock, line.machine):
-        assert value in text
-    tried = next(p for p in ledger.read(root).values() if p.missing)
-    page = Page(whole[f"images/{tried.image}.html"]).text
-    assert "Could not be built" in page
-    assert " ".join(tried.missing.split()) in page
-    assert "checks passed" not in page
+    assert f"Checks passed {lines[PROVED].checks} " in text
+    for key in ("digest", "date", "inputs", "lock", "machine"):
+        assert getattr(lines[PROVED], key) in text
+    assert f"Packages that differ from {NEVER}" in text
+    text = Page(plain[f"images/{TRIED}.html"]).text
+    assert "Could not be built" in text
+    assert lines[TRIED].missing in text
+    assert "checks passed" not in text
 
 
-def test_changes_are_those_of_the_locks(config: Config, root: Path) -> None:
-    new, old = (
-        lock_image(config, choose(config, cuda="13.0", torch=torch), root / "locks")
-        for torch in ("2.14.1", "2.13.0")
+def test_changes_are_those_of_the_locks(few: Config, root: Path) -> None:
+    new, old, devel = (
+        lock_image(few, choose(few, torch=torch, variant=variant), root / "locks")
+        for torch, variant in (("2.14.1", "runtime"), ("2.13.0", "runtime"), ("2.14.1", "devel"))
     )
     found = changes(old, new)
     assert found["id"] == old.spec.id
@@ -220,59 +242,34 @@ def test_changes_are_those_of_the_locks(config: Config, root: Path) -> None:
     assert rows["torch"] == ("2.13.0", "2.14.1")
     assert "numpy" not in rows  # it is the same in both
     assert changes(new, new)["rows"] == []
-    devel = lock_image(
-        config, choose(config, cuda="13.0", torch="2.14.1", variant="devel"), root / "locks"
-    )
-    added = {
-        (kind, name): (before, after) for kind, name, before, after in changes(new, devel)["rows"]
-    }
-    assert added["Debian package", "git"][0] == ""
-    assert added["wheel", "ninja"][0] == ""
-
-
-def test_a_page_compares_with_the_release_before(plain: dict[str, bytes]) -> None:
-    page = Page(plain[f"images/{PROVED}.html"])
-    assert f"Packages that differ from {PROVED.replace('2.14.1', '2.13.0')}" in page.text
-    oldest = Page(plain[f"images/{PROVED.replace('2.14.1', '2.13.0')}.html"])
-    assert "There is no older release of torch of this image to compare it with." in oldest.text
+    added = {row[:2]: row[2:] for row in changes(new, devel)["rows"]}
+    assert added["Debian package", "git"][0] == added["wheel", "ninja"][0] == ""
 
 
 def test_the_page_of_an_image_for_linux_arm64(
     plain: dict[str, bytes], few: Config, root: Path
 ) -> None:
-    """It has the lock, the tags and the release before of its own platform."""
-    name = PROVED.replace("2.14.1", "2.13.0")
-    page, other = (Page(plain[f"images/{name}{end}.html"]) for end in ("-arm64", ""))
+    """It has the lock and the proof of its own platform, and the tags of all."""
+    page, other = (Page(plain[f"images/{PROVED}{end}.html"]) for end in ("-arm64", ""))
     assert "Platform : linux/arm64; images for linux/arm64 are built under" in page.text
     assert "Platform : linux/amd64." in other.text
-    assert "ghcr.io/me/torch-cu130:2.13.0-sm90 " in page.text
-    assert "torch-cu130:sm90-arm64" in Page(plain[f"images/{PROVED}-arm64.html"]).text
+    assert "linux/arm64 emulated" in page.text  # the machine of the ledger
+    assert "emulated" not in other.text
     for text, end in ((page.text, "-arm64"), (other.text, "")):
-        spec = find_image(few, f"{name}{end}")
+        spec = find_image(few, f"{PROVED}{end}")
         assert f"sha256:{lock_image(few, spec, root / 'locks').lock.digest}" in text
-    newest = Page(plain[f"images/{PROVED}-arm64.html"])
-    assert f"Packages that differ from {name}-arm64" in newest.text
-    assert "linux/arm64 emulated" in newest.text  # the machine of the ledger
-    assert "The ledger has no line for it: not built yet." in page.text  # PROVED has one
-    assert "native sm_90, by the code in torch's wheel" in newest.text
-    spark = Page(plain["images/cu130-sm121-torch2.14.1-trixie-runtime-arm64.html"])
-    assert "same-major sm_120, by the code in torch's wheel" in spark.text
-    assert "GB10, DGX Spark" in spark.text
-    names = [text for text in spark.words if text.startswith("ghcr.io/me/")]
-    assert names[0] == "ghcr.io/me/torch-cu130:2.14.1-sm121"
+    assert "same-major sm_120, by the code in torch's wheel" in page.text
+    assert "GB10, DGX Spark" in page.text
+    assert "torch-cu130:latest-arm64" in page.text  # what a clone builds
+    names = [text for text in page.words if text.startswith("ghcr.io/me/")]
+    assert names[0] == "ghcr.io/me/torch-cu130:2.14.1"
     assert not [name for name in names if "arm64" in name]
-
-
-def test_a_search_finds_the_images_of_a_gpu_and_a_platform(
-    plain: dict[str, bytes], few: Config
-) -> None:
-    page = Page(plain["index.html"])
-    words = page.values("data-words")
-    for spec, held in zip(matrix(few), words, strict=True):
-        assert f"{spec.variant.name} {spec.source.name} {spec.platform.name} " in held
-        assert all(name in held for arch in spec.architectures for name in arch.gpus)
-    caveat = "Images for linux/arm64 are built under an emulator (QEMU); none has run on "
-    assert f"{caveat}an Arm host with a GPU." in page.text
+    images = [
+        choose(few, torch=torch, platform=platform)
+        for torch in ("2.14.1", "2.13.0")
+        for platform in few.names("platform")
+    ]
+    assert [_previous(image, images) for image in images] == [*images[2:], None, None]
 
 
 def test_nothing_of_a_users_is_replaced(plain: dict[str, bytes], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import datetime as dt
 import functools
 import hashlib
 import re
+import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -269,7 +270,9 @@ def resolve(
         limits.write_text("\n".join(constraints))
         command = [uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
         command += ["--format", "pylock.toml", "--python-platform", uv_platform(platform)]
-        command += ["--python-version", python, "--only-binary", ":all:", "-o", str(target), "-"]
+        # This Python, for builds that there are none of: else uv downloads one from GitHub.
+        command += ["--python", sys.executable, "--python-version", python]
+        command += ["--only-binary", ":all:", "-o", str(target), "-"]
         command += [f"--constraints={limits}"] if constraints else []
         for package, day in (before or {}).items():
             command += ["--exclude-newer-package", f"{package}={day.isoformat()}T00:00:00Z"]

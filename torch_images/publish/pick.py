@@ -46,7 +46,7 @@ class Suggestion:
 
     `image` is its name in a registry, `id` its identifier. `rank` orders those that work: natively,
     with NVIDIA's compat library, by minor version compatibility. `proof` says whether the image was
-    built and verified.
+    built and verified, `listed` whether the catalogue has it.
     """
 
     image: str
@@ -55,6 +55,7 @@ class Suggestion:
     reason: str
     id: str = ""
     proof: str = ""
+    listed: bool = True
 
 
 def find_driver(config: Config, named: str) -> str:
@@ -114,6 +115,7 @@ def pick(
             ),
             id=spec.id,
             proof=state(spec).words,
+            listed=of_the_project(config, spec),
         )
         for spec, image in found
     )
@@ -195,8 +197,8 @@ def registry_tags(config: Config, spec: ImageSpec) -> tuple[str, ...]:
 
 
 def ordered(suggestions: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
-    """The best first. Of equal ones the order stays."""
-    return tuple(sorted(suggestions, key=lambda s: (not s.works, s.rank)))
+    """The best first: an image that works, one of the project. Of equal ones the order stays."""
+    return tuple(sorted(suggestions, key=lambda s: (not s.works, not s.listed, s.rank)))
 
 
 def command(image: str) -> str:
