@@ -16,7 +16,8 @@ from tests.scripts import load
 from torch_images.arch import Capability
 from torch_images.build.limits import limits
 from torch_images.build.plan import lock_image, plan_image
-from torch_images.config.matrix import ImageSpec, choose
+from torch_images.config.choose import choose
+from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.verify.verify import claim
 

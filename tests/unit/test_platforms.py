@@ -134,8 +134,8 @@ def test_no_host_of_a_platform_has_some_gpus(config: Config) -> None:
 def test_locks_of_a_platform_have_names_of_their_own(config: Config) -> None:
     amd, arm = ({i.name for i in image_inputs(config, s)} for s in specs(config))
     assert arm == {f"{name}-arm64" for name in amd}
-    [arm] = specs(config, variant="devel")[1:]
-    items = image_inputs(config, arm)
+    [devel] = specs(config, variant="devel")[1:]
+    items = image_inputs(config, devel)
     assert {"base-trixie-arm64-devel", "base-trixie-arm64"} <= {item.name for item in items}
     assert {item.platform for item in items} == {ARM64}
 
