@@ -121,11 +121,11 @@ def pairs(key: Any, value: Any) -> As:
     return As(dict[key, value], lambda members: tuple(members.items()))
 
 
-def known(kind: str, *others: str) -> AfterValidator:
-    """A text that must be the name of an entry, or one of `others`."""
+def known(kind: str) -> AfterValidator:
+    """A text that must be the name of an entry."""
 
     def check(text: str, info: ValidationInfo) -> str:
-        _found(text, kind, {**kept(info, kind), **dict.fromkeys(others)})
+        _found(text, kind, kept(info, kind))
         return text
 
     return AfterValidator(check)
