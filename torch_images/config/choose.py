@@ -92,7 +92,9 @@ def choose(
         )
     except UsageError:
         raise refused[0] from None
-    raise UsageError(refused[0].message, f"it is built with --torch {other.torch}")
+    known = other.release.facts is not None
+    hint = f"it is built with --torch {other.torch}" if known else ""
+    raise UsageError(refused[0].message, hint)
 
 
 def _architectures(config: Config, cuda: Cuda, named: str) -> tuple[Architecture, ...]:
