@@ -92,8 +92,7 @@ def choose(
         )
     except UsageError:
         raise refused[0] from None
-    known = other.release.facts is not None
-    hint = f"it is built with --torch {other.torch}" if known else ""
+    hint = f"it is built with --torch {other.torch}" if other.release.facts else ""
     raise UsageError(refused[0].message, hint)
 
 
