@@ -373,7 +373,7 @@ def test_an_image_is_for_the_platform_of_the_host(config: Config, data: st.DataO
     assert spec.platform == platform
     assert arch in spec.architectures
     assert (spec in fitting) == bool(fitting)
-    assert spec.whole == all(s.whole for s in fitting) if fitting else not spec.whole
+    assert not fitting or spec.whole == all(s.whole for s in fitting)
     assert "arm64" not in image
 
 

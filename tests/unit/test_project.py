@@ -75,15 +75,10 @@ def test_a_tasks_py_of_somebody_elses_makes_no_clone(site: Path, folder: Path) -
     assert run(site, folder, "docs").returncode == 2
 
 
-def test_a_clone_is_its_own_root(root: Path, folder: Path) -> None:
+def test_locks_of_ones_own_are_not_the_packages(root: Path, site: Path, tmp_path: Path) -> None:
     clone = project(root / "torch_images" / "project.py")
-    assert clone.project_root() == root
-    assert clone.is_clone(root)
-    assert clone.made_in(root) == root
+    assert (clone.project_root(), clone.made_in(root), clone.is_clone(root)) == (root, root, True)
     assert not clone.is_packaged(clone.locks_folder(root, {}))
-
-
-def test_locks_of_ones_own_are_not_the_packages(site: Path, tmp_path: Path) -> None:
     installed = project(site / "torch_images" / "project.py")
     root = installed.project_root()
     assert installed.is_packaged(installed.locks_folder(root, {}))

@@ -92,7 +92,8 @@ def choose(
         )
     except UsageError:
         raise refused[0] from None
-    raise UsageError(refused[0].message, f"it is built with --torch {other.torch}")
+    hint = f"it is built with --torch {other.torch}" if other.release.facts else ""
+    raise UsageError(refused[0].message, hint)
 
 
 def _architectures(config: Config, cuda: Cuda, named: str) -> tuple[Architecture, ...]:

@@ -35,7 +35,8 @@ class Row:
 
     `kind` is what its GPUs have in common, such as "8.9, GeForce". `platform` "" stands for any,
     `branches` () for any driver; the oldest comes first. `way` says where libcuda comes from. Where
-    no image works, `image`, `id` and `proof` are "", and `way` says why.
+    no image works, `image`, `id` and `proof` are "", and `way` says why. An image that the catalogue
+    lacks has no page, and no `id`.
     """
 
     gpus: tuple[str, ...]
@@ -142,7 +143,7 @@ def _merged(row: Row, best: Mapping[str, pick.Suggestion | None]) -> Iterator[Ro
     for together in same.values():
         drivers = replace(row, branches=tuple(reversed(together)))
         if found := best[together[0]]:
-            way = _WAYS[found.rank]
-            yield replace(drivers, way=way, image=found.image, id=found.id, proof=found.proof)
+            way, own = _WAYS[found.rank], found.id if found.listed else ""
+            yield replace(drivers, way=way, image=found.image, id=own, proof=found.proof)
         else:
             yield replace(drivers, way=f"take driver {enough} or newer")

@@ -176,6 +176,11 @@ def _serving(
     """
     whole = choose(config, **axes)
     if architecture not in whole.architectures:
+        older = choose(config, **axes, arch=architecture.name)
+        if older.release.facts or axes["torch"]:
+            return older
+        # Nobody looked into that release, so the reason of the newest one is the answer.
+        axes = {**axes, "torch": whole.release.version}
         return choose(config, **axes, arch=architecture.name)
     with contextlib.suppress(UsageError):  # it may be that of an older architecture
         one = choose(config, **axes, arch=architecture.name)

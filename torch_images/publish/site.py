@@ -44,6 +44,11 @@ def generate(
     proofs = ledger.read(root)
     states = ledger.states(config, specs, proofs, root, locks)
     images = _locked(config, specs, locks)
+
+    def state(spec: ImageSpec) -> ledger.State:
+        """Also of an image that an answer names and the catalogue lacks."""
+        return states.get(spec) or ledger.states(config, [spec], proofs, root, locks)[spec]
+
     compat = {platform: compat_versions(config, locks, platform) for platform in config.platforms}
     templates = _environment(root / "site")
     shared = {"homepage": config.homepage, "commit": commit}
@@ -70,7 +75,7 @@ def generate(
         caveat="; ".join(CAVEATS[p] for p in config.platforms if p in CAVEATS),
         branches=answers.branches(config, compat),
         command=pick.command("IMAGE"),
-        answers=list(answers.rows(config, compat, namespace=namespace, state=states.__getitem__)),
+        answers=list(answers.rows(config, compat, namespace=namespace, state=state)),
         images=[_row(spec, states[spec]) for spec in specs],
     )
     files["index.html"] = index.encode()
