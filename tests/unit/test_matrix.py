@@ -325,7 +325,7 @@ def test_a_row_that_cannot_be_built_names_its_line_and_the_reason(
     with pytest.raises(ConfigError) as caught:
         matrix(config)
     assert re.match(
-        r"images\.yaml:[0-9]+: the catalogue lists an image that cannot", str(caught.value)
+        r"images\.yaml:[0-9]+:[0-9]+: the catalogue lists an image that cannot", str(caught.value)
     )
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)

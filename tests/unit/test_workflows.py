@@ -324,9 +324,9 @@ def test_both_platforms_are_proved() -> None:
     assert "${{ matrix.platform }}" in job["env"]["BRANCH"]
 
 
-def test_releases_are_locked_and_have_compat() -> None:
+def test_what_is_built_for_others_is_locked_and_releases_have_compat() -> None:
+    """Others take what is locked: no compat library is locked for CUDA 13.2."""
     builds = {name: line for name, line in INVOKED if " build " in line}
     assert sorted(builds) == ["nightly.yml", "prove.yml", "release.yml"]
-    for build in builds.values():
-        assert "--locked" in build
-        assert "--compat required" in build
+    assert all("--locked" in build for build in builds.values())
+    assert "--compat required" in builds["release.yml"]
