@@ -31,7 +31,7 @@ class Bench(Image):
 
 
 @verb.verb(Bench, example="bench torch-cu130:sm120 --select 'sdpa*'")
-def bench(asked: Bench) -> None:
+def bench(options: Bench) -> None:
     """Measure GPUs with an image: the documents' tables, as JSON, Markdown and plots."""
     from torch_images.errors import CommandError, TorchImagesError
     from torch_images.host.gpus import device_requests
@@ -39,19 +39,19 @@ def bench(asked: Bench) -> None:
     from torch_images.verify.identify import identify
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
-    reference, plan = identify(config, asked.image, workspace, engine)
-    folder = Path(asked.output) if asked.output else workspace.output / "bench" / plan.spec.id
+    reference, plan = identify(config, options.image, workspace, engine)
+    folder = Path(options.output) if options.output else workspace.output / "bench" / plan.spec.id
     _require_ours(folder)
     info = engine.inspect(reference)
     with engine.container(
         info.id,
         network_mode="none",
         shm_size="2g",
-        device_requests=list(asked.gpus) or device_requests("all"),
+        device_requests=list(options.gpus) or device_requests("all"),
     ) as container:
         command = ["docker", "exec", "--env=TORCH_IMAGE_QUIET=1", container.id]
         container.put("/run", {f"bench/{path.name}": path.read_bytes() for path in _cases()})
-        command += ["torch-entrypoint", "python", "/run/bench", f"--select={asked.select}"]
+        command += ["torch-entrypoint", "python", "/run/bench", f"--select={options.select}"]
         command += [f"--output={_INSIDE}"]
         try:
             Runner().run(command, show_errors=True)
@@ -71,13 +71,13 @@ class BenchReport(Options):
 
 
 @verb.verb(BenchReport, example="bench-report result.json")
-def bench_report(asked: BenchReport) -> None:
+def bench_report(options: BenchReport) -> None:
     """Write the report and the plots of a result."""
     from torch_images.bench.results import read
 
-    result = Path(asked.result)
+    result = Path(options.result)
     read(result)
-    _write(result.read_text(), Path(asked.output) if asked.output else result.parent)
+    _write(result.read_text(), Path(options.output) if options.output else result.parent)
 
 
 class BenchCompare(Json):
@@ -86,17 +86,17 @@ class BenchCompare(Json):
 
 
 @verb.verb(BenchCompare, example="bench-compare docs/benchmarks/h200/result.json rtx5090")
-def bench_compare(asked: BenchCompare) -> None:
+def bench_compare(options: BenchCompare) -> None:
     """Two results side by side, and which differences are more than chance."""
     from dataclasses import asdict
 
     from torch_images.bench.compare import compare, compared
     from torch_images.bench.results import read
 
-    a, b = (read(_path(word)) for word in (asked.first, asked.second))
+    a, b = (read(_path(word)) for word in (options.first, options.second))
     differences = compare(a, b)
     rows = [{**asdict(d), "ratio": d.ratio, "verdict": d.verdict} for d in differences]
-    print(verb.as_json(rows) if asked.json else compared(a, b, differences))
+    print(verb.as_json(rows) if options.json else compared(a, b, differences))
 
 
 def _keep_part(container: RunningContainer, folder: Path) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch_images.config.image import ImageSpec
     from torch_images.config.types import Config
     from torch_images.errors import TorchImagesError
+    from torch_images.publish.pipeline import Shown
 
 
 class Build(Building, DryRun, Json):
@@ -55,7 +56,7 @@ class Build(Building, DryRun, Json):
 
 
 @verb.verb(Build, example="build --cuda 13.0 --arch 12.0")
-def build(asked: Build) -> None:
+def build(options: Build) -> None:
     """Build an image, verify it, and give it its tags."""
     from torch_images.build.build import check_compression, with_torch
     from torch_images.build.plan import lock_images
@@ -68,28 +69,28 @@ def build(asked: Build) -> None:
     from torch_images.publish.pipeline import make
 
     config, workspace, run = verb.config(), verb.workspace(), Runner()
-    specs = chosen(config, asked.select or "*" * asked.stale, asked.axes)
-    compression = parse(asked.compression)
+    specs = chosen(config, options.select or "*" * options.stale, options.axes)
+    compression = parse(options.compression)
     how = _how(
-        asked,
-        compat=asked.compat or config.compat.mode,
-        cache_from=asked.cache_from,
-        cache_to=asked.cache_to,
+        options,
+        compat=options.compat or config.compat.mode,
+        cache_from=options.cache_from,
+        cache_to=options.cache_to,
         compression=compression,
     )
     check_compression(specs, compression)
-    if asked.stale:
-        if asked.torch_source or asked.unverified:
+    if options.stale:
+        if options.torch_source or options.unverified:
             raise UsageError(
                 "--stale builds what images.yaml has, and verifies it", "leave the rest"
             )
-        _build_stale(config, specs, how, dry_run=asked.dry_run)
+        _build_stale(config, specs, how, dry_run=options.dry_run)
         return
     images = lock_images(config, specs, workspace.locks)
-    if tree := asked.torch_source:
-        obtain = not asked.dry_run
+    if tree := options.torch_source:
+        obtain = not options.dry_run
         images = tuple(with_torch(i, tree, workspace, run, obtain=obtain) for i in images)
-    if asked.dry_run:
+    if options.dry_run:
         print(report.plan(config, images, how, workspace, measure()))
         return
     platforms = [spec.platform for spec in specs]
@@ -102,13 +103,11 @@ def build(asked: Build) -> None:
         how,
         engine=engine,
         run=run,
-        progress=verb.layer_progress,
-        unverified=asked.unverified,
-        say=verb.say,
-        checking=verb.check_progress,
+        shown=_shown(),
+        unverified=options.unverified,
     )
     outcomes = [report.outcome(one) for one in made]
-    print(verb.as_json(outcomes) if asked.json else "\n".join(map(report.built, outcomes)))
+    print(verb.as_json(outcomes) if options.json else "\n".join(map(report.built, outcomes)))
 
 
 def _build_stale(
@@ -145,9 +144,7 @@ def _build_stale(
         run=Runner(),
         machine=measure(),
         today=today,
-        progress=verb.layer_progress,
-        say=verb.say,
-        checking=verb.check_progress,
+        shown=_shown(),
     ):
         if done.line and not done.line.missing:
             print(f"{done.spec.id}: proved, {done.line.checks} checks passed", flush=True)
@@ -176,7 +173,7 @@ class Wheels(Building):
 
 
 @verb.verb(Wheels, example="wheels --cuda 13.0 --arch 9.0,12.0")
-def wheels(asked: Wheels) -> None:
+def wheels(options: Wheels) -> None:
     """Compile torch and Triton, and export their wheels without an image."""
     from torch_images.build.build import check_compiles, check_parts, export, with_torch
     from torch_images.build.plan import lock_image
@@ -185,33 +182,40 @@ def wheels(asked: Wheels) -> None:
     from torch_images.host.runner import Runner
 
     config, workspace, run = verb.config(), verb.workspace(), Runner()
-    [spec] = chosen(config, "", {**asked.axes, "source": asked.source or "fork"})
+    [spec] = chosen(config, "", {**options.axes, "source": options.source or "fork"})
     image = lock_image(config, spec, workspace.locks)
     check_compiles(image)
-    call = secrets.token_hex(8) if asked.slice else ""
-    how = _how(asked, compat="off", slice=asked.slice, call=call, share=asked.share)
+    call = secrets.token_hex(8) if options.slice else ""
+    how = _how(options, compat="off", slice=options.slice, call=call, share=options.share)
     check_parts(how, workspace)
-    if asked.torch_source:
-        image = with_torch(image, asked.torch_source, workspace, run)
+    if options.torch_source:
+        image = with_torch(image, options.torch_source, workspace, run)
     engine = verb.engine(bootstraps=bool(spec.base.suite))
-    folder = Path(asked.output) if asked.output else workspace.output.parent / "dist" / spec.id
+    folder = Path(options.output) if options.output else workspace.output.parent / "dist" / spec.id
     files = export(
         config, image, workspace, how, folder, engine=engine, run=run, progress=verb.layer_progress
     )
     print(report.exported(folder, files))
 
 
-def _how(asked: Building, **more: Any) -> BuildOptions:
+def _shown() -> Shown:
+    """How a build shows what it does: bars on a terminal, lines elsewhere."""
+    from torch_images.publish.pipeline import Shown
+
+    return Shown(layers=verb.layer_progress, say=verb.say, checks=verb.check_progress)
+
+
+def _how(options: Building, **more: Any) -> BuildOptions:
     """How to build, from what verbs that build have in common; `more` is their own."""
     from torch_images.build.bake import BuildOptions
 
     return BuildOptions(
-        builder=asked.builder,
-        no_cache=asked.no_cache,
-        progress=asked.progress,
-        mirrors=verb.mirrors(asked.mirror),
-        skip_disk_check=asked.skip_disk_check,
-        locked=asked.locked,
-        jobs=asked.jobs,
+        builder=options.builder,
+        no_cache=options.no_cache,
+        progress=options.progress,
+        mirrors=verb.mirrors(options.mirror),
+        skip_disk_check=options.skip_disk_check,
+        locked=options.locked,
+        jobs=options.jobs,
         **more,
     )

@@ -33,24 +33,24 @@ class Lock(Mirror):
 
 
 @verb.verb(Lock, example="lock --check")
-def lock(asked: Lock) -> None:
+def lock(options: Lock) -> None:
     """Resolve every input - wheels, Debian packages, images, tools - into locks/."""
     from torch_images.errors import UsageError
 
-    if not asked.check:
+    if not options.check:
         verb.require_own_locks(verb.workspace().locks)
-    if asked.check and asked.upgrade:
+    if options.check and options.upgrade:
         raise UsageError("--check and --upgrade exclude each other", "give one of them")
-    if asked.dry_run and not asked.upgrade:
+    if options.dry_run and not options.upgrade:
         raise UsageError("--dry-run says what --upgrade would do", "add --upgrade, or take --check")
-    if asked.upgrade and asked.select != "*":
+    if options.upgrade and options.select != "*":
         raise UsageError("--upgrade chooses the locks itself", "leave --select out")
-    if asked.upgrade:
-        _upgrade(asked.upgrade, asked.mirror, dry_run=asked.dry_run)
-    elif asked.check:
-        _check(asked)
+    if options.upgrade:
+        _upgrade(options.upgrade, options.mirror, dry_run=options.dry_run)
+    elif options.check:
+        _check(options)
     else:
-        _resolve(asked.select, asked.mirror)
+        _resolve(options.select, options.mirror)
 
 
 def _resolve(select: str, mirror: Sequence[str]) -> None:
@@ -68,7 +68,7 @@ def _resolve(select: str, mirror: Sequence[str]) -> None:
     resolver = _resolver(verb.config(damaged_ok=True), select, mirror)
     problem: TorchImagesError | None = None
     for number in range(3):
-        # What is found about a release decides what the locks of variants are asked for.
+        # What is found about a release decides what the locks of variants are options for.
         for item in stages(verb.config(damaged_ok=True), select)[number]:
             try:
                 resolved = resolve_input(item, workspace.locks, resolver, workspace.cache)
@@ -81,7 +81,7 @@ def _resolve(select: str, mirror: Sequence[str]) -> None:
         raise problem
 
 
-def _check(asked: Lock) -> None:
+def _check(options: Lock) -> None:
     """Print what became of the locked inputs; of all, what images.yaml could ask for, too."""
     from dataclasses import asdict
 
@@ -92,23 +92,23 @@ def _check(asked: Lock) -> None:
     from torch_images.fetch.update import check, require
 
     workspace, config = verb.workspace(), verb.config()
-    resolver = _resolver(config, asked.select, asked.mirror)
+    resolver = _resolver(config, options.select, options.mirror)
     findings: list[Finding] = []
     problem: TorchImagesError | None = None
-    for item in inputs(config, asked.select):
+    for item in inputs(config, options.select):
         try:
             findings += check(item, workspace.locks, resolver, workspace.cache)
         except TorchImagesError as error:
             verb.complain(item.name, error)
             problem = error
-    if asked.select == "*":
+    if options.select == "*":
         try:
             findings += newer(config, workspace.network)
         except TorchImagesError as error:
             verb.complain("images.yaml", error)
             problem = error
-    text = report.findings(findings, every=asked.verbose)
-    print(verb.as_json([asdict(finding) for finding in findings]) if asked.json else text)
+    text = report.findings(findings, every=options.verbose)
+    print(verb.as_json([asdict(finding) for finding in findings]) if options.json else text)
     require(findings)
     if problem:
         raise problem

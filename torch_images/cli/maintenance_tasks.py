@@ -28,10 +28,10 @@ class Test(Options):
 
 
 @verb.verb(Test, example="test --fast")
-def test(asked: Test) -> None:
+def test(options: Test) -> None:
     """Lint, check types, and run the tests; all but --fast build and verify real images."""
     verb.require_clone("test")
-    if asked.real_source:
+    if options.real_source:
         verb.engine(bootstraps=True)
         _run("-m", "pytest", "tests/real", "--verbose", "--durations=10")
         return
@@ -43,18 +43,18 @@ def test(asked: Test) -> None:
     # a test that cannot be collected is found before anything waits for an engine
     _run("-m", "pytest", "tests/integration", "--collect-only", "--quiet", "--quiet")
     _run("-m", "pytest", "tests/unit", "--numprocesses=2")
-    if asked.fast:
+    if options.fast:
         return
-    if asked.all:
+    if options.all:
         # Other examples every day; a failure names the seed, which makes the same ones again.
         files = sorted(str(path) for path in (verb.ROOT / "tests/unit").glob("test_hostile_*.py"))
         seed = f"--hypothesis-seed={datetime.now(UTC):%Y%m%d}"
         long = {"HYPOTHESIS_PROFILE": "long"}
         _run("-m", "pytest", *files, seed, "--numprocesses=2", env=long)
     root = verb.engine(bootstraps=True).local_root()
-    print(_disk_warning(root, _DISK_OF_ALL if asked.all else _DISK), end="", flush=True)
-    locks, warning = _usable_locks(every=asked.all)
-    slow = [] if asked.all else ["-m", "not slow"]
+    print(_disk_warning(root, _DISK_OF_ALL if options.all else _DISK), end="", flush=True)
+    locks, warning = _usable_locks(every=options.all)
+    slow = [] if options.all else ["-m", "not slow"]
     # Two lanes side by side: see tests/integration/conftest.py.
     lanes = ["--numprocesses=2", "--dist=loadscope", "--verbose", "--durations=30"]
     try:
@@ -124,7 +124,7 @@ class Docs(Options):
 
 
 @verb.verb(Docs, example="docs --check")
-def docs(asked: Docs) -> None:
+def docs(options: Docs) -> None:
     """Write the tables of README.md that follow from images.yaml."""
     from torch_images.cli.tables import fill, tables
     from torch_images.errors import UsageError
@@ -133,7 +133,7 @@ def docs(asked: Docs) -> None:
     readme = verb.ROOT / "README.md"
     text = readme.read_text()
     filled = fill(text, tables(verb.config(), verb.ROOT, verb.workspace().locks))
-    if asked.check and filled != text:
+    if options.check and filled != text:
         raise UsageError("README.md is out of step with images.yaml", "run `invoke docs`")
     if filled != text:
         readme.write_text(filled)
@@ -163,30 +163,30 @@ class Gc(DryRun, Json):
 
 
 @verb.verb(Gc, example="gc --older 8w --keep 100GB --dry-run")
-def gc(asked: Gc) -> None:
+def gc(options: Gc) -> None:
     """Remove what builds leave, and what is old: images of ours, our cache, the build cache."""
     from torch_images.cli import report
     from torch_images.host.runner import Runner
     from torch_images.maintain import gc
 
-    limits = gc.Limits(age=gc.parse_age(asked.older), size=gc.parse_size(asked.keep))
+    limits = gc.Limits(age=gc.parse_age(options.older), size=gc.parse_size(options.keep))
     engine, run, now = verb.engine(), Runner(), datetime.now(UTC)
     workspace = verb.workspace()
     built = gc.images(engine)
     items = (
-        *gc.leftovers(workspace, engine, now if asked.images else now - gc.RUNNING),
-        *(built if asked.images else gc.surplus(built, limits, now)),
+        *gc.leftovers(workspace, engine, now if options.images else now - gc.RUNNING),
+        *(built if options.images else gc.surplus(built, limits, now)),
         *gc.surplus(gc.cache(workspace.cache), limits, now),
     )
     gone = []
-    for item in items if asked.dry_run else gc.remove(items, engine):
+    for item in items if options.dry_run else gc.remove(items, engine):
         gone.append(item)
-        if not asked.json:
-            print(report.collected(item, done=not asked.dry_run))
-    left = gc.in_use(engine) if asked.images else ()
-    freed = gc.build_cache(limits, run, every=asked.cache, dry_run=asked.dry_run)
-    if asked.json:
-        print(verb.as_json(report.collection(gone, left, freed, done=not asked.dry_run)))
+        if not options.json:
+            print(report.collected(item, done=not options.dry_run))
+    left = gc.in_use(engine) if options.images else ()
+    freed = gc.build_cache(limits, run, every=options.cache, dry_run=options.dry_run)
+    if options.json:
+        print(verb.as_json(report.collection(gone, left, freed, done=not options.dry_run)))
         return
     for name in left:
         print(f"left image {name}: a container uses it")

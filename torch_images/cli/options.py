@@ -22,22 +22,22 @@ GPUS = "all, a number, device=0,1, or names of CDI devices such as nvidia.com/gp
 
 def word(text: str) -> Any:
     """A word that a verb needs, with its help. It may be given as an option, too."""
-    return dataclasses.field(metadata={"help": text})
+    return dataclasses.field(metadata={"help": text, "kind": str})
 
 
 def option(text: str, *, default: Any = "", parse: Parse | None = None) -> Any:
     """An option with its help, which takes a word; `parse` makes a value of it."""
-    return dataclasses.field(default=default, metadata={"help": text, "parse": parse})
+    return dataclasses.field(default=default, metadata={"help": text, "kind": str, "parse": parse})
 
 
 def several(text: str) -> Any:
     """An option with its help, which can be repeated."""
-    return dataclasses.field(default=(), metadata={"help": f"{text}; repeatable"})
+    return dataclasses.field(default=(), metadata={"help": f"{text}; repeatable", "kind": list})
 
 
 def flag(text: str) -> Any:
     """An option with its help, which is given or not."""
-    return dataclasses.field(default=False, metadata={"help": text})
+    return dataclasses.field(default=False, metadata={"help": text, "kind": bool})
 
 
 @dataclass_transform(
@@ -52,13 +52,13 @@ class Options:
 
     @classmethod
     def arguments(cls) -> list[Argument]:
-        """The options as Invoke reads them. A kind has no short form: Invoke would guess one."""
+        """The options as Invoke reads them, without short forms."""
         return [
             Argument(
                 names=(one.name.replace("_", "-"),),
                 attr_name=one.name if "_" in one.name else None,
-                kind=bool if one.default is False else list if one.default == () else str,
-                default=False if one.default is False else None,
+                kind=one.metadata["kind"],
+                default=one.default if one.metadata["kind"] is bool else None,
                 help=one.metadata["help"],
                 positional=one.default is dataclasses.MISSING,
             )

@@ -17,7 +17,7 @@ class Tag(Image, Registry, DryRun, Json):
 
 
 @verb.verb(Tag, example="tag torch-cu130:sm120 --registry ghcr.io/me --dry-run")
-def tag(asked: Tag) -> None:
+def tag(options: Tag) -> None:
     """Give a verified image, in the engine, the names under which it can be pushed."""
     from torch_images.cli import report
     from torch_images.host.runner import Runner
@@ -25,9 +25,9 @@ def tag(asked: Tag) -> None:
     from torch_images.verify.identify import verified_image
 
     config, workspace = verb.config(), verb.workspace()
-    where = verb.namespace(config, asked.registry)
+    where = verb.namespace(config, options.registry)
     engine = verb.engine()
-    subject = verified_image(config, asked.image, workspace, engine)
+    subject = verified_image(config, options.image, workspace, engine)
     lookup = partial(in_engine, engine=engine)
     moves = preview(
         *(config, subject, where),
@@ -36,11 +36,11 @@ def tag(asked: Tag) -> None:
         run=Runner(),
         in_registry=False,
     ).moves
-    for move in moves if not asked.dry_run else ():
+    for move in moves if not options.dry_run else ():
         if move.changes:
             engine.tag(subject.info.id, *move.reference.rsplit(":", 1))
-    text = report.moves(moves, done=not asked.dry_run)
-    print(verb.as_json([asdict(m) for m in moves]) if asked.json else text)
+    text = report.moves(moves, done=not options.dry_run)
+    print(verb.as_json([asdict(m) for m in moves]) if options.json else text)
 
 
 class Push(Tag):
@@ -52,7 +52,7 @@ class Push(Tag):
 
 
 @verb.verb(Push, example="push torch-cu130:sm120 --registry ghcr.io/me")
-def push(asked: Push) -> None:
+def push(options: Push) -> None:
     """Push a verified image and its tags to a registry; safe to repeat.
 
     Where the image is built for several platforms, its floating tags are those of an index, which
@@ -66,31 +66,31 @@ def push(asked: Push) -> None:
     from torch_images.verify.identify import verified_image
 
     config, workspace, run = verb.config(), verb.workspace(), Runner()
-    where = verb.namespace(config, asked.registry)
+    where = verb.namespace(config, options.registry)
     engine = verb.engine()
-    subject = verified_image(config, asked.image, workspace, engine)
-    lookup = verb.registry_lookup(asked.retries)
+    subject = verified_image(config, options.image, workspace, engine)
+    lookup = verb.registry_lookup(options.retries)
     look = partial(preview, config, subject, where, lookup=lookup, workspace=workspace, run=run)
     found = look()
-    if asked.dry_run:
+    if options.dry_run:
         text = report.moves(found.moves, done=False)
-        print(verb.as_json([asdict(m) for m in found.moves]) if asked.json else text)
+        print(verb.as_json([asdict(m) for m in found.moves]) if options.json else text)
         return
     with verb.transfer_progress() as show:
         found = publish(
             *(look, subject.info.id, engine),
             run=run,
-            retries=asked.retries,
+            retries=options.retries,
             transfer=Transfer(show),
             say=verb.say,
         )
     platform = subject.plan.spec.platform.name
     look_inside = partial(contents, found.names[0], run, platform=platform)
-    held = retry(look_inside, retries=asked.retries, say=verb.say)
+    held = retry(look_inside, retries=options.retries, say=verb.say)
     names, index = found.names, found.index_name
     sheet = describe(subject, engine, *held, references=names, index=index)
     save(sheet, workspace)
-    print(verb.as_json(sheet) if asked.json else report.moves(found.moves, done=True))
+    print(verb.as_json(sheet) if options.json else report.moves(found.moves, done=True))
 
 
 class Datasheet(Image, Json):
@@ -98,17 +98,17 @@ class Datasheet(Image, Json):
 
 
 @verb.verb(Datasheet, example="datasheet torch-cu130:sm120")
-def datasheet(asked: Datasheet) -> None:
+def datasheet(options: Datasheet) -> None:
     """Print what a verified image is: versions, layers with sizes, digests, checks."""
     from torch_images.publish.datasheet import describe, markdown, save
     from torch_images.verify.identify import verified_image
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
-    subject = verified_image(config, asked.image, workspace, engine)
+    subject = verified_image(config, options.image, workspace, engine)
     held = engine.contents(subject.info.id)
     sheet = describe(subject, engine, *held)
     save(sheet, workspace)
-    print(verb.as_json(sheet) if asked.json else markdown(sheet).rstrip())
+    print(verb.as_json(sheet) if options.json else markdown(sheet).rstrip())
 
 
 class Runpod(Registry, Json):
@@ -122,7 +122,7 @@ class Runpod(Registry, Json):
 
 
 @verb.verb(Runpod, example="runpod --image torch-cu130:sm120")
-def runpod(asked: Runpod) -> None:
+def runpod(options: Runpod) -> None:
     """Render a pod template of RunPod's; with --apply, bring it there."""
     from torch_images.cli import report
     from torch_images.config.choose import choose
@@ -142,14 +142,14 @@ def runpod(asked: Runpod) -> None:
     from torch_images.verify.identify import verified_image
 
     config, workspace = verb.config(), verb.workspace()
-    where = verb.namespace(config, asked.registry)
+    where = verb.namespace(config, options.registry)
     key = os.environ.get("RUNPOD_API_KEY", "")
-    if asked.apply and not key:
+    if options.apply and not key:
         raise UsageError("--apply needs RUNPOD_API_KEY", "export the key of your RunPod account")
     usual = choose(config, arch="all", variant=config.pods.variant, platform=PLATFORM)
-    image = asked.image or usual.id
+    image = options.image or usual.id
     if has_host(image):
-        if asked.registry:
+        if options.registry:
             raise UsageError(f"--registry is given, and {image} names one", "leave --registry out")
         look = partial(published, image, Runner(), platform=PLATFORM)
         found = retry(look, retries=5, say=verb.say)
@@ -157,20 +157,22 @@ def runpod(asked: Runpod) -> None:
         verb.say(f"{image} was not verified here: its template follows what its labels say")
     else:
         subject = built(verified_image(config, image, workspace, verb.engine()), where)
-    template = body(config, subject, geforce=asked.geforce)
+    template = body(config, subject, geforce=options.geforce)
     text = readme(config, subject, template)
-    if not asked.apply:
+    if not options.apply:
         document = {"template": template, "readme": text}
         shown = verb.as_json(template) + "\n\n" + command(template, text)
-        print(verb.as_json(document) if asked.json else shown)
+        print(verb.as_json(document) if options.json else shown)
         return
     templates = Templates(config, key, workspace.network)
     existing = templates.find(template["name"])
     differences = changes(template, existing)
     print(report.template(template["name"], existing, differences), file=sys.stderr)
-    if not asked.dry_run:
+    if not options.dry_run:
         identifier = templates.save(template, text, existing)
-        print(verb.as_json({"id": identifier, "template": template}) if asked.json else identifier)
+        print(
+            verb.as_json({"id": identifier, "template": template}) if options.json else identifier
+        )
 
 
 class Site(Registry):
@@ -179,12 +181,12 @@ class Site(Registry):
 
 
 @verb.verb(Site, example="site --output build/site")
-def site(asked: Site) -> None:
+def site(options: Site) -> None:
     """Write a static site: which image for a GPU and a driver, and a page for each image."""
     from torch_images.publish.site import generate, write
 
     config, workspace = verb.config(), verb.workspace()
-    where = verb.namespace(config, asked.registry)
-    files = generate(config, verb.ROOT, workspace.locks, namespace=where, commit=asked.commit)
-    folder = write(files, Path(asked.output) if asked.output else workspace.output / "site")
+    where = verb.namespace(config, options.registry)
+    files = generate(config, verb.ROOT, workspace.locks, namespace=where, commit=options.commit)
+    folder = write(files, Path(options.output) if options.output else workspace.output / "site")
     print(f"wrote {len(files)} files to {folder}; open {folder / 'index.html'}")

@@ -25,24 +25,24 @@ class Matrix(Json):
 
 
 @verb.verb(Matrix, example="matrix --select 'cu130-*' --json")
-def matrix(asked: Matrix) -> None:
+def matrix(options: Matrix) -> None:
     """Print every image of images.yaml by its identifier, and whether it was built and verified."""
     from torch_images.config import selection
     from torch_images.publish import ledger
 
     config, workspace = verb.config(), verb.workspace()
-    specs = selection.select(config, asked.select, asked.platform or selection.ALL)
+    specs = selection.select(config, options.select, options.platform or selection.ALL)
     names = dict.fromkeys(specs, "")
-    if asked.unpublished:
+    if options.unpublished:
         from torch_images.publish import push
 
         lookup = verb.registry_lookup(5)
-        where = verb.namespace(config, asked.registry)
+        where = verb.namespace(config, options.registry)
         names = dict(push.unpublished(config, specs, where, lookup=lookup, workspace=workspace))
     states = ledger.states(config, tuple(names), ledger.read(verb.ROOT), verb.ROOT, workspace.locks)
-    if asked.unproved:
+    if options.unproved:
         names = {spec: name for spec, name in names.items() if not states[spec].proved}
-    if asked.json:
+    if options.json:
         listed = [
             {
                 **selection.describe(spec),
@@ -75,7 +75,7 @@ class Pick(Registry, Json):
 
 
 @verb.verb(Pick, example="pick --gpu 'RTX 5090' --driver 570")
-def pick(asked: Pick) -> None:
+def pick(options: Pick) -> None:
     """Say which image to run on a GPU and a driver, how, and why."""
     from torch_images.cli import report
     from torch_images.config.selection import find_image
@@ -86,27 +86,27 @@ def pick(asked: Pick) -> None:
 
     config, locks = verb.config(), verb.workspace().locks
     proofs = ledger.read(verb.ROOT)
-    model = find_gpu(config, asked.gpu)
-    driver = asked.driver.strip()
+    model = find_gpu(config, options.gpu)
+    driver = options.driver.strip()
     version = find_driver(config, driver)
-    host = host_platform(config, model, asked.platform)
+    host = host_platform(config, model, options.platform)
     versions = compat_versions(config, locks, host)
     suggestions = pick(
         config,
         model,
         version,
         lambda cuda: versions[cuda.version],
-        torch=asked.torch,
-        base=asked.base,
-        variant=asked.variant or config.defaults.variant,
+        torch=options.torch,
+        base=options.base,
+        variant=options.variant or config.defaults.variant,
         platform=host,
-        namespace=verb.namespace(config, asked.registry),
+        namespace=verb.namespace(config, options.registry),
         state=lambda spec: ledger.states(config, [spec], proofs, verb.ROOT, locks)[spec],
     )
     branch = driver if driver != version else ""
     choice = answer(model, version, suggestions, platform=host, branch=branch)
     choice |= build_commands(config, find_image(config, choice["id"]))
-    print(verb.as_json(choice) if asked.json else report.picked(choice))
+    print(verb.as_json(choice) if options.json else report.picked(choice))
 
 
 class Render(Options):
@@ -120,26 +120,26 @@ class Render(Options):
 
 
 @verb.verb(Render, example="render cu130-sm120-torch2.14.1-trixie-runtime")
-def render(asked: Render) -> None:
+def render(options: Render) -> None:
     """Print an image's Dockerfile, or write its whole build context."""
     from torch_images.build.plan import lock_image, plan_image
     from torch_images.build.render import write_context
     from torch_images.config.selection import find_image
     from torch_images.errors import UsageError
 
-    if asked.standalone and not asked.output:
+    if options.standalone and not options.output:
         raise UsageError("--standalone writes a folder", "name it with --output FOLDER")
-    if asked.compat and not asked.standalone:
+    if options.compat and not options.standalone:
         raise UsageError("--compat is for a standalone folder", "add --standalone, or leave it out")
     config, workspace = verb.config(), verb.workspace()
-    locked = lock_image(config, find_image(config, asked.image), workspace.locks)
-    if asked.standalone:
-        _write_standalone(config, locked, Path(asked.output), asked.compat)
+    locked = lock_image(config, find_image(config, options.image), workspace.locks)
+    if options.standalone:
+        _write_standalone(config, locked, Path(options.output), options.compat)
         return
     context = plan_image(config, locked, verb.ROOT).context
-    if asked.output:
-        write_context(context, Path(asked.output), keep=True)
-        print(f"wrote {len(context.files)} files to {asked.output}")
+    if options.output:
+        write_context(context, Path(options.output), keep=True)
+        print(f"wrote {len(context.files)} files to {options.output}")
     else:
         print(context.dockerfile)
 

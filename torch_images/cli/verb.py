@@ -36,14 +36,11 @@ from torch_images.project import (
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from torch_images.build.plan import ImagePlan
     from torch_images.config.types import Config
     from torch_images.host.engine import Engine
-    from torch_images.host.gpus import Request
     from torch_images.host.workspace import Workspace
     from torch_images.platforms import Platform
     from torch_images.publish.tag_rules import TagTarget
-    from torch_images.verify.verify import VerifyReport
 
 T = TypeVar("T", bound=Options)
 ROOT = project_root()
@@ -191,37 +188,6 @@ def engine(*, bootstraps: bool = False, platforms: Sequence[Platform] = ()) -> E
         bootstraps=bootstraps,
         platforms=tuple(dict.fromkeys(platforms)),
     )
-
-
-def verified(
-    image: str,
-    config: Config,
-    plan: ImagePlan,
-    workspace: Workspace,
-    engine: Engine,
-    *,
-    reuse: bool,
-    fresh: bool = False,
-    gpus: Sequence[Request] = (),
-) -> VerifyReport:
-    """The report of an image; said on stderr, because it takes minutes."""
-    from torch_images.host.runner import Runner
-    from torch_images.verify.verify import verify
-
-    print(f"verifying {plan.spec.id}", file=sys.stderr)
-    with check_progress() as progress:
-        return verify(
-            image,
-            config,
-            plan,
-            workspace,
-            engine=engine,
-            run=Runner(),
-            reuse=reuse,
-            fresh=fresh,
-            gpus=gpus,
-            progress=progress,
-        )
 
 
 def complain(name: str, problem: TorchImagesError) -> None:

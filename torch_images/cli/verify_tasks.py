@@ -21,30 +21,33 @@ class Verify(Image, Json):
 
 
 @verb.verb(Verify, example="verify torch-cu130:sm120")
-def verify(asked: Verify) -> None:
+def verify(options: Verify) -> None:
     """Check a built image against images.yaml and its lock."""
     from dataclasses import asdict
 
     from torch_images.cli import report
+    from torch_images.host.runner import Runner
     from torch_images.verify.identify import identify
     from torch_images.verify.verify import require
+    from torch_images.verify.verify import verify as check
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
-    reference, plan = identify(config, asked.image, workspace, engine)
-    proof = verb.verified(
-        reference,
-        config,
-        plan,
-        workspace,
-        engine,
-        reuse=False,
-        fresh=asked.no_cache,
-        gpus=asked.gpus,
-    )
-    if asked.json:
+    reference, plan = identify(config, options.image, workspace, engine)
+    verb.say(f"verifying {plan.spec.id}")
+    with verb.check_progress() as progress:
+        proof = check(
+            *(reference, config, plan, workspace),
+            engine=engine,
+            run=Runner(),
+            reuse=False,
+            fresh=options.no_cache,
+            gpus=options.gpus,
+            progress=progress,
+        )
+    if options.json:
         print(verb.as_json({**asdict(proof), "passed": proof.passed}))
     require(proof)
-    if not asked.json:
+    if not options.json:
         print(report.verified(proof))
 
 
@@ -54,7 +57,7 @@ class Reproduce(Json):
 
 
 @verb.verb(Reproduce, example="reproduce torch-cu130:sm120")
-def reproduce(asked: Reproduce) -> None:
+def reproduce(options: Reproduce) -> None:
     """Build an image again from nothing, elsewhere, and compare the two."""
     from dataclasses import asdict
 
@@ -65,7 +68,7 @@ def reproduce(asked: Reproduce) -> None:
     from torch_images.publish.registry import exact, has_host, retry
     from torch_images.verify.reproduce import reproduce as again
 
-    config, engine, image = verb.config(), verb.engine(bootstraps=True), asked.image
+    config, engine, image = verb.config(), verb.engine(bootstraps=True), options.image
     if has_host(image) and engine.digest(image) is None:
         # An index has no digest that a build could have: the image for this machine has.
         platform = default_platform(config).name
@@ -76,20 +79,20 @@ def reproduce(asked: Reproduce) -> None:
         verb.workspace(),
         engine=engine,
         run=Runner(),
-        repository=asked.repository,
+        repository=options.repository,
     )
-    print(verb.as_json(asdict(verdict)) if asked.json else report.verdict(verdict))
+    print(verb.as_json(asdict(verdict)) if options.json else report.verdict(verdict))
     if not verdict.reproducible:
         count = len(verdict.differences)
         raise VerifyError(f"{image} is not reproducible: {count} differences")
 
 
 @verb.verb(Image, example="sbom torch-cu130:sm120")
-def sbom(asked: Image) -> None:
+def sbom(options: Image) -> None:
     """Print the bill of materials of an image: CycloneDX, JSON."""
     from torch_images.verify.identify import identify
     from torch_images.verify.sbom import read
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
-    reference, _ = identify(config, asked.image, workspace, engine)
+    reference, _ = identify(config, options.image, workspace, engine)
     print(read(reference, engine), end="")
