@@ -40,9 +40,7 @@ def flag(text: str) -> Any:
     return dataclasses.field(default=False, metadata={"help": text, "kind": bool})
 
 
-@dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(word, option, several, flag)
-)
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(word,))
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of a verb; a class below it becomes a dataclass, too."""
