@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_images.cli import verb
-from torch_images.cli.options import GPUS, Image, Json, Options, gpu_requests, option, word
+from torch_images.cli.options import GPUS, Image, Json, Options, option, word
+from torch_images.host.gpus import Request, device_requests
 
 if TYPE_CHECKING:
     from torch_images.host.engine import RunningContainer
-    from torch_images.host.gpus import Request
 
 REFERENCE = verb.ROOT / "benchmarks" / "reference"
 RESULT, REPORT = "result.json", "README.md"
@@ -23,7 +23,11 @@ _INSIDE = "/run/result.json"  # where the program in the container writes
 
 
 class Bench(Image):
-    gpus: Sequence[Request] = option(f"which to measure, else all: {GPUS}", parse=gpu_requests)
+    gpus: Sequence[Request] = option(
+        f"which to measure, else all: {GPUS}",
+        default=(),
+        parse=lambda _, words: device_requests(words),
+    )
     select: str = option(
         "only cases that match this glob; `python scripts/bench --list` names them", default="*"
     )
@@ -34,7 +38,6 @@ class Bench(Image):
 def bench(options: Bench) -> None:
     """Measure GPUs with an image: the documents' tables, as JSON, Markdown and plots."""
     from torch_images.errors import CommandError, TorchImagesError
-    from torch_images.host.gpus import device_requests
     from torch_images.host.runner import Runner
     from torch_images.verify.identify import identify
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Self, dataclass_transform
 
 from invoke.parser.argument import Argument
 
 from torch_images.errors import UsageError, suggest
-from torch_images.host.gpus import Request, device_requests
 
 Parse = Callable[[str, str], Any]  # of the option, such as "--jobs", and the word after it
 GPUS = "all, a number, device=0,1, or names of CDI devices such as nvidia.com/gpu=0"
@@ -46,7 +45,8 @@ class Options:
     """The options of a verb; a class below it becomes a dataclass, too."""
 
     def __init_subclass__(cls) -> None:
-        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        # Each method that dataclass writes costs every start of ./inv; nothing uses those two.
+        dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
 
     @classmethod
     def arguments(cls) -> list[Argument]:
@@ -120,11 +120,6 @@ def fraction(name: str, text: str) -> str:
             f"{name} '{text}' is not a share", "give 1/2 to one builder and 2/2 to the other"
         )
     return text
-
-
-def gpu_requests(_: str, text: str) -> Sequence[Request]:
-    """GPUs for a container. Raises UsageError for what names none."""
-    return device_requests(text)
 
 
 def compat_mode(name: str, text: str) -> str:

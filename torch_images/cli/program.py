@@ -25,10 +25,10 @@ from torch_images.redact import Redactor, stream
 CONFIG = "TORCH_IMAGES_CONFIG"
 # What a verb was called before, and is called now.
 RENAMED = {"clean": "gc", "prune": "gc", "manifest": "datasheet"}
-# Invoke's options before a verb that mean something here; --config is our own.
-_OPTIONS = {"complete", "config", "debug", "help", "list", "list-format", "version"}
+# Invoke's options before a verb that mean something here; a plain `invoke` has some more.
+_OPTIONS = {"complete", "debug", "help", "list", "list-format", "version"}
 _OPTIONS |= {"print-completion-script"}
-_FINDING = {"collection", "search-root"}  # how a plain `invoke` finds tasks.py
+_PLAIN = {"collection", "config", "search-root"}
 
 
 def called() -> str:
@@ -49,12 +49,9 @@ class Program(program.Program):
 
     def core_args(self) -> list[Argument]:
         """The options before the first verb; --config names this project's file."""
+        text = "images.yaml to use, else TORCH_IMAGES_CONFIG; its locks lie beside it, in locks/"
         args = [arg for arg in super().core_args() if arg.name in _OPTIONS]
-        [config] = (arg for arg in args if arg.name == "config")
-        config.help = (
-            "images.yaml to use, else TORCH_IMAGES_CONFIG; its locks lie beside it, in locks/"
-        )
-        return args
+        return [*args, Argument(names=("config", "f"), help=text)]
 
     def parse_core_args(self) -> None:
         """Read the options before the first verb; Invoke looks at its own others, too."""
@@ -167,7 +164,7 @@ def adopt() -> None:
         plain.__class__ = Program
         _settle(plain.args.config.value)
         for arg in plain.args.values():
-            if arg.got_value and arg.name not in _OPTIONS | _FINDING:
+            if arg.got_value and arg.name not in _OPTIONS | _PLAIN:
                 raise Exit(f"error: --{arg.name} means nothing here; leave it out", code=2)
 
 

@@ -197,6 +197,7 @@ def complain(name: str, problem: TorchImagesError) -> None:
 
 def say(text: str) -> None:
     """A line of progress, on stderr."""
+    text = as_called(text)
     if "tqdm" not in sys.modules:  # there is no bar to write around
         print(text, file=sys.stderr, flush=True)
         return

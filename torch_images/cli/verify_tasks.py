@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from torch_images.cli import verb
-from torch_images.cli.options import GPUS, Image, Json, flag, gpu_requests, option, word
-
-if TYPE_CHECKING:
-    from torch_images.host.gpus import Request
+from torch_images.cli.options import GPUS, Image, Json, flag, option, word
+from torch_images.host.gpus import Request, device_requests
 
 
 class Verify(Image, Json):
     gpus: Sequence[Request] = option(
-        f"also run what needs a GPU, on these: {GPUS}", default=(), parse=gpu_requests
+        f"also run what needs a GPU, on these: {GPUS}",
+        default=(),
+        parse=lambda _, words: device_requests(words),
     )
     no_cache: bool = flag("list machine code anew that an earlier verification has listed")
 
