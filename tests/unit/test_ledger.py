@@ -37,7 +37,7 @@ from torch_images.jobs import Builder
 from torch_images.project import LEDGER
 from torch_images.publish import ledger, stale
 from torch_images.publish.ledger import Proof
-from torch_images.publish.pipeline import Made, Shown
+from torch_images.publish.pipeline import Made
 from torch_images.verify.suites import Check
 from torch_images.verify.verify import VerifyReport
 
@@ -242,7 +242,6 @@ def run_stale(
         run=FakeRunner(),
         machine=MACHINE,
         today=TODAY,
-        shown=Shown(),
     )
     return list(done), engine
 

@@ -45,6 +45,9 @@ class Shown:
     checks: Callable[[], AbstractContextManager[Checking | None]] = nullcontext
 
 
+QUIET = Shown()
+
+
 def make(
     config: Config,
     images: Sequence[LockedImage],
@@ -53,7 +56,7 @@ def make(
     *,
     engine: Engine,
     run: Runner,
-    shown: Shown,
+    shown: Shown = QUIET,
     unverified: bool = False,
 ) -> tuple[Made, ...]:
     """Build images side by side; then verify, tag and describe one after the other.

@@ -27,7 +27,7 @@ from torch_images.jobs import Builder
 from torch_images.layers.parent import PARENT_IMAGES
 from torch_images.maintain import gc
 from torch_images.publish import ledger
-from torch_images.publish.pipeline import Shown, make
+from torch_images.publish.pipeline import QUIET, Shown, make
 
 _KEPT_LAYERS = 8_000_000_000  # bytes of layers that stay in the cache where room is made
 
@@ -65,7 +65,7 @@ def build_stale(
     run: Runner,
     machine: Builder,
     today: dt.date,
-    shown: Shown,
+    shown: Shown = QUIET,
 ) -> Iterator[Outcome]:
     """Build and verify images, and yield what became of each once the ledger has it.
 
