@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import os
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,6 +63,7 @@ def invoke(root: Path, *words: str, **environment: str) -> Said:
     with (
         contextlib.chdir(root),
         mock.patch.dict(os.environ, env, clear=True),
+        mock.patch.object(sys, "argv", ["invoke", *words]),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         warnings.catch_warnings(),

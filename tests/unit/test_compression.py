@@ -6,7 +6,6 @@ import dataclasses
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zstandard
@@ -14,7 +13,7 @@ import zstandard
 from torch_images.build.build import check_compression
 from torch_images.build.labels import read, write_found
 from torch_images.build.plan import lock_image, plan_image
-from torch_images.cli import verb
+from torch_images.cli.build_tasks import Build
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
@@ -36,9 +35,8 @@ def test_a_label_may_be_anybodys() -> None:
 
 
 def test_builds_are_fast_unless_told_otherwise() -> None:
-    words: dict[str, Any] = {"progress": "auto", "mirror": [], "compat": "off", "jobs": ""}
-    assert verb.build_options(**words).compression is Compression.FAST
-    assert verb.build_options(**words, compression="small").compression is Compression.SMALL
+    assert parse(Build.of({}).compression) is Compression.FAST
+    assert parse(Build.of({"compression": "small"}).compression) is Compression.SMALL
 
 
 def test_an_image_says_that_it_is_small() -> None:

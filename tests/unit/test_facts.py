@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ from torch_images.locks.facts import (
     read_facts,
     with_facts,
 )
-from torch_images.locks.wheels import WheelLock, resolve
+from torch_images.locks.wheels import Requirements, resolve
 
 TENSOR, NEWER = "_ZN2at6Tensor3addEv", "_ZNK3c1010TensorImpl5otherEv"
 STABLE = "aoti_torch_empty"
@@ -107,10 +108,12 @@ def facts(
     with web_server(dated(wheels)) as (url, _):
         network = Network(index=f"{url}/simple")
         plain = resolve(
-            f"wheel-cu130-torch{release}-py313",
-            (f"torch=={release}",),
-            python="3.11",
-            date=DAY,
+            Requirements(
+                name=f"wheel-cu130-torch{release}-py313",
+                words=(f"torch=={release}",),
+                python="3.11",
+                date=DAY,
+            ),
             network=network,
             run=Runner(),
         )
@@ -459,17 +462,9 @@ def test_the_versions_of_a_lock_go_with_those_beside_it(tmp_path: Path) -> None:
         (compiled(tmp_path, "kit", "1.0", b"", requires="lib<2"), "2026-01-03"),
     ]
 
-    def versions(**options: object) -> dict[str, str]:
-        lock: WheelLock = resolve(
-            "l",
-            ("lib",),
-            python="3.11",
-            date=DAY,
-            network=network,
-            run=Runner(),
-            **options,  # type: ignore[arg-type]
-        )
-        return lock.versions()
+    def versions(**options: Any) -> dict[str, str]:
+        wanted = Requirements(name="l", words=("lib",), python="3.11", date=DAY, **options)
+        return resolve(wanted, network=network, run=Runner()).versions()
 
     with web_server(dated(wheels)) as (url, _):
         network = Network(index=f"{url}/simple")

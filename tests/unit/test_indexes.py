@@ -63,6 +63,7 @@ from torch_images.locks.image_lock import image_lock, read_date, update
 from torch_images.locks.sources import parse_sources
 from torch_images.locks.wheels import (
     LockedWheel,
+    Requirements,
     WheelLock,
     format_wheels,
     parse_wheels,
@@ -391,10 +392,7 @@ class Indexes:
 
     def resolve(self, index: Index, *requirements: str) -> WheelLock:
         return resolve(
-            "w",
-            requirements,
-            python="3.11",
-            date=DAY,
+            Requirements(name="w", words=requirements, python="3.11", date=DAY),
             network=self.network,
             run=Runner(),
             index=index,

@@ -272,23 +272,33 @@ def test_what_is_no_url_is_named_and_not_shown(name: str, url: str) -> None:
     assert "hun" not in str(caught.value)
 
 
-@pytest.mark.parametrize("start", ["torch_images", "invoke"])
-def test_a_traceback_shows_no_secret(root: Path, tmp_path: Path, start: str) -> None:
+OURS = """\
+import tasks
+from torch_images.cli import collection, program
+collection.namespace = tasks.namespace
+program.main()
+"""
+
+
+@pytest.mark.parametrize("start", [["-c", OURS], ["-m", "invoke"]])
+def test_a_traceback_shows_no_secret(root: Path, tmp_path: Path, start: list[str]) -> None:
     """Of an error that nobody foresaw, such as one in a tasks.py; what is printed, too."""
     (tmp_path / "tasks.py").write_text(
         "import os, sys\n"
         "from torch_images.cli.program import adopt\n"
         "adopt()\n"
-        "from torch_images.cli import verb\n"
-        "@verb.verb()\n"
-        "def fail(c):\n"
+        "from invoke.collection import Collection\n"
+        "from torch_images.cli import options, verb\n"
+        "@verb.verb(options.Options)\n"
+        "def fail(_):\n"
         "    '''Fail.'''\n"
         "    print(os.environ['A_TOKEN'])\n"
         "    print(os.environ['A_TOKEN'], file=sys.stderr)\n"
         "    raise RuntimeError('for url: http://me:x@host', os.environ['A_TOKEN'])\n"
+        "namespace = Collection(fail)\n"
     )
     env = {**os.environ, "A_TOKEN": "hunter2", "PYTHONPATH": str(root)}
-    command = [sys.executable, "-m", start, "fail"]
+    command = [sys.executable, *start, "fail"]
     done = subprocess.run(
         command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )

@@ -25,6 +25,7 @@ from tests.releases import F130, T130
 from tests.unit.fakes import invoke
 from torch_images.cli import verb as cli
 from torch_images.cli.collection import GROUPS
+from torch_images.cli.options import Options
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 
@@ -108,7 +109,6 @@ def process(root: Path, *words: str, **environment: str) -> subprocess.Completed
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--list-depth abc", "error: invalid literal"),
         ("-x", "'-x'"),
         ("--list-format odd --list", "error: unknown list format 'odd'; known: flat, nested, json"),
         ("--config /none matrix", "error: none: No such file or directory; "),
@@ -132,28 +132,6 @@ def test_both_programs_fail_alike_and_spell_what_a_terminal_cannot(
     done = process(root, program, *words, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("/\\xe9\n")
-
-
-def test_a_zero_byte_is_refused() -> None:
-    def show(c: object, output: str, mirror: list[str]) -> None:
-        pytest.fail("it was called")
-
-    for words in ({"output": "a\0b", "mirror": []}, {"output": "", "mirror": ["x", "\0"]}):
-        with pytest.raises(Exit) as caught:
-            cli.verb()(show).body(None, **words)
-        assert caught.value.code == 2
-
-
-@pytest.mark.parametrize(
-    ("verb", "flag"),
-    [(v.name, f) for v in tasks.namespace.tasks.values() for f in sorted(v.iterable)],
-)
-def test_what_can_be_repeated_is_a_list(verb: str, flag: str) -> None:
-    """A default that is not None would make Invoke take the letters of the first for a list."""
-    option = f"--{flag.replace('_', '-')}"
-    parser = Parser(contexts=tasks.namespace.to_contexts())
-    [context] = parser.parse_argv([verb, option, "one", option, "two"])
-    assert context.args[flag].value == ["one", "two"]
 
 
 VERBS = sorted(tasks.namespace.tasks)
@@ -246,11 +224,11 @@ def test_no_engine(root: Path) -> None:
 
 
 def test_a_full_disk_is_one_line() -> None:
-    def fill_up(c: object) -> None:
+    def fill_up(_: Options) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/somewhere/file")
 
     with pytest.raises(Exit) as caught:
-        cli.verb()(fill_up).body(None)
+        cli.verb(Options)(fill_up).body(None)
     assert caught.value.code == 5
     assert caught.value.message == (
         "error: the disk is full (/somewhere/file); free some space and try again"
@@ -282,22 +260,22 @@ def test_a_path_that_cannot_be_used_is_one_line(root: Path) -> None:
 def test_what_the_engine_refuses_is_one_line(error: Exception, told: str) -> None:
     """A tag removed meanwhile, an engine that is restarted: whatever docker-py raises."""
 
-    def ask(c: object) -> None:
+    def ask(_: Options) -> None:
         importlib.import_module("torch_images.host.engine")  # as every verb that asks one does
         raise error
 
     with pytest.raises(Exit) as caught:
-        cli.verb()(ask).body(None)
+        cli.verb(Options)(ask).body(None)
     assert caught.value.code == 4
     assert str(caught.value.message).startswith(f"error: the engine {told}")
 
 
 def test_any_other_error_shows_where_it_is_from() -> None:
-    def fail(c: object) -> None:
+    def fail(_: Options) -> None:
         raise FileNotFoundError("somewhere")
 
     with pytest.raises(FileNotFoundError):
-        cli.verb()(fail).body(None)
+        cli.verb(Options)(fail).body(None)
 
 
 def test_matrix_as_json(root: Path, config: Config) -> None:

@@ -14,6 +14,7 @@ from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.wheels import (
     LockedWheel,
+    Requirements,
     WheelLock,
     best_wheel,
     format_wheels,
@@ -121,10 +122,7 @@ class Failing(Runner):
 def test_a_failed_resolution_is_one_line(output: str, kind: type[TorchImagesError]) -> None:
     with pytest.raises(kind) as caught:
         resolve(
-            "x",
-            ("a",),
-            python="3.11",
-            date=datetime.date(2026, 1, 1),
+            Requirements(name="x", words=("a",), python="3.11", date=datetime.date(2026, 1, 1)),
             network=Network(),
             run=Failing(output),
         )

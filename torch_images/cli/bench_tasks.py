@@ -6,13 +6,13 @@ import contextlib
 import itertools
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from invoke.context import Context
-
 from torch_images.cli import verb
+from torch_images.cli.options import GPUS, Image, Json, Options, option, word
+from torch_images.host.gpus import Request, device_requests
 
 if TYPE_CHECKING:
     from torch_images.host.engine import RunningContainer
@@ -22,34 +22,39 @@ RESULT, REPORT = "result.json", "README.md"
 _INSIDE = "/run/result.json"  # where the program in the container writes
 
 
-@verb.verb(
-    positional=["image"],
-    help={
-        "image": "tag, image id or identifier",
-        "gpus": "which to measure: all, a number, device=0,1, or names of CDI devices such as "
-        "nvidia.com/gpu=0",
-        "select": "only cases that match this glob; `python scripts/bench --list` names them",
-        "output": "folder for the result, its report and plots, else build/bench/IDENTIFIER",
-    },
-    example="bench torch-cu130:sm120 --select 'sdpa*'",
-)
-def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: str = "") -> None:
+class Bench(Image):
+    gpus: Sequence[Request] = option(
+        f"which to measure, else all: {GPUS}",
+        default=(),
+        parse=lambda _, words: device_requests(words),
+    )
+    select: str = option(
+        "only cases that match this glob; `python scripts/bench --list` names them", default="*"
+    )
+    output: str = option("folder for the result, its report and plots, else build/bench/IDENTIFIER")
+
+
+@verb.verb(Bench, example="bench torch-cu130:sm120 --select 'sdpa*'")
+def bench(options: Bench) -> None:
     """Measure GPUs with an image: the documents' tables, as JSON, Markdown and plots."""
     from torch_images.errors import CommandError, TorchImagesError
-    from torch_images.host.gpus import device_requests
     from torch_images.host.runner import Runner
     from torch_images.verify.identify import identify
 
-    options = {"device_requests": device_requests(gpus)}
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
-    reference, plan = identify(config, image, workspace, engine)
-    folder = Path(output) if output else workspace.output / "bench" / plan.spec.id
+    reference, plan = identify(config, options.image, workspace, engine)
+    folder = Path(options.output) if options.output else workspace.output / "bench" / plan.spec.id
     _require_ours(folder)
     info = engine.inspect(reference)
-    with engine.container(info.id, network_mode="none", shm_size="2g", **options) as container:
+    with engine.container(
+        info.id,
+        network_mode="none",
+        shm_size="2g",
+        device_requests=list(options.gpus) or device_requests("all"),
+    ) as container:
         command = ["docker", "exec", "--env=TORCH_IMAGE_QUIET=1", container.id]
         container.put("/run", {f"bench/{path.name}": path.read_bytes() for path in _cases()})
-        command += ["torch-entrypoint", "python", "/run/bench", f"--select={select}"]
+        command += ["torch-entrypoint", "python", "/run/bench", f"--select={options.select}"]
         command += [f"--output={_INSIDE}"]
         try:
             Runner().run(command, show_errors=True)
@@ -63,43 +68,38 @@ def bench(c: Context, image: str, gpus: str = "all", select: str = "*", output: 
     _write(found, folder, keep=True)
 
 
-@verb.verb(
-    positional=["result"],
-    help={
-        "result": "what torch-bench wrote",
-        "output": "folder to write to, else the result's own",
-    },
-    example="bench-report result.json",
-)
-def bench_report(c: Context, result: str, output: str = "") -> None:
+class BenchReport(Options):
+    result: str = word("what torch-bench wrote")
+    output: str = option("folder to write to, else the result's own")
+
+
+@verb.verb(BenchReport, example="bench-report result.json")
+def bench_report(options: BenchReport) -> None:
     """Write the report and the plots of a result."""
     from torch_images.bench.results import read
 
-    folder = Path(output) if output else Path(result).parent
-    read(Path(result))
-    _write(Path(result).read_text(), folder)
+    result = Path(options.result)
+    read(result)
+    _write(result.read_text(), Path(options.output) if options.output else result.parent)
 
 
-@verb.verb(
-    positional=["first", "second"],
-    help={
-        "first": "a result of torch-bench, or rtx5090 or h100 for a document's figures",
-        "second": "another one",
-        "json": "print JSON",
-    },
-    example="bench-compare docs/benchmarks/h200/result.json rtx5090",
-)
-def bench_compare(c: Context, first: str, second: str, json: bool = False) -> None:
+class BenchCompare(Json):
+    first: str = word("a result of torch-bench, or rtx5090 or h100 for a document's figures")
+    second: str = word("another one")
+
+
+@verb.verb(BenchCompare, example="bench-compare docs/benchmarks/h200/result.json rtx5090")
+def bench_compare(options: BenchCompare) -> None:
     """Two results side by side, and which differences are more than chance."""
     from dataclasses import asdict
 
     from torch_images.bench.compare import compare, compared
     from torch_images.bench.results import read
 
-    a, b = (read(_path(word)) for word in (first, second))
+    a, b = (read(_path(word)) for word in (options.first, options.second))
     differences = compare(a, b)
     rows = [{**asdict(d), "ratio": d.ratio, "verdict": d.verdict} for d in differences]
-    print(verb.as_json(rows) if json else compared(a, b, differences))
+    print(verb.as_json(rows) if options.json else compared(a, b, differences))
 
 
 def _keep_part(container: RunningContainer, folder: Path) -> None:

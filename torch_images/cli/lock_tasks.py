@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from invoke.context import Context
-
 from torch_images.cli import verb
-from torch_images.cli.build_tasks import MIRROR_HELP
+from torch_images.cli.options import Mirror, flag, one_of, option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,51 +18,42 @@ if TYPE_CHECKING:
 _UPGRADES = {"torch": "", "extras": "release-*,wheel-*", "all": "*"}
 
 
-@verb.verb(
-    iterable=["mirror"],
-    help={
-        "select": "only locks whose name matches this glob, such as 'base-*' (see locks/)",
-        "check": "change nothing; say what is newer, has vanished, or was altered",
-        "upgrade": "bring in what is newer: torch (edits images.yaml), extras, or all; then lock",
-        "dry-run": "with --upgrade: say what would change in images.yaml, change nothing",
-        "mirror": MIRROR_HELP,
-        "verbose": "with --check: name the inputs that are unchanged, too",
-        "json": "with --check: print every input as JSON",
-    },
-    example="lock --check",
-)
-def lock(
-    c: Context,
-    select: str = "*",
-    check: bool = False,
-    upgrade: str = "",
-    dry_run: bool = False,
-    mirror: list[str] | None = None,
-    verbose: bool = False,
-    json: bool = False,
-) -> None:
+class Lock(Mirror):
+    select: str = option(
+        "only locks whose name matches this glob, such as 'base-*' (see locks/)", default="*"
+    )
+    check: bool = flag("change nothing; say what is newer, has vanished, or was altered")
+    upgrade: str = option(
+        "bring in what is newer: torch (edits images.yaml), extras, or all; then lock",
+        parse=one_of(*_UPGRADES),
+    )
+    dry_run: bool = flag("with --upgrade: say what would change in images.yaml, change nothing")
+    verbose: bool = flag("with --check: name the inputs that are unchanged, too")
+    json: bool = flag("with --check: print every input as JSON")
+
+
+@verb.verb(Lock, example="lock --check")
+def lock(options: Lock) -> None:
     """Resolve every input - wheels, Debian packages, images, tools - into locks/."""
-    from torch_images.errors import UsageError, suggest
+    from torch_images.errors import UsageError
 
-    if not check:
+    if not options.check:
         verb.require_own_locks(verb.workspace().locks)
-    if check and upgrade:
+    if options.check and options.upgrade:
         raise UsageError("--check and --upgrade exclude each other", "give one of them")
-    if dry_run and not upgrade:
+    if options.dry_run and not options.upgrade:
         raise UsageError("--dry-run says what --upgrade would do", "add --upgrade, or take --check")
-    if upgrade:
-        if upgrade not in _UPGRADES:
-            raise UsageError(f"unknown upgrade '{upgrade}'", suggest(upgrade, _UPGRADES))
-        if select != "*":
-            raise UsageError("--upgrade chooses the locks itself", "leave --select out")
-        _upgrade(upgrade, mirror, dry_run=dry_run)
-    elif check:
-        _check(select, mirror, verbose=verbose, json=json)
+    if options.upgrade and options.select != "*":
+        raise UsageError("--upgrade chooses the locks itself", "leave --select out")
+    if options.upgrade:
+        _upgrade(options.upgrade, options.mirror, dry_run=options.dry_run)
+    elif options.check:
+        _check(options)
     else:
-        _resolve(select, mirror)
+        _resolve(options.select, options.mirror)
 
 
-def _resolve(select: str, mirror: list[str] | None) -> None:
+def _resolve(select: str, mirror: Sequence[str]) -> None:
     """Write the locks that match. One that fails keeps no other from being written.
 
     Raises its error afterwards.
@@ -80,20 +68,20 @@ def _resolve(select: str, mirror: list[str] | None) -> None:
     resolver = _resolver(verb.config(damaged_ok=True), select, mirror)
     problem: TorchImagesError | None = None
     for number in range(3):
-        # What is found about a release decides what the locks of variants are asked for.
+        # What is found about a release decides what the locks of variants are options for.
         for item in stages(verb.config(damaged_ok=True), select)[number]:
             try:
                 resolved = resolve_input(item, workspace.locks, resolver, workspace.cache)
                 changed = update(item.path(workspace.locks), resolved)
                 print(report.locked(item.name, resolved, changed=changed), flush=True)
             except TorchImagesError as error:  # the other inputs are none the worse for it
-                print(verb.red(f"{item.name}: {error}"), file=sys.stderr)
+                verb.complain(item.name, error)
                 problem = error
     if problem:
         raise problem
 
 
-def _check(select: str, mirror: list[str] | None, *, verbose: bool, json: bool) -> None:
+def _check(options: Lock) -> None:
     """Print what became of the locked inputs; of all, what images.yaml could ask for, too."""
     from dataclasses import asdict
 
@@ -104,29 +92,29 @@ def _check(select: str, mirror: list[str] | None, *, verbose: bool, json: bool) 
     from torch_images.fetch.update import check, require
 
     workspace, config = verb.workspace(), verb.config()
-    resolver = _resolver(config, select, mirror)
+    resolver = _resolver(config, options.select, options.mirror)
     findings: list[Finding] = []
     problem: TorchImagesError | None = None
-    for item in inputs(config, select):
+    for item in inputs(config, options.select):
         try:
             findings += check(item, workspace.locks, resolver, workspace.cache)
         except TorchImagesError as error:
-            print(verb.red(f"{item.name}: {error}"), file=sys.stderr)
+            verb.complain(item.name, error)
             problem = error
-    if select == "*":
+    if options.select == "*":
         try:
             findings += newer(config, workspace.network)
         except TorchImagesError as error:
-            print(verb.red(f"images.yaml: {error}"), file=sys.stderr)
+            verb.complain("images.yaml", error)
             problem = error
-    text = report.findings(findings, every=verbose)
-    print(verb.as_json([asdict(finding) for finding in findings]) if json else text)
+    text = report.findings(findings, every=options.verbose)
+    print(verb.as_json([asdict(finding) for finding in findings]) if options.json else text)
     require(findings)
     if problem:
         raise problem
 
 
-def _upgrade(what: str, mirror: list[str] | None, *, dry_run: bool) -> None:
+def _upgrade(what: str, mirror: Sequence[str], *, dry_run: bool) -> None:
     """Change images.yaml and the locks to what is newer, and say what a reviewer must decide."""
     from torch_images.config.lock_requests import inputs
     from torch_images.fetch.upgrade import review
@@ -151,7 +139,7 @@ def _upgrade(what: str, mirror: list[str] | None, *, dry_run: bool) -> None:
     print("\nTo review:\n" + "\n".join(f"- {line}" for line in lines))
 
 
-def _take(plans: Sequence[Plan], before: Config, mirror: list[str] | None) -> None:
+def _take(plans: Sequence[Plan], before: Config, mirror: Sequence[str]) -> None:
     """Write the new lists of releases, and the locks of those that came.
 
     Where one cannot be locked, images.yaml and the locks are as before. Raises its error.
@@ -199,7 +187,7 @@ def _names(cuda: str, torch: str) -> str:
     return f"*-cu{cuda.replace('.', '')}-torch{torch}-*"
 
 
-def _resolver(config: Config, select: str, mirror: Sequence[str] | None) -> Resolver:
+def _resolver(config: Config, select: str, mirror: Sequence[str]) -> Resolver:
     """What resolves the locks that match; it starts an engine where one of them needs it."""
     from torch_images.config.lock_requests import inputs
     from torch_images.fetch.apt import Resolver
@@ -214,5 +202,5 @@ def _resolver(config: Config, select: str, mirror: Sequence[str] | None) -> Reso
         network=verb.workspace().network,
         run=Runner(),
         engine=verb.engine() if any(item.image for item in items) else None,
-        mirrors=verb.mirrors(list(mirror or ())),
+        mirrors=verb.mirrors(mirror),
     )

@@ -10,27 +10,28 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from invoke.context import Context
-
 from torch_images.cli import verb
+from torch_images.cli.options import DryRun, Json, Options, flag, option
+from torch_images.cli.program import as_called
 from torch_images.errors import TorchImagesError
 
 # Bytes that integration tests need, as CONTRIBUTING.md says: without those marked slow, and all.
 _DISK, _DISK_OF_ALL = 45 * 10**9, 65 * 10**9
 
 
-@verb.verb(
-    help={
-        "all": "also what is too slow for every change",
-        "fast": "only lint, types and unit tests: no Docker",
-        "real-source": "only real PyTorch, compiled whole: hours, unless it was compiled before",
-    },
-    example="test --fast",
-)
-def test(c: Context, all: bool = False, fast: bool = False, real_source: bool = False) -> None:
+class Test(Options):
+    all: bool = flag("also what is too slow for every change")
+    fast: bool = flag("only lint, types and unit tests: no Docker")
+    real_source: bool = flag(
+        "only real PyTorch, compiled whole: hours, unless it was compiled before"
+    )
+
+
+@verb.verb(Test, example="test --fast")
+def test(options: Test) -> None:
     """Lint, check types, and run the tests; all but --fast build and verify real images."""
     verb.require_clone("test")
-    if real_source:
+    if options.real_source:
         verb.engine(bootstraps=True)
         _run("-m", "pytest", "tests/real", "--verbose", "--durations=10")
         return
@@ -42,18 +43,18 @@ def test(c: Context, all: bool = False, fast: bool = False, real_source: bool = 
     # a test that cannot be collected is found before anything waits for an engine
     _run("-m", "pytest", "tests/integration", "--collect-only", "--quiet", "--quiet")
     _run("-m", "pytest", "tests/unit", "--numprocesses=2")
-    if fast:
+    if options.fast:
         return
-    if all:
+    if options.all:
         # Other examples every day; a failure names the seed, which makes the same ones again.
         files = sorted(str(path) for path in (verb.ROOT / "tests/unit").glob("test_hostile_*.py"))
         seed = f"--hypothesis-seed={datetime.now(UTC):%Y%m%d}"
         long = {"HYPOTHESIS_PROFILE": "long"}
         _run("-m", "pytest", *files, seed, "--numprocesses=2", env=long)
     root = verb.engine(bootstraps=True).local_root()
-    print(_disk_warning(root, _DISK_OF_ALL if all else _DISK), end="", flush=True)
-    locks, warning = _usable_locks(every=all)
-    slow = [] if all else ["-m", "not slow"]
+    print(_disk_warning(root, _DISK_OF_ALL if options.all else _DISK), end="", flush=True)
+    locks, warning = _usable_locks(every=options.all)
+    slow = [] if options.all else ["-m", "not slow"]
     # Two lanes side by side: see tests/integration/conftest.py.
     lanes = ["--numprocesses=2", "--dist=loadscope", "--verbose", "--durations=30"]
     try:
@@ -71,7 +72,7 @@ def _disk_warning(root: Path | None, needed: int) -> str:
     if free >= needed:
         return ""
     line = f"these tests need {needed / 1e9:.0f} GB of disk, {root} has {free / 1e9:.0f} GB free"
-    return verb.red(f"{line}; `invoke gc --images --cache` frees some") + "\n"
+    return verb.red(as_called(f"{line}; `invoke gc --images --cache` frees some")) + "\n"
 
 
 def _usable_locks(*, every: bool) -> tuple[dict[str, str], str]:
@@ -87,10 +88,11 @@ def _usable_locks(*, every: bool) -> tuple[dict[str, str], str]:
     folder = verb.workspace().output / "test-locks"
     if not _code("-m", "invoke", "lock", "--check", "--select", bases):
         return {}, ""
-    warning = verb.red(
+    warning = as_called(
         "THE COMMITTED LOCKS CANNOT BE BUILT HERE: Debian has moved on, see above. The tests take "
         f"locks of today instead; run `invoke lock --select '{bases}'` and commit the result."
     )
+    warning = verb.red(warning)
     print(warning, flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(verb.ROOT / "locks", folder)
@@ -117,11 +119,12 @@ def _code(*words: str, program: str = sys.executable, env: Mapping[str, str] | N
     return Runner().interact(command, cwd=verb.ROOT, env=env)
 
 
-@verb.verb(
-    help={"check": "change nothing, fail if a table is out of date"},
-    example="docs --check",
-)
-def docs(c: Context, check: bool = False) -> None:
+class Docs(Options):
+    check: bool = flag("change nothing, fail if a table is out of date")
+
+
+@verb.verb(Docs, example="docs --check")
+def docs(options: Docs) -> None:
     """Write the tables of README.md that follow from images.yaml."""
     from torch_images.cli.tables import fill, tables
     from torch_images.errors import UsageError
@@ -130,7 +133,7 @@ def docs(c: Context, check: bool = False) -> None:
     readme = verb.ROOT / "README.md"
     text = readme.read_text()
     filled = fill(text, tables(verb.config(), verb.ROOT, verb.workspace().locks))
-    if check and filled != text:
+    if options.check and filled != text:
         raise UsageError("README.md is out of step with images.yaml", "run `invoke docs`")
     if filled != text:
         readme.write_text(filled)
@@ -146,49 +149,44 @@ def _shell_scripts() -> list[str]:
     return [str(path.relative_to(verb.ROOT)) for path, line in first.items() if shell.match(line)]
 
 
-@verb.verb(
-    help={
-        "older": "what was not used for this long goes, such as 12h or 8w; else 30d",
-        "keep": "of the rest, keep the latest used up to this size of images, and of cache, each",
-        "images": "all images that were built here, however new; those that containers use stay",
-        "cache": "the builder's whole build cache, whoever filled it",
-        "dry-run": "say what would go, change nothing",
-        "json": "print it as JSON",
-    },
-    example="gc --older 8w --keep 100GB --dry-run",
-)
-def gc(
-    c: Context,
-    older: str = "30d",
-    keep: str = "",
-    images: bool = False,
-    cache: bool = False,
-    dry_run: bool = False,
-    json: bool = False,
-) -> None:
+class Gc(DryRun, Json):
+    older: str = option(
+        "what was not used for this long goes, such as 12h or 8w; else 30d", default="30d"
+    )
+    keep: str = option(
+        "of the rest, keep the latest used up to this size of images, and of cache, each"
+    )
+    images: bool = flag(
+        "all images that were built here, however new; those that containers use stay"
+    )
+    cache: bool = flag("the builder's whole build cache, whoever filled it")
+
+
+@verb.verb(Gc, example="gc --older 8w --keep 100GB --dry-run")
+def gc(options: Gc) -> None:
     """Remove what builds leave, and what is old: images of ours, our cache, the build cache."""
     from torch_images.cli import report
     from torch_images.host.runner import Runner
     from torch_images.maintain import gc
 
-    limits = gc.Limits(age=gc.parse_age(older), size=gc.parse_size(keep))
+    limits = gc.Limits(age=gc.parse_age(options.older), size=gc.parse_size(options.keep))
     engine, run, now = verb.engine(), Runner(), datetime.now(UTC)
     workspace = verb.workspace()
     built = gc.images(engine)
     items = (
-        *gc.leftovers(workspace, engine, now if images else now - gc.RUNNING),
-        *(built if images else gc.surplus(built, limits, now)),
+        *gc.leftovers(workspace, engine, now if options.images else now - gc.RUNNING),
+        *(built if options.images else gc.surplus(built, limits, now)),
         *gc.surplus(gc.cache(workspace.cache), limits, now),
     )
     gone = []
-    for item in items if dry_run else gc.remove(items, engine):
+    for item in items if options.dry_run else gc.remove(items, engine):
         gone.append(item)
-        if not json:
-            print(report.collected(item, done=not dry_run))
-    left = gc.in_use(engine) if images else ()
-    freed = gc.build_cache(limits, run, every=cache, dry_run=dry_run)
-    if json:
-        print(verb.as_json(report.collection(gone, left, freed, done=not dry_run)))
+        if not options.json:
+            print(report.collected(item, done=not options.dry_run))
+    left = gc.in_use(engine) if options.images else ()
+    freed = gc.build_cache(limits, run, every=options.cache, dry_run=options.dry_run)
+    if options.json:
+        print(verb.as_json(report.collection(gone, left, freed, done=not options.dry_run)))
         return
     for name in left:
         print(f"left image {name}: a container uses it")

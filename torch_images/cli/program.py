@@ -6,14 +6,16 @@ Plain `invoke` becomes the same as soon as it reads tasks.py.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from invoke import __version__, program
-from invoke.exceptions import Exit, ParseError, UnknownFileType
+from invoke.exceptions import Exit, ParseError
 from invoke.parser.argument import Argument
 
 from torch_images import interrupts
@@ -23,28 +25,57 @@ from torch_images.redact import Redactor, stream
 CONFIG = "TORCH_IMAGES_CONFIG"
 # What a verb was called before, and is called now.
 RENAMED = {"clean": "gc", "prune": "gc", "manifest": "datasheet"}
+# Invoke's options before a verb that mean something here; a plain `invoke` has some more.
+_OPTIONS = {"complete", "debug", "help", "list", "list-format", "version"}
+_OPTIONS |= {"print-completion-script"}
+_PLAIN = {"collection", "config", "search-root"}
+
+
+def called() -> str:
+    """The command as the user called it."""
+    start = Path(sys.argv[0])
+    if start.stem == "torch-images":
+        return start.stem
+    return "invoke" if {"invoke", "inv"} & {start.name, start.parent.name} else "./inv"
+
+
+def as_called(text: str) -> str:
+    """A text that names verbs as in "`invoke lock`", with the command as the user called it."""
+    return text.replace("`invoke ", f"`{called()} ")
 
 
 class Program(program.Program):
     """Ends with exit code 2, and one line, for a command line that it cannot read."""
 
     def core_args(self) -> list[Argument]:
-        """Invoke's options before the first verb; --config names this project's file instead."""
-        args = [arg for arg in super().core_args() if arg.name != "config"]
+        """The options before the first verb; --config names this project's file."""
         text = "images.yaml to use, else TORCH_IMAGES_CONFIG; its locks lie beside it, in locks/"
-        return [Argument(names=("config", "f"), help=text), *args]
+        args = [arg for arg in super().core_args() if arg.name in _OPTIONS]
+        return [*args, Argument(names=("config", "f"), help=text)]
+
+    def parse_core_args(self) -> None:
+        """Read the options before the first verb; Invoke looks at its own others, too."""
+        super().parse_core_args()
+        for arg in super().core_args():
+            self.args.setdefault(arg.name, arg)
 
     def parse_core(self, argv: list[str] | None) -> None:
         """Read the options before the first verb."""
         with _one_line():
             super().parse_core(argv)
-        _use_config(self.args.config.value)
+        _settle(self.args.config.value)
         known = ("flat", "nested", "json")
         if (wanted := self.args["list-format"].value) not in known:
             raise Exit(f"error: unknown list format '{wanted}'; {suggest(wanted, known)}", code=2)
 
     def parse_tasks(self) -> None:
-        """Read the verbs and their options."""
+        """Read the verbs and their options. Help is for the verb before it, whatever that needs."""
+        words = self.core.unparsed
+        for number, word in enumerate(words):
+            verbs = [verb for verb in words[:number] if verb in self.collection.task_names]
+            if word in ("--help", "-h") and verbs:
+                self.args.help.value, self.core.unparsed = verbs[-1], []
+                break
         with _one_line(self.collection.task_names):
             super().parse_tasks()
 
@@ -54,14 +85,20 @@ class Program(program.Program):
             super().parse_cleanup()
 
     def update_config(self, merge: bool = True) -> None:
-        """Let Invoke read its own files, and not the one that --config names."""
-        named, self.args["config"] = self.args["config"], Argument(name="config")
-        try:
-            super().update_config(merge)
-        except UnknownFileType as error:
-            raise Exit(f"error: {error}", code=2) from None
-        finally:
-            self.args["config"] = named
+        """Leave Invoke's settings as they are: none has a meaning here."""
+
+    def no_tasks_given(self) -> None:
+        """Print the verbs, where none is named."""
+        self.list_flat()
+        print(f"`{called()} VERB --help` has a verb's options, `{called()} --help` all others")
+        raise Exit
+
+    def print_help(self) -> None:
+        """Print the verbs, and the options before the first one."""
+        print(f"Usage: {called()} [--options] VERB [words and options of the verb]\n")
+        self.list_flat()
+        print("Options:\n")
+        self.print_columns(self.initial_context.help_tuples())
 
     def list_flat(self) -> None:
         """Print the verbs by what they are for, in the order of the flow."""
@@ -71,42 +108,45 @@ class Program(program.Program):
         for group, verbs in GROUPS.items():
             names = [verb.name.replace("_", "-") for verb in verbs]
             print(f"{group}:\n")
-            self.print_columns([(name, known.pop(name)) for name in names if name in known])
-        if known:  # a tasks.py of somebody else's
-            super().list_flat()
+            self.print_columns([(name, known[name]) for name in names])
 
     def print_task_help(self, name: str) -> None:
         """Print the help of a verb; that of an axis names the values of images.yaml."""
         from torch_images.cli.collection import axis_values
 
-        options = self.parser.contexts[name].args
-        for axis, values in axis_values(options).items():
-            options[axis].help = f"{options[axis].help}; one of {', '.join(values)}"
-        super().print_task_help(name)
+        options = self.parser.contexts[name]
+        for axis, values in axis_values(options.args).items():
+            options.args[axis].help = f"{options.args[axis].help}; one of {', '.join(values)}"
+        words = " ".join([name, *(arg.name.upper() for arg in options.positional_args)])
+        doc = inspect.getdoc(self.collection[name]) or ""
+        print(f"Usage: {called()} {words} [--options]\n")
+        print(doc.replace("\nExample:\n", f"\nExample:\n  {called()} "))
+        print("\nOptions:\n")
+        self.print_columns([(flag, as_called(text or "")) for flag, text in options.help_tuples()])
 
 
 def main() -> None:
     """Run the verbs of ./inv; ends the process unless all goes well."""
-    _hide_secrets()
     # Shells complete ./inv by calling it; without an environment there is no `invoke` to call.
-    _run(Program(version=__version__, name="Invoke", binary="inv[oke]", binary_names=["./inv"]))
+    _run("./inv", name="Invoke", version=__version__)
 
 
 def installed() -> None:
-    """Run the verbs of `torch-images`, which has them without a tasks.py."""
+    """Run the verbs of `torch-images`."""
     interrupts.end_at_once()
-    _hide_secrets()
     import importlib.metadata  # takes 25 ms, and ./inv does not need it
 
+    name = "torch-images"
+    _run(name, name=name, version=importlib.metadata.version(name))
+
+
+def _run(command: str, *, name: str, version: str) -> None:
+    """Run a command to its end, which comes early where nobody reads on, as in `--list | head`."""
+    _hide_secrets()
     from torch_images.cli.collection import namespace
 
-    version = importlib.metadata.version("torch-images")
-    name = "torch-images"
-    _run(Program(version=version, namespace=namespace, name=name, binary=name, binary_names=[name]))
-
-
-def _run(verbs: Program) -> None:
-    """Run a program to its end, which comes early where nobody reads on, as in `--list | head`."""
+    names = [command]
+    verbs = Program(version, namespace, name=name, binary=command, binary_names=names)
     try:
         verbs.run()
         sys.stdout.flush()
@@ -122,13 +162,18 @@ def adopt() -> None:
         interrupts.end_at_once()
         _hide_secrets()
         plain.__class__ = Program
-        _use_config(plain.args.config.value)
+        _settle(plain.args.config.value)
+        for arg in plain.args.values():
+            if arg.got_value and arg.name not in _OPTIONS | _PLAIN:
+                raise Exit(f"error: --{arg.name} means nothing here; leave it out", code=2)
 
 
-def _use_config(named: str | None) -> None:
-    """Let all that reads images.yaml read the named file, wherever it works."""
+def _settle(named: str | None) -> None:
+    """Let all that reads images.yaml read the file that --config names, wherever it works."""
     if named:
         os.environ[CONFIG] = os.path.abspath(named)  # noqa: PTH100  a link stays one
+    # Invoke turns bytecode off, and every command would compile its imports.
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
 
 
 def _hide_secrets() -> None:
@@ -145,11 +190,9 @@ def _one_line(verbs: Iterable[str] = ()) -> Iterator[None]:
         yield
     except ParseError as error:
         found = _problem(error, verbs)
-    except ValueError as error:  # a word where Invoke itself wants a number
-        found = UsageError(str(error), "see `invoke --help`")
     else:
         return
-    raise Exit(f"error: {found}", code=found.exit_code) from None
+    raise Exit(as_called(f"error: {found}"), code=found.exit_code) from None
 
 
 def _problem(error: ParseError, verbs: Iterable[str]) -> UsageError:

@@ -8,29 +8,16 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from invoke.context import Context
-
 from torch_images.cli import verb
-
-_IMAGE_HELP = {"image": "tag, image id or identifier"}
-_REGISTRY_HELP = {
-    "registry": "registry and owner, such as ghcr.io/me, else TORCH_IMAGES_REGISTRY, images.yaml's"
-}
+from torch_images.cli.options import DryRun, Image, Json, Registry, flag, number, option
 
 
-@verb.verb(
-    positional=["image"],
-    help={
-        **_IMAGE_HELP,
-        **_REGISTRY_HELP,
-        "dry-run": "say what would be tagged, change nothing",
-        "json": "print every tag as JSON",
-    },
-    example="tag torch-cu130:sm120 --registry ghcr.io/me --dry-run",
-)
-def tag(
-    c: Context, image: str, registry: str = "", dry_run: bool = False, json: bool = False
-) -> None:
+class Tag(Image, Registry, DryRun, Json):
+    """The options of `tag`."""
+
+
+@verb.verb(Tag, example="tag torch-cu130:sm120 --registry ghcr.io/me --dry-run")
+def tag(options: Tag) -> None:
     """Give a verified image, in the engine, the names under which it can be pushed."""
     from torch_images.cli import report
     from torch_images.host.runner import Runner
@@ -38,9 +25,9 @@ def tag(
     from torch_images.verify.identify import verified_image
 
     config, workspace = verb.config(), verb.workspace()
-    where = verb.namespace(config, registry)
+    where = verb.namespace(config, options.registry)
     engine = verb.engine()
-    subject = verified_image(config, image, workspace, engine)
+    subject = verified_image(config, options.image, workspace, engine)
     lookup = partial(in_engine, engine=engine)
     moves = preview(
         *(config, subject, where),
@@ -49,32 +36,23 @@ def tag(
         run=Runner(),
         in_registry=False,
     ).moves
-    for move in moves if not dry_run else ():
+    for move in moves if not options.dry_run else ():
         if move.changes:
             engine.tag(subject.info.id, *move.reference.rsplit(":", 1))
-    text = report.moves(moves, done=not dry_run)
-    print(verb.as_json([asdict(m) for m in moves]) if json else text)
+    text = report.moves(moves, done=not options.dry_run)
+    print(verb.as_json([asdict(m) for m in moves]) if options.json else text)
 
 
-@verb.verb(
-    positional=["image"],
-    help={
-        **_IMAGE_HELP,
-        **_REGISTRY_HELP,
-        "retries": "how often in a row it may fail without getting on",
-        "dry-run": "ask the registry what would move, change nothing",
-        "json": "print tags and manifest as JSON",
-    },
-    example="push torch-cu130:sm120 --registry ghcr.io/me",
-)
-def push(
-    c: Context,
-    image: str,
-    registry: str = "",
-    retries: str = "5",
-    dry_run: bool = False,
-    json: bool = False,
-) -> None:
+class Push(Tag):
+    retries: int = option(
+        "how often in a row it may fail without getting on",
+        default=5,
+        parse=number(least=0),
+    )
+
+
+@verb.verb(Push, example="push torch-cu130:sm120 --registry ghcr.io/me")
+def push(options: Push) -> None:
     """Push a verified image and its tags to a registry; safe to repeat.
 
     Where the image is built for several platforms, its floating tags are those of an index, which
@@ -88,75 +66,63 @@ def push(
     from torch_images.verify.identify import verified_image
 
     config, workspace, run = verb.config(), verb.workspace(), Runner()
-    attempts = verb.number("--retries", retries)
-    where = verb.namespace(config, registry)
+    where = verb.namespace(config, options.registry)
     engine = verb.engine()
-    subject = verified_image(config, image, workspace, engine)
-    lookup = verb.registry_lookup(attempts)
+    subject = verified_image(config, options.image, workspace, engine)
+    lookup = verb.registry_lookup(options.retries)
     look = partial(preview, config, subject, where, lookup=lookup, workspace=workspace, run=run)
     found = look()
-    if dry_run:
+    if options.dry_run:
         text = report.moves(found.moves, done=False)
-        print(verb.as_json([asdict(m) for m in found.moves]) if json else text)
+        print(verb.as_json([asdict(m) for m in found.moves]) if options.json else text)
         return
     with verb.transfer_progress() as show:
         found = publish(
             *(look, subject.info.id, engine),
             run=run,
-            retries=attempts,
+            retries=options.retries,
             transfer=Transfer(show),
             say=verb.say,
         )
     platform = subject.plan.spec.platform.name
-    asked = partial(contents, found.names[0], run, platform=platform)
-    held = retry(asked, retries=attempts, say=verb.say)
+    look_inside = partial(contents, found.names[0], run, platform=platform)
+    held = retry(look_inside, retries=options.retries, say=verb.say)
     names, index = found.names, found.index_name
     sheet = describe(subject, engine, *held, references=names, index=index)
     save(sheet, workspace)
-    print(verb.as_json(sheet) if json else report.moves(found.moves, done=True))
+    print(verb.as_json(sheet) if options.json else report.moves(found.moves, done=True))
 
 
-@verb.verb(
-    positional=["image"],
-    help={**_IMAGE_HELP, "json": "print JSON instead of Markdown"},
-    example="datasheet torch-cu130:sm120",
-)
-def datasheet(c: Context, image: str, json: bool = False) -> None:
+class Datasheet(Image, Json):
+    """The options of `datasheet`."""
+
+
+@verb.verb(Datasheet, example="datasheet torch-cu130:sm120")
+def datasheet(options: Datasheet) -> None:
     """Print what a verified image is: versions, layers with sizes, digests, checks."""
     from torch_images.publish.datasheet import describe, markdown, save
     from torch_images.verify.identify import verified_image
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
-    subject = verified_image(config, image, workspace, engine)
+    subject = verified_image(config, options.image, workspace, engine)
     held = engine.contents(subject.info.id)
     sheet = describe(subject, engine, *held)
     save(sheet, workspace)
-    print(verb.as_json(sheet) if json else markdown(sheet).rstrip())
+    print(verb.as_json(sheet) if options.json else markdown(sheet).rstrip())
 
 
-@verb.verb(
-    help={
-        **_REGISTRY_HELP,
-        "image": (
-            "tag, image id, identifier, or name in a registry with its host, which is not "
-            "verified here; else the default image of images.yaml's pods"
-        ),
-        "geforce": "name only machines on which GeForce GPUs work",
-        "apply": "create the template, or change the one of this name; needs RUNPOD_API_KEY",
-        "dry-run": "with --apply: only show what would change",
-        "json": "print template and readme as JSON",
-    },
-    example="runpod --image torch-cu130:sm120",
-)
-def runpod(
-    c: Context,
-    image: str = "",
-    registry: str = "",
-    geforce: bool = False,
-    apply: bool = False,
-    dry_run: bool = False,
-    json: bool = False,
-) -> None:
+class Runpod(Registry, Json):
+    image: str = option(
+        "tag, image id, identifier, or name in a registry with its host, which is not "
+        "verified here; else the default image of images.yaml's pods"
+    )
+    geforce: bool = flag("name only machines on which GeForce GPUs work")
+    apply: bool = flag("create the template, or change the one of this name; needs RUNPOD_API_KEY")
+    dry_run: bool = flag("with --apply: only show what would change")
+
+
+@verb.verb(Runpod, example="runpod --image torch-cu130:sm120")
+def runpod(options: Runpod) -> None:
     """Render a pod template of RunPod's; with --apply, bring it there."""
     from torch_images.cli import report
     from torch_images.config.choose import choose
@@ -176,51 +142,51 @@ def runpod(
     from torch_images.verify.identify import verified_image
 
     config, workspace = verb.config(), verb.workspace()
-    where = verb.namespace(config, registry)
+    where = verb.namespace(config, options.registry)
     key = os.environ.get("RUNPOD_API_KEY", "")
-    if apply and not key:
+    if options.apply and not key:
         raise UsageError("--apply needs RUNPOD_API_KEY", "export the key of your RunPod account")
     usual = choose(config, arch="all", variant=config.pods.variant, platform=PLATFORM)
-    image = image or usual.id
+    image = options.image or usual.id
     if has_host(image):
-        if registry:
+        if options.registry:
             raise UsageError(f"--registry is given, and {image} names one", "leave --registry out")
-        asked = partial(published, image, Runner(), platform=PLATFORM)
-        found = retry(asked, retries=5, say=verb.say)
+        look = partial(published, image, Runner(), platform=PLATFORM)
+        found = retry(look, retries=5, say=verb.say)
         subject = in_registry(config, image, found)
         verb.say(f"{image} was not verified here: its template follows what its labels say")
     else:
         subject = built(verified_image(config, image, workspace, verb.engine()), where)
-    template = body(config, subject, geforce=geforce)
+    template = body(config, subject, geforce=options.geforce)
     text = readme(config, subject, template)
-    if not apply:
+    if not options.apply:
         document = {"template": template, "readme": text}
         shown = verb.as_json(template) + "\n\n" + command(template, text)
-        print(verb.as_json(document) if json else shown)
+        print(verb.as_json(document) if options.json else shown)
         return
     templates = Templates(config, key, workspace.network)
     existing = templates.find(template["name"])
     differences = changes(template, existing)
     print(report.template(template["name"], existing, differences), file=sys.stderr)
-    if not dry_run:
+    if not options.dry_run:
         identifier = templates.save(template, text, existing)
-        print(verb.as_json({"id": identifier, "template": template}) if json else identifier)
+        print(
+            verb.as_json({"id": identifier, "template": template}) if options.json else identifier
+        )
 
 
-@verb.verb(
-    help={
-        **_REGISTRY_HELP,
-        "output": "folder to write, new or with an earlier site, else build/site",
-        "commit": "the commit of this project that the pages name",
-    },
-    example="site --output build/site",
-)
-def site(c: Context, output: str = "", registry: str = "", commit: str = "") -> None:
+class Site(Registry):
+    output: str = option("folder to write, new or with an earlier site, else build/site")
+    commit: str = option("the commit of this project that the pages name")
+
+
+@verb.verb(Site, example="site --output build/site")
+def site(options: Site) -> None:
     """Write a static site: which image for a GPU and a driver, and a page for each image."""
     from torch_images.publish.site import generate, write
 
     config, workspace = verb.config(), verb.workspace()
-    where = verb.namespace(config, registry)
-    files = generate(config, verb.ROOT, workspace.locks, namespace=where, commit=commit)
-    folder = write(files, Path(output) if output else workspace.output / "site")
+    where = verb.namespace(config, options.registry)
+    files = generate(config, verb.ROOT, workspace.locks, namespace=where, commit=options.commit)
+    folder = write(files, Path(options.output) if options.output else workspace.output / "site")
     print(f"wrote {len(files)} files to {folder}; open {folder / 'index.html'}")

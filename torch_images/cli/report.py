@@ -13,6 +13,7 @@ from torch_images.build import bake
 from torch_images.build.bake import BuildOptions
 from torch_images.build.diskspace import disk_needed
 from torch_images.build.plan import LockedImage, plan_image
+from torch_images.cli.program import as_called
 from torch_images.config.types import Config
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import TORCH, Builder, Jobs, choose, hours, triton_hours
@@ -184,7 +185,7 @@ def moves(listed: Sequence[Move], *, done: bool) -> str:
         lines.append(
             f"{word:<11} {move.reference}{more}" + (f": {move.reason}" * bool(move.reason))
         )
-    return "\n".join(lines)
+    return as_called("\n".join(lines))
 
 
 def template(name: str, existing: Mapping[str, Any] | None, changes: Sequence[str]) -> str:
@@ -255,7 +256,7 @@ def findings(listed: Sequence[Finding], *, every: bool = False) -> str:
             for f in ours
             if every or f.state != UNCHANGED or f.detail
         ]
-    return "\n".join(lines)
+    return as_called("\n".join(lines))
 
 
 def verdict(result: Verdict) -> str:

@@ -10,17 +10,19 @@ import functools
 import json
 import logging
 import os
-import re
-import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from invoke.exceptions import Exit
-from invoke.tasks import task
+from invoke.parser.argument import Argument
+from invoke.tasks import Task
 
+from torch_images.cli.options import Options
+from torch_images.cli.program import as_called
+from torch_images.errors import TorchImagesError, UsageError
 from torch_images.interrupts import CODE, raise_from_now_on
 from torch_images.project import (
     config_file,
@@ -34,46 +36,50 @@ from torch_images.project import (
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from torch_images.build.bake import BuildOptions
-    from torch_images.build.plan import ImagePlan
     from torch_images.config.types import Config
     from torch_images.host.engine import Engine
-    from torch_images.host.gpus import Request
     from torch_images.host.workspace import Workspace
     from torch_images.platforms import Platform
     from torch_images.publish.tag_rules import TagTarget
-    from torch_images.verify.verify import VerifyReport
 
+T = TypeVar("T", bound=Options)
 ROOT = project_root()
 _QUIET = 60  # seconds between two lines of progress, where there is no terminal
-# Invoke turns bytecode off for tasks.py (--write-pyc), and every command would compile its imports.
-sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
 _warnings = logging.StreamHandler()  # the project's own; libraries' stay as Python has them
 _warnings.setFormatter(logging.Formatter("warning: %(message)s"))
 logging.getLogger("torch_images").addHandler(_warnings)
 logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news
 
 
-def verb(*, example: str = "", **options: Any) -> Callable[[Callable[..., None]], Any]:
-    """An Invoke task whose errors are one line and an exit code, without a traceback.
+class Verb(Task[Any]):
+    """An Invoke task whose arguments are made from its options."""
 
-    `example` is a command line without the program's name; the verb's help ends with it. Options
-    have no short forms: Invoke would give the same letter another meaning in each verb.
+    def __init__(self, body: Callable[..., None], options: type[Options]) -> None:
+        super().__init__(body, positional=())
+        self.options = options
+
+    def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:  # noqa: ARG002  Invoke's
+        """What Invoke reads for this verb."""
+        return self.options.arguments()
+
+
+def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None]], Verb]:
+    """Make a verb of a function of its options.
+
+    Its errors are one line and an exit code, without a traceback. `example` is a command line
+    without the program's name; the verb's help ends with it.
     """
 
-    def decorate(function: Callable[..., None]) -> Any:
+    def decorate(function: Callable[[T], None]) -> Verb:
         @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> None:
-            from torch_images.errors import TorchImagesError
-
+        def body(_: object, **words: Any) -> None:
             try:
                 raise_from_now_on()
-                _check_words(kwargs)
-                function(*args, **kwargs)
+                function(options.of(words))
                 sys.stdout.flush()
             except TorchImagesError as error:
-                raise Exit(red(f"error: {error}"), code=error.exit_code) from None
-            except BrokenPipeError:  # `invoke matrix | head`: the reader has what it wanted
+                raise _exit(error) from None
+            except BrokenPipeError:  # `./inv matrix | head`: the reader has what it wanted
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise Exit(code=0) from None
             except OSError as error:
@@ -81,24 +87,20 @@ def verb(*, example: str = "", **options: Any) -> Callable[[Callable[..., None]]
 
                 if not (problem := of_system(error)):
                     raise
-                raise Exit(red(f"error: {problem}"), code=problem.exit_code) from None
+                raise _exit(problem) from None
             except KeyboardInterrupt:
                 raise Exit("interrupted; nothing was tagged", code=CODE) from None
 
         if example:
-            wrapper.__doc__ = f"{function.__doc__}\n\nExample:\n{example}"
-        return task(wrapper, auto_shortflags=False, **options)
+            body.__doc__ = f"{function.__doc__}\n\nExample:\n{example}"
+        return Verb(body, options)
 
     return decorate
 
 
-def _check_words(words: Mapping[str, Any]) -> None:
-    """Raise UsageError for a word that no path and no command can have."""
-    from torch_images.errors import UsageError
-
-    for name, value in words.items():
-        if "\0" in (" ".join(value) if isinstance(value, list) else str(value)):
-            raise UsageError(f"--{name.replace('_', '-')} has a zero byte in it", "leave it out")
+def _exit(error: TorchImagesError) -> Exit:
+    """The end of a command that failed."""
+    return Exit(red(as_called(f"error: {error}")), code=error.exit_code)
 
 
 def config(*, damaged_ok: bool = False) -> Config:
@@ -128,8 +130,6 @@ def workspace() -> Workspace:
 
 def require_clone(name: str) -> None:
     """Raise UsageError unless this runs from a clone of the project."""
-    from torch_images.errors import UsageError
-
     if not is_clone(ROOT):
         raise UsageError(
             f"'{name}' works on the project itself, which is not here",
@@ -139,8 +139,6 @@ def require_clone(name: str) -> None:
 
 def require_own_locks(locks: Path) -> None:
     """Raise UsageError for a folder of locks that belongs to the installed package."""
-    from torch_images.errors import UsageError
-
     if is_packaged(locks):
         raise UsageError(
             "the locks of the installed package are not written",
@@ -148,14 +146,14 @@ def require_own_locks(locks: Path) -> None:
         )
 
 
-def mirrors(named: list[str] | None) -> tuple[str, ...]:
+def mirrors(named: Sequence[str]) -> tuple[str, ...]:
     """The mirrors to use: those of the command line, else TORCH_IMAGES_MIRROR.
 
     Raises ConfigError for one that cannot be read.
     """
     from torch_images.host.network import check_url
 
-    named_mirrors = tuple(named or ()) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
+    named_mirrors = tuple(named) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
     for word in (word for mirror in named_mirrors for word in mirror.split() if "://" in word):
         check_url("--mirror" if named else "TORCH_IMAGES_MIRROR", word)
     return named_mirrors
@@ -177,85 +175,6 @@ def registry_lookup(retries: int) -> Callable[[str], TagTarget | None]:
     return lambda name: retry(functools.partial(lookup, name, run), retries=retries, say=say)
 
 
-def build_options(
-    *,
-    progress: str,
-    mirror: list[str] | None,
-    compat: str,
-    jobs: str,
-    slice: str = "",  # noqa: A002  the option's name
-    share: str = "",
-    cache_from: list[str] | None = None,
-    cache_to: list[str] | None = None,
-    compression: str = "fast",
-    **flags: Any,
-) -> BuildOptions:
-    """The options of a build, from the words of a command line.
-
-    Raises UsageError for a word that none of them knows.
-    """
-    from torch_images.build.bake import BuildOptions
-    from torch_images.config.types import COMPAT_MODES
-    from torch_images.errors import UsageError, suggest
-    from torch_images.oci.compression import parse
-
-    if compat not in COMPAT_MODES:
-        raise UsageError(f"unknown compat mode '{compat}'", suggest(compat, COMPAT_MODES))
-    return BuildOptions(
-        progress=_progress(progress),
-        mirrors=mirrors(mirror),
-        compat=compat,
-        jobs=number("--jobs", jobs, least=1) if jobs else 0,
-        slice=_seconds("--slice", slice) if slice else 0,
-        call=secrets.token_hex(8) if slice else "",
-        share=_share(share),
-        cache_from=tuple(cache_from or ()),
-        cache_to=tuple(cache_to or ()),
-        compression=parse(compression),
-        **flags,
-    )
-
-
-def _progress(wanted: str) -> str:
-    """The word after --progress. Raises UsageError for one that BuildKit does not know."""
-    from torch_images.errors import UsageError
-
-    if wanted not in ("auto", "plain", "tty"):
-        raise UsageError(f"unknown progress '{wanted}'", "known: auto, plain, tty")
-    return wanted
-
-
-def _seconds(option: str, text: str) -> int:
-    """The seconds of a time such as 30s, 90m or 2h. Raises UsageError for anything else."""
-    from torch_images.errors import UsageError
-
-    found = re.fullmatch(r"([1-9][0-9]{0,4})([smh])", text)
-    if not found:
-        raise UsageError(f"{option} '{text}' is not a time", "give one such as 30s, 90m or 2h")
-    return int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
-
-
-def _share(text: str) -> str:
-    """The part of the units after --share. Raises UsageError for anything but 1/2, 2/2, ..."""
-    from torch_images.errors import UsageError
-
-    found = re.fullmatch(r"([1-9][0-9]?)/([1-9][0-9]?)", text)
-    if text and not (found and int(found[1]) <= int(found[2]) > 1):
-        raise UsageError(
-            f"--share '{text}' is not a share", "give 1/2 to one builder and 2/2 to the other"
-        )
-    return text
-
-
-def number(option: str, text: str, *, least: int = 0) -> int:
-    """The number after an option. Raises UsageError for anything else."""
-    from torch_images.errors import UsageError
-
-    if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
-        raise UsageError(f"{option} '{text}' is not a number", f"give one from {least} on")
-    return int(text)
-
-
 def engine(*, bootstraps: bool = False, platforms: Sequence[Platform] = ()) -> Engine:
     """The engine; set up where none answers and ./inv allows it, with emulators of `platforms`."""
     from torch_images.host.runner import Runner
@@ -271,39 +190,14 @@ def engine(*, bootstraps: bool = False, platforms: Sequence[Platform] = ()) -> E
     )
 
 
-def verified(
-    image: str,
-    config: Config,
-    plan: ImagePlan,
-    workspace: Workspace,
-    engine: Engine,
-    *,
-    reuse: bool,
-    fresh: bool = False,
-    gpus: Sequence[Request] = (),
-) -> VerifyReport:
-    """The report of an image; said on stderr, because it takes minutes."""
-    from torch_images.host.runner import Runner
-    from torch_images.verify.verify import verify
-
-    print(f"verifying {plan.spec.id}", file=sys.stderr)
-    with check_progress() as progress:
-        return verify(
-            image,
-            config,
-            plan,
-            workspace,
-            engine=engine,
-            run=Runner(),
-            reuse=reuse,
-            fresh=fresh,
-            gpus=gpus,
-            progress=progress,
-        )
+def complain(name: str, problem: TorchImagesError) -> None:
+    """What went wrong with one of several, on stderr; the others go on."""
+    print(red(as_called(f"{name}: {problem}")), file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:
     """A line of progress, on stderr."""
+    text = as_called(text)
     if "tqdm" not in sys.modules:  # there is no bar to write around
         print(text, file=sys.stderr, flush=True)
         return

@@ -31,7 +31,7 @@ from torch_images.fetch.resolve import resolve
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import FactsLock
-from torch_images.locks.wheels import LockedWheel, WheelLock
+from torch_images.locks.wheels import LockedWheel, Requirements, WheelLock
 from torch_images.project import project_root
 
 # What uv says of a requirement that no other one can go with.
@@ -168,18 +168,16 @@ class _Finder:
 
     def _lock(self, extra: Extra, wanted: tuple[str, ...], before: dict[str, dt.date]) -> WheelLock:
         kept = (f"{w.name}=={w.version}" for w in self.plain.wheels if w.name not in extra.replaces)
-        return resolve(
-            extra.name,
-            (*self.plain.request, *wanted),
+        asked = Requirements(
+            name=extra.name,
+            words=(*self.plain.request, *wanted),
             python=self.item.python,
             platform=self.item.platform,
             date=self.date,
-            network=self.network,
-            run=self.run,
             constraints=tuple(kept),
             before=before,
-            index=self.item.index,
         )
+        return resolve(asked, network=self.network, run=self.run, index=self.item.index)
 
     def _judge(self, wheel: LockedWheel) -> tuple[bool, str]:
         """Whether a wheel fits, and what shows it."""

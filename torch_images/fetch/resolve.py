@@ -10,9 +10,8 @@ whatever uv did.
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from html import escape
@@ -25,46 +24,20 @@ from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks import wheels
-from torch_images.locks.wheels import MAIN, LockedWheel, OtherIndex, WheelLock
-from torch_images.platforms import AMD64, Platform
+from torch_images.locks.wheels import MAIN, LockedWheel, OtherIndex, Requirements, WheelLock
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
 
 
 def resolve(
-    name: str,
-    requirements: tuple[str, ...],
-    *,
-    python: str,
-    platform: Platform = AMD64,
-    date: dt.date,
-    network: Network,
-    run: Runner,
-    constraints: tuple[str, ...] = (),
-    beside: tuple[str, ...] = (),
-    before: Mapping[str, dt.date] | None = None,
-    alone: bool = False,
-    index: Index | None = None,
+    wanted: Requirements, *, network: Network, run: Runner, index: Index | None = None
 ) -> WheelLock:
     """Resolve as `locks.wheels.resolve` does, with `index` for the packages that it is named for.
 
     Raises LockError, also for a wheel that is not where it should be, by name; and NetworkError.
     """
-    attempt = partial(
-        wheels.resolve,
-        name,
-        requirements,
-        python=python,
-        platform=platform,
-        date=date,
-        network=network,
-        run=run,
-        constraints=constraints,
-        beside=beside,
-        before=before,
-        alone=alone,
-    )
+    attempt = partial(wheels.resolve, wanted, network=network, run=run)
     if not index:
         return attempt()
     with PackageIndex(network) as asked, tempfile.TemporaryDirectory() as scratch:

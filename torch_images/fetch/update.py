@@ -22,7 +22,7 @@ from torch_images.locks.debs import DebLock, LockedDeb, read_debs
 from torch_images.locks.facts import FactsLock, read_facts
 from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.sources import SourceLock, locked_trees, read_sources
-from torch_images.locks.wheels import WheelLock, read_wheels
+from torch_images.locks.wheels import Requirements, WheelLock, read_wheels
 
 UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
 
@@ -80,19 +80,17 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
             item, plain, network=resolver.network, run=resolver.run, cache=cache, date=today
         )
     if item.base is None:
-        wheels = resolve(
-            item.name,
-            item.request,
+        wanted = Requirements(
+            name=item.name,
+            words=item.request,
             python=item.python,
             platform=item.platform,
             date=today,
-            network=resolver.network,
-            run=resolver.run,
             constraints=tuple(_kept(item, folder)),
             beside=item.beside,
             alone=item.alone,
-            index=item.index,
         )
+        wheels = resolve(wanted, network=resolver.network, run=resolver.run, index=item.index)
         complete.check_runtime(wheels, item.runtime)
         return wheels
     image = f"{item.image}@{resolver.digest(item.image)}" if item.image else ""

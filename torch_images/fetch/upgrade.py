@@ -13,7 +13,7 @@ from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.locks.wheels import resolve
+from torch_images.locks.wheels import Requirements, resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +42,9 @@ def find_cudas(
     found = {}
     for torch in releases:
         try:
-            lock = resolve(
-                f"torch-{torch}", (f"torch=={torch}",), python=python, date=date,
-                network=network, run=run,
-            )  # fmt: skip
+            words = (f"torch=={torch}",)
+            wanted = Requirements(name=f"torch-{torch}", words=words, python=python, date=date)
+            lock = resolve(wanted, network=network, run=run)
         except LockError as error:
             found[torch] = error.message
         else:

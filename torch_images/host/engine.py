@@ -84,7 +84,7 @@ class Engine:
             model = self._client.images.get(image)
         except (docker.errors.ImageNotFound, docker.errors.NullResource):
             raise UsageError(
-                f"the engine has no image '{image}'", "build it first: invoke build"
+                f"the engine has no image '{image}'", "build it first: `invoke build`"
             ) from None
         except docker.errors.APIError as error:
             if error.status_code != HTTPStatus.BAD_REQUEST:

@@ -16,7 +16,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -224,47 +224,44 @@ def check_origins(lock: WheelLock, index: Index | None) -> None:
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """What a lock of wheels is resolved from.
+
+    `name` and `date` are those of the lock. The wheels are for `platform` with the glibc of GLIBC
+    or newer, and for `python`, such as "3.11". `constraints`, such as "numpy==2.3.5", fix the
+    version of a package if it is needed. Versions also go with the requirements `beside`, which are
+    not part of the lock. `before` has days (UTC) by name of a package; files that the index got
+    then or later are left out. With `alone`, what the wheels themselves require is left out.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    python: str
+    platform: Platform = AMD64
+    date: dt.date
+    constraints: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    before: Mapping[str, dt.date] | None = None
+    alone: bool = False
+
+
 def resolve(
-    name: str,
-    requirements: tuple[str, ...],
-    *,
-    python: str,
-    platform: Platform = AMD64,
-    date: dt.date,
-    network: Network,
-    run: Runner,
-    constraints: tuple[str, ...] = (),
-    beside: tuple[str, ...] = (),
-    before: Mapping[str, dt.date] | None = None,
-    alone: bool = False,
-    other: OtherIndex | None = None,
+    wanted: Requirements, *, network: Network, run: Runner, other: OtherIndex | None = None
 ) -> WheelLock:
     """Resolve requirements, and what they require, to one wheel each. uv decides which.
 
-    The wheels are for `platform` with the glibc of GLIBC or newer, and for `python`, such as
-    "3.11". `constraints`, such as "numpy==2.3.5", fix the version of a package if it is needed.
-    Versions also go with the requirements `beside`, which are not part of the lock. `before` has
-    days (UTC) by name of a package; files that the index got then or later are left out. With
-    `alone`, what the wheels themselves require is left out. `other` is the index of the release of
-    torch, None for the main one. `name` and `date` are those of the lock. Raises NetworkError if an
+    `other` is the index of the release of torch, None for the main one. Raises NetworkError if an
     index cannot be reached, and LockError if there is no solution or an index gives no SHA-256.
     """
     import uv
 
-    if beside:
-        wider = resolve(
-            name,
-            (*requirements, *beside),
-            python=python,
-            platform=platform,
-            date=date,
-            network=network,
-            run=run,
-            constraints=constraints,
-            before=before,
-            other=other,
-        )
-        constraints = (*constraints, *(f"{w.name}=={w.version}" for w in wider.wheels))
+    python, platform, constraints = wanted.python, wanted.platform, wanted.constraints
+    if wanted.beside:
+        both = (*wanted.words, *wanted.beside)
+        wider = replace(wanted, words=both, beside=(), alone=False)
+        versions = resolve(wider, network=network, run=run, other=other).versions()
+        constraints = (*constraints, *(f"{n}=={version}" for n, version in versions.items()))
     with tempfile.TemporaryDirectory() as folder:
         target, limits = Path(folder, "pylock.toml"), Path(folder, "constraints.txt")
         limits.write_text("\n".join(constraints))
@@ -274,12 +271,12 @@ def resolve(
         command += ["--python", sys.executable, "--python-version", python]
         command += ["--only-binary", ":all:", "-o", str(target), "-"]
         command += [f"--constraints={limits}"] if constraints else []
-        for package, day in (before or {}).items():
+        for package, day in (wanted.before or {}).items():
             command += ["--exclude-newer-package", f"{package}={day.isoformat()}T00:00:00Z"]
-        command += ["--no-deps"] if alone else []
+        command += ["--no-deps"] if wanted.alone else []
         try:
             env = network.for_uv() | dict(other.settings if other else ())
-            run.run(command, env=env, stdin="\n".join(requirements))
+            run.run(command, env=env, stdin="\n".join(wanted.words))
         except CommandError as error:
             raise _resolve_error(error.output) from None
         document = tomllib.loads(target.read_text(encoding="utf-8"))
@@ -299,10 +296,10 @@ def resolve(
         for package, wheel, size in zip(packages, chosen, sizes, strict=True)
     ]
     return WheelLock(
-        name=name,
-        date=date,
+        name=wanted.name,
+        date=wanted.date,
         python=python,
-        request=tuple(sorted(requirements)),
+        request=tuple(sorted(wanted.words)),
         wheels=tuple(sorted(wheels)),
         platform=platform,
     )

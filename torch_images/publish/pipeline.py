@@ -32,6 +32,22 @@ class Made:
     tags: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """How a build shows what it does.
+
+    `layers` is entered while layers are packed. `say` is told what takes minutes. `checks` is
+    entered for each verification, and gives what gets the share that is over.
+    """
+
+    layers: Progress = no_progress
+    say: Callable[[str], None] = lambda _: None
+    checks: Callable[[], AbstractContextManager[Checking | None]] = nullcontext
+
+
+QUIET = Shown()
+
+
 def make(
     config: Config,
     images: Sequence[LockedImage],
@@ -40,28 +56,27 @@ def make(
     *,
     engine: Engine,
     run: Runner,
-    progress: Progress = no_progress,
+    shown: Shown = QUIET,
     unverified: bool = False,
-    say: Callable[[str], None] = lambda _: None,
-    checking: Callable[[], AbstractContextManager[Checking | None]] = nullcontext,
 ) -> tuple[Made, ...]:
     """Build images side by side; then verify, tag and describe one after the other.
 
     A build from nothing is verified from nothing; for any other a report of the same digest and
     checks is taken.
-    With `unverified`, the images only get their candidate tags. `say` is told what takes minutes;
-    `checking` is entered for each verification, and gives what gets the share that is over.
+    With `unverified`, the images only get their candidate tags.
     Raises as `build` does, and VerifyError for an image that is not what it claims. The images
     before that one have their tags then.
     """
-    results = build(config, images, workspace, options, engine=engine, run=run, progress=progress)
+    results = build(
+        config, images, workspace, options, engine=engine, run=run, progress=shown.layers
+    )
     if unverified:
         return tuple(Made(result=r, report=None, tags=(r.plan.candidate,)) for r in results)
     made = []
     for result in results:
         plan = result.plan
-        say(f"verifying {plan.spec.id}")
-        with checking() as shares:
+        shown.say(f"verifying {plan.spec.id}")
+        with shown.checks() as shares:
             report = verify(
                 result.digest,
                 config,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from torch_images.build import labels
@@ -25,12 +24,10 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder
-from torch_images.layers.make import Progress, no_progress
 from torch_images.layers.parent import PARENT_IMAGES
 from torch_images.maintain import gc
 from torch_images.publish import ledger
-from torch_images.publish.pipeline import make
-from torch_images.verify.suites import Progress as Checking
+from torch_images.publish.pipeline import QUIET, Shown, make
 
 _KEPT_LAYERS = 8_000_000_000  # bytes of layers that stay in the cache where room is made
 
@@ -68,9 +65,7 @@ def build_stale(
     run: Runner,
     machine: Builder,
     today: dt.date,
-    progress: Progress = no_progress,
-    say: Callable[[str], None] = lambda _: None,
-    checking: Callable[[], AbstractContextManager[Checking | None]] = nullcontext,
+    shown: Shown = QUIET,
 ) -> Iterator[Outcome]:
     """Build and verify images, and yield what became of each once the ledger has it.
 
@@ -79,16 +74,13 @@ def build_stale(
     """
     there = {tag for image in engine.ours(labels.ID, PARENT_IMAGES) for tag in image.tags}
     for number, spec in enumerate(specs, 1):
-        say(f"{spec.id}: {number} of {len(specs)}")
+        shown.say(f"{spec.id}: {number} of {len(specs)}")
         line: ledger.Proof | None = None
         problem: TorchImagesError | None = None
         try:
             image = lock_image(config, spec, workspace.locks)
-            _make_room(config, image, workspace, there, engine=engine, run=run, say=say)
-            [made] = make(
-                config, [image], workspace, options, engine=engine, run=run,
-                progress=progress, say=say, checking=checking,
-            )  # fmt: skip
+            _make_room(config, image, workspace, there, engine=engine, run=run, say=shown.say)
+            [made] = make(config, [image], workspace, options, engine=engine, run=run, shown=shown)
             line = ledger.proof(made, today.isoformat(), machine)
             _remove([*made.tags, image.candidate], engine, there)
         except (LockError, NetworkError) as error:

@@ -103,4 +103,4 @@ def _find(config: Config, image: str, engine: Engine) -> str:
     for name in sorted(names, key=len):
         if labels.read(engine.inspect(name).labels).id == image:
             return name
-    raise UsageError(f"{image} is not built", "build it first: invoke build")
+    raise UsageError(f"{image} is not built", "build it first: `invoke build`")

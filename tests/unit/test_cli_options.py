@@ -1,0 +1,203 @@
+"""Each option of a verb is declared once, and each verb says what it can be told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from invoke.exceptions import Exit
+from invoke.parser import Parser
+from invoke.parser.argument import Argument
+
+from torch_images.cli import program, verb
+from torch_images.cli.build_tasks import Build, Wheels
+from torch_images.cli.collection import GROUPS, namespace
+from torch_images.cli.options import Options, flag, option, several, word
+from torch_images.cli.publish_tasks import Push
+from torch_images.cli.verify_tasks import Verify
+from torch_images.errors import UsageError
+
+VERBS = {one.name.replace("_", "-"): one for verbs in GROUPS.values() for one in verbs}
+OPTIONS = [
+    pytest.param(argument, id=f"{name}-{argument.names[0]}")
+    for name, one in VERBS.items()
+    for argument in one.get_arguments()
+]
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run ./inv in this process, and give what it printed; it must end as told."""
+
+    def run(*words: str, code: int = 0, said: str = "") -> str:
+        verbs = program.Program("1", namespace, name="Invoke", binary="./inv")
+        with pytest.raises(SystemExit) as caught:
+            verbs.run(["./inv", *words])
+        shown = capsys.readouterr()
+        assert (caught.value.code, shown.err) == (code, said)
+        return shown.out
+
+    return run
+
+
+@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("before", [True, False])
+def test_every_verb_has_help(name: str, before: bool, run: Run) -> None:
+    """Also one that needs words, as `push --help` lacks its image."""
+    text = run("--help", name) if before else run(name, "--help")
+    assert text.startswith(f"Usage: ./inv {name} ")
+    assert f"\nExample:\n  ./inv {name}" in text
+    options = VERBS[name].get_arguments()
+    assert [f"--{one.names[0]}" for one in options if f"\n  --{one.names[0]}" not in text] == []
+    assert text.split("\n")[0].split()[3:-1] == [
+        one.name.upper() for one in options if one.positional and one.name
+    ]
+
+
+def test_help_comes_before_what_is_wrong(run: Run) -> None:
+    assert "Usage: ./inv build" in run("build", "--cuda", "13.0", "--help")
+    assert "Usage: ./inv wheels" in run("wheels", "-h", "--nonsense")
+
+
+@pytest.mark.parametrize("one", OPTIONS)
+def test_every_option_has_a_help_text(one: Argument) -> None:
+    assert one.help
+    assert not one.help.endswith(".")
+
+
+def test_an_option_is_the_same_type_in_every_verb() -> None:
+    kinds = defaultdict(set)
+    for one in VERBS.values():
+        for argument in one.get_arguments():
+            kinds[argument.names[0]].add(argument.kind)
+    assert {name: found for name, found in kinds.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [
+        (name, one.names[0])
+        for name, verb in VERBS.items()
+        for one in verb.get_arguments()
+        if one.kind is list
+    ],
+)
+def test_what_can_be_repeated_is_a_list(name: str, flag: str) -> None:
+    parser = Parser(contexts=namespace.to_contexts())
+    [context] = parser.parse_argv([name, f"--{flag}", "one", f"--{flag}=two"])
+    assert context.args[flag].value == ["one", "two"]
+
+
+def test_without_a_verb_the_verbs_are_listed(run: Run) -> None:
+    bare = run()
+    assert bare.startswith("See:\n\n  matrix ")
+    assert "--debug" not in bare
+    assert run("--list") in bare
+    whole = run("--help")
+    assert whole.index("matrix") < whole.index("--debug")
+
+
+NOTHING = ["--dry", "-R", "-e", "--echo", "-p", "--pty", "-w", "--warn-only", "--write-pyc"]
+NOTHING += ["--prompt-for-sudo-password", "--no-dedupe", "-r", "-c"]
+
+
+@pytest.mark.parametrize("flag", NOTHING)
+def test_what_means_nothing_here_is_refused(
+    flag: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invoke has --dry, which would run a verb all the same: its work is no shell command."""
+    monkeypatch.setattr(VERBS["docs"], "body", lambda *_, **__: pytest.fail("it was run"))
+    with pytest.raises(SystemExit) as caught:
+        program.Program("1", namespace).run(["./inv", flag, "docs"])
+    shown = capsys.readouterr()
+    assert (caught.value.code, shown.out) == (2, "")
+    assert shown.err.startswith(f"error: unknown option '{flag}'; ")
+    assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["--dry", "-R", "--pty"])
+def test_a_plain_invoke_refuses_it_too(root: Path, tmp_path: Path, flag: str) -> None:
+    words = ["-m", "invoke", "-r", str(root), flag, "site", "--output", str(tmp_path / "site")]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: --")
+    assert done.stderr.endswith(" means nothing here; leave it out\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        ("/x/torch_images/__main__.py", "./inv"),
+        ("/x/bin/torch-images", "torch-images"),
+        ("/x/bin/invoke", "invoke"),
+        ("/x/bin/inv", "invoke"),
+        ("/x/invoke/__main__.py", "invoke"),
+    ],
+)
+def test_messages_name_the_command_as_it_was_called(
+    start: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Options) -> None:
+        raise UsageError("it is not locked", "run `invoke lock`")
+
+    monkeypatch.setattr(sys, "argv", [start])
+    with pytest.raises(Exit) as caught:
+        verb.verb(Options)(fail).body(None)
+    assert caught.value.message == f"error: it is not locked; run `{name} lock`"
+
+
+class Every(Options):
+    """An option of each kind."""
+
+    image: str = word("an image")
+    count: int = option("a number", default=3, parse=lambda _, text: int(text))
+    mirror: tuple[str, ...] = several("a mirror")
+    dry_run: bool = flag("change nothing")
+
+
+def test_words_become_one_object() -> None:
+    words = {"image": "x", "count": "4", "mirror": ["a", "b"], "dry_run": True}
+    read = {"image": "x", "count": 4, "mirror": ("a", "b"), "dry_run": True}
+    assert asdict(Every.of(words)) == read
+    bare = {"image": "", "count": 3, "mirror": (), "dry_run": False}
+    assert asdict(Every.of({"image": "", "count": "", "mirror": [], "dry_run": False})) == bare
+
+
+@pytest.mark.parametrize("words", [{"image": "a\0b"}, {"image": "x", "mirror": ["a", "\0"]}])
+def test_a_zero_byte_is_refused(words: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"^--\w+ has a zero byte in it; leave it out$"):
+        Every.of(words)
+
+
+def test_words_are_read_at_the_edge() -> None:
+    wheels = Wheels.of({"slice": "90m", "share": "1/2", "jobs": "4"})
+    assert (wheels.slice, wheels.share, wheels.jobs) == (5400, "1/2", 4)
+    assert Push.of({"image": "x", "retries": "0"}).retries == 0
+    assert Push.of({"image": "x"}).retries == 5
+    assert Verify.of({"image": "x"}).gpus == ()
+    [gpu] = Verify.of({"image": "x", "gpus": "all"}).gpus
+    assert gpu["count"] == -1
+
+
+def test_axes_are_those_that_a_verb_has() -> None:
+    assert Build.of({"cuda": "13.0", "platform": "all"}).axes == {
+        **dict.fromkeys(("torch", "arch", "source", "base", "variant"), ""),
+        "cuda": "13.0",
+        "platform": "all",
+    }
+    assert sorted(Wheels.of({}).axes) == ["arch", "base", "cuda", "source"]
+
+
+def test_options_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        cast("Any", Every(image="x")).image = "y"
