@@ -86,7 +86,7 @@ def test_a_damaged_lock_of_sources_is_one_line(text: str) -> None:
 @pytest.fixture(scope="module")
 def texts(config: Config) -> dict[str, str]:
     """The locks of an image with one of every kind, by file."""
-    spec = choose(config, source="fork", cuda="12.8", variant="devel")
+    spec = choose(config, source="fork", cuda="12.8")
     return image_lock(config, spec, LOCKS).texts()
 
 
