@@ -35,8 +35,8 @@ class Row:
 
     `kind` is what its GPUs have in common, such as "8.9, GeForce". `platform` "" stands for any,
     `branches` () for any driver; the oldest comes first. `way` says where libcuda comes from. Where
-    no image works, `image`, `id` and `proof` are "", and `way` says why. An image that the catalogue
-    lacks has no page, and no `id`.
+    no image works, `image`, `id` and `proof` are "", and `way` says why. `id` is "" for an image
+    without a page, which the catalogue lacks, too.
     """
 
     gpus: tuple[str, ...]
