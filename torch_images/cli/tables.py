@@ -43,7 +43,7 @@ def _images(config: Config, root: Path, locks: Path) -> str:
 
     Of each image it names the shortest tag. The last column says how many images are proved.
     """
-    specs = matrix(config)
+    specs, compat = matrix(config), compat_versions(config, locks, config.platforms[0])
     states = ledger.states(config, specs, ledger.read(root), root, locks)
     rows = []
     for cuda, torch in dict.fromkeys((s.cuda, s.torch) for s in specs):
@@ -57,7 +57,7 @@ def _images(config: Config, root: Path, locks: Path) -> str:
             first.base.python,
             cuda.driver,
             *_architectures(config, images),
-            ", ".join(f"`{tag}`" for tag in tags),
+            ", ".join(f"`{tag}`" for tag in tags) if compat[cuda.version] else _NO_COMPAT,
             _proved([states[s] for s in images]),
         )
         rows.append(cells)

@@ -1,7 +1,7 @@
 """Where FlashAttention-4 is faster than what torch takes by itself. Pure.
 
 Measured on an H100 and an H200 with FlashAttention-4 4.0.0b36 and torch 2.11.0 (cuDNN 9.19):
-docs/attention.md has every row, and a test compares these rules with it. Where nothing was
+docs/benchmarks/attention has every row, and a test compares these rules with it. Where nothing was
 measured, torch chooses as before.
 """
 
