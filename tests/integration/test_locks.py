@@ -24,7 +24,7 @@ from torch_images.verify.identify import identify
 
 LOCK = "locks/base-trixie.txt"
 LABEL = "io.github.torch-images.lock"
-SNAPSHOT = "snapshot: https://snapshot.debian.org/archive"
+SNAPSHOT = "suite: trixie\n    snapshot: "
 BUILD = ("build", "--progress", "plain")
 
 
@@ -58,7 +58,9 @@ def stale(
     snapshot: tuple[str, list[str]],
 ) -> tuple[Path, dict[str, str]]:
     """A project whose lock names a version of tini that no archive has, and a cache without bases."""
-    folder = project(("images.yaml", SNAPSHOT, f"snapshot: {snapshot[0]}"))
+    folder = project(
+        ("images.yaml", f"{SNAPSHOT}https://snapshot.debian.org/archive", SNAPSHOT + snapshot[0])
+    )
     lock = read_debs(folder / LOCK)
     debs = [
         dataclasses.replace(

@@ -79,9 +79,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     (folder / "images.yaml").write_text((REAL / "images.yaml").read_text())
     archives = "[cuda_cccl, cuda_cudart, cuda_cuobjdump, cuda_nvcc, cuda_nvdisasm, cuda_nvml_dev, cudnn_frontend, cutlass]"
     replace(folder, "images.yaml", f"archives: {archives}", "archives: [cuda_nvcc]")
-    replace(
-        folder, "images.yaml", "        USE_CUDSS:", '        USE_CUDA: "0"\n        USE_CUDSS:'
-    )
+    replace(folder, "images.yaml", "      USE_CUDSS:", '      USE_CUDA: "0"\n      USE_CUDSS:')
     replace(folder, "images.yaml", "packages: [numpy, pip, setuptools]", "packages: [numpy]")
     published = [make_wheel(scratch, "torch", "2.6.0"), make_wheel(scratch, "triton", "3.2.0")]
     plain = read_wheels(folder / "locks" / WHEELS)

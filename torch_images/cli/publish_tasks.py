@@ -146,7 +146,7 @@ def runpod(options: Runpod) -> None:
     key = os.environ.get("RUNPOD_API_KEY", "")
     if options.apply and not key:
         raise UsageError("--apply needs RUNPOD_API_KEY", "export the key of your RunPod account")
-    usual = choose(config, arch="all", variant=config.pods.variant, platform=PLATFORM)
+    usual = choose(config, variant=config.pods.variant, platform=PLATFORM)
     image = options.image or usual.id
     if has_host(image):
         if options.registry:
