@@ -132,12 +132,16 @@ def _archive() -> bytes:
     return data.getvalue()
 
 
+@pytest.mark.slow
 def test_the_real_tree_goes_on_where_it_stopped(project: Project) -> None:
-    first, planned, _ = project.slice("70s")
-    assert planned > 1000
+    # On a busy machine, configuring alone may take the first of these, in both loops.
+    for limit in ("75s", "150s", "300s"):
+        first, planned, _ = project.slice(limit)
+        assert planned > 1000
+        if first:
+            break
     assert first > 0
-    # On a busy machine, configuring alone may take the first of these.
-    for limit in ("70s", "150s", "300s"):
+    for limit in ("75s", "150s", "300s"):
         second, again, said = project.slice(limit)
         assert again == planned
         if second > first:
