@@ -177,20 +177,6 @@ def test_images_may_share_layers_anywhere(base: Layout, tmp_path: Path) -> None:
     assert sum(map(len, engine.loads)) == len(engine.blobs)
 
 
-def test_many_layers_are_handed_over_at_once(base: Layout, tmp_path: Path) -> None:
-    """CUDA's libraries are an image, here the base alone; the rest follows in one archive."""
-    names = [f"wheel{number}" for number in range(8)]
-    engine = StandInEngine()
-    with layers_of(tmp_path, *names) as layers:
-        found = contexts(made(tmp_path, engine), {"x": layers}, base, compiles=False)
-        digests = [layer.result().layer.digest for layer in layers]
-    assert len(engine.loads) == 2
-    assert sum(map(len, engine.loads)) == len(engine.blobs)
-    manifest = engine.document(engine.images[found["parent"].removeprefix("docker-image://")])
-    assert [held["digest"] for held in manifest["layers"]][1:] == digests
-    assert len(engine.images) == 2
-
-
 def test_images_without_common_libraries_go_side_by_side(base: Layout, tmp_path: Path) -> None:
     """Neither is there before the engine has begun to take both."""
     both = threading.Barrier(2)
@@ -211,19 +197,6 @@ def test_images_without_common_libraries_go_side_by_side(base: Layout, tmp_path:
         apart = {n: made(tmp_path, StandInEngine()).contexts({n: w}) for n, w in wanted.items()}
     assert not both.broken
     assert found == apart["a"] | apart["b"]
-
-
-def test_what_fails_for_one_image_stops_the_others(base: Layout, tmp_path: Path) -> None:
-    never, failed = Future[Any](), Future[Any]()
-    failed.set_exception(LockError("not the file"))
-    engine = StandInEngine()
-    wanted = {
-        name: Wanted(groups={"cuda": [layer]}, base=base, compiles=False)
-        for name, layer in (("a", never), ("b", failed))
-    }
-    with pytest.raises(LockError, match="not the file"):
-        made(tmp_path, engine).contexts(wanted)
-    assert not engine.images
 
 
 def test_what_fails_after_the_libraries_stops_the_others(base: Layout, tmp_path: Path) -> None:
@@ -268,17 +241,6 @@ def test_layers_are_on_their_way_before_the_base_is_made(layers: Layers, tmp_pat
     found = contexts(made(tmp_path, engine), groups, base, compiles=True)
     assert contexts(made(tmp_path, engine), groups, base, compiles=True) == found
     assert len(engine.loads) == 2
-
-
-@pytest.mark.parametrize("engine", [None, StandInEngine()])
-def test_a_base_that_fails_is_the_error(
-    engine: StandInEngine | None, layers: Layers, tmp_path: Path
-) -> None:
-    base: Layout = Future()
-    base.set_exception(LockError("no such package"))
-    with pytest.raises(LockError, match="no such package"):
-        contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)
-    assert not engine or not engine.images
 
 
 @pytest.mark.parametrize("engine", [None, StandInEngine()])
