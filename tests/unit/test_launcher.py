@@ -135,14 +135,6 @@ def test_a_unit_that_failed_is_not_compiled(tree: Tree) -> None:
     assert not (tree.top / "state" / "refused").exists()
 
 
-def test_links_and_other_commands_go_straight_through(tree: Tree) -> None:
-    command = ["sh", str(tree.launcher), "echo", "-o", "liba.so", "x.o"]
-    tree.more = {"DEADLINE": "1", "SHARE": "1/2"}
-    done = subprocess.run(command, env=tree.env, capture_output=True, text=True, check=True)
-    assert done.stdout == "-o liba.so x.o\n"
-    assert not tree.calls()
-
-
 def test_nothing_starts_after_the_deadline(tree: Tree) -> None:
     tree.source("x.cpp")
     tree.more = {"DEADLINE": str(int(time.time()) + 60)}
@@ -269,13 +261,3 @@ def test_the_deadline_may_pass_in_the_queue_of_heavy_files(tree: Tree) -> None:
             assert tree.compile("fbgemm/c.cpp") == 75
             held.wait()
     assert not tree.calls()
-
-
-def test_a_real_compiler(tree: Tree) -> None:
-    if not (real := shutil.which("g++")):
-        pytest.skip("there is no g++")
-    (tree.top / "bin" / "g++").unlink()
-    (tree.top / "bin" / "g++").symlink_to(real)
-    tree.source("x.cpp", "int answer() { return 42; }\n")
-    assert tree.compile("x.cpp") == 0
-    assert (tree.top / "tree" / "build" / "x.o").read_bytes().startswith(b"\x7fELF")
