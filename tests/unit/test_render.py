@@ -78,14 +78,6 @@ def test_every_image_renders(config: Config, root: Path) -> None:
     assert len(names) == len(matrix(config))
 
 
-def test_the_default_base_is_a_named_context(config: Config, root: Path) -> None:
-    steps = instructions(dockerfile(config, root))
-    assert [s for s in steps if s.startswith("FROM ")] == [
-        "FROM parent AS environment",
-        "FROM environment AS runtime",
-    ]
-
-
 def test_an_image_as_base_is_pinned_and_gets_its_packages(config: Config, root: Path) -> None:
     image = on_an_image(config, root)
     steps = instructions(render(config, image.spec, image.lock, root).dockerfile)

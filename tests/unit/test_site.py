@@ -20,7 +20,6 @@ from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions
 from torch_images.publish import answers, ledger
-from torch_images.publish.image_page import changes
 from torch_images.publish.site import _previous, generate, write
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&'\"{{ 7*7 }}"
@@ -215,15 +214,6 @@ def test_any_text_stays_text(
         assert len(page.values("src")) == len(Page(plain[name]).values("src"))
 
 
-def test_what_is_not_known_is_said(plain: dict[str, bytes]) -> None:
-    text = Page(plain[f"images/{NEVER}.html"]).text
-    assert "The ledger has no line for it: not built yet." in text
-    assert "native sm_120, by the code in torch's wheel" in text
-    assert "There is no older release of torch of this image to compare it with." in text
-    assert "Checks passed" not in text
-    assert "sha256:" not in text.replace("Lock sha256:", "")
-
-
 def test_what_the_ledger_says_is_shown(plain: dict[str, bytes], project: Path) -> None:
     lines = ledger.read(project)
     text = Page(plain[f"images/{PROVED}.html"]).text
@@ -235,21 +225,6 @@ def test_what_the_ledger_says_is_shown(plain: dict[str, bytes], project: Path) -
     assert "Could not be built" in text
     assert lines[TRIED].missing in text
     assert "checks passed" not in text
-
-
-def test_changes_are_those_of_the_locks(few: Config, root: Path) -> None:
-    new, old, devel = (
-        lock_image(few, choose(few, torch=torch, variant=variant), root / "locks")
-        for torch, variant in (("2.14.1", "runtime"), ("2.13.0", "runtime"), ("2.14.1", "devel"))
-    )
-    found = changes(old, new)
-    assert found["id"] == old.spec.id
-    rows = {name: (before, after) for _, name, before, after in found["rows"]}
-    assert rows["torch"] == ("2.13.0", "2.14.1")
-    assert "numpy" not in rows  # it is the same in both
-    assert changes(new, new)["rows"] == []
-    added = {row[:2]: row[2:] for row in changes(new, devel)["rows"]}
-    assert added["Debian package", "git"][0] == added["wheel", "ninja"][0] == ""
 
 
 def test_the_page_of_an_image_for_linux_arm64(
