@@ -135,6 +135,14 @@ def test_a_unit_that_failed_is_not_compiled(tree: Tree) -> None:
     assert not (tree.top / "state" / "refused").exists()
 
 
+def test_links_and_other_commands_go_straight_through(tree: Tree) -> None:
+    command = ["sh", str(tree.launcher), "echo", "-o", "liba.so", "x.o"]
+    tree.more = {"DEADLINE": "1", "SHARE": "1/2"}
+    done = subprocess.run(command, env=tree.env, capture_output=True, text=True, check=True)
+    assert done.stdout == "-o liba.so x.o\n"
+    assert not tree.calls()
+
+
 def test_nothing_starts_after_the_deadline(tree: Tree) -> None:
     tree.source("x.cpp")
     tree.more = {"DEADLINE": str(int(time.time()) + 60)}

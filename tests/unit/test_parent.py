@@ -199,6 +199,19 @@ def test_images_without_common_libraries_go_side_by_side(base: Layout, tmp_path:
     assert found == apart["a"] | apart["b"]
 
 
+def test_what_fails_for_one_image_stops_the_others(base: Layout, tmp_path: Path) -> None:
+    never, failed = Future[Any](), Future[Any]()
+    failed.set_exception(LockError("not the file"))
+    engine = StandInEngine()
+    wanted = {
+        name: Wanted(groups={"cuda": [layer]}, base=base, compiles=False)
+        for name, layer in (("a", never), ("b", failed))
+    }
+    with pytest.raises(LockError, match="not the file"):
+        made(tmp_path, engine).contexts(wanted)
+    assert not engine.images
+
+
 def test_what_fails_after_the_libraries_stops_the_others(base: Layout, tmp_path: Path) -> None:
     engine, never, failed = StandInEngine(), Future[Any](), Future[Any]()
     engine.loaded = lambda: failed.set_exception(LockError("not the file"))

@@ -22,10 +22,10 @@ from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.facts import with_facts
 from torch_images.locks.image_lock import compat_versions
-from torch_images.platforms import AMD64, ARM64, PLATFORMS, Platform
+from torch_images.platforms import AMD64, ARM64, Platform
 from torch_images.publish.gpus import CAVEATS, find_gpu, host_platform
 from torch_images.publish.ledger import State, states
-from torch_images.publish.pick import answer, build_commands, candidates, find_driver, pick
+from torch_images.publish.pick import answer, build_commands, find_driver, pick
 
 COMPAT, MINOR = "uses the compat library", "by minor version compatibility"
 
@@ -319,35 +319,6 @@ def test_an_unknown_capability_is_served_as_by_a_card(config: Config, root: Path
     assert "arm64" in ask(config, root, "11.5", "580.95.05", platform="linux/arm64")["id"]
 
 
-@given(data=st.data())
-def test_an_image_is_for_the_platform_of_the_host(config: Config, data: st.DataObject) -> None:
-    """It has code for the GPU, and is one of the project's where any of them would serve."""
-    arch = data.draw(st.sampled_from(config.architectures))
-    platform = data.draw(st.sampled_from(PLATFORMS))
-    choice = {
-        axis: data.draw(st.sampled_from(config.names(axis)))
-        for axis in ("torch", "base", "variant")
-    }
-    fitting = [
-        s
-        for s in matrix(config)
-        if (s.platform, s.torch, s.base.name, s.variant.name) == (platform, *choice.values())
-        and arch in s.architectures
-    ]
-    try:
-        found = candidates(config, arch, **choice, platform=platform, namespace="x/y")
-    except UsageError as error:
-        assert " cannot be built: " in str(error) or "has no torch" in str(error)
-        assert not fitting
-        return
-    [(spec, image)] = found
-    assert spec.platform == platform
-    assert arch in spec.architectures
-    assert (spec in fitting) == bool(fitting)
-    assert not fitting or spec.whole == all(s.whole for s in fitting)
-    assert "arm64" not in image
-
-
 def test_a_gpu_that_cuda_13_dropped_gets_no_image_of_it(config: Config, root: Path) -> None:
     assert ask(config, root, "V100", "580.95.05")["others"] == []
     [other] = ask(config, root, "T4", "580.95.05")["others"]
@@ -422,17 +393,3 @@ def test_any_name_is_a_gpu_or_an_error(config: Config, name: str) -> None:
     except UsageError:
         return
     assert found.architecture in config.architectures
-
-
-@given(st.integers(400, 700), st.integers(0, 300), st.sampled_from(["H100", "RTX 4090", "9.0"]))
-def test_a_newer_driver_never_has_less(
-    config: Config, root: Path, branch: int, minor: int, gpu: str
-) -> None:
-    """What a driver runs natively, all newer ones do."""
-    native = {"12.8": (570, 26), "13.0": (580, 65)}
-    runs = [cuda for cuda, least in native.items() if (branch, minor) >= least]
-    if not runs:
-        return
-    found = ask(config, root, gpu, f"{branch}.{minor:02}.99")
-    assert f"torch-cu{max(runs).replace('.', '')}" in found["image"]
-    assert "natively" in found["why"][1]

@@ -25,8 +25,10 @@ from torch_images.config.selection import chosen, find_image, select
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError
 from torch_images.fetch.bootstrap import ReadyBase, command, repository
+from torch_images.fetch.tools import install_tools
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
+from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace
 from torch_images.locks.debs import parse_debs, read_debs
 from torch_images.locks.image_lock import image_lock, parse_image_lock
@@ -263,6 +265,20 @@ def test_whose_python_makes_bytecode(
     amd, arm = (lock_image(config, spec, root / "locks") for spec in specs(config))
     assert made.parts(arm)[1].contexts()["native"] == taken
     assert "native" not in made.parts(amd)[1].contexts()
+
+
+def test_tools_are_installed_for_the_platform_of_their_lock(root: Path, tmp_path: Path) -> None:
+    class Recorder(Runner):
+        words: tuple[str, ...] = ()
+
+        def run(self, command: Any, **_: Any) -> Completed:
+            self.words = tuple(command)
+            return Completed(0, "")
+
+    run = Recorder()
+    workspace = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
+    install_tools("tools-build-arm64", workspace, run)
+    assert run.words[run.words.index("--python-platform") + 1] == "aarch64-manylinux_2_36"
 
 
 def test_what_inductor_is_told(config: Config) -> None:

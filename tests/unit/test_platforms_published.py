@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 
 from tests.arm64 import with_compat
 from tests.releases import M130, T130
 from tests.unit.fakes import FakeRunner
-from tests.unit.hostile import ends_well, json_texts
 from torch_images.build import labels
 from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.choose import choose
@@ -32,7 +30,7 @@ from torch_images.host.workspace import Workspace
 from torch_images.publish import registry
 from torch_images.publish.datasheet import describe, markdown, save
 from torch_images.publish.index import INDEX, Index, digits
-from torch_images.publish.joint import index_version, join, versions
+from torch_images.publish.joint import index_version, join
 from torch_images.publish.push import (
     Preview,
     Transfer,
@@ -262,15 +260,6 @@ def without(lock: Path) -> Iterator[None]:
         yield
     finally:
         away.rename(lock)
-
-
-def test_the_tags_that_an_image_can_have(pair: Pair) -> None:
-    spec, workspace = pair.arm64.plan.spec, pair.workspace
-    whole, twin = versions(pair.config, spec, workspace)
-    assert whole.endswith("-arm64")
-    assert twin.endswith("-arm64-nocompat")
-    with without(workspace.locks / "compat-cu130-arm64.txt"):
-        assert versions(pair.config, spec, workspace) == (twin,)
 
 
 def test_an_index_is_due_once_all_are_there(pair: Pair) -> None:
@@ -625,14 +614,6 @@ def test_images_that_do_not_belong_together(other: dict[str, Any], said: str) ->
     with pytest.raises(NetworkError) as caught:
         lookup(NAME, answers(HELD, {**MEMBERS, D2: other}))
     assert said in str(caught.value)
-
-
-@given(json_texts(HELD), json_texts(MEMBERS[D1]))
-def test_whatever_buildx_says_of_an_index(held: str, one: str) -> None:
-    repository = NAME.rpartition(":")[0]
-    run = FakeRunner({INSPECT + NAME: (0, held), f"{INSPECT}{repository}@": (0, one)})
-    ends_well(lambda: lookup(NAME, run))
-    ends_well(lambda: published(NAME, run))
 
 
 # --- what is written of an image ------------------------------------------------------------------

@@ -266,14 +266,3 @@ def test_every_removal_concerns_a_locked_wheel(config: Config, root: Path) -> No
         for removal in config.removals:
             if removal.applies(cuda, AMD64, narrowed=True):
                 assert set(removal.wheels) & lock.wheels.versions().keys(), removal
-
-
-def test_a_removal_can_be_for_some_cuda_versions(config: Config, root: Path) -> None:
-    """The wheel of NVRTC for CUDA 13.2 has no second build of it."""
-    nvrtc = next(r for r in config.removals if "nvidia-cuda-nvrtc" in r.wheels)
-    assert nvrtc.cuda == ("12.8", "13.0")
-    for cuda in config.names("cuda"):
-        spec = choose(config, cuda=cuda)
-        plans = layer_plans(config, spec, lock_of(config, root, spec))
-        used = [r for group in plans.values() for plan in group for r in plan.removals]
-        assert (nvrtc in used) == (cuda in nvrtc.cuda)

@@ -190,14 +190,6 @@ def test_lists_of_machine_code_go_into_the_container(
     assert taken["listings/libtorch_cuda.so.elf"] == b"a list"
 
 
-def test_progress_ends_at_one(root: Path, tmp_path: Path) -> None:
-    shares: list[float] = []
-    Machine().examine(root, tmp_path, progress=shares.append)
-    assert shares == sorted(shares)
-    assert shares[0] < 1
-    assert shares[-1] == 1
-
-
 def test_a_module_without_checks_is_none_for_the_image(root: Path, tmp_path: Path) -> None:
     """Pytest ends with 5 where all of a module belongs to an extra that the image has not."""
     machine = Machine(code=5)

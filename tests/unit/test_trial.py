@@ -83,11 +83,6 @@ def test_undefined_symbols(tmp_path: Path, site: Path, names: list[str], said: s
     assert problems(tmp_path, wheel, site) == [f"own/lib/libown.so has {said}"]
 
 
-def test_undefined_data(tmp_path: Path, site: Path) -> None:
-    wheel = packed(tmp_path, "extern int x; int *y = &x;", "-Wl,-z,now", code="")
-    assert problems(tmp_path, wheel, site) == ["own/lib/libown.so has 1 undefined symbol: x"]
-
-
 def test_a_library_is_told_once_also_if_others_need_it(tmp_path: Path, site: Path) -> None:
     wheel = packed(tmp_path, calls("aa"), code="")
     own = tmp_path / "files" / "own" / "lib"
