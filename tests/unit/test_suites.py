@@ -209,38 +209,6 @@ def test_a_crash_names_the_check(root: Path, tmp_path: Path) -> None:
     )
 
 
-class Stream:
-    """docker-py's, of a command's output; its response is to be closed."""
-
-    def __init__(self, response: Api) -> None:
-        self._response = response
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter((b"half \xc3", b"\xa9 a line\n"))
-
-
-class Api:
-    """The part of docker-py that runs a command in a container."""
-
-    def __init__(self) -> None:
-        self.open = True
-
-    def exec_create(self, container: str, command: list[str], **options: Any) -> dict[str, str]:
-        assert (container, command) == ("c0ffee", ["say", "it"])
-        assert options == {"environment": {"A": "b"}, "user": "0"}
-        return {"Id": "e1"}
-
-    def exec_start(self, started: str, *, stream: bool) -> Stream:
-        assert (started, stream) == ("e1", True)
-        return Stream(self)
-
-    def close(self) -> None:
-        self.open = False
-
-    def exec_inspect(self, started: str) -> dict[str, int]:
-        return {"ExitCode": 3}
-
-
 @pytest.mark.parametrize("platform", [AMD64, ARM64])
 def test_the_next_command_names_a_foreign_platform(platform: Platform) -> None:
     done = {
