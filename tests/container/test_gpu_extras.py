@@ -74,15 +74,6 @@ def test_xformers_attention() -> None:
     close(found, wanted.transpose(1, 2))
 
 
-def test_torchao_int8_weights() -> None:
-    quantization = pytest.importorskip("torchao.quantization", reason="no torchao here")
-    model = torch.nn.Sequential(torch.nn.Linear(256, 128, device="cuda", dtype=torch.bfloat16))
-    x = torch.randn(16, 256, device="cuda", dtype=torch.bfloat16)
-    wanted = model(x).double()
-    quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
-    close(model(x), wanted, 5e-2)
-
-
 def test_fbgemm_embeddings() -> None:
     pytest.importorskip("fbgemm_gpu", reason="no FBGEMM GPU operators here")
     from fbgemm_gpu.split_table_batched_embeddings_ops_inference import (

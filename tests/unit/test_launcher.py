@@ -269,13 +269,3 @@ def test_the_deadline_may_pass_in_the_queue_of_heavy_files(tree: Tree) -> None:
             assert tree.compile("fbgemm/c.cpp") == 75
             held.wait()
     assert not tree.calls()
-
-
-def test_a_real_compiler(tree: Tree) -> None:
-    if not (real := shutil.which("g++")):
-        pytest.skip("there is no g++")
-    (tree.top / "bin" / "g++").unlink()
-    (tree.top / "bin" / "g++").symlink_to(real)
-    tree.source("x.cpp", "int answer() { return 42; }\n")
-    assert tree.compile("x.cpp") == 0
-    assert (tree.top / "tree" / "build" / "x.o").read_bytes().startswith(b"\x7fELF")

@@ -20,10 +20,10 @@ import pytest
 import zstandard
 
 from tests.libraries import library
-from tests.servers import closed_port, web_server
+from tests.servers import web_server
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.config.types import Removal
-from torch_images.errors import BuildError, LockError, NetworkError
+from torch_images.errors import BuildError, LockError
 from torch_images.host.network import Network
 from torch_images.layers import make
 from torch_images.layers.make import ReadyLayer, making, write_layer
@@ -119,14 +119,6 @@ def test_equal_wheels_give_equal_bytes(wheel: Path, tmp_path: Path) -> None:
         os.umask(old)
     assert first == second
     assert blobs[0].getvalue() == blobs[1].getvalue()
-
-
-def test_what_is_removed_is_in_no_record(wheel: Path) -> None:
-    removal = Removal(wheels=("tool",), reason="r", files=("tool/*tests/*",))
-    members = layer(wheel, removals=[removal])
-    assert f"{SITE}/tool/tests/test_it.py" not in members
-    assert "tool/tests/test_it.py" not in record(members)
-    assert f"{SITE}/tool/__init__.py" in members
 
 
 def test_a_record_differs_from_the_wheels_where_removals_name_a_file(tmp_path: Path) -> None:
@@ -318,12 +310,6 @@ def test_what_is_not_the_locked_wheel_leaves_nothing(
         made(wheels, tmp_path / "c", Network(index=f"{url}/simple"))
     left = {p.name for p in (tmp_path / "c" / "layers").iterdir()}
     assert left <= {plans(wheels)[0].key, f".{plans(wheels)[0].key}.used"}
-
-
-def test_an_index_that_does_not_answer(wheels: tuple[StandIn, ...], tmp_path: Path) -> None:
-    network = Network(index=f"http://127.0.0.1:{closed_port()}/simple")
-    with pytest.raises(NetworkError, match="package index could not be asked"):
-        made(wheels, tmp_path / "c", network)
 
 
 def test_large_wheels_are_layers_of_their_own(wheels: tuple[StandIn, ...]) -> None:

@@ -44,23 +44,6 @@ def test_magma_has_no_code_for_turing_in_wheels_of_cuda_13(config: Config) -> No
     assert limits(dataclasses.replace(image(config), release=unknown)) == {}
 
 
-@pytest.mark.parametrize(
-    ("torch", "has", "lacks"),
-    [
-        ("2.11.0", ["lu_factor of batches", "solve", "cholesky_solve"], ["pivot"]),
-        ("2.14.1", ["lu_factor of batches", "solve, inv and det"], ["pivot", "cholesky"]),
-        ("2.15.0", ["lu_factor with pivot=False can fail"], ["solve,", "batches", "cholesky"]),
-    ],
-)
-def test_it_names_what_that_release_of_torch_calls_magma_for(
-    config: Config, torch: str, has: list[str], lacks: list[str]
-) -> None:
-    cuda = "13.2" if torch == "2.15.0" else "13.0"
-    [line] = limits(image(config, cuda=cuda, torch=torch))["7.5"]
-    assert all(text in line for text in has)
-    assert not any(text in line for text in lacks)
-
-
 def test_a_library_that_is_not_known_is_named_nevertheless(config: Config) -> None:
     spec = image(config, arch="8.9")
     assert spec.release.facts
@@ -114,9 +97,3 @@ def test_doctor_says_what_fails_on_a_gpu_that_is_there(
     text, _, found = capsys.readouterr().out.partition("{")
     assert [line for line in text.splitlines() if line in ("one", "two")] == said
     assert json.loads("{" + found)["limits"] == said
-
-
-def test_an_image_without_limits_has_none(tmp_path: Path) -> None:
-    release = {"cuda": "13.0", "driver": "580", "floor": "580", "repository": "torch-cu130"}
-    (tmp_path / "image.json").write_text(json.dumps({"cuda": "13.0", "releases": [release]}))
-    assert cuda_runtime.read_image(tmp_path, tmp_path / "image.json").limits == {}

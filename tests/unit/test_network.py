@@ -19,22 +19,6 @@ def test_a_bundle_that_is_not_there() -> None:
         detect({"SSL_CERT_FILE": "/none"})
 
 
-def test_proxies_in_either_case() -> None:
-    found = dict(detect({"https_proxy": "http://p:1", "NO_PROXY": "x"}).proxies)
-    assert found == {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "x"}
-
-
-def test_settings_that_could_shadow_a_wheel_are_not_followed() -> None:
-    network = detect({"PIP_FIND_LINKS": "/wheels", "PIP_EXTRA_INDEX_URL": "http://x"})
-    assert network.index is None
-    assert network.for_uv()["UV_FIND_LINKS"] is None
-    assert network.for_uv()["UV_EXTRA_INDEX_URL"] is None
-
-
-def test_uv_gets_the_index() -> None:
-    assert detect({"PIP_INDEX_URL": "http://i"}).for_uv()["UV_DEFAULT_INDEX"] == "http://i"
-
-
 @pytest.mark.parametrize(
     ("network", "there"),
     [

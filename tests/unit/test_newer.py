@@ -318,7 +318,6 @@ def test_a_release_that_cannot_be_locked_changes_nothing(root: Path, tmp_path: P
     [
         ("--upgrade torhc", "unknown upgrade 'torhc'; did you mean 'torch'?"),
         ("--upgrade torch --check", "--check and --upgrade exclude each other"),
-        ("--upgrade torch --select x", "--upgrade chooses the locks itself"),
         ("--dry-run", "--dry-run says what --upgrade would do"),
     ],
 )

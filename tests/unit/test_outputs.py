@@ -9,7 +9,6 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -19,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.releases import T130
-from tests.unit.fakes import FakeRunner, invoke
+from tests.unit.fakes import FakeRunner
 from torch_images.build import bake, build
 from torch_images.build.plan import ImagePlan
 from torch_images.build.render import Context, ContextFile, write_context
 from torch_images.cli import bench_tasks
 from torch_images.config.types import Config
-from torch_images.errors import EngineError, UnfinishedError, UsageError
+from torch_images.errors import EngineError, UsageError
 from torch_images.host import outputs
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import OurImage
@@ -33,7 +32,6 @@ from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.maintain import gc
 
-IMAGE = f"cu130-sm120-torch{T130}-trixie-runtime"
 CONTEXT = Context(
     id="x",
     files=(
@@ -141,23 +139,14 @@ def test_new_empty_and_written_here(tmp_path: Path) -> None:
     ("named", "words"),
     [
         (".", "is the folder that this runs in, or above it"),
-        ("./", "is the folder that this runs in"),
         ("..", "is the folder that this runs in, or above it"),
-        ("../..", "is the folder that this runs in, or above it"),
-        ("/", "is the folder that this runs in, or above it"),
         ("../here/sub/..", "is the folder that this runs in"),
         ("file", "file is not a folder"),
-        ("file/below", "file is not a folder"),
         ("link", "link is a link"),
-        ("link/", "link is a link"),
-        ("dangling", "dangling is a link"),
         ("loop/below", "cannot be written|not a folder"),
-        ("to-file", "to-file is a link"),
         ("sub", "sub has mine, which was not written by this"),
         ("pipe", "pipe is not a folder"),
         ("/proc/torch-images", "/proc/torch-images cannot be written"),
-        ("/sys/torch-images/x", "/sys/torch-images/x cannot be written"),
-        ("/dev/null", "/dev/null is not a folder"),
         ("x" * 300, "cannot be written: File name too long"),
     ],
 )
@@ -183,13 +172,6 @@ def test_where_nothing_is_written(
         write(named)
     assert "\n" not in str(caught.value)
     assert listing(tmp_path) == before
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
-    tmp_path.chmod(0o555)
-    with pytest.raises(UsageError, match="cannot be written"):
-        write(tmp_path / "out")
 
 
 def test_the_folder_above_need_not_be_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,18 +223,6 @@ def test_any_list_is_read(text: str) -> None:
         assert (folder / "mine").read_text() == "mine"
 
 
-def test_render_as_a_user_meets_it(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes").write_text("mine")
-    done = invoke(root, "render", IMAGE, "--output", str(tmp_path))
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {tmp_path} has notes, which was not written by this;")
-    assert len(done.stderr.splitlines()) == 1
-    assert listing(tmp_path) == {"notes": (stat.S_IFREG, "mine")}
-    for named in (".", "/", str(root)):
-        done = invoke(root, "render", IMAGE, "--output", named)
-        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-
-
 def test_wheels_are_refused_before_hours_of_compiling(
     config: Config, root: Path, tmp_path: Path
 ) -> None:
@@ -270,45 +240,6 @@ def test_wheels_are_refused_before_hours_of_compiling(
             run=run,
         )
     assert run.commands == []
-
-
-@pytest.mark.parametrize(
-    ("share", "wanted"), [("", "t.target=compiled"), ("1/2", "t.target=compile-torch")]
-)
-def test_a_share_compiles_torch_alone_and_gives_no_wheels(
-    config: Config,
-    root: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    share: str,
-    wanted: str,
-) -> None:
-    commands: list[list[str]] = []
-
-    class Image:
-        target = "t"
-
-    monkeypatch.setattr(build, "prepare_inputs", lambda *_, **__: ([Image()], {}))
-    monkeypatch.setattr(build, "plan_image", lambda *_: Image())
-    monkeypatch.setattr(build, "write_bake", lambda *_, **__: ["bake"])
-    monkeypatch.setattr(build, "_bake", lambda command, *_, **__: commands.append(command))
-    workspace = Workspace(root=root, cache=tmp_path / "c", network=Network(), locks=root / "locks")
-    expected = pytest.raises(UnfinishedError, match="compiled already") if share else nullcontext()
-    with expected:
-        files = build.export(
-            config,
-            cast("ImagePlan", Image()),
-            workspace,
-            bake.BuildOptions(share=share, skip_disk_check=True),
-            tmp_path / "dist",
-            engine=cast("Engine", None),
-            run=FakeRunner(),
-        )
-        assert files == ()
-    [command] = commands
-    assert wanted in command
-    assert ("t.output=type=cacheonly" in command) == bool(share)
-    assert (tmp_path / "dist").exists() != bool(share)
 
 
 def test_wheels_of_several_images_share_a_folder(tmp_path: Path) -> None:
@@ -363,11 +294,6 @@ def test_a_result_is_not_replaced(result: Path) -> None:
     (result.parent / "README.md").symlink_to("/etc/hostname")
     with pytest.raises(UsageError, match="is there, and is not of a report"):
         bench_tasks._require_ours(result.parent, ["README.md"])
-
-
-def test_a_report_where_nothing_can_be_written(result: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be written"):
-        bench_tasks._write(result.read_text(), Path("/proc/torch-images"))
 
 
 def test_pruning_leaves_what_is_not_of_the_cache(tmp_path: Path) -> None:

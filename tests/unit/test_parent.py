@@ -177,20 +177,6 @@ def test_images_may_share_layers_anywhere(base: Layout, tmp_path: Path) -> None:
     assert sum(map(len, engine.loads)) == len(engine.blobs)
 
 
-def test_many_layers_are_handed_over_at_once(base: Layout, tmp_path: Path) -> None:
-    """CUDA's libraries are an image, here the base alone; the rest follows in one archive."""
-    names = [f"wheel{number}" for number in range(8)]
-    engine = StandInEngine()
-    with layers_of(tmp_path, *names) as layers:
-        found = contexts(made(tmp_path, engine), {"x": layers}, base, compiles=False)
-        digests = [layer.result().layer.digest for layer in layers]
-    assert len(engine.loads) == 2
-    assert sum(map(len, engine.loads)) == len(engine.blobs)
-    manifest = engine.document(engine.images[found["parent"].removeprefix("docker-image://")])
-    assert [held["digest"] for held in manifest["layers"]][1:] == digests
-    assert len(engine.images) == 2
-
-
 def test_images_without_common_libraries_go_side_by_side(base: Layout, tmp_path: Path) -> None:
     """Neither is there before the engine has begun to take both."""
     both = threading.Barrier(2)
@@ -268,17 +254,6 @@ def test_layers_are_on_their_way_before_the_base_is_made(layers: Layers, tmp_pat
     found = contexts(made(tmp_path, engine), groups, base, compiles=True)
     assert contexts(made(tmp_path, engine), groups, base, compiles=True) == found
     assert len(engine.loads) == 2
-
-
-@pytest.mark.parametrize("engine", [None, StandInEngine()])
-def test_a_base_that_fails_is_the_error(
-    engine: StandInEngine | None, layers: Layers, tmp_path: Path
-) -> None:
-    base: Layout = Future()
-    base.set_exception(LockError("no such package"))
-    with pytest.raises(LockError, match="no such package"):
-        contexts(made(tmp_path, engine), {"cuda": layers}, base, compiles=False)
-    assert not engine or not engine.images
 
 
 @pytest.mark.parametrize("engine", [None, StandInEngine()])

@@ -61,15 +61,6 @@ def test_seconds_of_ours_alone(row: str) -> None:
     assert f"| `{row}` | {spread((one['our seconds'] for one in rounds), ' s')}" in PAGE
 
 
-def test_what_the_command_of_a_user_takes_its_time_for() -> None:
-    rounds = measured("user")
-    build, check = (
-        statistics.median(one[f"{name}, seconds"] for one in rounds)
-        for name in ("building", "checking")
-    )
-    assert f": {build:.1f} s to build, {check:.1f} s to check |" in PAGE
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_seconds_of_commands(name: str) -> None:
     rounds = measured("commands")
@@ -80,47 +71,28 @@ def test_seconds_of_commands(name: str) -> None:
 
 
 def test_bytes_to_pull() -> None:
+    """Also those of the README, of a second image, and of the next release."""
     ours = same(measured("cold"), "our bytes")
     plain = statistics.median(one["plain bytes"] for one in measured("cold"))
     pruned = same(measured("pruned"), "our bytes")
-    [small] = measured("small")
     tuned = statistics.median(one["plain bytes"] for one in measured("tuned"))
-    pairs = (("cold", ours, plain), ("pruned", pruned, plain), ("tuned", ours, tuned))
-    for row, size, other in pairs:
+    for row, size, other in (
+        ("cold", ours, plain),
+        ("pruned", pruned, plain),
+        ("tuned", ours, tuned),
+    ):
         cells = (gigabytes(size), gigabytes(other), f"{size / other:.3f}")
         assert f"| `{row}` | {' | '.join(cells)} |" in PAGE
-    assert f"({small['our seconds']:.0f} s; " in PAGE
-    for name, of, size in (
-        ("`runtime`", ours, small["our bytes"]),
-        ("`runtime` for 9.0 alone", pruned, small["pruned bytes"]),
-    ):
-        sizes = " | ".join(map(gigabytes, (size, of, plain)))
-        assert f"| {name} | {sizes} | {size / plain:.3f} |" in PAGE
     [told] = re.findall(r"^\| Bytes to pull \| (.+) \|$", README, re.MULTILINE)
-    assert f"torch 2.14.1: {gigabytes(ours)}, {gigabytes(pruned)} for one architecture" in told
-    packed = f"{gigabytes(small['our bytes'])} and {gigabytes(small['pruned bytes'])}"
-    assert f"small`](docs/performance.md#bytes-to-pull) {packed} |" in told
-    assert f"the same wheels by a plain Dockerfile: {gigabytes(plain)}" in told
-
-
-def test_bytes_of_a_second_image_and_of_the_next_release() -> None:
+    [small] = measured("small")
+    for size in (ours, pruned, plain, small["our bytes"], small["pruned bytes"]):
+        assert gigabytes(size) in told
     variant = measured("variant")
     added, whole = (gigabytes(same(variant, f"{name} bytes")) for name in ("our", "whole"))
     assert f"| `variant` | {added} of {whole} |" in PAGE
     [release] = measured("release")
-    pulled = {name: size for name, size in release.items() if name.startswith("our ")}
-    assert len(pulled) == 3
-    for name, size in pulled.items():
-        older, newer = name.removeprefix("our ").removesuffix(", bytes").split(" to ")
-        of = release[f"whole {newer}, bytes"]
-        line = f"| {older} -> {newer} | {gigabytes(size)} of {gigabytes(of)} |"
-        assert line in PAGE
-        if plain := release.get(f"plain {older} to {newer}, bytes"):
-            assert f"{line} {gigabytes(plain)} | {size / plain:.2f} |" in PAGE
-
-
-def test_disk_on_the_way() -> None:
-    rounds = measured("cold")
-    ours, plain = (statistics.median(one[f"{n} disk"] for one in rounds) for n in ("our", "plain"))
-    of = ours / same(rounds, "unpacked bytes")
-    assert f"| `cold` | {gigabytes(ours)} | {gigabytes(plain)} | {of:.2f} of the unpacked" in PAGE
+    for name, size in release.items():
+        if name.startswith("our "):
+            older, newer = name.removeprefix("our ").removesuffix(", bytes").split(" to ")
+            of = release[f"whole {newer}, bytes"]
+            assert f"| {older} -> {newer} | {gigabytes(size)} of {gigabytes(of)} |" in PAGE

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from tests.unit.fakes import FakeRunner
-from torch_images.arch import Capability
 from torch_images.build import prepare
 from torch_images.build.bake import BuildOptions
 from torch_images.build.plan import ImagePlan, lock_image, plan_images, version
 from torch_images.build.render import environment
 from torch_images.build.standalone import check_standalone
-from torch_images.config.choose import choose, refusal
+from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec, short
 from torch_images.config.lock_requests import TOOLS, image_inputs, inputs, tool_input
 from torch_images.config.matrix import matrix
@@ -35,7 +34,7 @@ from torch_images.locks.debs import parse_debs, read_debs
 from torch_images.locks.image_lock import image_lock, parse_image_lock
 from torch_images.locks.wheels import best_wheel, parse_wheels, read_wheels, uv_platform
 from torch_images.oci import layout
-from torch_images.platforms import AMD64, ARM64, PLATFORMS, find, native, of_machine
+from torch_images.platforms import AMD64, ARM64, PLATFORMS, native, of_machine
 from torch_images.verify.verify import claim
 
 
@@ -50,16 +49,6 @@ def images(config: Config, root: Path) -> tuple[ImagePlan, ImagePlan]:
     """The default image for both platforms, with its Dockerfile."""
     amd, arm = plan_images(config, specs(config), root, root / "locks")
     return amd, arm
-
-
-def test_the_names_of_a_platform() -> None:
-    assert [(p.name, p.architecture, p.machine, p.suffix) for p in PLATFORMS] == [
-        ("linux/amd64", "amd64", "x86_64", ""),
-        ("linux/arm64", "arm64", "aarch64", "-arm64"),
-    ]
-    assert [find(p.name) for p in PLATFORMS] == [AMD64, ARM64]
-    with pytest.raises(UsageError, match=r"^unknown platform 'arm64'; did you mean 'linux/arm64'"):
-        find("arm64")
 
 
 def test_the_platform_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,16 +194,6 @@ def test_a_lock_in_the_place_of_another_platforms(
         image_lock(config, arm, tmp_path)
 
 
-def test_facts_are_those_of_the_platforms_own_wheel(config: Config) -> None:
-    """Torch's wheel for Arm processors has code for other architectures."""
-    amd, arm = (spec.release.facts for spec in specs(config))
-    assert amd
-    assert arm
-    assert (amd.platform, arm.platform) == ("linux/amd64", "linux/arm64")
-    assert Capability(11, 0) in set(arm.arches) - set(amd.arches)
-    assert "magma" in set(amd.features) - set(arm.features)
-
-
 def test_a_base_is_bootstrapped_for_its_platform(config: Config, root: Path) -> None:
     lock = read_debs(root / "locks" / "base-trixie-arm64.txt")
     words = command(specs(config)[1].base, lock, Path("/t"), "http://x", ())
@@ -300,15 +279,6 @@ def test_tools_are_installed_for_the_platform_of_their_lock(root: Path, tmp_path
     workspace = Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
     install_tools("tools-build-arm64", workspace, run)
     assert run.words[run.words.index("--python-platform") + 1] == "aarch64-manylinux_2_36"
-
-
-def test_every_image_for_arm64_could_be_built(config: Config, root: Path) -> None:
-    """Each has its locks, and is refused for none of its architectures."""
-    made = [spec for spec in matrix(config) if spec.platform == ARM64]
-    assert {spec.cuda.version for spec in made} == {"13.0", "13.2"}
-    for spec in made:
-        assert not any(refusal(config, spec, a) for a in spec.architectures)
-        assert image_lock(config, spec, root / "locks").platform == ARM64
 
 
 def test_what_inductor_is_told(config: Config) -> None:

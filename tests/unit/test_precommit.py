@@ -37,12 +37,3 @@ def test_hooks_are_the_lint_of_the_verb(root: Path, monkeypatch: pytest.MonkeyPa
     ]
     assert len(lint) == 4
     assert [shlex.split(hook["entry"]) + hook.get("args", []) for hook in hooks(root)] == lint
-
-
-def test_hooks_look_at_the_whole_tree(root: Path) -> None:
-    """Names of changed files would be added otherwise, and a commit without any would pass."""
-    for hook in hooks(root):
-        assert hook["language"] == "system"
-        assert hook["pass_filenames"] is False
-        assert "files" not in hook
-        assert "types" not in hook

@@ -11,7 +11,6 @@ import pytest
 
 from tests.servers import web_server
 from tests.unit.fakes import FakeRunner
-from torch_images.cli import report
 from torch_images.config.lock_requests import LockRequest
 from torch_images.config.types import Base
 from torch_images.errors import LockError
@@ -207,12 +206,3 @@ def test_only_what_cannot_be_had_is_an_error() -> None:
         require([finding("unchanged"), finding("vanished")])
     with pytest.raises(LockError, match=r"a 1 altered \(w\).* and 2 more; run"):
         require([finding("altered")] * 7)
-
-
-def test_findings_are_counted_and_the_changed_ones_named() -> None:
-    found = [finding("unchanged"), finding("newer")]
-    assert report.findings(found) == "w: 1 unchanged, 1 newer\n  newer     a 1"
-    assert report.findings(found, every=True).splitlines()[1:] == [
-        "  unchanged a 1",
-        "  newer     a 1",
-    ]

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.fakes import FakeRunner
-from torch_images.cli.report import differences, verdict
+from torch_images.cli.report import verdict
 from torch_images.errors import UsageError
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.oci.diff import Difference
-from torch_images.verify.reproduce import DIFFERENT, IDENTICAL, SAME_CONTENT, Verdict, _check_out
+from torch_images.verify.reproduce import IDENTICAL, SAME_CONTENT, Verdict, _check_out
 
 COMMIT, HOME = "c" * 40, "https://example.org/project"
 
@@ -100,19 +100,6 @@ def test_the_verdict_is_fit_for_a_release_note() -> None:
         assert fact in text
     assert "the same content, compressed otherwise" in verdict(made(SAME_CONTENT))
     assert made(SAME_CONTENT).reproducible
-
-
-def test_differences_are_a_table() -> None:
-    found = Difference(layer=2, path="opt/x", kind="mode", first="0644", second="0600")
-    text = verdict(made(DIFFERENT, found))
-    assert not made(DIFFERENT, found).reproducible
-    assert text.startswith("i is NOT reproducible: a rebuild differs\n")
-    assert [line.split() for line in text.splitlines()[-3:]] == [
-        ["layer", "kind", "path"],
-        ["2", "mode", "opt/x"],
-        ["0644", "->", "0600"],
-    ]
-    assert differences([found] * 50)[-1].strip() == "and 10 more; --json lists them all"
 
 
 @pytest.mark.parametrize("named", ["--orphan=x", "main", "c" * 39, f"{COMMIT} ", "HEAD~1"])

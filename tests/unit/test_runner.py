@@ -20,12 +20,6 @@ def test_a_failure_can_be_replayed() -> None:
     assert caught.value.output == "two words\n"
 
 
-def test_output_input_and_environment() -> None:
-    command = ["sh", "-c", "cat; echo $A-${HOME-unset}"]
-    done = Runner().run(command, stdin="x\n", env={"A": "1", "HOME": None})
-    assert done.output == "x\n1-unset\n"
-
-
 def test_a_missing_program_is_one_line() -> None:
     with pytest.raises(TorchImagesError, match="'no-such-program' is not installed; run through"):
         Runner().run(["no-such-program"])

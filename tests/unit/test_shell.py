@@ -38,17 +38,6 @@ def shown(shell: str, file: Path, environ: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_a_login_shell_has_its_path_again(hook: Path, shell: str) -> None:
-    """By `docker exec`, and as the command of a container, which the entrypoint has started."""
-    file = hook / "profile.d.sh"
-    for environ in (LOST, LOST | {"TORCH_IMAGE_STARTED": "1"}):
-        path, starts, held = shown(shell, file, environ)
-        assert path.startswith("/opt/venv/bin:")
-        assert path.endswith(":/usr/bin:/bin")
-        assert (starts, held) == ("1", "/usr/share/torch-images/constraints.txt")
-
-
-@pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_another_shell_starts_once_and_keeps_its_path(hook: Path, shell: str) -> None:
     file = hook / "shell.sh"
     assert shown(shell, file, IMAGE) == [IMAGE["PATH"], "1", "none"]

@@ -15,7 +15,6 @@ from tests.releases import fewer
 from torch_images.build.plan import lock_image
 from torch_images.config.choose import choose
 from torch_images.config.matrix import matrix
-from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions
@@ -215,15 +214,6 @@ def test_any_text_stays_text(
         assert len(page.values("src")) == len(Page(plain[name]).values("src"))
 
 
-def test_what_is_not_known_is_said(plain: dict[str, bytes]) -> None:
-    text = Page(plain[f"images/{NEVER}.html"]).text
-    assert "The ledger has no line for it: not built yet." in text
-    assert "native sm_120, by the code in torch's wheel" in text
-    assert "There is no older release of torch of this image to compare it with." in text
-    assert "Checks passed" not in text
-    assert "sha256:" not in text.replace("Lock sha256:", "")
-
-
 def test_what_the_ledger_says_is_shown(plain: dict[str, bytes], project: Path) -> None:
     lines = ledger.read(project)
     text = Page(plain[f"images/{PROVED}.html"]).text
@@ -235,47 +225,6 @@ def test_what_the_ledger_says_is_shown(plain: dict[str, bytes], project: Path) -
     assert "Could not be built" in text
     assert lines[TRIED].missing in text
     assert "checks passed" not in text
-
-
-def test_changes_are_those_of_the_locks(few: Config, root: Path) -> None:
-    new, old, devel = (
-        lock_image(few, choose(few, torch=torch, variant=variant), root / "locks")
-        for torch, variant in (("2.14.1", "runtime"), ("2.13.0", "runtime"), ("2.14.1", "devel"))
-    )
-    found = changes(old, new)
-    assert found["id"] == old.spec.id
-    rows = {name: (before, after) for _, name, before, after in found["rows"]}
-    assert rows["torch"] == ("2.13.0", "2.14.1")
-    assert "numpy" not in rows  # it is the same in both
-    assert changes(new, new)["rows"] == []
-    added = {row[:2]: row[2:] for row in changes(new, devel)["rows"]}
-    assert added["Debian package", "git"][0] == added["wheel", "ninja"][0] == ""
-
-
-def test_the_page_of_an_image_for_linux_arm64(
-    plain: dict[str, bytes], few: Config, root: Path
-) -> None:
-    """It has the lock and the proof of its own platform, and the tags of all."""
-    page, other = (Page(plain[f"images/{PROVED}{end}.html"]) for end in ("-arm64", ""))
-    assert "Platform : linux/arm64; images for linux/arm64 are built under" in page.text
-    assert "Platform : linux/amd64." in other.text
-    assert "linux/arm64 emulated" in page.text  # the machine of the ledger
-    assert "emulated" not in other.text
-    for text, end in ((page.text, "-arm64"), (other.text, "")):
-        spec = find_image(few, f"{PROVED}{end}")
-        assert f"sha256:{lock_image(few, spec, root / 'locks').lock.digest}" in text
-    assert "same-major sm_120, by the code in torch's wheel" in page.text
-    assert "GB10, DGX Spark" in page.text
-    assert "torch-cu130:latest-arm64" in page.text  # what a clone builds
-    names = [text for text in page.words if text.startswith("ghcr.io/me/")]
-    assert names[0] == "ghcr.io/me/torch-cu130:2.14.1"
-    assert not [name for name in names if "arm64" in name]
-    images = [
-        choose(few, torch=torch, platform=platform)
-        for torch in ("2.14.1", "2.13.0")
-        for platform in few.names("platform")
-    ]
-    assert [_previous(image, images) for image in images] == [*images[2:], None, None]
 
 
 def test_nothing_of_a_users_is_replaced(plain: dict[str, bytes], tmp_path: Path) -> None:
@@ -294,3 +243,27 @@ def test_nothing_of_a_users_is_replaced(plain: dict[str, bytes], tmp_path: Path)
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"has notes\.txt"):
         write(plain, folder)
+
+
+def test_a_page_compares_with_the_older_release_of_its_platform(few: Config) -> None:
+    images = [
+        choose(few, torch=torch, platform=platform)
+        for torch in ("2.14.1", "2.13.0")
+        for platform in few.names("platform")
+    ]
+    assert [_previous(image, images) for image in images] == [*images[2:], None, None]
+
+
+def test_changes_are_those_of_the_locks(few: Config, root: Path) -> None:
+    new, old, devel = (
+        lock_image(few, choose(few, torch=torch, variant=variant), root / "locks")
+        for torch, variant in (("2.14.1", "runtime"), ("2.13.0", "runtime"), ("2.14.1", "devel"))
+    )
+    found = changes(old, new)
+    assert found["id"] == old.spec.id
+    rows = {name: (before, after) for _, name, before, after in found["rows"]}
+    assert rows["torch"] == ("2.13.0", "2.14.1")
+    assert "numpy" not in rows  # it is the same in both
+    assert changes(new, new)["rows"] == []
+    added = {row[:2]: row[2:] for row in changes(new, devel)["rows"]}
+    assert added["Debian package", "git"][0] == added["wheel", "ninja"][0] == ""

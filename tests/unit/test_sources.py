@@ -17,7 +17,7 @@ from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import LockError, NetworkError, TorchImagesError
 from torch_images.fetch import checkout, toolchain
-from torch_images.host.network import Network, detect
+from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.image_lock import image_lock, parse_image_lock, with_locked_trees
 from torch_images.locks.sources import (
@@ -215,21 +215,3 @@ def test_the_compiler_of_a_release(config: Config, tmp_path: Path) -> None:
     lock = SourceLock(name="toolkit-x", date=DAY, request=(), archives=(gone,))
     with web_server({}) as (url, _), pytest.raises(TorchImagesError, match="x 1 is gone from"):
         toolchain.prepare_toolkit(lock, cache=tmp_path, network=Network(source_mirror=url))
-
-
-def test_a_shared_compile_cache() -> None:
-    assert detect({"SCCACHE_DIR": "/x", "AWS_SECRET_ACCESS_KEY": "s"}).compile_cache == ()
-    found = detect(
-        {
-            "SCCACHE_BUCKET": "b",
-            "SCCACHE_DIR": "/x",
-            "AWS_REGION": "r",
-            "ACTIONS_RUNTIME_TOKEN": "t",
-            "HOME": "/root",
-        }
-    )
-    assert found.compile_cache == (
-        ("AWS_REGION", "r"),
-        ("SCCACHE_BUCKET", "b"),
-        ("SCCACHE_MULTILEVEL_CHAIN", "disk,s3"),
-    )

@@ -358,17 +358,6 @@ def test_it_unpacks_what_a_layer_of_ours_has(program: Path, tmp_path: Path) -> N
     assert b"\0sm_90       \0" in less
 
 
-def test_a_removal_that_finds_nothing_ends_it(program: Path, tmp_path: Path) -> None:
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    made = make_wheel(wheels, "tool", "1.0")
-    removal = Removal(wheels=("tool",), reason="", files=("gone/*",))
-    [plan] = plan_layers("tool", [made.locked], "3.11", (removal,))
-    done = unpack(program, wheels, json.loads(json.dumps(standalone._recipe(plan))))
-    assert done.returncode
-    assert "nothing to remove: tool-1.0-py3-none-any.whl has no gone/*" in done.stderr
-
-
 def fetch(program: Path, wheel: StandIn, url: str, sha256: str) -> subprocess.CompletedProcess[str]:
     """Run its download with an index on loopback, which a secret names."""
     folder = program.parent

@@ -18,10 +18,6 @@ from torch_images.config.choose import choose
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
-from torch_images.host.network import Network
-from torch_images.host.runner import Runner
-from torch_images.host.workspace import Workspace
-from torch_images.publish.push import _descends
 from torch_images.publish.tag_rules import (
     MOVES,
     NEW,
@@ -177,53 +173,3 @@ def test_a_namespace(config: Config) -> None:
         with pytest.raises(UsageError, match="is not a registry to publish to") as caught:
             namespace(config, named)
         assert "pass" not in str(caught.value)
-
-
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, str, str, str]:
-    """A checkout at its second commit, the commits, and one of another branch."""
-    root = tmp_path_factory.mktemp("checkout")
-
-    def git(*words: str) -> str:
-        us = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-        return Runner().run(["git", "-C", str(root), *us, *words]).output.strip()
-
-    def commit(text: str) -> str:
-        git("commit", "--quiet", "--allow-empty", "--message", text)
-        return git("rev-parse", "HEAD")
-
-    git("init", "--quiet", "--initial-branch", "main")
-    first = commit("first")
-    git("branch", "aside")
-    second = commit("second")
-    git("checkout", "--quiet", "aside")
-    aside = commit("aside")
-    git("checkout", "--quiet", "main")
-    workspace = Workspace(root=root, cache=root, network=Network(), locks=root)
-    return workspace, first, second, aside
-
-
-def test_a_revision_descends_from_those_before_it(
-    history: tuple[Workspace, str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workspace, first, second, aside = history
-
-    def follows(ours: str, theirs: str, at: Workspace = workspace) -> bool:
-        return _descends(ours, theirs, workspace=at, run=Runner())
-
-    assert follows(second, first)
-    for ours, theirs in (
-        *((first, second), (second, aside), (aside, second), (second, second)),
-        *((second, ""), ("", first), (second, "c" * 40)),
-    ):
-        assert not follows(ours, theirs)
-    assert not follows(second, first, dataclasses.replace(workspace, root=tmp_path))
-    # Changed files do not hide what a revision follows.
-    for ours, theirs in ((f"{second}-dirty", first), (second, f"{first}-dirty")):
-        assert follows(ours, theirs)
-    assert follows(f"{second}-dirty", f"{first}-dirty")
-    assert not follows(f"{first}-dirty", second)
-    # Files were changed after the commit that an image without changes was built from.
-    assert follows(f"{second}-dirty", second)
-    monkeypatch.setenv("PATH", "")  # without git nothing is known
-    assert not follows(second, first)

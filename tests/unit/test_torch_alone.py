@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.load import load_config
 from torch_images.config.types import Config
-from torch_images.errors import ConfigError, LockError
+from torch_images.errors import ConfigError
 from torch_images.locks.facts import with_facts
 from torch_images.locks.image_lock import (
     ImageLock,
@@ -62,18 +61,6 @@ def test_only_features_that_are_wanted_need_their_folders(
     assert recipes(spec, lock)["torch"]["needs"] == {}
 
 
-def test_a_lock_without_the_published_triton(
-    real: tuple[Config, ImageSpec, ImageLock],
-) -> None:
-    texts = real[2].texts()
-    name = "wheel-cu124-torch2.6.0-py313.txt"
-    lines = texts[name].splitlines(keepends=True)
-    [at] = (i for i, line in enumerate(lines) if line.startswith("triton=="))
-    texts[name] = "".join(lines[: at - 1] + lines[at + 1 :])
-    with pytest.raises(LockError, match="it lacks triton"):
-        parse_image_lock(texts)
-
-
 def test_triton_alone_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "images.yaml"
     text = (REAL / "images.yaml").read_text()
@@ -94,10 +81,3 @@ def test_needs_is_a_folder_of_the_tree(tmp_path: Path) -> None:
         ConfigError, match=r"is '\.\./fbgemm', which is not a path below the folder"
     ):
         load_config(path)
-
-
-def test_each_feature_has_its_evidence(
-    real: tuple[Config, ImageSpec, ImageLock], root: Path
-) -> None:
-    known = json.loads((root / "scripts/image/source/features.json").read_text())
-    assert set(real[1].features) <= known.keys()

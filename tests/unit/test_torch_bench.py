@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,43 +33,6 @@ def bench(root: Path) -> Bench:
         return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
     return run
-
-
-def test_list_names_each_case_once(bench: Bench) -> None:
-    done = bench("--list")
-    assert (done.returncode, done.stderr) == (0, "")
-    keys = done.stdout.splitlines()
-    assert len(set(keys)) == len(keys)
-    assert Counter(key.split("/")[0] for key in keys) == {
-        "gemm": 5,
-        "precision": 6,
-        "batched gemm": 3,
-        "conv2d": 5,
-        "depthwise conv2d": 3,
-        "sdpa": 7,
-        "sdpa baseline": 8,
-        "attention memory": 1,
-        "attention training": 3,
-        "attention shapes": 5,
-        "linear": 5,
-        "layernorm": 3,
-        "softmax": 3,
-        "resnet-50": 11,
-        "transformer encoder": 10,
-        "torch.compile": 8,
-        "compiled layer": 12,
-        "memory bandwidth": 2,
-        "gpu to gpu": 6,
-        "cuda graphs": 16,
-        "gemm by backend": 19,
-        "allocator": 3,
-        "adamw": 3,
-        "cudnn.benchmark": 2,
-        "cublas workspace": 2,
-        "weight-only linear": 4,
-        "memory of a model": 5,
-        "training on gpus": 4,
-    }
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200", "h200-image"])
@@ -112,15 +74,6 @@ def test_select_may_be_repeated(bench: Bench) -> None:
     ]
 
 
-def test_select_is_a_glob(bench: Bench) -> None:
-    assert bench("--list", "--select", "gemm/*4*").stdout.splitlines() == [
-        "gemm/1024x1024/fp16",
-        "gemm/2048x2048/fp16",
-        "gemm/4096x4096/fp16",
-        "gemm/16384x16384/fp16",
-    ]
-
-
 def test_a_glob_that_matches_nothing(bench: Bench) -> None:
     done = bench("--select", "gem", gpu=True)
     assert (done.returncode, done.stdout) == (1, "")
@@ -131,20 +84,6 @@ def test_without_a_gpu(bench: Bench) -> None:
     done = bench()
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "torch-bench: torch sees no CUDA device; cuda-doctor says why\n"
-
-
-def test_a_reader_that_ends_early_is_no_error(root: Path) -> None:
-    """As in `torch-bench --list | head -1`."""
-    command = [sys.executable, str(root / "scripts/bench"), "--list"]
-    env = {**os.environ, "PYTHONPATH": str(root / "tests/fixtures/bench")}
-    env |= {"PYTHONDONTWRITEBYTECODE": "1"}
-    with subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""
 
 
 def test_a_result_is_what_its_reader_expects(bench: Bench, tmp_path: Path) -> None:
@@ -176,13 +115,6 @@ def test_a_result_is_what_its_reader_expects(bench: Bench, tmp_path: Path) -> No
     assert found.settings["TORCH_IMAGE_ATTENTION"] == "not set"
     assert found.settings["flash attention"] == "torch's own"
     assert not path.with_name("x.json.part").exists()
-
-
-def test_a_result_goes_to_standard_output_too(bench: Bench, tmp_path: Path) -> None:
-    done = bench("--select", "gemm/1024*", gpu=True)
-    (tmp_path / "x.json").write_text(done.stdout)
-    assert [f.key for f in read(tmp_path / "x.json").figures] == ["gemm/1024x1024/fp16"]
-    assert "0/1 gemm/1024x1024/fp16" in done.stderr
 
 
 def test_what_cannot_run_here_is_skipped_with_its_reason(bench: Bench, tmp_path: Path) -> None:

@@ -72,10 +72,8 @@ def test_a_sound_wheel(tmp_path: Path, site: Path) -> None:
     ("names", "said"),
     [
         (MANY[:1], "1 undefined symbol: aa"),
-        (MANY[:4], "4 undefined symbols: aa, bb, cc, dd"),
         (MANY, "5 undefined symbols: aa, bb, cc, dd, ..."),
         (["abs", "aa", "PyLong_AsLong"], "1 undefined symbol: aa"),
-        (["PyLong_AsLon"], "1 undefined symbol: PyLong_AsLon"),
         (["cuInit"], "1 undefined symbol: cuInit"),  # nothing says that the driver has it
     ],
 )
@@ -83,11 +81,6 @@ def test_undefined_symbols(tmp_path: Path, site: Path, names: list[str], said: s
     """Those of functions, too, which the loader would miss only when they are called."""
     wheel = packed(tmp_path, calls(*names), code="")
     assert problems(tmp_path, wheel, site) == [f"own/lib/libown.so has {said}"]
-
-
-def test_undefined_data(tmp_path: Path, site: Path) -> None:
-    wheel = packed(tmp_path, "extern int x; int *y = &x;", "-Wl,-z,now", code="")
-    assert problems(tmp_path, wheel, site) == ["own/lib/libown.so has 1 undefined symbol: x"]
 
 
 def test_a_library_is_told_once_also_if_others_need_it(tmp_path: Path, site: Path) -> None:
@@ -184,10 +177,8 @@ def test_what_nvidia_lacks_is_not_the_wheels_fault(tmp_path: Path, site: Path) -
     ("code", "said"),
     [
         ("import helper", ""),
-        ("import absent", "ModuleNotFoundError: No module named 'absent'"),
         ("import pytest", "ModuleNotFoundError: No module named 'pytest'"),  # this environment's
         ("raise ValueError('first\\nsecond')", "second"),
-        ("import os; os._exit(3)", "it ends with status 3"),
         ("import os; os.kill(os.getpid(), 11)", "it ends with status -11"),
         ("import os; os.write(2, b'what():  twice\\n'); os.abort()", "what():  twice"),
         (
@@ -201,16 +192,6 @@ def test_the_package_is_imported(tmp_path: Path, site: Path, code: str, said: st
     wheel = packed(tmp_path, calls("abs"), code=code)
     expected = [f"own cannot be imported: {said}"] if said else []
     assert problems(tmp_path, wheel, site) == expected
-
-
-def test_only_one_release_is_there(tmp_path: Path, site: Path) -> None:
-    """What a package finds of itself by importlib.metadata, such as Triton its backends."""
-    code = (
-        "import importlib.metadata as m\n"
-        "found = [d._path.name for d in m.distributions() if 'own' in d._path.name]\n"
-        "assert found == ['own-2.dist-info'], found"
-    )
-    assert problems(tmp_path, packed(tmp_path, calls("abs"), code=code), site) == []
 
 
 def test_files_that_are_no_libraries(tmp_path: Path, site: Path) -> None:

@@ -13,9 +13,7 @@ from torch_images.config.lock_requests import image_inputs, inputs, locked_image
 from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError
-from torch_images.locks.complete import check_runtime
 from torch_images.locks.image_lock import image_lock
-from torch_images.locks.wheels import read_wheels
 
 UNLISTED = "cu130-torch2.12.1-trixie-devel"
 
@@ -49,21 +47,6 @@ def test_its_identifier_selects_its_locks(config: Config) -> None:
 def test_an_image_with_all_its_locks_needs_no_row(config: Config, root: Path) -> None:
     spec = find_image(config, "cu130-sm90-torch2.12.1-trixie-runtime")
     assert image_lock(config, spec, root / "locks").wheels.versions()["torch"] == "2.12.1"
-
-
-def test_a_release_under_the_wrong_cuda_version_is_refused(config: Config, root: Path) -> None:
-    """2.15.0 requires the libraries of CUDA 13.2, whatever images.yaml says."""
-    lock = read_wheels(root / "locks" / "wheel-cu132-torch2.15.0-py313.txt")
-    assert lock.cuda == "13.2"
-    check_runtime(lock, "13.2")
-    with pytest.raises(LockError) as caught:
-        check_runtime(lock, "13.0")
-    assert str(caught.value) == (
-        "torch 2.15.0 requires CUDA 13.2, and images.yaml lists it under CUDA 13.0; "
-        "list it in `torch` of cuda '13.2'"
-    )
-    for name in ("cu128-torch2.10.0-py311", "cu130-torch2.14.1-py313"):
-        assert read_wheels(root / "locks" / f"wheel-{name}.txt").cuda.replace(".", "") == name[2:5]
 
 
 def test_a_lock_of_the_wrong_cuda_version_builds_nothing(
