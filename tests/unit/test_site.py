@@ -13,15 +13,13 @@ import pytest
 
 from tests.releases import fewer
 from torch_images.build.plan import lock_image
-from torch_images.config.choose import choose
 from torch_images.config.matrix import matrix
 from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions
 from torch_images.publish import answers, ledger
-from torch_images.publish.image_page import changes
-from torch_images.publish.site import _previous, generate, write
+from torch_images.publish.site import generate, write
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&'\"{{ 7*7 }}"
 NEVER = "cu130-torch2.13.0-trixie-runtime"
@@ -219,7 +217,6 @@ def test_what_is_not_known_is_said(plain: dict[str, bytes]) -> None:
     text = Page(plain[f"images/{NEVER}.html"]).text
     assert "The ledger has no line for it: not built yet." in text
     assert "native sm_120, by the code in torch's wheel" in text
-    assert "There is no older release of torch of this image to compare it with." in text
     assert "Checks passed" not in text
     assert "sha256:" not in text.replace("Lock sha256:", "")
 
@@ -230,26 +227,10 @@ def test_what_the_ledger_says_is_shown(plain: dict[str, bytes], project: Path) -
     assert f"Checks passed {lines[PROVED].checks} " in text
     for key in ("digest", "date", "inputs", "lock", "machine"):
         assert getattr(lines[PROVED], key) in text
-    assert f"Packages that differ from {NEVER}" in text
     text = Page(plain[f"images/{TRIED}.html"]).text
     assert "Could not be built" in text
     assert lines[TRIED].missing in text
     assert "checks passed" not in text
-
-
-def test_changes_are_those_of_the_locks(few: Config, root: Path) -> None:
-    new, old, devel = (
-        lock_image(few, choose(few, torch=torch, variant=variant), root / "locks")
-        for torch, variant in (("2.14.1", "runtime"), ("2.13.0", "runtime"), ("2.14.1", "devel"))
-    )
-    found = changes(old, new)
-    assert found["id"] == old.spec.id
-    rows = {name: (before, after) for _, name, before, after in found["rows"]}
-    assert rows["torch"] == ("2.13.0", "2.14.1")
-    assert "numpy" not in rows  # it is the same in both
-    assert changes(new, new)["rows"] == []
-    added = {row[:2]: row[2:] for row in changes(new, devel)["rows"]}
-    assert added["Debian package", "git"][0] == added["wheel", "ninja"][0] == ""
 
 
 def test_the_page_of_an_image_for_linux_arm64(
@@ -270,12 +251,6 @@ def test_the_page_of_an_image_for_linux_arm64(
     names = [text for text in page.words if text.startswith("ghcr.io/me/")]
     assert names[0] == "ghcr.io/me/torch-cu130:2.14.1"
     assert not [name for name in names if "arm64" in name]
-    images = [
-        choose(few, torch=torch, platform=platform)
-        for torch in ("2.14.1", "2.13.0")
-        for platform in few.names("platform")
-    ]
-    assert [_previous(image, images) for image in images] == [*images[2:], None, None]
 
 
 def test_nothing_of_a_users_is_replaced(plain: dict[str, bytes], tmp_path: Path) -> None:
