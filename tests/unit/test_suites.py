@@ -274,8 +274,8 @@ def test_progress_is_a_line_a_minute(
         for share in (0.1, 0.25, 0.3, 0.9, 1.0):
             show(share)
     assert capsys.readouterr().err.splitlines() == [
-        "25% of the checks are over after 61 s; about 3 minutes are left, if the others take as long",
-        "90% of the checks are over after 200 s",
+        "25% of the checks are over after 61 s, some 183 s are left",
+        "90% of the checks are over after 200 s, some 22 s are left",
     ]
 
 

@@ -135,7 +135,6 @@ def runpod(options: Runpod) -> None:
         body,
         built,
         changes,
-        command,
         in_registry,
         readme,
     )
@@ -160,9 +159,7 @@ def runpod(options: Runpod) -> None:
     template = body(config, subject, geforce=options.geforce)
     text = readme(config, subject, template)
     if not options.apply:
-        document = {"template": template, "readme": text}
-        shown = verb.as_json(template) + "\n\n" + command(template, text)
-        print(verb.as_json(document) if options.json else shown)
+        print(verb.as_json({"template": template, "readme": text} if options.json else template))
         return
     templates = Templates(config, key, workspace.network)
     existing = templates.find(template["name"])
