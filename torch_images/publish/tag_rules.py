@@ -161,7 +161,7 @@ def observed(
     """
     claims = {
         "CUDA": (facts.get("cuda", ""), spec.cuda.version),
-        "torch": (_public(facts.get("torch", "")), spec.torch),
+        "torch": (facts.get("torch", "").partition("+")[0], spec.torch),
         **{f"arch {a.name}": (bool(facts.get(f"arch {a.name}")), True) for a in spec.architectures},
     }
     for name, (seen, claimed) in claims.items():
@@ -262,8 +262,3 @@ def _older(
     if descends(revision, their_revision):
         return ""
     return f"revision {revision or 'unknown'} is not known to follow {their_revision or 'its'}"
-
-
-def _public(version: str) -> str:
-    """A version of torch without "+cu130"."""
-    return version.partition("+")[0]
