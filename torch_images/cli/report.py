@@ -101,7 +101,6 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
 
 
 def _time(image: LockedImage, jobs: Jobs, builder: Builder) -> str:
-    """How long compiling may take."""
     assert image.lock.sources
     soonest, latest = hours(jobs, builder, len(image.spec.arches))
     said = {

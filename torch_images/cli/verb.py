@@ -90,7 +90,6 @@ def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None
 
 
 def _exit(error: TorchImagesError) -> Exit:
-    """The end of a command that failed."""
     return Exit(red(as_called(f"error: {error}")), code=error.exit_code)
 
 

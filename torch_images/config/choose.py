@@ -223,7 +223,6 @@ def _impossible(cuda: Cuda, capability: Capability) -> str | None:
 
 
 def _axes(spec: ImageSpec) -> dict[str, str]:
-    """The value of each axis but `arch`."""
     return {
         "cuda": spec.cuda.version,
         "torch": spec.torch,

@@ -142,7 +142,6 @@ def _compiled(config: Config, source: Source, path: Place) -> Iterator[Problem]:
 
 
 def _options(config: Config) -> Iterator[Problem]:
-    """Options are for trees that are compiled."""
     for source in config.sources:
         for key, tree, told in (
             ("torch-options", source.torch, source.torch_options),

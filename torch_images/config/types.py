@@ -154,8 +154,6 @@ class Removal(Section, keys={"wheels": "of", "narrowed": NAME, "platforms": "pla
 
 @dataclass(frozen=True, kw_only=True)
 class _Removals(Section):
-    """The section `removals` as the file has it."""
-
     always: tuple[Removal, ...] = ()
     arch: tuple[Removal, ...] = ()
 

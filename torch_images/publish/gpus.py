@@ -95,7 +95,6 @@ def _by_name(config: Config, named: str) -> Gpu:
 
 
 def _capabilities(config: Config) -> dict[str, Capability]:
-    """The compute capability of every GPU of images.yaml by its name."""
     return {
         **{name: a.capability for a in config.architectures for name in (*a.geforce, *a.gpus)},
         **{name: other.capability for other in config.other_gpus for name in other.names},

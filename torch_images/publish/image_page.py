@@ -65,7 +65,6 @@ def describe(
 
 
 def _versions(spec: ImageSpec, lock: ImageLock) -> list[tuple[str, str]]:
-    """What the image is locked to hold."""
     cuda = spec.cuda
     older = f"; from {cuda.older_branch} on it works without PTX that is compiled at run time"
     native = f"{cuda.driver} or newer"

@@ -248,7 +248,6 @@ def _obstacle(ours: TagTarget, held: TagTarget, descends: Callable[[str, str], b
 
 
 def _age(manifest: Manifest) -> tuple[str, str]:
-    """The date of its image's inputs, and the commit that it was built from."""
     return manifest.created[:10], manifest.labels.revision
 
 

@@ -61,8 +61,6 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, kw_only=True)
 class _Subject:
-    """The image to look at, its claim, and with what."""
-
     info: ImageInfo
     wanted: Mapping[str, Any]
     workspace: Workspace
