@@ -45,9 +45,7 @@ def tag(options: Tag) -> None:
 
 class Push(Tag):
     retries: int = option(
-        "how often in a row it may fail without getting on",
-        default=5,
-        parse=number(least=0),
+        "how often in a row it may fail without getting on", default=5, parse=number(least=0)
     )
 
 

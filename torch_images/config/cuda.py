@@ -10,16 +10,7 @@ from pydantic import BeforeValidator
 
 from torch_images.config.fields import Arch, Branch, CudaVersion, Pairs, Pins, PlatformName, Url
 from torch_images.config.indexes import Index
-from torch_images.config.schema import (
-    FILLED,
-    NAME,
-    As,
-    Section,
-    Wrong,
-    choice,
-    matches,
-    pairs,
-)
+from torch_images.config.schema import FILLED, NAME, As, Section, Wrong, choice, matches, pairs
 from torch_images.platforms import AMD64, Platform
 
 COMPAT_MODES = ("auto", "required", "off")

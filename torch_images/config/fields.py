@@ -190,8 +190,7 @@ _URL_REST = rf"://{_HOST}(?::[0-9]+)?(?:/(?:(?!\.{{1,2}}(?:/|$))[A-Za-z0-9._~-]+
 Url = Annotated[str, matches(rf"https?{_URL_REST}", "an http or https URL"), AfterValidator(_url)]
 SecureUrl = Annotated[str, matches(f"https{_URL_REST}", "an https URL"), AfterValidator(_url)]
 Folder = Annotated[
-    str,
-    matches(rf"(?:/{_STEP})+", "an absolute path of letters, digits and . _ - without '..'"),
+    str, matches(rf"(?:/{_STEP})+", "an absolute path of letters, digits and . _ - without '..'")
 ]
 OwnFolder = Annotated[Folder, AfterValidator(_own_folder)]
 Below = Annotated[
@@ -211,8 +210,7 @@ Glob = Annotated[
 ]
 # A trailing "-" tells apt to remove what is before it.
 DebianPackage = Annotated[
-    str,
-    matches(r"[a-z0-9](?:[a-z0-9+-]|\.(?![.+-]|$))*[a-z0-9+]", "the name of a Debian package"),
+    str, matches(r"[a-z0-9](?:[a-z0-9+-]|\.(?![.+-]|$))*[a-z0-9+]", "the name of a Debian package")
 ]
 WheelName = Annotated[str, AfterValidator(_wheel_name), matches(_LOWER, "the name of a wheel")]
 Branch = Annotated[str, matches(r"[1-9][0-9]{2}", "a driver branch like 580")]

@@ -206,10 +206,7 @@ def variant_inputs(
         beside=(),
     )
     more_debs = replace(
-        debs,
-        name=f"{debs.name}-{variant.name}",
-        request=_request(wider.packages),
-        base=wider,
+        debs, name=f"{debs.name}-{variant.name}", request=_request(wider.packages), base=wider
     )
     return more_wheels if wheels or toolkit else None, more_debs if variant.packages else None
 

@@ -20,12 +20,7 @@ from torch_images.publish.ledger import Proof, State
 
 
 def describe(
-    config: Config,
-    image: LockedImage,
-    *,
-    state: State,
-    proof: Proof | None,
-    namespace: str,
+    config: Config, image: LockedImage, *, state: State, proof: Proof | None, namespace: str
 ) -> dict[str, Any]:
     """Everything known about an image; `proof` is its line of the ledger."""
     spec, lock = image.spec, image.lock

@@ -151,11 +151,7 @@ def impossible(spec: ImageSpec, problem: str, date: str, machine: Builder) -> Pr
 
 
 def states(
-    config: Config,
-    specs: Sequence[ImageSpec],
-    proofs: Mapping[str, Proof],
-    root: Path,
-    locks: Path,
+    config: Config, specs: Sequence[ImageSpec], proofs: Mapping[str, Proof], root: Path, locks: Path
 ) -> dict[ImageSpec, State]:
     """Whether each image is proved.
 

@@ -230,14 +230,7 @@ def answer(
 
 
 def judge(
-    config: Config,
-    cuda: Cuda,
-    gpu: Gpu,
-    driver: str,
-    *,
-    compat: str,
-    platform: Platform,
-    name: str,
+    config: Config, cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, platform: Platform, name: str
 ) -> Suggestion:
     """What the start of an image would choose on this GPU."""
     rules = _rules()

@@ -208,8 +208,7 @@ def _chosen(
 
 def _not_for(reference: str, platform: str, found: Iterable[str]) -> UsageError:
     return UsageError(
-        f"{reference} has no image for {platform}",
-        f"it has one for {shown(' and '.join(found))}",
+        f"{reference} has no image for {platform}", f"it has one for {shown(' and '.join(found))}"
     )
 
 

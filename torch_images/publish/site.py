@@ -56,11 +56,7 @@ def generate(
     page = templates.get_template("image.html.j2")
     for spec in specs:
         facts = image_page.describe(
-            config,
-            images[spec],
-            state=states[spec],
-            proof=proofs.get(spec.id),
-            namespace=namespace,
+            config, images[spec], state=states[spec], proof=proofs.get(spec.id), namespace=namespace
         )
         text = page.render(**shared, image=facts, top="../")
         files[f"images/{spec.id}.html"] = text.encode()

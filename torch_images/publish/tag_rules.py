@@ -82,10 +82,7 @@ class TagTarget:
     def of(cls, digest: str, created: str, labels: ImageLabels) -> TagTarget:
         """From what an engine or a registry says of an image."""
         return cls(
-            digest=digest,
-            torch=labels.torch or "0",
-            created=created[:10],
-            revision=labels.revision,
+            digest=digest, torch=labels.torch or "0", created=created[:10], revision=labels.revision
         )
 
     def of_platform(self, platform: str) -> Manifest | None:
