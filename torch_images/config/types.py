@@ -173,7 +173,6 @@ class Pods(Section):
 
     `api`, `readme_api`: URLs of RunPod's two APIs; the second sets a template's readme.
     `variant`: the variant of the image.
-    `args`: arguments for the container, as a shell reads them; "" for none.
     `ports`: port and protocol, such as "8888/http".
     `environment`: name and value of each variable.
     `room`: GB of disk beside the image.
@@ -184,7 +183,6 @@ class Pods(Section):
     api: fields.Url
     readme_api: fields.Url
     variant: VariantName
-    args: fields.Words = ""
     ports: tuple[fields.Served, ...]
     environment: Annotated[fields.Pairs, pairs(fields.Variable, str)]
     room: fields.Gigabytes

@@ -119,7 +119,7 @@ def body(config: Config, image: PodImage, *, geforce: bool = False) -> dict[str,
         "name": f"{config.owner}/{spec.repository}:{short(config, spec)}{suffix}",
         "image": image.reference,
         # What only prints and ends must be kept alive, or the pod would start it again for ever.
-        "args": pods.args or ("" if spec.variant.ports else "sleep infinity"),
+        "args": "" if spec.variant.ports else "sleep infinity",
         "category": "NVIDIA",
         "disk": math.ceil(image.size / _GB) + pods.room,
         "ports": list(pods.ports),
