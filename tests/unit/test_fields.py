@@ -68,7 +68,6 @@ def complaint(kind: Any, value: object) -> str:
         (fields.Option, "is not the name of an option", ["USE-CUDNN", "2BUILD", "A=B"]),
         (fields.Commit, "is not a full commit of 40 hexadecimal digits", ["main", "a58677f"]),
         (fields.Variable, "is not the name of a variable", ["A-B"]),
-        (fields.Words, "is not a row of words: No closing quotation", ["sh -c 'x"]),
     ],
 )  # fmt: skip
 def test_refused_texts(kind: Any, problem: str, texts: list[str]) -> None:

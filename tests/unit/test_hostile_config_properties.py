@@ -76,7 +76,7 @@ SENTENCES = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, 
 ACTS = ("drop", "twice", "word", "word", "swap", "nest", "key", "name", "name", "copy", "empty",
         "prose", "prose")  # fmt: skip
 NAMED = ("cuda", "architectures", "sources", "bases", "variants", "extras")
-PROSE = ("description", "reason", "family", "args")  # may say anything on one line
+PROSE = ("description", "reason", "family")  # may say anything on one line
 
 Place = tuple[Any, Any]  # a mapping or list, and the key or index in it
 

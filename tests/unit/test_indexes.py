@@ -27,6 +27,7 @@ from torch_images.arch import Capability
 from torch_images.build.plan import locked
 from torch_images.build.render import render
 from torch_images.config.choose import choose
+from torch_images.config.extras import Extra
 from torch_images.config.indexes import Index, is_index
 from torch_images.config.load import load_config
 from torch_images.config.lock_requests import (
@@ -58,7 +59,7 @@ from torch_images.layers.make import making
 from torch_images.layers.plan import LayerPlan
 from torch_images.locks.complete import check_wheels
 from torch_images.locks.debs import parse_debs
-from torch_images.locks.facts import format_facts, read_facts, with_facts
+from torch_images.locks.facts import FactsLock, format_facts, read_facts, with_facts
 from torch_images.locks.image_lock import image_lock, read_date, update
 from torch_images.locks.sources import parse_sources
 from torch_images.locks.wheels import (
@@ -371,6 +372,22 @@ def test_a_wheel_from_where_it_may_not_come(
     assert str(caught.value).endswith("; run `invoke lock --select w`")
 
 
+def facts_request(index: Index, *extras: Extra) -> LockRequest:
+    """The facts of torch 2.15.1 from an index."""
+    cuda = Cuda(
+        version="13.0", driver="", floor="", targets=(), torch=("2.15.1",), base="trixie",
+        indexes=(index,),
+    )  # fmt: skip
+    return LockRequest(
+        name="release-x",
+        request=("torch==2.15.1",),
+        python="3.11",
+        probe=Probe(cuda=cuda, torch="2.15.1", extras=extras),
+        within="wheel-x",
+        index=index,
+    )
+
+
 # Two stand-in indexes.
 
 
@@ -533,13 +550,7 @@ def test_what_other_locks_add_is_resolved_in_the_same_way(both: Indexes, tmp_pat
     assert set(wider.wheels) - set(held.wheels) == {
         w for w in wider.wheels if (w.name, w.index) == ("torchvision", index.url)
     }
-    probe = Probe(
-        cuda=Cuda(
-            version="13.0", driver="", floor="", targets=(), torch=("2.15.1",), base="trixie"
-        ),
-        torch="2.15.1",
-        extras=(),
-    )
+    probe = facts_request(index).probe
     with pytest.raises(LockError, match=r"^torch's libtorch_cuda\.so cannot be read"):  # it was had
         resolve_input(replace(more, probe=probe), tmp_path, resolver, tmp_path)
     for item in (more, replace(more, probe=probe)):
@@ -755,45 +766,24 @@ def test_facts_of_a_release_of_the_index(tmp_path: Path) -> None:
     other = torch_wheel(tmp_path, "2.15.1", "_ZN2at6Tensor3addEv")
     with indexes([other], [made]) as both:
         index = both.index("torch")
-        cuda = Cuda(
-            version="13.0",
-            driver="",
-            floor="",
-            targets=(),
-            torch=("2.15.1",),
-            base="trixie",
-            indexes=(index,),
-        )
-        item = LockRequest(
-            name="release-x",
-            request=("torch==2.15.1",),
-            python="3.11",
-            probe=Probe(cuda=cuda, torch="2.15.1", extras=()),
-            within="wheel-x",
-            index=index,
-        )
+        item = facts_request(index)
         plain = both.resolve(index, "torch==2.15.1")
         both.asked["main"].clear()
 
-        def found(cuda: Cuda) -> object:
+        def found(item: LockRequest) -> FactsLock:
             return find_facts(
-                replace(item, probe=Probe(cuda=cuda, torch="2.15.1", extras=())),
-                plain,
-                network=both.network,
-                run=Runner(),
-                cache=tmp_path / "cache",
-                date=DAY,
+                item, plain, network=both.network, run=Runner(), cache=tmp_path / "cache", date=DAY
             )
 
-        facts = find_facts(
-            item, plain, network=both.network, run=Runner(), cache=tmp_path / "cache", date=DAY
-        )
+        facts = found(item)
         assert facts.facts.torch == "2.15.1"
         assert facts.facts.arches == (Capability(9, 0), Capability(12, 0))
         assert facts.sha256 == made.locked.sha256
         assert not [path for path in both.asked["main"] if path.endswith(".whl")]
+        assert item.probe
+        older = replace(item.probe, cuda=replace(item.probe.cuda, version="12.8"))
         with pytest.raises(LockError) as caught:
-            found(replace(cuda, version="12.8"))
+            found(replace(item, probe=older))
         assert str(caught.value).startswith(
             "locks/w.txt has torch 2.15.1+cu130, which is not for CUDA 12.8; name an index in"
         )
@@ -820,23 +810,7 @@ def test_extras_beside_a_release_of_the_index(tmp_path: Path) -> None:
     with web_server(dated(releases)) as (main, _), web_server(pages(held)) as (other, _):
         both = Indexes(main, other, {})
         index = both.index("torch", "vision")
-        extra_ = extra("e", "cxx", "vision", fit="optional")
-        cuda = Cuda(
-            version="13.0",
-            driver="",
-            floor="",
-            targets=(),
-            torch=("2.15.1",),
-            base="trixie",
-            indexes=(index,),
-        )
-        item = LockRequest(
-            name="release-x",
-            request=("torch==2.15.1",),
-            python="3.11",
-            probe=Probe(cuda=cuda, torch="2.15.1", extras=(extra_,)),
-            index=index,
-        )
+        item = facts_request(index, extra("e", "cxx", "vision", fit="optional"))
         plain = both.resolve(index, "torch==2.15.1")
         found = find_facts(
             item, plain, network=both.network, run=Runner(), cache=tmp_path / "cache", date=DAY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from torch_images.publish.runpod import (
     body,
     built,
     changes,
-    command,
     in_registry,
     readme,
 )
@@ -86,7 +84,6 @@ def test_a_template_follows_the_image(config: Config, root: Path) -> None:
     assert found["mounts"] == {"persistent": {"size": 20, "path": "/workspace"}}
     # Its command, which arguments would replace; key and password are for what it starts.
     assert (found["args"], found["startSsh"], found["startJupyter"]) == ("", True, True)
-    assert "--docker-start-cmd" not in command(found, "")
 
 
 @pytest.mark.parametrize(
@@ -107,18 +104,6 @@ def test_the_filter_leaves_in_whom_compat_serves(
     found = body(config, image, geforce=geforce)
     assert found["allowedCudaVersions"] == wanted.split()
     assert found["name"].endswith(" geforce") == geforce
-
-
-def test_the_command_line_says_the_same(config: Config, root: Path) -> None:
-    template = body(config, pod_image(config, root, "13.0"))
-    assert not template["startSsh"]
-    assert not template["startJupyter"]
-    words = shlex.split(command(template, "a readme\n"))
-    assert words[:3] == ["runpodctl", "template", "create"]
-    options = dict(zip(words[3::2], words[4::2], strict=True))
-    assert options["--image"] == template["image"]
-    assert options["--docker-start-cmd"] == "sleep,infinity"
-    assert options["--readme"] == "a readme\n"
 
 
 def test_a_published_image_needs_no_build(config: Config, root: Path) -> None:

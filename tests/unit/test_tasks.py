@@ -144,13 +144,6 @@ def test_help_names_the_values_of_images_yaml(root: Path, tmp_path: Path) -> Non
     assert "one of" not in done.stdout
 
 
-@pytest.mark.parametrize(("old", "now"), [("clean", "gc"), ("manifest", "datasheet")])
-def test_a_verb_that_was_renamed(root: Path, old: str, now: str) -> None:
-    done = invoke(root, old)
-    assert done.returncode == 2
-    assert done.stderr == f"error: the verb '{old}' is called '{now}' now; see `--help {now}`\n"
-
-
 def test_another_file_of_images(root: Path, tmp_path: Path) -> None:
     """By --config and by its variable; its locks lie beside it."""
     text = (root / "images.yaml").read_text()

@@ -55,12 +55,7 @@ class BuildResult:
 
 
 def with_torch(
-    image: LockedImage,
-    named: str,
-    workspace: Workspace,
-    run: Runner,
-    *,
-    obtain: bool = True,
+    image: LockedImage, named: str, workspace: Workspace, run: Runner, *, obtain: bool = True
 ) -> LockedImage:
     """The image with torch compiled from the tree that a user names instead.
 
@@ -112,14 +107,7 @@ def build(
     namespace = _namespace() if options.no_cache and compiles else ""
     builds = None if load else engine
     ready, parts = prepare_inputs(
-        config,
-        images,
-        workspace,
-        options,
-        engine=engine,
-        builds=builds,
-        run=run,
-        progress=progress,
+        config, images, workspace, options, engine=engine, builds=builds, run=run, progress=progress
     )
     plans = tuple(plan_image(config, image, workspace.root) for image in ready)
     command = write_bake(config, plans, parts, workspace, options, run=run, namespace=namespace)

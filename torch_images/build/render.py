@@ -204,12 +204,10 @@ def _source(lock: ImageLock, *, shared_cache: bool) -> dict[str, Any] | None:
 
 
 def _packages(lock: ImageLock, debs: DebLock | None) -> str:
-    """Says which Debian packages a step brings."""
     return f"{len(debs.debs)} packages, {_text_of(lock, debs.name)}" if debs else ""
 
 
 def _archives(lock: ImageLock, archives: SourceLock) -> str:
-    """Says which archives of NVIDIA's a step brings."""
     return f"{len(archives.archives)} archives, {_text_of(lock, archives.name)}"
 
 

@@ -141,7 +141,6 @@ def docs(options: Docs) -> None:
 
 
 def _shell_scripts() -> list[str]:
-    """The scripts below scripts/ that a shell runs."""
     files_below = (path for path in (verb.ROOT / "scripts").rglob("*") if path.is_file())
     files = sorted(path for path in files_below if path.suffix != ".pyc")
     first = {path: path.read_text().split("\n")[0] for path in files}

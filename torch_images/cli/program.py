@@ -23,8 +23,6 @@ from torch_images.errors import UsageError, suggest
 from torch_images.redact import Redactor, stream
 
 CONFIG = "TORCH_IMAGES_CONFIG"
-# What a verb was called before, and is called now.
-RENAMED = {"clean": "gc", "prune": "gc", "manifest": "datasheet"}
 # Invoke's options before a verb that mean something here; a plain `invoke` has some more.
 _OPTIONS = {"complete", "debug", "help", "list", "list-format", "version"}
 _OPTIONS |= {"print-completion-script"}
@@ -200,8 +198,6 @@ def _problem(error: ParseError, verbs: Iterable[str]) -> UsageError:
     context = error.context
     help_ = f"`invoke --help{f' {context.name}' if context and context.name else ''}`"
     if word := re.fullmatch(r"No idea what '(.*)' is!", str(error), re.DOTALL):
-        if now := RENAMED.get(word[1]):
-            return UsageError(f"the verb '{word[1]}' is called '{now}' now", f"see `--help {now}`")
         if word[1].startswith("-"):
             flags = [flag for flag in context.flags if flag.startswith("--")] if context else ()
             return UsageError(f"unknown option '{word[1]}'", suggest(word[1], flags))

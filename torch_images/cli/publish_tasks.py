@@ -45,9 +45,7 @@ def tag(options: Tag) -> None:
 
 class Push(Tag):
     retries: int = option(
-        "how often in a row it may fail without getting on",
-        default=5,
-        parse=number(least=0),
+        "how often in a row it may fail without getting on", default=5, parse=number(least=0)
     )
 
 
@@ -135,7 +133,6 @@ def runpod(options: Runpod) -> None:
         body,
         built,
         changes,
-        command,
         in_registry,
         readme,
     )
@@ -160,9 +157,7 @@ def runpod(options: Runpod) -> None:
     template = body(config, subject, geforce=options.geforce)
     text = readme(config, subject, template)
     if not options.apply:
-        document = {"template": template, "readme": text}
-        shown = verb.as_json(template) + "\n\n" + command(template, text)
-        print(verb.as_json(document) if options.json else shown)
+        print(verb.as_json({"template": template, "readme": text} if options.json else template))
         return
     templates = Templates(config, key, workspace.network)
     existing = templates.find(template["name"])

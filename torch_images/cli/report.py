@@ -16,7 +16,7 @@ from torch_images.build.plan import LockedImage, plan_image
 from torch_images.cli.program import as_called
 from torch_images.config.types import Config
 from torch_images.host.workspace import Workspace
-from torch_images.jobs import TORCH, Builder, Jobs, choose, hours, triton_hours
+from torch_images.jobs import Builder, Jobs, choose, hours, triton_hours
 from torch_images.locks.debs import DebLock
 from torch_images.locks.facts import FactsLock
 from torch_images.locks.image_lock import AnyLock
@@ -101,22 +101,14 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
 
 
 def _time(image: LockedImage, jobs: Jobs, builder: Builder) -> str:
-    """How long compiling may take, and where the figures come from."""
-    count, sources = len(image.spec.arches), image.lock.sources
-    assert sources
-    said = []
-    names = [tree.name for tree in sources.trees]
-    if "torch" in names:
-        soonest, latest = hours(jobs, builder, count)
-        units = sum(kind.units for kind in TORCH)
-        measured = f"as measured with units of PyTorch 2.6.0 ({units} in all), and "
-        others = "by what others measured with later releases"
-        origin = f"{measured if count == 1 else ''}{others}"
-        said.append(f"torch {soonest:.1f} to {latest:.1f} hours, {origin}")
-    if "triton" in names:
-        minutes = triton_hours(jobs, builder) * 60
-        said.append(f"triton {minutes:.0f} minutes, as measured with Triton 3.7.1")
-    return "; ".join(said)
+    assert image.lock.sources
+    soonest, latest = hours(jobs, builder, len(image.spec.arches))
+    said = {
+        "torch": f"torch {soonest:.1f} to {latest:.1f} hours",
+        "triton": f"triton {triton_hours(jobs, builder) * 60:.0f} minutes",
+    }
+    times = [said[tree.name] for tree in image.lock.sources.trees]
+    return f"{', '.join(times)} (docs/compile.md says how that was measured)"
 
 
 def exported(folder: Path, files: Sequence[Path]) -> str:

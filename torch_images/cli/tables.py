@@ -58,7 +58,7 @@ def _images(config: Config, root: Path, locks: Path) -> str:
             cuda.driver,
             *_architectures(config, images),
             ", ".join(f"`{tag}`" for tag in tags) if compat[cuda.version] else _NO_COMPAT,
-            _proved([states[s] for s in images]),
+            f"{sum(states[s].proved for s in images)} of {len(images)}",
         )
         rows.append(cells)
     header = ["Image", "PyTorch", "Triton", "Python", "Driver"]
@@ -91,8 +91,3 @@ def _drivers(config: Config, locks: Path) -> str:
     header = ["Image", "Driver, on any GPU"]
     header += [f"Older branches, on data-centre and professional GPUs ({config.platforms[0]})"]
     return "\n".join(table(header, rows)) + "\n"
-
-
-def _proved(states: Sequence[ledger.State]) -> str:
-    """How many images are proved."""
-    return f"{sum(state.proved for state in states)} of {len(states)}"

@@ -20,22 +20,13 @@ from invoke.exceptions import Exit
 from invoke.parser.argument import Argument
 from invoke.tasks import Task
 
+from torch_images import project
 from torch_images.cli.options import Options
 from torch_images.cli.program import as_called
 from torch_images.errors import TorchImagesError, UsageError
 from torch_images.interrupts import CODE, raise_from_now_on
-from torch_images.project import (
-    config_file,
-    is_clone,
-    is_packaged,
-    locks_folder,
-    made_in,
-    project_root,
-)
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from torch_images.config.types import Config
     from torch_images.host.engine import Engine
     from torch_images.host.workspace import Workspace
@@ -43,7 +34,7 @@ if TYPE_CHECKING:
     from torch_images.publish.tag_rules import TagTarget
 
 T = TypeVar("T", bound=Options)
-ROOT = project_root()
+ROOT = project.project_root()
 _QUIET = 60  # seconds between two lines of progress, where there is no terminal
 _warnings = logging.StreamHandler()  # the project's own; libraries' stay as Python has them
 _warnings.setFormatter(logging.Formatter("warning: %(message)s"))
@@ -99,7 +90,6 @@ def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None
 
 
 def _exit(error: TorchImagesError) -> Exit:
-    """The end of a command that failed."""
     return Exit(red(as_called(f"error: {error}")), code=error.exit_code)
 
 
@@ -111,7 +101,8 @@ def config(*, damaged_ok: bool = False) -> Config:
     from torch_images.config.load import load_config
     from torch_images.locks.facts import with_facts
 
-    return with_facts(load_config(config_file(ROOT)), locks_folder(ROOT), damaged_ok=damaged_ok)
+    found = load_config(project.config_file(ROOT))
+    return with_facts(found, project.locks_folder(ROOT), damaged_ok=damaged_ok)
 
 
 def workspace() -> Workspace:
@@ -123,14 +114,14 @@ def workspace() -> Workspace:
         root=ROOT,
         cache=default_cache(),
         network=detect(os.environ),
-        locks=locks_folder(ROOT),
-        made=made_in(ROOT),
+        locks=project.locks_folder(ROOT),
+        made=project.made_in(ROOT),
     )
 
 
 def require_clone(name: str) -> None:
     """Raise UsageError unless this runs from a clone of the project."""
-    if not is_clone(ROOT):
+    if not project.is_clone(ROOT):
         raise UsageError(
             f"'{name}' works on the project itself, which is not here",
             "run it in a clone, as ./inv",
@@ -139,7 +130,7 @@ def require_clone(name: str) -> None:
 
 def require_own_locks(locks: Path) -> None:
     """Raise UsageError for a folder of locks that belongs to the installed package."""
-    if is_packaged(locks):
+    if project.is_packaged(locks):
         raise UsageError(
             "the locks of the installed package are not written",
             "name other ones with --config or TORCH_IMAGES_LOCKS, or run this in a clone, as ./inv",
@@ -206,60 +197,54 @@ def say(text: str) -> None:
     tqdm.write(text, file=sys.stderr)
 
 
-class _Bar:
-    """A bar on a terminal, nothing elsewhere. `form` are words of tqdm's.
+@contextlib.contextmanager
+def _bar(**form: Any) -> Iterator[Callable[[float, float | None], None]]:
+    """Moves a bar on a terminal to what is done, of what is known of the total.
 
-    It appears when it is first shown: most of a repeated build has nothing to show, and importing
-    tqdm takes 30 ms.
+    `form` are words of tqdm's, which is imported once there is something to show: that takes 30 ms.
     """
+    began, bars = time.time(), list[Any]()
 
-    def __init__(self, **form: Any) -> None:
-        self._form, self._began = form, time.time()
-        self._bar: tqdm[Any] | None = None
-
-    def show(self, done: float, total: float | None) -> None:
-        """Move the bar to what is done, of what is known of the total."""
+    def show(done: float, total: float | None) -> None:
         if not sys.stderr.isatty():
             return
-        if self._bar is None:
+        if not bars:
             from tqdm import tqdm
 
-            self._bar = tqdm(file=sys.stderr, leave=False, **self._form)
-            self._bar.start_t = self._began
-        self._bar.total = total
-        self._bar.update(done - self._bar.n)
+            bars.append(tqdm(file=sys.stderr, leave=False, **form))
+            bars[0].start_t = began
+        bars[0].total = total
+        bars[0].update(done - bars[0].n)
 
-    def close(self) -> None:
-        """Remove the bar."""
-        if self._bar is not None:
-            self._bar.close()
+    try:
+        yield show
+    finally:
+        for bar in bars:
+            bar.close()
 
 
 @contextlib.contextmanager
 def transfer_progress() -> Iterator[Callable[[int, int], None]]:
     """Shows bytes sent, of how many: a bar on a terminal, nothing elsewhere."""
-    with contextlib.closing(_Bar(unit="B", unit_scale=True)) as bar:
-        yield lambda sent, size: bar.show(sent, size or None)
+    with _bar(unit="B", unit_scale=True) as show:
+        yield lambda sent, size: show(sent, size or None)
 
 
 @contextlib.contextmanager
 def check_progress() -> Iterator[Callable[[float], None]]:
     """Shows the share of checks that are over: a bar on a terminal, a line a minute elsewhere."""
-    began = shown = time.monotonic()
-    terminal = sys.stderr.isatty()
+    began = said = time.monotonic()
     form = "{percentage:3.0f} % of the checks |{bar}| {elapsed}, {remaining} left"
-    with contextlib.closing(_Bar(bar_format=form)) as bar:
+    with _bar(bar_format=form) as bar:
 
         def show(share: float) -> None:
-            nonlocal shown
-            bar.show(share, 1.0)
+            nonlocal said
+            bar(share, 1.0)
             now = time.monotonic()
-            if not terminal and now - shown >= _QUIET and share < 1:
-                shown = now
-                minutes = (now - began) / share * (1 - share) / 60 if share else 0
-                left = f"about {minutes:.0f} minutes are left" if minutes >= 1 else ""
-                about = f"; {left}, if the others take as long" if left else ""
-                say(f"{share:.0%} of the checks are over after {now - began:.0f} s{about}")
+            if not sys.stderr.isatty() and now - said >= _QUIET and share < 1:
+                said = now
+                left = f", some {(now - began) * (1 / share - 1):.0f} s are left" if share else ""
+                say(f"{share:.0%} of the checks are over after {now - began:.0f} s{left}")
 
         yield show
 

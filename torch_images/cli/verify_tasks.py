@@ -73,12 +73,7 @@ def reproduce(options: Reproduce) -> None:
         platform = default_platform(config).name
         image = retry(partial(exact, image, Runner(), platform=platform), retries=5, say=verb.say)
     verdict = again(
-        config,
-        image,
-        verb.workspace(),
-        engine=engine,
-        run=Runner(),
-        repository=options.repository,
+        config, image, verb.workspace(), engine=engine, run=Runner(), repository=options.repository
     )
     print(verb.as_json(asdict(verdict)) if options.json else report.verdict(verdict))
     if not verdict.reproducible:

@@ -171,17 +171,13 @@ def _served(config: Config, spec: ImageSpec) -> ImageSpec:
         )
     for architecture in architectures:
         if refusals[architecture] is not None:
+            named = "" if spec.whole else f", arch {architecture.name}"
             raise UsageError(
-                f"CUDA {spec.cuda.version}, torch {spec.torch}{_for(spec, architecture)}, source "
+                f"CUDA {spec.cuda.version}, torch {spec.torch}{named}, source "
                 f"{spec.source.name}, base {spec.base.name}, variant {spec.variant.name}"
                 f"{_on(spec)} cannot be built: {refusals[architecture]}"
             )
     return replace(spec, architectures=architectures)
-
-
-def _for(spec: ImageSpec, architecture: Architecture) -> str:
-    """The architecture as a part of a message; "" for an image that names none."""
-    return "" if spec.whole else f", arch {architecture.name}"
 
 
 def _on(spec: ImageSpec) -> str:
@@ -212,16 +208,12 @@ def _arch(config: Config, cuda: Cuda, wanted: str) -> Architecture:
         raise UsageError(str(error), suggest(wanted, config.names("arch"))) from None
     reason = _impossible(cuda, capability)
     # An architecture that this CUDA dropped is impossible, whether images.yaml lists it or not.
-    if reason and capability < max(cuda.targets) and _someone_can(config, capability):
-        able = [c.version for c in config.cudas if capability in c.targets]
+    able = [c.version for c in config.cudas if capability in c.targets]
+    if reason and able and capability < max(cuda.targets):
         hint = f"CUDA {' or '.join(able)} can" if wanted in config.names("arch") else ""
         known = suggest(wanted, config.names("arch"))
         raise UsageError(reason, hint or f"images.yaml does not list {wanted} either; {known}")
     return find("arch", config.architectures, wanted)
-
-
-def _someone_can(config: Config, capability: Capability) -> bool:
-    return any(capability in cuda.targets for cuda in config.cudas)
 
 
 def _impossible(cuda: Cuda, capability: Capability) -> str | None:
@@ -231,7 +223,6 @@ def _impossible(cuda: Cuda, capability: Capability) -> str | None:
 
 
 def _axes(spec: ImageSpec) -> dict[str, str]:
-    """The value of each axis but `arch`."""
     return {
         "cuda": spec.cuda.version,
         "torch": spec.torch,

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from packaging.version import Version
-from pydantic import BeforeValidator
 
 from torch_images.config.fields import Arch, Branch, CudaVersion, Pairs, Pins, PlatformName, Url
 from torch_images.config.indexes import Index
-from torch_images.config.schema import (
-    FILLED,
-    NAME,
-    As,
-    Section,
-    Wrong,
-    choice,
-    matches,
-    pairs,
-)
-from torch_images.platforms import AMD64, Platform
+from torch_images.config.schema import FILLED, NAME, As, Section, Wrong, choice, matches, pairs
+from torch_images.platforms import Platform
 
 COMPAT_MODES = ("auto", "required", "off")
-
-
-def _for_amd64(value: Any) -> Any:
-    """URLs by platform; one without a platform is for linux/amd64."""
-    return {AMD64.name: value} if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +25,7 @@ class Compat(Section, keys={"repositories": "repository"}):
     """
 
     mode: Annotated[str, choice("a compat mode", COMPAT_MODES)]
-    repositories: Annotated[Pairs, pairs(PlatformName, Url), FILLED, BeforeValidator(_for_amd64)]
+    repositories: Annotated[Pairs, pairs(PlatformName, Url), FILLED]
     key: Annotated[str, matches(r"[0-9A-F]{40}", "a full fingerprint of 40 hexadecimal digits")]
 
     def repository(self, platform: Platform) -> str:

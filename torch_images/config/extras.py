@@ -9,18 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from torch_images.arch import Capability
-from torch_images.config.fields import (
-    ArchName,
-    Below,
-    DebianPackage,
-    Folder,
-    Name,
-    OwnFolder,
-    PlainName,
-    Port,
-    Requirements,
-    WheelName,
-)
+from torch_images.config import fields
 from torch_images.config.release import Release
 from torch_images.config.schema import (
     FILLED,
@@ -70,21 +59,24 @@ class Extra(Section, keys={"name": NAME}):
     `conflicts`: the names of extras that cannot be beside it, each with the reason.
     """
 
-    name: Name
+    name: fields.Name
     description: str
     wheels: Annotated[
         tuple[tuple[str, tuple[str, ...]], ...],
-        pairs(Annotated[str, known("cuda")], Requirements),
+        pairs(Annotated[str, known("cuda")], fields.Requirements),
         FILLED,
         BeforeValidator(_for_all),
     ]
     fit: Annotated[str, choice("required or optional", ("required", "optional"))] = ""
     in_step: Annotated[bool, As(Annotated[str, choice("minor", ("minor",))], bool)] = False
-    arches: Annotated[tuple[ArchName, ...], FILLED] = ()
-    replaces: Annotated[tuple[WheelName, ...], FILLED] = ()
-    unpack: OwnFolder = ""
+    arches: Annotated[tuple[fields.ArchName, ...], FILLED] = ()
+    replaces: Annotated[tuple[fields.WheelName, ...], FILLED] = ()
+    unpack: fields.OwnFolder = ""
     links: Annotated[
-        tuple[tuple[str, str], ...], pairs(Below, Below), FILLED, AfterValidator(_apart)
+        tuple[tuple[str, str], ...],
+        pairs(fields.Below, fields.Below),
+        FILLED,
+        AfterValidator(_apart),
     ] = ()
     conflicts: Annotated[tuple[tuple[str, str], ...], pairs(str, str)] = ()
 
@@ -146,15 +138,15 @@ class Variant(Section, keys={"name": NAME}):
     `ports`: the TCP ports that they offer.
     """
 
-    name: PlainName
+    name: fields.PlainName
     description: str
-    packages: tuple[DebianPackage, ...] = ()
-    wheels: Requirements = ()
+    packages: tuple[fields.DebianPackage, ...] = ()
+    wheels: fields.Requirements = ()
     extras: tuple[Annotated[Extra, entry("extra")], ...] = ()
-    cuda_home: OwnFolder = ""
+    cuda_home: fields.OwnFolder = ""
     command: Annotated[str, matches(r"[a-z][a-z0-9-]*", "a command")] = "torch-info"
-    folder: Folder = ""
-    ports: tuple[Port, ...] = ()
+    folder: fields.Folder = ""
+    ports: tuple[fields.Port, ...] = ()
 
     @property
     def adds(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shlex
 from collections.abc import Callable
 from typing import Annotated
 
@@ -71,14 +70,6 @@ def _own_folder(path: str) -> str:
 def overlap(one: str, two: str) -> bool:
     """Whether two absolute paths are the same, or one lies in the other."""
     return f"{one}/".startswith(f"{two}/") or f"{two}/".startswith(f"{one}/")
-
-
-def _words(text: str) -> str:
-    try:
-        shlex.split(text)
-    except ValueError as error:
-        raise Wrong(f"is not a row of words: {error}", "close the quotes") from None
-    return text
 
 
 def _capability(text: str) -> Capability:
@@ -190,8 +181,7 @@ _URL_REST = rf"://{_HOST}(?::[0-9]+)?(?:/(?:(?!\.{{1,2}}(?:/|$))[A-Za-z0-9._~-]+
 Url = Annotated[str, matches(rf"https?{_URL_REST}", "an http or https URL"), AfterValidator(_url)]
 SecureUrl = Annotated[str, matches(f"https{_URL_REST}", "an https URL"), AfterValidator(_url)]
 Folder = Annotated[
-    str,
-    matches(rf"(?:/{_STEP})+", "an absolute path of letters, digits and . _ - without '..'"),
+    str, matches(rf"(?:/{_STEP})+", "an absolute path of letters, digits and . _ - without '..'")
 ]
 OwnFolder = Annotated[Folder, AfterValidator(_own_folder)]
 Below = Annotated[
@@ -211,8 +201,7 @@ Glob = Annotated[
 ]
 # A trailing "-" tells apt to remove what is before it.
 DebianPackage = Annotated[
-    str,
-    matches(r"[a-z0-9](?:[a-z0-9+-]|\.(?![.+-]|$))*[a-z0-9+]", "the name of a Debian package"),
+    str, matches(r"[a-z0-9](?:[a-z0-9+-]|\.(?![.+-]|$))*[a-z0-9+]", "the name of a Debian package")
 ]
 WheelName = Annotated[str, AfterValidator(_wheel_name), matches(_LOWER, "the name of a wheel")]
 Branch = Annotated[str, matches(r"[1-9][0-9]{2}", "a driver branch like 580")]
@@ -227,7 +216,6 @@ Option = Annotated[
     matches(r"[A-Za-z][A-Za-z0-9_]{1,99}", "the name of an option", "write one such as USE_NCCL"),
 ]
 Commit = Annotated[str, matches(COMMIT.pattern, "a full commit of 40 hexadecimal digits")]
-Words = Annotated[str, AfterValidator(_words)]
 Served = Annotated[
     str,
     matches(r"[1-9][0-9]{0,4}/(?:http|tcp)", "a port like 22/tcp or 8888/http"),

@@ -196,7 +196,6 @@ def variant_inputs(
     extras = (x for x in variant.extras if not x.unpack)
     version, release = spec.cuda.version, spec.release
     wheels = (*variant.wheels, *(r for x in extras for r in x.requirements(version, release)))
-    wider = replace(base, packages=(*base.packages, *variant.packages))
     more_wheels = replace(
         plain,
         name=f"{plain.name}-{variant.name}",
@@ -205,13 +204,14 @@ def variant_inputs(
         replaces=variant.replaces,
         beside=(),
     )
-    more_debs = replace(
-        debs,
-        name=f"{debs.name}-{variant.name}",
-        request=_request(wider.packages),
-        base=wider,
-    )
+    more_debs = _wider(debs, f"{debs.name}-{variant.name}", base, variant.packages)
     return more_wheels if wheels or toolkit else None, more_debs if variant.packages else None
+
+
+def _wider(debs: LockRequest, name: str, base: Base, packages: tuple[str, ...]) -> LockRequest:
+    """The lock of a base's packages and of some more."""
+    wider = replace(base, packages=(*base.packages, *packages))
+    return replace(debs, name=name, request=_request(wider.packages), base=wider)
 
 
 def unpacked_inputs(spec: ImageSpec) -> tuple[LockRequest, ...]:
@@ -239,20 +239,12 @@ def tools_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest | None, L
     if not source.compiled:
         return None, None
     plain, debs = wheel_input(config, spec), base_input(spec)
-    wider = replace(base, packages=(*base.packages, *source.packages))
+    wheels = (*plain.request, *source.wheels, *_toolkit(spec.cuda))
+    name = f"build-{source.name}-{plain.name.removeprefix('wheel-')}"
+    debs_name = f"build-{source.name}-{base.name}{spec.platform.suffix}"
     return (
-        replace(
-            plain,
-            name=f"build-{source.name}-{plain.name.removeprefix('wheel-')}",
-            request=_request((*plain.request, *source.wheels, *_toolkit(spec.cuda))),
-            beside=(),
-        ),
-        replace(
-            debs,
-            name=f"build-{source.name}-{base.name}{spec.platform.suffix}",
-            request=_request(wider.packages),
-            base=wider,
-        ),
+        replace(plain, name=name, request=_request(wheels), beside=()),
+        _wider(debs, debs_name, base, source.packages),
     )
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from torch_images.config.extras import Extra
 from torch_images.config.fields import overlap
 from torch_images.config.sources import Source
 from torch_images.config.types import AXES, Config
@@ -43,9 +44,8 @@ def _size(config: Config) -> Iterator[Problem]:
     most = math.prod(len(config.names(axis)) for axis in AXES if axis not in ("cuda", "torch"))
     most *= sum(len(cuda.torch) for cuda in config.cudas)
     if most > _MOST_COMBINATIONS:
-        text = f"has {most} combinations of {', '.join(AXES)}"
         hint = f"remove some, so that {_MOST_COMBINATIONS} or fewer are left"
-        yield Problem((), text, hint)
+        yield Problem((), f"has {most} combinations of {', '.join(AXES)}", hint)
 
 
 def _names(config: Config) -> Iterator[Problem]:
@@ -85,17 +85,15 @@ def _cudas(config: Config) -> Iterator[Problem]:
         path = ("cuda", cuda.version)
         if bool(cuda.release) != bool(cuda.archives):
             yield Problem(path, "must give both release and archives, or neither")
-        if cuda.release and not re.fullmatch(
-            re.escape(cuda.version) + r"\.[0-9]{1,2}", cuda.release
-        ):
+        major = re.escape(cuda.version)
+        if cuda.release and not re.fullmatch(rf"{major}\.[0-9]{{1,2}}", cuda.release):
             text = f"is not a release of CUDA {cuda.version} like {cuda.version}.1"
             yield Problem((*path, "release"), text, quote=True)
         if cuda.base not in config.names("base"):
             hint = suggest(cuda.base, config.names("base"))
             yield Problem((*path, "base"), "is an unknown base", hint, quote=True)
         if int(cuda.floor) > int(cuda.driver.partition(".")[0]):
-            text = f"is newer than the driver {cuda.driver}"
-            yield Problem((*path, "floor"), text, quote=True)
+            yield Problem((*path, "floor"), f"is newer than the driver {cuda.driver}", quote=True)
 
 
 def _bases(config: Config) -> Iterator[Problem]:
@@ -123,16 +121,13 @@ def _sources(config: Config) -> Iterator[Problem]:
 def _compiled(config: Config, source: Source, path: Place) -> Iterator[Problem]:
     if not source.beside:
         newest = config.cudas[-1]
-        text = "does not say which torch's CUDA libraries it is compiled with"
-        yield Problem(
-            path, text, f"give beside, such as {{'{newest.version}': {newest.torch[-1]}}}"
-        )
+        hint = f"give beside, such as {{'{newest.version}': {newest.torch[-1]}}}"
+        yield Problem(path, "does not say which torch's CUDA libraries it is compiled with", hint)
     releases = {cuda.version: cuda.torch for cuda in config.cudas}
     for version, torch in source.beside:
         if torch not in releases[version]:
-            text = f"is no torch of CUDA {version}"
-            hint = suggest(torch, releases[version])
-            yield Problem((*path, "beside", version), text, hint, quote=True)
+            at, hint = (*path, "beside", version), suggest(torch, releases[version])
+            yield Problem(at, f"is no torch of CUDA {version}", hint, quote=True)
     for place, feature in enumerate(source.without):
         at = (*path, "without", place)
         if not feature.option:
@@ -142,7 +137,6 @@ def _compiled(config: Config, source: Source, path: Place) -> Iterator[Problem]:
 
 
 def _options(config: Config) -> Iterator[Problem]:
-    """Options are for trees that are compiled."""
     for source in config.sources:
         for key, tree, told in (
             ("torch-options", source.torch, source.torch_options),
@@ -164,22 +158,20 @@ def _extras(config: Config) -> Iterator[Problem]:
                 yield Problem(at, "is an unknown extra", suggest(other, names))
 
 
+def _conflict(one: Extra, two: Extra) -> str:
+    """Why two extras cannot be in one image; "" if they can."""
+    reason = dict(one.conflicts).get(two.name) or dict(two.conflicts).get(one.name, "")
+    if not reason and one.unpack and two.unpack and overlap(one.unpack, two.unpack):
+        return f"they are unpacked to {two.unpack} and {one.unpack}"
+    return reason
+
+
 def _variants(config: Config) -> Iterator[Problem]:
     for variant in config.variants:
         path = ("variants", variant.name)
         for place, extra in enumerate(variant.extras):
             for other in variant.extras[:place]:
-                reason = dict(extra.conflicts).get(other.name) or dict(other.conflicts).get(
-                    extra.name
-                )
-                if (
-                    not reason
-                    and extra.unpack
-                    and other.unpack
-                    and overlap(extra.unpack, other.unpack)
-                ):
-                    reason = f"they are unpacked to {other.unpack} and {extra.unpack}"
-                if reason:
+                if reason := _conflict(extra, other):
                     text = f"cannot be in one image with {other.name}: {reason}"
                     hint = "choose one of them, or put them into variants of their own"
                     yield Problem((*path, "extras", place), text, hint, quote=True)

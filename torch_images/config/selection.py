@@ -33,12 +33,13 @@ def find_image(config: Config, identifier: str) -> ImageSpec:
     if len(words) == 4 and cuda and all(names):  # noqa: PLR2004  cuda, torch, base, variant
         _, origin, base, variant = words
         compiled = origin in (s.name for s in config.sources if s.compiled)
+        published = next((s.name for s in config.sources if not s.compiled), "")
         spec = choose(
             config,
             cuda=cuda.name,
             torch=None if compiled else origin.removeprefix("torch"),
             arch=",".join(names),
-            source=origin if compiled else _published(config),
+            source=origin if compiled else published,
             base=base,
             variant=variant,
             platform=platform.name,
@@ -47,11 +48,6 @@ def find_image(config: Config, identifier: str) -> ImageSpec:
             return spec
     known = (spec.id for spec in matrix(config))
     raise UsageError(f"'{shown(identifier)}' names no image", suggest(identifier, known))
-
-
-def _published(config: Config) -> str:
-    """The source of the published wheels."""
-    return next(source.name for source in config.sources if not source.compiled)
 
 
 def select(config: Config, pattern: str, platform: str = ALL) -> tuple[ImageSpec, ...]:

@@ -6,20 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Annotated
 
-from torch_images.config.fields import (
-    Arch,
-    Below,
-    CanonicalPin,
-    Commit,
-    CudaName,
-    DebianPackage,
-    Name,
-    Option,
-    Pairs,
-    PlainName,
-    Requirements,
-    SecureUrl,
-)
+from torch_images.config import fields
 from torch_images.config.schema import FILLED, NAME, Section, entry, pairs
 
 
@@ -32,9 +19,9 @@ class Tree(Section):
     `version`: what the tree's own files say, such as "2.12.0a0".
     """
 
-    repository: SecureUrl
-    commit: Commit
-    version: CanonicalPin
+    repository: fields.SecureUrl
+    commit: fields.Commit
+    version: fields.CanonicalPin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +35,10 @@ class Feature(Section, keys={"name": NAME}):
         the system may have it instead.
     """
 
-    name: Name
-    option: Option = ""
-    arch: Arch | None = None
-    needs: Below = ""
+    name: fields.Name
+    option: fields.Option = ""
+    arch: fields.Arch | None = None
+    needs: fields.Below = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +56,17 @@ class Source(Section, keys={"name": NAME}):
         libraries of that release. A CUDA version that is not listed is not compiled for.
     """
 
-    name: PlainName
+    name: fields.PlainName
     description: str
     torch: Tree | None = None
     triton: Tree | None = None
-    packages: tuple[DebianPackage, ...] = ()
-    wheels: Requirements = ()
-    torch_options: Annotated[Pairs, pairs(Option, str)] = ()
-    triton_options: Annotated[Pairs, pairs(Option, str)] = ()
+    packages: tuple[fields.DebianPackage, ...] = ()
+    wheels: fields.Requirements = ()
+    torch_options: Annotated[fields.Pairs, pairs(fields.Option, str)] = ()
+    triton_options: Annotated[fields.Pairs, pairs(fields.Option, str)] = ()
     features: tuple[Annotated[Feature, entry("feature")], ...] = ()
     without: tuple[Annotated[Feature, entry("feature")], ...] = ()
-    beside: Annotated[Pairs, pairs(CudaName, str), FILLED] = ()
+    beside: Annotated[fields.Pairs, pairs(fields.CudaName, str), FILLED] = ()
 
     @property
     def build(self) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from torch_images.arch import Capability
+from torch_images.config import fields
 from torch_images.config.axes import (
     AXES,
     Catalogue,
@@ -23,30 +24,6 @@ from torch_images.config.axes import (
 )
 from torch_images.config.cuda import COMPAT_MODES, Compat, Cuda, target_range, with_indexes
 from torch_images.config.extras import Extra, Variant
-from torch_images.config.fields import (
-    Arch,
-    Branch,
-    CudaName,
-    CudaVersion,
-    DebianPackage,
-    Folder,
-    Gigabytes,
-    Glob,
-    HostPlatform,
-    Owner,
-    Pairs,
-    PlainName,
-    PlatformName,
-    Registry,
-    Requirements,
-    SecureUrl,
-    Served,
-    TaggedImage,
-    Url,
-    Variable,
-    WheelName,
-    Words,
-)
 from torch_images.config.release import Facts, Release
 from torch_images.config.schema import (
     FILLED,
@@ -81,7 +58,7 @@ class Architecture(Section, keys={"capability": NAME}):
         known first. Those sold as GeForce are apart, because compat libraries do not run on them.
     """
 
-    capability: Arch
+    capability: fields.Arch
     family: str
     gpus: Annotated[tuple[str, ...], FILLED]
     geforce: tuple[str, ...] = ()
@@ -123,17 +100,17 @@ class Base(Section, keys={"name": NAME}):
     `snapshot`: the root of an archive that keeps old packages; "" for none.
     """
 
-    name: PlainName
+    name: fields.PlainName
     description: str
     python: Annotated[str, matches(r"3\.[0-9]{2}", "a version like 3.11")]
     system: Annotated[
         str, matches(r"[a-z]+ [a-z]+", "distribution and codename like debian bookworm")
     ]
-    packages: tuple[DebianPackage, ...]
+    packages: tuple[fields.DebianPackage, ...]
     suite: Annotated[str, matches(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", "a Debian suite")] = ""
-    images: Annotated[Pairs, pairs(CudaName, TaggedImage), FILLED] = ()
-    mirror: Url = ""
-    snapshot: Url = ""
+    images: Annotated[fields.Pairs, pairs(fields.CudaName, fields.TaggedImage), FILLED] = ()
+    mirror: fields.Url = ""
+    snapshot: fields.Url = ""
 
     def image(self, cuda: str) -> str:
         """The image with its tag for a version such as "13.0"; "" if the base is bootstrapped."""
@@ -156,15 +133,15 @@ class Removal(Section, keys={"wheels": "of", "narrowed": NAME, "platforms": "pla
     `platforms`: the platforms whose wheels have it; () for all.
     """
 
-    wheels: Annotated[tuple[WheelName, ...], FILLED]
+    wheels: Annotated[tuple[fields.WheelName, ...], FILLED]
     reason: str
-    files: Annotated[tuple[Glob, ...], FILLED] = ()
-    code: Annotated[tuple[Glob, ...], FILLED] = ()
-    symbols: Annotated[tuple[Glob, ...], FILLED] = ()
-    lists: Annotated[tuple[Glob, ...], FILLED] = ()
+    files: Annotated[tuple[fields.Glob, ...], FILLED] = ()
+    code: Annotated[tuple[fields.Glob, ...], FILLED] = ()
+    symbols: Annotated[tuple[fields.Glob, ...], FILLED] = ()
+    lists: Annotated[tuple[fields.Glob, ...], FILLED] = ()
     narrowed: bool = False
-    cuda: Annotated[tuple[CudaName, ...], FILLED] = ()
-    platforms: Annotated[tuple[PlatformName, ...], FILLED] = ()
+    cuda: Annotated[tuple[fields.CudaName, ...], FILLED] = ()
+    platforms: Annotated[tuple[fields.PlatformName, ...], FILLED] = ()
 
     def applies(self, cuda: str, platform: Platform, *, narrowed: bool) -> bool:
         """Whether images for a CUDA version and a platform leave it out."""
@@ -177,8 +154,6 @@ class Removal(Section, keys={"wheels": "of", "narrowed": NAME, "platforms": "pla
 
 @dataclass(frozen=True, kw_only=True)
 class _Removals(Section):
-    """The section `removals` as the file has it."""
-
     always: tuple[Removal, ...] = ()
     arch: tuple[Removal, ...] = ()
 
@@ -198,7 +173,6 @@ class Pods(Section):
 
     `api`, `readme_api`: URLs of RunPod's two APIs; the second sets a template's readme.
     `variant`: the variant of the image.
-    `args`: arguments for the container, as a shell reads them; "" for none.
     `ports`: port and protocol, such as "8888/http".
     `environment`: name and value of each variable.
     `room`: GB of disk beside the image.
@@ -206,16 +180,15 @@ class Pods(Section):
     `hosts`: a CUDA version that machines report and their driver branch, in pairs, oldest first.
     """
 
-    api: Url
-    readme_api: Url
+    api: fields.Url
+    readme_api: fields.Url
     variant: VariantName
-    args: Words = ""
-    ports: tuple[Served, ...]
-    environment: Annotated[Pairs, pairs(Variable, str)]
-    room: Gigabytes
-    volume: Annotated[Gigabytes, AfterValidator(_large)]
-    volume_path: Folder
-    hosts: Annotated[Pairs, pairs(CudaVersion, Branch), FILLED]
+    ports: tuple[fields.Served, ...]
+    environment: Annotated[fields.Pairs, pairs(fields.Variable, str)]
+    room: fields.Gigabytes
+    volume: Annotated[fields.Gigabytes, AfterValidator(_large)]
+    volume_path: fields.Folder
+    hosts: Annotated[fields.Pairs, pairs(fields.CudaVersion, fields.Branch), FILLED]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +199,7 @@ class Defaults(Section):
     machine's own, and without an architecture an image serves all that its torch does.
     """
 
-    cuda: CudaName
+    cuda: fields.CudaName
     source: SourceName
     variant: VariantName
 
@@ -247,25 +220,25 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
     The other fields are the sections of the file, in its order.
     """
 
-    registry: Registry
-    owner: Owner
-    homepage: SecureUrl
+    registry: fields.Registry
+    owner: fields.Owner
+    homepage: fields.SecureUrl
     architectures: Annotated[tuple[Architecture, ...], FILLED, NAMED, listed("arch")]
     other_gpus: Annotated[
         tuple[OtherGpus, ...],
-        As(dict[Arch, Annotated[tuple[str, ...], FILLED]], _other_gpus),
+        As(dict[fields.Arch, Annotated[tuple[str, ...], FILLED]], _other_gpus),
     ] = ()
     arm64_gpus: tuple[str, ...] = ()
-    platforms: Annotated[tuple[HostPlatform, ...], FILLED, listed("platform")] = (AMD64,)
+    platforms: Annotated[tuple[fields.HostPlatform, ...], FILLED, listed("platform")] = (AMD64,)
     cudas: Annotated[
         tuple[Annotated[Cuda, AfterValidator(with_indexes)], ...], FILLED, NAMED, listed("cuda")
     ]
     keep: Annotated[int, whole_number("a number of minor versions", 1, 99)]
-    archives: Url
+    archives: fields.Url
     compat: Compat
     features: Annotated[tuple[Feature, ...], NAMED, listed("feature")] = ()
     sources: Annotated[tuple[Source, ...], FILLED, NAMED, listed("source")]
-    packages: Requirements
+    packages: fields.Requirements
     bases: Annotated[tuple[Base, ...], FILLED, NAMED, listed("base")]
     extras: Annotated[tuple[Extra, ...], NAMED, listed("extra")] = ()
     variants: Annotated[tuple[Variant, ...], FILLED, NAMED, listed("variant")]

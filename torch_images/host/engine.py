@@ -290,11 +290,6 @@ class Engine:
         images = self._listed(filters={"label": label})
         return frozenset(image["Labels"][label] for image in images)
 
-    def layer_chains(self, label: str, repository: str) -> tuple[tuple[str, ...], ...]:
-        """The diff ids of the layers, the lowest first, of each image that `ours` finds."""
-        images = [*self._list(filters={"label": label}), *self._list(name=repository)]
-        return tuple(tuple(image.attrs["RootFS"].get("Layers") or ()) for image in images)
-
     def run(self, image: str, *command: str, **options: Any) -> ExecResult:
         """`docker run --rm`: start a container, wait for its end, remove it.
 

@@ -10,10 +10,6 @@ from torch_images.errors import UsageError
 from torch_images.platforms import AMD64, ARM64, Platform, find
 from torch_images.publish import gpu_names
 
-FOREIGN = (
-    "{gpu} is built together with an Arm processor, so no host with it is {platform}; "
-    "leave the platform out, or give {own}"
-)
 # What images of a platform were not tried for yet.
 CAVEATS = {
     ARM64: "images for linux/arm64 are built under an emulator (QEMU); none has run on an Arm host "
@@ -72,18 +68,16 @@ def host_platform(config: Config, gpu: Gpu, named: str = "") -> Platform:
     own = ARM64 if gpu.arm64 else AMD64
     wanted = find(named) if named else own
     if gpu.arm64 and wanted != own:
-        raise UsageError(FOREIGN.format(gpu=gpu.name, platform=wanted, own=own))
-    if problem := not_built(config, wanted):
-        raise UsageError(problem)
+        raise UsageError(
+            f"{gpu.name} is built together with an Arm processor, so no host with it is {wanted}; "
+            f"leave the platform out, or give {own}"
+        )
+    if wanted not in config.platforms:
+        known = " and ".join(config.names("platform"))
+        raise UsageError(
+            f"no image is built for {wanted}; the platforms of images.yaml are {known}"
+        )
     return wanted
-
-
-def not_built(config: Config, platform: Platform) -> str:
-    """That images.yaml lists no such platform; "" if it does."""
-    if platform in config.platforms:
-        return ""
-    known = " and ".join(config.names("platform"))
-    return f"no image is built for {platform}; the platforms of images.yaml are {known}"
 
 
 def _by_name(config: Config, named: str) -> Gpu:
@@ -101,7 +95,6 @@ def _by_name(config: Config, named: str) -> Gpu:
 
 
 def _capabilities(config: Config) -> dict[str, Capability]:
-    """The compute capability of every GPU of images.yaml by its name."""
     return {
         **{name: a.capability for a in config.architectures for name in (*a.geforce, *a.gpus)},
         **{name: other.capability for other in config.other_gpus for name in other.names},

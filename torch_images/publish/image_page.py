@@ -5,7 +5,6 @@ What is not known yet is None or empty, and the template says so. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch_images.arch import Capability, coverage
@@ -21,20 +20,11 @@ from torch_images.publish.ledger import Proof, State
 
 
 def describe(
-    config: Config,
-    image: LockedImage,
-    *,
-    state: State,
-    proof: Proof | None,
-    previous: LockedImage | None,
-    namespace: str,
+    config: Config, image: LockedImage, *, state: State, proof: Proof | None, namespace: str
 ) -> dict[str, Any]:
-    """Everything known about an image.
-
-    `proof` is its line of the ledger. `previous` is the same image with the release of torch before
-    its own.
-    """
+    """Everything known about an image; `proof` is its line of the ledger."""
     spec, lock = image.spec, image.lock
+    held = packages(lock)
     return {
         "id": spec.id,
         "description": spec.description,
@@ -47,38 +37,29 @@ def describe(
         ],
         **pick.build_commands(config, spec),
         "versions": _versions(spec, lock),
-        "arches": _arches(spec),
+        "arches": [
+            {
+                "name": arch.name,
+                "family": arch.family,
+                "gpus": ", ".join((*arch.geforce, *arch.gpus)),
+                "expected": _expected(spec, arch.capability),
+            }
+            for arch in spec.architectures
+        ],
         "compiled": spec.source.compiled,
         "planned": [
             {"title": plan.title, "size": plan.size}
             for plans in layer_plans(config, spec, lock).values()
             for plan in plans
         ],
-        "wheels": sorted(_wheels(lock).items()),
-        "debs": sorted(_debs(lock).items()),
+        "wheels": sorted({**held["cuda"], **held["python"]}.items()),
+        "debs": sorted(held["debian"].items()),
         "whole": not spec.base.images,
         "base": spec.base.image(spec.cuda.version) or spec.base.name,
-        "changes": changes(previous, image) if previous else None,
     }
 
 
-def changes(old: LockedImage, new: LockedImage) -> dict[str, Any]:
-    """What differs in packages, by the locks: name, version before ("" for none), and after."""
-    rows = []
-    for kind, before, after in (
-        ("wheel", _wheels(old.lock), _wheels(new.lock)),
-        ("Debian package", _debs(old.lock), _debs(new.lock)),
-    ):
-        rows += [
-            (kind, name, before.get(name, ""), after.get(name, ""))
-            for name in sorted({*before, *after})
-            if before.get(name) != after.get(name)
-        ]
-    return {"id": old.spec.id, "rows": rows}
-
-
 def _versions(spec: ImageSpec, lock: ImageLock) -> list[tuple[str, str]]:
-    """What the image is locked to hold."""
     cuda = spec.cuda
     older = f"; from {cuda.older_branch} on it works without PTX that is compiled at run time"
     native = f"{cuda.driver} or newer"
@@ -98,19 +79,6 @@ def _versions(spec: ImageSpec, lock: ImageLock) -> list[tuple[str, str]]:
     ]
 
 
-def _arches(spec: ImageSpec) -> list[dict[str, str]]:
-    """Each architecture, and how the wheel's code, or what is compiled, serves it."""
-    return [
-        {
-            "name": arch.name,
-            "family": arch.family,
-            "gpus": ", ".join((*arch.geforce, *arch.gpus)),
-            "expected": _expected(spec, arch.capability),
-        }
-        for arch in spec.architectures
-    ]
-
-
 def _expected(spec: ImageSpec, wanted: Capability) -> str:
     """By which machine code an architecture should be served; "" where that is not known."""
     if spec.source.compiled:
@@ -121,14 +89,3 @@ def _expected(spec: ImageSpec, wanted: Capability) -> str:
         return ""
     found = coverage(wanted, [f"sm_{c.major}{c.minor}" for c in held])
     return str(found) if found else ""
-
-
-def _wheels(lock: ImageLock) -> Mapping[str, str]:
-    """Version by name of each Python package."""
-    held = packages(lock)
-    return {**held["cuda"], **held["python"]}
-
-
-def _debs(lock: ImageLock) -> Mapping[str, str]:
-    """Version by name of each Debian package that is locked."""
-    return packages(lock)["debian"]

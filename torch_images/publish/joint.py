@@ -62,8 +62,9 @@ def join(
     whose inputs no sister can be known to share.
     Raises PublishError for a sister that is not what its name says.
     """
-    if ours.labels.unlocked or _has_better(
-        *(config, spec, ours), repository=repository, lookup=lookup, workspace=workspace
+    if ours.labels.unlocked or (
+        not ours.labels.complete
+        and any(lookup(f"{repository}:{name}") for name in versions(config, spec, workspace)[:-1])
     ):
         return Joint(index=None, waits="")
     found, missing = [ours], []
@@ -82,35 +83,16 @@ def join(
         return Joint(index=None, waits=" and ".join(missing))
     lacking = [m.platform for m in found if not m.labels.complete]
     waits = f"{' and '.join(lacking)} is there without compat libraries only" if lacking else ""
-    return Joint(index=_index(config, spec, tuple(found)), waits=waits)
+    ordered = tuple(sorted(found, key=lambda m: m.platform))
+    tag = index_version(config, spec, ordered)
+    index = Index(repository=spec.repository, version=tag, manifests=ordered)
+    return Joint(index=index, waits=waits)
 
 
 def index_version(config: Config, spec: ImageSpec, manifests: tuple[Manifest, ...]) -> str:
     """The immutable tag of an index of these manifests: "2.14.1-sm120-runtime-<digits>"."""
     lacks = not all(m.labels.complete for m in manifests)
     return version_text(config, spec, digits(manifests), *(["nocompat"] if lacks else []))
-
-
-def _index(config: Config, spec: ImageSpec, found: tuple[Manifest, ...]) -> Index:
-    ordered = tuple(sorted(found, key=lambda m: m.platform))
-    tag = index_version(config, spec, ordered)
-    return Index(repository=spec.repository, version=tag, manifests=ordered)
-
-
-def _has_better(
-    config: Config,
-    spec: ImageSpec,
-    ours: Manifest,
-    *,
-    repository: str,
-    lookup: Lookup,
-    workspace: Workspace,
-) -> bool:
-    """Whether an image goes without compat libraries, and its complete twin is in the registry."""
-    if ours.labels.complete:
-        return False
-    better = versions(config, spec, workspace)[:-1]
-    return any(lookup(f"{repository}:{name}") for name in better)
 
 
 def _first(

@@ -59,12 +59,12 @@ class Proof:
     """
 
     image: str
-    inputs: str
-    compat: str
-    lock: str
-    digest: str
+    inputs: str = ""
+    compat: str = ""
+    lock: str = ""
+    digest: str = ""
     date: str
-    checks: str
+    checks: str = "0"
     machine: str
     missing: str = ""
 
@@ -144,23 +144,14 @@ def impossible(spec: ImageSpec, problem: str, date: str, machine: Builder) -> Pr
     line = " ".join(problem.split()).replace("\x7f", "")
     return Proof(
         image=spec.id,
-        inputs="",
-        compat="",
-        lock="",
-        digest="",
         date=date,
-        checks="0",
         machine=_machine(machine),
         missing="".join(c for c in line if c.isprintable())[:300],
     )
 
 
 def states(
-    config: Config,
-    specs: Sequence[ImageSpec],
-    proofs: Mapping[str, Proof],
-    root: Path,
-    locks: Path,
+    config: Config, specs: Sequence[ImageSpec], proofs: Mapping[str, Proof], root: Path, locks: Path
 ) -> dict[ImageSpec, State]:
     """Whether each image is proved.
 

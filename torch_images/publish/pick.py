@@ -11,7 +11,7 @@ import importlib.util
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,13 +31,6 @@ from torch_images.publish.ledger import State
 
 _DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
 _BRANCH = re.compile(r"[0-9]{3}")
-# What an answer says.
-TAKEN = "branch {branch} is taken as {driver}: no driver of it is older"
-PROOF = "this image is {proof}"
-NOTHING = "no image runs on {gpu} with driver {driver}: {reasons}"
-REFUSED = "{image}: {reason}"
-UNTARGETED = "no CUDA version targets it"
-COMMAND = "docker run --rm --gpus all {image}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,88 +75,56 @@ def pick(
     driver: str,
     compat: Callable[[Cuda], str],
     *,
-    torch: str = "",
-    base: str = "",
-    variant: str,
     platform: Platform,
     namespace: str,
     state: Callable[[ImageSpec], State],
+    **axes: str,
 ) -> tuple[Suggestion, ...]:
     """Every image that could serve, the best first.
 
     `driver` is a version, see `find_driver`. `platform` is the host's, see `gpus.host_platform`.
     `compat` is the version of the compat library of a CUDA version for that platform, or "".
-    `state` says whether an image is proved. The rest is as for `candidates`. Raises UsageError as
-    that does.
+    `state` says whether an image is proved. `axes` are as for `candidates`, which may raise.
     """
-    found = candidates(
-        config,
-        gpu.architecture,
-        torch=torch,
-        base=base,
-        variant=variant,
-        platform=platform,
-        namespace=namespace,
-    )
-    return ordered(
-        replace(
-            judge(
-                *(config, spec.cuda, gpu, driver),
-                compat=compat(spec.cuda),
-                platform=platform,
-                name=image,
-            ),
-            id=spec.id,
-            proof=state(spec).words,
-            listed=of_the_project(config, spec),
+    suggestions = []
+    for spec in candidates(config, gpu.architecture, platform, **axes):
+        judged = judge(
+            *(config, spec.cuda, gpu, driver),
+            compat=compat(spec.cuda),
+            platform=platform,
+            name=f"{namespace}/{spec.repository}:{registry_tags(config, spec)[0]}",
         )
-        for spec, image in found
-    )
+        listed = of_the_project(config, spec)
+        suggestions.append(replace(judged, id=spec.id, proof=state(spec).words, listed=listed))
+    return tuple(sorted(suggestions, key=lambda s: (not s.works, not s.listed, s.rank)))
 
 
 def candidates(
-    config: Config,
-    architecture: Architecture,
-    *,
-    torch: str = "",
-    base: str = "",
-    variant: str,
-    platform: Platform,
-    namespace: str,
-) -> tuple[tuple[ImageSpec, str], ...]:
-    """The images for an architecture and a platform with their names, the newest CUDA first.
+    config: Config, architecture: Architecture, platform: Platform, **axes: str
+) -> tuple[ImageSpec, ...]:
+    """The images for an architecture and a platform, the newest CUDA first.
 
-    CUDA versions that the variant is not built for, or not with that torch or base, are left out.
-    Raises UsageError where that are all, and for an unknown variant or base. It has the reason of
-    the default CUDA version, or of the newest one that has that torch.
+    `axes` has a variant, and may have a torch and a base. CUDA versions without such an image are
+    left out. Raises UsageError where that are all, and for an unknown variant or base. It has the
+    reason of the default CUDA version, or of the newest one that has that torch.
     """
-    for axis, named in (("variant", variant), ("base", base)):
-        if named and named not in (known := config.names(axis)):
+    for axis in ("variant", "base"):
+        if (named := axes.get(axis)) and named not in (known := config.names(axis)):
             raise UsageError(f"unknown {axis} '{shown(named)}'", suggest(named, known))
+    given = {"torch": None, **{axis: named or None for axis, named in axes.items()}}
     found = []
     refused: list[tuple[Cuda, UsageError]] = []
     for cuda in config.cudas:
         if architecture.capability not in cuda.targets:
             continue
+        own = {**given, "cuda": cuda.version, "platform": platform.name}
         try:
-            spec = _serving(
-                config,
-                architecture,
-                {
-                    "cuda": cuda.version,
-                    "torch": torch or None,
-                    "base": base or None,
-                    "variant": variant,
-                    "platform": platform.name,
-                },
-            )
+            found.append(_serving(config, architecture, own))
         except UsageError as error:
             refused.append((cuda, error))
-            continue
-        found.append((spec, f"{namespace}/{spec.repository}:{registry_tags(config, spec)[0]}"))
     if refused and not found:
-        raise max(refused, key=lambda pair: _telling(config, pair[0], torch))[1]
-    return tuple(sorted(found, key=lambda pair: Version(pair[0].cuda.version), reverse=True))
+        raise max(refused, key=lambda pair: _telling(config, pair[0], axes.get("torch", "")))[1]
+    return tuple(sorted(found, key=lambda spec: Version(spec.cuda.version), reverse=True))
 
 
 def _serving(
@@ -201,14 +162,9 @@ def registry_tags(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     return tuple(tag.removesuffix(suffix) for tag in tag_rules.floating(config, spec))
 
 
-def ordered(suggestions: Iterable[Suggestion]) -> tuple[Suggestion, ...]:
-    """The best first: an image that works, one of the project. Of equal ones the order stays."""
-    return tuple(sorted(suggestions, key=lambda s: (not s.works, not s.listed, s.rank)))
-
-
 def command(image: str) -> str:
     """How to run an image."""
-    return COMMAND.format(image=image)
+    return f"docker run --rm --gpus all {image}"
 
 
 def build_commands(config: Config, spec: ImageSpec) -> dict[str, str]:
@@ -241,12 +197,12 @@ def answer(
 
     Raises UsageError where no image works.
     """
-    taken = TAKEN.format(branch=branch, driver=driver) if branch else ""
+    taken = f"branch {branch} is taken as {driver}: no driver of it is older" if branch else ""
     best = suggestions[0] if suggestions else None
     if best is None or not best.works:
-        reasons = "; ".join(REFUSED.format(image=s.image, reason=s.reason) for s in suggestions)
-        reasons = reasons or UNTARGETED
-        raise UsageError(NOTHING.format(gpu=gpu.name, driver=driver, reasons=reasons), taken)
+        reasons = "; ".join(f"{s.image}: {s.reason}" for s in suggestions)
+        reasons = reasons or "no CUDA version targets it"
+        raise UsageError(f"no image runs on {gpu.name} with driver {driver}: {reasons}", taken)
     return {
         "gpu": gpu.name,
         "capability": str(gpu.capability),
@@ -262,7 +218,7 @@ def answer(
             serving(gpu),
             best.reason,
             *([taken] if taken else []),
-            PROOF.format(proof=best.proof),
+            f"this image is {best.proof}",
             *([CAVEATS[platform]] if platform in CAVEATS else []),
         ],
         "others": [
@@ -274,14 +230,7 @@ def answer(
 
 
 def judge(
-    config: Config,
-    cuda: Cuda,
-    gpu: Gpu,
-    driver: str,
-    *,
-    compat: str,
-    platform: Platform,
-    name: str,
+    config: Config, cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, platform: Platform, name: str
 ) -> Suggestion:
     """What the start of an image would choose on this GPU."""
     rules = _rules()

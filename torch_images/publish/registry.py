@@ -136,32 +136,13 @@ def contents(
         return manifest, [member(history, number, kind=dict) for number in range(len(history))]
 
 
-def _raw(reference: str, run: Runner) -> dict[str, Any]:
-    """The document that a name stands for, a manifest or an index. Raises as `lookup` does."""
-    command = ["docker", "buildx", "imagetools", "inspect", "--raw", reference]
-    try:
-        answer = run.run(command).output
-    except CommandError as error:
-        raise problem(reference, error.output) from None
-    with _understood(reference):
-        return member(parse(answer), kind=dict)
-
-
 def exact(reference: str, run: Runner, *, platform: str) -> str:
     """The name of one manifest: of an index, that for a platform by digest, else the same name.
 
     Raises UsageError for a name that is not in its registry, and for an index without the platform;
     otherwise as `lookup` does.
     """
-    held = lookup(reference, run)
-    if held is None:
-        raise UsageError(f"{reference} is not in its registry", "push it first")
-    if held.digest in {m.digest for m in held.manifests}:
-        return reference
-    found = held.of_platform(platform)
-    if found is None:
-        raise _not_for(reference, platform, [m.platform for m in held.manifests])
-    return at(reference, found.digest)
+    return _chosen(reference, run, platform, foreign=True)[0]
 
 
 def make_index(reference: str, index: Index, run: Runner) -> None:
@@ -202,15 +183,20 @@ def _create(command: list[str], reference: str, run: Runner) -> str:
         raise problem(reference, error.output.rpartition("ERROR:")[2]) from None
 
 
-def _chosen(reference: str, run: Runner, platform: str) -> tuple[str, dict[str, Any]]:
-    """The name of a manifest for a platform, and what buildx says of it."""
+def _chosen(
+    reference: str, run: Runner, platform: str, *, foreign: bool = False
+) -> tuple[str, dict[str, Any]]:
+    """The name of a manifest for a platform, and what buildx says of it.
+
+    With `foreign`, a name of one manifest may be that of another platform.
+    """
     answer = _inspect(reference, run)
     if answer is None:
         raise UsageError(f"{reference} is not in its registry", "push it first")
     with _understood(reference):
         if not is_index(answer):
             found = platform_of(optional(answer, "image", kind=dict))
-            if found not in ("", platform):
+            if not foreign and found not in ("", platform):
                 raise _not_for(reference, platform, [found])
             return reference, answer
         entries = {platform_of(entry["platform"]): entry for entry in entries_of(answer)}
@@ -222,15 +208,14 @@ def _chosen(reference: str, run: Runner, platform: str) -> tuple[str, dict[str, 
 
 def _not_for(reference: str, platform: str, found: Iterable[str]) -> UsageError:
     return UsageError(
-        f"{reference} has no image for {platform}",
-        f"it has one for {shown(' and '.join(found))}",
+        f"{reference} has no image for {platform}", f"it has one for {shown(' and '.join(found))}"
     )
 
 
 def _described(reference: str, run: Runner, platform: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What buildx says of a published image, and its manifest with digests and sizes."""
     name, answer = _chosen(reference, run, platform)
-    manifest = _raw(name, run)
+    manifest = _inspect(name, run, "--raw") or {}
     with _understood(reference):
         member(manifest, "config", "digest", kind=str)
         for number in range(len(member(manifest, "layers", kind=list))):
@@ -295,10 +280,11 @@ def retry(
             sleep(wait)
 
 
-def _inspect(reference: str, run: Runner) -> dict[str, Any] | None:
-    command = ["docker", "buildx", "imagetools", "inspect", "--format", "{{json .}}", reference]
+def _inspect(reference: str, run: Runner, *words: str) -> dict[str, Any] | None:
+    """What buildx says of a name, in the form that `words` ask for; None for none."""
+    how = words or ("--format", "{{json .}}")
     try:
-        answer = run.run(command).output
+        answer = run.run(["docker", "buildx", "imagetools", "inspect", *how, reference]).output
     except CommandError as error:
         if re.search(r"not found\s*$", error.output):
             return None

@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -120,7 +119,7 @@ def body(config: Config, image: PodImage, *, geforce: bool = False) -> dict[str,
         "name": f"{config.owner}/{spec.repository}:{short(config, spec)}{suffix}",
         "image": image.reference,
         # What only prints and ends must be kept alive, or the pod would start it again for ever.
-        "args": pods.args or ("" if spec.variant.ports else "sleep infinity"),
+        "args": "" if spec.variant.ports else "sleep infinity",
         "category": "NVIDIA",
         "disk": math.ceil(image.size / _GB) + pods.room,
         "ports": list(pods.ports),
@@ -167,18 +166,6 @@ def readme(config: Config, image: PodImage, template: Mapping[str, Any]) -> str:
         f"Files in `{template['mounts']['persistent']['path']}` outlive the pod's restarts.\n\n"
         f"{config.homepage}\n"
     )
-
-
-def command(template: Mapping[str, Any], text: str) -> str:
-    """The same for RunPod's own program, which has no word for the filter of CUDA versions."""
-    volume = template["mounts"]["persistent"]
-    words = ["runpodctl", "template", "create", "--name", template["name"]]
-    words += ["--image", template["image"], "--container-disk-in-gb", str(template["disk"])]
-    words += ["--ports", ",".join(template["ports"]), "--env", json.dumps(template["env"])]
-    words += ["--volume-in-gb", str(volume["size"]), "--volume-mount-path", volume["path"]]
-    if template["args"]:
-        words += ["--docker-start-cmd", ",".join(shlex.split(template["args"]))]
-    return shlex.join([*words, "--readme", text])
 
 
 class Templates:

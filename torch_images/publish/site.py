@@ -53,19 +53,11 @@ def generate(
     templates = _environment(root / "site")
     shared = {"homepage": config.homepage, "commit": commit}
     files = {name: (root / "site" / name).read_bytes() for name in _STATIC}
-    pages = [
-        image_page.describe(
-            config,
-            images[spec],
-            state=states[spec],
-            proof=proofs.get(spec.id),
-            previous=images.get(older) if (older := _previous(spec, specs)) else None,
-            namespace=namespace,
-        )
-        for spec in specs
-    ]
     page = templates.get_template("image.html.j2")
-    for spec, facts in zip(specs, pages, strict=True):
+    for spec in specs:
+        facts = image_page.describe(
+            config, images[spec], state=states[spec], proof=proofs.get(spec.id), namespace=namespace
+        )
         text = page.render(**shared, image=facts, top="../")
         files[f"images/{spec.id}.html"] = text.encode()
     index = templates.get_template("index.html.j2").render(
@@ -124,17 +116,6 @@ def _locked(
             read[key] = lock_image(config, spec, locks).lock
         found[spec] = locked(spec, read[key])
     return found
-
-
-def _previous(spec: ImageSpec, specs: Sequence[ImageSpec]) -> ImageSpec | None:
-    """The same image with the release of torch before; the matrix has the newest first."""
-
-    def but_torch(other: ImageSpec) -> tuple[object, ...]:
-        same = other.cuda, other.arch_name, other.source, other.base, other.variant
-        return *same, other.platform
-
-    same = [other for other in specs if but_torch(other) == but_torch(spec)]
-    return next(iter(same[same.index(spec) + 1 :]), None)
 
 
 def _row(spec: ImageSpec, state: ledger.State) -> dict[str, Any]:

@@ -10,10 +10,7 @@ from torch_images.config.image import short
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
 from torch_images.host.engine import Engine
-from torch_images.verify.verify import (
-    VerifyReport,
-    require,
-)
+from torch_images.verify.verify import VerifyReport, require
 
 
 def tags(config: Config, plan: ImagePlan) -> tuple[str, ...]:

@@ -82,10 +82,7 @@ class TagTarget:
     def of(cls, digest: str, created: str, labels: ImageLabels) -> TagTarget:
         """From what an engine or a registry says of an image."""
         return cls(
-            digest=digest,
-            torch=labels.torch or "0",
-            created=created[:10],
-            revision=labels.revision,
+            digest=digest, torch=labels.torch or "0", created=created[:10], revision=labels.revision
         )
 
     def of_platform(self, platform: str) -> Manifest | None:
@@ -161,7 +158,7 @@ def observed(
     """
     claims = {
         "CUDA": (facts.get("cuda", ""), spec.cuda.version),
-        "torch": (_public(facts.get("torch", "")), spec.torch),
+        "torch": (facts.get("torch", "").partition("+")[0], spec.torch),
         **{f"arch {a.name}": (bool(facts.get(f"arch {a.name}")), True) for a in spec.architectures},
     }
     for name, (seen, claimed) in claims.items():
@@ -248,7 +245,6 @@ def _obstacle(ours: TagTarget, held: TagTarget, descends: Callable[[str, str], b
 
 
 def _age(manifest: Manifest) -> tuple[str, str]:
-    """The date of its image's inputs, and the commit that it was built from."""
     return manifest.created[:10], manifest.labels.revision
 
 
@@ -262,8 +258,3 @@ def _older(
     if descends(revision, their_revision):
         return ""
     return f"revision {revision or 'unknown'} is not known to follow {their_revision or 'its'}"
-
-
-def _public(version: str) -> str:
-    """A version of torch without "+cu130"."""
-    return version.partition("+")[0]

@@ -61,8 +61,6 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, kw_only=True)
 class _Subject:
-    """The image to look at, its claim, and with what."""
-
     info: ImageInfo
     wanted: Mapping[str, Any]
     workspace: Workspace
@@ -124,10 +122,17 @@ def examine(
             suite = workspace.root / "tests" / "container"
             parts = shards(inside or sorted(path.name for path in suite.glob("test_*.py")))
         jobs += [partial(_inside, subject, part) for part in parts]
-    done = _Shares(len(jobs), progress)
+    shares, lock = [0.0] * len(jobs), Lock()
+
+    def over(number: int, share: float) -> None:
+        with lock:
+            shares[number] = max(shares[number], share)
+            if progress:
+                progress(sum(shares) / len(shares))
+
     # Side by side, each in a container of its own: what one leaves is no business of the other.
     with ThreadPoolExecutor(side_by_side) as pool:
-        work = [pool.submit(job, partial(done, number)) for number, job in enumerate(jobs)]
+        work = [pool.submit(job, partial(over, number)) for number, job in enumerate(jobs)]
         results = [future.result() for future in work]
     return (
         tuple(check for checks, _ in results for check in checks),
@@ -186,22 +191,6 @@ def parse_junit(text: str, prefix: str) -> Found:
         for fact in case.iter("property"):
             observed[fact.get("name", "")] = fact.get("value", "")
     return tuple(checks), observed
-
-
-class _Shares:
-    """Adds up what is over of jobs that run side by side."""
-
-    def __init__(self, jobs: int, progress: Progress | None) -> None:
-        self._shares = [0.0] * jobs
-        self._progress = progress
-        self._lock = Lock()
-
-    def __call__(self, job: int, share: float) -> None:
-        """Note that this share of a job is over."""
-        with self._lock:
-            self._shares[job] = max(self._shares[job], share)
-            if self._progress:
-                self._progress(sum(self._shares) / len(self._shares))
 
 
 def _room(subject: _Subject) -> int:
