@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import lzma
 import struct
 import tarfile
 import zipfile
@@ -17,10 +16,10 @@ from hypothesis import strategies as st
 
 from tests.libraries import library
 from tests.packages import compat_deb, elf, make_deb
-from tests.unit.hostile import WORDS, ends_well
+from tests.unit.hostile import ends_well
 from tests.wheels import make_wheel
 from torch_images.errors import BuildError, LockError
-from torch_images.fatbin import PruneError, prune, section
+from torch_images.fatbin import PruneError, prune
 from torch_images.fetch.bootstrap import repository
 from torch_images.fetch.compat import read_note
 from torch_images.layers.make import write_layer
@@ -28,84 +27,6 @@ from torch_images.locks.debfile import files
 from torch_images.locks.debs import LockedDeb
 
 INFO = "a-1.dist-info"
-NAMES = st.sampled_from(
-    [
-        *(
-            "a.py",
-            "../a.py",
-            "/etc/passwd",
-            "a/../../../../../bin/sh",
-            "./a.py",
-            "a//b",
-            "a/",
-            "..",
-            "",
-        ),
-        *(
-            "a-1.data/scripts/run",
-            "a-1.data/scripts/../../x",
-            "a-1.data/nothing/x",
-            "a-1.data/data",
-        ),
-        *("a-1.data/data/../../../etc/x", "a-1.data", "a-1.data/headers/x.h", "C:\\x", "a\\..\\b"),
-        *(f"{INFO}/METADATA", f"{INFO}/RECORD", f"{INFO}/WHEEL", f"{INFO}/entry_points.txt"),
-        *(
-            "b-1.dist-info/RECORD",
-            f"{INFO}/../x",
-            "x" * 5000,
-            "a\0b",
-            "\u00e4",
-            "a\x1b[31m",
-            "a\nb",
-        ),
-    ]
-) | WORDS.filter(lambda word: word.isprintable())
-TEXTS = st.sampled_from(
-    [
-        *(
-            "",
-            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n",
-            "Wheel-Version: 9.0\n",
-            "Wheel-Version:\n",
-        ),
-        *("Wheel-Version: 1.0\n", f"Wheel-Version: {'9' * 5000}.0\nRoot-Is-Purelib: true\n"),
-        *("Wheel-Version: \u0661.0\n", "Wheel-Version: one\n", "Wheel-Version: 1\n"),
-        *(
-            "Name: a\nVersion: 1\n",
-            "Name: b\nVersion: 1\n",
-            "Name: a\nVersion: 2\n",
-            "Version: one\n",
-        ),
-        *(
-            "a.py,,\n",
-            "a.py,sha256=x,1\n",
-            "a.py,md5,\n",
-            "a.py,none=x,\n",
-            "a.py,,x\n",
-            "a,b\n",
-            '"',
-        ),
-        *(
-            "a.py,sha256=,99999999999999999999\n",
-            f"a.py,,{'9' * 5000}\n",
-            "a.py,sha256=x,-1\n",
-            ",,\n",
-        ),
-        *(
-            "[console_scripts]\nrun = a:main\n",
-            "[console_scripts]\nrun\n",
-            "[console_scripts]\nr =\n",
-        ),
-        *("[console_scripts]\n../../../../bin/sh = a:b\n", "[x\n", "[console_scripts]\na = b\n"),
-        *("[console_scripts]\na = b:c\na = b:c\n", "a = b\n", "[console_scripts]\na = %(x)s:b\n"),
-    ]
-)
-CONTENT = st.one_of(
-    TEXTS.map(str.encode), st.binary(max_size=40), WORDS.map(lambda w: w.encode("utf-8", "replace"))
-)
-METHODS = st.sampled_from(
-    [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
-)
 
 
 def packed(path: Path) -> bool:
@@ -131,28 +52,6 @@ def zipped(path: Path, files: list[tuple[str, bytes, int, int]]) -> Path:
 
 
 within = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-
-
-@within
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-@given(
-    parts=st.dictionaries(st.integers(0, 4), st.none() | CONTENT, max_size=2),
-    more=st.lists(
-        st.tuples(
-            NAMES, CONTENT, st.sampled_from([0o100644, 0o120777, 0o100755, 0o10644, 0]), METHODS
-        ),
-        max_size=3,
-    ),
-)
-def test_a_wheel_of_any_files_is_one_line(
-    tmp_path: Path, parts: dict[int, bytes | None], more: list[tuple[str, bytes, int, int]]
-) -> None:
-    files = [
-        (name, held if (held := parts.get(number, data)) is not None else b"", 0o100644, 8)
-        for number, (name, data) in enumerate(whole(tmp_path).items())
-        if parts.get(number, data) is not None
-    ]
-    ends_well(lambda: packed(zipped(tmp_path / "a-1-py3-none-any.whl", [*files, *more])))
 
 
 @within
@@ -354,13 +253,6 @@ def test_a_package_is_refused_by_name(tmp_path: Path, data: bytes, problem: str)
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", ["tini-", "tin.*", "ti"])
-def test_no_expression_reaches_apt(tmp_path: Path, name: str) -> None:
-    """What apt is asked for are names that packages have, and nothing else."""
-    with pytest.raises(LockError, match="was locked as"):
-        indexed(tmp_path, TINI, locked(TINI, name))
-
-
 @within
 @given(
     at=st.lists(st.integers(0, 10**6), min_size=1, max_size=4),
@@ -377,31 +269,6 @@ def test_a_package_of_damaged_bytes_is_one_line(
         cut_off = bytes(data[: None if end is None else end % len(data)])
         ends_well(lambda data=cut_off: indexed(tmp_path, data))  # type: ignore[misc]
         ends_well(lambda data=cut_off: listed(tmp_path, data))  # type: ignore[misc]
-
-
-MEMBERS = st.tuples(
-    st.sampled_from(["debian-binary", "control.tar", "control.tar.xz", "data.tar", "data.tar.zst"])
-    | st.text("abc./ -\0", max_size=16),
-    st.sampled_from(
-        [
-            *(b"", b"2.0\n", b"9.9\n", b"\xff", tar_of("control", b"Package: tini\nVersion: 1\n")),
-            *(tar_of("./control", b"\xff: x\n"), tar_of("./control", b"", tarfile.SYMTYPE)),
-            *(tar_of("./control", b"Package"), tar_of("./control", b":"), tar_of("control", b"-")),
-            *(lzma.compress(b"x"), lzma.compress(tar_of("./control", b"Package: a\n"))[:-9]),
-            *(tar_of("../../x", b"x"), tar_of("./control/", b"", tarfile.DIRTYPE)),
-        ]
-    ),
-)
-
-
-@within
-@given(st.lists(MEMBERS, max_size=4))
-def test_a_package_of_any_members_is_one_line(
-    tmp_path: Path, members: list[tuple[str, bytes]]
-) -> None:
-    data = archive(*members)
-    ends_well(lambda: indexed(tmp_path, data))
-    ends_well(lambda: listed(tmp_path, data))
 
 
 LIBRARY = library([[(90, False, False, 64), (80, True, False, 64)], [(120, False, False, 4096)]])
@@ -445,14 +312,6 @@ def test_a_hostile_library_is_pruned_or_refused(harm: Harm) -> None:
             assert pruned.size <= len(data) + 4096
 
 
-@within
-@given(HARM)
-def test_a_hostile_libcuda_has_a_note_or_none(tmp_path: Path, harm: Harm) -> None:
-    path = tmp_path / "libcuda.so"
-    path.write_bytes(harmed(harm))
-    assert isinstance(read_note(path), str)
-
-
 @pytest.mark.parametrize(
     "note",
     ['{"driver": [1e999], "device": []}', '{"driver": ' + "[" * 50_000, "9" * 5000, "{" * 9 + "}"],
@@ -461,28 +320,3 @@ def test_a_note_that_cannot_be_understood_is_none(tmp_path: Path, note: str) -> 
     path = tmp_path / "libcuda.so"
     path.write_bytes(elf(note))
     assert read_note(path) == ""
-
-
-def test_more_sections_than_any_library_has_are_refused() -> None:
-    """Else a file of a few megabytes keeps a processor busy for hours."""
-    data = bytearray(LIBRARY)
-    struct.pack_into("<H", data, 60, 0xFFFF)
-    with pytest.raises(PruneError, match="it has 65535 segments or sections"):
-        prune(memoryview(data), [90])
-
-
-@pytest.mark.parametrize("place", [32, 40])
-def test_a_header_that_lies_nowhere_is_refused(place: int) -> None:
-    """An offset that no file can have."""
-    data = bytearray(LIBRARY)
-    struct.pack_into("<Q", data, place, 2**64 - 1)
-    with pytest.raises(PruneError, match="damaged: "):
-        prune(memoryview(data), [90])
-
-
-def test_sections_lie_within_the_file() -> None:
-    data = bytearray(elf("{}"))
-    shoff = int.from_bytes(data[40:48], "little")
-    struct.pack_into("<Q", data, shoff + 2 * 64 + 32, 2**60)  # the size of the note
-    with pytest.raises(PruneError, match="it ends before its sections do"):
-        section(memoryview(data), ".note.cuda.fwd_compatibility")
