@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from torch_images.build import diskspace, labels
-from torch_images.build.diskspace import Held, check_disk, check_room, disk_needed
+from torch_images.build.diskspace import Held, check_room, disk_needed
 from torch_images.build.plan import LockedImage, lock_image
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -88,22 +88,6 @@ def of(image: LockedImage, **changed: Any) -> LockedImage:
     return LockedImage(spec=image.spec, lock=dataclasses.replace(image.lock, **changed))
 
 
-def steps(config: Config, image: LockedImage) -> int:
-    """What an image needs without any wheel."""
-    return needed(config, of(image, wheels=wheels(image.lock.wheels)))
-
-
-def test_a_layer_is_packed_twice_and_unpacked_once(config: Config, plain: LockedImage) -> None:
-    more = needed(config, plain) - steps(config, plain)
-    assert more == pytest.approx(1_000_000 * (2 * PACKED + UNPACKED), abs=1)
-
-
-def test_a_torch_for_named_architectures_takes_less(config: Config, plain: LockedImage) -> None:
-    narrowed = LockedImage(spec=choose(config, arch="12.0"), lock=plain.lock)
-    less = needed(config, plain) - needed(config, narrowed)
-    assert less == pytest.approx(600_000 * (2 * PACKED + UNPACKED - 2 * 0.34 - 1.23), abs=1)
-
-
 def test_what_images_share_counts_once(config: Config, plain: LockedImage) -> None:
     more = wheels(plain.lock.wheels, wheel("torch", 600_000), wheel("scipy", 100_000))
     other = of(plain, wheels=more)
@@ -111,31 +95,11 @@ def test_what_images_share_counts_once(config: Config, plain: LockedImage) -> No
     assert both == pytest.approx(100_000 * (2 * PACKED + UNPACKED) + STEPS, abs=1)
 
 
-def test_what_a_variant_adds_counts(config: Config, plain: LockedImage) -> None:
-    cutlass = wheels(plain.lock.wheels, wheel("cutlass", 10_000))
-    vision = wheels(plain.lock.wheels, wheel("vision", 100_000))
-    more = needed(config, of(plain, unpacked=(cutlass,), extra_wheels=vision))
-    assert more - needed(config, plain) == pytest.approx(110_000 * ADDED, abs=1)
-
-
-def test_the_base_counts_once(config: Config, plain: LockedImage) -> None:
-    size = sum(deb.size for deb in plain.lock.base.debs)
-    assert steps(config, plain) == pytest.approx(size * BASE + STEPS, abs=1)
-    assert needed(config, plain, plain) == needed(config, plain)
-
-
 def test_compiling_needs_trees_tools_and_archives(config: Config, compiled: LockedImage) -> None:
     bare = of(compiled, sources=None, tools=None, toolkit=None)
     more = needed(config, compiled) - needed(config, bare)
     assert more == pytest.approx(200_000 * ADDED + 30_000 * 3.85 + 45 * GB, abs=1)
     assert needed(config, compiled, compiled) == needed(config, compiled) + 45 * GB
-
-
-def test_each_further_architecture_needs_more(compiled: LockedImage, config: Config) -> None:
-    for arch, further in (("9.0,12.0", 1), ("8.0,9.0,12.0", 2)):
-        spec = choose(config, arch=arch, source="fork", cuda="12.8")
-        more = needed(config, LockedImage(spec=spec, lock=compiled.lock))
-        assert more == needed(config, compiled) + further * 5 * GB
 
 
 def test_what_is_there_is_not_needed_again(config: Config, plain: LockedImage) -> None:
@@ -160,32 +124,6 @@ def test_what_is_there_is_not_needed_again(config: Config, plain: LockedImage) -
         assert there - more == pytest.approx(less, abs=1)
     unknown = Held(chains=[["", "", ""]])  # without a layer in the cache, its diff id is not known
     assert needed(config, plain, held=unknown) == whole
-
-
-@pytest.mark.parametrize(("short", "enough"), [(0, True), (1, False), (-1, True)])
-def test_the_last_byte_counts(
-    config: Config,
-    plain: LockedImage,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    short: int,
-    enough: bool,
-) -> None:
-    has = disk_needed(config, [plain]) - short
-    monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, has))
-    if enough:
-        check_disk(tmp_path, config, [plain])
-    else:
-        with pytest.raises(DiskError, match=r"needs about \d+\.\d GB, .* has \d\.\d GB free"):
-            check_disk(tmp_path, config, [plain])
-
-
-def test_no_images_and_no_disk_to_see_need_nothing(
-    config: Config, plain: LockedImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", usage(tmp_path, 0))
-    check_disk(tmp_path, config, [])
-    check_disk(None, config, [plain])
 
 
 class Asked(Engine):
