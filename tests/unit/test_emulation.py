@@ -17,7 +17,6 @@ from tests.unit.fakes import FakeRunner
 from torch_images.errors import EngineError
 from torch_images.host import emulation, setup
 from torch_images.host.connection import Endpoint
-from torch_images.host.diagnose import explain
 from torch_images.host.emulation import check_platform, emulated
 from torch_images.host.engine import Engine
 from torch_images.platforms import AMD64, ARM64, Platform
@@ -293,24 +292,6 @@ def test_all_of_it(machine: Machine) -> None:
     assert machine.did() == did
 
 
-def test_bookworm_gets_two_packages_of_trixie(machine: Machine) -> None:
-    machine.stub(
-        "apt-get", f"{STUBS['apt-get']}\n[ $1 != indextargets ] || echo http://mirror/debian"
-    )
-    assert machine("--yes", *ARM_WORDS)[0] == 0
-    did = machine.did()
-    assert "install -D -m 644 /dev/stdin /etc/apt/preferences.d/torch-images-trixie" in did
-    assert "install -D -m 644 /dev/stdin /etc/apt/sources.list.d/torch-images-trixie.sources" in did
-    assert any(line.endswith("qemu-user/trixie qemu-user-binfmt/trixie") for line in did)
-
-
-def test_the_package_may_register_it(machine: Machine) -> None:
-    machine.system("trixie")
-    machine.stub("apt-get", 'cp "$FOLDER/entry" "$FOLDER/binfmt_misc/qemu-aarch64"')
-    assert machine("--yes", *ARM_WORDS)[1][-2:] == READY
-    assert not [line for line in machine.did() if line.startswith("tee")]
-
-
 @pytest.mark.parametrize("change", [("POF", "PO"), ("enabled", "disabled")])
 def test_an_entry_of_that_name_is_kept(machine: Machine, change: tuple[str, str]) -> None:
     entry = machine.binfmt / "qemu-aarch64"
@@ -339,14 +320,6 @@ def test_a_kernel_without_it(machine: Machine) -> None:
         "filesystem type): use a kernel that has it, or build on a native builder (--builder)"
     )
     assert not [line for line in machine.did() if line.startswith("tee")]
-
-
-def test_a_registration_without_flag(machine: Machine) -> None:
-    (machine.described / "qemu-aarch64.conf").write_text(DESCRIPTION)
-    (machine.folder / "entry").write_text(changed("POF", "PO"))
-    code, lines = machine("--yes", *ARM_WORDS)
-    assert code == 3
-    assert "was registered, but not with flag F for linux/arm64" in lines[-1]
 
 
 def test_without_root(machine: Machine) -> None:
@@ -482,15 +455,3 @@ def test_a_set_up_that_fails(state: dict[str, bool], tmp_path: Path) -> None:
 
 
 # --- an image of another processor, without an emulator -------------------------------------------
-
-
-def test_what_a_build_says() -> None:
-    error = explain(
-        "#5 [2/2] RUN uname -m\n#5 0.103 exec /bin/sh: exec format error\n#5 ERROR: process "
-        '"/bin/sh -c uname -m" did not complete successfully: exit code: 1\nERROR: failed to solve\n'
-    )
-    assert isinstance(error, EngineError)
-    assert error.message == (
-        "the image is for another processor than the builder's: exec /bin/sh: exec format error"
-    )
-    assert "scripts/setup-engine --platform" in error.hint

@@ -54,7 +54,7 @@ from torch_images.layers.constraints import constraints
 from torch_images.layers.make import making
 from torch_images.layers.plan import LayerPlan
 from torch_images.locks.complete import check_wheels
-from torch_images.locks.facts import FactsLock, format_facts, read_facts, with_facts
+from torch_images.locks.facts import format_facts, read_facts, with_facts
 from torch_images.locks.image_lock import image_lock, read_date, update
 from torch_images.locks.wheels import (
     LockedWheel,
@@ -94,13 +94,6 @@ def nightly(yaml_file: Write) -> Config:
 
 
 # images.yaml.
-
-
-def test_releases_of_all_indexes_are_one_list(nightly: Config) -> None:
-    [cuda] = [cuda for cuda in nightly.cudas if cuda.version == "13.0"]
-    assert cuda.torch == ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.1", NIGHT)
-    index = Index(url=URL, packages=("torch", "triton"), torch=("2.15.1", NIGHT))
-    assert [cuda.index(torch) for torch in cuda.torch] == [None] * 4 + [index] * 2
 
 
 def test_releases_in_between_are_put_in_order(yaml_file: Write) -> None:
@@ -170,18 +163,6 @@ def test_nobody_gets_a_pre_release_unasked(nightly: Config) -> None:
     with pytest.raises(UsageError, match=r"^CUDA 13\.0 has no torch '2\.16\.0'"):
         choose(nightly, cuda="13.0", torch="2.16.0")
     assert choose(nightly, cuda="13.0", torch=NIGHT).torch == NIGHT
-
-
-def test_where_there_are_pre_releases_only(yaml_file: Write) -> None:
-    fork = ('"13.0": 2.11.0}', f'"13.0": {NIGHT}}}')
-    config = load_config(yaml_file(beside(entry(torch=f"[{NIGHT}]"), main=""), fork))
-    with pytest.raises(UsageError) as caught:
-        choose(config, cuda="13.0")
-    assert str(caught.value) == (
-        f"CUDA 13.0 has pre-releases of torch only; ask for one with --torch {NIGHT}"
-    )
-    assert choose(config, cuda="13.0", torch=NIGHT).torch == NIGHT
-    assert choose(config, cuda="13.0", source="fork").release.version == NIGHT
 
 
 def test_a_night_has_a_name_of_its_own_everywhere(nightly: Config) -> None:
@@ -290,13 +271,6 @@ def test_an_origin_that_is_no_index(origin: str) -> None:
     assert "secret" not in said
     assert len(said) < 300
     assert not is_index(origin)
-
-
-@pytest.mark.parametrize("more", [" from", " from ", f" from {URL} ", f" from {URL} x", f"  {URL}"])
-def test_other_words_after_a_file_name(more: str) -> None:
-    text = format_wheels(lock(wheel("torch"))).replace(".whl\n", f".whl{more}\n")
-    with pytest.raises(LockError, match=r"^locks/w\.txt:4: not a locked input: "):
-        parse_wheels(text, "w")
 
 
 @pytest.mark.parametrize(
@@ -625,43 +599,6 @@ def test_lock_check_asks_the_index_of_each_wheel(
 
 
 # Facts.
-
-
-def test_facts_of_a_release_of_the_index(tmp_path: Path) -> None:
-    made = torch_wheel(tmp_path, "2.15.1+cu130", "_ZN2at6Tensor3addEv")
-    other = torch_wheel(tmp_path, "2.15.1", "_ZN2at6Tensor3addEv")
-    with indexes([other], [made]) as both:
-        index = both.index("torch")
-        plain = both.resolve(index, "torch==2.15.1")
-        both.asked["main"].clear()
-
-        def found(version: str) -> FactsLock:
-            cuda = Cuda(
-                version=version,
-                driver="",
-                floor="",
-                targets=(),
-                torch=("2.15.1",),
-                base="trixie",
-                indexes=(index,),
-            )
-            item = LockRequest(
-                name="release-x",
-                request=("torch==2.15.1",),
-                python="3.11",
-                probe=Probe(cuda=cuda, torch="2.15.1", extras=()),
-                within="wheel-x",
-                index=index,
-            )
-            cache = tmp_path / "cache"
-            return find_facts(
-                item, plain, network=both.network, run=Runner(), cache=cache, date=DAY
-            )
-
-        assert found("13.0").sha256 == made.locked.sha256
-        assert not [path for path in both.asked["main"] if path.endswith(".whl")]
-        with pytest.raises(LockError, match=r"torch 2\.15\.1\+cu130, which is not for CUDA 12\.8"):
-            found("12.8")
 
 
 def test_extras_beside_a_release_of_the_index(tmp_path: Path) -> None:
