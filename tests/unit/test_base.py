@@ -5,9 +5,6 @@ import datetime
 import hashlib
 import io
 import json
-import re
-import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -297,24 +294,6 @@ def test_a_bootstrap_leaves_out_documentation_but_licences(root: Path) -> None:
     words = command(BASE, lock(TINI), Path("/t.tar"), "http://127.0.0.1:1", dpkg_options(root))
     told = [w.removeprefix("--dpkgopt=") for w in words if w.startswith("--dpkgopt=")]
     assert told == list(DOCUMENTATION)
-
-
-def test_a_build_leaves_out_the_same(root: Path, tmp_path: Path) -> None:
-    """The part of install-packages that calls apt, with a stand-in for apt."""
-    build = root / "scripts/image/build"
-    text = (build / "install-packages").read_text()
-    [part] = re.findall(r"^set -- .*?^fi$", text, re.DOTALL | re.MULTILINE)
-    shutil.copyfile(build / "documentation.dpkg", tmp_path / "documentation.dpkg")
-    (tmp_path / "part").write_text(part)
-    (tmp_path / "apt-get").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    (tmp_path / "apt-get").chmod(0o755)
-    (tmp_path / "a.deb").touch()
-    command = ["/bin/sh", "-eu", str(tmp_path / "part"), str(tmp_path)]
-    path = f"{tmp_path}:/usr/bin:/bin"
-    done = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True, check=True)
-    told = done.stdout.splitlines()
-    assert str(tmp_path / "a.deb") in told
-    assert [w for w in told if "path-" in w] == [f"DPkg::Options::=--{o}" for o in DOCUMENTATION]
 
 
 @pytest.mark.parametrize(

@@ -428,20 +428,3 @@ def test_the_header_lists_all_that_bake_supplies(config: Config, root: Path) -> 
         assert set(re.findall(r"type=secret,id=(\w+)", rest)) <= names["secret"]
         arguments = {*re.findall(r"^ARG (\w+)$", rest, re.MULTILINE), "SOURCE_DATE_EPOCH"}
         assert arguments == names["argument"]
-
-
-def test_each_template_is_a_stage_of_its_name(config: Config, root: Path) -> None:
-    """But for those that begin with "_", which are parts of stages, and for the whole files."""
-    templates = {path.stem for path in (root / "docker").glob("[!_]*.j2")} - {
-        "Dockerfile",
-        "Standalone",
-    }
-    stages: set[str] = set()
-    for image in some_images(config, root):
-        text = image.context.dockerfile
-        stages |= set(re.findall(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE))
-        for stage in re.findall(
-            r"^# ([a-z-]+): .*(?:\n#.*)*\nFROM \S+ AS (\S+)$", text, re.MULTILINE
-        ):
-            assert stage[0] == stage[1]
-    assert {stage.partition("-")[0] for stage in stages} == templates

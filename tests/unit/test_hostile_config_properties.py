@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,8 +73,7 @@ WORDS = st.one_of(
 
 SENTENCES = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=30)
 # What happens to a place, or to the name of an entry and what refers to it.
-ACTS = ("drop", "twice", "word", "word", "swap", "nest", "key", "name", "name", "copy", "empty",
-        "prose", "prose")  # fmt: skip
+ACTS = ("drop", "word", "word", "swap", "name", "name", "copy", "prose", "prose")
 NAMED = ("cuda", "architectures", "sources", "bases", "variants", "extras")
 PROSE = ("description", "reason", "family", "args")  # may say anything on one line
 
@@ -88,12 +87,6 @@ def places(tree: Any) -> Iterator[Place]:
         yield tree, key
         if isinstance(tree[key], (dict, list)):
             yield from places(tree[key])
-
-
-def nested(value: Any, levels: int) -> Any:
-    for level in range(levels):
-        value = [value] if level % 2 else {"a": value}
-    return value
 
 
 def swapped(value: Any) -> Any:
@@ -118,28 +111,15 @@ def renamed(tree: dict[str, Any], section: str, old: str, new: str) -> None:
 
 def change(draw: st.DrawFn, act: str, holder: Any, key: Any, everywhere: list[Place]) -> None:
     """One place is changed."""
-    value = holder[key]
     if act == "drop":
         del holder[key]
-    elif act == "twice" and isinstance(holder, list):
-        holder.insert(key, value)
-    elif act == "twice":
-        holder[f"{key}x"] = copy(value)
-    elif act == "key" and isinstance(holder, dict):
-        del holder[key]
-        holder[str(draw(WORDS))] = value
     elif act == "copy":
         other, there = draw(st.sampled_from(everywhere))
         holder[key] = copy(other[there])
+    elif act == "swap":
+        holder[key] = swapped(holder[key])
     else:
-        changes: dict[str, Callable[[], Any]] = {
-            "empty": lambda: [] if isinstance(value, list) else {},
-            "nest": lambda: nested(value, draw(st.integers(1, 40))),
-            "prose": lambda: draw(st.one_of(WORDS, SENTENCES)),
-            "swap": lambda: swapped(value),
-        }
-        made = changes.get(act)
-        holder[key] = made() if made else draw(WORDS)
+        holder[key] = draw(st.one_of(WORDS, SENTENCES) if act == "prose" else WORDS)
 
 
 def copy(value: Any) -> Any:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import py_compile
-import subprocess
-import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,22 +42,11 @@ def by_layer(folder: Path, root: Path) -> Path:
     return root / SITE
 
 
-def by_uv(folder: Path, root: Path) -> Path:
-    """The wheel in the way of an image's later steps."""
-    wheel = folder / make_wheel(folder, "tool", "1.0", FILES).locked.filename
-    uv = Path(sys.executable).with_name("uv")
-    command = [str(uv), "pip", "install", "--no-config", "--offline", "--no-index", "--no-deps"]
-    command += ["--no-cache", "--quiet", "--python", sys.executable]
-    subprocess.run([*command, "--target", str(root), str(wheel)], check=True)
-    return root
-
-
-@pytest.fixture(params=[by_layer, by_uv])
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
     place = tmp_path / "root"
     place.mkdir()
-    install: Callable[[Path, Path], Path] = request.param
-    return install(tmp_path, place)
+    return by_layer(tmp_path, place)
 
 
 def wrong(site: Path) -> list[str]:
