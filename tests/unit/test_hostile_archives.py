@@ -71,28 +71,20 @@ def test_a_wheel_of_damaged_bytes_is_one_line(
     ends_well(lambda: packed(path))
 
 
-def with_file(name: str, data: bytes = b"x", mode: int = 0o100644) -> Callable[[Path], Path]:
+def with_file(name: str, data: bytes | None = b"x") -> Callable[[Path], Path]:
+    """A wheel with one more file; for a name of its own, with other data, and None leaves it out."""
+
     def make(folder: Path) -> Path:
-        files = [(n, d, 0o100644, 8) for n, d in whole(folder).items()]
-        return zipped(folder / "a-1-py3-none-any.whl", [*files, (name, data, mode, 8)])
+        held = [(n, d, 0o100644, 8) for n, d in whole(folder).items() if n != name]
+        more = [] if data is None else [(name, data, 0o100644, 8)]
+        return zipped(folder / "a-1-py3-none-any.whl", [*held, *more])
 
     return make
 
 
-def without(name: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        files = [(n, d, 0o100644, 8) for n, d in whole(folder).items() if n != name]
-        return zipped(folder / "a-1-py3-none-any.whl", files)
-
-    return make
-
-
-def changed(name: str, data: bytes) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        files = [(n, data if n == name else d, 0o100644, 8) for n, d in whole(folder).items()]
-        return zipped(folder / "a-1-py3-none-any.whl", files)
-
-    return make
+def twice(folder: Path) -> Path:
+    files = [(n, d, 0o100644, 8) for n, d in whole(folder).items()]
+    return zipped(folder / "a-1-py3-none-any.whl", [*files, ("a.py", b"x", 0o100644, 8)])
 
 
 def encrypted(folder: Path) -> Path:
@@ -133,27 +125,19 @@ def no_zip(folder: Path) -> Path:
     ("make", "problem"),
     [
         (with_file("../b.py"), "has a file outside of its folder: ../b.py"),
-        (with_file("/etc/passwd"), "has a file outside of its folder: /etc/passwd"),
-        (with_file("b/../../../../bin/python"), "has a file outside of its folder"),
         (with_file("a-1.data/data/../x"), "has a file outside of its folder"),
-        (with_file("a.py"), "has a.py twice"),
         (with_file("a-1.data"), "it has a file without a place: a-1.data"),
-        (with_file("a-1.data/scripts"), "it has a file without a place: a-1.data/scripts"),
         (with_file("a-1.data/other/x"), "not contained in a valid .data subdirectory"),
-        (with_file("b\x1b[2J"), "outside of its folder: b\\x1b[2J"),
         (with_file(f"{INFO}/entry_points.txt", b"[console_scripts]\n../../x = a:b\n"), "outside of its folder"),
-        (with_file(f"{INFO}/entry_points.txt", b"[console_scripts]\nx\n"), ""),
         (with_file("b-1.dist-info/METADATA"), "exactly one .dist-info"),
-        (without(f"{INFO}/RECORD"), f"has no {INFO}/RECORD"),
-        (without(f"{INFO}/WHEEL"), ""),
-        (without(f"{INFO}/METADATA"), f"has no {INFO}/METADATA"),
-        (changed(f"{INFO}/RECORD", b"\xff"), ""),
-        (changed(f"{INFO}/RECORD", b"a.py,sha256=x,1,2\n"), ""),
-        (changed(f"{INFO}/RECORD", b"a.py,,9" + b"9" * 5000 + b"\n"), ""),
-        (changed(f"{INFO}/WHEEL", b"Wheel-Version: 9.0\n"), ""),
-        (changed(f"{INFO}/METADATA", b"Name: b\nVersion: 1\n"), "its METADATA says b 1"),
-        (changed(f"{INFO}/METADATA", b"Name: a\nVersion: 2\n"), "its METADATA says a 2"),
-        (changed(f"{INFO}/METADATA", b"Name: a\n"), "its METADATA says a None"),
+        (with_file(f"{INFO}/RECORD", None), f"has no {INFO}/RECORD"),
+        (with_file(f"{INFO}/WHEEL", None), ""),
+        (with_file(f"{INFO}/METADATA", None), f"has no {INFO}/METADATA"),
+        (with_file(f"{INFO}/RECORD", b"\xff"), ""),
+        (with_file(f"{INFO}/RECORD", b"a.py,,9" + b"9" * 5000 + b"\n"), ""),
+        (with_file(f"{INFO}/METADATA", b"Name: b\nVersion: 1\n"), "its METADATA says b 1"),
+        (with_file(f"{INFO}/METADATA", b"Name: a\n"), "its METADATA says a None"),
+        (twice, "has a.py twice"),
         (encrypted, ""),
         (overlapping, "its members overlap"),
         (cut, ""),
@@ -235,14 +219,11 @@ def test_a_package_is_indexed_as_it_is(tmp_path: Path) -> None:
     ("data", "problem"),
     [
         (b"", "is not a Debian package: "),
-        (b"!<arch>\n", "is not a Debian package: "),
-        (TINI[:100], "is not a Debian package: "),
         (TINI[:-200], "is not a Debian package: "),
         (archive(("debian-binary", b"2.0\n")), "is not a Debian package: "),
         (said(""), "was locked as tini 1, it says"),
         (said("Package: bash\nVersion: 1\n"), "was locked as tini 1, it says bash 1"),
         (said("Package: tini\nVersion: 2\n"), "was locked as tini 1, it says tini 2"),
-        (said("Package: \x1b[31m\nVersion: 1\n"), "was locked as tini 1, it says"),
         (said("Package: \udcff\nVersion: 1\n"), ""),
     ],
 )
