@@ -185,34 +185,6 @@ def test_the_first_format_is_read(tmp_path: Path) -> None:
     assert "has format 1" not in markdown(read(path))
 
 
-def test_a_report_sets_documents_beside_its_figures(tmp_path: Path) -> None:
-    """In a column where they have the case, with what is wrong in them and why."""
-    path = tmp_path / "doc.json"
-    row = {"what": "peak", "stated": "660", "corrected": "537.7", "why": "the mask leaves half"}
-    document = {
-        "schema": 1,
-        "source": "a talk",
-        "machine": {"gpu": "NVIDIA Y", "driver": "550.1"},
-        "cases": [
-            {"key": GEMM.key, "median": 2.5e-3},
-            {"key": "sdpa/of no result/fp16", "median": 1},
-        ],
-        "corrections": [row],
-    }
-    path.write_text(json.dumps(document))
-    text = markdown(result(GEMM, BRAIN, figure("gemm/1x1/fp16", 5e-3)), [read(path)])
-    lines = text.splitlines()
-    assert "| Case | Precision | Median, ms | Spread | Rate | Share | Y, ms |" in lines
-    assert "| 8192x8192 | fp16 | 1 | 2.0% | 500.0 TFLOPS | 100% | 2.5 |" in lines
-    assert "| 1x1 | fp16 | 5 | 2.0% |  |  |  |" in lines
-    # No column where the document has no case of the table.
-    assert "| 8192x8192 | bf16 | 1 | 2.0% | 600.0 TFLOPS | 100% |" in lines
-    assert "of no result" not in text
-    assert "## What is wrong in the figures for NVIDIA Y" in lines
-    assert "Source: a talk; driver 550.1." in lines
-    assert "| peak | 660 | 537.7 | the mask leaves half |" in lines
-
-
 def test_the_committed_report_is_of_the_committed_result(root: Path, tmp_path: Path) -> None:
     folder = root / "docs/benchmarks/h200"
     found = read(folder / "result.json")

@@ -166,11 +166,6 @@ def test_a_tree_that_goes_on_without_an_object_is_not_finished(builder: Builder)
     assert "unfinished" in str(ended)
 
 
-def test_a_slice_that_is_over_begins_nothing(builder: Builder) -> None:
-    ended, _ = builder.build(wanted=Wanted(deadline=time.time() - 1))
-    assert ended == "build-wheel: unfinished: tree was not begun"
-
-
 def test_two_shares_and_one_that_collects(builder: Builder, tmp_path: Path, root: Path) -> None:
     """Builders with ledgers of their own and one cache."""
     counts = []
@@ -221,15 +216,6 @@ def test_a_disk_that_fills_keeps_the_cache(builder: Builder) -> None:
     assert str(ended).startswith(
         f"build-wheel: the disk is full: tree: 3 of {UNITS} units compiled, "
     )
-
-
-def test_units_are_counted_again_for_another_recipe(builder: Builder) -> None:
-    assert builder.build()[0] == 0
-    time.sleep(0.02)  # the next recipe is a later one
-    ledger = units.Ledger.open(builder.top / "units", "tree-9.0", "recipe")
-    assert len(ledger.compiled()) == UNITS
-    ledger = units.Ledger.open(builder.top / "units", "tree-9.0", "another")
-    assert (len(ledger.compiled()), len(ledger.known())) == (0, UNITS)
 
 
 def test_what_ninja_would_compile(builder: Builder) -> None:

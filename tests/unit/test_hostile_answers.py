@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import datetime
 import http.server
 import io
 import json
@@ -18,18 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.fakes import FakeRunner
-from tests.unit.hostile import DOCUMENTS, RAW_JSON, WORDS, altered_lines, ends_well, json_texts
+from tests.unit.hostile import WORDS, altered_lines, ends_well, json_texts
 from torch_images.build.build import _digests
 from torch_images.config.types import Config
 from torch_images.errors import BuildError, EngineError, NetworkError, TorchImagesError
 from torch_images.fetch.download import fetch_archives
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.fetch.toolchain import resolve_toolkit
 from torch_images.host.loopback import serving
 from torch_images.host.network import Network
-from torch_images.jsondoc import MalformedError, member, optional, parse
-from torch_images.locks.image_lock import update
-from torch_images.locks.sources import LockedArchive, read_sources
+from torch_images.jsondoc import MalformedError, member, optional
+from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
 from torch_images.oci import layout as oci
 from torch_images.oci.diff import compare
@@ -39,15 +36,6 @@ from torch_images.publish.runpod import Templates
 HEX = "0" * 64
 NAME = "ghcr.io/me/torch-cu130:sm120"
 within = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-
-
-@given(RAW_JSON | st.text(max_size=20) | DOCUMENTS.map(json.dumps))
-def test_any_text_is_a_document_or_one_error(text: str) -> None:
-    try:
-        parse(text)
-        parse(text.encode("utf-8", "surrogateescape"))
-    except MalformedError as error:
-        assert len(str(error).splitlines()) == 1
 
 
 def test_a_member_is_named_by_its_path() -> None:
@@ -362,37 +350,3 @@ def test_an_answer_that_sends_nowhere_is_one_line(
     with pytest.raises(TorchImagesError) as caught:
         fetch_archives([archive], tmp_path, Network())
     assert len(str(caught.value).splitlines()) == 1
-
-
-RELEASE = {
-    "release_date": "2026-01-01",
-    "cuda_nvcc": {
-        "version": "13.0.88",
-        "linux-x86_64": {"relative_path": "a/b.tar.xz", "sha256": HEX, "size": "12"},
-    },
-}
-
-
-@within
-@given(json_texts(RELEASE))
-def test_whatever_a_list_of_archives_says(
-    config: Config, service: Service, tmp_path: Path, text: str
-) -> None:
-    service.status, service.pages, service.headers = 200, None, {}
-    service.body = text.encode("utf-8", "surrogateescape")
-    cuda = dataclasses.replace(config.cudas[0], release="13.0.2", archives=("cuda_nvcc",))
-    day = datetime.date(2026, 1, 1)
-
-    def resolved() -> bool:
-        lock = resolve_toolkit(
-            "toolkit-x",
-            ("cuda==13.0.2", "cuda_nvcc"),
-            cuda,
-            root=service.url,
-            network=Network(),
-            date=day,
-        )
-        update(tmp_path / "toolkit-x.txt", lock)
-        return read_sources(tmp_path / "toolkit-x.txt") == lock
-
-    assert ends_well(resolved) in {True, None}

@@ -461,17 +461,6 @@ def test_a_night(both: Indexes) -> None:
     assert both.resolve(index, "torch").versions()["torch"] == "2.15.1+cu130"
 
 
-def test_a_package_that_the_index_is_named_for_and_lacks(both: Indexes) -> None:
-    """It is not taken from the main index instead."""
-    index = both.index("torch", "triton", "hungry", "only")
-    with pytest.raises(LockError) as caught:
-        both.resolve(index, "torch==2.15.1", "hungry")
-    assert str(caught.value) == (
-        f"hungry 1.0 is not in {index.url}, where images.yaml says that it comes from; "
-        f"correct `packages` of the index {index.url}"
-    )
-
-
 def test_the_guard_does_not_trust_what_was_resolved(
     make: Callable[..., StandIn], tmp_path: Path
 ) -> None:

@@ -142,13 +142,6 @@ def test_only_documentation_may_be_missing(root: Path, path: str) -> None:
     assert found == f"{root}/{path} cannot be read: No such file or directory"
 
 
-def test_a_debian_file_without_a_checksum_is_found(root: Path) -> None:
-    (root / "usr/bin/b").write_text("b")
-    with (root / "var/lib/dpkg/info/two.list").open("a") as listing:
-        listing.write("/usr/bin/b\n")
-    assert deb_problems(root, "two") == [f"{root}/usr/bin/b has no checksum in two"]
-
-
 @pytest.fixture(params=["m.py", "target.default.json.py"])
 def module(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A module with the bytecode that compile-bytecode gives it; one name has several dots."""
