@@ -126,6 +126,14 @@ def test_a_difference_is_certain_and_notable_or_none(factor: float, verdict: str
     assert found.ratio == pytest.approx(factor)
 
 
+def test_a_notable_difference_that_may_be_chance_is_none() -> None:
+    few = [result(figure("a/b/c", m, samples=(m, m * 1.4, m * 0.7))) for m in (1.0, 1.2)]
+    [found] = compare(*few)
+    assert found.chance is not None
+    assert found.chance > 0.01
+    assert found.verdict == "equal"
+
+
 @given(st.floats(0.5, 2), st.integers(8, 60))
 def test_comparing_the_other_way_round_turns_the_verdict(factor: float, count: int) -> None:
     a, b = (

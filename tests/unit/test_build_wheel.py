@@ -165,3 +165,12 @@ def test_git_tells_a_tree_without_history_its_commit(step: ModuleType, tmp_path:
     assert step.untold_commit(tmp_path, other) == (
         f"git should tell the commit {other}, but says: {commit}"
     )
+
+
+def test_a_toolchain_without_git_is_refused_before_compiling(
+    step: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert step.untold_commit(tmp_path, "0" * 40) == (
+        "the tree's scripts ask git for the commit: add git to the source's packages"
+    )

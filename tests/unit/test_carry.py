@@ -80,6 +80,16 @@ def test_another_file_is_refused(tmp_path: Path, site: Path) -> None:
         (site / path).write_bytes(good)
 
 
+def test_a_layer_that_comes_out_otherwise_gets_no_name(tmp_path: Path, site: Path) -> None:
+    (tmp_path / "oci" / carry.BLOBS).mkdir(parents=True)
+    wrong = "sha256:" + 64 * "0"
+    (tmp_path / f"{carry.name(wrong)}.raw").write_bytes(zstandard.compress(b"tar"))
+    layer = {"digest": wrong, "thorough": False, "parts": [{"kind": RAW, "size": 3}]}
+    with pytest.raises(ValueError, match="a layer came out as sha256:"):
+        carry.remade(tmp_path, layer, site, tmp_path / "oci")
+    assert not [path for path in (tmp_path / "oci").rglob("*") if path.is_file()]
+
+
 class Engine:
     """An engine that has one image, of one layer of wheels and one that is not."""
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import decision
 import facts
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.decisions import NOTES
 from tests.packages import compat_deb, compat_lock, elf, make_deb
@@ -149,6 +151,15 @@ def test_host_and_image_read_the_same_note(tmp_path: Path, note: str | None) -> 
     assert told == (
         {"driver": list(in_image.branches), "device": list(in_image.brands)} if in_image else None
     )
+
+
+@given(st.binary(max_size=300))
+def test_no_file_gives_more_than_an_empty_note(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("elf") / "libcuda.so.1"
+    path.write_bytes(b"\x7fELF\x02\x01" + data)
+    assert read_note(path) == ""
 
 
 def test_hosts_asked_for_are_those_of_nvidias_own_image(config: Config) -> None:

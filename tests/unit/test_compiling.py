@@ -4,6 +4,7 @@ a compiler, and `python -m build`. Integration tests have the real ones.
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import time
@@ -166,6 +167,11 @@ def test_a_tree_that_goes_on_without_an_object_is_not_finished(builder: Builder)
     assert "unfinished" in str(ended)
 
 
+def test_a_slice_that_is_over_begins_nothing(builder: Builder) -> None:
+    ended, _ = builder.build(wanted=Wanted(deadline=time.time() - 1))
+    assert ended == "build-wheel: unfinished: tree was not begun"
+
+
 def test_two_shares_and_one_that_collects(builder: Builder, tmp_path: Path, root: Path) -> None:
     """Builders with ledgers of their own and one cache."""
     counts = []
@@ -216,6 +222,23 @@ def test_a_disk_that_fills_keeps_the_cache(builder: Builder) -> None:
     assert str(ended).startswith(
         f"build-wheel: the disk is full: tree: 3 of {UNITS} units compiled, "
     )
+
+
+def test_a_cache_that_does_not_start(builder: Builder) -> None:
+    (builder.cache / "broken").touch()
+    ended, _ = builder.build()
+    assert ended == (
+        "build-wheel: tree: the compile cache does not start, see above; can the builder reach it?"
+    )
+
+
+def test_units_are_counted_again_for_another_recipe(builder: Builder) -> None:
+    assert builder.build()[0] == 0
+    time.sleep(0.02)  # the next recipe is a later one
+    ledger = units.Ledger.open(builder.top / "units", "tree-9.0", "recipe")
+    assert len(ledger.compiled()) == UNITS
+    ledger = units.Ledger.open(builder.top / "units", "tree-9.0", "another")
+    assert (len(ledger.compiled()), len(ledger.known())) == (0, UNITS)
 
 
 def test_what_ninja_would_compile(builder: Builder) -> None:
@@ -296,3 +319,10 @@ def test_the_largest_compiler(tmp_path: Path) -> None:
         "2.0 GB",
         "46 MB",
     ]
+
+
+def test_a_full_disk_is_told_from_other_errors() -> None:
+    assert compiling.is_full(OSError(errno.ENOSPC, "x"))
+    copying = [("a", "b", "[Errno 28] No space left on device: 'b'")]
+    assert compiling.is_full(shutil.Error(copying))
+    assert not compiling.is_full(OSError(errno.EACCES, "x"))

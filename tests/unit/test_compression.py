@@ -13,6 +13,7 @@ import zstandard
 from torch_images.build.build import check_compression
 from torch_images.build.labels import read, write_found
 from torch_images.build.plan import lock_image, plan_image
+from torch_images.cli.build_tasks import Build
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
@@ -26,6 +27,11 @@ from torch_images.verify.reproduce import _options
 def test_other_words_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=rf"unknown compression '{text}'; .*known: fast, small"):
         parse(text)
+
+
+def test_builds_are_fast_unless_told_otherwise() -> None:
+    assert parse(Build.of({}).compression) is Compression.FAST
+    assert parse(Build.of({"compression": "small"}).compression) is Compression.SMALL
 
 
 def test_an_image_says_that_it_is_small() -> None:

@@ -126,6 +126,11 @@ def test_an_exclude_may_name_a_release_of_torch_that_is_gone(yaml_file: Write) -
     assert not found.excluded(variant="recsys", arch="10.3", torch="2.14.1")
 
 
+def test_versions_are_never_rounded(yaml_file: Write) -> None:
+    path = yaml_file(('  "10.0":\n    family', "  10.0:\n    family"))
+    assert "10.0" in load_config(path).names("arch")
+
+
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -88,6 +88,12 @@ def of(image: LockedImage, **changed: Any) -> LockedImage:
     return LockedImage(spec=image.spec, lock=dataclasses.replace(image.lock, **changed))
 
 
+def test_a_torch_for_named_architectures_takes_less(config: Config, plain: LockedImage) -> None:
+    narrowed = LockedImage(spec=choose(config, arch="12.0"), lock=plain.lock)
+    less = needed(config, plain) - needed(config, narrowed)
+    assert less == pytest.approx(600_000 * (2 * PACKED + UNPACKED - 2 * 0.34 - 1.23), abs=1)
+
+
 def test_what_images_share_counts_once(config: Config, plain: LockedImage) -> None:
     more = wheels(plain.lock.wheels, wheel("torch", 600_000), wheel("scipy", 100_000))
     other = of(plain, wheels=more)
@@ -100,6 +106,13 @@ def test_compiling_needs_trees_tools_and_archives(config: Config, compiled: Lock
     more = needed(config, compiled) - needed(config, bare)
     assert more == pytest.approx(200_000 * ADDED + 30_000 * 3.85 + 45 * GB, abs=1)
     assert needed(config, compiled, compiled) == needed(config, compiled) + 45 * GB
+
+
+def test_each_further_architecture_needs_more(compiled: LockedImage, config: Config) -> None:
+    for arch, further in (("9.0,12.0", 1), ("8.0,9.0,12.0", 2)):
+        spec = choose(config, arch=arch, source="fork", cuda="12.8")
+        more = needed(config, LockedImage(spec=spec, lock=compiled.lock))
+        assert more == needed(config, compiled) + further * 5 * GB
 
 
 def test_what_is_there_is_not_needed_again(config: Config, plain: LockedImage) -> None:

@@ -262,6 +262,7 @@ def test_the_plan(machine: Machine, system: str, installs: str) -> None:
 
 
 def test_nothing_to_do(machine: Machine) -> None:
+    assert machine("--platfrom")[0] == 3
     assert machine() == (0, [])
     assert machine("--platform", "linux/amd64") == (0, [])
     machine.stub("uname", '[ "$1" = -s ] && echo Linux || echo aarch64')
@@ -309,6 +310,15 @@ def test_an_entry_of_that_name_is_kept(machine: Machine, change: tuple[str, str]
     assert not machine.did()
 
 
+def test_where_all_entries_are_off(machine: Machine) -> None:
+    (machine.binfmt / "status").write_text("disabled\n")
+    (machine.binfmt / "some name").write_text(ARM)
+    code, [line] = machine("--yes", *ARM_WORDS)
+    assert code == 3
+    assert "binfmt_misc is disabled on this machine: `echo 1` into " in line
+    assert not machine.did()
+
+
 def test_a_kernel_without_it(machine: Machine) -> None:
     (machine.described / "qemu-aarch64.conf").write_text(DESCRIPTION)
     shutil.rmtree(machine.binfmt)
@@ -320,6 +330,19 @@ def test_a_kernel_without_it(machine: Machine) -> None:
         "filesystem type): use a kernel that has it, or build on a native builder (--builder)"
     )
     assert not [line for line in machine.did() if line.startswith("tee")]
+
+
+def test_a_registration_that_fails(machine: Machine) -> None:
+    (machine.described / "qemu-aarch64.conf").write_text(DESCRIPTION)
+    (machine.folder / "entry").write_text(changed("POF", "PO"))
+    code, lines = machine("--yes", *ARM_WORDS)
+    assert code == 3
+    assert "was registered, but not with flag F for linux/arm64" in lines[-1]
+    (machine.binfmt / "qemu-aarch64").unlink()
+    machine.stub("tee", "cat >/dev/null; echo tee: Invalid argument >&2; exit 1")
+    code, lines = machine("--yes", *ARM_WORDS)
+    assert code == 3
+    assert "(tee: Invalid argument): build on a native builder" in lines[-1]
 
 
 def test_without_root(machine: Machine) -> None:
@@ -452,6 +475,11 @@ def test_a_set_up_that_fails(state: dict[str, bool], tmp_path: Path) -> None:
         EngineError, match=r"^no Docker Engine was set up; the lines above say why$"
     ):
         setup.ready_engine(tmp_path, Setup(state, 3), allowed="yes")
+
+
+def test_a_set_up_that_lied(state: dict[str, bool], tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"^no linux/arm64$"):
+        setup.ready_engine(tmp_path, Setup({}), allowed="yes", platforms=[ARM64])
 
 
 # --- an image of another processor, without an emulator -------------------------------------------

@@ -79,6 +79,10 @@ def test_a_missing_feature(wheel: Path, tools: Path, feature: str, said: str) ->
     assert problems(wheel, tools, features=[feature]) == [expected]
 
 
+def test_a_library_that_is_missing_shows_nothing(wheel: Path, tools: Path) -> None:
+    assert problems(wheel, tools, features=["nvshmem"]) == ["feature nvshmem is not in the wheel"]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -163,6 +164,18 @@ def test_nobody_gets_a_pre_release_unasked(nightly: Config) -> None:
     with pytest.raises(UsageError, match=r"^CUDA 13\.0 has no torch '2\.16\.0'"):
         choose(nightly, cuda="13.0", torch="2.16.0")
     assert choose(nightly, cuda="13.0", torch=NIGHT).torch == NIGHT
+
+
+def test_where_there_are_pre_releases_only(yaml_file: Write) -> None:
+    fork = ('"13.0": 2.11.0}', f'"13.0": {NIGHT}}}')
+    config = load_config(yaml_file(beside(entry(torch=f"[{NIGHT}]"), main=""), fork))
+    with pytest.raises(UsageError) as caught:
+        choose(config, cuda="13.0")
+    assert str(caught.value) == (
+        f"CUDA 13.0 has pre-releases of torch only; ask for one with --torch {NIGHT}"
+    )
+    assert choose(config, cuda="13.0", torch=NIGHT).torch == NIGHT
+    assert choose(config, cuda="13.0", source="fork").release.version == NIGHT
 
 
 def test_a_night_has_a_name_of_its_own_everywhere(nightly: Config) -> None:
@@ -629,9 +642,15 @@ def test_extras_beside_a_release_of_the_index(tmp_path: Path) -> None:
             index=index,
         )
         plain = both.resolve(index, "torch==2.15.1")
-        found = find_facts(
-            item, plain, network=both.network, run=Runner(), cache=tmp_path / "cache", date=DAY
-        )
+        where: dict[str, Any] = {
+            "network": both.network,
+            "run": Runner(),
+            "cache": tmp_path / "cache",
+        }
+        found = find_facts(item, plain, **where, date=DAY)
+        other_cuda = Probe(cuda=replace(cuda, version="12.8"), torch="2.15.1", extras=())
+        with pytest.raises(LockError, match=r"torch 2\.15\.1\+cu130, which is not for CUDA 12\.8"):
+            find_facts(replace(item, probe=other_cuda), plain, **where, date=DAY)
     [fit] = found.facts.fits
     assert fit.wheels == ("cxx==1.0", "vision==0.30+cu130"), fit.reason
     assert "torch 2.15 has all 1 C++ symbols that cxx 1.0 uses" in fit.reason

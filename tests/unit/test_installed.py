@@ -142,6 +142,17 @@ def test_only_documentation_may_be_missing(root: Path, path: str) -> None:
     assert found == f"{root}/{path} cannot be read: No such file or directory"
 
 
+def test_a_debian_file_without_a_checksum_is_found(root: Path) -> None:
+    (root / "usr/bin/b").write_text("b")
+    with (root / "var/lib/dpkg/info/two.list").open("a") as listing:
+        listing.write("/usr/bin/b\n")
+    assert deb_problems(root, "two") == [f"{root}/usr/bin/b has no checksum in two"]
+
+
+def test_a_package_that_is_not_there_is_found(root: Path) -> None:
+    assert deb_problems(root, "three") == ["three is not installed"]
+
+
 @pytest.fixture(params=["m.py", "target.default.json.py"])
 def module(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A module with the bytecode that compile-bytecode gives it; one name has several dots."""
@@ -161,6 +172,19 @@ def test_bytecode_of_another_source_is_found(module: Path) -> None:
     problem = f"{cached} was compiled from another source"
     assert installed.stale_bytecode(module.parent, {}) == [problem]
     assert installed.stale_bytecode(module.parent, {str(cached): 1}) == []  # a wheel's own
+
+
+def test_bytecode_without_a_source_is_found(module: Path) -> None:
+    module.unlink()
+    [cached] = module.parent.rglob("*.pyc")
+    assert installed.stale_bytecode(module.parent, {}) == [f"{cached} has no source"]
+
+
+def test_bytecode_that_would_be_checked_at_each_start_is_found(module: Path) -> None:
+    py_compile.compile(str(module), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)
+    [cached] = module.parent.rglob("*.pyc")
+    [found] = installed.stale_bytecode(module.parent, {})
+    assert found == f"{cached} is not marked as unchecked bytecode of this Python"
 
 
 def test_a_file_whose_record_is_known_to_be_wrong(site: Path, root: Path) -> None:
