@@ -93,24 +93,6 @@ def test_every_question_has_one_row(
         assert len(found) == (0 if foreign else 1), (name, platform, branch)
 
 
-def test_a_row_says_where_libcuda_comes_from_or_why_there_is_no_image(rows: list[Row]) -> None:
-    def way(gpu: str, branch: str) -> str:
-        [row] = [
-            row
-            for row in rows
-            if gpu in row.gpus
-            and row.platform in ("", AMD64.name)
-            and (not row.branches or branch in row.branches)
-        ]
-        return row.way
-
-    assert way("RTX 5090", "570") == "the host's driver"
-    assert way("H100", "550").startswith("NVIDIA's compat library")
-    assert "minor-version compatibility" in way("RTX 4090", "550")
-    assert way("RTX 4090", "470") == "take driver 525 or newer"
-    assert "no image serves compute capability 6.1, which this GPU has" in way("P40", "580")
-
-
 def test_the_branches_are_those_of_hosts_and_libraries(
     config: Config, compat: answers.Compat
 ) -> None:

@@ -24,22 +24,6 @@ def library(text: str = TEXT, before: bytes = b"\x7fELF\0", after: bytes = b"\0c
     return before + text.encode() + after
 
 
-@pytest.mark.parametrize(
-    ("arches", "left"),
-    [
-        ([120], "sm_120"),
-        ([89], "sm_86"),  # the newest code of the same major version
-        ([90, 120], "sm_90 sm_120"),
-        ([120, 90, 90], "sm_90 sm_120"),
-        ([86, 89], "sm_86"),
-        ([103], "sm_100"),
-        ([75, 80, 86, 90, 100, 120], TEXT),
-    ],
-)
-def test_what_is_loaded_stays(arches: list[int], left: str) -> None:
-    assert narrowed(library(), arches) == library(left.ljust(len(TEXT)))
-
-
 def test_machine_code_stands_for_its_ptx_and_single_kernels_for_nothing() -> None:
     text = "sm_80 sm_90 sm_90a sm_120 compute_120"
     for arch in (80, 90, 120):

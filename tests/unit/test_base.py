@@ -5,9 +5,6 @@ import datetime
 import hashlib
 import io
 import json
-import re
-import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -248,27 +245,6 @@ def test_a_locked_build_takes_no_lock_of_a_build(tmp_path: Path) -> None:
         )
 
 
-def test_a_lock_that_was_never_resolved_is_resolved(tmp_path: Path) -> None:
-    with web_server(files(NEW)) as (url, _):
-        ready = prepare(
-            ADDED, lock(unlocked=True), cache=tmp_path, resolver=resolver(tmp_path, url, NEW)
-        )
-    assert (ready.lock.unlocked, ready.lock.debs) == (True, (NEW,))
-
-
-def test_packages_to_add_are_collected_even_for_a_suite(tmp_path: Path) -> None:
-    """A variant's packages are added to a bootstrapped base; they are no base of their own."""
-    with web_server(files(TINI)) as (url, _):
-        ready = prepare(
-            BASE,
-            lock(TINI),
-            cache=tmp_path,
-            resolver=resolver(tmp_path, url),
-            present=frozenset({"g++"}),
-        )
-    assert [p.name for p in Path(ready.contexts["debs"]).iterdir()] == ["tini_1_all.deb"]
-
-
 def test_packages_that_are_there_are_not_added_again(tmp_path: Path) -> None:
     """What is resolved afresh is all of it; only what is missing is added."""
     with web_server(files(NEW, TINI)) as (url, _):
@@ -318,31 +294,6 @@ def test_a_bootstrap_leaves_out_documentation_but_licences(root: Path) -> None:
     words = command(BASE, lock(TINI), Path("/t.tar"), "http://127.0.0.1:1", dpkg_options(root))
     told = [w.removeprefix("--dpkgopt=") for w in words if w.startswith("--dpkgopt=")]
     assert told == list(DOCUMENTATION)
-
-
-def test_a_build_leaves_out_the_same(root: Path, tmp_path: Path) -> None:
-    """The part of install-packages that calls apt, with a stand-in for apt."""
-    build = root / "scripts/image/build"
-    text = (build / "install-packages").read_text()
-    [part] = re.findall(r"^set -- .*?^fi$", text, re.DOTALL | re.MULTILINE)
-    shutil.copyfile(build / "documentation.dpkg", tmp_path / "documentation.dpkg")
-    (tmp_path / "part").write_text(part)
-    (tmp_path / "apt-get").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    (tmp_path / "apt-get").chmod(0o755)
-    (tmp_path / "a.deb").touch()
-    command = ["/bin/sh", "-eu", str(tmp_path / "part"), str(tmp_path)]
-    path = f"{tmp_path}:/usr/bin:/bin"
-    done = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True, check=True)
-    told = done.stdout.splitlines()
-    assert str(tmp_path / "a.deb") in told
-    assert [w for w in told if "path-" in w] == [f"DPkg::Options::=--{o}" for o in DOCUMENTATION]
-
-
-def test_the_command_names_every_package_and_no_mirror() -> None:
-    words = command(BASE, lock(OLD, TINI), Path("/t.tar"), "http://127.0.0.1:1", ())
-    assert "--include=g++,tini" in words
-    assert words[-2:] == ["bookworm", "/t.tar"]
-    assert any('echo "deb [trusted=yes] http://127.0.0.1:1 bookworm main"' in w for w in words)
 
 
 @pytest.mark.parametrize(

@@ -49,16 +49,6 @@ def test_shares_are_of_the_gpus_own_ceilings() -> None:
     assert result(GEMM, brain).share(brain) is None
 
 
-def test_a_ceiling_is_the_best_product_of_its_precision() -> None:
-    better = figure("gemm by backend/8192x8192x8192, triton/bf16", 1e-3, flops=7e11)
-    worse = figure("gemm/1024x1024/bf16", 1e-3, flops=1e9)
-    found = result(worse, BRAIN, better, GEMM)
-    assert found.ceilings == {"bf16": 7e14, "fp16": 5e14}
-    lines = markdown(found).splitlines()
-    assert "| bf16 | 700.0 TFLOPS | gemm by backend 8192x8192x8192, triton |" in lines
-    assert "| fp16 | 500.0 TFLOPS | gemm 8192x8192 |" in lines
-
-
 def test_a_case_may_name_the_ceiling_of_another_precision() -> None:
     """As models of float32 do, whose convolutions use TF32."""
     single = figure("precision/8192x8192/fp32", 1e-2, flops=5e11)
@@ -122,31 +112,6 @@ def test_a_speed_up_is_over_the_baseline() -> None:
     assert "| net, graph | bf16 | 1 | 2.0% |  |  | 3.00 |" in lines
 
 
-def test_figures_and_notes_beside_the_time() -> None:
-    rows = [
-        figure("a/b/c", 1e-3, figures={"compile, s": 12.345, "weights, MB": 90}),
-        figure("a/d/c", 1e-3, notes={"chosen": "mm", "limit": "4"}),
-    ]
-    lines = markdown(result(*rows)).splitlines()
-    head = "| Case | Precision | Median, ms | Spread | Rate | Share | compile, s | weights, MB |"
-    assert f"{head} Notes |" in lines
-    assert "| b | c | 1 | 2.0% |  |  | 12.35 | 90 |  |" in lines
-    assert "| d | c | 1 | 2.0% |  |  |  |  | chosen: mm; limit: 4 |" in lines
-
-
-@pytest.mark.parametrize(
-    ("case", "rate"),
-    [
-        (GEMM, "500.0 TFLOPS"),
-        (COPY, "4,000 GB/s"),
-        (figure("resnet-50/B=32/fp16", 1e-2, items=32, unit="img", flops=1), "3,200 img/s"),
-        (figure("a/b/c", 1), ""),
-    ],
-)
-def test_rates(case: Figure, rate: str) -> None:
-    assert case.rate == rate
-
-
 def sampled(factor: float) -> Result:
     samples = tuple(factor * (1 + 0.001 * (i % 7)) for i in range(50))
     return result(figure("a/b/c", samples[25], samples=samples))
@@ -193,11 +158,6 @@ def test_figures_of_documents_have_no_samples_to_judge_by() -> None:
     assert text.endswith("Geometric mean of B / A over 1 cases: 2.000.")
 
 
-def test_a_comparison_with_samples_says_nothing_of_them() -> None:
-    a, b = sampled(1.0), sampled(1.1)
-    assert "no samples" not in compared(a, b, compare(a, b))
-
-
 def test_nothing_in_common() -> None:
     with pytest.raises(UsageError, match="x and y have no case in common"):
         compare(result(GEMM), result(COPY, name="y"))
@@ -211,13 +171,6 @@ def test_another_file(tmp_path: Path, text: str) -> None:
         read(path)
     assert "\n" not in str(caught.value)
     assert "x.json" in str(caught.value)
-
-
-def test_a_newer_format_is_refused_in_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    path.write_text('{"schema": 3}')
-    with pytest.raises(UsageError, match=r"x\.json has schema 3, known are 1 and 2$"):
-        read(path)
 
 
 def test_the_first_format_is_read(tmp_path: Path) -> None:
@@ -240,40 +193,6 @@ def test_the_first_format_is_read(tmp_path: Path) -> None:
     assert "has format 1" not in markdown(read(path))
 
 
-def test_a_missing_file_is_suggested(tmp_path: Path) -> None:
-    (tmp_path / "h200.json").write_text("")
-    with pytest.raises(UsageError, match=r"h20.json does not exist; did you mean 'h200.json'"):
-        read(tmp_path / "h20.json")
-
-
-def test_a_report_sets_documents_beside_its_figures(tmp_path: Path) -> None:
-    """In a column where they have the case, with what is wrong in them and why."""
-    path = tmp_path / "doc.json"
-    row = {"what": "peak", "stated": "660", "corrected": "537.7", "why": "the mask leaves half"}
-    document = {
-        "schema": 1,
-        "source": "a talk",
-        "machine": {"gpu": "NVIDIA Y", "driver": "550.1"},
-        "cases": [
-            {"key": GEMM.key, "median": 2.5e-3},
-            {"key": "sdpa/of no result/fp16", "median": 1},
-        ],
-        "corrections": [row],
-    }
-    path.write_text(json.dumps(document))
-    text = markdown(result(GEMM, BRAIN, figure("gemm/1x1/fp16", 5e-3)), [read(path)])
-    lines = text.splitlines()
-    assert "| Case | Precision | Median, ms | Spread | Rate | Share | Y, ms |" in lines
-    assert "| 8192x8192 | fp16 | 1 | 2.0% | 500.0 TFLOPS | 100% | 2.5 |" in lines
-    assert "| 1x1 | fp16 | 5 | 2.0% |  |  |  |" in lines
-    # No column where the document has no case of the table.
-    assert "| 8192x8192 | bf16 | 1 | 2.0% | 600.0 TFLOPS | 100% |" in lines
-    assert "of no result" not in text
-    assert "## What is wrong in the figures for NVIDIA Y" in lines
-    assert "Source: a talk; driver 550.1." in lines
-    assert "| peak | 660 | 537.7 | the mask leaves half |" in lines
-
-
 def test_the_committed_report_is_of_the_committed_result(root: Path, tmp_path: Path) -> None:
     folder = root / "docs/benchmarks/h200"
     found = read(folder / "result.json")
@@ -281,58 +200,3 @@ def test_the_committed_report_is_of_the_committed_result(root: Path, tmp_path: P
     assert markdown(found, references, plots(found, tmp_path)) == (folder / "README.md").read_text()
     for plot in tmp_path.iterdir():
         assert (folder / plot.name).is_file()
-
-
-def test_a_report_says_which_kernel_ran() -> None:
-    """In the tables of attention alone; a row that says nothing has an empty cell."""
-    rows = [
-        figure("sdpa/S=1, default/fp16", 2e-3, flops=5e11, ran="cudnn"),
-        figure("sdpa/S=1, flash/fp16", 1e-3, flops=5e11),
-    ]
-    lines = markdown(result(GEMM, *rows)).splitlines()
-    assert "| Case | Precision | Median, ms | Spread | Rate | Share | Ran |" in lines
-    assert "| S=1, default | fp16 | 2 | 2.0% | 250.0 TFLOPS | 50% | cudnn |" in lines
-    assert "| S=1, flash | fp16 | 1 | 2.0% | 500.0 TFLOPS | 100% |  |" in lines
-    assert "| 8192x8192 | fp16 | 1 | 2.0% | 500.0 TFLOPS | 100% |" in lines
-
-
-def test_a_report_says_what_was_not_measured() -> None:
-    found = dataclasses.replace(result(GEMM), skipped=(("gpu to gpu/a/bytes", "needs 2 GPUs"),))
-    assert "| gpu to gpu/a/bytes | needs 2 GPUs |" in markdown(found).splitlines()
-    assert "Not measured" not in markdown(result(GEMM))
-
-
-def test_a_report_says_what_failed() -> None:
-    found = dataclasses.replace(result(GEMM), failed=(("sdpa/a/fp16", "CUDA error"),))
-    lines = markdown(found).splitlines()
-    assert lines[lines.index("## Failed") + 4] == "| sdpa/a/fp16 | CUDA error |"
-    assert "Failed" not in markdown(result(GEMM))
-
-
-def test_a_report_says_under_which_settings() -> None:
-    found = dataclasses.replace(result(GEMM), settings={"TORCH_IMAGE_ATTENTION": "fa4"})
-    assert "| TORCH IMAGE ATTENTION | fa4 |" not in markdown(found)
-    assert "| TORCH_IMAGE_ATTENTION | fa4 |" in markdown(found).splitlines()
-
-
-def test_plots_are_reproducible(root: Path, tmp_path: Path) -> None:
-    found = read(root / "docs/benchmarks/h200/result.json")
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        assert plots(found, tmp_path / name) == (
-            "gemm.svg",
-            "sdpa.svg",
-            "compile.svg",
-            "shares.svg",
-        )
-    for plot in (tmp_path / "one").iterdir():
-        assert plot.read_bytes() == (tmp_path / "two" / plot.name).read_bytes()
-
-
-def test_a_report_without_figures_for_plots(tmp_path: Path) -> None:
-    found = result(figure("a/b/c", 1))
-    assert plots(found, tmp_path) == ()
-    assert list(tmp_path.iterdir()) == []
-    text = markdown(found)
-    assert "![" not in text
-    assert "| b | c | 1000 | 2.0% |  |  |" in text.splitlines()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -25,52 +24,6 @@ def step() -> ModuleType:
     module = load("scripts/image/source/build-wheel")
     sys.dont_write_bytecode, sys.path[:] = before
     return module
-
-
-@pytest.mark.parametrize(
-    ("hits", "misses", "said"),
-    [
-        ({}, {"C/C++": 3}, "compile cache hits: C/C++ 0 of 3\n"),
-        ({"C/C++": 2, "CUDA": 1}, {"C/C++": 1}, "compile cache hits: C/C++ 2 of 3, CUDA 1 of 1\n"),
-        (
-            {"C/C++": 2},
-            {"CUDA": 4, "PTX": 1},
-            "compile cache hits: C/C++ 2 of 2, CUDA 0 of 4, PTX 0 of 1\n"
-            "warning: torch: the compile cache never hits for nvcc\n",
-        ),
-        ({}, {}, "compile cache hits: no requests\n"),
-    ],
-)
-def test_what_the_cache_was_good_for(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    hits: dict[str, int],
-    misses: dict[str, int],
-    said: str,
-) -> None:
-    stats = {"stats": {"cache_hits": {"counts": hits}, "cache_misses": {"counts": misses}}}
-    monkeypatch.setattr(compiling, "cache", lambda *_: json.dumps(stats))
-    kinds = ("C/C++", "CUDA")
-    assert compiling.report_cache("torch", {}) == sum(hits.get(kind, 0) for kind in kinds)
-    assert capsys.readouterr().out == f"torch: {said}"
-
-
-def test_results_that_the_cache_did_not_keep(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    none: dict[str, dict[str, int]] = {"counts": {}}
-    stats = {"stats": {"cache_hits": none, "cache_misses": none, "cache_write_errors": 2}}
-    monkeypatch.setattr(compiling, "cache", lambda *_: json.dumps(stats))
-    compiling.report_cache("torch", {})
-    assert "warning: torch: the compile cache did not keep 2 results\n" in capsys.readouterr().out
-
-
-def test_a_cache_that_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(compiling, "cache", lambda *_: "")
-    assert compiling.report_cache("torch", {}) == 0
-    assert capsys.readouterr().out == "warning: torch: the compile cache does not answer\n"
 
 
 @pytest.mark.parametrize(
@@ -174,24 +127,6 @@ def built(tmp_path: Path, text: str, version: str = "3.7.1") -> Path:
     subprocess.run(command, input=text, text=True, check=True)
     name = f"{tmp_path}/triton-{version}-cp311-cp311-linux_x86_64"
     return Path(shutil.make_archive(name, "zip", files)).rename(f"{name}.whl")
-
-
-def test_a_wheel_is_finished(
-    step: ModuleType,
-    finishing: dict[str, Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    wheel = step.finish("triton", finishing, built(tmp_path, "int one(void){return 1;}"), "")
-    with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if not name.endswith("/")}
-        assert archive.read("triton/include/cuda.h") == b"13.0"
-        assert b".debug_info" not in archive.read("triton/lib.so")
-    programs = {"triton/bin/ptxas", "triton/bin/cuobjdump"}
-    assert names == {"triton/__init__.py", "triton/lib.so", "triton/include/cuda.h", *programs}
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == "warning: triton: cuobjdump is of CUDA 12.8, the wheel is for 13.0"
-    assert second.startswith("triton: 1 files left out, 1 libraries stripped, ")
 
 
 @pytest.mark.parametrize(

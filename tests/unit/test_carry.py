@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from benchmarks.carry import __main__ as carry
-from benchmarks.carry.recipe import PATCH, RAW, SAME, applied, cut, difference, installed, join
+from benchmarks.carry.recipe import PATCH, RAW, SAME, cut, installed, join
 
 SITE = "opt/venv/lib/python3.11/site-packages/"
 EQUAL = hashlib.shake_128(b"equal").digest(60_000)
@@ -80,29 +80,6 @@ def test_another_file_is_refused(tmp_path: Path, site: Path) -> None:
         (site / path).write_bytes(good)
 
 
-def test_without_the_wheel_a_changed_file_travels_whole(tmp_path: Path, site: Path) -> None:
-    tar = tmp_path / "layer.tar"
-    tar.write_bytes(tar_of(FILES))
-    changes: dict[str, bytes] = {}
-    found = list(cut(tar, SITE, installed(site), lambda _: None, changes.__setitem__))
-    assert [part.kind for part, _ in found] == [RAW, SAME, RAW]
-    assert not changes
-
-
-def test_a_difference() -> None:
-    assert applied(OLD, difference(OLD, NEW), len(NEW)) == NEW
-
-
-def test_a_difference_finds_what_is_far_behind() -> None:
-    old = hashlib.shake_128(b"long").digest(24_000_000)
-    new = old[16_000_000:] + b"another build" + old[:16_000_000]
-    change = difference(old, new)
-    assert len(change) < 10_000
-    assert applied(old, change, len(new)) == new
-    with pytest.raises(ValueError, match="cannot be applied"):
-        applied(OLD, b"no such thing", 5)
-
-
 def test_a_layer_that_comes_out_otherwise_gets_no_name(tmp_path: Path, site: Path) -> None:
     (tmp_path / "oci" / carry.BLOBS).mkdir(parents=True)
     wrong = "sha256:" + 64 * "0"
@@ -111,29 +88,6 @@ def test_a_layer_that_comes_out_otherwise_gets_no_name(tmp_path: Path, site: Pat
     with pytest.raises(ValueError, match="a layer came out as sha256:"):
         carry.remade(tmp_path, layer, site, tmp_path / "oci")
     assert not [path for path in (tmp_path / "oci").rglob("*") if path.is_file()]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["unpack", "sent", "--site", "site", "--output", "."], ". is there already; name a new"),
-        (["unpack", "none", "--site", "site", "--output", "new"], "it cannot be carried: "),
-        (
-            ["pack", "x", "--there", "none", "--wheels", "w", "--output", "new"],
-            "it cannot be carried: ",
-        ),
-    ],
-)
-def test_what_a_user_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["carry", *words])
-    with pytest.raises(SystemExit) as told:
-        carry.main()
-    assert str(told.value).startswith(said)
-    assert "\n" not in str(told.value)
-    assert not list(tmp_path.iterdir())
 
 
 class Engine:

@@ -4,11 +4,9 @@ a compiler, and `python -m build`. Integration tests have the real ones.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import shutil
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,16 +167,6 @@ def test_a_tree_that_goes_on_without_an_object_is_not_finished(builder: Builder)
     assert "unfinished" in str(ended)
 
 
-def test_progress_is_shown(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(progress, "_TEXT", 0)
-    for number in range(UNITS):
-        builder.source(number, f"//run sleep 0.5\nint u{number};\n")
-    assert builder.build()[0] == 0
-    assert f" of {UNITS} units, 0 from the cache" in capfd.readouterr().out
-
-
 def test_a_slice_that_is_over_begins_nothing(builder: Builder) -> None:
     ended, _ = builder.build(wanted=Wanted(deadline=time.time() - 1))
     assert ended == "build-wheel: unfinished: tree was not begun"
@@ -200,14 +188,6 @@ def test_two_shares_and_one_that_collects(builder: Builder, tmp_path: Path, root
     assert all(counts)
     assert builder.build()[0] == 0
     assert (builder.hits(), builder.misses()) == (UNITS, 0)
-
-
-def test_what_does_not_compile_is_said_in_a_share_too(builder: Builder) -> None:
-    for number in range(UNITS):
-        builder.source(number, "//run exit 1\n")
-    assert builder.build()[0] == "build-wheel: tree did not compile, see above"
-    ended, _ = builder.build(wanted=Wanted(share="1/2"))
-    assert ended == "build-wheel: tree did not compile, see above"
 
 
 KILLED = "//run echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1\n"
@@ -315,11 +295,6 @@ def test_how_far_it_is(count: tuple[int, int, int], hits: int, said: str) -> Non
     assert progress.line(counted, hits, 600) == said
 
 
-def test_hits_are_of_units_and_not_of_nvcc_steps() -> None:
-    counts = {"C/C++": 3, "CUDA": 2, "CUBIN": 9, "PTX": 9, "CUDA (Device code)": 9}
-    assert progress.hits_of({"cache_hits": {"counts": counts}}) == 5
-
-
 def test_the_largest_compiler(tmp_path: Path) -> None:
     for number, (program, size, words) in enumerate(
         [
@@ -344,28 +319,6 @@ def test_the_largest_compiler(tmp_path: Path) -> None:
         "2.0 GB",
         "46 MB",
     ]
-
-
-def test_the_largest_compiler_of_this_machine(tmp_path: Path) -> None:
-    """Among the processes of this test alone: others may compile at the same time."""
-    if not (compiler := shutil.which("g++")):
-        pytest.skip("there is no g++")
-    numbers = ",".join(str(n % 97) for n in range(500_000))
-    source = tmp_path / "largest-of-this-machine.cpp"
-    source.write_text(f"extern const int t[]; const int t[] = {{{numbers}}};\n")
-    best, ours = progress.Peak(), tmp_path / "proc"
-    ours.mkdir()
-    with subprocess.Popen([compiler, "-c", source, "-o", tmp_path / "x.o"]) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        while process.poll() is None:
-            with contextlib.suppress(OSError):  # it has ended
-                for child in children.read_text().split():
-                    if not (ours / child).is_symlink():
-                        (ours / child).symlink_to(f"/proc/{child}")
-            found = progress.largest(ours)
-            best = found if found.size > best.size else best
-    assert best.what == f"cc1plus {source}"
-    assert best.size > 20_000_000
 
 
 def test_a_full_disk_is_told_from_other_errors() -> None:

@@ -50,55 +50,26 @@ def test_the_projects_own_file(config: Config) -> None:
     [
         # Keys and kinds.
         ("registry:", "registri:", "4:1: 'registri' is an unknown key; did you mean 'registry'?"),
-        ("    family: Ampere", "    famly: Ampere", "'architectures.8.0.famly' is an unknown key; did"),
-        ("  arch:\n    - of", "  arhc:\n    - of", "'removals.arhc' is an unknown key; did you"),
-        ("    source: fork\n", "    sorce: fork\n", "'exclude[2].sorce' is an unknown key; did you"),
-        ("  - {cuda: ", "  - {cude: ", "'catalogue[0].cude' is an unknown key; did you mean 'cuda'?"),
-        ("keep: 4\n", "keep: 4\nfacts: []\n", "'facts' is an unknown key"),
-        ("    family: Ampere", "    family: Ampere\n    capability: a", ".capability' is an unknown key"),
         ("owner: torch-images\n", "", "images.yaml:4:1: the file lacks the key 'owner'"),
         ('    driver: "570.26"\n', "", "'cuda.12.8' lacks the key 'driver'"),
-        ("owner: torch-images", "owner: [a]", "5:1: 'owner' must be a value, not a list"),
         ("owner: torch-images", "owner: true", "5:8: 'owner' must be text, not 'true'; put it in quo"),
         ("owner: torch-images", "owner: Torch Images", "5:8: 'owner' is 'Torch Images', which is not"),
-        ("arm64-gpus: [GH200", "arm64-gpus: [[GH200]", "'arm64-gpus[0]' must be a value, not a list"),
-        ("packages: [numpy, pip, setuptools]", "packages: numpy", "'packages' must be a list, not a v"),
-        ("  lapack: {}", "  lapack: x", "'features.lapack' must be a mapping, not a value"),
         ("  environment: {}", "  environment: []", "'pods.environment' must be a mapping, not a list"),
-        ("extras: [vllm]", "extras: [[vllm]]", "'variants.vllm.extras[0]' must be a value, not a list"),
         ('  "8.6":', '  "8.0":', "'architectures.8.0' is given twice; first at images.yaml:"),
         ("[A100, A30, A800]", "[A100, A100, A800]", "'A100' is listed twice in 'architectures.8.0.gpus'"),
         # Names that are explained elsewhere in the file.
         ('"13.0": 2.11.0}', '"13.0": 2.11.1}', "which is no torch of CUDA 13.0; did you mean '2"),
-        ('"13.0": 2.11.0}', '"13.5": 2.11.0}', "beside.13.5' is an unknown cuda; did you mean '13."),
-        ('cuda: "13.0"', 'cuda: "13.5"', "'defaults.cuda' is '13.5', which is an unknown cuda; did you"),
         ('  cuda: "13.0"\n  s', "  cuda: all\n  s", "'defaults.cuda' is 'all', which is an unknown cuda"),
-        ("variant: [devel, pod, att", "variant: [devle, pod, att", "'catalogue[2].variant[0]' is 'devle', whi"),
-        ("    base: trixie\n    driver", "    base: trxie\n    driver", "base' is 'trxie', which is an unknown base"),
-        ("    source: fork\n", "    source: frok\n", "'exclude[2].source' is 'frok', which is an unknown"),
-        ("    source: fork\n", '    arch: ["9.0", "11.1"]\n', "exclude[2].arch[1]' is '11.1', which is an un"),
         ("    source: fork\n", "    torch: new\n", "'exclude[2].torch' is 'new', which does not pin a v"),
         ("features: [cudnn,", "features: [cuddn,", "which is an unknown feature; did you mean 'cudnn'"),
-        ("  variant: pod\n  ports", "  variant: pd\n  ports", "is an unknown variant; did you mean 'pod'"),
-        ("extras: [vision, ", "extras: [vison, ", "is an unknown extra; did you mean 'vision'?"),
-        ("      cutlass-dsl: vLLM", "      cutlas: vLLM", "is an unknown extra; did you mean 'cutlass'"),
-        ('{"12.8": ["cupy', '{"12.9": ["cupy', "wheels.12.9' is an unknown cuda; did you mean '12.8'"),
-        ('cuda: ["12.8", "13.0"]\n      pl', 'cuda: ["12.9"]\n      pl', "which is an unknown cuda"),
-        ('"12.8": nvidia', '"12.9": nvidia', "'bases.ubuntu24.04.images.12.9' is an unknown cuda"),
         ("platforms: [linux/amd64, linux/arm64]", "platforms: [linux/amd64]", "is an unknown platform"),
-        ("    platform: linux/arm64\n", "    platform: linux/arm\n", "which is an unknown platform"),
         ("arm64-gpus: [GH200", "arm64-gpus: [GH20", "is 'GH20', which is in no list of GPUs; did you"),
         ("mode: auto", "mode: requird", "which is not a compat mode; did you mean 'required'?"),
-        ("    linux/amd64: https", "    linux/x86: https", "'compat.repository.linux/x86' is not a platf"),
         # A key, or a member of a list, is checked as the field beside it says.
         ('  "8.0":', '  "8":', "'architectures.8' is not a compute capability like 9.0"),
-        ('"3.7": [K80]', '"3": [K80]', "'other-gpus.3' is not a compute capability"),
         ('BUILD_TEST: "0"', 'A=B: "0"', "'sources.fork.torch-options.A=B' is not the name of an opt"),
-        ("  environment: {}", "  environment: {A-B: c}", "'pods.environment.A-B' is not the name of a v"),
-        ('    "12.0": "525"', '    "12.x": "525"', "'pods.hosts.12.x' is not a CUDA version like 12.8"),
         ('  "12.8":\n    base', '  "2.8":\n    base', "'cuda.2.8' is not a CUDA version like 12.8"),
         ("      include: cutlass", "      ../etc: cutlass", "'extras.cutlass.links.../etc' is not a path"),
-        ("include: cutlass_library/", "include: a b/", "links.include' is 'a b/source/include', which"),
         ("wheels: [jupyterlab>=4]", "wheels: [a>=1, A<2]", "wheels[1]' is 'A<2', which names a again"),
         ("g++, libpython3.11-dev", "g++, $(reboot)", "packages[2]' is '$(reboot)', which is not the na"),
         ("torch: [2.11.0, 2.12.1", "torch: [2.12.1, 2.11.0", "torch[1]' is '2.11.0', which does not come"),
@@ -106,17 +77,8 @@ def test_the_projects_own_file(config: Config) -> None:
         # What must not be empty.
         (f"targets: {TARGETS}", "targets: []", "'cuda.13.0.targets' is empty; give one entry or more"),
         ('"3.7": [K80]', '"3.7": []', "'other-gpus.3.7' is empty"),
-        ("platforms: [linux/amd64, linux/arm64]", "platforms: []", "'platforms' is empty; give one"),
-        ("    source: fork\n", "    source: []\n", "'exclude[2].source' is empty"),
-        ("gpus: [A100, A30, A800]", "gpus: []", "'architectures.8.0.gpus' is empty; give one"),
-        ("of: [sympy]", "of: []", "'removals.always[4].of' is empty; give one entry or more"),
-        ("files: [sympy/*/tests/*]", "files: []", "'removals.always[4].files' is empty"),
-        ("wheels: [jupyterlab>=4]", "wheels: {}", "'extras.jupyter.wheels' is empty"),
-        ("wheels: [jupyterlab>=4]", "wheels: []", "'extras.jupyter.wheels' is empty"),
-        ('compat: ["470", "535", "550", "560", "565"]', "compat: []", "'cuda.12.8.compat' is empty"),
         # What goes together.
         ("gpus: [A100, A30, A800]", "gpus: [A100, L4]", "lists the GPU 'L4' twice; leave one"),
-        ('"3.7": [K80]', '"3.7": [K80, L4]', "lists the GPU 'L4' twice; leave one"),
         ('floor: "525"', 'floor: "580"', "'580', which is newer than the driver 570.26"),
         ("release: 12.8.", "release: 13.0.", "which is not a release of CUDA 12.8 like 12.8.1"),
         ("    release: 12.8.", "    # 12.8.", "'cuda.12.8' must give both release and archives"),
@@ -143,14 +105,6 @@ def test_refused_with_line_and_advice(yaml_file: Write, old: str, new: str, expe
     text = complaint(yaml_file((old, new)))
     assert re.match(r"images.yaml:[0-9]+:[0-9]+: ", text)
     assert expected in text
-
-
-def test_the_line_is_the_right_one(yaml_file: Write) -> None:
-    path = yaml_file(("homepage:", "homepag:"))
-    number = (
-        path.read_text().splitlines().index("homepag: https://github.com/torch-images/torch-images")
-    )
-    assert complaint(path).startswith(f"images.yaml:{number + 1}:1: ")
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
@@ -185,22 +139,6 @@ def test_no_file_makes_a_traceback(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "any.yaml"
     path.write_bytes(data)
     assert complaint(path).startswith("any.yaml")
-
-
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(st.integers(min_value=0), st.sampled_from(["", ":", "- x", "\t", "'", "{}", "a: b"]))
-def test_no_damaged_line_makes_a_traceback(tmp_path: Path, place: int, line: str) -> None:
-    source = Path(__file__).resolve().parents[2] / "images.yaml"
-    lines = source.read_text().splitlines()
-    lines[place % len(lines)] = line
-    path = tmp_path / "images.yaml"
-    path.write_text("\n".join(lines))
-    try:
-        load_config(path)
-    except ConfigError as error:
-        assert str(error).startswith("images.yaml")
 
 
 def test_two_extras_that_are_unpacked_into_each_other(yaml_file: Write) -> None:

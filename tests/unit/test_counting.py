@@ -44,15 +44,6 @@ def test_taps_are_those_on_real_values(
     )
 
 
-def test_a_convolution(counting: ModuleType) -> None:
-    """Of 2 images, 3 channels to 8: each pair of channels has the taps of one image."""
-    assert counting.conv2d(2, 3, 8, 5, 3, padding=1) == 2 * 2 * 3 * 8 * by_hand(5, 3, 1, 1)
-    assert counting.conv2d(2, 8, 8, 5, 3, padding=1, groups=8) == 2 * 2 * 8 * by_hand(5, 3, 1, 1)
-    assert counting.conv2d(1, 1, 1, 5, 1) == 2 * 25
-    # With padding counted, all 25 places had 9 taps.
-    assert by_hand(5, 3, 1, 1) == 13**2 < 25 * 9
-
-
 def test_resnet_is_below_what_counts_padding(counting: ModuleType) -> None:
     """4.089 billion multiply-adds, by torchvision's own page, which counts taps on padding."""
     found = counting.resnet50()
@@ -66,8 +57,3 @@ def test_attention(counting: ModuleType) -> None:
     assert forward / 12.27e-3 / 1e12 == pytest.approx(537.7, abs=0.1)
     assert counting.attention(*shape, causal=False) == 2 * forward
     assert counting.attention(*shape, causal=True, backward=True) == 3.5 * forward
-
-
-def test_an_encoder(counting: ModuleType) -> None:
-    """One layer: four products of n x d x d, two of attention, two of the feed-forward."""
-    assert counting.encoder(1, 2, 4, 8, 1) == 2 * 2 * (4 * 4 * 4 + 2 * 2 * 4 + 2 * 4 * 8)

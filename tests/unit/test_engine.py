@@ -53,14 +53,6 @@ def engine_with(listed: dict[str, list[dict[str, Any]]], asked: list[str]) -> En
     return Engine(cast("Any", SimpleNamespace(api=api, images=store, info=info)))
 
 
-def test_an_engine_is_asked_once_what_it_is() -> None:
-    asked: list[str] = []
-    engine = engine_with({}, asked)
-    assert engine.platform() == engine.platform()
-    assert engine.info() == {"Architecture": "x86_64"}
-    assert asked == ["info"]
-
-
 def test_labels_are_read_from_the_list_of_images() -> None:
     asked: list[str] = []
     labelled = [{"Id": "one", "Labels": {"l": "1"}}, {"Id": "two", "Labels": {"l": "2", "m": "3"}}]

@@ -101,19 +101,6 @@ def test_pods_have_gpus_keep_the_entrypoint_and_mount_what_they_have(path: Path)
         assert shared["emptyDir"]["medium"] == "Memory"
 
 
-def test_the_nodes_of_a_jobset_meet_at_the_first_one() -> None:
-    """JobSet names it SET-JOB-INDEX-POD, in a subdomain that is named as the set."""
-    found = yaml.safe_load((EXAMPLES / "places/kubernetes-jobset.yaml").read_text())
-    [job] = found["spec"]["replicatedJobs"]
-    [pod] = pods(found)
-    arguments = pod["containers"][0]["args"]
-    first = f"{found['metadata']['name']}-{job['name']}-0-0.{found['metadata']['name']}"
-    assert f"--rdzv-endpoint={first}:29500" in arguments
-    assert f"--nnodes={job['template']['spec']['parallelism']}" in arguments
-    assert job["template"]["spec"]["completions"] == job["template"]["spec"]["parallelism"]
-    assert found["spec"]["network"]["enableDNSHostnames"]
-
-
 def test_compose_is_valid_by_its_specification() -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
     path = str(EXAMPLES / "places/compose.yaml")
@@ -127,13 +114,3 @@ def test_job_scripts_pass_shellcheck(path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "torch-entrypoint torchrun" in path.read_text()
-
-
-def test_every_kind_of_example_says_how_it_was_checked() -> None:
-    """In a table, whose rows are the headings of the page."""
-    page = PAGES["places"].read_text()
-    rows = dict(re.findall(r"^\| \[(.+?)\]\(#[\w-]+\) \| (.+?) \|", page, re.MULTILINE))
-    headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
-    assert list(rows) == [heading for heading in headings if heading != "What starts the image"]
-    for said in rows.values():
-        assert re.match(r"(executed|checked by|not run)\b", said)

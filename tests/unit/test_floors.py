@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 # From the ground up. The modules beside the folders are the ground: images copy some of them.
 FLOORS = (
     *("", "config", "host", "oci", "bench", "locks", "fetch", "layers", "build", "verify"),
@@ -59,21 +57,6 @@ def test_every_folder_is_a_floor_and_says_what_it_is_for(root: Path) -> None:
         text = ast.get_docstring(ast.parse(held[f"{folder}/__init__.py"])) or ""
         assert "Enters: " in text, folder
         assert " Leaves: " in text, folder
-
-
-@pytest.mark.parametrize(
-    ("path", "line", "allowed"),
-    [
-        ("layers/make.py", "from torch_images.fetch.download import fetch", True),
-        ("layers/make.py", "from torch_images.build.bake import bake_file", False),
-        ("layers/make.py", "from torch_images.build import bake", False),
-        ("errors.py", "import torch_images.host.runner", False),
-        ("cli/verb.py", "def f():\n    from torch_images.publish import push", True),
-        ("config/types.py", "def f():\n    from torch_images.cli import verb", False),
-    ],
-)
-def test_what_the_check_sees(path: str, line: str, *, allowed: bool) -> None:
-    assert (upward(path, line) == []) == allowed
 
 
 def test_only_two_modules_speak_to_docker(root: Path) -> None:

@@ -149,13 +149,3 @@ def test_options_of_features_were_looked_up(config: Config, root: Path) -> None:
     options = {feature["option"] for feature in known.values()} - {""}
     assert options == {*looked_up["has"], *looked_up["lacks"]}
     assert known.keys() == {name for facts in config.facts for name in facts.features}
-
-
-def test_every_feature_of_images_yaml_can_be_seen(config: Config, root: Path) -> None:
-    text = (root / "scripts/image/source/features.json").read_text()
-    known = json.loads(text)
-    sources = [s for s in config.sources if s.compiled]
-    named = {f for s in sources for f in (*s.features, *s.without)}
-    assert {f.name for f in named} <= known.keys()
-    assert {f.name: f.option for f in named} == {f.name: known[f.name]["option"] for f in named}
-    assert {name for facts in config.facts for name in facts.features} <= known.keys()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import datetime
-import gzip
-import hashlib
 import http.server
 import io
 import json
@@ -16,23 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.fakes import FakeRunner
-from tests.unit.hostile import DOCUMENTS, RAW_JSON, WORDS, altered_lines, ends_well, json_texts
+from tests.unit.hostile import WORDS, altered_lines, ends_well, json_texts
 from torch_images.build.build import _digests
 from torch_images.config.types import Config
 from torch_images.errors import BuildError, EngineError, NetworkError, TorchImagesError
 from torch_images.fetch.download import fetch_archives
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.fetch.toolchain import resolve_toolkit
-from torch_images.host.buildx import is_remote
 from torch_images.host.loopback import serving
 from torch_images.host.network import Network
-from torch_images.jsondoc import MalformedError, member, optional, parse
-from torch_images.locks.image_lock import update
-from torch_images.locks.sources import LockedArchive, read_sources
+from torch_images.jsondoc import MalformedError, member, optional
+from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
 from torch_images.oci import layout as oci
 from torch_images.oci.diff import compare
@@ -42,25 +36,6 @@ from torch_images.publish.runpod import Templates
 HEX = "0" * 64
 NAME = "ghcr.io/me/torch-cu130:sm120"
 within = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-
-
-@given(RAW_JSON | st.text(max_size=20) | DOCUMENTS.map(json.dumps))
-def test_any_text_is_a_document_or_one_error(text: str) -> None:
-    try:
-        parse(text)
-        parse(text.encode("utf-8", "surrogateescape"))
-    except MalformedError as error:
-        assert len(str(error).splitlines()) == 1
-
-
-@given(DOCUMENTS, st.lists(st.sampled_from(["a", "", 0, 1, -9]), max_size=3))
-def test_a_member_is_of_its_kind(document: Any, path: list[str | int]) -> None:
-    for kind in (dict, list, str, int):
-        try:
-            assert isinstance(member(document, *path, kind=kind), kind)
-            assert isinstance(optional(document, "a", kind=kind), kind)
-        except MalformedError as error:
-            assert str(error)
 
 
 def test_a_member_is_named_by_its_path() -> None:
@@ -92,12 +67,6 @@ MANIFEST = {
 }
 INSPECT = "docker buildx imagetools inspect --format"
 RAW = "docker buildx imagetools inspect --raw"
-
-
-@given(json_texts(HELD))
-def test_whatever_buildx_says_of_a_name(text: str) -> None:
-    found = ends_well(lambda: lookup(NAME, FakeRunner({INSPECT: (0, text)})))
-    assert found is None or found.digest.startswith("sha256:")
 
 
 @given(json_texts(HELD), json_texts(MANIFEST))
@@ -144,17 +113,6 @@ def test_whatever_buildx_writes_of_a_build(
         _digests(path, ["a"])
 
 
-DESCRIBED = (
-    "Name: default\nDriver: docker\n\nNodes:\nName: default\nEndpoint: default\nStatus: running\n"
-)
-
-
-@given(altered_lines(st.just(DESCRIBED)) | WORDS, WORDS)
-def test_whatever_buildx_says_of_a_builder(text: str, context: str) -> None:
-    answers = {"docker buildx inspect": (0, text), "docker context show": (0, context)}
-    assert ends_well(lambda: is_remote("", FakeRunner(answers))) in {True, False, None}
-
-
 # --- layouts --------------------------------------------------------------------------------------
 
 
@@ -197,42 +155,7 @@ def test_a_damaged_layout_is_named(tmp_path: Path, which: str, damage: str) -> N
         read_all(folder)
 
 
-@within
-@given(st.data())
-def test_a_layout_of_any_documents_is_one_line(tmp_path: Path, data: st.DataObject) -> None:
-    folder = tmp_path / "layout"
-    if not folder.exists():
-        layout(tmp_path)
-        (tmp_path / "index").write_bytes((folder / "index.json").read_bytes())
-    index = json.loads((tmp_path / "index").read_bytes())
-    blobs = folder / "blobs" / "sha256"
-    manifest = json.loads((blobs / index["manifests"][0]["digest"][7:]).read_bytes())
-    config = json.loads((blobs / manifest["config"]["digest"][7:]).read_bytes())
-
-    def stored(text: str) -> str:
-        digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-        (blobs / digest).write_bytes(text.encode("utf-8", "surrogateescape"))
-        return f"sha256:{digest}"
-
-    if data.draw(st.booleans()):
-        manifest["config"]["digest"] = stored(data.draw(json_texts(config)))
-    index["manifests"][0]["digest"] = stored(data.draw(json_texts(manifest)))
-    (folder / "index.json").write_text(data.draw(json_texts(index)))
-    ends_well(lambda: read_all(folder))
-    for path in ends_well(lambda: oci.layout_layers(folder)) or ():
-        assert path.parent == blobs
-
-
 # --- what docker save writes ----------------------------------------------------------------------
-
-
-def saved(path: Path, files: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w") as archive:
-        for name, content in files.items():
-            made = tarfile.TarInfo(name)
-            made.size = len(content)
-            archive.addfile(made, io.BytesIO(content))
-    return path
 
 
 def tree(**fields: Any) -> bytes:
@@ -243,56 +166,6 @@ def tree(**fields: Any) -> bytes:
             setattr(made, name, value)
         archive.addfile(made, io.BytesIO(bytes(made.size)))
     return stream.getvalue()
-
-
-def blob(content: bytes) -> tuple[str, bytes]:
-    return f"blobs/sha256/{hashlib.sha256(content).hexdigest()}", content
-
-
-@within
-@given(st.data())
-def test_an_image_of_any_content_compares_or_is_one_line(
-    tmp_path: Path, data: st.DataObject
-) -> None:
-    layer = data.draw(
-        st.sampled_from(
-            [
-                *(tree(), tree(mtime=-1), tree(pax_headers={"mtime": "inf"}), tree(size=99)[:700]),
-                *(tree(pax_headers={"size": "9" * 400}), gzip.compress(tree())[:-9], b"", b"x" * 9),
-                *(tree(name="../../x"), tree(type=b"K"), tree(pax_headers={"mtime": "nan"})),
-            ]
-        )
-        | st.binary(max_size=600)
-    )
-    where, _ = blob(layer)
-    digest = f"sha256:{where.rpartition('/')[2]}"
-    kind = data.draw(st.sampled_from(["x.tar", "x+gzip", "x+zstd", ""]))
-    config = {"config": {"Labels": {"a": "b"}}, "rootfs": {"diff_ids": [digest]}}
-    config_blob = blob(data.draw(json_texts(config)).encode("utf-8", "surrogateescape"))
-    manifest = {
-        "config": {"digest": f"sha256:{config_blob[0].rpartition('/')[2]}"},
-        "layers": [{"digest": digest, "mediaType": kind, "size": len(layer)}],
-    }
-    top = blob(data.draw(json_texts(manifest)).encode("utf-8", "surrogateescape"))
-    index = {"manifests": [{"digest": f"sha256:{top[0].rpartition('/')[2]}"}]}
-    files = dict([blob(layer), config_blob, top])
-    text = data.draw(json_texts(index)).encode("utf-8", "surrogateescape")
-    one = saved(tmp_path / "one.tar", {"index.json": text, **files})
-
-    other_config = json.dumps({"rootfs": {"diff_ids": [f"sha256:{HEX}"]}}).encode()
-    other_tree = blob(tree())
-    other = json.dumps(
-        {
-            "config": {"digest": f"sha256:{blob(other_config)[0][13:]}"},
-            "layers": [{"digest": f"sha256:{other_tree[0][13:]}", "mediaType": "", "size": 1}],
-        }
-    ).encode()
-    others = dict([other_tree, blob(other_config), blob(other)])
-    head = json.dumps({"manifests": [{"digest": f"sha256:{blob(other)[0][13:]}"}]}).encode()
-    two = saved(tmp_path / "two.tar", {"index.json": head, **others})
-    assert compare(two, two).differences == ()
-    ends_well(lambda: compare(one, two))
-    ends_well(lambda: compare(two, one))
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 2000, tree(), tree(size=5000)[:1000]])
@@ -353,18 +226,6 @@ PAGE = {
     "templates": [{"id": "a1", "name": "mine"}, {"id": "a2", "name": "other"}],
     "pagination": {"nextCursor": ""},
 }
-
-
-@within
-@given(json_texts(PAGE), st.sampled_from([200, 201, 400, 401, 404, 422]))
-def test_whatever_runpod_answers(
-    templates: Templates, service: Service, text: str, status: int
-) -> None:
-    body = text.encode("utf-8", "surrogateescape")
-    assume(b'"nextCursor": "' not in body or b'"nextCursor": ""' in body)
-    service.status, service.body = status, body
-    ends_well(lambda: templates.find("mine"))
-    ends_well(lambda: templates.save({"name": "mine"}, "", None))
 
 
 def test_a_cursor_that_repeats_ends(templates: Templates, service: Service) -> None:
@@ -489,37 +350,3 @@ def test_an_answer_that_sends_nowhere_is_one_line(
     with pytest.raises(TorchImagesError) as caught:
         fetch_archives([archive], tmp_path, Network())
     assert len(str(caught.value).splitlines()) == 1
-
-
-RELEASE = {
-    "release_date": "2026-01-01",
-    "cuda_nvcc": {
-        "version": "13.0.88",
-        "linux-x86_64": {"relative_path": "a/b.tar.xz", "sha256": HEX, "size": "12"},
-    },
-}
-
-
-@within
-@given(json_texts(RELEASE))
-def test_whatever_a_list_of_archives_says(
-    config: Config, service: Service, tmp_path: Path, text: str
-) -> None:
-    service.status, service.pages, service.headers = 200, None, {}
-    service.body = text.encode("utf-8", "surrogateescape")
-    cuda = dataclasses.replace(config.cudas[0], release="13.0.2", archives=("cuda_nvcc",))
-    day = datetime.date(2026, 1, 1)
-
-    def resolved() -> bool:
-        lock = resolve_toolkit(
-            "toolkit-x",
-            ("cuda==13.0.2", "cuda_nvcc"),
-            cuda,
-            root=service.url,
-            network=Network(),
-            date=day,
-        )
-        update(tmp_path / "toolkit-x.txt", lock)
-        return read_sources(tmp_path / "toolkit-x.txt") == lock
-
-    assert ends_well(resolved) in {True, None}

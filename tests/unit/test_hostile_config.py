@@ -33,28 +33,19 @@ def complaint(path: Path) -> str:
         ("ports: [22, 8888]", f"ports: [{'9' * 5000}]", "is longer than 1000 letters; shorten it"),
         ("torch: [2.11.0", "torch: [2026-01-01", "must be text, not '2026-01-01'"),
         ("owner: torch-images", "owner: ' '", "'owner' must be text, it is blank; write a value"),
-        ("owner: torch-images", "owner:", "'owner' must be text, it is blank; write a value"),
         ("  recsys:\n", f"  {'a' * 101}:\n", "a key is longer than 100 letters; shorten it"),
         # What YAML has beyond a tree of plain values.
         ("owner: torch", "owner: &a torch", "images.yaml:5:8: '&a' is not allowed; write out"),
-        ("owner: torch-images", "owner: *a", "'*a' is not allowed"),
-        ("owner: torch-images", "owner: &a [*a]", "'&a' is not allowed"),
         ("owner: ", "owner: !!python/object/apply:os.system ", "the tag 'tag:yaml.org,2002:python/"),
-        ("pods:\n", "pods: !!python/name:os.system\n", "the tag 'tag:yaml.org,2002:python/name:os"),
-        ("owner: ", "owner: !x ", "the tag '!x' is not allowed"),
         ("owner: ", "<<: {a: b}\nowner: ", "the merge key '<<' is not allowed; write the"),
         ("owner: ", "? [a, b]\n: c\nowner: ", "5:3: a key of the file must be a value, not a list"),
-        ("owner: ", "? {a: b}\n: c\nowner: ", "5:3: a key of the file must be a value, not a mapping"),
         ("owner: ", "~: c\nowner: ", "5:1: a key of the file must be text"),
         ("owner: ", "owner: x\nowner: ", "'owner' is given twice; first at images.yaml:5:1"),
         ("owner: ", "owner: x\n---\nowner: ", "images.yaml:6:1: not valid YAML: but found another do"),
         ("owner: ", f"x: {'[' * 50_000}\nowner: ", ": more than 20 levels within each other"),
-        ("owner: ", f"x: {'{a: ' * 15_000}\nowner: ", ": more than 20 levels within each other"),
-        ("owner: ", f"x:\n{'- ' * 400}a\nowner: ", ":6:39: more than 20 levels within each other"),
         ("owner: ", f"x: [{'a, ' * 101}]\nowner: ", ": more than 100 entries in one place"),
         ("owner: ", f"owner: {'x' * 99_000}", "larger than 100 kB"),
         ("owner: ", "owner: a\0b", ":5:9: not valid YAML: a character that YAML does not allow"),
-        ("owner: ", "owner: a\x1b[31mb", ":5:9: not valid YAML: a character that YAML does not allow"),
         ("owner: torch-images", 'owner: "a\\u202eb"', "must be one line of printable text"),
         ("owner: torch-images", 'owner: "a\\nb"', "must be one line of printable text"),
     ],
@@ -75,10 +66,6 @@ def test_a_folder_a_loop_and_a_pipe(tmp_path: Path) -> None:
     assert complaint(pipe).startswith("pipe.yaml: it is not a file; looked at ")
 
 
-def test_a_name_that_is_no_path(tmp_path: Path) -> None:
-    assert "File name too long" in complaint(tmp_path / ("x" * 300))
-
-
 def test_the_line_that_is_not_text(tmp_path: Path) -> None:
     path = tmp_path / "images.yaml"
     path.write_bytes(b"registry: ghcr.io\nowner: \xff\n")
@@ -86,13 +73,6 @@ def test_the_line_that_is_not_text(tmp_path: Path) -> None:
     assert complaint(path) == text
     path.write_text("registry: ghcr.io\n", encoding="utf-16")
     assert "not UTF-8 text" in complaint(path)
-
-
-def test_the_line_of_a_character_that_yaml_does_not_allow(tmp_path: Path) -> None:
-    path = tmp_path / "images.yaml"
-    path.write_text("registry: ghcr.io\n# ü\nowner: a\0b\n")
-    text = "images.yaml:3:9: not valid YAML: a character that YAML does not allow"
-    assert complaint(path) == text
 
 
 def test_depth_does_not_end_the_process(tmp_path: Path) -> None:
@@ -107,17 +87,6 @@ def test_depth_does_not_end_the_process(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].endswith(
         "more than 20 levels within each other; write out what is meant"
     )
-
-
-def test_aliases_do_not_multiply(tmp_path: Path) -> None:
-    path = tmp_path / "images.yaml"
-    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
-    lines += [
-        f"{n}: &{n} [{', '.join([f'*{o}'] * 9)}]"
-        for o, n in zip("abcdefgh", "bcdefghi", strict=True)
-    ]
-    path.write_text("\n".join(lines))
-    assert complaint(path) == "images.yaml:1:4: '&a' is not allowed; write out what is meant"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import os
 import re
 from collections.abc import Callable
@@ -13,16 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.releases import F130, T130
+from tests.releases import T130
 from tests.unit.conftest import ROOT
 from tests.unit.hostile import altered_lines, ends_well
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import LockError
 from torch_images.locks import complete
-from torch_images.locks.debs import format_debs, parse_debs, parse_packages, read_debs
+from torch_images.locks.debs import format_debs, parse_debs, read_debs
 from torch_images.locks.image_lock import (
-    AnyLock,
     ImageLock,
     image_lock,
     parse_image_lock,
@@ -30,8 +28,6 @@ from torch_images.locks.image_lock import (
     update,
 )
 from torch_images.locks.sources import (
-    LockedArchive,
-    SourceLock,
     format_sources,
     parse_sources,
     read_sources,
@@ -90,53 +86,12 @@ def texts(config: Config) -> dict[str, str]:
     return image_lock(config, spec, LOCKS).texts()
 
 
-@given(st.data())
-def test_the_damaged_locks_of_an_image_are_one_line(
-    texts: dict[str, str], data: st.DataObject
-) -> None:
-    name = data.draw(st.sampled_from(sorted(texts)))
-    damaged = {**texts, name: data.draw(altered_lines(st.just(texts[name])))}
-    lock = ends_well(lambda: parse_image_lock(damaged))
-    if lock:  # whatever is asked of it, it answers
-        assert re.fullmatch("[0-9a-f]{64}", lock.digest)
-        assert lock.triton
-        assert bool(lock.compat_version) == bool(lock.compat)
-        assert lock.compiled.keys() == {"torch", "triton"}
-        assert parse_image_lock(lock.texts()) == lock
-
-
-@given(st.binary(max_size=300))
-def test_any_bytes_in_place_of_a_lock(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "bytes.txt"
-    path.write_bytes(data)
-    for read in (read_wheels, read_debs, read_sources, read_date):
-        with pytest.raises(LockError, match=r"^locks/bytes\.txt"):
-            read(path)
-
-
-PRINTED = (
-    "index http://m/debian/ Debian\n"
-    f"'http://m/debian/pool/t/tini_1%2b1_amd64.deb' tini_1%3a1_amd64.deb 12 SHA256:{'a' * 64}"
-)
-
-
-@given(altered_lines(st.just(PRINTED)))
-def test_whatever_apt_prints_is_one_line(text: str) -> None:
-    ends_well(lambda: parse_packages(text))
-
-
 def folder(path: Path) -> None:
     path.mkdir()
 
 
 def loop(path: Path) -> None:
     path.symlink_to(path)
-
-
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
 
 
 def latin(path: Path) -> None:
@@ -148,18 +103,11 @@ def huge(path: Path) -> None:
         stream.truncate(1 << 40)
 
 
-def unreadable(path: Path) -> None:
-    path.parent.joinpath("file").touch()
-    path.symlink_to(path.parent / "file" / "below")
-
-
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
         (folder, "it is not a file"),
-        (pipe, "it is not a file"),
         (loop, "it cannot be read: Too many levels of symbolic links"),
-        (unreadable, "it cannot be read: Not a directory"),
         (latin, "it is not text in UTF-8, from byte 19 on"),
         (huge, "it has more than 16777216 bytes"),
     ],
@@ -195,32 +143,19 @@ def wheel(filename: str, line: str = "a==1") -> str:
     ("text", "problem"),
     [
         (WHEELS + ENTRY.replace("# 1 ", f"# {'9' * 5000} "), "locks/x.txt:3: not a locked input"),
-        (WHEELS + ENTRY.replace("# 1 ", f"# 1{'0' * 400} "), "locks/x.txt:3: not a locked input"),
-        (WHEELS + ENTRY.replace("# 1 ", "# \u0661 "), "not a locked input: # \\u0661 bytes"),
         (WHEELS + ENTRY * 2, "a is there twice"),
         (WHEELS + ENTRY.split("\n", maxsplit=1)[0], "it ends in the middle of an input"),
         (WHEELS + ENTRY.split("\n", maxsplit=1)[0] + "\n" + ENTRY, ":3: a size is followed by no locked input"),
-        (WHEELS + ENTRY + "# request: a\n", "locks/x.txt:5: not a locked input: # request: a"),
         (WHEELS + "# python: 3.12\n", "the header 'python' is there twice"),
         (WHEELS + "# colour: red\n", "the header 'colour' is not known"),
         (WHEELS + "\x1b[31m", "not a locked input: \\x1b[31m;"),
         ("# date: 2026-01-01\n# python: 3.\n", "lacks the version of Python"),
-        ("# date: 2026-01-01\n# python: \u0663.11\n", "not a locked input"),
-        ("# date: 20260101\n# python: 3.11\n", "lacks a date"),
         ("# date: 2026-02-30\n# python: 3.11\n", "lacks a date"),
-        ("# date: 1979-12-31\n# python: 3.11\n", "lacks a date"),
         (wheel("../a-1-py3-none-any.whl"), "a has a file name that is not one of a wheel"),
-        (wheel("/a-1-py3-none-any.whl"), "a has a file name that is not one of a wheel"),
-        (wheel("-a-1-py3-none-any.whl"), "a has a file name that is not one of a wheel"),
-        (wheel("a-1-py3-none-any.zip"), "a has a file name that is not one of a wheel"),
         (wheel("a" * 300 + "-1-py3-none-any.whl"), "a has a file name that is not one of a wheel"),
         (wheel("a.whl"), "a.whl is not the name of a wheel"),
         (wheel("b-1-py3-none-any.whl"), "b-1-py3-none-any.whl is not a wheel of a 1"),
-        (wheel("a-2-py3-none-any.whl"), "a-2-py3-none-any.whl is not a wheel of a 1"),
         (wheel("a-1-cp312-cp312-linux_x86_64.whl"), "is not a wheel for Python 3.11 on linux/amd64"),
-        (wheel("a-1-py3-none-win_amd64.whl"), "is not a wheel for Python 3.11 on linux/amd64"),
-        (wheel("a-1-py3-none-any.whl", "a==one"), "not a locked input: a==one"),
-        (wheel("a-1-py3-none-any.whl", f"a=={'9' * 5000}"), "not a locked input: a==9"),
     ],
 )  # fmt: skip
 def test_a_lock_of_wheels_is_refused(text: str, problem: str) -> None:
@@ -240,19 +175,11 @@ def deb(name: str = "tini", path: str = "debian/pool/tini_1_amd64.deb") -> str:
     ("text", "problem"),
     [
         (deb("apt-"), "not a locked input: apt-=1"),
-        (deb("a.*"), "not a locked input: a.*=1"),
-        (deb("-t"), "not a locked input: -t=1"),
         (deb(path="debian/../tini_1.deb"), "not a locked input: tini=1"),
-        (deb(path="debian/pool/../../../tini_1.deb"), "not a locked input: tini=1"),
         (deb(path="debian/pool/./tini_1.deb"), "not a locked input: tini=1"),
-        (deb(path="debian/pool/-tini_1.deb"), "not a locked input: tini=1"),
-        (deb(path="debian/pool/.deb"), "not a locked input: tini=1"),
-        (deb(path="-debian/pool/tini.deb"), "not a locked input: tini=1"),
         (deb() + deb().removeprefix(DEBS), "tini is there twice"),
         (deb() + deb("t2").removeprefix(DEBS), "tini_1_amd64.deb is there twice"),
         (f"{DEBS}# image: a/b:1\n", "image a/b:1 is not one with a tag and a digest"),
-        (f"{DEBS}# image: a/b@sha256:{HEX}\n", "is not one with a tag and a digest"),
-        (f"{DEBS}# image: a/b:1@sha256:{HEX[1:]}\n", "is not one with a tag and a digest"),
         (f"{DEBS}# unlocked: no\n", "'unlocked' says neither yes nor nothing"),
     ],
 )
@@ -270,11 +197,7 @@ def archive(url: str, name: str = "llvm") -> str:
     ("text", "problem"),
     [
         (archive("https://host/a/.."), "llvm has no URL of a file"),
-        (archive("https://host/a/"), "llvm has no URL of a file"),
-        (archive("https://host"), "llvm has no URL of a file"),
         (archive("file:///etc/passwd"), "llvm has no URL of a file"),
-        (archive("https://host/-x"), "llvm has no URL of a file"),
-        (archive("https://host/x") * 2, "not a locked input: # date"),
         (
             archive("https://host/x") + archive("https://other/x", "json").split("\n", 1)[1],
             "x is there twice",
@@ -313,23 +236,14 @@ def pinned(name: str) -> str:
 @pytest.mark.parametrize(
     ("asked", "name", "pattern", "new", "problem"),
     [
-        ({}, f"wheel-cu130-torch{T130}-py313", pinned("torch"), "", f"it has no torch, and was asked for torch=={T130}"),
-        ({}, f"wheel-cu130-torch{T130}-py313", pinned("numpy"), "", "it has no numpy, and was asked for numpy"),
         ({}, f"wheel-cu130-torch{T130}-py313", pinned("triton"), "", "it lacks triton"),
-        ({}, f"wheel-cu130-torch{T130}-py313", fr"torch([-=]+){T130}(?=-| -)", r"torch\g<1>2.10.0", f"it has torch 2.10.0, and was asked for torch=={T130}"),
-        ({}, "tools-build", pinned("uv"), "", "it has no uv, and was asked for uv"),
         ({}, "base-trixie", pinned("tini"), "", "it lacks tini"),
-        ({"variant": "devel"}, "base-trixie-devel", pinned("git"), "", "it lacks git"),
-        ({"variant": "devel"}, f"wheel-cu130-torch{T130}-py313-devel", pinned("ninja"), "", "it has no ninja, and was asked for ninja"),
         ({"variant": "devel"}, f"wheel-cu130-torch{T130}-py313-devel", r"numpy([-=]+)[0-9.]+", r"numpy\g<1>1.0", f"it has numpy 1.0, and locks/wheel-cu130-torch{T130}-py313.txt has "),
         ({"variant": "pod"}, "unpacked-cutlass-cu130-py313", pinned("nvidia-cutlass"), "", "it has no nvidia-cutlass, and"),
         ({}, "compat-cu130", pinned("cuda-compat-13-0"), "", "it must pin one package"),
         ({}, "compat-cu130", "^cuda-compat-13-0=", "cuda-compat-13-1=", "it lacks cuda-compat-13-0"),
         ({"source": "fork"}, "source-fork", pinned("triton"), "", "it lacks triton"),
-        ({"source": "fork"}, "source-fork", pinned("torch"), "", "it lacks torch"),
         ({"source": "fork"}, "source-fork", "git:a58677f", "git:0000000", "it lacks torch@a58677f"),
-        ({"source": "fork"}, "build-fork-trixie", pinned("libeigen3-dev"), "", "it lacks libeigen3-dev"),
-        ({"source": "fork"}, f"build-fork-cu130-torch{F130}-py313", pinned("sccache"), "", "it has no sccache, and"),
         ({"source": "fork", "cuda": "12.8"}, "toolkit-cu128", pinned("cuda_nvcc"), "", "it lacks cuda_nvcc"),
     ],
 )  # fmt: skip
@@ -399,39 +313,9 @@ def test_a_base_that_was_never_resolved_lacks_nothing(config: Config) -> None:
         complete.check_debs(dataclasses.replace(bare, unlocked=False))
 
 
-@pytest.mark.parametrize(
-    "changed", [{"url": "https://host/a b"}, {"version": "1\n2"}, {"sha256": "none"}, {"size": -1}]
-)
-def test_what_could_not_be_read_again_is_not_written(
-    tmp_path: Path, changed: dict[str, str]
-) -> None:
-    fine = LockedArchive(name="llvm", version="1", url="https://host/x", size=1, sha256=HEX)
-    bad = dataclasses.replace(fine, **changed)  # type: ignore[arg-type]
-    lock = SourceLock(name="s", date=dt.date(2026, 1, 1), request=(), archives=(bad,))
-    with pytest.raises(LockError, match=r"locks/s\.txt"):
-        update(tmp_path / "s.txt", lock)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "dropped"),
-    [
-        ("tools-build", "uv"),
-        ("base-bookworm", "tini"),
-        ("source-fork", "triton"),
-        ("toolkit-cu128", "cuda_nvcc"),
-    ],
-)
-def test_what_is_not_complete_is_not_written(tmp_path: Path, name: str, dropped: str) -> None:
-    text = (LOCKS / f"{name}.txt").read_text()
-    less = re.sub(pinned(dropped), "", text, flags=re.MULTILINE)
-    parse: Callable[[str, str], AnyLock] = parse_wheels
-    if "source" in name or "toolkit" in name:
-        parse = parse_sources
-    elif "base" in name:
-        parse = parse_debs
-    assert update(tmp_path / "whole.txt", parse(text, name))
-    assert (tmp_path / "whole.txt").read_text() == text
-    with pytest.raises(LockError, match=rf"^locks/{name}\.txt: it (?:lacks|has no) {dropped}"):
-        update(tmp_path / "less.txt", parse(less, name))
+def test_what_is_not_complete_is_not_written(tmp_path: Path) -> None:
+    text = (LOCKS / "tools-build.txt").read_text()
+    less = re.sub(pinned("uv"), "", text, flags=re.MULTILINE)
+    with pytest.raises(LockError, match=r"^locks/tools-build\.txt: it has no uv"):
+        update(tmp_path / "less.txt", parse_wheels(less, "tools-build"))
     assert not (tmp_path / "less.txt").exists()

@@ -111,15 +111,6 @@ def test_the_folder_of_a_tree_is_a_folder(
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("home", [f'h"\n[core]\n\tfsmonitor = {HOOK}\n#', "h;x", "h #"])
-def test_the_home_is_a_folder(tmp_path: Path, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    marker = tmp_path / "ran"
-    (tmp_path / home.replace("/", "_")).mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / home.replace("/", "_")))
-    check_out(hooked(tmp_path / "outer", marker), tmp_path / "cache")
-    assert not marker.exists()
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -163,24 +154,6 @@ def test_a_submodule_is_no_folder_of_this_host(
     for repository in (copy, f"file://{copy}"):
         with pytest.raises(LockError, match="is not on the network: its address is one of file;"):
             check_out(repository, tmp_path / "cache", head)
-
-
-def test_submodules_of_submodules_come_from_the_folder_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the very bytes of the commit, whatever the user has set up for work of their own."""
-    deep, inner, outer = (made(tmp_path / name) for name in ("deep", "inner", "outer"))
-    (deep / "lines").write_bytes(b"one\ntwo\n")
-    git(deep, "add", ".")
-    commit(deep)
-    submodule(inner, "deep", deep, "https://nowhere.invalid/deep")
-    submodule(outer, "sub", inner, "https://nowhere.invalid/inner")
-    git(outer / "sub", "clone", "--quiet", str(deep), "deep")
-    (tmp_path / "config").write_text("[core]\n\tautocrlf = true\n")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
-    folder = check_out(outer, tmp_path / "cache")
-    assert (folder / "sub/deep/lines").read_bytes() == b"one\ntwo\n"
-    assert not list(folder.rglob(".git"))
 
 
 def test_links_of_a_tree_are_not_followed(tmp_path: Path) -> None:
@@ -237,17 +210,6 @@ def test_the_repository_that_git_is_at_work_in_stays(
     assert git(mine, "status", "--porcelain") == ""
 
 
-def test_what_the_user_hands_to_git_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outer, is_remote = made(tmp_path / "outer"), "https://nowhere.invalid/outer"
-    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
-    monkeypatch.setenv("GIT_CONFIG_KEY_0", f"url.{outer}.insteadOf")
-    monkeypatch.setenv("GIT_CONFIG_VALUE_0", is_remote)
-    head = git(outer, "rev-parse", "HEAD")
-    assert (check_out(is_remote, tmp_path / "cache", head) / "file").read_text() == "outer"
-
-
 def named(config: Config, repository: str, cache: Path) -> Tree:
     torch = next(s.torch for s in config.sources if s.name == "fork")
     assert torch
@@ -266,36 +228,17 @@ def test_the_version_is_no_link(tmp_path: Path, config: Config, scheme: str, lin
         named(config, where, tmp_path / "cache")
 
 
-@pytest.mark.parametrize("link", ["../../../secret", "SECRET", "loop/version.txt", "version.txt"])
-def test_a_cached_tree_is_not_read_through_links(tmp_path: Path, config: Config, link: str) -> None:
-    (tmp_path / "secret").write_text("1.2.3\n")
-    head, cache = "a" * 40, tmp_path / "cache"
-    tree = cache / "sources" / f"torch-{head}" / "tree"
-    tree.mkdir(parents=True)
-    (tree / "loop").symlink_to("loop")
-    (tree / "version.txt").symlink_to(link.replace("SECRET", str(tmp_path / "secret")))
-    with pytest.raises(LockError, match=r"is a link to a place outside the tree|is no short text"):
-        named(config, f"https://nowhere.invalid/x@{head}", cache)
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("llvm-hash.txt", ""),
         ("llvm-hash.txt", "../../evil"),
-        ("llvm-hash.txt", "0123456\n8"),
-        ("json-version.txt", ""),
-        ("json-version.txt", "v3\n# sha256:"),
         ("json-version.txt", "../../../../evil"),
-        ("json-version.txt", ".."),
-        ("llvm-info.json", "{"),
-        ("llvm-info.json", "[]"),
         ("llvm-info.json", "{}"),
         ("llvm-info.json", "[" * 60000),
         ("llvm-info.json", '{"llvm_hash": 5, "build_number": 1, "sha256sum": {}}'),
         ("llvm-info.json", INFO % ("a" * 40, '"/../x"', "b" * 64)),
         ("llvm-info.json", INFO % ("a" * 40, "1", "b\\n")),
-        ("llvm-info.json", "x" * 100000),
     ],
 )
 def test_what_triton_says_is_parsed(tmp_path: Path, name: str, text: str) -> None:
@@ -306,49 +249,6 @@ def test_what_triton_says_is_parsed(tmp_path: Path, name: str, text: str) -> Non
     (tmp_path / "cmake" / name).write_text(text)
     with pytest.raises(LockError, match=rf"cmake/{name} of "):
         list(toolchain._wanted(tmp_path))
-
-
-def test_what_triton_says_is_not_read_through_links(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere/llvm-hash.txt").write_text("0" * 40)
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    (tree / "cmake").symlink_to("../elsewhere")
-    with pytest.raises(LockError, match=r"is a link to a place outside the tree"):
-        list(toolchain._wanted(tree))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "nightly",
-        "v2.13.0",
-        "2.13.0-alpha",
-        "2.13.0+cu130",
-        "1!2.0",
-        "2.13.0\n2.14.0",
-        "2.0\u0660",
-        "2." + "1" * 5000,
-        "1" * 60,
-        "$(reboot)",
-    ],
-)
-def test_a_version_is_checked_before_anything_is_compiled(
-    tmp_path: Path, config: Config, text: str
-) -> None:
-    outer = made(tmp_path / "outer", **{"version.txt": text})
-    with pytest.raises(UsageError, match=r"version\.txt of .* does not hold a version: ") as caught:
-        named(config, str(outer), tmp_path / "cache")
-    assert len(str(caught.value)) < 400 + len(str(outer))
-
-
-@pytest.mark.parametrize("text", ["2.13.0a0\n", "2.12.1", " 2.13.0.dev20260101\n", "2.13.0rc1"])
-def test_a_version_that_a_tag_can_have(tmp_path: Path, config: Config, text: str) -> None:
-    outer = made(tmp_path / "outer", **{"version.txt": text})
-    for where in (str(outer), f"file://{outer}@{git(outer, 'rev-parse', 'HEAD')}"):
-        assert named(config, where, tmp_path / "cache").version == text.strip()
-    assert not (tmp_path / "cache").exists()  # it is all a dry run may do
 
 
 def test_a_dry_run_neither_runs_nor_writes_anything(root: Path, tmp_path: Path) -> None:

@@ -74,14 +74,6 @@ def test_no_part_of_a_path_is_a_command(project: Path) -> None:
     assert not list(project.parent.rglob("ran"))
 
 
-def test_the_first_failure_ends_it(project: Path) -> None:
-    code, shown, started = fast(project, FAILS="mypy.py")
-    assert code == 1
-    assert [words[0] for words in started] == ["ruff.py", "ruff.py", "mypy.py"]
-    assert shown.splitlines()[-1].startswith("error: exit code 7 from: ")
-    assert not list(project.parent.rglob("ran"))
-
-
 def test_inv_in_such_a_folder(project: Path, root: Path) -> None:
     """With an environment whose programs begin as pip writes them for a path with blanks."""
     folder = project / ".venv"

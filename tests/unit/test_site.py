@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.releases import fewer
-from torch_images.build.plan import lock_image
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.errors import UsageError
@@ -240,27 +239,3 @@ def test_nothing_of_a_users_is_replaced(plain: dict[str, bytes], tmp_path: Path)
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"has notes\.txt"):
         write(plain, folder)
-
-
-def test_a_page_compares_with_the_older_release_of_its_platform(few: Config) -> None:
-    images = [
-        choose(few, torch=torch, platform=platform)
-        for torch in ("2.14.1", "2.13.0")
-        for platform in few.names("platform")
-    ]
-    assert [_previous(image, images) for image in images] == [*images[2:], None, None]
-
-
-def test_changes_are_those_of_the_locks(few: Config, root: Path) -> None:
-    new, old, devel = (
-        lock_image(few, choose(few, torch=torch, variant=variant), root / "locks")
-        for torch, variant in (("2.14.1", "runtime"), ("2.13.0", "runtime"), ("2.14.1", "devel"))
-    )
-    found = changes(old, new)
-    assert found["id"] == old.spec.id
-    rows = {name: (before, after) for _, name, before, after in found["rows"]}
-    assert rows["torch"] == ("2.13.0", "2.14.1")
-    assert "numpy" not in rows  # it is the same in both
-    assert changes(new, new)["rows"] == []
-    added = {row[:2]: row[2:] for row in changes(new, devel)["rows"]}
-    assert added["Debian package", "git"][0] == added["wheel", "ninja"][0] == ""
