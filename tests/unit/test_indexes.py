@@ -59,7 +59,7 @@ from torch_images.layers.plan import LayerPlan
 from torch_images.locks.complete import check_wheels
 from torch_images.locks.debs import parse_debs
 from torch_images.locks.facts import format_facts, read_facts, with_facts
-from torch_images.locks.image_lock import image_lock, read_date, update
+from torch_images.locks.image_lock import image_lock, update
 from torch_images.locks.sources import parse_sources
 from torch_images.locks.wheels import (
     LockedWheel,
@@ -292,7 +292,7 @@ def test_a_lock_says_where_a_wheel_comes_from(tmp_path: Path) -> None:
     path = tmp_path / "w.txt"
     assert update(path, held)
     assert not update(path, replace(held, date=dt.date(2026, 12, 1)))  # nothing but its date
-    assert read_date(path) == DAY
+    assert read_wheels(path, OTHER).date == DAY
     assert read_wheels(path, OTHER) == held
 
 

@@ -144,11 +144,9 @@ def read_facts(path: Path) -> FactsLock:
             f"locks/{path.name} does not exist", f"run `invoke lock --select {path.stem}`"
         )
     try:
-        return _parsed(read(path), path.name)
+        return parse_facts(read(path), path.stem)
     except ConfigError as error:
-        raise LockError(
-            f"locks/{error.message}", f"run `invoke lock --select {path.stem}`"
-        ) from None
+        raise _damaged(error, path.stem) from None
 
 
 def with_facts(config: Config, folder: Path, *, damaged_ok: bool = False) -> Config:
@@ -192,11 +190,15 @@ def check_facts(item: LockRequest, folder: Path, torch: str) -> None:
 
 
 @lru_cache(maxsize=64)  # the config has all facts, and each image compares its own
-def _parsed(text: str, file: str) -> FactsLock:
-    found = validated(parse(text, file), _File)
+def parse_facts(text: str, name: str) -> FactsLock:
+    """The facts that a text holds. Raises LockError for what `format_facts` does not write."""
+    try:
+        found = validated(parse(text, f"{name}.yaml"), _File)
+    except ConfigError as error:
+        raise _damaged(error, name) from None
     fits = (Fit(extra=f.extra, wheels=f.wheels, reason=f.reason) for f in found.extras)
     return FactsLock(
-        name=file.removesuffix(".yaml"),
+        name=name,
         date=found.date,
         request=tuple(found.request.split(" ")),
         sha256=found.sha256,
@@ -212,3 +214,7 @@ def _parsed(text: str, file: str) -> FactsLock:
             single=found.single,
         ),
     )
+
+
+def _damaged(error: ConfigError, name: str) -> LockError:
+    return LockError(f"locks/{error.message}", f"run `invoke lock --select {name}`")
