@@ -27,11 +27,11 @@ from torch_images.config.release import Facts, Fit
 from torch_images.errors import LockError
 from torch_images.fetch.needs import Needs, exports, read_needs
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.fetch.resolve import resolve
+from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import FactsLock
-from torch_images.locks.wheels import LockedWheel, Requirements, WheelLock
+from torch_images.locks.wheels import LockedWheel, WheelLock
 from torch_images.project import project_root
 
 # What uv says of a requirement that no other one can go with.

@@ -11,9 +11,9 @@ from packaging.version import Version
 from torch_images.config.release import Facts
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError
+from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.locks.wheels import Requirements, resolve
 
 
 @dataclass(frozen=True, kw_only=True)
