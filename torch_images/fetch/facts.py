@@ -9,7 +9,6 @@ import re
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,7 +96,7 @@ def find_facts(
             symbols=exports(folder),
         )
         finder = _Finder(item, plain, torch, index, network, run, date, Path(scratch))
-        code = _code(folder)
+        code, single = _code(folder)
         facts = Facts(
             cuda=item.probe.cuda.version,
             torch=item.probe.torch,
@@ -107,7 +106,7 @@ def find_facts(
             fits=tuple(finder.fit(extra) for extra in item.probe.extras),
             platform=item.platform.name,
             lacks=_lacks(code),
-            single=_single(folder, code[_MAIN]),
+            single=single,
         )
     return FactsLock(
         name=item.name, date=date, request=item.request, sha256=wheel.sha256, facts=facts
@@ -140,8 +139,8 @@ class _Finder:
             bad = [text for fits, text in verdicts if not fits]
             if not bad:
                 exact = tuple(f"{wheel.name}=={wheel.version}" for wheel in chosen)
-                return Fit(extra=extra.name, wheels=exact, reason=_said(t for _, t in verdicts))
-            reason = _said(bad)
+                return Fit(extra=extra.name, wheels=exact, reason="; ".join(t for _, t in verdicts))
+            reason = "; ".join(bad)
         return Fit(extra=extra.name, wheels=(), reason=reason)
 
     def _resolve(self, extra: Extra, before: dt.date | None) -> tuple[LockedWheel, ...]:
@@ -231,12 +230,13 @@ def _unpack(wheel: Path, folder: Path) -> None:
     wheel.unlink()
 
 
-def _code(folder: Path) -> dict[str, tuple[Capability, ...]]:
+def _code(folder: Path) -> tuple[dict[str, tuple[Capability, ...]], tuple[Capability, ...]]:
     """The architectures that each library in a folder has machine code for.
 
-    Libraries without any are left out. Raises LockError if that is the main one.
+    Also those that the main library has further code for, in some of its kernels. Libraries without
+    any are left out. Raises LockError if that is the main one.
     """
-    found = {}
+    found, single = {}, set[Capability]()
     for path in sorted({folder / _MAIN, *folder.iterdir()}):
         try:
             data = memoryview(path.read_bytes())
@@ -247,16 +247,11 @@ def _code(folder: Path) -> dict[str, tuple[Capability, ...]]:
         counted = Counter(f"sm_{e.arch}{'a' if e.specific else ''}" for e in entries)
         if arches := sorted(filter(None, map(Capability.of_target, widespread(counted)))):
             found[path.name] = tuple(arches)
+        if path.name == _MAIN:
+            single = {Capability.of_number(e.arch) for e in entries} - {*arches}
     if _MAIN not in found:
         raise LockError(f"torch's {_MAIN} has no machine code")
-    return found
-
-
-def _single(folder: Path, arches: tuple[Capability, ...]) -> tuple[Capability, ...]:
-    """Further architectures that the main library has code for, in some of its kernels."""
-    section = memoryview(fatbin.section(memoryview((folder / _MAIN).read_bytes()), ".nv_fatbin"))
-    entries = (e for _, held in fatbin.containers(section) for e in held if not e.ptx)
-    return tuple(sorted({Capability.of_number(e.arch) for e in entries} - {*arches}))
+    return found, tuple(sorted(single))
 
 
 def _lacks(
@@ -293,19 +288,11 @@ def _module(path: Path) -> Any:
 
 def _first(days: dict[str, dt.date], minor: tuple[int, ...], *, later: bool) -> dt.date | None:
     """The day of the first release of a minor version of torch; `later`: of any later one."""
-    return min(
-        (
-            day
-            for version, day in days.items()
-            if not Version(version).is_prerelease
-            and (
-                Version(version).release[:2] > minor
-                if later
-                else Version(version).release[:2] == minor
-            )
-        ),
-        default=None,
+    released = [(v, day) for text, day in days.items() if not (v := Version(text)).is_prerelease]
+    fitting = (
+        day for v, day in released if (v.release[:2] > minor if later else v.release[:2] == minor)
     )
+    return min(fitting, default=None)
 
 
 def _why(message: str, torch: str) -> str:
@@ -317,8 +304,3 @@ def _why(message: str, torch: str) -> str:
     if pins and torch not in pins:
         return f"they require torch {', '.join(sorted(pins, key=Version))}"
     return message
-
-
-def _said(texts: Iterable[str]) -> str:
-    """One line of sentences."""
-    return "; ".join(texts)
