@@ -11,7 +11,6 @@ import json
 import logging
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch_images.config.types import Cuda
 from torch_images.errors import LockError
 from torch_images.fetch.checkout import check_out, read_file
 from torch_images.fetch.download import discover, fetch_archives, read
-from torch_images.host.cache import Part, keep, used
+from torch_images.host.cache import Part, filling, used
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.sources import LockedArchive, LockedTree, SourceLock
@@ -210,11 +209,7 @@ def archive_folder(lock: SourceLock, *, cache: Path, network: Network) -> Path:
     key = hashlib.sha256("".join(sorted(a.line for a in files)).encode()).hexdigest()[:16]
     folder = cache / Part.ARCHIVE_SETS / key
     if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{key}-") as scratch:
-            made = Path(scratch, "made")
-            made.mkdir()
+        with filling(folder) as made:
             for archive, path in files.items():
                 shutil.copyfile(path, made / archive.filename)
-            return keep(made, folder)
     return used(folder)

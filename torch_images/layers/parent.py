@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.host import tars
-from torch_images.host.cache import Part, keep, used
+from torch_images.host.cache import Part, filling, used
 from torch_images.host.engine import Engine
 from torch_images.layers.make import ReadyLayer
 from torch_images.oci import layout
@@ -116,14 +115,10 @@ class ParentImages:
             part.result()  # what fails first is told first
         ready = [layer.result() for layer in layers]
         folder = self._cache / Part.PARENTS / _key(_stacked(base, layers))
-        folder.parent.mkdir(parents=True, exist_ok=True)
         if not folder.exists():
-            prefix = f".{folder.name}-"
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as scratch:
-                made = Path(scratch, "layout")
+            with filling(folder) as made:
                 start = base.result() if base else None
                 layout.extend_layout(start, ((r.title, r.layer, r.path) for r in ready), made)
-                keep(made, folder)
         return used(folder)
 
     def _images(

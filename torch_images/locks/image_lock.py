@@ -217,7 +217,8 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         unpacked=tuple(_read(item, folder) for item in unpacked_inputs(spec)),
     )
     _check_complete(lock)
-    check_facts(facts_input(config, spec), folder, _torch(wheels))
+    torch = next((wheel.sha256 for wheel in wheels.wheels if wheel.name == "torch"), "")
+    check_facts(facts_input(config, spec), folder, torch)
     return lock
 
 
@@ -386,11 +387,6 @@ def _read_compat(
     lock = _asked_for(item, read_debs(item.path(folder)))
     complete.check_compat(lock)
     return lock
-
-
-def _torch(lock: WheelLock) -> str:
-    """The SHA-256 of the wheel of torch in the plain image's lock; "" if it has none."""
-    return next((wheel.sha256 for wheel in lock.wheels if wheel.name == "torch"), "")
 
 
 def _read(item: LockRequest, folder: Path) -> WheelLock:

@@ -211,8 +211,8 @@ def uv_platform(platform: Platform) -> str:
 
 
 @functools.cache
-def wheel_tags(python: str, platform: Platform = AMD64) -> tuple[Tag, ...]:
-    """The tags of wheels that install on every base with a Python such as "3.11", best first."""
+def _rank(python: str, platform: Platform) -> Mapping[Tag, int]:
+    """The rank of each tag that installs on every base with a Python, from 0; the best is last."""
     version, machine = tuple(int(part) for part in python.split(".")), platform.machine
     glibcs = [f"manylinux_{GLIBC[0]}_{minor}_{machine}" for minor in range(GLIBC[1], 4, -1)]
     legacy = {17: f"manylinux2014_{machine}"}  # PEP 599; those before it knew x86-64 alone
@@ -223,10 +223,11 @@ def wheel_tags(python: str, platform: Platform = AMD64) -> tuple[Tag, ...]:
         platforms += [name, legacy[minor]] if minor in legacy else [name]
     platforms.append(f"linux_{machine}")
     interpreter = f"cp{version[0]}{version[1]}"
-    return (
+    tags = (
         *cpython_tags(version, platforms=platforms),
         *compatible_tags(version, interpreter=interpreter, platforms=platforms),
     )
+    return {tag: rank for rank, tag in enumerate(reversed(tags))}
 
 
 def best_wheel(filenames: tuple[str, ...], python: str, platform: Platform = AMD64) -> str | None:
@@ -242,12 +243,6 @@ def best_wheel(filenames: tuple[str, ...], python: str, platform: Platform = AMD
         if places:
             fitting.append((max(places), build, filename))
     return max(fitting)[2] if fitting else None
-
-
-@functools.cache
-def _rank(python: str, platform: Platform) -> Mapping[Tag, int]:
-    """The rank of each tag that installs, from 0; the best one has the highest."""
-    return {tag: rank for rank, tag in enumerate(reversed(wheel_tags(python, platform)))}
 
 
 @functools.lru_cache(maxsize=4096)  # locks share most of their wheels
