@@ -21,7 +21,7 @@ from torch_images import fatbin
 from torch_images.arch import Capability, widespread
 from torch_images.config.extras import Extra
 from torch_images.config.indexes import origin
-from torch_images.config.lock_requests import LockRequest
+from torch_images.config.lock_requests import LockRequest, Probe
 from torch_images.config.release import Facts, Fit
 from torch_images.errors import LockError
 from torch_images.fetch.needs import Needs, exports, read_needs
@@ -66,18 +66,19 @@ def find_facts(
     It downloads the wheel of torch, and those of extras whose metadata does not say what they fit.
     Raises NetworkError, DiskError, and LockError for a wheel that cannot be read.
     """
-    assert item.probe
+    probe = item.probe
+    assert probe
     wheel = next((w for w in plain.wheels if w.name == "torch"), None)
-    if wheel is None or f"torch=={wheel.version.partition('+')[0]}" != f"torch=={item.probe.torch}":
+    if wheel is None or wheel.version.partition("+")[0] != probe.torch:
         raise LockError(
-            f"locks/{plain.name}.txt has no torch {item.probe.torch}",
+            f"locks/{plain.name}.txt has no torch {probe.torch}",
             f"run `invoke lock --select {plain.name}`",
         )
     built_for = Version(wheel.version).local
-    if built_for not in (None, item.probe.cuda.short):
+    if built_for not in (None, probe.cuda.short):
         raise LockError(
             f"locks/{plain.name}.txt has torch {wheel.version}, which is not for CUDA "
-            f"{item.probe.cuda.version}",
+            f"{probe.cuda.version}",
             "name an index in images.yaml that has wheels for this CUDA version only",
         )
     cache.mkdir(parents=True, exist_ok=True)
@@ -89,21 +90,21 @@ def find_facts(
         _unpack(index.fetch(wheel, Path(scratch)), folder)
         # An index without dates has, beside nightly builds, the releases of the main one's days.
         days = index.days("torch", wheel.index) or index.days("torch")
-        minor = Version(item.probe.torch).release[:2]
+        minor = Version(probe.torch).release[:2]
         torch = _Torch(
             since=_first(days, minor, later=False),
             until=_first(days, minor, later=True),
             symbols=exports(folder),
         )
-        finder = _Finder(item, plain, torch, index, network, run, date, Path(scratch))
+        finder = _Finder(item, probe, plain, torch, index, network, run, date, Path(scratch))
         code, single = _code(folder)
         facts = Facts(
-            cuda=item.probe.cuda.version,
-            torch=item.probe.torch,
+            cuda=probe.cuda.version,
+            torch=probe.torch,
             python=item.python,
             arches=code[_MAIN],
             features=_features(folder),
-            fits=tuple(finder.fit(extra) for extra in item.probe.extras),
+            fits=tuple(finder.fit(extra) for extra in probe.extras),
             platform=item.platform.name,
             lacks=_lacks(code),
             single=single,
@@ -118,6 +119,7 @@ class _Finder:
     """Tries wheels of extras beside a release of torch."""
 
     item: LockRequest
+    probe: Probe
     plain: WheelLock
     torch: _Torch
     index: PackageIndex
@@ -148,8 +150,7 @@ class _Finder:
 
         With `before`, those that the index got on that day or later are left out.
         """
-        assert self.item.probe
-        wanted = dict(extra.wheels)[self.item.probe.cuda.version]
+        wanted = dict(extra.wheels)[self.probe.cuda.version]
         names = [str(canonicalize_name(Requirement(word).name)) for word in wanted]
         # What the release's own index has was compiled for it, and need not have a date.
         dated = [name for name in names if not origin(name, self.item.index)]
@@ -180,13 +181,12 @@ class _Finder:
 
     def _judge(self, wheel: LockedWheel) -> tuple[bool, str]:
         """Whether a wheel fits, and what shows it."""
-        assert self.item.probe
-        name, torch = f"{wheel.name} {wheel.version}", self.item.probe.torch
+        name, torch = f"{wheel.name} {wheel.version}", self.probe.torch
         if wheel.filename.endswith("-none-any.whl"):
             return True, f"{name} is not compiled"
         needs = read_needs(self.index.fetch(wheel, self.scratch))
         (self.scratch / wheel.filename).unlink()
-        cuda = int(self.item.probe.cuda.version.partition(".")[0])
+        cuda = int(self.probe.cuda.version.partition(".")[0])
         if wrong := needs.cudart - {cuda}:
             return False, f"{name} is compiled for CUDA {max(wrong)}"
         if any("==" in pin for pin in needs.pins):  # uv has chosen it for that
@@ -202,9 +202,8 @@ class _Finder:
 
     def _by_day(self, wheel: LockedWheel, needs: Needs) -> tuple[bool, str]:
         """Whether a wheel that uses torch's C++ came between its minor release and the next."""
-        assert self.item.probe
         name = f"{wheel.name} {wheel.version}"
-        minor = ".".join(self.item.probe.torch.split(".")[:2])
+        minor = ".".join(self.probe.torch.split(".")[:2])
         day = self.index.days(wheel.name, wheel.index).get(wheel.version)
         if not day or not self.torch.since:
             return False, f"the index does not say when it got {name}, which uses torch's C++"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -197,22 +197,13 @@ def parse_facts(text: str, name: str) -> FactsLock:
     except ConfigError as error:
         raise _damaged(error, name) from None
     fits = (Fit(extra=f.extra, wheels=f.wheels, reason=f.reason) for f in found.extras)
+    same = {each.name: getattr(found, each.name, ()) for each in fields(Facts)}
     return FactsLock(
         name=name,
         date=found.date,
         request=tuple(found.request.split(" ")),
         sha256=found.sha256,
-        facts=Facts(
-            cuda=found.cuda,
-            torch=found.torch,
-            python=found.python,
-            arches=found.arches,
-            features=found.features,
-            fits=tuple(fits),
-            platform=found.platform,
-            lacks=found.lacks,
-            single=found.single,
-        ),
+        facts=Facts(**{**same, "fits": tuple(fits)}),
     )
 
 
