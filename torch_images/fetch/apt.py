@@ -111,13 +111,7 @@ class Resolver:
         )
 
     def resolve_compat(
-        self,
-        name: str,
-        package: str,
-        compat: Compat,
-        date: dt.date,
-        *,
-        platform: Platform = AMD64,
+        self, name: str, package: str, compat: Compat, date: dt.date, *, platform: Platform = AMD64
     ) -> DebLock:
         """The lock of NVIDIA's compat package, as its repository has it now.
 

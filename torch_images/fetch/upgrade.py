@@ -136,10 +136,7 @@ def _changes(before: Facts, after: Facts) -> Iterator[str]:
         ("code for", [str(a) for a in before.arches], [str(a) for a in after.arches]),
         ("feature", before.features, after.features),
     ):
-        lost, won = (
-            [x for x in old if x not in new],
-            [x for x in new if x not in old],
-        )
+        lost, won = ([x for x in old if x not in new], [x for x in new if x not in old])
         words = [f"without {what} {', '.join(lost)}"] if lost else []
         words += [f"with {what} {', '.join(won)}"] if won else []
         yield from (f"{text}{that}" for text in words)

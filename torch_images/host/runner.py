@@ -88,10 +88,7 @@ class Runner:
             return subprocess.run(command, env=_environment(env), cwd=cwd, check=False).returncode
 
     def stream(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str | None] | None = None,
+        self, command: Sequence[str], *, env: Mapping[str, str | None] | None = None
     ) -> Completed:
         """Run with its output shown as it comes and the last lines kept.
 

@@ -23,10 +23,7 @@ _LONGEST = 1000  # characters of a requirement
 
 
 def check_wheels(
-    lock: WheelLock,
-    *more: WheelLock,
-    compiled: Collection[str] = (),
-    by_name: bool = False,
+    lock: WheelLock, *more: WheelLock, compiled: Collection[str] = (), by_name: bool = False
 ) -> None:
     """Raise LockError unless a lock has a wheel for each of its requirements.
 

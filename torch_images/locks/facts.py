@@ -74,8 +74,7 @@ class _File(Section):
 
     date: Annotated[dt.date, As(str, _day)]
     platform: Annotated[
-        str,
-        choice("a platform that is written", [p.name for p in PLATFORMS if p != AMD64]),
+        str, choice("a platform that is written", [p.name for p in PLATFORMS if p != AMD64])
     ] = AMD64.name
     cuda: str
     torch: Annotated[str, AfterValidator(_version)]

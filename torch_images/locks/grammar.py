@@ -62,11 +62,7 @@ def compose(header: Mapping[str, str], entries: Iterable[Entry]) -> str:
 
 
 def parse(
-    text: str,
-    name: str,
-    keys: Collection[str] | None = None,
-    *,
-    origins: bool = False,
+    text: str, name: str, keys: Collection[str] | None = None, *, origins: bool = False
 ) -> tuple[dict[str, str], list[Entry]]:
     """Header and entries of a lock file; `name` is the file's, without suffix.
 

@@ -160,12 +160,7 @@ def normalise(
 
 
 def write_layout(
-    folder: Path,
-    layer: Path,
-    *,
-    history: str,
-    env: Iterable[str] = (),
-    platform: Platform = AMD64,
+    folder: Path, layer: Path, *, history: str, env: Iterable[str] = (), platform: Platform = AMD64
 ) -> str:
     """Write an OCI layout of one image with one layer into `folder`. Returns the manifest's digest.
 
