@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
@@ -196,13 +196,14 @@ def parse_facts(text: str, name: str) -> FactsLock:
     except ConfigError as error:
         raise _damaged(error, name) from None
     fits = (Fit(extra=f.extra, wheels=f.wheels, reason=f.reason) for f in found.extras)
-    same = {each.name: getattr(found, each.name, ()) for each in fields(Facts)}
+    facts: dict[str, Any] = {each.name: getattr(found, each.name, ()) for each in fields(Facts)}
+    facts["fits"] = tuple(fits)
     return FactsLock(
         name=name,
         date=found.date,
         request=tuple(found.request.split(" ")),
         sha256=found.sha256,
-        facts=Facts(**{**same, "fits": tuple(fits)}),
+        facts=Facts(**facts),
     )
 
 
