@@ -99,7 +99,10 @@ class Resolver:
         if image:
             text = self._in_image(base, image, script)
         else:
-            text = self._at_mirror(base, script, platform)
+            packages = shlex.join((*_MINIMUM, *base.packages))
+            asked = f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {packages}\n{script}'
+            what = f"base {base.name}"
+            text = self._mmdebstrap(what, asked, base.suite, self.mirrors, platform=platform)
         return DebLock(
             name=name,
             date=date,
@@ -169,13 +172,6 @@ class Resolver:
         if self.engine is None:
             raise EngineError(f"image {image} can be looked up with a Docker Engine only")
         return self.engine.registry_digest(image, missing_ok=missing_ok)
-
-    def _at_mirror(self, base: Base, script: str, platform: Platform) -> str:
-        """The output of print-packages for an empty root file system."""
-        packages = shlex.join((*_MINIMUM, *base.packages))
-        asked = f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {packages}\n{script}'
-        what = f"base {base.name}"
-        return self._mmdebstrap(what, asked, base.suite, self.mirrors, platform=platform)
 
     def _mmdebstrap(
         self,

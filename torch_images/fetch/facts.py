@@ -11,7 +11,6 @@ import zipfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -271,18 +270,13 @@ def _features(folder: Path) -> tuple[str, ...]:
     """The features that torch's libraries show, by the evidence of the gate for compiled ones."""
     source = project_root() / "scripts" / "image" / "source"
     evidence = json.loads((source / "features.json").read_text())
-    gate = _module(source / "gate.py")
-    return tuple(name for name in sorted(evidence) if gate.shows(folder, evidence[name]))
-
-
-def _module(path: Path) -> Any:
-    """A module that is no part of this package, since images run it."""
-    spec = importlib.util.spec_from_file_location(f"torch_images_{path.stem}", path)
+    # No part of this package, since images run it.
+    spec = importlib.util.spec_from_file_location("torch_images_gate", source / "gate.py")
     assert spec
     assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    gate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gate)
+    return tuple(name for name in sorted(evidence) if gate.shows(folder, evidence[name]))
 
 
 def _first(days: dict[str, dt.date], minor: tuple[int, ...], *, later: bool) -> dt.date | None:

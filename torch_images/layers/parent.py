@@ -156,7 +156,11 @@ class ParentImages:
                     load = _Load(
                         base=base,
                         layers=layers[:end],
-                        new=[layer for layer in layers[start:end] if not self._has(layer)],
+                        new=[
+                            x
+                            for x in layers[start:end]
+                            if not (x.done() and _digest(x) in self._there)
+                        ],
                         before=loads[-1] if loads else None,
                         there=frozenset(self._there),
                         stop=self._stop,
@@ -173,10 +177,6 @@ class ParentImages:
         """Let everything on its way end with an error, unless it does already."""
         with contextlib.suppress(InvalidStateError):
             self._stop.set_exception(error)
-
-    def _has(self, layer: Future[ReadyLayer]) -> bool:
-        """Whether the engine has a layer for sure."""
-        return layer.done() and _digest(layer) in self._there
 
     def _note(self, base: Layout | None, layers: Layers) -> None:
         """Remember that the engine has a parent image now."""
