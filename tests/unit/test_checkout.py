@@ -175,8 +175,6 @@ class Failing(Runner):
             if options.get("check", True):
                 raise CommandError(" ".join(command), 128, self.message)
             return Completed(128, self.message)
-        if "init" in command:
-            Path(command[-1]).mkdir(parents=True)
         return Completed(0, self.output if "status" in command else "")
 
 
@@ -512,7 +510,7 @@ def test_no_history_stays_be_it_a_folder_or_a_file(tmp_path: Path) -> None:
         def run(self, command: Sequence[str], **options: Any) -> Completed:
             done = super().run(command, **options)
             if "init" in command:
-                tree = Path(command[-1])
+                tree = Path(command[2])
                 (tree / ".git/modules").mkdir(parents=True)
                 (tree / "sub").mkdir()
                 (tree / "sub/.git").write_text("gitdir: ../.git/modules/sub\n")

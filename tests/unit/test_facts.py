@@ -23,6 +23,7 @@ from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError
 from torch_images.fetch.facts import find_facts
 from torch_images.fetch.needs import read_needs
+from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import (
@@ -32,7 +33,6 @@ from torch_images.locks.facts import (
     read_facts,
     with_facts,
 )
-from torch_images.locks.wheels import Requirements, resolve
 
 TENSOR, NEWER = "_ZN2at6Tensor3addEv", "_ZNK3c1010TensorImpl5otherEv"
 STABLE = "aoti_torch_empty"

@@ -24,7 +24,6 @@ from torch_images.locks.image_lock import (
     ImageLock,
     image_lock,
     parse_image_lock,
-    read_date,
     update,
 )
 from torch_images.locks.sources import (
@@ -117,7 +116,7 @@ def test_what_is_no_text_is_named(
 ) -> None:
     path = tmp_path / "wheel-x.txt"
     make(path)
-    for read in (read_wheels, read_debs, read_sources, read_date):
+    for read in (read_wheels, read_debs, read_sources):
         with pytest.raises(LockError) as caught:
             read(path)
         expected = f"locks/wheel-x.txt: {problem}; run `invoke lock --select wheel-x`"
@@ -303,7 +302,7 @@ def test_a_tree_of_the_users_own_is_complete(config: Config) -> None:
     sources = dataclasses.replace(lock.sources, trees=(own, triton), unlocked=True)
     assert parse_image_lock(dataclasses.replace(lock, sources=sources).texts()).sources == sources
     with pytest.raises(LockError, match="it lacks torch@"):
-        complete.check_trees(dataclasses.replace(sources, unlocked=False))
+        complete.check_sources(dataclasses.replace(sources, unlocked=False))
 
 
 def test_a_base_that_was_never_resolved_lacks_nothing(config: Config) -> None:

@@ -25,7 +25,6 @@ from torch_images.locks.image_lock import (
     compat_versions,
     image_lock,
     parse_image_lock,
-    read_date,
     update,
     with_locked_trees,
 )
@@ -211,7 +210,7 @@ def test_locks_that_are_not_of_one_image_are_named(lock: ImageLock) -> None:
 def test_a_damaged_lock_is_named(tmp_path: Path) -> None:
     (tmp_path / "base-x.txt").write_text("# date: tomorrow\n")
     with pytest.raises(LockError, match=r"^locks/base-x\.txt: .*; run `invoke lock --select base"):
-        read_date(tmp_path / "base-x.txt")
+        read_debs(tmp_path / "base-x.txt")
 
 
 @pytest.mark.parametrize("name", ["base-trixie", "source-fork", "toolkit-cu128", "tools-sbom"])
@@ -236,7 +235,7 @@ def test_only_what_differs_is_written(root: Path, tmp_path: Path, name: str) -> 
     assert list(tmp_path.iterdir()) == [copy]
     if isinstance(kept, DebLock | SourceLock):
         assert update(copy, replace(kept, unlocked=not kept.unlocked, date=date(2031, 1, 1)))
-        assert read_date(copy) == date(2031, 1, 1)
+        assert "# date: 2031-01-01\n" in copy.read_text()
 
 
 def test_what_a_variant_replaces_by_the_same_is_not_there_twice(

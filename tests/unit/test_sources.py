@@ -214,4 +214,4 @@ def test_the_compiler_of_a_release(config: Config, tmp_path: Path) -> None:
     gone = LockedArchive(name="x", version="1", url="https://host/x", size=1, sha256="d" * 64)
     lock = SourceLock(name="toolkit-x", date=DAY, request=(), archives=(gone,))
     with web_server({}) as (url, _), pytest.raises(TorchImagesError, match="x 1 is gone from"):
-        toolchain.prepare_toolkit(lock, cache=tmp_path, network=Network(source_mirror=url))
+        toolchain.archive_folder(lock, cache=tmp_path, network=Network(source_mirror=url))

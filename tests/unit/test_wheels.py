@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 
 from tests.releases import T128, T130
 from torch_images.errors import CommandError, LockError, NetworkError, TorchImagesError
+from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.wheels import (
     LockedWheel,
-    Requirements,
     WheelLock,
     best_wheel,
     format_wheels,
     parse_wheels,
     read_wheels,
-    resolve,
 )
 
 names = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,8}){0,2}", fullmatch=True)

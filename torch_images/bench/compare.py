@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch_images.bench.report import ms
 from torch_images.bench.results import Result
 from torch_images.errors import UsageError
 from torch_images.markdown import table
@@ -74,15 +75,11 @@ def compared(first: Result, second: Result, found: Sequence[Difference]) -> str:
     rows = []
     for d in found:
         chance = "" if d.chance is None else f"{d.chance:.1g}"
-        rows.append([d.key, _ms(d.first), _ms(d.second), f"{d.ratio:.3f}", d.verdict, chance])
+        rows.append([d.key, ms(d.first), ms(d.second), f"{d.ratio:.3f}", d.verdict, chance])
     lines += table(["Case", "A, ms", "B, ms", "B / A", "", "chance"], rows)
     mean = math.exp(statistics.fmean(math.log(d.ratio) for d in found))
     lines += ["", f"Geometric mean of B / A over {len(found)} cases: {mean:.3f}."]
     return "\n".join(lines)
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g}"
 
 
 def _title(result: Result) -> str:

@@ -80,7 +80,7 @@ def _table(result: Result, name: str, references: Sequence[Result]) -> list[str]
             head.append(f"{other.machine['gpu'].removeprefix('NVIDIA ')}, ms")
             theirs = [other.figure(f.key) for f in figures]
             columns = [
-                [*row, _ms(t.median) if t else ""] for row, t in zip(columns, theirs, strict=True)
+                [*row, ms(t.median) if t else ""] for row, t in zip(columns, theirs, strict=True)
             ]
     return table(head, columns)
 
@@ -89,13 +89,13 @@ def _always(result: Result, f: Figure) -> list[str]:
     """The cells that each row has."""
     share = result.share(f)
     shown = "" if share is None else f"{share:.0%}"
-    return [f.name, f.precision, _ms(f.median), f"{f.spread:.1%}", f.rate, shown]
+    return [f.name, f.precision, ms(f.median), f"{f.spread:.1%}", f.rate, shown]
 
 
 def _host(f: Figure) -> str:
     if not f.host:
         return ""
-    return f"{_ms(f.host)} / {_ms(f.device)}" + (", host-bound" if f.host_bound else "")
+    return f"{ms(f.host)} / {ms(f.device)}" + (", host-bound" if f.host_bound else "")
 
 
 def _notes(f: Figure) -> str:
@@ -116,6 +116,6 @@ def _corrections(reference: Result) -> Iterator[str]:
     yield from table(["", "Stated", "Correct", "Why"], rows)
 
 
-def _ms(seconds: float) -> str:
+def ms(seconds: float) -> str:
     """Milliseconds with four significant digits."""
     return f"{seconds * 1e3:.4g}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -190,31 +190,15 @@ def read(path: Path) -> Result:
 
 
 def _figure(case: Mapping[str, Any], schema: int) -> Figure:
-    low, high = case.get("quartiles", (case["median"], case["median"]))
-    sets, ceiling = case.get("sets", 0), case.get("ceiling", "")
+    known = {each.name for each in fields(Figure)}
+    facts = {name: value for name, value in case.items() if name in known}
     if schema == 1:
         # It does not say whether a single set was larger than the cache; and it has no ceilings:
         # cuDNN used TF32 in models of float32.
-        sets = sets if sets > 1 else 0
-        ceiling = "tf32" if case.get("items") and case["key"].endswith("/fp32") else ""
-    return Figure(
-        key=case["key"],
-        median=case["median"],
-        low=low,
-        high=high,
-        samples=tuple(case.get("samples", ())),
-        flops=case.get("flops", 0),
-        moved=case.get("moved", 0),
-        items=case.get("items", 0),
-        unit=case.get("unit", ""),
-        ran=case.get("ran", ""),
-        sets=sets,
-        input_bytes=case.get("input_bytes", 0),
-        same=case.get("same", ""),
-        host=case.get("host", 0.0),
-        device=case.get("device", 0.0),
-        ceiling=ceiling,
-        baseline=case.get("baseline", ""),
-        figures=case.get("figures", {}),
-        notes={**case.get("settings", {}), **case.get("notes", {})},
-    )
+        facts["sets"] = sets if (sets := case.get("sets", 0)) > 1 else 0
+        if case.get("items") and case["key"].endswith("/fp32"):
+            facts["ceiling"] = "tf32"
+    facts["low"], facts["high"] = case.get("quartiles", (case["median"], case["median"]))
+    facts["samples"] = tuple(case.get("samples", ()))
+    facts["notes"] = {**case.get("settings", {}), **case.get("notes", {})}
+    return Figure(**facts)

@@ -19,7 +19,7 @@ from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.fetch.bootstrap import prepare as prepare_base
 from torch_images.fetch.compat import ReadyCompat, go_without
 from torch_images.fetch.compat import prepare as prepare_compat
-from torch_images.fetch.toolchain import ReadySources, prepare_toolkit
+from torch_images.fetch.toolchain import ReadySources, archive_folder
 from torch_images.fetch.toolchain import prepare as prepare_sources
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
@@ -208,7 +208,7 @@ class Preparer:
         )
 
     def _toolkit(self, lock: SourceLock) -> Path:
-        return prepare_toolkit(lock, cache=self._workspace.cache, network=self._workspace.network)
+        return archive_folder(lock, cache=self._workspace.cache, network=self._workspace.network)
 
 
 def prepare_inputs(

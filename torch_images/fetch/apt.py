@@ -35,6 +35,38 @@ _WAYS = "check network and proxy, or name a mirror, see docs/build.md"
 # What mmdebstrap's variant "minbase" installs beside the packages it is asked for.
 _MINIMUM = ("?essential", "?priority(required)", "apt")
 
+# What apt or mmdebstrap prints when it fails, the error that it is, and what to do then.
+_PROBLEMS: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
+    (
+        r"No space left on device",
+        *(DiskError, "the disk filled up while {what} was made", "free some space"),
+    ),
+    (
+        r"NO_PUBKEY|not signed|signatures? (?:were|was|couldn't|could not)",
+        LockError,
+        "{what}: the archive is not signed by the key that is pinned for it",
+        "correct the mirror, or the key in images.yaml",
+    ),
+    (
+        r"(?:Unable|Failed) to fetch|Could not (?:connect|resolve)|not have a Release file",
+        NetworkError,
+        "{what}: the mirror could not be reached or lacks {suite}",
+        "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
+    ),
+    (
+        r"unable to pick chroot mode",
+        BuildError,
+        "{what}: mmdebstrap cannot work for a user who is not root",
+        "install uidmap, which has newuidmap, and see that /etc/subuid names this user",
+    ),
+    (
+        r"Unable to locate package \S+",
+        LockError,
+        "{what}: the mirror has no package {found}",
+        "correct its packages in images.yaml",
+    ),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Resolver:
@@ -67,7 +99,10 @@ class Resolver:
         if image:
             text = self._in_image(base, image, script)
         else:
-            text = self._at_mirror(base, script, platform)
+            packages = shlex.join((*_MINIMUM, *base.packages))
+            asked = f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {packages}\n{script}'
+            what = f"base {base.name}"
+            text = self._mmdebstrap(what, asked, base.suite, self.mirrors, platform=platform)
         return DebLock(
             name=name,
             date=date,
@@ -79,13 +114,7 @@ class Resolver:
         )
 
     def resolve_compat(
-        self,
-        name: str,
-        package: str,
-        compat: Compat,
-        date: dt.date,
-        *,
-        platform: Platform = AMD64,
+        self, name: str, package: str, compat: Compat, date: dt.date, *, platform: Platform = AMD64
     ) -> DebLock:
         """The lock of NVIDIA's compat package, as its repository has it now.
 
@@ -143,13 +172,6 @@ class Resolver:
         if self.engine is None:
             raise EngineError(f"image {image} can be looked up with a Docker Engine only")
         return self.engine.registry_digest(image, missing_ok=missing_ok)
-
-    def _at_mirror(self, base: Base, script: str, platform: Platform) -> str:
-        """The output of print-packages for an empty root file system."""
-        packages = shlex.join((*_MINIMUM, *base.packages))
-        asked = f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {packages}\n{script}'
-        what = f"base {base.name}"
-        return self._mmdebstrap(what, asked, base.suite, self.mirrors, platform=platform)
 
     def _mmdebstrap(
         self,
@@ -229,32 +251,10 @@ def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:
     `what` is what it was to make, such as "base bookworm"; `suite` what it looked for.
     """
     text = error.output
-    if "No space left on device" in text:
-        return DiskError(f"the disk filled up while {what} was made", "free some space")
-    if re.search(r"NO_PUBKEY|not signed|signatures? (?:were|was|couldn't|could not)", text):
-        return LockError(
-            f"{what}: the archive is not signed by the key that is pinned for it",
-            "correct the mirror, or the key in images.yaml",
-        )
-    if re.search(
-        r"(?:Unable|Failed) to fetch|Could not (?:connect|resolve)|not have a Release file",
-        text,
-    ):
-        return NetworkError(
-            f"{what}: the mirror could not be reached or lacks {suite}",
-            "check network and proxy, or name a mirror with --mirror or TORCH_IMAGES_MIRROR",
-        )
-    if "unable to pick chroot mode" in text:
-        return BuildError(
-            f"{what}: mmdebstrap cannot work for a user who is not root",
-            "install uidmap, which has newuidmap, and see that /etc/subuid names this user",
-        )
-    missing = re.search(r"Unable to locate package (\S+)", text)
-    if missing:
-        return LockError(
-            f"{what}: the mirror has no package {missing[1]}",
-            "correct its packages in images.yaml",
-        )
+    for pattern, kind, problem, hint in _PROBLEMS:
+        if found := re.search(pattern, text):
+            words = {"what": what, "suite": suite, "found": found[0].rpartition(" ")[2]}
+            return kind(problem.format(**words), hint)
     lines = [line for line in text.splitlines() if line.startswith("E: ")] or [str(error)]
     return BuildError(f"{what} could not be made: {lines[0]}", f"command: {error.command[:200]}")
 

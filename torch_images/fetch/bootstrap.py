@@ -28,7 +28,7 @@ from torch_images.config.types import Base
 from torch_images.errors import CommandError, DiskError, LockError, NetworkError
 from torch_images.fetch.apt import Resolver, explain
 from torch_images.fetch.download import Fetched, fetch, unsettled
-from torch_images.host.cache import Part, used
+from torch_images.host.cache import Part, filling, used
 from torch_images.host.loopback import serving
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import scratch_room
@@ -264,13 +264,10 @@ def _relocked(base: Base, lock: DebLock, resolver: Resolver, present: frozenset[
 
 def _collect(debs: Mapping[LockedDeb, Path], folder: Path) -> None:
     """Fill `folder` with the packages to add to an image, each under its own file name."""
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
-        made = Path(scratch, "debs")
-        made.mkdir()
+    with filling(folder) as made:
         for deb, path in debs.items():
             shutil.copyfile(path, made / deb.filename)
         shutil.rmtree(folder, ignore_errors=True)
-        os.replace(made, folder)
 
 
 def _bootstrap(
@@ -286,11 +283,11 @@ def _bootstrap(
     # Outside the home directory, which the namespace of a rootless bootstrap cannot enter.
     with (
         tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-") as temporary,
-        tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch,
+        filling(folder) as layout,
         _served(repository(base.suite, debs, lock.platform), debs) as url,
     ):
         Path(temporary).chmod(0o755)
-        tar, layer, layout = Path(temporary, "tree.tar"), Path(scratch, "layer"), Path(scratch, "l")
+        tar, layer = Path(temporary, "tree.tar"), layout.parent / "layer"
         env: dict[str, str | None] = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"))
         env |= {"SOURCE_DATE_EPOCH": str(oci.EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": temporary}
         old_mask = os.umask(0o022)
@@ -312,7 +309,6 @@ def _bootstrap(
         history = f"mmdebstrap --variant=minbase {base.suite}"
         oci.write_layout(layout, layer, history=history, env=_ENV, platform=lock.platform)
         shutil.rmtree(folder, ignore_errors=True)
-        os.replace(layout, folder)
 
 
 def _check_packages(base: Base, lock: DebLock, tar: Path) -> None:

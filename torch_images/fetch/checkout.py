@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,16 +21,27 @@ from packaging.version import InvalidVersion, Version
 from torch_images.config.fields import COMMIT
 from torch_images.config.types import Tree
 from torch_images.errors import CommandError, LockError, NetworkError, UsageError
-from torch_images.host import git
-from torch_images.host.cache import Part, keep, used
+from torch_images.host.cache import Part, filling, used
+from torch_images.host.git import environment
 from torch_images.host.network import Network
-from torch_images.host.runner import Runner
+from torch_images.host.runner import Completed, Runner
 from torch_images.locks.sources import LockedTree
 
 _PARALLEL = 8  # submodules fetched side by side
 _VERSION_FILE = "version.txt"
 _LONGEST_VERSION = 40  # characters; a tag has room for 128, and says more
 _LARGEST_FILE = 65536  # bytes of a file that is read here; those that matter are a line or two
+
+
+@dataclass(frozen=True)
+class _Git:
+    """Runs git in a folder. Raises CommandError where `check` is set and it fails."""
+
+    run: Runner
+    env: Mapping[str, str | None]
+
+    def __call__(self, folder: Path, *words: str, check: bool = True) -> Completed:
+        return self.run.run(["git", "-C", str(folder), *words], env=self.env, check=check)
 
 
 def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner) -> Path:
@@ -43,29 +54,25 @@ def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner)
     folder = _folder(wanted, cache)
     if folder.exists():
         return used(folder) / "tree"
-    env = git.environment(network)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{wanted.name}-") as scratch:
-        made = Path(scratch, "made")
+    git = _Git(run, environment(network))
+    with filling(folder) as made:
         tree = made / "tree"
-        here = ["git", "-C", str(tree)]
         try:
-            _obtain(tree, wanted.repository, wanted.commit, env, run)
-            run.run([*here, "checkout", "--quiet", "--detach", wanted.commit], env=env)
+            _obtain(git, tree, wanted.repository, wanted.commit)
+            git(tree, "checkout", "--quiet", "--detach", wanted.commit)
             if "://" not in wanted.repository:
-                _seed(tree, Path(wanted.repository), env, run)
-            update = [*here, "submodule", "--quiet", "update", "--init", "--recursive"]
+                _seed(git, tree, Path(wanted.repository))
+            update = ["submodule", "--quiet", "update", "--init", "--recursive"]
             update.append(f"--jobs={_PARALLEL}")
-            if run.run([*update, "--depth=1"], env=env, check=False).code:
-                run.run(update, env=env)
-            status = run.run([*here, "submodule", "status", "--recursive"], env=env).output
+            if git(tree, *update, "--depth=1", check=False).code:
+                git(tree, *update)
+            status = git(tree, "submodule", "status", "--recursive").output
         except CommandError as error:
             raise _problem(wanted.repository, wanted.commit, error) from None
         if not all(line.startswith(" ") for line in status.splitlines()):
             raise LockError(f"the submodules of {wanted.repository} are not those of its commit")
         for history in [*tree.rglob(".git")]:
             shutil.rmtree(history) if history.is_dir() else history.unlink()
-        keep(made, folder)
     return folder / "tree"
 
 
@@ -109,14 +116,11 @@ def parse(text: str, run: Runner) -> tuple[str, str]:
             )
         return where, commit
     folder = Path(where).expanduser().resolve()
-    here, env = ["git", "-C", str(folder)], git.environment()
-    revision = f"{commit or 'HEAD'}^{{commit}}"
-    resolved = run.run(
-        [*here, "rev-parse", "--verify", "--end-of-options", revision], env=env, check=False
-    )
+    git, revision = _Git(run, environment()), f"{commit or 'HEAD'}^{{commit}}"
+    resolved = git(folder, "rev-parse", "--verify", "--end-of-options", revision, check=False)
     if resolved.code:
         raise UsageError(f"{folder} has no commit {commit or 'at all'}", "name a git repository")
-    if not commit and run.run([*here, "status", "--porcelain"], env=env).output.strip():
+    if not commit and git(folder, "status", "--porcelain").output.strip():
         raise UsageError(
             f"{folder} has changes that no commit has",
             f"commit them, or name the commit to build: {where}@COMMIT",
@@ -154,32 +158,24 @@ def _folder(wanted: LockedTree, cache: Path) -> Path:
     return cache / Part.SOURCES / f"{wanted.name}-{wanted.commit}"
 
 
-def _obtain(
-    folder: Path,
-    source: str,
-    commit: str,
-    env: Mapping[str, str | None],
-    run: Runner,
-    *options: str,
-) -> None:
+def _obtain(git: _Git, folder: Path, source: str, commit: str, *options: str) -> None:
     """Make a repository at `folder` with `commit`, fetched from `source`. Raises CommandError."""
-    here = ["git", "-C", str(folder)]
-    run.run(["git", "init", "--quiet", str(folder)], env=env)
-    run.run([*here, "remote", "add", "--", "origin", source], env=env)
-    fetch = [*here, "fetch", "--quiet", *options]
+    folder.mkdir(parents=True, exist_ok=True)
+    git(folder, "init", "--quiet")
+    git(folder, "remote", "add", "--", "origin", source)
+    fetch = ["fetch", "--quiet", *options]
     # Not every server gives single commits.
-    if run.run([*fetch, "--depth=1", "origin", commit], env=env, check=False).code:
-        run.run([*fetch, "--tags", "origin"], env=env)
+    if git(folder, *fetch, "--depth=1", "origin", commit, check=False).code:
+        git(folder, *fetch, "--tags", "origin")
 
 
-def _seed(tree: Path, named: Path, env: Mapping[str, str | None], run: Runner) -> None:
+def _seed(git: _Git, tree: Path, named: Path) -> None:
     """Fill a tree with the submodules that are checked out in the local repository `named`.
 
     They need not be fetched from their servers then. Paths that contain a link are skipped: it
     could lead to any repository of this host. Raises CommandError.
     """
-    listed = run.run(["git", "-C", str(tree), "ls-files", "-z", "--stage"], env=env).output
-    for entry in listed.split("\0"):
+    for entry in git(tree, "ls-files", "-z", "--stage").output.split("\0"):
         facts, _, path = entry.partition("\t")
         ours, theirs = tree / path, named / path
         if not facts.startswith("160000 ") or not _inside(ours, tree) or not _inside(theirs, named):
@@ -187,12 +183,11 @@ def _seed(tree: Path, named: Path, env: Mapping[str, str | None], run: Runner) -
         commit = facts.split()[1]
         if not os.path.lexists(theirs / ".git"):
             continue  # it is not checked out there
-        known = ["git", "-C", str(theirs), "cat-file", "-e", f"{commit}^{{commit}}"]
-        if run.run(known, env=env, check=False).code:
+        if git(theirs, "cat-file", "-e", f"{commit}^{{commit}}", check=False).code:
             continue
-        _obtain(ours, str(theirs), commit, env, run)
-        run.run(["git", "-C", str(ours), "checkout", "--quiet", "--detach", commit], env=env)
-        _seed(ours, theirs, env, run)
+        _obtain(git, ours, str(theirs), commit)
+        git(ours, "checkout", "--quiet", "--detach", commit)
+        _seed(git, ours, theirs)
 
 
 def _inside(path: Path, folder: Path) -> bool:
@@ -206,20 +201,20 @@ def _stated(repository: str, commit: str, network: Network, run: Runner) -> str 
 
     Nothing is checked out. Of a repository at a URL as little as possible is fetched.
     """
-    env = git.environment(network)
+    git = _Git(run, environment(network))
     with tempfile.TemporaryDirectory(prefix="torch-images-") as scratch:
         try:
+            folder = Path(scratch if "://" in repository else repository)
             if "://" in repository:
-                _obtain(Path(scratch), repository, commit, env, run, "--filter=blob:none")
-            here = ["git", "-C", scratch if "://" in repository else repository]
-            entry = run.run([*here, "ls-tree", "--long", commit, _VERSION_FILE], env=env).output
+                _obtain(git, folder, repository, commit, "--filter=blob:none")
+            entry = git(folder, "ls-tree", "--long", commit, _VERSION_FILE).output
             fields = re.match(r"(\d+) (\w+) (\w+) +(\d+|-)\t", entry)
             if not fields:
                 return None
             mode, _, blob, size = fields.groups()
             if mode not in ("100644", "100755") or int(size) > _LARGEST_FILE:
                 raise UsageError(f"{_VERSION_FILE} of {repository} is no small file", "correct it")
-            return run.run([*here, "cat-file", "blob", blob], env=env).output
+            return git(folder, "cat-file", "blob", blob).output
         except CommandError as error:
             raise _problem(repository, commit, error) from None
 
@@ -242,8 +237,8 @@ def _checked(stated: str, text: str) -> str:
 
 def _origin(folder: str, run: Runner) -> str:
     """The https URL that a local repository was cloned from; "local" if it has none."""
-    command = ["git", "-C", folder, "config", "remote.origin.url"]
-    url = run.run(command, env=git.environment(), check=False).output.strip()
+    git = _Git(run, environment())
+    url = git(Path(folder), "config", "remote.origin.url", check=False).output.strip()
     return url if re.fullmatch(r"https://[^@\s]+", url) else "local"
 
 

@@ -10,7 +10,6 @@ import json
 import logging
 import re
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from torch_images import fatbin
 from torch_images.config.types import Compat
 from torch_images.errors import LockError, NetworkError
 from torch_images.fetch.download import fetch
-from torch_images.host.cache import Part, keep, used
+from torch_images.host.cache import Part, filling, used
 from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock
 
@@ -109,13 +108,10 @@ def _ready(lock: DebLock, deb: Path, cache: Path) -> ReadyCompat:
     """The package in a folder of its own, from the cache or put there now."""
     folder = cache / Part.COMPAT / deb.stem
     if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
-            made = Path(scratch, "made")
-            (made / "deb").mkdir(parents=True)
+        with filling(folder) as made:
+            (made / "deb").mkdir()
             shutil.copyfile(deb, made / "deb" / f"{lock.name}.deb")
-            (made / "note.json").write_text(_note_of(lock, deb, Path(scratch)))
-            keep(made, folder)
+            (made / "note.json").write_text(_note_of(lock, deb, made.parent))
     used(folder)
     return ReadyCompat(folder=folder / "deb", note=(folder / "note.json").read_text())
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import quote
 
 import requests
@@ -25,6 +24,7 @@ from torch_images.host.cache import used
 from torch_images.host.network import Network, cause
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.sources import LockedArchive
+from torch_images.locks.wheels import LockedWheel
 
 # Some servers answer 403 for a file that they do not have. So do proxies that let nobody through;
 # apt, which is asked next, reports those.
@@ -32,28 +32,7 @@ _GONE = (403, 404, 410)
 _CONNECTIONS = 16
 
 
-class Pinned(Protocol):
-    """A locked file: a package, an archive or a wheel."""
-
-    @property
-    def name(self) -> str:
-        """Its name for messages."""
-        ...
-
-    @property
-    def version(self) -> str:
-        """Its version."""
-        ...
-
-    @property
-    def filename(self) -> str:
-        """The last part of its URL."""
-        ...
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of the file, in hexadecimal."""
-        ...
+Pinned = LockedDeb | LockedArchive | LockedWheel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +70,7 @@ def fetch(
         used(files[deb])
     if not missing:
         return Fetched(files=files, vanished=())
-    source = _Source(tuple(mirrors()), snapshot, lock.snapshot, network)
+    source = _Source(network, mirrors(), snapshot, lock.snapshot)
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         try:
             got = list(pool.map(lambda d: _get(source, source.urls(d), files[d], d), missing))
@@ -112,7 +91,7 @@ def fetch_archives(
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {archive: folder / archive.sha256 for archive in archives}
-    source = _Source((), "", "", network)
+    source = _Source(network)
     for archive, path in files.items():
         url = network.mirrored(archive.url)
         if not is_file(archive, path) and not _get(source, [url], path, archive):
@@ -128,7 +107,7 @@ def fetch_url(url: str, path: Path, pinned: Pinned, network: Network) -> bool:
 
     Raises LockError if it is another file, NetworkError, DiskError.
     """
-    return _get(_Source((), "", "", network), [url], path, pinned)
+    return _get(_Source(network), [url], path, pinned)
 
 
 def read(url: str, network: Network) -> bytes:
@@ -154,7 +133,7 @@ def discover(url: str, folder: Path, network: Network) -> tuple[str, int]:
 
 def _open(url: str, network: Network) -> requests.Response:
     """The answer for a URL, or for its mirror, with the body unread. Raises NetworkError."""
-    source = _Source((), "", "", network)
+    source = _Source(network)
     answer = source.get(network.mirrored(url))
     if answer is None or answer.status_code != requests.codes.ok:
         problem = source.problem
@@ -180,7 +159,7 @@ def holders(
 
     Raises NetworkError if no mirror answers, or if none that answers has a package.
     """
-    source = _Source(tuple(mirrors), snapshot, lock.snapshot, network)
+    source = _Source(network, mirrors, snapshot, lock.snapshot)
     places = {}
     for deb in debs:
         answers = [source.status(url) for url in source.urls(deb)]
@@ -201,7 +180,7 @@ class _Source:
     """
 
     def __init__(
-        self, mirrors: Sequence[str], snapshot: str, moment: str, network: Network
+        self, network: Network, mirrors: Sequence[str] = (), snapshot: str = "", moment: str = ""
     ) -> None:
         self.mirrors = [mirror.rstrip("/") for mirror in mirrors]
         self.problem = ""
@@ -242,11 +221,10 @@ class _Source:
 
     def status(self, url: str) -> int | None:
         """The HTTP status of a URL, without reading the body; None if its host does not answer."""
-        answer = self.get(url)
-        if answer is None:
+        if (answer := self.get(url)) is None:
             return None
-        answer.close()
-        return answer.status_code
+        with answer:
+            return answer.status_code
 
 
 def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bool:
@@ -254,19 +232,19 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
 
     Raises LockError if there are only other files, NetworkError if no host answers, DiskError.
     """
-    other = ""
-    asked = False
+    other, asked = "", False
     for url in urls:
-        answer = source.get(url)
-        if answer is None:
+        if (answer := source.get(url)) is None:
             continue
         asked = True
         if answer.status_code != requests.codes.ok:
             answer.close()
             continue
-        other = _store(answer, path, pinned)
-        if not other:
+        partial, other = _save(answer, path.parent, pinned.filename)
+        if other == pinned.sha256:
+            os.replace(partial, path)
             return True
+        partial.unlink()
     if other:
         raise LockError(
             f"{pinned.name} {pinned.version} is not the file that was locked: expected "
@@ -276,16 +254,6 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
     if not asked:
         raise _unreachable(source)
     return False
-
-
-def _store(answer: requests.Response, path: Path, pinned: Pinned) -> str:
-    """Save a body to `path` and return "", or return its SHA-256 if that is not the locked one."""
-    partial, digest = _save(answer, path.parent, pinned.filename)
-    if digest == pinned.sha256:
-        os.replace(partial, path)
-        return ""
-    partial.unlink()
-    return digest
 
 
 def _save(answer: requests.Response, folder: Path, name: str) -> tuple[Path, str]:

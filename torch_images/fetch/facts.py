@@ -9,10 +9,8 @@ import re
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -22,16 +20,16 @@ from torch_images import fatbin
 from torch_images.arch import Capability, widespread
 from torch_images.config.extras import Extra
 from torch_images.config.indexes import origin
-from torch_images.config.lock_requests import LockRequest
+from torch_images.config.lock_requests import LockRequest, Probe
 from torch_images.config.release import Facts, Fit
 from torch_images.errors import LockError
 from torch_images.fetch.needs import Needs, exports, read_needs
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.fetch.resolve import resolve
+from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import FactsLock
-from torch_images.locks.wheels import LockedWheel, Requirements, WheelLock
+from torch_images.locks.wheels import LockedWheel, WheelLock
 from torch_images.project import project_root
 
 # What uv says of a requirement that no other one can go with.
@@ -67,18 +65,19 @@ def find_facts(
     It downloads the wheel of torch, and those of extras whose metadata does not say what they fit.
     Raises NetworkError, DiskError, and LockError for a wheel that cannot be read.
     """
-    assert item.probe
+    probe = item.probe
+    assert probe
     wheel = next((w for w in plain.wheels if w.name == "torch"), None)
-    if wheel is None or f"torch=={wheel.version.partition('+')[0]}" != f"torch=={item.probe.torch}":
+    if wheel is None or wheel.version.partition("+")[0] != probe.torch:
         raise LockError(
-            f"locks/{plain.name}.txt has no torch {item.probe.torch}",
+            f"locks/{plain.name}.txt has no torch {probe.torch}",
             f"run `invoke lock --select {plain.name}`",
         )
     built_for = Version(wheel.version).local
-    if built_for not in (None, item.probe.cuda.short):
+    if built_for not in (None, probe.cuda.short):
         raise LockError(
             f"locks/{plain.name}.txt has torch {wheel.version}, which is not for CUDA "
-            f"{item.probe.cuda.version}",
+            f"{probe.cuda.version}",
             "name an index in images.yaml that has wheels for this CUDA version only",
         )
     cache.mkdir(parents=True, exist_ok=True)
@@ -90,24 +89,24 @@ def find_facts(
         _unpack(index.fetch(wheel, Path(scratch)), folder)
         # An index without dates has, beside nightly builds, the releases of the main one's days.
         days = index.days("torch", wheel.index) or index.days("torch")
-        minor = Version(item.probe.torch).release[:2]
+        minor = Version(probe.torch).release[:2]
         torch = _Torch(
             since=_first(days, minor, later=False),
             until=_first(days, minor, later=True),
             symbols=exports(folder),
         )
-        finder = _Finder(item, plain, torch, index, network, run, date, Path(scratch))
-        code = _code(folder)
+        finder = _Finder(item, probe, plain, torch, index, network, run, date, Path(scratch))
+        code, single = _code(folder)
         facts = Facts(
-            cuda=item.probe.cuda.version,
-            torch=item.probe.torch,
+            cuda=probe.cuda.version,
+            torch=probe.torch,
             python=item.python,
             arches=code[_MAIN],
             features=_features(folder),
-            fits=tuple(finder.fit(extra) for extra in item.probe.extras),
+            fits=tuple(finder.fit(extra) for extra in probe.extras),
             platform=item.platform.name,
             lacks=_lacks(code),
-            single=_single(folder, code[_MAIN]),
+            single=single,
         )
     return FactsLock(
         name=item.name, date=date, request=item.request, sha256=wheel.sha256, facts=facts
@@ -119,6 +118,7 @@ class _Finder:
     """Tries wheels of extras beside a release of torch."""
 
     item: LockRequest
+    probe: Probe
     plain: WheelLock
     torch: _Torch
     index: PackageIndex
@@ -140,8 +140,8 @@ class _Finder:
             bad = [text for fits, text in verdicts if not fits]
             if not bad:
                 exact = tuple(f"{wheel.name}=={wheel.version}" for wheel in chosen)
-                return Fit(extra=extra.name, wheels=exact, reason=_said(t for _, t in verdicts))
-            reason = _said(bad)
+                return Fit(extra=extra.name, wheels=exact, reason="; ".join(t for _, t in verdicts))
+            reason = "; ".join(bad)
         return Fit(extra=extra.name, wheels=(), reason=reason)
 
     def _resolve(self, extra: Extra, before: dt.date | None) -> tuple[LockedWheel, ...]:
@@ -149,8 +149,7 @@ class _Finder:
 
         With `before`, those that the index got on that day or later are left out.
         """
-        assert self.item.probe
-        wanted = dict(extra.wheels)[self.item.probe.cuda.version]
+        wanted = dict(extra.wheels)[self.probe.cuda.version]
         names = [str(canonicalize_name(Requirement(word).name)) for word in wanted]
         # What the release's own index has was compiled for it, and need not have a date.
         dated = [name for name in names if not origin(name, self.item.index)]
@@ -181,13 +180,12 @@ class _Finder:
 
     def _judge(self, wheel: LockedWheel) -> tuple[bool, str]:
         """Whether a wheel fits, and what shows it."""
-        assert self.item.probe
-        name, torch = f"{wheel.name} {wheel.version}", self.item.probe.torch
+        name, torch = f"{wheel.name} {wheel.version}", self.probe.torch
         if wheel.filename.endswith("-none-any.whl"):
             return True, f"{name} is not compiled"
         needs = read_needs(self.index.fetch(wheel, self.scratch))
         (self.scratch / wheel.filename).unlink()
-        cuda = int(self.item.probe.cuda.version.partition(".")[0])
+        cuda = int(self.probe.cuda.version.partition(".")[0])
         if wrong := needs.cudart - {cuda}:
             return False, f"{name} is compiled for CUDA {max(wrong)}"
         if any("==" in pin for pin in needs.pins):  # uv has chosen it for that
@@ -203,9 +201,8 @@ class _Finder:
 
     def _by_day(self, wheel: LockedWheel, needs: Needs) -> tuple[bool, str]:
         """Whether a wheel that uses torch's C++ came between its minor release and the next."""
-        assert self.item.probe
         name = f"{wheel.name} {wheel.version}"
-        minor = ".".join(self.item.probe.torch.split(".")[:2])
+        minor = ".".join(self.probe.torch.split(".")[:2])
         day = self.index.days(wheel.name, wheel.index).get(wheel.version)
         if not day or not self.torch.since:
             return False, f"the index does not say when it got {name}, which uses torch's C++"
@@ -231,12 +228,13 @@ def _unpack(wheel: Path, folder: Path) -> None:
     wheel.unlink()
 
 
-def _code(folder: Path) -> dict[str, tuple[Capability, ...]]:
+def _code(folder: Path) -> tuple[dict[str, tuple[Capability, ...]], tuple[Capability, ...]]:
     """The architectures that each library in a folder has machine code for.
 
-    Libraries without any are left out. Raises LockError if that is the main one.
+    Also those that the main library has further code for, in some of its kernels. Libraries without
+    any are left out. Raises LockError if that is the main one.
     """
-    found = {}
+    found, single = {}, set[Capability]()
     for path in sorted({folder / _MAIN, *folder.iterdir()}):
         try:
             data = memoryview(path.read_bytes())
@@ -247,16 +245,11 @@ def _code(folder: Path) -> dict[str, tuple[Capability, ...]]:
         counted = Counter(f"sm_{e.arch}{'a' if e.specific else ''}" for e in entries)
         if arches := sorted(filter(None, map(Capability.of_target, widespread(counted)))):
             found[path.name] = tuple(arches)
+        if path.name == _MAIN:
+            single = {Capability.of_number(e.arch) for e in entries} - {*arches}
     if _MAIN not in found:
         raise LockError(f"torch's {_MAIN} has no machine code")
-    return found
-
-
-def _single(folder: Path, arches: tuple[Capability, ...]) -> tuple[Capability, ...]:
-    """Further architectures that the main library has code for, in some of its kernels."""
-    section = memoryview(fatbin.section(memoryview((folder / _MAIN).read_bytes()), ".nv_fatbin"))
-    entries = (e for _, held in fatbin.containers(section) for e in held if not e.ptx)
-    return tuple(sorted({Capability.of_number(e.arch) for e in entries} - {*arches}))
+    return found, tuple(sorted(single))
 
 
 def _lacks(
@@ -277,35 +270,22 @@ def _features(folder: Path) -> tuple[str, ...]:
     """The features that torch's libraries show, by the evidence of the gate for compiled ones."""
     source = project_root() / "scripts" / "image" / "source"
     evidence = json.loads((source / "features.json").read_text())
-    gate = _module(source / "gate.py")
-    return tuple(name for name in sorted(evidence) if gate.shows(folder, evidence[name]))
-
-
-def _module(path: Path) -> Any:
-    """A module that is no part of this package, since images run it."""
-    spec = importlib.util.spec_from_file_location(f"torch_images_{path.stem}", path)
+    # No part of this package, since images run it.
+    spec = importlib.util.spec_from_file_location("torch_images_gate", source / "gate.py")
     assert spec
     assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    gate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gate)
+    return tuple(name for name in sorted(evidence) if gate.shows(folder, evidence[name]))
 
 
 def _first(days: dict[str, dt.date], minor: tuple[int, ...], *, later: bool) -> dt.date | None:
     """The day of the first release of a minor version of torch; `later`: of any later one."""
-    return min(
-        (
-            day
-            for version, day in days.items()
-            if not Version(version).is_prerelease
-            and (
-                Version(version).release[:2] > minor
-                if later
-                else Version(version).release[:2] == minor
-            )
-        ),
-        default=None,
+    released = [(v, day) for text, day in days.items() if not (v := Version(text)).is_prerelease]
+    fitting = (
+        day for v, day in released if (v.release[:2] > minor if later else v.release[:2] == minor)
     )
+    return min(fitting, default=None)
 
 
 def _why(message: str, torch: str) -> str:
@@ -317,8 +297,3 @@ def _why(message: str, torch: str) -> str:
     if pins and torch not in pins:
         return f"they require torch {', '.join(sorted(pins, key=Version))}"
     return message
-
-
-def _said(texts: Iterable[str]) -> str:
-    """One line of sentences."""
-    return "; ".join(texts)

@@ -6,11 +6,11 @@ names. host/network.py says which one is the main index, where all others are lo
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import requests
 
@@ -32,28 +32,17 @@ _WAYS = (
 _OTHER_WAYS = "check network and proxy (HTTPS_PROXY), and certificates (SSL_CERT_FILE)"
 
 
-class PackageIndex:
+class PackageIndex(contextlib.ExitStack):
     """The package indexes. Several threads may ask them at once.
 
     Each has a session of its own: what one is told, such as a password, no other one learns.
     """
 
     def __init__(self, network: Network) -> None:
+        super().__init__()
         self._network = network
         self._lock = threading.Lock()
         self._clients: dict[str, PyPISimple] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for client in self._clients.values():
-            client.__exit__(kind, value, traceback)
 
     def _client(self, index: str) -> PyPISimple:
         """The client for an index; "" for the main one."""
@@ -65,7 +54,7 @@ class PackageIndex:
                 session = requests.Session()
                 session.verify = self._network.verify
                 url = index or self._network.index or PYPI_SIMPLE_ENDPOINT
-                self._clients[index] = PyPISimple(url, session=session)
+                self._clients[index] = self.enter_context(PyPISimple(url, session=session))
             return self._clients[index]
 
     def find(self, wheel: LockedWheel) -> DistributionPackage | None:

@@ -1,4 +1,4 @@
-"""Resolve wheels where a release of torch is in an index beside the main one.
+"""Resolve wheels by uv; also where a release of torch is in an index beside the main one.
 
 uv asks that index for nothing but the packages that it is named for: it gets a folder with copies
 of their pages, as an index that comes first. uv takes a package from the first index that has it
@@ -9,52 +9,74 @@ whatever uv did.
 
 from __future__ import annotations
 
-import contextlib
+import datetime as dt
+import re
+import sys
 import tempfile
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
-from torch_images.config.indexes import Index
-from torch_images.errors import LockError, NetworkError
+import requests
+from packaging.utils import canonicalize_name
+
+from torch_images.config.indexes import Index, origin
+from torch_images.errors import CommandError, LockError, NetworkError
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.locks import wheels
-from torch_images.locks.wheels import MAIN, LockedWheel, OtherIndex, Requirements, WheelLock
+from torch_images.locks.wheels import MAIN, LockedWheel, WheelLock, best_wheel, uv_platform
+from torch_images.platforms import AMD64, Platform
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
 
 
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """What a lock of wheels is resolved from.
+
+    `name` and `date` are those of the lock. The wheels are for `platform` with the glibc of GLIBC
+    or newer, and for `python`, such as "3.11". `constraints`, such as "numpy==2.3.5", fix the
+    version of a package if it is needed. Versions also go with the requirements `beside`, which are
+    not part of the lock. `before` has days (UTC) by name of a package; files that the index got
+    then or later are left out. With `alone`, what the wheels themselves require is left out.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    python: str
+    platform: Platform = AMD64
+    date: dt.date
+    constraints: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    before: Mapping[str, dt.date] | None = None
+    alone: bool = False
+
+
 def resolve(
     wanted: Requirements, *, network: Network, run: Runner, index: Index | None = None
 ) -> WheelLock:
-    """Resolve as `locks.wheels.resolve` does, with `index` for the packages that it is named for.
+    """Resolve requirements, and what they require, to one wheel each. uv decides which.
 
-    Raises LockError, also for a wheel that is not where it should be, by name; and NetworkError.
+    `index` is that of the release of torch, None for the main one. Raises NetworkError if an index
+    cannot be reached, and LockError if there is no solution, an index gives no SHA-256, or a wheel
+    is not where it should be.
     """
-    attempt = partial(wheels.resolve, wanted, network=network, run=run)
     if not index:
-        return attempt()
+        return _resolve(wanted, network, run)
     with PackageIndex(network) as asked, tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        write_pages(index, asked, folder)
+        write_pages(index, asked, Path(scratch))
         try:
-            lock = attempt(other=OtherIndex(index=index, settings=(("UV_INDEX", folder.as_uri()),)))
+            lock = _resolve(wanted, network, run, index, Path(scratch).as_uri())
         except LockError as error:
-            problem: LockError | None = None
-            # With the index open for what the main one has not, it may show which name is missing.
-            # What comes of that is never locked.
-            with contextlib.suppress(LockError, NetworkError):
-                shown = attempt(
-                    other=OtherIndex(index=index, settings=_open(index, folder, network))
-                )
-                problem = unnamed(_missing(shown, asked), index, asked)
-            raise (problem or error) from None
+            hint = f"what only {index.url} has must be named under `packages` of this index"
+            raise LockError(error.message, hint) from None
         check_origin(lock, index, asked)
         return lock
 
@@ -80,51 +102,69 @@ def check_origin(lock: WheelLock, index: Index, asked: PackageIndex) -> None:
 
     Raises NetworkError, too.
     """
-    missing = _missing(lock, asked)
-    if problem := unnamed(missing, index, asked):
-        raise problem
-    for wheel in missing:
-        raise LockError(
-            f"{wheel.name} {wheel.version} is not in {wheel.index or MAIN}, "
-            "where images.yaml says that it comes from",
-            f"correct `packages` of the index {index.url}",
-        )
-
-
-def unnamed(missing: Iterable[LockedWheel], index: Index, asked: PackageIndex) -> LockError | None:
-    """The error for the first wheel that only an index has which is not named for it.
-
-    `missing` are wheels that are not where they should come from. None if no index has them.
-    """
-    for wheel in missing:
-        if any(_same(file, wheel) for file in asked.files(wheel.name, index.url)):
-            return LockError(
-                f"{wheel.name} {wheel.version} is in {index.url} only, which is not named for it",
-                f"if that is meant, name {wheel.name} under `packages` of this index",
-            )
-    return None
-
-
-def _missing(lock: WheelLock, asked: PackageIndex) -> tuple[LockedWheel, ...]:
-    """The wheels that the index of their origin does not have, or only as another file."""
     with ThreadPoolExecutor(8) as pool:
         found = pool.map(asked.find, lock.wheels)
-    pairs = zip(lock.wheels, found, strict=True)
-    return tuple(wheel for wheel, file in pairs if not file or not _same(file, wheel))
+    for wheel, file in zip(lock.wheels, found, strict=True):
+        if not file or file.digests.get("sha256") != wheel.sha256:
+            raise LockError(
+                f"{wheel.name} {wheel.version} is not in {wheel.index or MAIN}, "
+                "where images.yaml says that it comes from",
+                f"correct `packages` of the index {index.url}",
+            )
 
 
-def _same(file: DistributionPackage, wheel: LockedWheel) -> bool:
-    return file.digests.get("sha256") == wheel.sha256
+def _resolve(
+    wanted: Requirements, network: Network, run: Runner, index: Index | None = None, pages: str = ""
+) -> WheelLock:
+    """As `resolve`; `pages` is the URL of the folder with the pages of `index`."""
+    import uv
 
-
-def _open(index: Index, folder: Path, network: Network) -> tuple[tuple[str, str], ...]:
-    """Settings under which uv takes from the index what the main one has not."""
-    from pypi_simple import PYPI_SIMPLE_ENDPOINT
-
-    return (
-        ("UV_INDEX", f"{folder.as_uri()} {network.index or PYPI_SIMPLE_ENDPOINT}"),
-        ("UV_DEFAULT_INDEX", index.url),
-        ("UV_INDEX_STRATEGY", "unsafe-first-match"),
+    python, platform, constraints = wanted.python, wanted.platform, wanted.constraints
+    if wanted.beside:
+        both = (*wanted.words, *wanted.beside)
+        wider = replace(wanted, words=both, beside=(), alone=False)
+        versions = _resolve(wider, network, run, index, pages).versions()
+        constraints = (*constraints, *(f"{n}=={version}" for n, version in versions.items()))
+    with tempfile.TemporaryDirectory() as folder:
+        target, limits = Path(folder, "pylock.toml"), Path(folder, "constraints.txt")
+        limits.write_text("\n".join(constraints))
+        command = [uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
+        command += ["--format", "pylock.toml", "--python-platform", uv_platform(platform)]
+        # This Python, for builds that there are none of: else uv downloads one from GitHub.
+        command += ["--python", sys.executable, "--python-version", python]
+        command += ["--only-binary", ":all:", "-o", str(target), "-"]
+        command += [f"--constraints={limits}"] if constraints else []
+        for package, day in (wanted.before or {}).items():
+            command += ["--exclude-newer-package", f"{package}={day.isoformat()}T00:00:00Z"]
+        command += ["--no-deps"] if wanted.alone else []
+        try:
+            env = network.for_uv() | ({"UV_INDEX": pages} if pages else {})
+            run.run(command, env=env, stdin="\n".join(wanted.words))
+        except CommandError as error:
+            raise _resolve_error(error.output) from None
+        document = tomllib.loads(target.read_text(encoding="utf-8"))
+    packages = document.get("packages", [])
+    chosen = [_pick(package, python, platform) for package in packages]
+    with ThreadPoolExecutor(8) as pool:
+        sizes = pool.map(lambda wheel: wheel.get("size") or _size(wheel["url"], network), chosen)
+    wheels = [
+        LockedWheel(
+            name=canonicalize_name(package["name"]),
+            version=str(package.get("version", "")),
+            filename=_filename(wheel["url"]),
+            size=size,
+            sha256=wheel["hashes"]["sha256"],
+            index=origin(canonicalize_name(package["name"]), index),
+        )
+        for package, wheel, size in zip(packages, chosen, sizes, strict=True)
+    ]
+    return WheelLock(
+        name=wanted.name,
+        date=wanted.date,
+        python=python,
+        request=tuple(sorted(wanted.words)),
+        wheels=tuple(sorted(wheels)),
+        platform=platform,
     )
 
 
@@ -141,3 +181,60 @@ def _link(file: DistributionPackage) -> str:
         facts["data-core-metadata"] = f"sha256={said}" if said else "true"
     words = " ".join(f'{key}="{escape(value)}"' for key, value in facts.items())
     return f"<a {words}>{escape(file.filename)}</a>"
+
+
+def _filename(url: str) -> str:
+    return unquote(urlsplit(url).path).rpartition("/")[2]
+
+
+def _pick(package: dict[str, Any], python: str, platform: Platform) -> dict[str, Any]:
+    """The wheel to install of one package of a pylock.toml (PEP 751).
+
+    Raises LockError if no wheel fits, or if the index gave no SHA-256 for the one that does.
+    """
+    wheels = {
+        _filename(wheel["url"]): wheel for wheel in package.get("wheels", []) if "url" in wheel
+    }
+    filename = best_wheel(tuple(wheels), python, platform)
+    if filename is None:
+        raise LockError(
+            f"{package['name']} {package['version']} has no wheel for Python {python} on "
+            f"{platform}",
+            "choose another version in images.yaml, or exclude it there",
+        )
+    wheel: dict[str, Any] = wheels[filename]
+    if "sha256" not in wheel.get("hashes", {}):
+        raise LockError(
+            f"the package index gives no SHA-256 for {filename}",
+            "name an index that does in UV_DEFAULT_INDEX",
+        )
+    return wheel
+
+
+def _size(url: str, network: Network) -> int:
+    """Bytes of a file at a URL, asked of its server, since indexes need not state sizes (PEP 700).
+
+    Raises NetworkError.
+    """
+    try:
+        answer = requests.head(
+            url,
+            allow_redirects=True,
+            timeout=60,
+            verify=network.verify,
+            headers={"Accept-Encoding": "identity"},
+        )
+        answer.raise_for_status()
+        return int(answer.headers["Content-Length"])
+    except (requests.RequestException, KeyError, ValueError) as error:
+        raise NetworkError(f"the size of {_filename(url)} could not be read: {error}") from None
+
+
+def _resolve_error(output: str) -> Exception:
+    text = " ".join(output.replace("\u2570\u2500\u25b6", "").split())
+    if re.search(r"error sending request|Could not connect|Failed to fetch|dns error", text):
+        return NetworkError(
+            "the package index could not be reached",
+            "check network and proxy, or name a mirror in UV_DEFAULT_INDEX",
+        )
+    return LockError(f"no set of wheels meets the requirements: {text[:400]}")

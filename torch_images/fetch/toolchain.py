@@ -11,7 +11,6 @@ import json
 import logging
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch_images.config.types import Cuda
 from torch_images.errors import LockError
 from torch_images.fetch.checkout import check_out, read_file
 from torch_images.fetch.download import discover, fetch_archives, read
-from torch_images.host.cache import Part, keep, used
+from torch_images.host.cache import Part, filling, used
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.sources import LockedArchive, LockedTree, SourceLock
@@ -78,7 +77,9 @@ def prepare(
             names,
         )
     lock = replace(lock, archives=archives, unlocked=lock.unlocked or bool(new))
-    return ReadySources(lock=lock, trees=trees, archives=_folder(lock.archives, cache, network))
+    return ReadySources(
+        lock=lock, trees=trees, archives=archive_folder(lock, cache=cache, network=network)
+    )
 
 
 def resolve_sources(
@@ -135,14 +136,6 @@ def resolve_toolkit(
                 "correct `archives` in images.yaml",
             ) from None
     return SourceLock(name=name, date=date, request=request, archives=tuple(sorted(archives)))
-
-
-def prepare_toolkit(lock: SourceLock, *, cache: Path, network: Network) -> Path:
-    """The folder with the archives of a CUDA compiler, from the cache or fetched now.
-
-    Raises LockError if one is gone or another file, NetworkError, DiskError.
-    """
-    return _folder(lock.archives, cache, network)
 
 
 def _archives(
@@ -207,17 +200,16 @@ def _check(tree: Path, name: str, pattern: str, text: str) -> None:
         raise LockError(f"{name} of {tree.parent.name} does not name what Triton would download")
 
 
-def _folder(archives: Iterable[LockedArchive], cache: Path, network: Network) -> Path:
-    """The cache's folder with exactly these archives, each under its own file name."""
-    files = fetch_archives(tuple(archives), cache / Part.ARCHIVES, network)
+def archive_folder(lock: SourceLock, *, cache: Path, network: Network) -> Path:
+    """The cache's folder with exactly the archives of a lock, each under its own file name.
+
+    Raises LockError if one is gone or another file, NetworkError, DiskError.
+    """
+    files = fetch_archives(lock.archives, cache / Part.ARCHIVES, network)
     key = hashlib.sha256("".join(sorted(a.line for a in files)).encode()).hexdigest()[:16]
     folder = cache / Part.ARCHIVE_SETS / key
     if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{key}-") as scratch:
-            made = Path(scratch, "made")
-            made.mkdir()
+        with filling(folder) as made:
             for archive, path in files.items():
                 shutil.copyfile(path, made / archive.filename)
-            return keep(made, folder)
     return used(folder)

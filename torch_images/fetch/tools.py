@@ -6,12 +6,10 @@ hands over the same files as a Linux server.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 
 from torch_images.errors import CommandError, LockError
-from torch_images.host.cache import Part, keep, used
+from torch_images.host.cache import Part, filling, used
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.locks.complete import check_wheels
@@ -31,16 +29,13 @@ def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
     folder = workspace.cache / Part.TOOLS / f"{name}-{lock.digest[:16]}"
     if folder.exists():
         return used(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
-    command = [uv.find_uv_bin(), "pip", "install", "--quiet", "--target", str(scratch)]
+    command = [uv.find_uv_bin(), "pip", "install", "--quiet"]
     command += ["--python-platform", uv_platform(lock.platform), "--python-version", lock.python]
     command += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(path)]
     try:
-        run.run(command, env=workspace.network.for_uv())
-        scratch.chmod(0o755)
-        return keep(scratch, folder)
+        with filling(folder) as made:
+            run.run([*command, "--target", str(made)], env=workspace.network.for_uv())
+            made.chmod(0o755)
     except CommandError as error:
         raise LockError(f"{path.name} could not be installed: {error.output[-300:]}") from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    return folder

@@ -14,7 +14,7 @@ from torch_images.fetch.apt import Resolver
 from torch_images.fetch.download import holders
 from torch_images.fetch.facts import find_facts
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.fetch.resolve import resolve
+from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.fetch.toolchain import resolve_sources, resolve_toolkit
 from torch_images.host.network import Network
 from torch_images.locks import complete
@@ -22,7 +22,7 @@ from torch_images.locks.debs import DebLock, LockedDeb, read_debs
 from torch_images.locks.facts import FactsLock, read_facts
 from torch_images.locks.image_lock import AnyLock
 from torch_images.locks.sources import SourceLock, locked_trees, read_sources
-from torch_images.locks.wheels import Requirements, WheelLock, read_wheels
+from torch_images.locks.wheels import WheelLock, read_wheels
 
 UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
 

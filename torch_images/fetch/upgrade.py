@@ -11,9 +11,9 @@ from packaging.version import Version
 from torch_images.config.release import Facts
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError
+from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.locks.wheels import Requirements, resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,10 +136,7 @@ def _changes(before: Facts, after: Facts) -> Iterator[str]:
         ("code for", [str(a) for a in before.arches], [str(a) for a in after.arches]),
         ("feature", before.features, after.features),
     ):
-        lost, won = (
-            [x for x in old if x not in new],
-            [x for x in new if x not in old],
-        )
+        lost, won = ([x for x in old if x not in new], [x for x in new if x not in old])
         words = [f"without {what} {', '.join(lost)}"] if lost else []
         words += [f"with {what} {', '.join(won)}"] if won else []
         yield from (f"{text}{that}" for text in words)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -35,6 +37,17 @@ def keep(made: Path, folder: Path) -> Path:
         if not folder.exists():
             raise
     return used(folder)
+
+
+@contextlib.contextmanager
+def filling(folder: Path) -> Iterator[Path]:
+    """A folder to fill; afterwards it gets into the cache as `folder`, as `keep` says."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+        made = Path(scratch, "made")
+        made.mkdir()
+        yield made
+        keep(made, folder)
 
 
 def used(path: Path) -> Path:

@@ -8,7 +8,6 @@ scripts/setup-engine registers QEMU's, and asks the same questions.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from torch_images.errors import EngineError, shown
@@ -30,21 +29,13 @@ _NUMBERS = {AMD64: 0x3E, ARM64: 0xB7}
 _PROCESSORS = {ARM64: {"QEMU_CPU": "max,sve-default-vector-length=16"}}
 
 
-@dataclass(frozen=True)
-class Emulator:
-    """An enabled entry of binfmt_misc; `in_containers` is whether it has flag F."""
-
-    name: str
-    in_containers: bool
-
-
 def emulated(platform: Platform, folder: Path = BINFMT) -> bool:
     """Whether containers of this machine run programs of a platform by an emulator.
 
     `folder` is where binfmt_misc is mounted. The answer is for a foreign platform: no emulator is
     registered for the machine's own.
     """
-    return any(each.in_containers for each in emulators(platform, folder))
+    return any(_emulators(platform, folder).values())
 
 
 def processor(platform: Platform) -> dict[str, str]:
@@ -61,11 +52,11 @@ def check_platform(
     """
     if platform == (machine or native()):
         return
-    found = emulators(platform, folder)
-    if any(each.in_containers for each in found):
+    found = _emulators(platform, folder)
+    if any(found.values()):
         return
     if found:
-        name = shown(found[0].name)
+        name = shown(next(iter(found)))
         raise EngineError(
             f"the emulator '{name}' for {platform} is registered without flag F: containers cannot "
             "see it",
@@ -82,20 +73,23 @@ def set_up(platform: Platform) -> str:
     )
 
 
-def emulators(platform: Platform, folder: Path = BINFMT) -> tuple[Emulator, ...]:
-    """The enabled emulators of a platform by name. Entries that make no sense are passed over."""
+def _emulators(platform: Platform, folder: Path) -> dict[str, bool]:
+    """Whether each enabled emulator of a platform has flag F, by its name, sorted.
+
+    Entries that make no sense are passed over.
+    """
     if _text(folder / "status").strip() != "enabled":
-        return ()
+        return {}
     try:
         paths = sorted(folder.iterdir())
     except OSError:
-        return ()
+        return {}
     matches = ((path.name, _ENTRY.fullmatch(_text(path).rstrip("\n"))) for path in paths)
-    return tuple(
-        Emulator(name, "F" in entry["flags"])
+    return {
+        name: "F" in entry["flags"]
         for name, entry in matches
         if entry and _takes(entry["magic"], entry["mask"], platform)
-    )
+    }
 
 
 def _takes(magic: str, mask: str | None, platform: Platform) -> bool:

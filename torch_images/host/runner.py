@@ -88,24 +88,20 @@ class Runner:
             return subprocess.run(command, env=_environment(env), cwd=cwd, check=False).returncode
 
     def stream(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str | None] | None = None,
-        cwd: Path | None = None,
+        self, command: Sequence[str], *, env: Mapping[str, str | None] | None = None
     ) -> Completed:
         """Run with its output shown as it comes and the last lines kept.
 
         On a terminal the command gets a terminal too, so that its own progress display works.
         """
-        code, _, tail = _watch(command, env, cwd)
+        code, _, tail = _watch(command, env)
         return Completed(code, tail)
 
 
 def _watch(
     command: Sequence[str],
     env: Mapping[str, str | None] | None,
-    cwd: Path | None,
+    cwd: Path | None = None,
     *,
     captures: bool = False,
 ) -> tuple[int, str, str]:

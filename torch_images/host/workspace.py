@@ -38,6 +38,6 @@ def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(base, "torch-images")
 
 
-def scratch_room(environ: Mapping[str, str] = os.environ) -> Path:
+def scratch_room() -> Path:
     """Where large temporary trees go: TMPDIR, else /var/tmp, which is on a disk and open to all."""
-    return Path(environ.get("TMPDIR") or "/var/tmp")  # noqa: S108
+    return Path(os.environ.get("TMPDIR") or "/var/tmp")  # noqa: S108

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.host import tars
-from torch_images.host.cache import Part, keep, used
+from torch_images.host.cache import Part, filling, used
 from torch_images.host.engine import Engine
 from torch_images.layers.make import ReadyLayer
 from torch_images.oci import layout
@@ -116,14 +115,10 @@ class ParentImages:
             part.result()  # what fails first is told first
         ready = [layer.result() for layer in layers]
         folder = self._cache / Part.PARENTS / _key(_stacked(base, layers))
-        folder.parent.mkdir(parents=True, exist_ok=True)
         if not folder.exists():
-            prefix = f".{folder.name}-"
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as scratch:
-                made = Path(scratch, "layout")
+            with filling(folder) as made:
                 start = base.result() if base else None
                 layout.extend_layout(start, ((r.title, r.layer, r.path) for r in ready), made)
-                keep(made, folder)
         return used(folder)
 
     def _images(
@@ -161,7 +156,11 @@ class ParentImages:
                     load = _Load(
                         base=base,
                         layers=layers[:end],
-                        new=[layer for layer in layers[start:end] if not self._has(layer)],
+                        new=[
+                            x
+                            for x in layers[start:end]
+                            if not (x.done() and _digest(x) in self._there)
+                        ],
                         before=loads[-1] if loads else None,
                         there=frozenset(self._there),
                         stop=self._stop,
@@ -178,10 +177,6 @@ class ParentImages:
         """Let everything on its way end with an error, unless it does already."""
         with contextlib.suppress(InvalidStateError):
             self._stop.set_exception(error)
-
-    def _has(self, layer: Future[ReadyLayer]) -> bool:
-        """Whether the engine has a layer for sure."""
-        return layer.done() and _digest(layer) in self._there
 
     def _note(self, base: Layout | None, layers: Layers) -> None:
         """Remember that the engine has a parent image now."""

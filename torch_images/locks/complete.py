@@ -23,10 +23,7 @@ _LONGEST = 1000  # characters of a requirement
 
 
 def check_wheels(
-    lock: WheelLock,
-    *more: WheelLock,
-    compiled: Collection[str] = (),
-    by_name: bool = False,
+    lock: WheelLock, *more: WheelLock, compiled: Collection[str] = (), by_name: bool = False
 ) -> None:
     """Raise LockError unless a lock has a wheel for each of its requirements.
 
@@ -88,23 +85,22 @@ def check_compat(lock: DebLock) -> None:
     _lacking(lock.name, lock.request, lock.versions())
 
 
-def check_trees(lock: SourceLock) -> None:
-    """Raise LockError unless a lock has the tree of torch, and each tree at the commit asked for.
+def check_sources(lock: SourceLock) -> None:
+    """Raise LockError unless a lock has what it was asked for.
 
-    A lock that is marked as unlocked may have other commits: those of a user's own tree.
+    That is the tree of torch, and each tree at its commit, or the archives of a compiler. A lock
+    that is marked as unlocked may have other commits: those of a user's own tree.
     """
+    if not lock.trees and not lock.name.startswith("source-"):
+        words = (word for word in lock.request if "==" not in word)
+        _lacking(lock.name, words, (archive.name for archive in lock.archives))
+        return
     held = {tree.name: tree.commit for tree in lock.trees}
     _lacking(lock.name, CORE[:1], held)
     for word in lock.request:
         name, _, commit = word.partition("@")
         if name not in held or (not lock.unlocked and held[name] != commit):
             raise grammar.damaged(lock.name, f"it lacks {word[:80]}")
-
-
-def check_archives(lock: SourceLock) -> None:
-    """Raise LockError unless the lock of a compiler has each archive that it was asked for."""
-    words = (word for word in lock.request if "==" not in word)
-    _lacking(lock.name, words, (archive.name for archive in lock.archives))
 
 
 def same_versions(wider: WheelLock, plain: WheelLock, replaces: Collection[str]) -> None:

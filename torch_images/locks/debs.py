@@ -120,8 +120,7 @@ def format_debs(lock: DebLock) -> str:
         "unlocked": "yes" if lock.unlocked else "",
     }
     return grammar.compose(
-        header,
-        (grammar.Entry(d.size, f"{d.archive}/{d.path}", d.line) for d in sorted(lock.debs)),
+        header, (grammar.Entry(d.size, f"{d.archive}/{d.path}", d.line) for d in sorted(lock.debs))
     )
 
 

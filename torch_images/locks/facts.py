@@ -9,10 +9,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
@@ -74,8 +74,7 @@ class _File(Section):
 
     date: Annotated[dt.date, As(str, _day)]
     platform: Annotated[
-        str,
-        choice("a platform that is written", [p.name for p in PLATFORMS if p != AMD64]),
+        str, choice("a platform that is written", [p.name for p in PLATFORMS if p != AMD64])
     ] = AMD64.name
     cuda: str
     torch: Annotated[str, AfterValidator(_version)]
@@ -144,11 +143,9 @@ def read_facts(path: Path) -> FactsLock:
             f"locks/{path.name} does not exist", f"run `invoke lock --select {path.stem}`"
         )
     try:
-        return _parsed(read(path), path.name)
+        return parse_facts(read(path), path.stem)
     except ConfigError as error:
-        raise LockError(
-            f"locks/{error.message}", f"run `invoke lock --select {path.stem}`"
-        ) from None
+        raise _damaged(error, path.stem) from None
 
 
 def with_facts(config: Config, folder: Path, *, damaged_ok: bool = False) -> Config:
@@ -192,23 +189,23 @@ def check_facts(item: LockRequest, folder: Path, torch: str) -> None:
 
 
 @lru_cache(maxsize=64)  # the config has all facts, and each image compares its own
-def _parsed(text: str, file: str) -> FactsLock:
-    found = validated(parse(text, file), _File)
+def parse_facts(text: str, name: str) -> FactsLock:
+    """The facts that a text holds. Raises LockError for what `format_facts` does not write."""
+    try:
+        found = validated(parse(text, f"{name}.yaml"), _File)
+    except ConfigError as error:
+        raise _damaged(error, name) from None
     fits = (Fit(extra=f.extra, wheels=f.wheels, reason=f.reason) for f in found.extras)
+    facts: dict[str, Any] = {each.name: getattr(found, each.name, ()) for each in fields(Facts)}
+    facts["fits"] = tuple(fits)
     return FactsLock(
-        name=file.removesuffix(".yaml"),
+        name=name,
         date=found.date,
         request=tuple(found.request.split(" ")),
         sha256=found.sha256,
-        facts=Facts(
-            cuda=found.cuda,
-            torch=found.torch,
-            python=found.python,
-            arches=found.arches,
-            features=found.features,
-            fits=tuple(fits),
-            platform=found.platform,
-            lacks=found.lacks,
-            single=found.single,
-        ),
+        facts=Facts(**facts),
     )
+
+
+def _damaged(error: ConfigError, name: str) -> LockError:
+    return LockError(f"locks/{error.message}", f"run `invoke lock --select {name}`")

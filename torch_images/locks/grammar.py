@@ -62,15 +62,11 @@ def compose(header: Mapping[str, str], entries: Iterable[Entry]) -> str:
 
 
 def parse(
-    text: str,
-    name: str,
-    keys: Collection[str] | None = None,
-    *,
-    origins: bool = False,
+    text: str, name: str, keys: Collection[str], *, origins: bool = False
 ) -> tuple[dict[str, str], list[Entry]]:
     """Header and entries of a lock file; `name` is the file's, without suffix.
 
-    `keys` are those that the header may have, None for any; `origins` says whether an entry may
+    `keys` are those that the header may have; `origins` says whether an entry may
     name its index. Raises LockError, with file and line, for any line that `compose` does not
     write, for another key, and for a header without a date.
     """
@@ -89,7 +85,7 @@ def parse(
             about = match
         elif (match := _HEADER.fullmatch(line)) and not entries:
             key = match["key"]
-            if key in header or not (keys is None or key in keys):
+            if key in header or key not in keys:
                 fault = "is there twice" if key in header else "is not known"
                 raise damaged(name, f"the header '{key}' {fault}", number)
             header[key] = match["value"]

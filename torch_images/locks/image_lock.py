@@ -6,10 +6,12 @@ import contextlib
 import datetime as dt
 import hashlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
 from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import (
@@ -31,7 +33,7 @@ from torch_images.config.types import Config, Cuda, Tree
 from torch_images.errors import LockError
 from torch_images.locks import complete, grammar
 from torch_images.locks.debs import DebLock, LockedDeb, format_debs, parse_debs, read_debs
-from torch_images.locks.facts import FactsLock, check_facts, format_facts, read_facts
+from torch_images.locks.facts import FactsLock, check_facts, format_facts, parse_facts
 from torch_images.locks.sources import (
     LockedArchive,
     SourceLock,
@@ -49,6 +51,15 @@ from torch_images.locks.wheels import (
 from torch_images.platforms import AMD64, Platform
 
 AnyLock = WheelLock | DebLock | SourceLock | FactsLock
+_Kind = TypeVar("_Kind", WheelLock, DebLock, SourceLock)
+
+# How a lock of each kind is written, read, and checked by itself.
+_KINDS: dict[type[AnyLock], tuple[Callable[[Any], str], Callable[[str, str], AnyLock], Any]] = {
+    WheelLock: (format_wheels, parse_wheels, complete.check_wheels),
+    DebLock: (format_debs, parse_debs, complete.check_debs),
+    SourceLock: (format_sources, parse_sources, complete.check_sources),
+    FactsLock: (format_facts, parse_facts, lambda _: None),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +92,15 @@ class ImageLock:
         return self.wheels.platform
 
     @property
+    def all(self) -> tuple[WheelLock | DebLock | SourceLock, ...]:
+        """Its locks."""
+        held = (getattr(self, each.name) for each in fields(self) if each.name != "unpacked")
+        return tuple(lock for lock in (*held, *self.unpacked) if lock)
+
+    @property
     def date(self) -> dt.date:
         """The newest date of its locks: when this image's inputs were all there."""
-        held = (self.wheels, self.base, self.build, self.sbom, self.compat)
-        more = (self.extra_wheels, self.extra_debs)
-        made = (self.sources, self.tools, self.tool_debs, self.toolkit, *self.unpacked)
-        return max(lock.date for lock in (*held, *more, *made) if lock)
+        return max(lock.date for lock in self.all)
 
     @property
     def epoch(self) -> int:
@@ -101,8 +115,7 @@ class ImageLock:
     @property
     def unlocked(self) -> bool:
         """Whether a build had to resolve a part of it for itself."""
-        others = (self.extra_debs, self.tool_debs, self.sources)
-        return self.base.unlocked or any(lock.unlocked for lock in others if lock)
+        return any(getattr(lock, "unlocked", False) for lock in self.all)
 
     @property
     def compat_version(self) -> str:
@@ -152,12 +165,7 @@ class ImageLock:
 
     @cached_property
     def _texts(self) -> dict[str, str]:
-        debs = (self.base, self.compat, self.extra_debs, self.tool_debs)
-        wheels = (self.build, self.sbom, self.wheels, self.extra_wheels, self.tools, *self.unpacked)
-        texts = {f"{lock.name}.txt": format_debs(lock) for lock in debs if lock}
-        texts |= {f"{lock.name}.txt": format_wheels(lock) for lock in wheels if lock}
-        sources = (self.sources, self.toolkit)
-        texts |= {f"{lock.name}.txt": format_sources(lock) for lock in sources if lock}
+        texts = {f"{lock.name}.txt": _KINDS[type(lock)][0](lock) for lock in self.all}
         return dict(sorted(texts.items()))
 
 
@@ -168,7 +176,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     """
     _check_there(config, spec, folder)
     base = base_input(spec)
-    debs = _read_debs(base, folder)
+    debs = _asked_for(base, read_debs(base.path(folder)))
     compat = _read_compat(config, spec.cuda, folder, spec.platform)
     if debs.image.rpartition("@")[0] != base.image:
         raise LockError(
@@ -183,7 +191,8 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     tools, tool_debs = _beyond(tools_inputs(config, spec), folder, wheels, debs)
     sources: SourceLock | None = None
     if item := source_input(spec):
-        sources = replace(_read_sources(item, folder), build=spec.source.build)
+        sources = _asked_for(item, read_sources(item.path(folder)))
+        sources = replace(sources, build=spec.source.build)
         compiled = {tree.name for tree in sources.trees}
         ours = tuple(w for w in wheels.wheels if w.name not in compiled)
         kept = replace(wheels, wheels=ours)
@@ -192,7 +201,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         beside = tuple(w for w in wheels.wheels if w.name != "torch" and not w.of_cuda)
         tools = replace(tools, wheels=tuple(sorted((*tools.wheels, *beside))))
     item = toolkit_input(config, spec)
-    toolkit = _read_sources(item, folder) if item else None
+    toolkit = _asked_for(item, read_sources(item.path(folder))) if item else None
     lock = ImageLock(
         wheels=kept,
         base=debs,
@@ -208,7 +217,8 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         unpacked=tuple(_read(item, folder) for item in unpacked_inputs(spec)),
     )
     _check_complete(lock)
-    check_facts(facts_input(config, spec), folder, _torch(wheels))
+    torch = next((wheel.sha256 for wheel in wheels.wheels if wheel.name == "torch"), "")
+    check_facts(facts_input(config, spec), folder, torch)
     return lock
 
 
@@ -255,40 +265,37 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
     Raises LockError if they are not the locks of one image, or one is damaged or incomplete.
     """
     named = {file.removesuffix(".txt"): text for file, text in texts.items()}
-    # The lock of what a variant adds is named after the plain image's, and so comes second.
-    base = sorted(name for name in named if name.startswith("base-"))
-    compat, source, toolkit = (
-        next((name for name in named if name.startswith(prefix)), None)
-        for prefix in ("compat-", "source-", "toolkit-")
-    )
-    tools = sorted(name for name in named if name.startswith("build-"))
-    wheels = sorted(name for name in named if name.startswith("wheel-"))
+
+    def find(
+        parse: Callable[[str, str], _Kind], pattern: str, *, second: bool = False
+    ) -> _Kind | None:
+        # The lock of what a variant adds is named after the plain image's, and so comes second.
+        found = sorted(name for name in named if re.fullmatch(pattern, name))[second:]
+        return parse(named[found[0]], found[0]) if found else None
+
+    wheels, base = find(parse_wheels, "wheel-.*"), find(parse_debs, "base-.*")
+    build, sbom = find(parse_wheels, "tools-build.*"), find(parse_wheels, "tools-sbom")
+    problem = LockError(f"not the locks of one image: {', '.join(sorted(texts)) or 'none'}")
+    if not (wheels and base and build and sbom):
+        raise problem
     unpacked = sorted(name for name in named if name.startswith("unpacked-"))
-    programs = [name for name in named if name.startswith("tools-build")]
-    most = 2
-    if (
-        not (1 <= len(base) <= most and 1 <= len(wheels) <= most)
-        or len(tools) != (most if source else 0)
-        or "tools-sbom" not in named
-        or len(programs) != 1
-    ):
-        raise LockError(f"not the locks of one image: {', '.join(sorted(texts)) or 'none'}")
-    tool_wheels = next((name for name in tools if "-py" in name), None)
-    tool_debs = next((name for name in tools if "-py" not in name), None)
     lock = ImageLock(
-        wheels=parse_wheels(named[wheels[0]], wheels[0]),
-        base=parse_debs(named[base[0]], base[0]),
-        build=parse_wheels(named[programs[0]], programs[0]),
-        sbom=parse_wheels(named["tools-sbom"], "tools-sbom"),
-        compat=parse_debs(named[compat], compat) if compat else None,
-        extra_wheels=parse_wheels(named[wheels[1]], wheels[1]) if wheels[1:] else None,
-        extra_debs=parse_debs(named[base[1]], base[1]) if base[1:] else None,
-        sources=parse_sources(named[source], source) if source else None,
-        tools=parse_wheels(named[tool_wheels], tool_wheels) if tool_wheels else None,
-        tool_debs=parse_debs(named[tool_debs], tool_debs) if tool_debs else None,
-        toolkit=parse_sources(named[toolkit], toolkit) if toolkit else None,
+        wheels=wheels,
+        base=base,
+        build=build,
+        sbom=sbom,
+        compat=find(parse_debs, "compat-.*"),
+        extra_wheels=find(parse_wheels, "wheel-.*", second=True),
+        extra_debs=find(parse_debs, "base-.*", second=True),
+        sources=find(parse_sources, "source-.*"),
+        tools=find(parse_wheels, "build-.*-py.*"),
+        tool_debs=find(parse_debs, "build-(?!.*-py).*"),
+        toolkit=find(parse_sources, "toolkit-.*"),
         unpacked=tuple(parse_wheels(named[name], name) for name in unpacked),
     )
+    compiling = {bool(part) for part in (lock.sources, lock.tools, lock.tool_debs)}
+    if len(compiling) > 1 or {each.name for each in lock.all} != named.keys():
+        raise problem
     for part in (lock.build, lock.base, lock.compat, lock.extra_wheels, lock.extra_debs):
         if part and part.platform != lock.platform:
             raise LockError(
@@ -305,69 +312,17 @@ def update(path: Path, lock: AnyLock) -> bool:
     Returns whether the file changed. Raises LockError, and writes nothing, if the lock is not
     complete or could not be read again: its content comes from indexes and archives.
     """
-    text = _format(lock, lock.date)
-    if isinstance(lock, FactsLock):
-        same = path.exists() and _same_facts(lock, path)
-    else:
-        if _format(_parse(lock, text), lock.date) != text:
-            raise LockError(f"locks/{lock.name}.txt is not written: it would be read otherwise")
-        _check_resolved(lock)
-        same = path.exists() and _same_lock(lock, path)
-    if not same:
-        grammar.write(path, text)
-    return not same
-
-
-def _same_lock(lock: WheelLock | DebLock | SourceLock, path: Path) -> bool:
-    """Whether a file has a lock already, whatever its date. A damaged file is one to replace."""
-    with contextlib.suppress(LockError):
-        return _format(lock, read_date(path)) == grammar.read(path)
-    return False
-
-
-def _same_facts(lock: FactsLock, path: Path) -> bool:
-    """Whether a file has these facts already, whatever their date."""
-    with contextlib.suppress(LockError):
-        return replace(lock, date=read_facts(path).date) == read_facts(path)
-    return False
-
-
-def read_date(path: Path) -> dt.date:
-    """The date of a lock file of any kind. Raises LockError if it is missing or damaged."""
-    header, _ = grammar.parse(grammar.read(path), path.stem, origins=True)
-    return dt.date.fromisoformat(header["date"])
-
-
-def _format(lock: AnyLock, date: dt.date) -> str:
-    """The text of a lock of any kind, with another date."""
-    if isinstance(lock, DebLock):
-        return format_debs(replace(lock, date=date))
-    if isinstance(lock, SourceLock):
-        return format_sources(replace(lock, date=date))
-    if isinstance(lock, FactsLock):
-        return format_facts(replace(lock, date=date))
-    return format_wheels(replace(lock, date=date))
-
-
-def _parse(lock: WheelLock | DebLock | SourceLock, text: str) -> WheelLock | DebLock | SourceLock:
-    """The lock that a text holds, of the same kind as `lock`."""
-    if isinstance(lock, DebLock):
-        return parse_debs(text, lock.name)
-    if isinstance(lock, SourceLock):
-        return parse_sources(text, lock.name)
-    return parse_wheels(text, lock.name)
-
-
-def _check_resolved(lock: WheelLock | DebLock | SourceLock) -> None:
-    """Raise LockError unless a lock, taken by itself, has what it was asked for."""
-    if isinstance(lock, DebLock):
-        complete.check_debs(lock)
-    elif isinstance(lock, WheelLock):
-        complete.check_wheels(lock)
-    elif lock.trees:
-        complete.check_trees(lock)
-    else:
-        complete.check_archives(lock)
+    form, parse, check = _KINDS[type(lock)]
+    text = form(lock)
+    if form(parse(text, lock.name)) != text:
+        raise LockError(f"locks/{path.name} is not written: it would be read otherwise")
+    check(lock)
+    with contextlib.suppress(LockError):  # a damaged file is one to replace
+        before = grammar.read(path)
+        if form(replace(lock, date=parse(before, path.stem).date)) == before:
+            return False
+    grammar.write(path, text)
+    return True
 
 
 def _check_complete(lock: ImageLock) -> None:
@@ -376,8 +331,9 @@ def _check_complete(lock: ImageLock) -> None:
     complete.check_wheels(lock.wheels, compiled=compiled)
     if lock.extra_wheels:
         complete.check_wheels(lock.extra_wheels, lock.wheels, compiled=compiled)
-    if lock.sources:
-        complete.check_trees(lock.sources)
+    for sources in (lock.sources, lock.toolkit):
+        if sources:
+            complete.check_sources(sources)
     more = [lock.extra_wheels] if lock.extra_wheels else []
     complete.check_core(lock.wheels, *more, compiled=compiled)
     if lock.tools:  # beside what the plain image has, whose versions stay
@@ -390,8 +346,6 @@ def _check_complete(lock: ImageLock) -> None:
             complete.check_debs(debs, lock.base)
     if lock.compat:
         complete.check_compat(lock.compat)
-    if lock.toolkit:
-        complete.check_archives(lock.toolkit)
 
 
 def _beyond(
@@ -414,7 +368,7 @@ def _beyond(
         kept = (w for w in more_wheels.wheels if w.name not in ours and w not in wheels.wheels)
         more_wheels = replace(more_wheels, wheels=tuple(kept))
     if wider[1]:
-        more_debs = _read_debs(wider[1], folder)
+        more_debs = _asked_for(wider[1], read_debs(wider[1].path(folder)))
         added = tuple(d for d in more_debs.debs if d.name not in debs.versions())
         more_debs = replace(more_debs, debs=added)
     return more_wheels, more_debs
@@ -430,52 +384,27 @@ def _read_compat(
     item = compat_input(config, cuda, platform)
     if not item or (os.path.isdir(folder) and not item.path(folder).exists()):  # noqa: PTH112
         return None
-    lock = _read_debs(item, folder)
+    lock = _asked_for(item, read_debs(item.path(folder)))
     complete.check_compat(lock)
     return lock
 
 
-def _torch(lock: WheelLock) -> str:
-    """The SHA-256 of the wheel of torch in the plain image's lock; "" if it has none."""
-    return next((wheel.sha256 for wheel in lock.wheels if wheel.name == "torch"), "")
-
-
 def _read(item: LockRequest, folder: Path) -> WheelLock:
-    lock = read_wheels(item.path(folder), item.index)
-    _check(item, lock.request)
-    _check_platform(item, lock)
-    return lock
+    return _asked_for(item, read_wheels(item.path(folder), item.index))
 
 
-def _read_debs(item: LockRequest, folder: Path) -> DebLock:
-    lock = read_debs(item.path(folder))
-    _check(item, lock.request)
-    _check_platform(item, lock)
-    return lock
-
-
-def _read_sources(item: LockRequest, folder: Path) -> SourceLock:
-    lock = read_sources(item.path(folder))
-    _check(item, lock.request)
-    return lock
-
-
-def _check_platform(item: LockRequest, lock: WheelLock | DebLock) -> None:
-    """Raise LockError unless a lock is for the platform that is asked for."""
-    if lock.platform != item.platform:
+def _asked_for(item: LockRequest, lock: _Kind) -> _Kind:
+    """The lock, if it is of what is asked for now. Raises LockError."""
+    if not isinstance(lock, SourceLock) and lock.platform != item.platform:
         raise LockError(
             f"locks/{item.name}.txt is for {lock.platform}, wanted is {item.platform}",
             f"run `invoke lock --select {item.name}`",
         )
-
-
-def _check(item: LockRequest, locked: tuple[str, ...]) -> None:
-    """Raise LockError unless a lock was resolved for what is asked for now."""
-    if tuple(sorted(locked)) == item.request:
-        return
-    raise LockError(
-        f"locks/{item.name}.txt is out of step: it was resolved for "
-        f"{' '.join(sorted(locked))[:1000] or 'nothing'}, "
-        f"wanted is {' '.join(item.request)}",
-        f"run `invoke lock --select {item.name}`",
-    )
+    if tuple(sorted(lock.request)) != item.request:
+        raise LockError(
+            f"locks/{item.name}.txt is out of step: it was resolved for "
+            f"{' '.join(sorted(lock.request))[:1000] or 'nothing'}, "
+            f"wanted is {' '.join(item.request)}",
+            f"run `invoke lock --select {item.name}`",
+        )
+    return lock

@@ -11,24 +11,16 @@ import datetime as dt
 import functools
 import hashlib
 import re
-import sys
-import tempfile
-import tomllib
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from torch_images.config.indexes import Index, is_index, origin
-from torch_images.errors import CommandError, LockError, NetworkError, shown
-from torch_images.host.network import Network
-from torch_images.host.runner import Runner
+from torch_images.errors import shown
 from torch_images.locks import grammar
 from torch_images.platforms import AMD64, Platform
 
@@ -79,17 +71,6 @@ class LockedWheel:
     def line(self) -> str:
         """The requirement, as `uv pip install --require-hashes` reads it."""
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class OtherIndex:
-    """An index beside the main one, as uv is told of it.
-
-    `settings`: variables of uv's, and what they are set to: see fetch/resolve.py.
-    """
-
-    index: Index
-    settings: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,95 +205,14 @@ def check_origins(lock: WheelLock, index: Index | None) -> None:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Requirements:
-    """What a lock of wheels is resolved from.
-
-    `name` and `date` are those of the lock. The wheels are for `platform` with the glibc of GLIBC
-    or newer, and for `python`, such as "3.11". `constraints`, such as "numpy==2.3.5", fix the
-    version of a package if it is needed. Versions also go with the requirements `beside`, which are
-    not part of the lock. `before` has days (UTC) by name of a package; files that the index got
-    then or later are left out. With `alone`, what the wheels themselves require is left out.
-    """
-
-    name: str
-    words: tuple[str, ...]
-    python: str
-    platform: Platform = AMD64
-    date: dt.date
-    constraints: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
-    before: Mapping[str, dt.date] | None = None
-    alone: bool = False
-
-
-def resolve(
-    wanted: Requirements, *, network: Network, run: Runner, other: OtherIndex | None = None
-) -> WheelLock:
-    """Resolve requirements, and what they require, to one wheel each. uv decides which.
-
-    `other` is the index of the release of torch, None for the main one. Raises NetworkError if an
-    index cannot be reached, and LockError if there is no solution or an index gives no SHA-256.
-    """
-    import uv
-
-    python, platform, constraints = wanted.python, wanted.platform, wanted.constraints
-    if wanted.beside:
-        both = (*wanted.words, *wanted.beside)
-        wider = replace(wanted, words=both, beside=(), alone=False)
-        versions = resolve(wider, network=network, run=run, other=other).versions()
-        constraints = (*constraints, *(f"{n}=={version}" for n, version in versions.items()))
-    with tempfile.TemporaryDirectory() as folder:
-        target, limits = Path(folder, "pylock.toml"), Path(folder, "constraints.txt")
-        limits.write_text("\n".join(constraints))
-        command = [uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
-        command += ["--format", "pylock.toml", "--python-platform", uv_platform(platform)]
-        # This Python, for builds that there are none of: else uv downloads one from GitHub.
-        command += ["--python", sys.executable, "--python-version", python]
-        command += ["--only-binary", ":all:", "-o", str(target), "-"]
-        command += [f"--constraints={limits}"] if constraints else []
-        for package, day in (wanted.before or {}).items():
-            command += ["--exclude-newer-package", f"{package}={day.isoformat()}T00:00:00Z"]
-        command += ["--no-deps"] if wanted.alone else []
-        try:
-            env = network.for_uv() | dict(other.settings if other else ())
-            run.run(command, env=env, stdin="\n".join(wanted.words))
-        except CommandError as error:
-            raise _resolve_error(error.output) from None
-        document = tomllib.loads(target.read_text(encoding="utf-8"))
-    packages = document.get("packages", [])
-    chosen = [_pick(package, python, platform) for package in packages]
-    with ThreadPoolExecutor(8) as pool:
-        sizes = pool.map(lambda wheel: wheel.get("size") or _size(wheel["url"], network), chosen)
-    wheels = [
-        LockedWheel(
-            name=canonicalize_name(package["name"]),
-            version=str(package.get("version", "")),
-            filename=_filename(wheel["url"]),
-            size=size,
-            sha256=wheel["hashes"]["sha256"],
-            index=origin(canonicalize_name(package["name"]), other.index if other else None),
-        )
-        for package, wheel, size in zip(packages, chosen, sizes, strict=True)
-    ]
-    return WheelLock(
-        name=wanted.name,
-        date=wanted.date,
-        python=python,
-        request=tuple(sorted(wanted.words)),
-        wheels=tuple(sorted(wheels)),
-        platform=platform,
-    )
-
-
 def uv_platform(platform: Platform) -> str:
     """A platform with the oldest glibc of the bases, as uv has it: "x86_64-manylinux_2_36"."""
     return f"{platform.machine}-manylinux_{GLIBC[0]}_{GLIBC[1]}"
 
 
 @functools.cache
-def wheel_tags(python: str, platform: Platform = AMD64) -> tuple[Tag, ...]:
-    """The tags of wheels that install on every base with a Python such as "3.11", best first."""
+def _rank(python: str, platform: Platform) -> Mapping[Tag, int]:
+    """The rank of each tag that installs on every base with a Python, from 0; the best is last."""
     version, machine = tuple(int(part) for part in python.split(".")), platform.machine
     glibcs = [f"manylinux_{GLIBC[0]}_{minor}_{machine}" for minor in range(GLIBC[1], 4, -1)]
     legacy = {17: f"manylinux2014_{machine}"}  # PEP 599; those before it knew x86-64 alone
@@ -323,10 +223,11 @@ def wheel_tags(python: str, platform: Platform = AMD64) -> tuple[Tag, ...]:
         platforms += [name, legacy[minor]] if minor in legacy else [name]
     platforms.append(f"linux_{machine}")
     interpreter = f"cp{version[0]}{version[1]}"
-    return (
+    tags = (
         *cpython_tags(version, platforms=platforms),
         *compatible_tags(version, interpreter=interpreter, platforms=platforms),
     )
+    return {tag: rank for rank, tag in enumerate(reversed(tags))}
 
 
 def best_wheel(filenames: tuple[str, ...], python: str, platform: Platform = AMD64) -> str | None:
@@ -344,12 +245,6 @@ def best_wheel(filenames: tuple[str, ...], python: str, platform: Platform = AMD
     return max(fitting)[2] if fitting else None
 
 
-@functools.cache
-def _rank(python: str, platform: Platform) -> Mapping[Tag, int]:
-    """The rank of each tag that installs, from 0; the best one has the highest."""
-    return {tag: rank for rank, tag in enumerate(reversed(wheel_tags(python, platform)))}
-
-
 @functools.lru_cache(maxsize=4096)  # locks share most of their wheels
 def _unfit(filename: str, name: str, version: str, python: str, platform: Platform) -> str:
     """Why a file name is not one of this wheel that installs on `python`; "" if it is."""
@@ -364,62 +259,3 @@ def _unfit(filename: str, name: str, version: str, python: str, platform: Platfo
     if best_wheel((filename,), python, platform) is None:
         return f"{filename} is not a wheel for Python {python} on {platform}"
     return ""
-
-
-def _filename(url: str) -> str:
-    return unquote(urlsplit(url).path).rpartition("/")[2]
-
-
-def _pick(package: dict[str, Any], python: str, platform: Platform) -> dict[str, Any]:
-    """The wheel to install of one package of a pylock.toml (PEP 751).
-
-    Raises LockError if no wheel fits, or if the index gave no SHA-256 for the one that does.
-    """
-    wheels = {
-        _filename(wheel["url"]): wheel for wheel in package.get("wheels", []) if "url" in wheel
-    }
-    filename = best_wheel(tuple(wheels), python, platform)
-    if filename is None:
-        raise LockError(
-            f"{package['name']} {package['version']} has no wheel for Python {python} on "
-            f"{platform}",
-            "choose another version in images.yaml, or exclude it there",
-        )
-    wheel: dict[str, Any] = wheels[filename]
-    if "sha256" not in wheel.get("hashes", {}):
-        raise LockError(
-            f"the package index gives no SHA-256 for {filename}",
-            "name an index that does in UV_DEFAULT_INDEX",
-        )
-    return wheel
-
-
-def _size(url: str, network: Network) -> int:
-    """Bytes of a file at a URL, asked of its server, since indexes need not state sizes (PEP 700).
-
-    Raises NetworkError.
-    """
-    import requests
-
-    try:
-        answer = requests.head(
-            url,
-            allow_redirects=True,
-            timeout=60,
-            verify=network.verify,
-            headers={"Accept-Encoding": "identity"},
-        )
-        answer.raise_for_status()
-        return int(answer.headers["Content-Length"])
-    except (requests.RequestException, KeyError, ValueError) as error:
-        raise NetworkError(f"the size of {_filename(url)} could not be read: {error}") from None
-
-
-def _resolve_error(output: str) -> Exception:
-    text = " ".join(output.replace("\u2570\u2500\u25b6", "").split())
-    if re.search(r"error sending request|Could not connect|Failed to fetch|dns error", text):
-        return NetworkError(
-            "the package index could not be reached",
-            "check network and proxy, or name a mirror in UV_DEFAULT_INDEX",
-        )
-    return LockError(f"no set of wheels meets the requirements: {text[:400]}")

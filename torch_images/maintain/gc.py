@@ -96,17 +96,15 @@ def leftovers(workspace: Workspace, engine: Engine, before: datetime) -> tuple[I
     folders = sorted(workspace.output.glob("cu*"))
     contexts = [p for p in folders if not p.is_symlink() and is_context(p)]
     items = [
-        *(
-            Item(name=_below(p, workspace), size=_size(p), used=_written(p), path=p)
-            for p in contexts
-        ),
-        *(
-            Item(name=f"tag {name}", size=0, used=image.tagged, tag=name)
-            for image in engine.ours(labels.ID, PARENT_IMAGES)
-            for name in image.tags
-            if name.startswith(prefixes)
-        ),
+        Item(name=f"tag {name}", size=0, used=image.tagged, tag=name)
+        for image in engine.ours(labels.ID, PARENT_IMAGES)
+        for name in image.tags
+        if name.startswith(prefixes)
     ]
+    for path in contexts:
+        used = datetime.fromtimestamp((path / "Dockerfile").stat().st_mtime, UTC)
+        name = str(path.relative_to(workspace.output.parent))
+        items.append(Item(name=name, size=_size(path), used=used, path=path))
     return tuple(item for item in items if item.used <= before)
 
 
@@ -178,14 +176,6 @@ def build_cache(limits: Limits, run: Runner, *, every: bool = False, dry_run: bo
 
 def _name(image: OurImage) -> str:
     return ", ".join(image.tags) or f"{image.id} (no tag)"
-
-
-def _written(context: Path) -> datetime:
-    return datetime.fromtimestamp((context / "Dockerfile").stat().st_mtime, UTC)
-
-
-def _below(path: Path, workspace: Workspace) -> str:
-    return str(path.relative_to(workspace.output.parent))
 
 
 def _size(path: Path) -> int:

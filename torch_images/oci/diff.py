@@ -73,18 +73,8 @@ class Comparison:
     differences: tuple[Difference, ...]
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A member of a layer, all that a digest depends on but its place in the order."""
-
-    kind: str
-    mode: int
-    owner: tuple[int, int]
-    time: float
-    link: str
-    attributes: tuple[tuple[str, str], ...]
-    size: int
-    sha256: str
+# A member of a layer: all that a digest depends on but its place in the order, in words.
+_Entry = Mapping[str, str]
 
 
 class Archive:
@@ -233,31 +223,18 @@ def _entries(
     """Differences between the members of a layer, by path; then the first one out of order."""
     for path in sorted(one.keys() | two.keys()):
         if path not in two:
-            yield Difference(layer=layer, path=path, kind="missing", first=one[path].kind)
+            yield Difference(layer=layer, path=path, kind="missing", first=one[path]["type"])
         elif path not in one:
-            yield Difference(layer=layer, path=path, kind="added", second=two[path].kind)
+            yield Difference(layer=layer, path=path, kind="added", second=two[path]["type"])
         else:
-            for kind, first, second in _aspects(one[path], two[path]):
-                yield Difference(layer=layer, path=path, kind=kind, first=first, second=second)
+            for kind, first in one[path].items():
+                if first != (second := two[path][kind]):
+                    yield Difference(layer=layer, path=path, kind=kind, first=first, second=second)
     shared = [[path for path in side if path in other] for side, other in ((one, two), (two, one))]
     for first, second in zip(*shared, strict=True):
         if first != second:
             yield Difference(layer=layer, path=first, kind="order", first=first, second=second)
             return
-
-
-def _aspects(one: _Entry, two: _Entry) -> Iterator[tuple[str, str, str]]:
-    """What differs between two members of one path: kind, and both values."""
-    pairs = (
-        ("type", one.kind, two.kind),
-        ("content", f"{one.size} bytes {one.sha256}", f"{two.size} bytes {two.sha256}"),
-        ("mode", f"{one.mode:04o}", f"{two.mode:04o}"),
-        ("owner", "{}:{}".format(*one.owner), "{}:{}".format(*two.owner)),
-        ("time", _time(one.time), _time(two.time)),
-        ("link", one.link, two.link),
-        ("attributes", str(dict(one.attributes)), str(dict(two.attributes))),
-    )
-    return ((kind, first, second) for kind, first, second in pairs if first != second)
 
 
 def _time(seconds: float) -> str:
@@ -271,16 +248,15 @@ def _entry(layer: tarfile.TarFile, member: tarfile.TarInfo) -> _Entry:
     while content and (chunk := content.read(_CHUNK)):
         digest.update(chunk)
     attributes = {k: v for k, v in member.pax_headers.items() if k.startswith("SCHILY.xattr.")}
-    return _Entry(
-        kind=_TYPES.get(member.type, "other"),
-        mode=member.mode,
-        owner=(member.uid, member.gid),
-        time=float(member.mtime),
-        link=member.linkname,
-        attributes=tuple(sorted(attributes.items())),
-        size=member.size,
-        sha256=digest.hexdigest() if content else "",
-    )
+    return {
+        "type": _TYPES.get(member.type, "other"),
+        "content": f"{member.size} bytes {digest.hexdigest() if content else ''}",
+        "mode": f"{member.mode:04o}",
+        "owner": f"{member.uid}:{member.gid}",
+        "time": _time(float(member.mtime)),
+        "link": member.linkname,
+        "attributes": str(dict(sorted(attributes.items()))),
+    }
 
 
 def _blob(digest: str) -> str:

@@ -32,6 +32,7 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_CAPABILITY = "SCHILY.xattr.security.capability"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 # The time of every file, in seconds since 1970: 1980-01-01, the first that a zip archive (a wheel)
@@ -155,17 +156,14 @@ def normalise(
                 member.linkname = member.linkname.removeprefix("./")
             member.mtime = EPOCH
             member.uname = member.gname = ""
-            member.pax_headers = _capabilities(member.pax_headers)
+            # Of the extended headers, file capabilities alone belong to the content.
+            held = member.pax_headers.get(_CAPABILITY)
+            member.pax_headers = {} if held is None else {_CAPABILITY: held}
             new.addfile(member, old.extractfile(member) if member.isreg() else None)
 
 
 def write_layout(
-    folder: Path,
-    layer: Path,
-    *,
-    history: str,
-    env: Iterable[str] = (),
-    platform: Platform = AMD64,
+    folder: Path, layer: Path, *, history: str, env: Iterable[str] = (), platform: Platform = AMD64
 ) -> str:
     """Write an OCI layout of one image with one layer into `folder`. Returns the manifest's digest.
 
@@ -210,7 +208,8 @@ def image(
 
     `env` and `platform` are those of an image without a base.
     """
-    config, manifest = _image_config(env, platform), _manifest()
+    config = _image_config(env, platform)
+    manifest: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST, "layers": []}
     if base:
         manifest = _manifest_of(base)
         with _named(base):
@@ -280,11 +279,6 @@ def _path(member: tarfile.TarInfo) -> str:
     return member.name.removeprefix("./").rstrip("/") or "."
 
 
-def _capabilities(headers: Mapping[str, str]) -> dict[str, str]:
-    """The extended headers that belong to the content: file capabilities alone."""
-    return {k: v for k, v in headers.items() if k == "SCHILY.xattr.security.capability"}
-
-
 def _json(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
@@ -302,11 +296,6 @@ def _image_config(env: Iterable[str], platform: Platform) -> dict[str, Any]:
         "rootfs": {"type": "layers", "diff_ids": []},
         "history": [],
     }
-
-
-def _manifest() -> dict[str, Any]:
-    """A manifest without layers."""
-    return {"schemaVersion": 2, "mediaType": MANIFEST, "layers": []}
 
 
 def _write(folder: Path, made: Image) -> str:
