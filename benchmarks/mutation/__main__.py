@@ -38,7 +38,7 @@ MODULES = {
     "fatbin": ("fatbin", "fatbin_guards"),
     "locks/image_lock": ("image_lock", "lock", "sources"),
     "publish/push": ("push", "publishing"),
-    "publish/tag_rules": ("tagging", "holders", "publishing"),
+    "publish/tag_rules": ("tagging", "holders", "publishing", "platforms_published"),
     "runtime/decision": ("runtime", "decision"),
     "runtime/effect": ("runtime", "effect"),
 }
