@@ -29,7 +29,7 @@ RUNTIME = f"{PROGRAMS}/runtime"
 
 # The tests that are run for each module of torch_images/ or scripts/image/, files of tests/unit.
 MODULES = {
-    "config/matrix": ("matrix", "settings", "options", "tagging"),
+    "config/matrix": ("matrix", "settings", "options", "tagging", "unlisted"),
     "config/types": ("settings", "config", "matrix", "tagging"),
     "fetch/checkout": ("checkout",),
     "host/git": ("checkout",),
