@@ -36,7 +36,7 @@ MODULES = {
     "host/network": ("network", "settings"),
     "jobs": ("jobs", "measure"),
     "fatbin": ("fatbin", "fatbin_guards"),
-    "locks/image_lock": ("image_lock", "lock", "sources"),
+    "locks/image_lock": ("image_lock", "lock", "sources", "unlisted", "platforms"),
     "publish/push": ("push", "publishing"),
     "publish/tag_rules": ("tagging", "holders", "publishing", "platforms_published"),
     "runtime/decision": ("runtime", "decision"),
