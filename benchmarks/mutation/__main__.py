@@ -29,14 +29,14 @@ RUNTIME = f"{PROGRAMS}/runtime"
 
 # The tests that are run for each module of torch_images/ or scripts/image/, files of tests/unit.
 MODULES = {
-    "config/matrix": ("matrix", "settings", "options", "tagging"),
+    "config/matrix": ("matrix", "settings", "options", "tagging", "unlisted"),
     "config/types": ("settings", "config", "matrix", "tagging"),
     "fetch/checkout": ("checkout",),
     "host/git": ("checkout",),
     "host/network": ("network", "settings"),
     "jobs": ("jobs", "measure"),
     "fatbin": ("fatbin", "fatbin_guards"),
-    "locks/image_lock": ("image_lock", "lock", "sources"),
+    "locks/image_lock": ("image_lock", "lock", "sources", "unlisted", "platforms"),
     "publish/push": ("push", "publishing"),
     "publish/tag_rules": ("tagging", "holders", "publishing", "platforms_published"),
     "runtime/decision": ("runtime", "decision"),

@@ -126,6 +126,13 @@ def test_an_exclude_may_name_a_release_of_torch_that_is_gone(yaml_file: Write) -
     assert not found.excluded(variant="recsys", arch="10.3", torch="2.14.1")
 
 
+def test_the_smallest_volume_and_the_gpus_of_no_image_are_read(yaml_file: Write) -> None:
+    config = load_config(yaml_file(("  volume: 20", "  volume: 10")))
+    assert config.pods.volume == 10  # RunPod's smallest is allowed
+    other = {str(gpus.capability): gpus.names for gpus in config.other_gpus}
+    assert other["3.7"] == ("K80",)
+
+
 def test_versions_are_never_rounded(yaml_file: Write) -> None:
     path = yaml_file(('  "10.0":\n    family', "  10.0:\n    family"))
     assert "10.0" in load_config(path).names("arch")

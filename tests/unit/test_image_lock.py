@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.arm64 import with_compat
 from tests.releases import F130, T130
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -30,6 +31,7 @@ from torch_images.locks.image_lock import (
 )
 from torch_images.locks.sources import SourceLock, read_sources
 from torch_images.locks.wheels import read_wheels
+from torch_images.platforms import ARM64
 
 BASE = "base-trixie"
 
@@ -132,6 +134,17 @@ def test_the_compat_library_of_each_version(config: Config, root: Path, cuda: st
     assert tuple(found) == config.names("cuda")
 
 
+def test_what_is_native_is_of_the_images_platform(
+    config: Config, root: Path, tmp_path: Path
+) -> None:
+    locks = with_compat(root / "locks", tmp_path / "locks")
+    arm = image_lock(config, choose(config, platform="linux/arm64"), locks)
+    assert arm.compat
+    assert {arm.compat.platform, arm.build.platform} == {ARM64}
+    (locks / "compat-cu130-arm64.txt").unlink()
+    assert set(compat_versions(config, locks, ARM64).values()) == {""}
+
+
 def test_a_version_of_compat_ends_at_its_first_dash(config: Config, locks: Path) -> None:
     lock = read_debs(locks / "compat-cu130.txt")
     path = locks / "compat-cu130.txt"
@@ -165,6 +178,14 @@ def test_a_base_of_another_image_is_refused(
     assert caught.value.hint == f"run `invoke lock --select {name}`"
 
 
+def test_a_base_of_the_named_image_at_any_digest(config: Config, locks: Path) -> None:
+    edit(locks, BASE, "# request: ", f"# image: nvidia/cuda:13@sha256:{'0' * 64}\n# request: ")
+    spec = choose(config)
+    spec = replace(spec, base=replace(spec.base, images=((spec.cuda.version, "nvidia/cuda:13"),)))
+    (locks / f"{BASE}.txt").rename(locks / f"{BASE}-cu130.txt")
+    assert image_lock(config, spec, locks).base.image.startswith("nvidia/cuda:13@")
+
+
 def test_an_image_is_settled_on_the_trees_of_its_lock(config: Config, fork: ImageLock) -> None:
     spec = choose(config, source="fork")
     assert fork.sources
@@ -190,6 +211,40 @@ def test_an_image_is_settled_on_the_trees_of_its_lock(config: Config, fork: Imag
 def test_an_image_without_compat_says_so_in_its_locks(lock: ImageLock) -> None:
     without = replace(lock, compat=None)
     assert parse_image_lock(without.texts()) == without
+
+
+def test_what_compiles_is_there_as_a_whole_and_nothing_else_is(fork: ImageLock) -> None:
+    texts = fork.texts()
+    for name in ("source-fork", "build-fork-trixie"):
+        with pytest.raises(LockError, match="not the locks of one image"):
+            parse_image_lock({file: texts[file] for file in texts if file != f"{name}.txt"})
+    with pytest.raises(LockError, match=r"not the locks of one image: .*, other\.txt"):
+        parse_image_lock({**texts, "other.txt": texts["base-trixie.txt"]})
+
+
+def test_the_options_of_a_build_are_part_of_its_lock(config: Config, fork: ImageLock) -> None:
+    """Other options compile another torch, which must not have the name of this one."""
+    assert fork.sources
+    assert fork.sources.build == choose(config, source="fork").source.build
+
+
+def test_a_variant_may_bring_what_the_plain_wheels_lack(
+    config: Config, root: Path, lock: ImageLock, fork: ImageLock
+) -> None:
+    """A compiled torch needs no wheel in either, and Triton may come with the variant."""
+    devel = image_lock(config, choose(config, variant="devel"), root / "locks")
+    extra = devel.extra_wheels
+    assert extra
+    compiled = replace(fork, extra_wheels=extra)
+    assert parse_image_lock(compiled.texts()) == compiled
+    triton = tuple(w for w in lock.wheels.wheels if w.name == "triton")
+    kept = tuple(w for w in lock.wheels.wheels if w.name != "triton")
+    plain = replace(lock, wheels=replace(lock.wheels, wheels=kept))
+    with pytest.raises(LockError, match="it lacks triton"):
+        parse_image_lock(plain.texts())
+    wider = replace(extra, wheels=tuple(sorted((*extra.wheels, *triton))))
+    moved = replace(plain, extra_wheels=wider)
+    assert parse_image_lock(moved.texts()) == moved
 
 
 def test_tools_are_told_apart_by_their_names(fork: ImageLock) -> None:
@@ -290,6 +345,13 @@ def test_a_lock_that_could_not_be_read_again_is_not_written(
     ):
         update(tmp_path / path.name, bad)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_lock_of_a_listed_image_is_no_unlisted_image(config: Config, locks: Path) -> None:
+    (locks / f"{BASE}.txt").unlink()
+    with pytest.raises(LockError, match=rf"locks/{BASE}\.txt") as caught:
+        image_lock(config, choose(config), locks)
+    assert "it is not one of the project's images" not in str(caught.value)
 
 
 def without(folder: Path, name: str, word: str) -> None:

@@ -16,6 +16,7 @@ from tests.releases import T128, T130
 from torch_images.arch import Capability
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
+from torch_images.config.axes import Row
 from torch_images.config.choose import choose, same_files
 from torch_images.config.image import ImageSpec
 from torch_images.config.load import load_config
@@ -289,6 +290,31 @@ def test_the_images_of_other_platforms_and_releases_are_the_catalogues(config: C
     assert [s.id for s in sisters(config, spec)] == [f"{spec.id}-arm64"]
     assert {s.torch for s in kin(config, spec)} == set(spec.cuda.torch)
     assert sisters(config, choose(config, variant="pod", platform="linux/amd64")) == ()
+
+
+def listed(config: Config, **values: tuple[str, ...]) -> tuple[ImageSpec, ...]:
+    """The images of a catalogue of one row."""
+    row = Row(where="images.yaml:1:1", values=tuple(values.items()))
+    return matrix(replace(config, catalogue=(row,)))
+
+
+def test_what_a_row_leaves_out_follows_from_what_it_names(config: Config) -> None:
+    """The base is that of the CUDA version which the row names, not of the default one."""
+    assert {spec.base.name for spec in listed(config, cuda=("12.8",))} == {"bookworm"}
+    each = listed(config, torch=("each",), base=("bookworm",))
+    assert {spec.torch for spec in each} == set(each[0].cuda.torch)
+    assert {spec.base.name for spec in each} == {"bookworm"}
+    alone = listed(config, arch=("each",))
+    assert alone
+    for spec in alone:
+        assert spec == choose(config, arch=spec.arches[0], platform="linux/amd64")
+    with pytest.raises(ConfigError, match=r": unknown cuda '12\.88'; did you mean '12\.8'"):
+        listed(config, cuda=("12.88",))
+
+
+def test_a_compiled_image_is_no_kin_of_published_ones(config: Config) -> None:
+    """Or its tags would name an index with an image of another torch in it."""
+    assert kin(config, choose(config, source="fork", platform="linux/amd64")) == ()
 
 
 def test_a_pattern_or_single_axes_but_not_both(config: Config) -> None:

@@ -349,7 +349,9 @@ def test_an_index_that_is_there_stays_the_same(pair: Pair) -> None:
         pair.look(pair.amd64, {**held, names[0]: other})
 
 
-def after(ours: tuple[Manifest, ...], theirs: tuple[Manifest, ...]) -> Move:
+def after(
+    ours: tuple[Manifest, ...], theirs: tuple[Manifest, ...], *, follows: bool = False
+) -> Move:
     def target(held: tuple[Manifest, ...], name: str) -> TagTarget:
         return TagTarget(
             digest=digest(name),
@@ -362,7 +364,7 @@ def after(ours: tuple[Manifest, ...], theirs: tuple[Manifest, ...]) -> Move:
     [_, move] = plan_moves(
         *(names, target(ours, "ours"), "r/o"),
         lambda name: target(theirs, "theirs") if name.endswith("short") else None,
-        lambda _a, _b: False,
+        lambda _a, _b: follows,
     )
     return move
 
@@ -377,8 +379,23 @@ def test_an_index_moves_forward_platform_by_platform(pair: Pair) -> None:
     assert after((older, newer), (amd64, arm64)).reason == "it names newer inputs, of 2026-11-02"
     assert after((amd64, arm64), (amd64,)).state == MOVES
     assert after((amd64,), (amd64, arm64)).reason == "it names an index with this image"
+    # Nor is another index of the same images.
+    assert after((amd64, arm64), (amd64, arm64)).reason == "it names an index with this image"
+    # On the same day, the commits decide.
+    rebuilt = dataclasses.replace(amd64, digest=digest("r"))
+    assert after((rebuilt,), (amd64,), follows=True).state == MOVES
+    assert after((rebuilt,), (amd64,)).state == STAYS
     later = dataclasses.replace(amd64.labels, torch="99.0")
     assert after((dataclasses.replace(older, labels=later),), (amd64, arm64)).state == MOVES
+
+
+def test_an_index_that_is_not_made_yet_is_that_of_its_images(pair: Pair) -> None:
+    amd64, arm64 = map(manifest, pair.both)
+    unmade = dataclasses.replace(single(amd64), digest="")
+    assert unmade.same(single(amd64))
+    assert not unmade.same(single(arm64))
+    nothing = dataclasses.replace(unmade, manifests=())
+    assert not nothing.same(nothing)
 
 
 def test_what_lacks_its_index_is_not_published(pair: Pair) -> None:

@@ -21,6 +21,7 @@ from torch_images.config.types import (
     Cuda,
     Exclude,
     Feature,
+    Removal,
     Source,
     Tree,
     target_range,
@@ -28,7 +29,7 @@ from torch_images.config.types import (
 from torch_images.errors import UsageError, suggest
 from torch_images.host import network
 from torch_images.host.network import Network, detect
-from torch_images.platforms import AMD64
+from torch_images.platforms import AMD64, ARM64
 
 SM90 = Architecture(capability=Capability(9, 0), family="Hopper", gpus=("a", "b", "c", "d"))
 CUDA = Cuda(
@@ -229,6 +230,23 @@ def test_an_image_by_its_parts(config: Config) -> None:
         "torch": spec.torch,
         "repository": "torch-cu128",
     }
+
+
+def test_where_a_removal_applies() -> None:
+    """To the wheels that have what it names, which others do not."""
+    everywhere = Removal(wheels=("w",), reason="")
+    some = replace(everywhere, cuda=("13.0",), platforms=("linux/amd64",))
+    for cuda, platform in (("13.0", AMD64), ("12.8", AMD64), ("13.0", ARM64)):
+        assert everywhere.applies(cuda, platform, narrowed=False)
+        here = (cuda, platform) == ("13.0", AMD64)
+        assert some.applies(cuda, platform, narrowed=False) == here
+
+
+def test_an_architecture_is_foreign_if_all_its_gpus_are(config: Config) -> None:
+    arm = replace(config, arm64_gpus=SM90.gpus)
+    assert arm.foreign(SM90, AMD64)
+    assert not arm.foreign(SM90, ARM64)
+    assert not arm.foreign(replace(SM90, geforce=("e",)), AMD64)
 
 
 def test_features_of_a_source_that_is_compiled(config: Config) -> None:

@@ -66,6 +66,23 @@ def test_floating_tags(config: Config, axes: dict[str, str], tags: str) -> None:
     assert floating(config, choose(config, **axes)) == tuple(tags.split())
 
 
+def test_only_the_newest_release_of_a_minor_version_has_its_tag(config: Config) -> None:
+    """The newest by number, 2.14.10 after 2.14.9, and never a night's build."""
+    added = (f"{M130}.9", f"{M130}.10", "2.99.0.dev20261120")
+    cudas = tuple(
+        dataclasses.replace(c, torch=(*c.torch, *added)) if c.version == "13.0" else c
+        for c in config.cudas
+    )
+    config = dataclasses.replace(config, cudas=cudas)
+
+    def tags(torch: str) -> tuple[str, ...]:
+        return floating(config, choose(config, torch=torch))
+
+    assert tags(f"{M130}.9") == (f"{M130}.9",)
+    assert tags(f"{M130}.10") == (f"{M130}.10", M130, "latest")
+    assert tags(added[2]) == added[2:]
+
+
 def test_no_two_images_share_a_floating_tag(config: Config) -> None:
     """Other than one image for two platforms, whose tags name an index."""
     images: dict[tuple[str, str], list[str]] = {}
