@@ -37,7 +37,7 @@ MODULES = {
     "jobs": ("jobs", "measure"),
     "fatbin": ("fatbin", "fatbin_guards"),
     "locks/image_lock": ("image_lock", "lock", "sources", "unlisted", "platforms"),
-    "publish/push": ("push", "publishing"),
+    "publish/push": ("push", "publishing", "platforms_published"),
     "publish/tag_rules": ("tagging", "holders", "publishing", "platforms_published"),
     "runtime/decision": ("runtime", "decision"),
     "runtime/effect": ("runtime", "effect"),

@@ -91,6 +91,7 @@ def test_each_command_has_our_settings(nested: Path, tmp_path: Path) -> None:
     fetches = [command for command in run.commands if "fetch" in command]
     assert len(fetches) == 4
     assert all("--depth=1" in command for command in fetches)
+    assert fetches[0][-2:] == ["origin", wanted.commit]  # it need not be the newest
 
 
 def test_a_users_tree_is_asked_with_our_settings(nested: Path, tmp_path: Path) -> None:
@@ -112,11 +113,13 @@ def test_a_users_tree_is_asked_with_our_settings(nested: Path, tmp_path: Path) -
 
 def test_a_users_tree_is_there_when_it_is_compiled(nested: Path, tmp_path: Path) -> None:
     """Its lock says "local" and no folder, so what is compiled comes from the cache."""
-    run, network = Runner(), Network()
+    run, network = Watched(), Network(source_mirror="https://mirror")
     tree = Tree(repository=URL, commit=COMMIT, version="1")
     found = checkout.with_tree(
         tree, str(nested), cache=tmp_path, network=network, run=run, obtain=True
     )
+    asked = zip(run.environments, run.commands, strict=True)
+    assert all(env == environment(network) for env, words in asked if "submodule" in words)
     locked = LockedTree(name="torch", version="1", repository="local", commit=found.commit)
     folder = checkout.check_out(locked, cache=tmp_path, network=network, run=run)
     assert (folder / "version.txt").read_text().strip() == found.version
@@ -241,6 +244,7 @@ def test_a_server_that_does_not_give_single_commits_is_asked_for_all(
     first, second = [command for command in run.commands if word in command]
     assert "--depth=1" in first
     assert "--depth=1" not in second
+    assert first[:3] == second[:3] == run.commands[0][:3]  # in the same folder
     assert whole in second
     assert run.environments == [environment(Network())] * len(run.commands)
     assert not [command for command in run.commands if "ls-files" in command]  # it is not here
@@ -252,6 +256,7 @@ def test_submodules_that_are_not_those_of_the_commit(tmp_path: Path, line: str) 
     with pytest.raises(LockError) as caught:
         checked_out(tmp_path, run)
     assert caught.value.message == f"the submodules of {URL} are not those of its commit"
+    assert run.commands[-1][3:] == ["submodule", "status", "--recursive"]
     assert not list((tmp_path / "sources").iterdir())
     assert checked_out(tmp_path, Failing("", "", output=" abc good\n b c\n")).is_dir()
 
@@ -312,6 +317,15 @@ def test_what_names_no_tree(text: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+def test_what_a_user_or_a_lock_names_is_no_option(tmp_path: Path) -> None:
+    run = FakeRunner({"git": (0, COMMIT)})
+    checkout.parse("/x@--git-dir", run)
+    assert run.commands[0][-2:] == ["--end-of-options", "--git-dir^{commit}"]
+    failing = Failing("", "")
+    checked_out(tmp_path, failing)
+    assert failing.commands[1][3:] == ["remote", "add", "--", "origin", URL]
+
+
 def test_work_that_no_commit_has(nested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (nested / "file").write_text("later")
     with pytest.raises(UsageError) as caught:
@@ -355,7 +369,7 @@ def test_a_tree_that_is_cached_is_not_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_tree_of_this_host_is_local_and_one_of_a_url_is_its_url(
-    nested: Path, tmp_path: Path
+    nested: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = git(nested, "rev-parse", "HEAD")
     assert with_tree(str(nested), tmp_path, Runner()) == Tree(
@@ -366,12 +380,18 @@ def test_a_tree_of_this_host_is_local_and_one_of_a_url_is_its_url(
     for origin in ("https://user:secret@host/mine", "git@host:mine", "https://host/a b", "/x"):
         git(nested, "remote", "set-url", "origin", origin)
         assert with_tree(str(nested), tmp_path, Runner()).repository == "local"
+    git(nested, "commit", "--quiet", "--allow-empty", "-m", "newer")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
     run, url = Watched(), f"file://{nested}"
     assert with_tree(f"{url}@{head}", tmp_path, run) == Tree(
         repository=url, commit=head, version="2.13.0a0"
     )
     [fetch] = [command for command in run.commands if "fetch" in command]
     assert "--filter=blob:none" in fetch
+    assert fetch[-2:] == ["origin", head]
+    assert not [*empty.iterdir()]  # a URL is not taken for a folder here
 
 
 @pytest.mark.parametrize(

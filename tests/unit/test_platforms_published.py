@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import kin, matrix, sisters
 from torch_images.config.types import Config
-from torch_images.errors import NetworkError, PublishError, UsageError, VerifyError
+from torch_images.errors import NetworkError, PublishError, PushError, UsageError, VerifyError
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
@@ -58,7 +59,7 @@ from torch_images.verify.verify import VerifyReport
 
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
 OCI = "application/vnd.oci.image.manifest.v1+json"
-WHERE, REPOSITORY = "r.io/me", "r.io/me/torch-cu130"
+WHERE, REPOSITORY = "r.io:5000/me", "r.io:5000/me/torch-cu130"
 SEEN = {"cuda": "13.0", "torch": f"{T130}+cu130", "triton": "3.8.0"}
 COMMIT = "c" * 40
 
@@ -148,16 +149,16 @@ class Pair:
         )
         return {m.digest for m in found.index.manifests} if found.index else set(), found.waits
 
-    def look(
-        self, image: VerifiedImage, held: Mapping[str, TagTarget], *, in_registry: bool = True
-    ) -> Preview:
+    def look(self, image: VerifiedImage, held: Mapping[str, TagTarget], **options: bool) -> Preview:
         """What a push would do."""
         return preview(
-            *(self.config, image, WHERE),
+            self.config,
+            image,
+            WHERE,
             lookup=held.get,
             workspace=self.workspace,
             run=Runner(),
-            in_registry=in_registry,
+            **options,
         )
 
     def joint(self, held: Mapping[str, TagTarget]) -> Index:
@@ -319,6 +320,23 @@ def states(found: Preview) -> list[tuple[str, str]]:
 FLOATING = (T130, M130, "latest")
 
 
+def test_alone_its_floating_tags_stay(pair: Pair) -> None:
+    own = labels.read(pair.amd64.info.labels).version
+    found = pair.look(pair.amd64, {})
+    assert states(found) == [(own, NEW), *((tag, STAYS) for tag in FLOATING)]
+    assert {move.reason for move in found.moves[1:]} == {"linux/arm64 is not pushed yet"}
+    assert (found.index, found.index_name, found.alone) == (None, "", False)
+    assert found.names == (f"{REPOSITORY}:{own}",)
+    again = [(own, THERE), *states(found)[1:]]
+    assert states(pair.look(pair.amd64, held_by(pair.amd64))) == again
+    # An engine makes no index, whatever is in it.
+    engine = pair.look(pair.amd64, held_by(*pair.both), in_registry=False)
+    assert states(engine) == again
+    assert {move.reason for move in engine.moves[1:]} == {
+        "it is for an index of linux/amd64 and linux/arm64, which `invoke push` makes"
+    }
+
+
 def test_before_the_last_one_is_pushed_its_index_has_no_digest(pair: Pair) -> None:
     held = held_by(pair.amd64)
     found = pair.look(pair.arm64, held)
@@ -410,6 +428,9 @@ def test_what_lacks_its_index_is_not_published(pair: Pair) -> None:
     assert lacking(held_by(pair.amd64)) == specs[1:]
     due = pair.joint(held)
     assert lacking({**held, f"{REPOSITORY}:{due.version}": due.target}) == []
+    # A name that has the other platform only is taken: nothing can be pushed to it.
+    [name] = held_by(pair.amd64)
+    assert lacking({name: single(manifest(pair.arm64))}) == specs[1:]
 
 
 # --- carrying it out ------------------------------------------------------------------------------
@@ -421,14 +442,19 @@ class Shelf(Engine):
     def __init__(self, image: VerifiedImage) -> None:
         self.image, self.held = image, dict[str, TagTarget]()
         self.did: list[str] = []
-        self.becomes = ""
+        self.meanwhile: dict[str, TagTarget] = {}
+        self.breaks, self.becomes = 0, ""
 
     def tag(self, image: str, repository: str, tag: str) -> None:
-        pass
+        assert image == self.image.info.id
 
     def push(self, reference: str, report: Callable[[Mapping[str, Any]], None]) -> None:
+        report({})
+        if self.breaks:
+            self.breaks -= 1
+            raise PushError("EOF")
         self.did.append(reference.partition("torch-cu130:")[2])
-        self.held[reference] = single(manifest(self.image))
+        self.held |= {reference: single(manifest(self.image)), **self.meanwhile}
 
     def registry_digest(self, image: str, *, missing_ok: bool = False) -> str:
         return self.becomes or self.held[image].digest
@@ -451,16 +477,53 @@ class Buildx(FakeRunner):
         return done
 
 
-def carry_out(pair: Pair, shelf: Shelf, run: Buildx) -> Preview:
+def carry_out(pair: Pair, shelf: Shelf, run: Runner, retries: int = 0) -> Preview:
     return publish(
         lambda: pair.look(pair.amd64, shelf.held),
         pair.amd64.info.id,
         shelf,
         run=run,
-        retries=0,
+        retries=retries,
         transfer=Transfer(lambda _sent, _size: None),
         say=lambda _: None,
     )
+
+
+def test_a_sister_that_came_meanwhile_counts(pair: Pair) -> None:
+    """Whoever is last finds the other one, though it was not there when the push began."""
+    shelf, due = Shelf(pair.amd64), pair.joint(held_by(*pair.both))
+    shelf.meanwhile = held_by(pair.arm64)
+    run = Buildx(shelf, due)
+    found = carry_out(pair, shelf, run)
+    own = labels.read(pair.amd64.info.labels).version
+    assert shelf.did == [own, due.version, *FLOATING]
+    assert [move.state for move in found.moves] == [NEW] * 5
+    made = [" ".join(command) for command in run.commands]
+    assert ["--dry-run" in line for line in made] == [True, False, False, False, False]
+    assert all(line.endswith(f" {REPOSITORY}@{due.digest}") for line in made[2:])
+    found = carry_out(pair, shelf, FakeRunner())
+    assert {move.state for move in found.moves} == {THERE}
+    assert len(shelf.did) == 5
+
+
+def test_without_its_sister_an_image_is_pushed_alone(pair: Pair) -> None:
+    shelf = Shelf(pair.amd64)
+    found = carry_out(pair, shelf, FakeRunner())
+    assert shelf.did == [labels.read(pair.amd64.info.labels).version]
+    assert [move.state for move in found.moves] == [NEW, *[STAYS] * 3]
+
+
+def test_image_and_index_are_tried_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(registry, "retry", partial(registry.retry, sleep=waits.append))
+    shelf = Shelf(pair.amd64)
+    shelf.breaks, shelf.meanwhile = 1, held_by(pair.arm64)
+    broken = FakeRunner({"docker": (1, "ERROR: connection refused")})
+    with pytest.raises(NetworkError, match="connection refused"):
+        carry_out(pair, shelf, broken, retries=1)
+    assert len(shelf.did) == 1
+    assert len(broken.commands) == 2
+    assert waits == [1, 1]
 
 
 def test_an_index_of_other_bytes_in_the_registry_stops_it(pair: Pair) -> None:
@@ -479,7 +542,8 @@ def test_an_index_waits_until_the_registry_shows_its_images(pair: Pair) -> None:
     found = pair.look(pair.amd64, held_by(pair.arm64))
     assert found.index
     run = Buildx(shelf, found.index)
-    with pytest.raises(NetworkError, match=f"{found.index.version}: an image of it is not seen"):
+    said = f"{found.index.version}: an image of it is not seen yet; push again$"
+    with pytest.raises(NetworkError, match=said):
         push_index(found.index, found.joint, shelf, run=run, retries=0, say=lambda _: None)
     assert run.commands == []
 
