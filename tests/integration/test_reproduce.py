@@ -202,11 +202,12 @@ def test_small_layers_hold_the_same(small: Small, original: str, engine: Engine)
     """
     assert small.build() == original  # the test before may have taken its last name away
     (fast, _), layers = engine.contents(original), engine.inspect(original).layers
+    # Read before the other build takes its name, with which it goes.
+    assert labels.read(engine.inspect(original).labels).compression == ""
     digest = small.build("--compression", "small")
     made, _ = engine.contents(digest)
     assert engine.digest(CANDIDATE) == digest != original
-    said = [labels.read(engine.inspect(image).labels) for image in (original, digest)]
-    assert [one.compression for one in said] == ["", "small"]
+    assert labels.read(engine.inspect(digest).labels).compression == "small"
     # The same tars, and one more, which keeps BuildKit from taking one image's for the other's.
     small_layers = engine.inspect(digest).layers
     assert [layer for layer in small_layers if layer in layers] == list(layers)
