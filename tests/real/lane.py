@@ -1,8 +1,7 @@
 """The project's verbs on the real tree: `python -m tests.real.lane wheels --slice 90m`.
 
-A server on loopback stands in for the host of the tree and for NVIDIA's, with what Debian's
-packages hold. All else is as it is for users: the verbs, the locks in locks/ beside images.yaml,
-the engine.
+A server on loopback stands in for the host of the tree. All else is as it is for users: the verbs,
+the locks in locks/ beside images.yaml, the engine.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from tests.integration.support import ROOT
 from tests.integration.trees import Repositories, mirror
-from tests.real import debian, toolkit, tree
+from tests.real import debian, tree
 from torch_images.host.workspace import default_cache
 
 CONFIG = Path(__file__).with_name("images.yaml")
@@ -27,12 +26,10 @@ def lane() -> Iterator[dict[str, str]]:
     """Serve what the real tree needs; the environment of verbs that use it."""
     cache = default_cache() / "real-source"
     files = debian.files(debian.locked(), cache)
-    archives = toolkit.make(files, cache / "archives")
     bare = repository()
     made = tree.make(files, bare)
     assert made in CONFIG.read_text(), f"images.yaml must name commit {made}"
-    served = {path: file.read_bytes() for path, file in archives.items()}
-    with mirror(Repositories(cache), served) as url:
+    with mirror(Repositories(cache), {}) as url:
         yield {"TORCH_IMAGES_CONFIG": str(CONFIG), "TORCH_IMAGES_SOURCE_MIRROR": url}
 
 

@@ -1,6 +1,6 @@
 """Debian's source package -> a git repository with one commit, as `sources` takes a tree.
 
-Debian's patches are applied, then those of patches/, whose heads give their reasons. Names, times
+Debian's patches are applied but for one, then those of patches/, whose heads give their reasons. Names, times
 and modes are fixed, so the commit is the same everywhere: images.yaml pins it.
 """
 
@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAME = "debian/pytorch"
+NAME = "debian/pytorch-2.6.0"
+# It takes NVTX 2, which CUDA 13 has no more.
+LEFT_OUT = "2300-torch-cuda-no-use-nvtx3.patch"
 _WHO = {
     **{f"GIT_{who}_NAME": "Debian" for who in ("AUTHOR", "COMMITTER")},
     **{f"GIT_{who}_EMAIL": "debian@localhost" for who in ("AUTHOR", "COMMITTER")},
@@ -85,7 +87,9 @@ def _unpack(orig: Path, debian: Path, tree: Path) -> None:
     with tarfile.open(debian) as archive:
         archive.extractall(tree, filter="data")
     patches = tree / "debian" / "patches"
-    series = [patches / n for n in (patches / "series").read_text().split("\n") if n.strip()]
+    names = (patches / "series").read_text().split()
+    assert LEFT_OUT in names
+    series = [patches / name for name in names if name != LEFT_OUT]
     for patch in (*series, *sorted((HERE / "patches").glob("*.patch"))):
         subprocess.run(
             ["patch", "--quiet", "--strip=1", "--no-backup-if-mismatch", "--directory", tree],

@@ -11,6 +11,7 @@ from torch_images.build.render import render
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.load import load_config
+from torch_images.config.lock_requests import wheel_input
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
 from torch_images.locks.facts import with_facts
@@ -57,8 +58,39 @@ def test_only_features_that_are_wanted_need_their_folders(
 ) -> None:
     _, spec, lock = real
     without = {feature.name: feature.needs for feature in spec.source.without if feature.needs}
-    assert without == {"fbgemm": "third_party/fbgemm", "kineto": "third_party/kineto"}
-    assert recipes(spec, lock)["torch"]["needs"] == {}
+    assert without == {"fbgemm": "third_party/fbgemm"}
+    assert recipes(spec, lock)["torch"]["needs"] == {"kineto": "debian/kineto/libkineto"}
+
+
+def test_a_version_that_torch_does_not_require_is_locked_in_a_lock_of_its_own(
+    real: tuple[Config, ImageSpec, ImageLock],
+) -> None:
+    # torch 2.11.0, whose CUDA libraries it has, requires Triton 3.6.0.
+    config, spec, lock = real
+    published = choose(config, source="wheel", arch="9.0")
+    ours, theirs = (wheel_input(config, one) for one in (spec, published))
+    assert ours.overrides == ("triton==3.2.0",)
+    assert set(ours.request) - set(theirs.request) == {"triton==3.2.0"}
+    assert ours.name == f"{theirs.name}-debian" == lock.wheels.name
+
+
+def test_headers_of_wheels_lie_in_the_toolkit(
+    real: tuple[Config, ImageSpec, ImageLock], root: Path
+) -> None:
+    config, spec, lock = real
+    assert lock.tools
+    assert lock.tools.versions()["nvidia-cutlass"] == "3.4.1.0"
+    stage = render(config, spec, lock, root).dockerfile.partition("AS toolchain")[2]
+    assert "/site-packages/cutlass_library/source/include/. " in stage.partition("FROM ")[0]
+
+
+@pytest.mark.parametrize("wrong", ["triton>=3.2.0", "triton", "triton==3.*"])
+def test_an_override_is_one_version(wrong: str, tmp_path: Path) -> None:
+    path = tmp_path / "images.yaml"
+    text = (REAL / "images.yaml").read_text()
+    path.write_text(text.replace("[triton==3.2.0]", f'["{wrong}"]'))
+    with pytest.raises(ConfigError, match=r"overrides\[0\]' is '.*', which is not one version"):
+        load_config(path)
 
 
 def test_triton_alone_is_refused(tmp_path: Path) -> None:

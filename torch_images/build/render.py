@@ -94,7 +94,7 @@ def render(
     """
     made = recipes(spec, lock, config.removals)
     facts = dockerfile_facts(config, spec, lock)
-    facts["source"] = _source(lock, shared_cache=shared_cache)
+    facts["source"] = _source(spec, lock, shared_cache=shared_cache)
     dockerfile = templates(root / "docker").get_template("Dockerfile.j2").render(facts)
     files = [ContextFile(path="Dockerfile", data=dockerfile.encode())]
     others = [("variant", lock.extra_wheels), ("source", lock.tools)]
@@ -183,7 +183,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
     }
 
 
-def _source(lock: ImageLock, *, shared_cache: bool) -> dict[str, Any] | None:
+def _source(spec: ImageSpec, lock: ImageLock, *, shared_cache: bool) -> dict[str, Any] | None:
     """What the stages that compile read; None for published wheels."""
     if not lock.sources:
         return None
@@ -192,6 +192,7 @@ def _source(lock: ImageLock, *, shared_cache: bool) -> dict[str, Any] | None:
         "packages": _packages(lock, lock.tool_debs),
         "tools": _wheels(lock, "source", "What compiles", lock.tools),
         "cuda_home": CUDA_HOME,
+        "headers": spec.source.headers,
         "trees": tuple(
             {
                 "name": tree.name,

@@ -65,6 +65,7 @@ class LockRequest:
     `within`: the name of another lock; its wheels keep the versions that they have there, except
         those that `replaces` names. "" for none.
     `beside`: requirements that other locks add; the versions here are those that go with them.
+    `overrides`: versions in place of those that other wheels require.
     `alone`: whether to leave out what the wheels themselves require.
     `runtime`: the CUDA version that torch among them must require, such as "13.0"; "" for any.
     `index`: the index of the release of torch among them; None for the main one.
@@ -84,6 +85,7 @@ class LockRequest:
     within: str = ""
     replaces: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     alone: bool = False
     runtime: str = ""
     index: Index | None = None
@@ -101,15 +103,17 @@ class LockRequest:
 def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
     """The lock of an image's wheels.
 
-    It is the same for a source that is compiled: such an image has the CUDA libraries of the
-    published torch, and shares their layers.
+    It is the same for a source that is compiled, unless that overrides a version: such an image has
+    the CUDA libraries of the published torch, and shares their layers.
     """
-    python = spec.base.python
+    python, overrides = spec.base.python, spec.source.overrides
+    own = f"-{spec.source.name}" if overrides else ""
     return LockRequest(
-        name=f"wheel-{_release_name(spec)}",
+        name=f"wheel-{_release_name(spec)}{own}",
         platform=spec.platform,
-        request=_request((f"torch=={spec.release.version}", *config.packages)),
+        request=_request((f"torch=={spec.release.version}", *config.packages, *overrides)),
         python=python,
+        overrides=overrides,
         beside=_toolkit(spec.cuda),
         runtime=spec.cuda.version,
         index=spec.cuda.index(spec.release.version),
@@ -240,7 +244,7 @@ def tools_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest | None, L
         return None, None
     plain, debs = wheel_input(config, spec), base_input(spec)
     wheels = (*plain.request, *source.wheels, *_toolkit(spec.cuda))
-    name = f"build-{source.name}-{plain.name.removeprefix('wheel-')}"
+    name = f"build-{source.name}-{_release_name(spec)}"
     debs_name = f"build-{source.name}-{base.name}{spec.platform.suffix}"
     return (
         replace(plain, name=name, request=_request(wheels), beside=()),

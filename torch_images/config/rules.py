@@ -21,6 +21,8 @@ from torch_images.errors import suggest
 _MOST_COMBINATIONS = 20000
 # What identifiers and tags have beside names, so that no name can be taken for it.
 _RESERVED = re.compile(r"latest|amd64|arm64|(?:cu|sm|torch|py)[0-9].*")
+# Keys of a source that only say how its torch is compiled.
+_COMPILING = ("beside", "overrides", "packages", "wheels", "headers", "features", "without")
 Place = tuple[str | int, ...]
 
 
@@ -113,12 +115,18 @@ def _sources(config: Config) -> Iterator[Problem]:
             continue
         if source.triton:
             yield Problem((*path, "triton"), "is compiled, and no torch for it")
-        for key in ("beside", "packages", "wheels", "features", "without"):
+        for key in _COMPILING:
             if getattr(source, key):
                 yield Problem((*path, key), "is for compiling, and the source names no torch")
 
 
 def _compiled(config: Config, source: Source, path: Place) -> Iterator[Problem]:
+    for place, requirement in enumerate(source.overrides):
+        if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._+!-]+", requirement):
+            at = (*path, "overrides", place)
+            yield Problem(
+                at, "is not one version of a package", "write one such as triton==3.2.0", quote=True
+            )
     if not source.beside:
         newest = config.cudas[-1]
         hint = f"give beside, such as {{'{newest.version}': {newest.torch[-1]}}}"

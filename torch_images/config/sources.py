@@ -52,8 +52,11 @@ class Source(Section, keys={"name": NAME}):
     `wheels`: requirements of wheels that compiling needs. The image gets neither of both.
     `torch_options`, `triton_options`: name and value of each option that the builds are told.
     `features`: what a compiled torch must have; `without`: what its build switches off.
+    `headers`: folders of the wheels, relative to site-packages, whose headers are compiled with.
     `beside`: CUDA version and published release of torch, in pairs. A compiled torch has the CUDA
         libraries of that release. A CUDA version that is not listed is not compiled for.
+    `overrides`: versions, such as "triton==3.2.0", that images of this source have in place of
+        those that the release beside it requires.
     """
 
     name: fields.PlainName
@@ -62,11 +65,13 @@ class Source(Section, keys={"name": NAME}):
     triton: Tree | None = None
     packages: tuple[fields.DebianPackage, ...] = ()
     wheels: fields.Requirements = ()
+    headers: tuple[fields.Below, ...] = ()
     torch_options: Annotated[fields.Pairs, pairs(fields.Option, str)] = ()
     triton_options: Annotated[fields.Pairs, pairs(fields.Option, str)] = ()
     features: tuple[Annotated[Feature, entry("feature")], ...] = ()
     without: tuple[Annotated[Feature, entry("feature")], ...] = ()
     beside: Annotated[fields.Pairs, pairs(fields.CudaName, str), FILLED] = ()
+    overrides: fields.Requirements = ()
 
     @property
     def build(self) -> str:

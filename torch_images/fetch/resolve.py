@@ -43,7 +43,7 @@ class Requirements:
 
     `name` and `date` are those of the lock. The wheels are for `platform` with the glibc of GLIBC
     or newer, and for `python`, such as "3.11". `constraints`, such as "numpy==2.3.5", fix the
-    version of a package if it is needed. Versions also go with the requirements `beside`, which are
+    version of a package if it is needed; `overrides` also where another is required. Versions also go with the requirements `beside`, which are
     not part of the lock. `before` has days (UTC) by name of a package; files that the index got
     then or later are left out. With `alone`, what the wheels themselves require is left out.
     """
@@ -54,6 +54,7 @@ class Requirements:
     platform: Platform = AMD64
     date: dt.date
     constraints: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     before: Mapping[str, dt.date] | None = None
     alone: bool = False
@@ -128,12 +129,15 @@ def _resolve(
     with tempfile.TemporaryDirectory() as folder:
         target, limits = Path(folder, "pylock.toml"), Path(folder, "constraints.txt")
         limits.write_text("\n".join(constraints))
+        overrides = Path(folder, "overrides.txt")
+        overrides.write_text("\n".join(wanted.overrides))
         command = [uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
         command += ["--format", "pylock.toml", "--python-platform", uv_platform(platform)]
         # This Python, for builds that there are none of: else uv downloads one from GitHub.
         command += ["--python", sys.executable, "--python-version", python]
         command += ["--only-binary", ":all:", "-o", str(target), "-"]
         command += [f"--constraints={limits}"] if constraints else []
+        command += [f"--overrides={overrides}"] if wanted.overrides else []
         for package, day in (wanted.before or {}).items():
             command += ["--exclude-newer-package", f"{package}={day.isoformat()}T00:00:00Z"]
         command += ["--no-deps"] if wanted.alone else []

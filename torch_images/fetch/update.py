@@ -88,6 +88,7 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
             date=today,
             constraints=tuple(_kept(item, folder)),
             beside=item.beside,
+            overrides=item.overrides,
             alone=item.alone,
         )
         wheels = resolve(wanted, network=resolver.network, run=resolver.run, index=item.index)
