@@ -7,10 +7,7 @@ stand-ins for torch, Triton and NVIDIA's compiler: tree, packages, cache and com
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import io
 import re
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,19 +16,18 @@ import pytest
 from tests.integration.standins import copy_project, replace, served, take_facts
 from tests.integration.support import ROOT, invoke
 from tests.integration.trees import Repositories, mirror
-from tests.real import debian, lane, toolkit, tree
+from tests.real import debian, lane, tree
 from tests.wheels import index, make_wheel
 from torch_images.config.choose import choose
 from torch_images.config.load import load_config
-from torch_images.config.lock_requests import toolkit_input, tools_inputs
+from torch_images.config.lock_requests import tools_inputs
 from torch_images.host.workspace import default_cache
 from torch_images.locks.facts import with_facts
-from torch_images.locks.sources import LockedArchive, SourceLock, format_sources
 from torch_images.locks.wheels import format_wheels, read_wheels
 
 REAL = ROOT / "tests" / "real"
-WHEELS, TOOLS = (f"{kind}-cu124-torch2.6.0-py313.txt" for kind in ("wheel", "build-debian"))
-NVCC = "cuda_nvcc/linux-x86_64/cuda_nvcc-linux-x86_64-12.4.131-archive.tar.xz"
+WHEELS = "wheel-cu130-torch2.11.0-py313-debian.txt"
+TOOLS = "build-debian-cu130-torch2.11.0-py313.txt"
 # What of the locked wheels compiles, in place of all that a CUDA image has.
 COMPILING = frozenset(
     {
@@ -77,59 +73,38 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     folder, cache = scratch / "project", default_cache() / "real-source"
     copy_project(folder, REAL / "locks")
     (folder / "images.yaml").write_text((REAL / "images.yaml").read_text())
-    archives = "[cuda_cccl, cuda_cudart, cuda_cuobjdump, cuda_nvcc, cuda_nvdisasm, cuda_nvml_dev, cudnn_frontend, cutlass]"
-    replace(folder, "images.yaml", f"archives: {archives}", "archives: [cuda_nvcc]")
     replace(folder, "images.yaml", "      USE_CUDSS:", '      USE_CUDA: "0"\n      USE_CUDSS:')
     replace(folder, "images.yaml", "packages: [numpy, pip, setuptools]", "packages: [numpy]")
-    published = [make_wheel(scratch, "torch", "2.6.0"), make_wheel(scratch, "triton", "3.2.0")]
+    text = (folder / "images.yaml").read_text()
+    (folder / "images.yaml").write_text(re.sub(r"^    headers: .*\n", "", text, flags=re.MULTILINE))
+    # A build without CUDA does not run nvcc.
+    nvcc = {"nvidia/cu13/bin/nvcc": b"#!/bin/sh\nexit 1\n", "nvidia/cu13/include/.empty": b""}
+    torch, triton = make_wheel(scratch, "torch", "2.11.0"), make_wheel(scratch, "triton", "3.2.0")
+    compiler = make_wheel(scratch, "nvidia-cuda-nvcc", "13.0.88", nvcc)
     plain = read_wheels(folder / "locks" / WHEELS)
     numpy = next(wheel for wheel in plain.wheels if wheel.name == "numpy")
     plain = dataclasses.replace(
         plain,
-        request=("numpy", "torch==2.6.0"),
-        wheels=(numpy, *(wheel.locked for wheel in published)),
+        request=("numpy", "torch==2.11.0", "triton==3.2.0"),
+        wheels=(numpy, torch.locked, triton.locked),
     )
     (folder / "locks" / WHEELS).write_text(format_wheels(plain))
-    take_facts(folder, plain)
-    nvcc = _archive()
-    root = toolkit.ROOT
+    take_facts(folder, dataclasses.replace(plain, name=plain.name.removesuffix("-debian")))
     config = with_facts(load_config(folder / "images.yaml"), folder / "locks")
-    spec = choose(config)
-    asked, compiler = tools_inputs(config, spec)[0], toolkit_input(config, spec)
+    asked, _ = tools_inputs(config, choose(config))
     assert asked
-    assert compiler
     tools = read_wheels(folder / "locks" / TOOLS)
-    kept = tuple(wheel for wheel in tools.wheels if wheel.name in COMPILING)
-    tools = dataclasses.replace(tools, request=asked.request, wheels=kept)
+    kept = (wheel for wheel in tools.wheels if wheel.name in COMPILING)
+    tools = dataclasses.replace(
+        tools, request=asked.request, wheels=tuple(sorted((*kept, compiler.locked)))
+    )
     (folder / "locks" / TOOLS).write_text(format_wheels(tools))
-    archive = LockedArchive(
-        name="cuda_nvcc",
-        version=toolkit.NVCC,
-        url=f"https:/{root}/{NVCC}",
-        size=len(nvcc),
-        sha256=hashlib.sha256(nvcc).hexdigest(),
-    )
-    lock = SourceLock(
-        name=compiler.name, date=debian.DATE, request=compiler.request, archives=(archive,)
-    )
-    (folder / "locks" / f"{compiler.name}.txt").write_text(format_sources(lock))
     sources = [deb for deb in debian.locked() if deb.name == "pytorch"]
     made = tree.make(debian.files(sources, cache), lane.repository())
     assert made in (folder / "images.yaml").read_text()
-    files = {f"{root}/{NVCC}": nvcc}
-    with served(index(published)) as url, mirror(Repositories(cache), files) as sources_url:
+    published = [torch, triton, compiler]
+    with served(index(published)) as url, mirror(Repositories(cache), {}) as sources_url:
         yield Project(folder, {"UV_DEFAULT_INDEX": url, "TORCH_IMAGES_SOURCE_MIRROR": sources_url})
-
-
-def _archive() -> bytes:
-    """A stand-in for NVIDIA's archive of nvcc: a build without CUDA does not run it."""
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w:xz", preset=0) as tar:
-        script = b"#!/bin/sh\nexit 1\n"
-        member = tarfile.TarInfo("cuda_nvcc-linux-x86_64-12.4.131-archive/bin/nvcc")
-        member.mode, member.size = 0o755, len(script)
-        tar.addfile(member, io.BytesIO(script))
-    return data.getvalue()
 
 
 @pytest.mark.slow

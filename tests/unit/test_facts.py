@@ -459,6 +459,7 @@ def test_the_versions_of_a_lock_go_with_those_beside_it(tmp_path: Path) -> None:
         network = Network(index=f"{url}/simple")
         assert versions() == {"lib": "2.0"}
         assert versions(beside=("kit",)) == {"lib": "1.0"}
+        assert versions(beside=("kit",), overrides=("lib==2.0",)) == {"lib": "2.0"}
         assert versions(before={"lib": dt.date(2026, 1, 2)}) == {"lib": "1.0"}
 
 

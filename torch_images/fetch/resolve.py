@@ -43,9 +43,10 @@ class Requirements:
 
     `name` and `date` are those of the lock. The wheels are for `platform` with the glibc of GLIBC
     or newer, and for `python`, such as "3.11". `constraints`, such as "numpy==2.3.5", fix the
-    version of a package if it is needed; `overrides` also where another is required. Versions also go with the requirements `beside`, which are
-    not part of the lock. `before` has days (UTC) by name of a package; files that the index got
-    then or later are left out. With `alone`, what the wheels themselves require is left out.
+    version of a package if it is needed; `overrides` also where another is required. Versions also
+    go with the requirements `beside`, which are not part of the lock. `before` has days (UTC) by
+    name of a package; files that the index got then or later are left out. With `alone`, what the
+    wheels themselves require is left out.
     """
 
     name: str
