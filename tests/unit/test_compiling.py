@@ -125,11 +125,11 @@ def make_builder(top: Path, cache: Path, root: Path) -> Builder:
     launcher = root / "scripts" / "image" / "source" / "compile"
     objects = [f"u{n}.o" for n in range(UNITS)]
     rules = [
-        "rule compile",
+        "rule CXX_COMPILER__a",
         f"  command = {launcher} g++ -O2 -o $out -c $in",
         "rule link",
         "  command = cat $in > $out",
-        *(f"build u{n}.o: compile ../u{n}.cpp" for n in range(UNITS)),
+        *(f"build u{n}.o: CXX_COMPILER__a ../u{n}.cpp" for n in range(UNITS)),
         f"build liba.so: link {' '.join(objects)}",
     ]
     (top / "origin" / "build" / "build.ninja").write_text("\n".join(rules) + "\n")
@@ -165,6 +165,18 @@ def test_a_tree_that_goes_on_without_an_object_is_not_finished(builder: Builder)
     builder.source(0, "//run sleep 3\n")
     ended, _ = builder.build(wanted=wanted, TOLERANT="1")
     assert "unfinished" in str(ended)
+
+
+def test_the_units_that_took_longest_are_begun_first(builder: Builder) -> None:
+    """Else the longest may begin last, and all other processors wait for it."""
+    ledger = units.Ledger.open(builder.top / "units", "tree-9.0", "another recipe")
+    for number, milliseconds in ((4, 90_000), (2, 8_000), (0, 10)):
+        name = units.name(f"build/u{number}.o")
+        (ledger.folder / name).write_text(f"{milliseconds} u{number}.cpp\n")
+    assert builder.build()[0] == 0
+    begun = (builder.top / "work" / "state" / "finished").read_text().split("\n")
+    order = [units.name(f"build/u{number}.o") for number in (4, 2, 1, 3, 5, 0)]
+    assert [line.partition(" ")[0] for line in begun if line] == order
 
 
 def test_a_slice_that_is_over_begins_nothing(builder: Builder) -> None:

@@ -126,7 +126,8 @@ def compile_tree(
         "DEADLINE": str(int(wanted.deadline) or ""),
         "SHARE": wanted.share,
     }
-    environment |= keep_going(state, environment["PATH"]) if wanted.share else {}
+    path = environment["PATH"]
+    environment |= before_ninja(state, path, "-k 0" if wanted.share else "")
     os.umask(0o022)
     if wanted.over:
         fail(f"unfinished: {name} was not begun")
@@ -137,7 +138,7 @@ def compile_tree(
         ledger=ledger,
         share=units.Share.parse(wanted.share),
         launcher=environment.get("CMAKE_CXX_COMPILER_LAUNCHER", "/compile "),
-        path=environment["PATH"],
+        path=path,
         statistics=lambda: statistics(environment),
     )
     log = ""
@@ -186,16 +187,23 @@ def why_it_ends(
     return f"{said}; the largest, {peak.what}, took {peak}" if peak.size else said
 
 
-def keep_going(state: Path, path: str) -> dict[str, str]:
-    """An environment in which Ninja goes on after units that another builder compiles.
+def before_ninja(state: Path, path: str, more: str) -> dict[str, str]:
+    """An environment in which order.py stands before Ninja, whose every call gets options `more`.
 
-    `python -m build` hands Ninja no options, so a program of its name stands before it.
+    `python -m build` hands Ninja no options. With "-k 0" Ninja goes on after units that another
+    builder compiles. CMake is told of the program, too, for it looks for Ninja by itself.
     """
-    wrapper = state / "bin" / "ninja"
-    wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ninja", path=path)} -k 0 "$@"\n')
-    wrapper.chmod(0o755)
-    return {"PATH": f"{wrapper.parent}:{path}", "CMAKE_MAKE_PROGRAM": str(wrapper)}
+    program = state / "bin" / "ninja"
+    program.parent.mkdir()
+    here = Path(__file__).with_name("order.py")
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -B {here} "$@"\n')
+    program.chmod(0o755)
+    return {
+        "PATH": f"{program.parent}:{path}",
+        "CMAKE_MAKE_PROGRAM": str(program),
+        "NINJA": str(shutil.which("ninja", path=path)),
+        "NINJA_MORE": more,
+    }
 
 
 def run_build(tree: Path, environment: dict[str, str]) -> tuple[int, str]:

@@ -68,6 +68,15 @@ class Ledger:
         """The units that were compiled once, with whatever recipe."""
         return frozenset(p.name for p in self.folder.iterdir() if _UNIT.fullmatch(p.name))
 
+    def seconds(self) -> dict[str, float]:
+        """The time that each known unit took, with whatever recipe."""
+        found = {}
+        for unit in self.known():
+            spent = (self.folder / unit).read_text().partition(" ")[0]
+            if spent.isdigit():
+                found[unit] = int(spent) / 1000
+        return found
+
     def compiled(self) -> frozenset[str]:
         """The units that were compiled since this recipe is in use."""
         since = self._recipe.stat().st_mtime_ns
