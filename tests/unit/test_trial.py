@@ -194,6 +194,24 @@ def test_the_package_is_imported(tmp_path: Path, site: Path, code: str, said: st
     assert problems(tmp_path, wheel, site) == expected
 
 
+@pytest.mark.parametrize("found", ["9, 24", "9, 19"])
+def test_torch_is_asked_whether_its_cudnn_is_the_one_beside_it(tmp_path: Path, found: str) -> None:
+    """Torch imports with another cuDNN than it was compiled with, and fails at its first use."""
+    backend = tmp_path / "torch" / "backends"
+    (backend / "cudnn").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("from torch.backends import cudnn\n")
+    (backend / "cudnn" / "__init__.py").write_text(
+        f"""
+def version():
+    if ({found}) != (9, 24):
+        raise RuntimeError("compiled against (9, 24), but found ({found})")
+"""
+    )
+    said = ["torch does not fit what is beside it: RuntimeError: compiled against (9, 24), "
+            "but found (9, 19)"] if found == "9, 19" else []  # fmt: skip
+    assert list(trial.unimportable("torch", tmp_path)) == said
+
+
 def test_files_that_are_no_libraries(tmp_path: Path, site: Path) -> None:
     wheel = packed(tmp_path, calls("abs"), code="")
     with zipfile.ZipFile(wheel, "a") as archive:

@@ -7,6 +7,7 @@ feature.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import mmap
 import re
@@ -35,6 +36,7 @@ def problems(recipe: Mapping[str, Any], files: Path, log: str, tools: Path) -> I
                 f'; CMake said: "{line}"' if line else ""
             )
     yield from _versions(recipe, files / "torch" / "version.py")
+    yield from copies(files)
     for name in _LIBRARIES:
         library = files / "torch" / "lib" / name
         # Linear algebra has its kernels from MAGMA, and without it may have no machine code at all.
@@ -50,6 +52,22 @@ def shows(folder: Path, feature: Mapping[str, str]) -> bool:
         return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return data.find(feature["text"].encode()) >= 0
+
+
+def copies(files: Path) -> Iterator[str]:
+    """A message for each library that is in a wheel more than once.
+
+    A build that gives libraries a version in their names makes links, and a wheel holds no links.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for path in sorted(files.rglob("*.so*")):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        stem = path.name.partition(".so")[0]
+        found.setdefault((stem, digest), []).append(path.relative_to(files).as_posix())
+    for names in found.values():
+        if len(names) > 1:
+            yield f"{names[0]} is in the wheel {len(names)} times, as {', '.join(names[1:])} too"
 
 
 def switched_off(feature: str, option: str, log: str) -> str:

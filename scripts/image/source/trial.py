@@ -28,6 +28,9 @@ _FOUND = re.compile(r"^\s*\S+ => (/.+) \(0x\w+\)", re.MULTILINE)
 _UNDEFINED = re.compile(r"^undefined symbol: ([^\s,]+).*\((.+)\)", re.MULTILINE)
 _VERSION = re.compile(r"version `(\S+)' not found \(required by (.+)\)")
 _NEEDED = re.compile(r"\(NEEDED\).*\[(.+)\]")
+_IMPORTED = "imported"
+# torch compares the cuDNN whose headers it was compiled with and the one that is there.
+_THEN = {"torch": "torch.backends.cudnn.version()"}
 _FATAL = "Fatal Python error"  # of faulthandler: the stack of Python follows
 _SHOWN = 4
 
@@ -83,17 +86,22 @@ def unresolved(folder: Path) -> Iterator[str]:
 def unimportable(name: str, folder: Path) -> Iterator[str]:
     """A message if a package cannot be imported from a folder, the only one in Python's path.
 
+    Or if it is torch, and was compiled with the headers of another cuDNN than runs beside it.
     All that Python said is printed. After a C++ exception that nothing caught, that is where the
     import was.
     """
     code = f"import sys; sys.path.insert(0, {str(folder)!r}); import {name}"
+    code += f"; print({_IMPORTED!r}); {_THEN.get(name, '')}"
     command = [sys.executable, "-I", "-S", "-B", "-X", "faulthandler", "-c", code]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         print(done.stderr, file=sys.stderr, flush=True)
         own = done.stderr.partition(_FATAL)[0].strip().splitlines()
         said = own or [f"it ends with status {done.returncode}"]
-        yield f"{name} cannot be imported: {said[-1].strip().replace(f'{folder}/', '')}"
+        what = (
+            "does not fit what is beside it" if _IMPORTED in done.stdout else "cannot be imported"
+        )
+        yield f"{name} {what}: {said[-1].strip().replace(f'{folder}/', '')}"
 
 
 def in_interpreter(symbol: str) -> bool:
