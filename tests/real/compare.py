@@ -1,7 +1,7 @@
-"""A wheel of the real tree beside the published one, and the two images beside each other.
+"""A wheel of the real tree beside the published one of the same release.
 
-Files, features, machine code, exported symbols (by nm of binutils) and sizes come from the wheels,
-operators from the images.
+Files, features, machine code, exported symbols (by nm of binutils) and sizes are compared. The
+Python API is in the modules: torch's build writes stubs (.pyi) of all that it exports.
 """
 
 from __future__ import annotations
@@ -35,15 +35,6 @@ LIBRARIES = (
 # The published wheel of 2.6.0 for CUDA 12.4 has strings of libstdc++'s older ABI.
 _STRINGS = (("std::__cxx11::", "std::"), ("[abi:cxx11]", ""))
 _STRING = re.compile(r"std::basic_string<char, std::char_traits<char>, std::allocator<char> ?>")
-_OPERATORS = """
-import json, torch
-names = torch._C._dispatch_get_all_op_names()
-print(json.dumps({
-    "operators": sorted(names),
-    "cuda": [n for n in sorted(names) if torch._C._dispatch_has_kernel_for_dispatch_key(n, "CUDA")],
-    "config": torch.__config__.show(),
-}))
-"""
 
 
 @dataclass(frozen=True)
@@ -132,14 +123,6 @@ def _symbols(path: Path) -> Iterator[str]:
         yield _STRING.sub("std::string", name)
 
 
-def operators(image: str) -> dict[str, Any]:
-    """What torch has in an image: operators, those with a CUDA kernel, and its configuration."""
-    command = ["docker", "run", "--rm", "--network=none", image, "python", "-c", _OPERATORS]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 def report(ours: Wheel, theirs: Wheel) -> dict[str, Any]:
     """What is equal and what differs; a pair of numbers is ours, then theirs."""
     files = {}
@@ -199,11 +182,6 @@ def table(found: Mapping[str, Any]) -> str:
     counts = [str(features["both"] + len(features[side])) for side in ("ours", "theirs")]
     only = "; ".join(f"only {side}: {', '.join(features[side])}" for side in ("ours", "theirs"))
     rows.append(("features", *counts, only))
-    for what in ("operators", "cuda"):
-        if one := found.get(what):
-            totals = [str(one["both"] + len(one[side])) for side in ("ours", "theirs")]
-            label = "operators" if what == "operators" else "operators with a CUDA kernel"
-            rows.append((label, *totals, _counts(one)))
     return "\n".join(markdown_table(("", "Ours", "Published", "Compared"), rows))
 
 
@@ -215,15 +193,6 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-def compare(wheels: tuple[Path, Path], images: tuple[str, str], scratch: Path) -> dict[str, Any]:
-    """Two wheels, and the operators of the images that have them; ours is the first of each.
-
-    Libraries are unpacked into `scratch`. The result is as `report` makes it, with `operators` and
-    `cuda` (the operators with a CUDA kernel) compared like symbols, and `config` of both torches.
-    """
-    ours, theirs = (read(wheel, scratch / str(n)) for n, wheel in enumerate(wheels))
-    found = report(ours, theirs)
-    running = [operators(image) for image in images]
-    for what in ("operators", "cuda"):
-        found[what] = _plain(sides(*(one[what] for one in running)))
-    return found | {"config": [one["config"] for one in running]}
+def compare(wheels: tuple[Path, Path], scratch: Path) -> dict[str, Any]:
+    """Two wheels as `report` compares them, ours first; libraries are unpacked into `scratch`."""
+    return report(*(read(wheel, scratch / str(n)) for n, wheel in enumerate(wheels)))
