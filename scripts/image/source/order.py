@@ -32,7 +32,9 @@ def sort(text: str, seconds: Callable[[str, str], float]) -> str:
     `seconds` gives the time of a unit from the path of its object and of its source, as Ninja has
     them. All else keeps its order, and units of equal time theirs.
     """
-    begun, ahead, rest = [], [], []
+    begun: list[tuple[float, int, str]] = []
+    ahead: list[str] = []
+    rest: list[str] = []
     for statement in _statements(text):
         if unit := _UNIT.match(statement):
             begun.append((-seconds(unit[1], unit[2]), len(begun), statement))
