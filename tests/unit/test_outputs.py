@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.releases import T130
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeEngine, FakeRunner
 from torch_images.build import bake, build
 from torch_images.build.plan import ImagePlan
 from torch_images.build.render import Context, ContextFile, write_context
@@ -27,7 +27,6 @@ from torch_images.config.types import Config
 from torch_images.errors import EngineError, UsageError
 from torch_images.host import outputs
 from torch_images.host.engine import Engine
-from torch_images.host.image_info import OurImage
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.maintain import gc
@@ -307,10 +306,6 @@ def test_pruning_leaves_what_is_not_of_the_cache(tmp_path: Path) -> None:
 
 
 def test_cleaning_leaves_what_is_no_context(tmp_path: Path) -> None:
-    class NoImages:
-        def ours(self, *_: str) -> tuple[OurImage, ...]:
-            return ()
-
     workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
     (workspace.output / "cuda-notes").mkdir(parents=True)
     (workspace.output / "cu.txt").write_text("mine")
@@ -321,7 +316,7 @@ def test_cleaning_leaves_what_is_no_context(tmp_path: Path) -> None:
     (workspace.output / "cu130-y").mkdir()
     (workspace.output / "cu130-y/Dockerfile").write_bytes(first)  # a copy that somebody made
     write_context(made, workspace.output / "cu130-x")
-    engine = cast("Engine", NoImages())
+    engine = FakeEngine()
     now = datetime.now(UTC)
     assert gc.leftovers(workspace, engine, now - gc.RUNNING) == ()  # a build may be running
     items = gc.leftovers(workspace, engine, now + gc.RUNNING)

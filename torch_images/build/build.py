@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images import jsondoc
-from torch_images.build import bake
+from torch_images.build import bake, built
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.diskspace import check_disk, check_room
 from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image
@@ -129,6 +129,7 @@ def build(
     results = []
     for image in plans:
         info, digest = engine.inspect(image.candidate), digests[image.target]
+        built.note(workspace.cache, engine, info.id)
         results.append(BuildResult(plan=image, digest=digest, size=info.size, seconds=seconds))
     return tuple(results)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ from torch_images.errors import BuildError
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
+from torch_images.host.scratch import scratch
 from torch_images.jobs import processors
 from torch_images.layers.install import Cut, write_tar
 from torch_images.layers.plan import LayerPlan
@@ -140,10 +140,9 @@ def _make(
     stop: threading.Event,
     fresh: bool,
 ) -> None:
-    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".making-"))
-    try:
-        wheels = [index.fetch(wheel, scratch) for wheel in plan.wheels]
-        made = scratch / "layer"
+    with scratch(folder, ".making-") as half:
+        wheels = [index.fetch(wheel, half) for wheel in plan.wheels]
+        made = half / "layer"
         made.mkdir()
         with turn, (made / "blob").open("wb") as target:
             layer = write_layer(
@@ -159,8 +158,6 @@ def _make(
         if fresh:
             shutil.rmtree(folder / plan.key, ignore_errors=True)
         keep(made, folder / plan.key)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 class _StoppedError(Exception):
