@@ -223,14 +223,16 @@ def test_what_a_killed_process_left_goes_at_once(
     places = [room, workspace.cache, *(workspace.cache / part for part in Part)]
     for place in places:
         place.mkdir(parents=True)
-        with scratch(place, "x-") as made:
+        with scratch(place, HALF[:-8]) as made:
             shutil.copytree(made, place / HALF)  # with the file that nobody holds any more
             os.utime(made, (10**9, 10**9))
             assert [Path(i.name) for i in abandoned(workspace)] == [place / HALF]
             assert cache(workspace.cache) == ()
             assert list(remove(abandoned(workspace), NO_ENGINE))
-            assert made.exists()
             assert not (place / HALF).exists()
+            item = Item(name="x", size=0, used=LONG_AGO, path=made)  # dead when it was listed
+            assert list(remove([item], NO_ENGINE)) == []
+            assert made.exists()
 
 
 def test_the_build_cache_goes_only_where_it_is_asked_for() -> None:
@@ -260,6 +262,7 @@ def noted(folder: Path, engine: FakeEngine) -> Workspace:
         ("mine:1",),
         ("torch-cu130:latest",),
         ("torch-images-candidate:cu130",),
+        ("torch-images-candidate:cu130", "mine:1"),
         (PARENT.tags[0],),
         ("torch-images-original:111111111111",),
     ],
@@ -276,17 +279,18 @@ def test_an_image_that_a_user_derived_is_never_ours(tmp_path: Path, tags: tuple[
     assert engine.images == [derived]
 
 
-def test_an_image_to_which_a_user_gave_a_name_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["mine:3", "registry:5000/me/train:3", "torch-cu130:5000/mine:1", "mine-torch-cu130:1"]
+)
+def test_an_image_to_which_a_user_gave_a_name_stays(tmp_path: Path, name: str) -> None:
     own = replace(BUILT, tags=(*BUILT.tags, "ghcr.io/me/torch-cu130:sm120"))
     engine = FakeEngine(own)
     noted(tmp_path, engine)
     assert [item.image for item in images(tmp_path, engine)] == [BUILT.id]
-    engine.tag(BUILT.id, "registry:5000/me/train", "3")
+    engine.tag(BUILT.id, *name.rsplit(":", 1))
     assert images(tmp_path, engine) == ()
     [line] = staying(tmp_path, engine)
-    assert line.endswith(
-        "registry:5000/me/train:3: it has a name that this project did not give it"
-    )
+    assert line.endswith(f"{name}: it has a name that this project did not give it")
 
 
 def test_an_image_that_a_container_uses_stays(tmp_path: Path) -> None:

@@ -281,7 +281,8 @@ def test_room_is_made_only_of_what_this_run_made(
     """Other parent images, and what a user derived from one, stay; so does everybody's cache."""
     before = stored("b", parent_name("sha256:" + "b" * 64))
     derived = stored("c", "torch-images-parent:mine", **{"io.github.torch-images.id": "x"})
-    engine, run, lines = Engine(before, derived), FakeRunner(), []
+    engine, run = Engine(before, derived), FakeRunner()
+    lines: list[str] = []
     engine.root = tmp_path
     full = shutil.disk_usage(tmp_path)._replace(free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)

@@ -82,8 +82,8 @@ def test_a_rebuild_takes_no_image_away(tags: tuple[str, ...]) -> None:
     candidate = engine.digest("torch-images-candidate:x")
     wanted = cast("Any", SimpleNamespace(candidate="torch-images-candidate:x"))
     with _kept(image.id, wanted, engine):
-        engine.images.append(stored("3"))
-        engine.tag(engine.images[-1].id, "torch-images-candidate", "x")
+        engine.untag("torch-images-candidate:x")  # an image goes with its last name
+        engine.images.append(stored("3", "torch-images-candidate:x"))
         engine.untag("mine:1")  # by a user, meanwhile
     assert {one.id for one in engine.images} == {one.id for one in there}
     assert engine.digest("torch-images-candidate:x") == candidate

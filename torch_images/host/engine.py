@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import docker.errors
 import requests
 from docker.utils import parse_repository_tag
-from docker.utils.json_stream import StreamParseError
 
 import docker
 from torch_images.errors import EngineError, NetworkError, PushError, UsageError, shown
@@ -64,7 +63,7 @@ def _understood() -> Iterator[None]:
     """Make one line of an answer that is not what the engine's API says."""
     try:
         yield
-    except (ValueError, RecursionError, StreamParseError) as error:  # also of what is not JSON
+    except (ValueError, RecursionError, docker.errors.StreamParseError) as error:
         raise EngineError(
             f"the engine's answer cannot be understood: {shown(' '.join(str(error).split()))}",
             "see whether `docker version` names a Docker Engine",
@@ -89,11 +88,16 @@ class Engine:
         self._client = client
         self._info: dict[str, Any] | None = None
 
+    @property
+    def _api(self) -> Any:
+        """The engine's answers as they come; docker-py's models expect them to be well formed."""
+        return self._client.api
+
     @_understood()
     def info(self) -> dict[str, Any]:
         """The engine's answer to `docker info`, asked once."""
         if self._info is None:
-            self._info = member(self._client.info(), kind=dict)
+            self._info = member(self._api.info(), kind=dict)
         return self._info
 
     @_understood()
@@ -121,15 +125,13 @@ class Engine:
     def local_root(self) -> Path | None:
         """The folder of the engine's data; None where it is on another machine."""
         root = Path(member(self.info(), "DockerRootDir", kind=str))
-        return (
-            root if self._client.api.base_url.startswith("http+docker") and root.is_dir() else None
-        )
+        return root if self._api.base_url.startswith("http+docker") and root.is_dir() else None
 
     @_understood()
     def inspect(self, image: str) -> ImageInfo:
         """Look an image up by tag or id. Raises UsageError if the engine has not all of it."""
         try:
-            said = self._client.api.inspect_image(image)
+            said = self._api.inspect_image(image)
         except (docker.errors.ImageNotFound, docker.errors.NullResource):
             raise UsageError(
                 f"the engine has no image '{image}'", "build it first: `invoke build`"
@@ -156,24 +158,24 @@ class Engine:
     @_understood()
     def layer_sizes(self, image: str) -> tuple[int, ...]:
         """Unpacked bytes of each step of an image's history, the first one first."""
-        return step_sizes(self._client.api.history(image))
+        return step_sizes(self._api.history(image))
 
     @_understood()
     def digest(self, image: str) -> str | None:
         """The digest of an image by tag or id; None where the engine does not have it."""
         try:
-            return member(self._client.api.inspect_image(image), "Id", kind=str)
+            return member(self._api.inspect_image(image), "Id", kind=str)
         except docker.errors.ImageNotFound:
             return None
 
     def tag(self, image: str, repository: str, tag: str) -> None:
         """Point `repository:tag` at an image."""
-        self._client.api.tag(image, repository, tag)
+        self._api.tag(image, repository, tag)
 
     def untag(self, reference: str) -> None:
         """Remove a tag if it exists. Layers stay while another tag needs them."""
         with contextlib.suppress(docker.errors.ImageNotFound):
-            self._client.api.remove_image(reference, force=True)
+            self._api.remove_image(reference, force=True)
 
     def tags(self, prefix: str = "") -> tuple[str, ...]:
         """Every tag in the engine that begins with `prefix`."""
@@ -189,13 +191,13 @@ class Engine:
         """
         for _ in range(_LISTINGS - 1):
             with contextlib.suppress(docker.errors.NotFound):
-                return listed_images(self._client.api.images())
-        return listed_images(self._client.api.images())
+                return listed_images(self._api.images())
+        return listed_images(self._api.images())
 
     @_understood()
     def looked_into(self, images: Iterable[ListedImage]) -> tuple[OurImage, ...]:
         """What more the engine says of images, less those that are gone, or not whole, by now."""
-        held = images_in_use(self._client.api.containers(all=True))
+        held = images_in_use(self._api.containers(all=True))
         found = []
         for image in images:
             with contextlib.suppress(UsageError, docker.errors.NotFound):
@@ -204,7 +206,7 @@ class Engine:
                         id=image.id,
                         tags=image.tags,
                         size=self._size(image.id),
-                        tagged=tagged(self._client.api.inspect_image(image.id)),
+                        tagged=tagged(self._api.inspect_image(image.id)),
                         in_use=image.id in held,
                     )
                 )
@@ -213,7 +215,7 @@ class Engine:
     @_understood()
     def version(self) -> str:
         """The engine's version, such as "26.1.5"."""
-        return member(self._client.version(), "Version", kind=str)
+        return member(self._api.version(), "Version", kind=str)
 
     def obtain(self, image: str) -> None:
         """Pull an image that the engine does not have, if its name has a "/".
@@ -233,9 +235,7 @@ class Engine:
         """Get an image from its registry. Raises NetworkError or UsageError."""
         repository, tag = parse_repository_tag(image)
         try:
-            events = self._client.api.pull(
-                repository, tag=tag or "latest", stream=True, decode=True
-            )
+            events = self._api.pull(repository, tag=tag or "latest", stream=True, decode=True)
             with contextlib.closing(events):
                 for event in events:
                     problem = _problem(event)
@@ -257,7 +257,7 @@ class Engine:
         """
         repository, _, tag = reference.rpartition(":")
         try:
-            events = self._client.api.push(repository, tag=tag, stream=True, decode=True)
+            events = self._api.push(repository, tag=tag, stream=True, decode=True)
             for event in events:
                 if problem := _problem(event):
                     raise PushError(problem)
@@ -280,7 +280,7 @@ class Engine:
         the answer is "" instead.
         """
         try:
-            said = self._client.api.inspect_distribution(image)
+            said = self._api.inspect_distribution(image)
             return member(said, "Descriptor", "digest", kind=str)
         except docker.errors.APIError as error:
             refusal = _registry_error(image, error)
@@ -295,7 +295,7 @@ class Engine:
         the stream of `docker save`. This reads the whole image: some GB. Raises EngineError for one
         that was pulled without its layers.
         """
-        documents = tars.json_blobs(self._client.api.get_image(image))
+        documents = tars.json_blobs(self._api.get_image(image))
         try:
             manifest = member(documents, image, kind=dict)
             config = member(manifest, "config", "digest", kind=str)
@@ -310,7 +310,7 @@ class Engine:
     def save(self, image: str, target: Path) -> None:
         """Write an image to a tar that is also an OCI layout. Blobs stay as they are stored."""
         with target.open("wb") as stream:
-            for chunk in self._client.api.get_image(image):
+            for chunk in self._api.get_image(image):
                 stream.write(chunk)
 
     @_understood()
@@ -321,7 +321,7 @@ class Engine:
         whatever iterating over `archive` raises. After an error no image was loaded.
         """
         try:
-            events = self._client.api.load_image(iter(archive))  # type: ignore[no-untyped-call]
+            events = self._api.load_image(iter(archive))
             for event in events:
                 if problem := _problem(event):
                     raise load_refusal(problem)
