@@ -60,6 +60,19 @@ def test_what_a_killed_process_left_goes_at_the_next_start(
         assert not folder.exists()
 
 
+def test_a_removal_that_breaks_off_is_taken_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> None:
+        raise OSError("Directory not empty")  # a thread still writes
+
+    with monkeypatch.context() as patched, scratch(tmp_path, "x") as made:
+        (made / "tree").mkdir()
+        patched.setattr(shutil, "rmtree", fail)
+    assert left_behind(tmp_path) == (made,)
+    assert discard(made)
+
+
 def test_it_goes_after_an_error(tmp_path: Path) -> None:
     with contextlib.suppress(KeyError), scratch(tmp_path, "x") as made:
         (made / "file").touch()

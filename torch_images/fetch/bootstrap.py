@@ -25,7 +25,7 @@ from pathlib import Path
 
 from torch_images.config.types import Base
 from torch_images.errors import CommandError, DiskError, LockError, NetworkError
-from torch_images.fetch.apt import Resolver, explain
+from torch_images.fetch.apt import Resolver, confined, explain
 from torch_images.fetch.download import Fetched, fetch, unsettled
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.loopback import serving
@@ -292,7 +292,7 @@ def _bootstrap(
         env |= {"SOURCE_DATE_EPOCH": str(oci.EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(temporary)}
         old_mask = os.umask(0o022)
         try:
-            run.run(_confined(command(base, lock, tar, url, options), run), env=env)
+            run.run(confined(command(base, lock, tar, url, options), run), env=env)
             _check_packages(base, lock, tar)
             with layer.open("wb") as stream:
                 oci.normalise(tar, stream, keep=kept)
@@ -309,22 +309,6 @@ def _bootstrap(
         history = f"mmdebstrap --variant=minbase {base.suite}"
         oci.write_layout(layout, layer, history=history, env=_ENV, platform=lock.platform)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _confined(bootstrap: Sequence[str], run: Runner) -> list[str]:
-    """The command that runs mmdebstrap so that nothing of it outlives this process.
-
-    Root's mmdebstrap mounts the host's own /dev, /proc and /sys in its tree: that must happen in a
-    mount namespace that is gone with its last process, or not at all. Without root it makes one
-    itself, and clears up when it is told to end.
-    """
-    ends = ["setpriv", "--pdeathsig"]
-    if os.geteuid():
-        return [*ends, "TERM", *bootstrap]
-    apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
-    if run.run([*apart, "true"], check=False).code:  # a root that may not mount
-        return [*ends, "TERM", *bootstrap[:1], "--skip=chroot/mount", *bootstrap[1:]]
-    return [*ends, "KILL", *apart, *bootstrap]
 
 
 def _check_packages(base: Base, lock: DebLock, tar: Path) -> None:

@@ -65,13 +65,23 @@ def remove_tree(tree: Path) -> bool:
     if not is_free(tree):
         return False
     try:
-        shutil.rmtree(tree) if tree.is_dir() and not tree.is_symlink() else tree.unlink()
+        if not _is_folder(tree):
+            tree.unlink()
+            return True
+        # What marks a scratch folder goes last: a removal that breaks off is taken up again.
+        for path in sorted(tree.iterdir(), key=lambda path: path.name == HELD):
+            shutil.rmtree(path) if _is_folder(path) else path.unlink()
+        tree.rmdir()
     except FileNotFoundError:
         return not tree.exists()
     except OSError as error:
         _log.warning("left %s: %s", tree, error)
         return False
     return True
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def is_free(tree: Path) -> bool:

@@ -164,7 +164,7 @@ def cache(folder: Path) -> tuple[Item, ...]:
 def abandoned(workspace: Workspace) -> tuple[Item, ...]:
     """What processes that were killed left half made, in the cache and where trees are made."""
     cache = workspace.cache
-    places = (scratch_room(), cache, *(cache / part for part in Part))
+    places = (scratch_room(), workspace.output, cache, *(cache / part for part in Part))
     return tuple(
         Item(
             name=str(path),
