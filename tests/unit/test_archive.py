@@ -128,9 +128,9 @@ def test_silence_is_not_absence(tmp_path: Path) -> None:
 
 
 def test_another_file_of_that_name_is_refused(serve: Serve, tmp_path: Path) -> None:
-    other = dict.fromkeys(POOL, b"something else")
+    other = dict.fromkeys(POOL, b"another file")
     site = serve(other)
-    found = hashlib.sha256(b"something else").hexdigest()
+    found = hashlib.sha256(b"another file").hexdigest()
     with pytest.raises(LockError) as caught:
         get(tmp_path, f"{site.url}/debian")
     text = str(caught.value)
@@ -141,7 +141,7 @@ def test_another_file_of_that_name_is_refused(serve: Serve, tmp_path: Path) -> N
 
 
 def test_another_mirror_may_have_the_right_one(serve: Serve, tmp_path: Path) -> None:
-    wrong, right = serve(dict.fromkeys(POOL, b"something else")), serve(POOL)
+    wrong, right = serve(dict.fromkeys(POOL, b"another file")), serve(POOL)
     assert get(tmp_path, f"{wrong.url}/debian", f"{right.url}/debian") == CONTENT
 
 

@@ -138,6 +138,8 @@ def test_the_settings_that_git_gets(tmp_path: Path) -> None:
         "core.autocrlf": "false",
         "core.fsmonitor": "false",
         "core.hooksPath": os.devnull,
+        "http.lowSpeedLimit": "1000",
+        "http.lowSpeedTime": "60",
         "protocol.ext.allow": "never",
         "protocol.file.allow": "user",
         "url.https://m/.insteadOf": "https://",
@@ -158,7 +160,7 @@ def test_a_mirror_that_git_cannot_be_told() -> None:
 
 @pytest.mark.parametrize("count", ["", "x", "-1", "1" * 7, " 1"])
 def test_a_count_of_settings_that_is_none(count: str) -> None:
-    assert environment(None, {"GIT_CONFIG_COUNT": count})["GIT_CONFIG_COUNT"] == "6"
+    assert environment(None, {"GIT_CONFIG_COUNT": count})["GIT_CONFIG_COUNT"] == "8"
     assert environment(None, {})["GIT_CONFIG_KEY_0"]
 
 

@@ -18,7 +18,6 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from urllib3.util import Retry
 
 from torch_images.errors import CommandError, NetworkError, TorchImagesError
 from torch_images.fetch.download import read
@@ -236,7 +235,7 @@ def test_the_output_of_a_streamed_command(
 @pytest.mark.parametrize("status", [401, 403, 407, 500])
 def test_what_the_index_and_mirrors_answer(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the real clients, which put the whole URL into what they raise."""
-    monkeypatch.setattr(Retry, "sleep", lambda *_: None)  # between attempts
+    monkeypatch.setattr("torch_images.host.web.time.sleep", lambda _: None)  # between attempts
     wheel = LockedWheel(name="x", version="1", sha256="0" * 64, size=1, filename="x-1.whl")
 
     class Handler(BaseHTTPRequestHandler):

@@ -140,13 +140,20 @@ def require_own_locks(locks: Path) -> None:
 def mirrors(named: Sequence[str]) -> tuple[str, ...]:
     """The mirrors to use: those of the command line, else TORCH_IMAGES_MIRROR.
 
-    Raises ConfigError for one that cannot be read.
+    Raises ConfigError for one that cannot be read, and UsageError for a password on the command
+    line.
     """
-    from torch_images.host.network import check_url
+    from torch_images.host.network import check_url, split_user
 
-    named_mirrors = tuple(named) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
+    text = os.environ.get("TORCH_IMAGES_MIRROR", "")
+    named_mirrors = tuple(named) or tuple(text.splitlines() if "deb " in text else text.split())
     for word in (word for mirror in named_mirrors for word in mirror.split() if "://" in word):
         check_url("--mirror" if named else "TORCH_IMAGES_MIRROR", word)
+        if named and any(split_user(word)[1:]):
+            raise UsageError(
+                "--mirror has a password, which all users of this machine can see",
+                "name this mirror in TORCH_IMAGES_MIRROR",
+            )
     return named_mirrors
 
 

@@ -28,8 +28,9 @@ from packaging.utils import canonicalize_name
 from torch_images.config.indexes import Index, origin
 from torch_images.errors import CommandError, LockError, NetworkError
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.host.network import Network
+from torch_images.host.network import Network, cause
 from torch_images.host.runner import Runner
+from torch_images.host.web import Session
 from torch_images.locks.wheels import MAIN, LockedWheel, WheelLock, best_wheel, uv_platform
 from torch_images.platforms import AMD64, Platform
 
@@ -217,17 +218,15 @@ def _size(url: str, network: Network) -> int:
     Raises NetworkError.
     """
     try:
-        answer = requests.head(
-            url,
-            allow_redirects=True,
-            timeout=60,
-            verify=network.verify,
-            headers={"Accept-Encoding": "identity"},
-        )
+        identity = {"Accept-Encoding": "identity"}
+        answer = Session(network).head(url, allow_redirects=True, headers=identity)
         answer.raise_for_status()
         return int(answer.headers["Content-Length"])
-    except (requests.RequestException, KeyError, ValueError) as error:
-        raise NetworkError(f"the size of {_filename(url)} could not be read: {error}") from None
+    except requests.RequestException as error:
+        said = cause(error)
+    except (KeyError, ValueError):
+        said = "its server does not say it"
+    raise NetworkError(f"the size of {_filename(url)} could not be read: {said}")
 
 
 def _resolve_error(output: str) -> Exception:
