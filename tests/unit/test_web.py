@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import hashlib
 import itertools
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from urllib3.exceptions import TimeoutError as Stall
 
 from tests.servers import web_server
 from torch_images.errors import LockError, NetworkError, TorchImagesError
-from torch_images.fetch import apt, download, resolve
+from torch_images.fetch import apt, download, resolve, tools
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host import web
 from torch_images.host.loopback import serving
@@ -35,7 +36,9 @@ from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
 
 PIECE = bytes(1 << 16)
-MOST = 1 << 26  # bytes that an endless server sends at last, so that a mutant is no danger either
+MOST = 1 << 29  # bytes that an endless server sends at last, so that a mutant is no danger either
+# The beginning of an archive, whose first member goes on.
+ZIP = struct.pack("<4s5H3L2H1s", b"PK\3\4", 20, 0, 0, 0, 0, 0, 1 << 31, 1 << 31, 1, 0, b"x")
 DATA = b"x" * 1000
 SHA256 = hashlib.sha256(DATA).hexdigest()
 WHEEL = LockedWheel(
@@ -56,6 +59,7 @@ class Endless:
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
+    page: bytes = b""  # what ends, where the path does with "/"
     sent: int = 0
     asked: int = 0
 
@@ -71,8 +75,10 @@ class Endless:
                 for header in this.headers:
                     self.send_header(*header)
                 self.end_headers()
+                most = 0 if this.page and self.path.endswith("/") else MOST
                 with contextlib.suppress(OSError):  # nobody reads on
-                    while this.sent < MOST:
+                    self.wfile.write(ZIP if most else this.page)
+                    while this.sent < most:
                         this.sent += self.wfile.write(PIECE)
 
             def log_message(self, *_: object) -> None:
@@ -209,6 +215,27 @@ def test_a_server_that_drips_ends(
     ):
         get(url, tmp_path, Network())
     assert (server.asked, list(tmp_path.iterdir())) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "page"),
+    [
+        ("-v 4194304", "-v 262144", b""),
+        ("3600", "0.3", b""),
+        ("-f 8388608", "-f 100", b'<a href="/x-1-py3-none-any.whl">x-1-py3-none-any.whl</a>'),
+    ],
+)
+def test_uv_ends_where_an_index_does_not(
+    old: str, new: str, page: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads a page whole, and has no limit for one: memory, time, and the files of its cache."""
+    monkeypatch.setattr(tools, "_BOUNDED", tools._BOUNDED.replace(old, new))
+    wanted = resolve.Requirements(name="x", words=("x",), python="3.11", date=DEBS.date)
+    with (
+        Endless(headers=(("Content-Type", "text/html"),), page=page).serve() as url,
+        pytest.raises(NetworkError, match="what the package index sends has no end; name another"),
+    ):
+        resolve.resolve(wanted, network=Network(index=f"{url}/simple"), run=Runner())
 
 
 class Drip:
