@@ -22,7 +22,7 @@ from invoke.tasks import Task
 
 from torch_images import project
 from torch_images.cli.options import Options
-from torch_images.cli.program import as_called
+from torch_images.cli.program import as_called, line
 from torch_images.errors import TorchImagesError, UsageError
 from torch_images.interrupts import CODE, raise_from_now_on
 
@@ -90,7 +90,7 @@ def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None
 
 
 def _exit(error: TorchImagesError) -> Exit:
-    return Exit(red(as_called(f"error: {error}")), code=error.exit_code)
+    return Exit(red(line(error)), code=error.exit_code)
 
 
 def config(*, damaged_ok: bool = False) -> Config:
@@ -190,7 +190,7 @@ def engine(*, bootstraps: bool = False, platforms: Sequence[Platform] = ()) -> E
 
 def complain(name: str, problem: TorchImagesError) -> None:
     """What went wrong with one of several, on stderr; the others go on."""
-    print(red(as_called(f"{name}: {problem}")), file=sys.stderr, flush=True)
+    print(red(line(problem, name)), file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:
