@@ -319,6 +319,13 @@ def test_what_names_no_tree(text: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("url", ["http://u:p@[::1/x", "https://u:p@host:port/x", "http://[::1"])
+def test_a_tree_at_no_url_is_one_line_without_the_password(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--torch-source is not a URL; correct it") as caught:
+        checkout.parse(f"{url}@{COMMIT}", FakeRunner())
+    assert "u:p" not in str(caught.value)
+
+
 def test_what_a_user_or_a_lock_names_is_no_option(tmp_path: Path) -> None:
     run = FakeRunner({"git": (0, COMMIT)})
     checkout.parse("/x@--git-dir", run)

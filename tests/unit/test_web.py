@@ -81,6 +81,8 @@ class Endless:
                     while this.sent < most:
                         this.sent += self.wfile.write(PIECE)
 
+            do_HEAD = do_GET  # noqa: N815
+
             def log_message(self, *_: object) -> None:
                 """Keep requests out of the output of tests."""
 
@@ -285,6 +287,15 @@ def test_no_server_says_how_long_to_wait(monkeypatch: pytest.MonkeyPatch) -> Non
         download.read(f"{url}/x", Network())
     assert server.asked == 4
     assert sum(waited) < 10
+
+
+@pytest.mark.parametrize("place", ["http://u:p@[::1/x", "http://[", "http://a:b:c/", "//", "x://y"])
+@pytest.mark.parametrize("get", [*FILES, *PAGES, size_of_file])
+def test_a_redirect_to_no_address_is_one_line(get: Get, place: str, tmp_path: Path) -> None:
+    server = Endless(302, (("Location", place), ("Content-Length", "0")))
+    with server.serve() as url, pytest.raises(NetworkError) as caught:
+        get(url, tmp_path, Network())
+    assert "u:p" not in str(caught.value)
 
 
 @dataclass

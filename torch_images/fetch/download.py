@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import requests
 
-from torch_images.errors import DiskError, LockError, NetworkError, shown
+from torch_images.errors import DiskError, LockError, NetworkError
 from torch_images.host.cache import used
 from torch_images.host.network import Network, cause
 from torch_images.host.web import FILE, Session
@@ -202,10 +202,6 @@ class _Source:
         except requests.RequestException as error:
             self._silent.add(host)
             self.problem = cause(error)
-            return None
-        except ValueError as error:  # an address, also one that an answer sends to, is none
-            self._silent.add(host)
-            self.problem = shown(f"{url} leads to no address: {error}")
             return None
         return answer
 

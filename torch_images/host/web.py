@@ -48,6 +48,15 @@ class Session(requests.Session):
         for scheme in ("http://", "https://"):
             self.mount(scheme, adapter)
 
+    def request(self, *words: Any, **options: Any) -> Response:
+        """Send a request. Raises RequestException, also where a redirect names no URL."""
+        try:
+            return super().request(*words, **options)
+        except requests.RequestException:
+            raise
+        except ValueError as error:
+            raise requests.exceptions.InvalidURL(f"it leads to no address: {error}") from None
+
     def rebuild_auth(self, prepared_request: PreparedRequest, response: Response) -> None:
         """Let a redirect keep its credentials at the same server only, and find no others."""
         if _server(response.request.url) != _server(prepared_request.url):
