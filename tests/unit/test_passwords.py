@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeRunner, invoke
 from torch_images.cli import verb
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError, UsageError
@@ -204,6 +204,13 @@ def test_the_parts_of_a_url(url: str, parts: tuple[str, str, str]) -> None:
     assert split_user(url) == parts
 
 
+@pytest.mark.parametrize("url", ["http://me:a@[::1/x", "https://me:a@host:b/x"])
+def test_no_url_has_no_parts(url: str) -> None:
+    for take in (split_user, lambda url: without_users([f"deb {url} s main"])):
+        with pytest.raises(ConfigError, match=r"^a mirror is not a URL; correct it"):
+            take(url)
+
+
 def test_what_apt_is_told() -> None:
     lines = (
         "deb [a=b] http://me:x@h/d s main",
@@ -230,8 +237,19 @@ def test_a_password_among_the_words_of_a_command_is_refused(
 ) -> None:
     """They stand in the list of processes for as long as the command runs."""
     for mirror in (f"https://me:{WORD}@host/debian", f"deb https://me:{WORD}@h/d s main"):
-        with pytest.raises(UsageError, match=r"all users .* can see; name .* TORCH_IMAGES_MIRROR$"):
+        with pytest.raises(UsageError, match=r"everybody .* can see; name .* TORCH_IMAGES_MIRROR$"):
             verb.mirrors((mirror,))
         monkeypatch.setenv("TORCH_IMAGES_MIRROR", f"{mirror}\n{mirror}")
         assert verb.mirrors(()) == (mirror, mirror)
         assert verb.mirrors(("https://host/x@y",)) == ("https://host/x@y",)
+
+
+def test_nor_does_a_repository_of_the_command_line_hold_one(root: Path) -> None:
+    said = invoke(root, "reproduce", "x", "--repository", f"http://me:{WORD}@[::1/x")
+    assert said.stderr.startswith("error: --repository is not a URL; correct it")
+    said = invoke(root, "reproduce", "x", "--repository", f"https://me:{WORD}@git.example/x")
+    assert said.returncode == 2
+    assert said.stderr == (
+        "error: --repository has a user or a password, which everybody on this machine can see; "
+        "leave it to git's credential helpers\n"
+    )

@@ -143,18 +143,27 @@ def mirrors(named: Sequence[str]) -> tuple[str, ...]:
     Raises ConfigError for one that cannot be read, and UsageError for a password on the command
     line.
     """
-    from torch_images.host.network import check_url, split_user
+    from torch_images.host.network import check_url
 
     text = os.environ.get("TORCH_IMAGES_MIRROR", "")
     named_mirrors = tuple(named) or tuple(text.splitlines() if "deb " in text else text.split())
     for word in (word for mirror in named_mirrors for word in mirror.split() if "://" in word):
         check_url("--mirror" if named else "TORCH_IMAGES_MIRROR", word)
-        if named and any(split_user(word)[1:]):
-            raise UsageError(
-                "--mirror has a password, which all users of this machine can see",
-                "name this mirror in TORCH_IMAGES_MIRROR",
-            )
+        if named:
+            check_no_user("--mirror", word, "name this mirror in TORCH_IMAGES_MIRROR")
     return named_mirrors
+
+
+def check_no_user(option: str, url: str, hint: str) -> None:
+    """Raise UsageError for a URL of the command line that names a user, often with a password."""
+    from torch_images.host.network import check_url, split_user
+
+    if "://" in url:
+        check_url(option, url)
+    if any(split_user(url)[1:]):
+        raise UsageError(
+            f"{option} has a user or a password, which everybody on this machine can see", hint
+        )
 
 
 def namespace(config: Config, named: str) -> str:

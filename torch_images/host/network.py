@@ -126,10 +126,11 @@ def split_user(url: str) -> tuple[str, str, str]:
     """A URL without the user that it names, the user's name, and the password; each may be "".
 
     A program gets the latter two in its environment or a file: all of this machine can read its
-    command line. A name without a password may be a token.
+    command line. A name without a password may be a token. Raises ConfigError for what is no URL.
     """
     if not re.match("https?://", url, re.IGNORECASE):
         return url, "", ""
+    check_url("a mirror", url)
     parts = urlsplit(url)
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     return bare, unquote(parts.username or ""), unquote(parts.password or "")
