@@ -130,10 +130,16 @@ def told(about: str, message: str, hint: str) -> str:
 
 
 def _cut(text: str, room: int) -> str:
-    """The text, where there is no room for it with less of its long words, and without its end."""
+    """The text; where there is no room for it, with less of its long words and of its middle.
+
+    What went wrong is said at the beginning, and why, by those who pass errors on, at the end.
+    """
     if len(text) > room:
         text = re.sub(r"(\S{50})\S{50,}", r"\1...", text)
-    return text if len(text) <= room else f"{text[: room - 3]}..."
+    if len(text) > room:
+        end = room // 3
+        text = f"{text[: room - end - 3]}...{text[-end:]}"
+    return text
 
 
 def shown(text: str) -> str:

@@ -290,6 +290,7 @@ def test_the_matrix_says_what_is_proved(root: Path) -> None:
 
 LONG = "x" * 9000
 MANY = "word " * 900
+FEW = r"(word )+w?o?r?d?\.\.\.[ word]* word"  # of them
 
 
 @pytest.mark.parametrize("about", ["error", "cu130-torch2.14.1-trixie-runtime"])
@@ -303,12 +304,12 @@ MANY = "word " * 900
             "name another",
             f"no file {'x' * 50}... is there; name another",
         ),
-        (f"no {MANY}", "name another", r"no (word )+w?o?r?d?\.\.\.; name another"),
-        ("it failed", f"known: {MANY}", r"it failed; known: (word )+w?o?r?d?\.\.\."),
+        (f"no {MANY} and why", "name another", f"no {FEW} and why; name another"),
+        ("it failed", f"known: {MANY}", f"it failed; known: {FEW}"),
         (
             f"no {MANY}",
             f"known: {MANY}",
-            r"no (word )+w?o?r?d?\.\.\.; known: (word )+w?o?r?d?\.\.\.",
+            f"no {FEW}; known: {FEW}",
         ),
         (LONG, LONG, "x{50}...; x{50}..."),
     ],
