@@ -239,7 +239,7 @@ def test_a_password_among_the_words_of_a_command_is_refused(
     for mirror in (f"https://me:{WORD}@host/debian", f"deb https://me:{WORD}@h/d s main"):
         with pytest.raises(UsageError, match=r"everybody .* can see; name .* TORCH_IMAGES_MIRROR$"):
             verb.mirrors((mirror,))
-        monkeypatch.setenv("TORCH_IMAGES_MIRROR", f"{mirror}\n{mirror}")
+        monkeypatch.setenv("TORCH_IMAGES_MIRROR", f"{mirror}\n\n  {mirror}\n")
         assert verb.mirrors(()) == (mirror, mirror)
         assert verb.mirrors(("https://host/x@y",)) == ("https://host/x@y",)
 

@@ -146,7 +146,9 @@ def mirrors(named: Sequence[str]) -> tuple[str, ...]:
     from torch_images.host.network import check_url
 
     text = os.environ.get("TORCH_IMAGES_MIRROR", "")
-    named_mirrors = tuple(named) or tuple(text.splitlines() if "deb " in text else text.split())
+    lines = (line.strip() for line in text.splitlines())
+    told = tuple(filter(None, lines)) if "deb " in text else tuple(text.split())
+    named_mirrors = tuple(named) or told
     for word in (word for mirror in named_mirrors for word in mirror.split() if "://" in word):
         check_url("--mirror" if named else "TORCH_IMAGES_MIRROR", word)
         if named:
