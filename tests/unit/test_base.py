@@ -25,7 +25,7 @@ from torch_images.errors import (
     NetworkError,
     TorchImagesError,
 )
-from torch_images.fetch.apt import Resolver, confined, sources
+from torch_images.fetch.apt import Resolver, confined, sources, tree_room
 from torch_images.fetch.bootstrap import command, dpkg_options, kept, prepare
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed
@@ -341,6 +341,25 @@ def test_no_mount_of_a_bootstrap_is_the_hosts(
     run = FakeRunner({"unshare": (0 if may_mount else 1, "")})
     found = confined(["mmdebstrap", "trixie"], run)
     assert found == ["setpriv", "--pdeathsig", *words, "trixie"]
+
+
+def test_a_tree_that_a_killed_rootless_bootstrap_left_can_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files belong to subordinate users: whoever started it may not remove them."""
+    tree = tmp_path / "torch-images-left" / "mmdebstrap.x"
+    tree.mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("torch_images.fetch.apt.left_behind", lambda place: (tree.parent,))
+    for user, commands in ((0, 0), (1000, 1)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        run = FakeRunner()
+        with tree_room(run) as room:
+            assert room.parent == tmp_path
+            assert room.stat().st_mode & 0o777 == 0o755
+        assert len(run.commands) == commands
+    helper = ["mmdebstrap", "--unshare-helper", "find", str(tree)]
+    assert run.commands == [[*helper, "-xdev", "-mindepth", "1", "-delete"]]
 
 
 def test_mirrors_replace_the_sources() -> None:

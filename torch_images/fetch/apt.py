@@ -5,12 +5,13 @@ In both cases apt itself decides. scripts/print-packages asks it.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import re
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from torch_images.errors import (
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network, cause, split_user
 from torch_images.host.runner import Runner
-from torch_images.host.scratch import scratch
+from torch_images.host.scratch import left_behind, scratch
 from torch_images.host.web import Session
 from torch_images.host.workspace import scratch_room
 from torch_images.locks.debs import DebLock, parse_packages
@@ -205,8 +206,7 @@ class Resolver:
         archives, env[_AUTH] = without_users(archives)
         if env[_AUTH]:
             command.append(f"--setup-hook=root=$1; {_TELL}")
-        with scratch(scratch_room(), "torch-images-") as folder:
-            folder.chmod(0o755)  # a rootless bootstrap enters it as another user
+        with tree_room(self.run) as folder:
             printed = folder / "printed"
             # mmdebstrap shows what hooks print as its own messages.
             command.append(f"--customize-hook=download /printed {shlex.quote(str(printed))}")
@@ -263,6 +263,20 @@ class Resolver:
 def sources(mirrors: Sequence[str], codename: str) -> tuple[str, ...]:
     """Mirrors as lines of a sources.list. A bare URL becomes the main component of a release."""
     return tuple(m if m.startswith("deb ") else f"deb {m} {codename} main" for m in mirrors)
+
+
+@contextlib.contextmanager
+def tree_room(run: Runner) -> Iterator[Path]:
+    """A folder for mmdebstrap's trees. What killed processes left of others goes first."""
+    # Outside the home directory, which the namespace of a rootless bootstrap cannot enter.
+    place = scratch_room()
+    if os.geteuid():  # the files of such a tree are another user's, whom mmdebstrap alone can be
+        for tree in (tree for left in left_behind(place) for tree in left.glob("mmdebstrap.*")):
+            empty = ["find", str(tree), "-xdev", "-mindepth", "1", "-delete"]
+            run.run(["mmdebstrap", "--unshare-helper", *empty], check=False)
+    with scratch(place, "torch-images-") as folder:
+        folder.chmod(0o755)
+        yield folder
 
 
 def confined(mmdebstrap: Sequence[str], run: Runner) -> list[str]:

@@ -25,13 +25,11 @@ from pathlib import Path
 
 from torch_images.config.types import Base
 from torch_images.errors import CommandError, DiskError, LockError, NetworkError
-from torch_images.fetch.apt import Resolver, confined, explain
+from torch_images.fetch.apt import Resolver, confined, explain, tree_room
 from torch_images.fetch.download import Fetched, fetch, unsettled
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.loopback import serving
 from torch_images.host.runner import Runner
-from torch_images.host.scratch import scratch
-from torch_images.host.workspace import scratch_room
 from torch_images.locks.debs import DebLock, LockedDeb, changes
 from torch_images.oci import layout as oci
 from torch_images.platforms import AMD64, Platform
@@ -280,13 +278,11 @@ def _bootstrap(
     options: Sequence[str],
 ) -> None:
     """Bootstrap a base into an OCI layout at `folder`. Raises LockError, DiskError, BuildError."""
-    # Outside the home directory, which the namespace of a rootless bootstrap cannot enter.
     with (
-        scratch(scratch_room(), "torch-images-") as temporary,
+        tree_room(run) as temporary,
         filling(folder) as layout,
         _served(repository(base.suite, debs, lock.platform), debs) as url,
     ):
-        temporary.chmod(0o755)
         tar, layer = temporary / "tree.tar", layout.parent / "layer"
         env: dict[str, str | None] = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"))
         env |= {"SOURCE_DATE_EPOCH": str(oci.EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(temporary)}
