@@ -350,7 +350,7 @@ def test_a_tree_that_a_killed_rootless_bootstrap_left_can_go(
     tree = tmp_path / "torch-images-left" / "mmdebstrap.x"
     tree.mkdir(parents=True)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("torch_images.fetch.apt.left_behind", lambda place: (tree.parent,))
+    monkeypatch.setattr("torch_images.fetch.apt.left_behind", lambda _: (tree.parent,))
     for user, commands in ((0, 0), (1000, 1)):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         run = FakeRunner()
