@@ -34,7 +34,9 @@ def scratch(parent: Path, prefix: str) -> Iterator[Path]:
         try:
             yield made
         finally:
-            remove_tree(made)
+            if is_free(made):
+                with contextlib.suppress(OSError):  # a thread still writes: the next start sees it
+                    _remove(made)
 
 
 def left_behind(parent: Path) -> tuple[Path, ...]:
@@ -65,13 +67,7 @@ def remove_tree(tree: Path) -> bool:
     if not is_free(tree):
         return False
     try:
-        if not _is_folder(tree):
-            tree.unlink()
-            return True
-        # What marks a scratch folder goes last: a removal that breaks off is taken up again.
-        for path in sorted(tree.iterdir(), key=lambda path: path.name == HELD):
-            shutil.rmtree(path) if _is_folder(path) else path.unlink()
-        tree.rmdir()
+        _remove(tree)
     except FileNotFoundError:
         return not tree.exists()
     except OSError as error:
@@ -80,8 +76,17 @@ def remove_tree(tree: Path) -> bool:
     return True
 
 
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+def _remove(tree: Path) -> None:
+    if tree.is_symlink() or not tree.is_dir():
+        tree.unlink()
+        return
+    # What marks a scratch folder goes last: a removal that breaks off is taken up again.
+    for path in sorted(tree.iterdir(), key=lambda path: path.name == HELD):
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
+    tree.rmdir()
 
 
 def is_free(tree: Path) -> bool:
