@@ -377,10 +377,11 @@ class Bootstrap(FakeRunner):
         self.status = "".join(f"Package: {n}\nVersion: {v}\n\n" for n, v in installed.items())
 
     def run(self, command: Sequence[str], **options: Any) -> Completed:
-        with tarfile.open(command[-1], "w") as tree:
-            member = tarfile.TarInfo("./var/lib/dpkg/status")
-            member.size = len(self.status)
-            tree.addfile(member, io.BytesIO(self.status.encode()))
+        if "mmdebstrap" in command:
+            with tarfile.open(command[-1], "w") as tree:
+                member = tarfile.TarInfo("./var/lib/dpkg/status")
+                member.size = len(self.status)
+                tree.addfile(member, io.BytesIO(self.status.encode()))
         return super().run(command, **options)
 
 
