@@ -29,7 +29,7 @@ from torch_images.host import outputs
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import OurImage
 from torch_images.host.network import Network
-from torch_images.host.workspace import Workspace
+from torch_images.host.workspace import Workspace, alone
 from torch_images.maintain import gc
 
 CONTEXT = Context(
@@ -306,32 +306,30 @@ def test_pruning_leaves_what_is_not_of_the_cache(tmp_path: Path) -> None:
     assert [item.path for item in gc.cache(tmp_path)] == [ours]
 
 
-def test_cleaning_leaves_what_is_no_context(tmp_path: Path) -> None:
+def test_cleaning_leaves_what_builds_did_not_leave(tmp_path: Path) -> None:
+    """Of builds that were killed go the folders that no build has open; nothing else does."""
+
     class NoImages:
         def ours(self, *_: str) -> tuple[OurImage, ...]:
             return ()
 
     workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
-    (workspace.output / "cuda-notes").mkdir(parents=True)
-    (workspace.output / "cu.txt").write_text("mine")
-    (workspace.output / "cu130-link").symlink_to(tmp_path / "kept")
-    first = b"# torch-images cu130-x\nFROM scratch\n"
-    made = Context(id="x", files=(ContextFile(path="Dockerfile", data=first),))
-    write_context(made, tmp_path / "kept")
-    (workspace.output / "cu130-y").mkdir()
-    (workspace.output / "cu130-y/Dockerfile").write_bytes(first)  # a copy that somebody made
-    write_context(made, workspace.output / "cu130-x")
+    for name in ("cu130-notes", f"{bake.FOLDERS}killed", f"{bake.FOLDERS}runs"):
+        (workspace.output / name).mkdir(parents=True)
+        (workspace.output / name / "file").write_text("x")
+    (workspace.output / f"{bake.FOLDERS}killed.lock").touch()
+    (workspace.output / f"{bake.FOLDERS}link").symlink_to(tmp_path)
     engine = cast("Engine", NoImages())
     now = datetime.now(UTC)
-    assert gc.leftovers(workspace, engine, now - gc.RUNNING) == ()  # a build may be running
-    items = gc.leftovers(workspace, engine, now + gc.RUNNING)
-    assert [item.name for item in gc.remove(items, engine)] == ["build/cu130-x"]
-    assert (tmp_path / "kept/Dockerfile").is_file()
+    assert gc.leftovers(workspace, engine, now - gc.RUNNING) == ()  # a build may be starting
+    with alone(workspace.output / f"{bake.FOLDERS}runs.lock"):
+        items = gc.leftovers(workspace, engine, now + gc.RUNNING)
+        assert [item.name for item in gc.remove(items, engine)] == ["build/.bake-killed"]
     assert sorted(p.name for p in workspace.output.iterdir()) == [
-        "cu.txt",
-        "cu130-link",
-        "cu130-y",
-        "cuda-notes",
+        ".bake-link",
+        ".bake-runs",
+        ".bake-runs.lock",
+        "cu130-notes",
     ]
 
 

@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from torch_images.build import labels
+from torch_images.build.bake import FOLDERS
 from torch_images.build.plan import CANDIDATE
-from torch_images.build.render import is_context
 from torch_images.errors import UsageError
 from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
@@ -88,21 +88,21 @@ def surplus(items: Iterable[Item], limits: Limits, now: datetime) -> tuple[Item,
 
 
 def leftovers(workspace: Workspace, engine: Engine, before: datetime) -> tuple[Item, ...]:
-    """What builds leave: contexts, and the tags of images that were never verified.
+    """What builds leave that were killed, and the tags of images that were never verified.
 
     What is younger than `before` may be that of a build which is running.
     """
     prefixes = (f"{CANDIDATE}:", f"{ORIGINAL}:")
-    folders = sorted(workspace.output.glob("cu*"))
-    contexts = [p for p in folders if not p.is_symlink() and is_context(p)]
+    left = sorted(workspace.output.glob(f"{FOLDERS}*"))
+    folders = [p for p in left if p.is_dir() and not p.is_symlink()]
     items = [
         Item(name=f"tag {name}", size=0, used=image.tagged, tag=name)
         for image in engine.ours(labels.ID, PARENT_IMAGES)
         for name in image.tags
         if name.startswith(prefixes)
     ]
-    for path in contexts:
-        used = datetime.fromtimestamp((path / "Dockerfile").stat().st_mtime, UTC)
+    for path in folders:
+        used = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         name = str(path.relative_to(workspace.output.parent))
         items.append(Item(name=name, size=_size(path), used=used, path=path))
     return tuple(item for item in items if item.used <= before)
