@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,6 +34,7 @@ from torch_images.host.refusals import (
     platform_refusal,
     registry_refusal,
 )
+from torch_images.interrupts import ending
 from torch_images.platforms import Platform, of_machine
 
 if TYPE_CHECKING:
@@ -296,37 +298,33 @@ class Engine:
         `options` are those of docker-py's `containers.create`. Raises EngineError for an image of
         another processor that nothing emulates.
         """
-        container = self._client.containers.create(image, list(command), **options)
-        try:
+        with self._created(image, list(command), **options) as container:
             container.start()
             code = container.wait()["StatusCode"]
             output = container.logs().decode(errors="replace")
             if code and (refusal := platform_refusal(output)):
                 raise refusal
             return ExecResult(code, output)
-        finally:
-            container.remove(force=True)
 
     def read_files(self, image: str, folder: str) -> dict[str, str]:
         """The text of every file at or below a path in an image, by file name without folders.
 
         Raises EngineError if there is no such path.
         """
-        container = self._client.containers.create(image, ["true"])
-        try:
-            chunks, _ = container.get_archive(folder)
-            return tars.texts(chunks)
-        except docker.errors.NotFound:
-            raise EngineError(f"{image} has no {folder}") from None
-        finally:
-            container.remove(force=True)
+        with self._created(image, ["true"]) as container:
+            try:
+                chunks, _ = container.get_archive(folder)
+                return tars.texts(chunks)
+            except docker.errors.NotFound:
+                raise EngineError(f"{image} has no {folder}") from None
 
     def unpack(self, image: str) -> None:
         """Unpack the layers of an image; a build leaves that out for a foreign platform.
 
         Only a container does it: it is made, and not started.
         """
-        self._client.containers.create(image, ["true"]).remove(force=True)
+        with self._created(image, ["true"]):
+            pass
 
     @contextlib.contextmanager
     def container(self, image: str, **options: Any) -> Iterator[RunningContainer]:
@@ -335,10 +333,8 @@ class Engine:
         `options` are those of docker-py's `containers.create`. Raises EngineError where the engine
         does not give the GPUs that they ask for.
         """
-        created = self._client.containers.create(
-            image, ["sleep", "infinity"], labels={"torch-images": "verify"}, **options
-        )
-        try:
+        labels = {"torch-images": "verify"}
+        with self._created(image, ["sleep", "infinity"], labels=labels, **options) as created:
             try:
                 created.start()
             except docker.errors.APIError as error:
@@ -347,8 +343,24 @@ class Engine:
                     raise
                 raise refusal from None
             yield RunningContainer(created)
-        finally:
-            created.remove(force=True)
+
+    @contextlib.contextmanager
+    def _created(self, image: str, command: list[str], **options: Any) -> Iterator[Container]:
+        """A container that is removed at the end, also after an error and an interruption.
+
+        Its name is known before it is made, so there is no moment in which it could be left.
+        """
+        name = f"torch-images-{secrets.token_hex(8)}"
+
+        def remove() -> None:
+            with contextlib.suppress(docker.errors.NotFound):
+                self._client.api.remove_container(name, force=True)
+
+        with ending(remove):
+            try:
+                yield self._client.containers.create(image, command, name=name, **options)
+            finally:
+                remove()
 
 
 class RunningContainer:
