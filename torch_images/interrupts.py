@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: one line, an end that waits for nobody, and nothing left running.
+"""Ctrl-C and SIGTERM: one line at once, an end that waits for no thread, nothing left running.
 
 Imports nothing that takes time. ./inv starts Python with Ctrl-C blocked, so one that comes while
 Python itself starts is dealt with here, too.
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
+TEXT = "interrupted; nothing was tagged"
 CODE = 130  # as shells have it: 128 and the signal's number
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE = 1.0  # seconds for threads to end by themselves
@@ -71,12 +72,9 @@ def grace() -> float:
     return max(0.0, _deadline - time.monotonic()) if _deadline else _GRACE
 
 
-def finish(text: str, stop: Interrupted) -> NoReturn:
-    """End this process with one line. Threads that go on are left behind."""
+def finish(stop: Interrupted) -> NoReturn:
+    """End this process. Threads that go on are left behind."""
     global _over  # noqa: PLW0603  a process ends once
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
     with _lock:
         _over = True
     for end in reversed(_ends.copy()):
@@ -94,6 +92,8 @@ def finish(text: str, stop: Interrupted) -> NoReturn:
 def _raise(number: int, _frame: object) -> None:
     """Raise Interrupted. Further signals change nothing: what is cleaned up is not left halfway."""
     global _deadline  # noqa: PLW0603  as above
+    with contextlib.suppress(OSError):  # on a terminal, below a bar and what was typed
+        os.write(2, ("\n" * os.isatty(2) + f"{TEXT}\n").encode())
     _deadline = time.monotonic() + _GRACE
     for each in _SIGNALS:
         signal.signal(each, lambda *_: None)

@@ -24,7 +24,7 @@ from torch_images import project
 from torch_images.cli.options import Options
 from torch_images.cli.program import as_called
 from torch_images.errors import TorchImagesError, UsageError
-from torch_images.interrupts import CODE, Interrupted, finish, raise_from_now_on
+from torch_images.interrupts import CODE, TEXT, Interrupted, finish, raise_from_now_on
 
 if TYPE_CHECKING:
     from torch_images.config.types import Config
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Options)
 ROOT = project.project_root()
-_INTERRUPTED = "interrupted; nothing was tagged"
 _QUIET = 60  # seconds between two lines of progress, where there is no terminal
 _warnings = logging.StreamHandler()  # the project's own; libraries' stay as Python has them
 _warnings.setFormatter(logging.Formatter("warning: %(message)s"))
@@ -81,9 +80,9 @@ def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None
                     raise
                 raise _exit(problem) from None
             except Interrupted as stop:
-                finish(_INTERRUPTED, stop)
+                finish(stop)
             except KeyboardInterrupt:  # another program's signal handler raised it
-                raise Exit(_INTERRUPTED, code=CODE) from None
+                raise Exit(TEXT, code=CODE) from None
 
         if example:
             body.__doc__ = f"{function.__doc__}\n\nExample:\n{example}"

@@ -24,7 +24,7 @@ from torch_images.host.workers import workers
 from torch_images.interrupts import ending
 from torch_images.redact import Lines, Redactor
 
-_GRACE = 1.0  # seconds that a process which is not needed any more has to clean up
+_GRACE = 5.0  # seconds that a process which is not needed any more has to clean up
 _TAIL = 400  # lines of output kept of a streamed command, enough for any build error
 
 
