@@ -306,6 +306,13 @@ def test_jupyter_wants_its_token(real: Built) -> None:
         assert TOKEN not in lines
 
 
+def test_no_program_of_an_added_package_is_setuid(image: str, engine: Engine) -> None:
+    """The openssh packages bring ssh-agent and ssh-keysign with such bits."""
+    look = ("find", "/", "-xdev", "-type", "f", "-perm", "/6000")
+    done = engine.run(image, *look, **quiet(entrypoint=[""]))
+    assert (done.code, done.output) == (0, "")
+
+
 def test_without_a_token_there_is_no_jupyter(image: str) -> None:
     with (
         pod(image, "no JupyterLab: JUPYTER_PASSWORD is not set") as name,
