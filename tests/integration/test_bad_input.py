@@ -158,7 +158,7 @@ def test_a_mirror_of_the_index_is_used(
 def test_three_builds_at_once_in_one_clone(
     small_locks: Path, engine: Engine, tmp_path: Path
 ) -> None:
-    """Each had the bake file of whichever came last; two of three tries failed."""
+    """Each had the bake file of whichever came last, and two of the three failed."""
     folder = tmp_path / "project"
     pages = small_project(folder, small_locks, tmp_path / "wheels")
     words = [sys.executable, "-m", "invoke", "build", "--unverified", "--json", "--progress=plain"]
