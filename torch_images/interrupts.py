@@ -97,9 +97,8 @@ def _raise(number: int, _frame: object) -> None:
     _deadline = time.monotonic() + _GRACE
     for each in _SIGNALS:
         signal.signal(each, lambda *_: None)
-    last = threading.Timer(_PATIENCE, os._exit, [128 + number])
-    last.daemon = True
-    last.start()
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
+    signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
     raise Interrupted(number)
 
 
