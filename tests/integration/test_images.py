@@ -16,13 +16,13 @@ import pytest
 
 from tests.integration.support import DEFAULT, ROOT, SITE, Built, invoke, quiet
 from tests.releases import T130
+from torch_images.build import built as built_here
 from torch_images.build.limits import limits
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.layers.parent import PARENT_IMAGES
 from torch_images.locks.debs import read_debs
 from torch_images.locks.wheels import read_wheels
 from torch_images.verify.identify import identify
@@ -115,18 +115,22 @@ def test_building_again_changes_nothing(built: Built) -> None:
     assert [image["digest"] for image in json.loads(done.stdout)] == [built.digest]
 
 
-def test_an_image_that_lost_its_tag_is_found(engine: Engine, runner: Runner) -> None:
+def test_an_image_that_lost_its_tag_is_found(
+    engine: Engine, runner: Runner, tmp_path: Path
+) -> None:
     """`invoke gc --images` removes what newer builds have left without a name."""
-    label, names = "io.github.torch-images.id", ("torch-images-test:old", "torch-images-test:new")
+    names = ("torch-images-test:old", "torch-images-test:new")
 
     def untagged() -> set[str]:
-        return {image.id for image in engine.ours(label, PARENT_IMAGES) if not image.tags}
+        return {image.id for image in built_here.ours(tmp_path, engine) if not image.tags}
 
     for name in names:
-        recipe = f"FROM scratch\nLABEL {label}=test name={name}\nCOPY <<x /x\nx"
+        recipe = f"FROM scratch\nLABEL name={name}\nCOPY <<x /x\nx"
         command = ["docker", "buildx", "build", "--provenance=false", "--tag", name, "-"]
         runner.run(command, stdin=recipe)
     old, new = (engine.inspect(name).id for name in names)
+    built_here.note(tmp_path, engine, old)
+    built_here.note(tmp_path, engine, new)
     try:
         engine.tag(new, *names[0].split(":"))
         assert {old, new} & untagged() == {old}

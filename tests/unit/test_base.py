@@ -5,6 +5,7 @@ import datetime
 import hashlib
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from torch_images.errors import (
     NetworkError,
     TorchImagesError,
 )
-from torch_images.fetch.apt import Resolver, sources
+from torch_images.fetch.apt import Resolver, confined, sources
 from torch_images.fetch.bootstrap import command, dpkg_options, kept, prepare
 from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb
@@ -314,12 +315,33 @@ def test_a_bootstrap_leaves_out_documentation_but_licences(root: Path) -> None:
 def test_a_failed_resolution_is_explained(
     root: Path, output: str, kind: type[TorchImagesError], text: str
 ) -> None:
-    run = FakeRunner({"mmdebstrap": (1, output)})
+    run = FakeRunner({"setpriv": (1, output)})
     with pytest.raises(kind) as caught:
         Resolver(root=root, network=Network(), run=run).resolve(
             "base-x", BASE, "", datetime.date(2026, 1, 1)
         )
     assert text in str(caught.value)
+
+
+APART = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+
+
+@pytest.mark.parametrize(
+    ("user", "may_mount", "words"),
+    [
+        (0, True, ["KILL", *APART, "mmdebstrap"]),
+        (0, False, ["TERM", "mmdebstrap", "--skip=chroot/mount"]),
+        (1000, True, ["TERM", "mmdebstrap"]),
+    ],
+)
+def test_no_mount_of_a_bootstrap_is_the_hosts(
+    monkeypatch: pytest.MonkeyPatch, user: int, may_mount: bool, words: list[str]
+) -> None:
+    """Root's would stay after it is killed, and `rm -rf` of the tree would empty /dev/shm."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    run = FakeRunner({"unshare": (0 if may_mount else 1, "")})
+    found = confined(["mmdebstrap", "trixie"], run)
+    assert found == ["setpriv", "--pdeathsig", *words, "trixie"]
 
 
 def test_mirrors_replace_the_sources() -> None:

@@ -8,7 +8,6 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,9 +26,8 @@ from torch_images.config.types import Config
 from torch_images.errors import EngineError, UsageError
 from torch_images.host import outputs
 from torch_images.host.engine import Engine
-from torch_images.host.image_info import OurImage
 from torch_images.host.network import Network
-from torch_images.host.workspace import Workspace, alone
+from torch_images.host.workspace import Workspace
 from torch_images.maintain import gc
 from torch_images.verify import identify
 
@@ -331,33 +329,6 @@ def test_pruning_leaves_what_is_not_of_the_cache(tmp_path: Path) -> None:
     ours.mkdir()
     (tmp_path / "sources" / f"torch-{'b' * 40}").symlink_to(ours)
     assert [item.path for item in gc.cache(tmp_path)] == [ours]
-
-
-def test_cleaning_leaves_what_builds_did_not_leave(tmp_path: Path) -> None:
-    """Of builds that were killed go the folders that no build has open; nothing else does."""
-
-    class NoImages:
-        def ours(self, *_: str) -> tuple[OurImage, ...]:
-            return ()
-
-    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
-    for name in ("cu130-notes", f"{bake.FOLDERS}killed", f"{bake.FOLDERS}runs"):
-        (workspace.output / name).mkdir(parents=True)
-        (workspace.output / name / "file").write_text("x")
-    (workspace.output / f"{bake.FOLDERS}killed.lock").touch()
-    (workspace.output / f"{bake.FOLDERS}link").symlink_to(tmp_path)
-    engine = cast("Engine", NoImages())
-    now = datetime.now(UTC)
-    assert gc.leftovers(workspace, engine, now - gc.RUNNING) == ()  # a build may be starting
-    with alone(workspace.output / f"{bake.FOLDERS}runs.lock"):
-        items = gc.leftovers(workspace, engine, now + gc.RUNNING)
-        assert [item.name for item in gc.remove(items, engine)] == ["build/.bake-killed"]
-    assert sorted(p.name for p in workspace.output.iterdir()) == [
-        ".bake-link",
-        ".bake-runs",
-        ".bake-runs.lock",
-        "cu130-notes",
-    ]
 
 
 def test_a_benchmark_that_broke_off_keeps_what_it_found(

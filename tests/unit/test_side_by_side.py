@@ -22,6 +22,7 @@ from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed
+from torch_images.host.scratch import HELD
 from torch_images.host.workspace import Workspace
 from torch_images.publish import pipeline
 
@@ -53,6 +54,7 @@ class Baking(FakeRunner):
     ) -> Completed:
         self.both.wait(PATIENCE)
         [file] = [word.removeprefix("--file=") for word in command if word.startswith("--file=")]
+        assert Path(file).with_name(HELD).exists()  # `gc` leaves it while the build lives
         targets = json.loads(Path(file).read_text())["target"]
         for name, target in targets.items():
             first = Path(target["context"], "Dockerfile").read_text().splitlines()[0]
@@ -78,8 +80,10 @@ def test_each_build_reads_its_own_files(
     monkeypatch.setattr(building, "prepare_inputs", ready)
     monkeypatch.setattr(building, "install_tools", lambda *_: Path("/tools"))
     monkeypatch.setattr(building, "is_remote", lambda *_: False)
+    monkeypatch.setattr(building.built, "note", lambda *_: None)
     engine = SimpleNamespace(
-        platform=lambda: images[0].spec.platform, inspect=lambda _: SimpleNamespace(size=1)
+        platform=lambda: images[0].spec.platform,
+        inspect=lambda _: SimpleNamespace(id="sha256:1", size=1),
     )
     both = threading.Barrier(2)
     runs = [Baking(both) for _ in images]

@@ -67,12 +67,12 @@ class Machine(Runner):
     """An engine and a runner of processes; what they were asked for."""
 
     def __init__(self, smi: str = H100, processors: int = 32, code: int = 0) -> None:
-        self.smi, self.processors, self.code, self.said = smi, processors, code, SAID
+        self.smi, self.cores, self.code, self.said = smi, processors, code, SAID
         self.options: list[dict[str, Any]] = []
         self.commands: list[Sequence[str]] = []
 
-    def info(self) -> dict[str, Any]:
-        return {"NCPU": self.processors}
+    def processors(self) -> int:
+        return self.cores
 
     @contextmanager
     def container(self, image: str, **options: Any) -> Iterator[Container]:

@@ -6,7 +6,6 @@ leaves BuildKit's cache and at most a candidate, so it is safe to repeat.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -14,12 +13,12 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images import jsondoc
-from torch_images.build import bake
+from torch_images.build import bake, built
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.diskspace import check_disk, check_room
 from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image
@@ -35,7 +34,8 @@ from torch_images.host.buildx import is_remote
 from torch_images.host.diagnose import explain
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
-from torch_images.host.workspace import Workspace, alone
+from torch_images.host.scratch import scratch
+from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, no_progress
 from torch_images.locks.sources import LockedTree
 from torch_images.oci.compression import Compression
@@ -111,19 +111,20 @@ def build(
         config, images, workspace, options, engine=engine, builds=builds, run=run, progress=progress
     )
     plans = tuple(plan_image(config, image, workspace.root) for image in ready)
-    with _folder(workspace) as scratch:
+    workspace.output.mkdir(parents=True, exist_ok=True)
+    with scratch(workspace.output, bake.FOLDERS) as folder:
         command = write_bake(
-            config, plans, parts, workspace, options, folder=scratch, run=run, namespace=namespace
+            config, plans, parts, workspace, options, folder=folder, run=run, namespace=namespace
         )
-        metadata = scratch / "metadata.json"
+        metadata = folder / "metadata.json"
         command += ["--metadata-file", str(metadata)]
         for image in plans if load else ():
-            archive = scratch / f"{image.target}.tar"
+            archive = folder / f"{image.target}.tar"
             command += ["--set", f"{image.target}.output={bake.output(image, archive)}"]
         _bake(command, workspace, options, namespace=namespace, run=run)
         digests = _digests(metadata, [image.target for image in plans])
         for image in plans if load else ():
-            run.run(["docker", "load", "--input", str(scratch / f"{image.target}.tar")])
+            run.run(["docker", "load", "--input", str(folder / f"{image.target}.tar")])
     own = engine.platform()
     for image in plans:
         if image.spec.platform != own:
@@ -132,6 +133,7 @@ def build(
     results = []
     for image in plans:
         info, digest = engine.inspect(image.candidate), digests[image.target]
+        built.note(workspace.cache, engine, info.id)
         results.append(BuildResult(plan=image, digest=digest, size=info.size, seconds=seconds))
     return tuple(results)
 
@@ -195,14 +197,15 @@ def export(
         progress=progress,
     )
     plans = tuple(plan_image(config, image, workspace.root) for image in ready)
+    workspace.output.mkdir(parents=True, exist_ok=True)
     with outputs.saying(named):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.TemporaryDirectory(dir=folder.parent, prefix=".torch-images-")
-    with scratch, _folder(workspace) as own:
+        compiled = tempfile.TemporaryDirectory(dir=folder.parent, prefix=".torch-images-")
+    with compiled, scratch(workspace.output, bake.FOLDERS) as own:
         command = write_bake(
             config, plans, parts, workspace, options, folder=own, run=run, namespace=namespace
         )
-        made = Path(scratch.name, "wheels")
+        made = Path(compiled.name, "wheels")
         target = image.target
         # Triton takes far less time than torch; the build that collects the shares compiles it.
         stage = "compile-torch" if options.share else "compiled"
@@ -297,19 +300,6 @@ def revision(root: Path, run: Runner) -> str | None:
     changed = ["git", "-C", str(root), "status", "--porcelain", "--", ".", f":(exclude){LEDGER}"]
     status = run.run(changed, env=env, check=False)
     return head.output.strip() + ("-dirty" if status.output.strip() else "")
-
-
-@contextlib.contextmanager
-def _folder(workspace: Workspace) -> Iterator[Path]:
-    """A folder for what one bake reads and writes: builds side by side have one each."""
-    workspace.output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=workspace.output, prefix=bake.FOLDERS) as scratch:
-        lock = Path(f"{scratch}.lock")  # tells `gc` that the folder is in use
-        try:
-            with alone(lock):
-                yield Path(scratch)
-        finally:
-            lock.unlink()
 
 
 def _namespace() -> str:

@@ -296,13 +296,13 @@ def collected(item: Item, *, done: bool) -> str:
 def collection(
     items: Sequence[Item], left: Sequence[str], freed: str, *, done: bool
 ) -> dict[str, Any]:
-    """What is gone, or would be, as plain data; `left` are images that containers use."""
+    """What is gone, or would be, as plain data; `left` are images that had to stay, and why."""
     return {
         "done": done,
         "items": [
             {"name": i.name, "bytes": i.size, "used": i.used.isoformat(timespec="seconds")}
             for i in items
         ],
-        "in_use": list(left),
+        "left": list(left),
         "build_cache": freed,
     }

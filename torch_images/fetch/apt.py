@@ -6,6 +6,7 @@ In both cases apt itself decides. scripts/print-packages asks it.
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 import shlex
 import tempfile
@@ -28,6 +29,8 @@ from torch_images.errors import (
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network, cause
 from torch_images.host.runner import Runner
+from torch_images.host.scratch import scratch
+from torch_images.host.workspace import scratch_room
 from torch_images.locks.debs import DebLock, parse_packages
 from torch_images.platforms import AMD64, Platform
 
@@ -190,15 +193,17 @@ class Resolver:
         command = ["mmdebstrap", "--variant=custom", "--format=null", *options]
         command.append(f'--customize-hook=exec >"$1"/printed\n{script}')
         env: dict[str, str | None] = {k.lower(): v for k, v in self.network.proxies}
-        with tempfile.TemporaryDirectory() as folder:
-            printed = Path(folder, "printed")
+        with scratch(scratch_room(), "torch-images-") as folder:
+            folder.chmod(0o755)  # a rootless bootstrap enters it as another user
+            printed = folder / "printed"
             # mmdebstrap shows what hooks print as its own messages.
             command.append(f"--customize-hook=download /printed {shlex.quote(str(printed))}")
             # Nothing is unpacked, so no emulator is needed.
             command += ["--skip=check/qemu"]
             command += [f"--architectures={platform.architecture}", suite, "/dev/null", *archives]
             try:
-                self.run.run(command, env={**env, "LC_ALL": "C.UTF-8"})
+                told = {**env, "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)}
+                self.run.run(confined(command, self.run), env=told)
             except CommandError as error:
                 raise explain(what, suite, error) from None
             return printed.read_text(encoding="utf-8")
@@ -243,6 +248,22 @@ class Resolver:
 def sources(mirrors: Sequence[str], codename: str) -> tuple[str, ...]:
     """Mirrors as lines of a sources.list. A bare URL becomes the main component of a release."""
     return tuple(m if m.startswith("deb ") else f"deb {m} {codename} main" for m in mirrors)
+
+
+def confined(mmdebstrap: Sequence[str], run: Runner) -> list[str]:
+    """A command of mmdebstrap that leaves nothing behind, however this process ends.
+
+    Root's mmdebstrap mounts the host's own /dev, /proc and /sys in its tree: that must happen in a
+    mount namespace that is gone with its last process, or not at all. Without root it makes one
+    itself, and clears up when it is told to end.
+    """
+    ends = ["setpriv", "--pdeathsig"]
+    if os.geteuid():
+        return [*ends, "TERM", *mmdebstrap]
+    apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    if run.run([*apart, "true"], check=False).code:  # a root that may not mount
+        return [*ends, "TERM", *mmdebstrap[:1], "--skip=chroot/mount", *mmdebstrap[1:]]
+    return [*ends, "KILL", *apart, *mmdebstrap]
 
 
 def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:

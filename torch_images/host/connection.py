@@ -106,8 +106,7 @@ def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engi
             f"Docker Engine {number} is too old", f"{MINIMUM[0]}.{MINIMUM[1]} or newer is needed"
         )
     engine = Engine(client)
-    driver = ["driver-type", "io.containerd.snapshotter.v1"]
-    if driver not in (engine.info().get("DriverStatus") or []):
+    if not engine.uses_containerd():
         raise EngineError(
             "the engine's containerd image store is off",
             'add "features": {"containerd-snapshotter": true} to /etc/docker/daemon.json and '

@@ -23,7 +23,7 @@ _FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
         r"no space left on device|No space left on device|disk quota exceeded",
         DiskError,
         "the disk filled up during the build",
-        "free some space (`invoke gc`, `docker system prune`) and build again",
+        "free some space (`invoke gc`, or `invoke gc --images`) and build again",
     ),
     (
         (

@@ -18,6 +18,7 @@ from torch_images.errors import BuildError
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
+from torch_images.host.scratch import scratch
 from torch_images.host.workers import workers
 from torch_images.interrupts import grace
 from torch_images.jobs import processors
@@ -73,16 +74,14 @@ def making(
         yield held
         return
     with (
-        tempfile.TemporaryDirectory(
-            dir=folder, prefix=".making-", ignore_cleanup_errors=True
-        ) as scratch,
+        scratch(folder, ".making-") as half,
         PackageIndex(network) as index,
         workers(count + _DOWNLOADS) as pool,
     ):
 
         def make(plan: LayerPlan) -> ReadyLayer:
             nonlocal done
-            with tempfile.TemporaryDirectory(dir=scratch) as own:
+            with tempfile.TemporaryDirectory(dir=half) as own:
                 made = _make(plan, Path(own), index, turn=turn, count=count, stop=stop)
                 with one:
                     if stop.is_set():  # `made` may be half removed
@@ -149,16 +148,16 @@ def write_layer(
 
 def _make(
     plan: LayerPlan,
-    scratch: Path,
+    half: Path,
     index: PackageIndex,
     *,
     turn: threading.Semaphore,
     count: int,
     stop: threading.Event,
 ) -> Path:
-    """Make a layer below `scratch`, with `count` processors. Returns its folder."""
-    wheels = [index.fetch(wheel, scratch) for wheel in plan.wheels]
-    made = scratch / "layer"
+    """Make a layer below `half`, with `count` processors. Returns its folder."""
+    wheels = [index.fetch(wheel, half) for wheel in plan.wheels]
+    made = half / "layer"
     made.mkdir()
     with turn, (made / "blob").open("wb") as target:
         layer = write_layer(

@@ -132,14 +132,14 @@ class ParentImages:
         missing = {end for end in bounds if not self._found(engine, base, layers[:end])}
         self._take(engine, base, layers, sorted(missing))
         self._note(base, layers)
-        return [_name(_stacked(base, layers[:end])) for end in bounds]
+        return [parent_name(_stacked(base, layers[:end]).digest) for end in bounds]
 
     def _found(self, engine: Engine, base: Layout | None, layers: Layers) -> bool:
         """Whether the engine has the image with these layers. If so, notes that it has each."""
         if not all(part.done() for part in _parts(base, layers)):
             return False
         made = _stacked(base, layers)
-        if engine.digest(_name(made)) != made.digest:
+        if engine.digest(parent_name(made.digest)) != made.digest:
             return False
         self._note(base, layers)
         return True
@@ -200,7 +200,7 @@ class _Load:
     def into(self, engine: Engine) -> str:
         """Load the image into the engine. Returns its name."""
         engine.load(self._archive())
-        return _name(_stacked(self.base, self.layers))
+        return parent_name(_stacked(self.base, self.layers).digest)
 
     def _blobs(self, part: Future[Any]) -> list[tuple[Path, str]]:
         """The files, each with its digest, of the base or of a layer that is ready."""
@@ -222,7 +222,7 @@ class _Load:
                 yield from tars.blob(path, digest)
             left -= done
         made = _stacked(self.base, self.layers)
-        name = {"io.containerd.image.name": f"docker.io/library/{_name(made)}"}
+        name = {"io.containerd.image.name": f"docker.io/library/{parent_name(made.digest)}"}
         for file, data in layout.layout_files(made, name).items():
             yield from tars.packed(file, io.BytesIO(data), len(data))
         yield tars.END
@@ -245,8 +245,9 @@ def _key(image: layout.Image) -> str:
     return image.digest.removeprefix("sha256:")[:16]
 
 
-def _name(image: layout.Image) -> str:
-    return f"{PARENT_IMAGES}:{_key(image)}"
+def parent_name(digest: str) -> str:
+    """What the engine has a parent image as, by the digest of its manifest."""
+    return f"{PARENT_IMAGES}:{digest.removeprefix('sha256:')[:16]}"
 
 
 def _digest(layer: Future[ReadyLayer]) -> str:

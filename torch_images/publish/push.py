@@ -28,6 +28,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
 from torch_images.host.workspace import Workspace
+from torch_images.jsondoc import member, optional
 from torch_images.publish import registry
 from torch_images.publish.index import Index
 from torch_images.publish.joint import join
@@ -61,15 +62,15 @@ class Transfer:
         return len(self._finished)
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take in one event, and show the bytes sent and to send so far."""
+        """Take in one event, and show the bytes sent and to send. Raises MalformedError."""
         layer, status = str(event.get("id", "")), str(event.get("status", ""))
         if status.startswith(_DONE):
             self._finished.add(layer)
             self._sent[layer] = self._size.get(layer, 0)
-        detail = event.get("progressDetail") or {}
+        detail = optional(event, "progressDetail", kind=dict)
         if "total" in detail:
-            self._size[layer] = int(detail["total"])
-            self._sent[layer] = int(detail.get("current", 0))
+            self._size[layer] = member(detail, "total", kind=int)
+            self._sent[layer] = optional(detail, "current", kind=int)
         self._show(sum(self._sent.values()), sum(self._size.values()))
 
 

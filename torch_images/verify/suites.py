@@ -198,8 +198,7 @@ def _room(subject: _Subject) -> int:
     query = "--query-gpu=compute_mode,memory.total"
     with subject.container(subject.gpus) as container:
         done = container.exec("nvidia-smi", query, "--format=csv,noheader,nounits")
-    processors = subject.engine.info().get("NCPU", 1)
-    return 1 if done.code else room(done.output, int(processors))
+    return 1 if done.code else room(done.output, subject.engine.processors())
 
 
 def _outside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Found:
