@@ -14,6 +14,7 @@ import pytest
 
 from tests.unit.fakes import FakeRunner
 from torch_images.build import build as building
+from torch_images.build import built
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.plan import LockedImage, lock_images
 from torch_images.config.choose import choose
@@ -80,7 +81,7 @@ def test_each_build_reads_its_own_files(
     monkeypatch.setattr(building, "prepare_inputs", ready)
     monkeypatch.setattr(building, "install_tools", lambda *_: Path("/tools"))
     monkeypatch.setattr(building, "is_remote", lambda *_: False)
-    monkeypatch.setattr(building.built, "note", lambda *_: None)
+    monkeypatch.setattr(built, "note", lambda *_: None)
     engine = SimpleNamespace(
         platform=lambda: images[0].spec.platform,
         inspect=lambda _: SimpleNamespace(id="sha256:1", size=1),
