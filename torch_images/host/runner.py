@@ -24,7 +24,9 @@ from torch_images.host.workers import workers
 from torch_images.interrupts import ending
 from torch_images.redact import Lines, Redactor
 
-_GRACE = 5.0  # seconds that a process which is not needed any more has to clean up
+# Seconds that a process which is not needed any more has to clean up: one that this process waits
+# for, and one of a thread that nobody waits for.
+_GRACE, _SHORT = 5.0, 1.0
 _TAIL = 400  # lines of output kept of a streamed command, enough for any build error
 
 
@@ -149,19 +151,19 @@ def _watch(
 def _watching(process: subprocess.Popen[Any]) -> Iterator[None]:
     """Wait for a process in this; it ends where that is broken off, in any thread."""
 
-    def stop() -> None:
+    def stop(seconds: float) -> None:
         process.terminate()
         try:
-            process.wait(_GRACE)
+            process.wait(seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
-    with ending(stop):
+    with ending(lambda: stop(_SHORT)):
         try:
             yield
         except BaseException:
-            stop()
+            stop(_GRACE)
             raise
 
 
