@@ -7,11 +7,14 @@ import io
 import json
 import os
 import tarfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 
+from tests.packages import make_deb
 from tests.servers import closed_port, web_server
 from tests.unit.fakes import FakeRunner
 from torch_images.config.types import Base
@@ -25,6 +28,7 @@ from torch_images.errors import (
 from torch_images.fetch.apt import Resolver, confined, sources
 from torch_images.fetch.bootstrap import command, dpkg_options, kept, prepare
 from torch_images.host.network import Network
+from torch_images.host.runner import Completed
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.oci.layout import EPOCH, layout_digest, normalise, write_layout
 from torch_images.platforms import AMD64, Platform
@@ -349,3 +353,59 @@ def test_mirrors_replace_the_sources() -> None:
         "deb http://m/ubuntu noble main",
         "deb http://n x y",
     )
+
+
+class Bootstrap(FakeRunner):
+    """A mmdebstrap that makes a tree whose dpkg says that it has these packages."""
+
+    def __init__(self, installed: Mapping[str, str]) -> None:
+        super().__init__()
+        self.status = "".join(f"Package: {n}\nVersion: {v}\n\n" for n, v in installed.items())
+
+    def run(self, command: Sequence[str], **options: Any) -> Completed:
+        with tarfile.open(command[-1], "w") as tree:
+            member = tarfile.TarInfo("./var/lib/dpkg/status")
+            member.size = len(self.status)
+            tree.addfile(member, io.BytesIO(self.status.encode()))
+        return super().run(command, **options)
+
+
+@pytest.mark.parametrize(
+    ("installed", "problem"),
+    [
+        ({"g++": "1", "tini": "1"}, ""),
+        ({"tini": "1", "g++": "1"}, ""),
+        ({"g++": "1"}, "tini was locked as 1, installed is none"),
+        ({"g++": "1", "tini": "1", "sudo": "2"}, "sudo was locked as absent, installed is 2"),
+        ({"g++": "1", "tini": "1.1"}, r"tini was locked as 1, installed is 1\.1"),
+        ({}, "g[+][+] was locked as 1, installed is none"),
+    ],
+)
+def test_a_base_has_the_locked_packages_and_no_others(
+    tmp_path: Path, root: Path, installed: dict[str, str], problem: str
+) -> None:
+    """Whatever mmdebstrap and apt made of it: the image's SBOM and its scanners go by the lock."""
+    content = {name: make_deb(name, "1", {f"usr/bin/{name}": b"x"}) for name in ("g++", "tini")}
+    debs = tuple(
+        LockedDeb(
+            name=name,
+            version="1",
+            archive="debian",
+            path=f"pool/{name}_1_amd64.deb",
+            size=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+        )
+        for name, data in content.items()
+    )
+    wanted = dataclasses.replace(lock(*debs), image="")
+    run = Bootstrap(installed)
+    with web_server({f"/{d.path}": content[d.name] for d in debs}) as (url, _):
+        made = resolver(root, url, run=run)
+        if not problem:
+            ready = prepare(BASE, wanted, cache=tmp_path, resolver=made)
+            assert ready.layout
+            assert ready.layout.is_dir()
+            return
+        with pytest.raises(LockError, match=f"^base bookworm: {problem}; run `invoke lock"):
+            prepare(BASE, wanted, cache=tmp_path, resolver=made)
+    assert [path.name for path in (tmp_path / "bases").iterdir() if path.is_dir()] == []

@@ -23,16 +23,18 @@ from hypothesis import strategies as st
 import docker
 from tests.unit.fakes import FakeRunner
 from tests.unit.hostile import WORDS, altered_lines, ends_well, json_texts
+from torch_images.bench import results
 from torch_images.build.build import _digests
 from torch_images.config.types import Config
 from torch_images.errors import BuildError, EngineError, NetworkError, TorchImagesError
 from torch_images.fetch.download import fetch_archives
 from torch_images.fetch.packageindex import PackageIndex
+from torch_images.host import connection, tars
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage
 from torch_images.host.loopback import serving
 from torch_images.host.network import Network
-from torch_images.jsondoc import MalformedError, member, optional
+from torch_images.jsondoc import MalformedError, member, optional, parse
 from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
 from torch_images.oci import layout as oci
@@ -40,6 +42,8 @@ from torch_images.oci.diff import compare
 from torch_images.publish.push import Transfer
 from torch_images.publish.registry import contents, lookup
 from torch_images.publish.runpod import Templates
+from torch_images.verify import listings
+from torch_images.verify.verify import read_report
 
 HEX = "0" * 64
 NAME = "ghcr.io/me/torch-cu130:sm120"
@@ -56,6 +60,48 @@ def test_a_member_is_named_by_its_path() -> None:
     with pytest.raises(MalformedError, match=r"^'it' is not a list$"):
         member(document, kind=list)
     assert optional({"a": None}, "a", kind=str) == ""
+
+
+def blobs(text: str, _path: Path) -> object:
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as archive:
+        member = tarfile.TarInfo(f"blobs/sha256/{HEX}")
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text.encode()))
+    return tars.json_blobs([tar.getvalue()]) or None
+
+
+def in_file(read: Callable[[Path], object]) -> Callable[[str, Path], object]:
+    def held(text: str, path: Path) -> object:
+        path.write_text(text)
+        return read(path)
+
+    return held
+
+
+@pytest.mark.parametrize("depth", [101, 900, 100_000])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda text, _: connection.current(FakeRunner({"docker context": (0, text)})),
+        lambda text, _: lookup(NAME, FakeRunner({INSPECT: (0, text)})),
+        blobs,
+        in_file(read_report),
+        in_file(listings._read),
+        in_file(results.read),
+    ],
+)
+def test_deep_json_is_no_traceback(
+    read: Callable[[str, Path], object], depth: int, tmp_path: Path
+) -> None:
+    """Nor where it can be read, but not be walked through, or be written again."""
+    for start, end in (("[", "]"), ('{"schema":', "}")):
+        text = f"{start * depth}1{end * depth}"
+        with pytest.raises(MalformedError, match="it is nested too deeply"):
+            parse(text)
+        with contextlib.suppress(TorchImagesError):
+            assert read(text, tmp_path / "x.json") is None
+    assert parse("[" * 99 + "1" + "]" * 99)
 
 
 # --- buildx ---------------------------------------------------------------------------------------

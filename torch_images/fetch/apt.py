@@ -20,6 +20,7 @@ from torch_images.config.types import Base, Compat
 from torch_images.errors import (
     BuildError,
     CommandError,
+    ConfigError,
     DiskError,
     EngineError,
     LockError,
@@ -27,14 +28,21 @@ from torch_images.errors import (
     TorchImagesError,
 )
 from torch_images.host.engine import Engine
-from torch_images.host.network import Network, cause
+from torch_images.host.network import Network, cause, split_user
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
+from torch_images.host.web import Session
 from torch_images.host.workspace import scratch_room
 from torch_images.locks.debs import DebLock, parse_packages
 from torch_images.platforms import AMD64, Platform
 
 _WAYS = "check network and proxy, or name a mirror, see docs/build.md"
+# The users and passwords of mirrors go to apt by a file of its own, and there by the environment.
+_AUTH = "TORCH_IMAGES_APT_AUTH"
+_TELL = (
+    'folder="$root/etc/apt/auth.conf.d"; mkdir -p "$folder" && '
+    f'(umask 077 && printf %s "${_AUTH}" >"$folder/torch-images.conf")'
+)
 # What mmdebstrap's variant "minbase" installs beside the packages it is asked for.
 _MINIMUM = ("?essential", "?priority(required)", "apt")
 
@@ -165,7 +173,8 @@ class Resolver:
         what = f"base {base.name}"
         text = self._mmdebstrap(what, listing, base.suite, self.mirrors, "--skip=update")
         uris = re.findall(r"^(?:deb|URIs:)\s+(?:\[[^]]*\]\s+)?(\S+)", text, re.MULTILINE)
-        return tuple(dict.fromkeys(uri.rstrip("/") for uri in uris))
+        users = {split_user(url)[0]: url for url in map(_address, self.mirrors)}
+        return tuple(dict.fromkeys(users.get(uri.rstrip("/"), uri.rstrip("/")) for uri in uris))
 
     def digest(self, image: str, *, missing_ok: bool = False) -> str:
         """The digest that a registry has for an image; "" where it has none and that is allowed.
@@ -193,6 +202,9 @@ class Resolver:
         command = ["mmdebstrap", "--variant=custom", "--format=null", *options]
         command.append(f'--customize-hook=exec >"$1"/printed\n{script}')
         env: dict[str, str | None] = {k.lower(): v for k, v in self.network.proxies}
+        archives, env[_AUTH] = without_users(archives)
+        if env[_AUTH]:
+            command.append(f"--setup-hook=root=$1; {_TELL}")
         with scratch(scratch_room(), "torch-images-") as folder:
             folder.chmod(0o755)  # a rootless bootstrap enters it as another user
             printed = folder / "printed"
@@ -211,8 +223,11 @@ class Resolver:
     def _in_image(self, base: Base, image: str, script: str) -> str:
         """The output of print-packages in a container of an image."""
         prepare = "apt-get -qq update >&2"
-        if self.mirrors:
-            lines = "\n".join(sources(self.mirrors, base.system.split()[-1]))
+        mirrors, auth = without_users(self.mirrors)
+        if auth:
+            prepare = f"root=; {_TELL}; {prepare}"
+        if mirrors:
+            lines = "\n".join(sources(mirrors, base.system.split()[-1]))
             prepare = (
                 f"rm -rf /etc/apt/sources.list.d/*; printf '%s\\n' {shlex.quote(lines)} "
                 f">/etc/apt/sources.list; {prepare}"
@@ -228,7 +243,7 @@ class Resolver:
             entrypoint=[""],
             user="0",
             network_mode="host" if near else "bridge",
-            environment={name.lower(): url for name, url in self.network.proxies},
+            environment={**{n.lower(): url for n, url in self.network.proxies}, _AUTH: auth},
         )
         if done.code:
             failed = CommandError(shlex.join(words[:2]), done.code, done.output)
@@ -238,7 +253,7 @@ class Resolver:
     def _download(self, url: str) -> bytes:
         """The content of a small file. Raises NetworkError."""
         try:
-            answer = requests.get(url, timeout=(15, 60), verify=self.network.verify)
+            answer = Session(self.network).get(url)
             answer.raise_for_status()
         except requests.RequestException as error:
             raise NetworkError(f"{url} could not be had: {cause(error)}", _WAYS) from None
@@ -264,6 +279,27 @@ def confined(mmdebstrap: Sequence[str], run: Runner) -> list[str]:
     if run.run([*apart, "true"], check=False).code:  # a root that may not mount
         return [*ends, "TERM", *mmdebstrap[:1], "--skip=chroot/mount", *mmdebstrap[1:]]
     return [*ends, "KILL", *apart, *mmdebstrap]
+
+
+def without_users(mirrors: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Mirrors without the users and passwords in their URLs, and those as apt_auth.conf(5) has it.
+
+    Raises ConfigError for a password that such a file cannot hold.
+    """
+    auth = []
+
+    def bare(match: re.Match[str]) -> str:
+        url, user, word = split_user(match[0])
+        if not re.fullmatch(r"[!-~]+ [!-~]+", f"{user} {word or '-'}"):
+            raise ConfigError("a mirror has a password that apt cannot be told", "choose another")
+        password = f" password {word}" if word else ""
+        auth.append(f"machine {url} login {user}{password}\n")
+        return url
+
+    lines = tuple(
+        re.sub(r"https?://[^\s/@]+@\S+", bare, line, flags=re.IGNORECASE) for line in mirrors
+    )
+    return lines, "".join(auth)
 
 
 def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:

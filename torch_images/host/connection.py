@@ -6,7 +6,6 @@ contexts is nowhere else. docker-py takes the default engine for whatever it can
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ import requests
 from docker.tls import TLSConfig
 
 import docker
+from torch_images import jsondoc
 from torch_images.errors import CommandError, EngineError, TorchImagesError
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
@@ -63,9 +63,9 @@ def current(run: Runner, environ: Mapping[str, str] = os.environ) -> Endpoint:
             "correct it, or name the engine in DOCKER_HOST or DOCKER_CONTEXT",
         )
     try:
-        [context] = json.loads(done.output)
+        [context] = jsondoc.parse(done.output)
         return _endpoint(context, environ)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise EngineError("the current Docker context names no engine", _CONTEXTS) from None
 
 
