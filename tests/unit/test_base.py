@@ -88,20 +88,25 @@ def test_a_layout_names_what_it_holds(tmp_path: Path) -> None:
     assert config["config"]["Env"] == ["PATH=/bin"]
 
 
-def test_links_and_owners_survive(tmp_path: Path) -> None:
+def test_links_and_owners_survive_and_setuid_does_not(tmp_path: Path) -> None:
     path = tmp_path / "t.tar"
     with tarfile.open(path, "w:") as archive:
-        for name, kind, link in (("./a", tarfile.REGTYPE, ""), ("./b", tarfile.LNKTYPE, "./a")):
+        for name, kind, link in (
+            ("./a", tarfile.REGTYPE, ""),
+            ("./b", tarfile.LNKTYPE, "./a"),
+            ("./c", tarfile.DIRTYPE, ""),
+        ):
             member = tarfile.TarInfo(name)
-            member.type, member.linkname, member.uid, member.mode = kind, link, 42, 0o4755
+            member.type, member.linkname, member.uid, member.mode = kind, link, 42, 0o7755
             archive.addfile(member)
     out = io.BytesIO()
     normalise(path, out, keep=lambda name: name != "none")
     out.seek(0)
     with tarfile.open(fileobj=out) as archive:
-        a, b = archive.getmembers()
-    assert (a.name, a.uid, a.mode, a.mtime) == ("a", 42, 0o4755, EPOCH)
-    assert (b.islnk(), b.linkname) == (True, "a")
+        a, b, c = archive.getmembers()
+    assert (a.name, a.uid, a.mode, a.mtime) == ("a", 42, 0o1755, EPOCH)
+    assert (b.islnk(), b.linkname, b.mode) == (True, "a", 0o1755)
+    assert c.mode == 0o7755  # of a folder they decide the owner of new files
 
 
 @pytest.mark.parametrize("path", ["etc/hostname", "etc/passwd-", "var/log/apt/term.log", "run/x",

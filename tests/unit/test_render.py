@@ -18,7 +18,6 @@ from torch_images.build.render import (
     ContextFile,
     comment,
     environment,
-    is_context,
     quoted,
     render,
     write_context,
@@ -221,9 +220,6 @@ def test_a_written_context_is_all_there_is(config: Config, root: Path, tmp_path:
     assert found["build/install-wheels"].stat().st_mode & 0o777 == 0o755
     assert found["Dockerfile"].stat().st_mode & 0o777 == 0o644
     assert list(tmp_path.glob(".*")) == []
-    assert not is_context(folder)  # it has another name than the image
-    assert is_context(folder.rename(tmp_path / spec.id))
-    assert not is_context(tmp_path / "none")
 
 
 def test_named_architectures_change_the_layer_of_torch_only(config: Config, root: Path) -> None:

@@ -339,15 +339,6 @@ def write_context(
             outputs.mark(made, made)
 
 
-def is_context(folder: Path) -> bool:
-    """Whether a folder is the context of the image whose identifier is its name."""
-    try:
-        with (folder / "Dockerfile").open(encoding="utf-8", errors="replace") as stream:
-            return stream.readline() == f"# torch-images {folder.name}\n"
-    except OSError:
-        return False
-
-
 def quoted(value: str) -> str:
     """A Dockerfile word that means exactly `value`: in double quotes, nothing in it expanded."""
     if not value.isprintable():

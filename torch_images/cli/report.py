@@ -59,7 +59,7 @@ def plan(
         ]
     small = options.compression is Compression.SMALL
     lines += ["  packs layers of wheels as small as they get, which takes long"] if small else []
-    command = bake.bake_command((workspace.output / "docker-bake.json",), options)
+    command = bake.bake_command((workspace.output / f"{bake.FOLDERS}XXXXXX" / bake.FILE,), options)
     needed = disk_needed(config, images, small=small)
     lines.append(f"  disk: about {needed / 1e9:.0f} GB from nothing")
     return "\n".join([*lines, f"  {shlex.join(command)}"])

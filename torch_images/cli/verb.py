@@ -24,7 +24,7 @@ from torch_images import project
 from torch_images.cli.options import Options
 from torch_images.cli.program import as_called, line
 from torch_images.errors import TorchImagesError, UsageError
-from torch_images.interrupts import CODE, raise_from_now_on
+from torch_images.interrupts import CODE, TEXT, Interrupted, finish, raise_from_now_on
 
 if TYPE_CHECKING:
     from torch_images.config.types import Config
@@ -79,8 +79,10 @@ def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None
                 if not (problem := of_system(error)):
                     raise
                 raise _exit(problem) from None
-            except KeyboardInterrupt:
-                raise Exit("interrupted; nothing was tagged", code=CODE) from None
+            except Interrupted as stop:
+                finish(stop)
+            except KeyboardInterrupt:  # another program's signal handler raised it
+                raise Exit(TEXT, code=CODE) from None
 
         if example:
             body.__doc__ = f"{function.__doc__}\n\nExample:\n{example}"

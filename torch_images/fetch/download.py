@@ -10,7 +10,6 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -21,6 +20,7 @@ from torch_images.errors import DiskError, LockError, NetworkError
 from torch_images.host.cache import used
 from torch_images.host.network import Network, cause
 from torch_images.host.web import FILE, Session
+from torch_images.host.workers import workers
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
@@ -70,12 +70,8 @@ def fetch(
     if not missing:
         return Fetched(files=files, vanished=())
     source = _Source(network, mirrors(), snapshot, lock.snapshot)
-    with ThreadPoolExecutor(_CONNECTIONS) as pool:
-        try:
-            got = list(pool.map(lambda d: _get(source, source.urls(d), files[d], d), missing))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    with workers(_CONNECTIONS) as pool:
+        got = list(pool.map(lambda d: _get(source, source.urls(d), files[d], d), missing))
     vanished = tuple(deb for deb, is_here in zip(missing, got, strict=True) if not is_here)
     there = {d: p for d, p in files.items() if d not in vanished}
     return Fetched(files=there, vanished=vanished, silent=source.problem)

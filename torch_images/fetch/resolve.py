@@ -15,7 +15,6 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -32,6 +31,7 @@ from torch_images.fetch.tools import endless, uv_command
 from torch_images.host.network import Network, cause
 from torch_images.host.runner import Runner
 from torch_images.host.web import Session
+from torch_images.host.workers import workers
 from torch_images.locks.wheels import MAIN, LockedWheel, WheelLock, best_wheel, uv_platform
 from torch_images.platforms import AMD64, Platform
 
@@ -88,7 +88,7 @@ def write_pages(index: Index, asked: PackageIndex, folder: Path) -> None:
 
     Raises NetworkError.
     """
-    with ThreadPoolExecutor(8) as pool:
+    with workers(8) as pool:
         pages = pool.map(lambda name: asked.files(name, index.url), index.packages)
     for name, files in zip(index.packages, pages, strict=True):
         lines = [_link(file) for file in files if file.url.startswith(("http://", "https://"))]
@@ -104,7 +104,7 @@ def check_origin(lock: WheelLock, index: Index, asked: PackageIndex) -> None:
 
     Raises NetworkError, too.
     """
-    with ThreadPoolExecutor(8) as pool:
+    with workers(8) as pool:
         found = pool.map(asked.find, lock.wheels)
     for wheel, file in zip(lock.wheels, found, strict=True):
         if not file or file.digests.get("sha256") != wheel.sha256:
@@ -145,7 +145,7 @@ def _resolve(
         document = tomllib.loads(target.read_text(encoding="utf-8"))
     packages = document.get("packages", [])
     chosen = [_pick(package, python, platform) for package in packages]
-    with ThreadPoolExecutor(8) as pool:
+    with workers(8) as pool:
         sizes = pool.map(lambda wheel: wheel.get("size") or _size(wheel["url"], network), chosen)
     wheels = [
         LockedWheel(

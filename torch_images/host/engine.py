@@ -9,6 +9,7 @@ Building goes through `docker buildx` instead, because docker-py cannot drive Bu
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -39,6 +40,7 @@ from torch_images.host.refusals import (
     platform_refusal,
     registry_refusal,
 )
+from torch_images.interrupts import ending
 from torch_images.jsondoc import MalformedError, member, optional
 from torch_images.platforms import Platform, of_machine
 
@@ -337,8 +339,7 @@ class Engine:
         `options` are those of docker-py's `containers.create`. Raises EngineError for an image of
         another processor that nothing emulates.
         """
-        container = self._created(image, *command, **options)
-        try:
+        with self._created(image, *command, **options) as container:
             container.start()
             code = member(container.wait(), "StatusCode", kind=int)
             with _read_by_docker():
@@ -346,35 +347,26 @@ class Engine:
             if code and (refusal := platform_refusal(output)):
                 raise refusal
             return ExecResult(code, output)
-        finally:
-            container.remove(force=True)
 
     def read_files(self, image: str, folder: str) -> dict[str, str]:
         """The text of every file at or below a path in an image, by file name without folders.
 
         Raises EngineError if there is no such path.
         """
-        container = self._created(image, "true")
-        try:
-            chunks, _ = container.get_archive(folder)
-            return tars.texts(chunks)
-        except docker.errors.NotFound:
-            raise EngineError(f"{image} has no {folder}") from None
-        finally:
-            container.remove(force=True)
+        with self._created(image, "true") as container:
+            try:
+                chunks, _ = container.get_archive(folder)
+                return tars.texts(chunks)
+            except docker.errors.NotFound:
+                raise EngineError(f"{image} has no {folder}") from None
 
     def unpack(self, image: str) -> None:
         """Unpack the layers of an image; a build leaves that out for a foreign platform.
 
         Only a container does it: it is made, and not started.
         """
-        self._created(image, "true").remove(force=True)
-
-    @_understood()
-    def _created(self, image: str, *command: str, **options: Any) -> Container:
-        """A container that is not started. `options` are those of docker-py's `create`."""
-        with _read_by_docker():
-            return self._client.containers.create(image, list(command), **options)
+        with self._created(image, "true"):
+            pass
 
     @contextlib.contextmanager
     def container(self, image: str, **options: Any) -> Iterator[RunningContainer]:
@@ -383,10 +375,8 @@ class Engine:
         `options` are those of docker-py's `containers.create`. Raises EngineError where the engine
         does not give the GPUs that they ask for.
         """
-        created = self._created(
-            image, "sleep", "infinity", labels={"torch-images": "verify"}, **options
-        )
-        try:
+        words, labels = ("sleep", "infinity"), {"torch-images": "verify"}
+        with self._created(image, *words, labels=labels, **options) as created:
             try:
                 created.start()
             except docker.errors.APIError as error:
@@ -395,8 +385,28 @@ class Engine:
                     raise
                 raise refusal from None
             yield RunningContainer(created)
-        finally:
-            created.remove(force=True)
+
+    @contextlib.contextmanager
+    def _created(self, image: str, *command: str, **options: Any) -> Iterator[Container]:
+        """A container that is removed at the end, also after an error and an interruption.
+
+        Its name is known before it is made, so there is no moment in which it could be left.
+        """
+        name = f"torch-images-{secrets.token_hex(8)}"
+
+        def remove() -> None:
+            with contextlib.suppress(docker.errors.NotFound):
+                self._api.remove_container(name, force=True)
+
+        with ending(remove):
+            try:
+                with _understood(), _read_by_docker():
+                    made = self._client.containers.create(
+                        image, list(command), name=name, **options
+                    )
+                yield made
+            finally:
+                remove()
 
 
 class RunningContainer:

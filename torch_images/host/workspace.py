@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +38,21 @@ def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
         return Path(environ["TORCH_IMAGES_CACHE"]).absolute()
     base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base, "torch-images")
+
+
+@contextlib.contextmanager
+def alone(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock that a file stands for, once no other process holds it.
+
+    `waits` is called before it has to be waited for. The file stays: whoever waits has it open.
+    """
+    with lock.open("w") as guard:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waits()
+            fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
 
 
 def scratch_room() -> Path:

@@ -14,7 +14,6 @@ from concurrent.futures import (
     FIRST_COMPLETED,
     Future,
     InvalidStateError,
-    ThreadPoolExecutor,
     as_completed,
     wait,
 )
@@ -25,6 +24,7 @@ from typing import Any
 from torch_images.host import tars
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.engine import Engine
+from torch_images.host.workers import workers
 from torch_images.layers.make import ReadyLayer
 from torch_images.oci import layout
 
@@ -74,13 +74,12 @@ class ParentImages:
         def make(names: Sequence[str]) -> dict[str, dict[str, str]]:
             return {name: self._of_image(wanted[name]) for name in names}
 
-        with ThreadPoolExecutor(len(chains) if self._engine else 1) as pool:
+        with workers(len(chains) if self._engine else 1) as pool:
             try:
                 made = as_completed([pool.submit(make, names) for names in chains.values()])
                 return {name: value for done in made for name, value in done.result().items()}
             except BaseException as error:
                 self._break_off(error)
-                pool.shutdown(cancel_futures=True)
                 raise
 
     def _of_image(self, wanted: Wanted) -> dict[str, str]:
@@ -149,7 +148,7 @@ class ParentImages:
         self, engine: Engine, base: Layout | None, layers: Layers, ends: Sequence[int]
     ) -> None:
         """Load an image with the layers up to each of `ends`; each adds to the one before."""
-        with ThreadPoolExecutor(2) as pool:
+        with workers(2) as pool:
             try:
                 loads: list[Future[str]] = []
                 for start, end in itertools.pairwise([0, *ends]):
@@ -170,7 +169,6 @@ class ParentImages:
                     result.result()
             except BaseException as error:
                 self._break_off(error)
-                pool.shutdown(cancel_futures=True)
                 raise
 
     def _break_off(self, error: BaseException) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from torch_images.build import built
 from torch_images.build.plan import CANDIDATE
-from torch_images.build.render import is_context
 from torch_images.errors import UsageError
 from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
@@ -92,12 +91,10 @@ def surplus(items: Iterable[Item], limits: Limits, now: datetime) -> tuple[Item,
 
 
 def leftovers(workspace: Workspace, engine: Engine, before: datetime) -> tuple[Item, ...]:
-    """What builds leave: contexts, and the tags of images that were never verified.
+    """The tags of images that were never verified.
 
     What is younger than `before` may be that of a build which is running.
     """
-    folders = sorted(workspace.output.glob("cu*"))
-    contexts = [p for p in folders if not p.is_symlink() and is_context(p)]
     ours = {image.id for image in built.ours(workspace.cache, engine)}
     listed = {image.id: image for image in engine.listed()}
     left = {digest: _left_tags(image, ours=digest in ours) for digest, image in listed.items()}
@@ -106,10 +103,6 @@ def leftovers(workspace: Workspace, engine: Engine, before: datetime) -> tuple[I
         for image in engine.looked_into(listed[digest] for digest, names in left.items() if names)
         for name in left[image.id]
     ]
-    for path in contexts:
-        used = datetime.fromtimestamp((path / "Dockerfile").stat().st_mtime, UTC)
-        name = str(path.relative_to(workspace.output.parent))
-        items.append(Item(name=name, size=_size(path), used=used, path=path))
     return tuple(item for item in items if item.used <= before)
 
 

@@ -12,7 +12,6 @@ is there, so the last one does. Two at a time make the same index.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,6 +26,7 @@ from torch_images.errors import NetworkError, PublishError, PushError, UsageErro
 from torch_images.host import git
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
+from torch_images.host.workers import workers
 from torch_images.host.workspace import Workspace
 from torch_images.jsondoc import member, optional
 from torch_images.publish import registry
@@ -205,7 +205,7 @@ def unpublished(
         )
         return found.index is not None and not lookup(f"{repository}:{found.index.version}")
 
-    with ThreadPoolExecutor(max_workers=8) as pool:
+    with workers(8) as pool:
         lacking = pool.map(lacks, specs, names)
     return [(s, name) for s, name, lacks_ in zip(specs, names, lacking, strict=True) if lacks_]
 

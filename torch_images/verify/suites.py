@@ -13,7 +13,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +28,7 @@ from torch_images.host.engine import Engine, RunningContainer
 from torch_images.host.gpus import Request
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Runner
+from torch_images.host.workers import workers
 from torch_images.host.workspace import Workspace
 from torch_images.platforms import find
 from torch_images.project import PACKAGE
@@ -131,7 +131,7 @@ def examine(
                 progress(sum(shares) / len(shares))
 
     # Side by side, each in a container of its own: what one leaves is no business of the other.
-    with ThreadPoolExecutor(side_by_side) as pool:
+    with workers(side_by_side) as pool:
         work = [pool.submit(job, partial(over, number)) for number, job in enumerate(jobs)]
         results = [future.result() for future in work]
     return (
