@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from torch_images.cli.report import built
 from torch_images.errors import TorchImagesError
-from torch_images.host.engine import Engine, ExecResult
+from torch_images.host.container import ExecResult
+from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace

@@ -15,7 +15,7 @@ from torch_images.cli.options import GPUS, Image, Json, Options, option, word
 from torch_images.host.gpus import Request, device_requests
 
 if TYPE_CHECKING:
-    from torch_images.host.engine import RunningContainer
+    from torch_images.host.container import RunningContainer
 
 REFERENCE = verb.ROOT / "benchmarks" / "reference"
 RESULT, REPORT = "result.json", "README.md"

@@ -1,6 +1,6 @@
 """A Docker Engine through docker-py: inspect, tag, pull, push, load, run.
 
-Only this module and connection.py, which finds the engine, import docker-py.
+Only this module, container.py and connection.py, which finds the engine, import docker-py.
 
 Building goes through `docker buildx` instead, because docker-py cannot drive BuildKit
 (https://github.com/docker/docker-py/issues/2230).
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,9 @@ import requests
 from docker.utils import parse_repository_tag
 
 import docker
-from torch_images.errors import EngineError, NetworkError, PushError, UsageError, shown
+from torch_images.errors import EngineError, NetworkError, PushError, UsageError
 from torch_images.host import tars
+from torch_images.host.container import ExecResult, RunningContainer, read_by_docker, understood
 from torch_images.host.image_info import (
     ImageInfo,
     ListedImage,
@@ -52,37 +52,6 @@ if TYPE_CHECKING:
 _LISTINGS = 10
 
 
-@dataclass(frozen=True)
-class ExecResult:
-    """How a command in a container ended: exit code, and both streams as one text."""
-
-    code: int
-    output: str
-
-
-@contextlib.contextmanager
-def _understood() -> Iterator[None]:
-    """Make one line of an answer that is not what the engine's API says."""
-    try:
-        yield
-    except (ValueError, RecursionError, docker.errors.StreamParseError) as error:
-        raise EngineError(
-            f"the engine's answer cannot be understood: {shown(' '.join(str(error).split()))}",
-            "see whether `docker version` names a Docker Engine",
-        ) from None
-
-
-@contextlib.contextmanager
-def _read_by_docker() -> Iterator[None]:
-    """Raise MalformedError for an answer that docker-py itself reads, and trips over."""
-    try:
-        yield
-    except (docker.errors.DockerException, OSError):
-        raise
-    except Exception as error:  # noqa: BLE001  it raises whatever comes of it
-        raise MalformedError(f"{type(error).__name__}: {error}") from None
-
-
 class Engine:
     """A Docker Engine: the calls that torch-images needs."""
 
@@ -95,41 +64,41 @@ class Engine:
         """The engine's answers as they come; docker-py's models expect them to be well formed."""
         return self._client.api
 
-    @_understood()
+    @understood()
     def info(self) -> dict[str, Any]:
         """The engine's answer to `docker info`, asked once."""
         if self._info is None:
             self._info = member(self._api.info(), kind=dict)
         return self._info
 
-    @_understood()
+    @understood()
     def id(self) -> str:
         """What tells the engine from every other one, as long as its data stays."""
         return member(self.info(), "ID", kind=str)
 
-    @_understood()
+    @understood()
     def platform(self) -> Platform:
         """What the engine's machine runs without an emulator."""
         return of_machine(optional(self.info(), "Architecture", kind=str))
 
-    @_understood()
+    @understood()
     def processors(self) -> int:
         """How many processors the engine's machine has."""
         return optional(self.info(), "NCPU", kind=int) or 1
 
-    @_understood()
+    @understood()
     def uses_containerd(self) -> bool:
         """Whether containerd's image store is on."""
         driver = ["driver-type", "io.containerd.snapshotter.v1"]
         return driver in optional(self.info(), "DriverStatus", kind=list)
 
-    @_understood()
+    @understood()
     def local_root(self) -> Path | None:
         """The folder of the engine's data; None where it is on another machine."""
         root = Path(member(self.info(), "DockerRootDir", kind=str))
         return root if self._api.base_url.startswith("http+docker") and root.is_dir() else None
 
-    @_understood()
+    @understood()
     def inspect(self, image: str) -> ImageInfo:
         """Look an image up by tag or id. Raises UsageError if the engine has not all of it."""
         try:
@@ -157,12 +126,12 @@ class Engine:
             problem = f"'{image}' is not whole: another command loads or removes it"
             raise UsageError(problem, "wait for that command, or load the image again") from None
 
-    @_understood()
+    @understood()
     def layer_sizes(self, image: str) -> tuple[int, ...]:
         """Unpacked bytes of each step of an image's history, the first one first."""
         return step_sizes(self._api.history(image))
 
-    @_understood()
+    @understood()
     def digest(self, image: str) -> str | None:
         """The digest of an image by tag or id; None where the engine does not have it."""
         try:
@@ -184,7 +153,7 @@ class Engine:
         every = {tag for image in self.listed() for tag in image.tags}
         return tuple(sorted(tag for tag in every if tag.startswith(prefix)))
 
-    @_understood()
+    @understood()
     def listed(self) -> tuple[ListedImage, ...]:
         """Every image of the engine, whoever made it.
 
@@ -196,7 +165,7 @@ class Engine:
                 return listed_images(self._api.images())
         return listed_images(self._api.images())
 
-    @_understood()
+    @understood()
     def looked_into(self, images: Iterable[ListedImage]) -> tuple[OurImage, ...]:
         """What more the engine says of images, less those that are gone, or not whole, by now."""
         held = images_in_use(self._api.containers(all=True))
@@ -214,7 +183,7 @@ class Engine:
                 )
         return tuple(found)
 
-    @_understood()
+    @understood()
     def version(self) -> str:
         """The engine's version, such as "26.1.5"."""
         return member(self._api.version(), "Version", kind=str)
@@ -232,7 +201,7 @@ class Engine:
                 raise
             self.pull(image)
 
-    @_understood()
+    @understood()
     def pull(self, image: str) -> None:
         """Get an image from its registry. Raises NetworkError or UsageError."""
         repository, tag = parse_repository_tag(image)
@@ -249,7 +218,7 @@ class Engine:
         except requests.RequestException as error:
             raise NetworkError(f"the engine broke off: {cause(error)}", "pull again") from None
 
-    @_understood()
+    @understood()
     def push(self, reference: str, report: Callable[[Mapping[str, Any]], None]) -> None:
         """Push a tagged image; layers that the registry has are not sent again.
 
@@ -274,7 +243,7 @@ class Engine:
         except requests.RequestException as error:
             raise EngineError(f"the engine broke off: {error}", "push again") from None
 
-    @_understood()
+    @understood()
     def registry_digest(self, image: str, *, missing_ok: bool = False) -> str:
         """The digest that a registry has for an image.
 
@@ -315,7 +284,7 @@ class Engine:
             for chunk in self._api.get_image(image):
                 stream.write(chunk)
 
-    @_understood()
+    @understood()
     def load(self, archive: Iterable[bytes]) -> None:
         """Load images from a tar that is an OCI layout, and unpack them.
 
@@ -332,7 +301,7 @@ class Engine:
         except requests.RequestException as error:
             raise load_refusal(str(error)) from None
 
-    @_understood()
+    @understood()
     def run(self, image: str, *command: str, **options: Any) -> ExecResult:
         """`docker run --rm`: start a container, wait for its end, remove it.
 
@@ -342,7 +311,7 @@ class Engine:
         with self._created(image, *command, **options) as container:
             container.start()
             code = member(container.wait(), "StatusCode", kind=int)
-            with _read_by_docker():
+            with read_by_docker():
                 output = container.logs().decode(errors="replace")
             if code and (refusal := platform_refusal(output)):
                 raise refusal
@@ -400,73 +369,13 @@ class Engine:
 
         with ending(remove):
             try:
-                with _understood(), _read_by_docker():
+                with understood(), read_by_docker():
                     made = self._client.containers.create(
                         image, list(command), name=name, **options
                     )
                 yield made
             finally:
                 remove()
-
-
-class RunningContainer:
-    """A started container."""
-
-    def __init__(self, container: Container) -> None:
-        self._container = container
-
-    @property
-    def id(self) -> str:
-        """The container's full id."""
-        return str(self._container.id)
-
-    @_understood()
-    def exec(
-        self,
-        *command: str,
-        env: Mapping[str, str] | None = None,
-        said: Callable[[str], None] | None = None,
-    ) -> ExecResult:
-        """Run a command in the container as root, and wait for its end.
-
-        `said` gets its output as it comes. Raises EngineError for an image of another processor
-        that nothing emulates: its container ends at once.
-        """
-        client, output = self._container.client, []
-        assert client is not None
-        api = client.api
-        try:
-            started = api.exec_create(self.id, list(command), environment=dict(env or {}), user="0")
-            execution = member(started, "Id", kind=str)
-            chunks: Any = api.exec_start(execution, stream=True)
-            # docker-py closes the connection of what it reads at once, and leaves this one open.
-            with contextlib.closing(chunks._response):  # noqa: SLF001
-                for chunk in chunks:
-                    output.append(chunk)
-                    if said:
-                        said(chunk.decode(errors="replace"))
-            code = member(api.exec_inspect(execution), "ExitCode", kind=int)
-        except docker.errors.APIError as error:
-            if error.status_code != HTTPStatus.CONFLICT:
-                raise
-            with _read_by_docker():
-                refusal = platform_refusal(self._container.logs().decode(errors="replace"))
-            if not refusal:
-                raise
-            raise refusal from None
-        return ExecResult(code, b"".join(output).decode(errors="replace"))
-
-    def put(self, folder: str, files: Mapping[str, bytes]) -> None:
-        """Write files, readable by all, into an existing folder. A remote engine will do, too."""
-        self._container.put_archive(folder, tars.pack(files))
-
-    def read(self, path: str) -> bytes:
-        """The content of a file in the container. Raises EngineError if there is none."""
-        try:
-            chunks, _ = self._container.get_archive(path)
-        except docker.errors.NotFound:
-            raise EngineError(f"the container has no file {path}") from None
-        return tars.first_file(chunks)
 
 
 def _problem(event: Any) -> str:
@@ -478,16 +387,3 @@ def _registry_error(image: str, error: docker.errors.APIError) -> NetworkError |
     """The error for a registry that gives no image."""
     text = " ".join(str(error.explanation or error).split())
     return registry_refusal(image, text, missing=isinstance(error, docker.errors.NotFound))
-
-
-def of_docker(error: OSError) -> EngineError | None:
-    """The user's view of an error of docker-py's or requests'; None for any other.
-
-    Both derive theirs from OSError.
-    """
-    if isinstance(error, docker.errors.APIError):
-        reason = " ".join(str(error.explanation or error).split())
-        return EngineError(f"the engine refused: {reason}", "try again, or restart the engine")
-    if isinstance(error, requests.ConnectionError | requests.Timeout):
-        return EngineError(f"the engine broke off: {cause(error)}", "try again once it runs")
-    return None

@@ -26,7 +26,7 @@ from torch_images.config.lock_requests import tool_input
 from torch_images.errors import VerifyError
 from torch_images.fetch.tools import install_tools
 from torch_images.host.cache import Part, used
-from torch_images.host.engine import RunningContainer
+from torch_images.host.container import RunningContainer
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.platforms import native

@@ -23,8 +23,9 @@ from xml.etree import ElementTree as ET
 
 from torch_images.errors import TorchImagesError
 from torch_images.fetch.tools import install_tools
+from torch_images.host.container import RunningContainer
 from torch_images.host.emulation import processor
-from torch_images.host.engine import Engine, RunningContainer
+from torch_images.host.engine import Engine
 from torch_images.host.gpus import Request
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Runner
