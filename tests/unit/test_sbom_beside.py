@@ -28,7 +28,7 @@ class Images:
 
     def read_files(self, image: str, path: str) -> dict[str, str]:
         self.read.append(image)
-        return {"sbom.cdx.json": json.dumps(BILL | {"serialNumber": serial(image)})}
+        return {"cyclonedx.json": json.dumps(BILL | {"serialNumber": serial(image)})}
 
 
 def serial(image: str) -> str:

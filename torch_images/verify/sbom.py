@@ -13,7 +13,7 @@ from torch_images.errors import VerifyError
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 
-PATH = f"{FOLDER}/sbom.cdx.json"
+PATH = f"{FOLDER}/cyclonedx.json"  # scanners of a derived image do not know this name
 
 
 def read(image: str, engine: Engine) -> str:
