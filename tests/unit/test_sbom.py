@@ -78,6 +78,7 @@ BASE = {
     "metadata": {"component": {"type": "container", "name": "torch-cu130", "version": "2.14.1-x"}},
     "components": [
         part("pkg:pypi/jinja2@3.1.6", "jinja2", "3.1.6"),
+        part("pkg:pypi/ruamel-yaml@1", "ruamel-yaml", "1"),
         part("pkg:pypi/torch@2.14.1%2Bcu130", "torch", "2.14.1+cu130"),
         part(DASH, "dash", "0.5.12-12"),
         part(LIBC, "libc6", "2.41-12"),
@@ -85,7 +86,7 @@ BASE = {
     ],
 }
 INSTALLED = {
-    "wheels": [["Jinja2", "3.1.6"], ["torch", "2.14.1+cu130"]],
+    "wheels": [["Jinja2", "3.1.6"], ["ruamel.YAML", "1"], ["torch", "2.14.1+cu130"]],
     "debs": [["dash", "0.5.12-12", "amd64", "dash"], ["libc6", "2.41-12", "amd64", "glibc"]],
     "distro": "debian-13",
 }
@@ -123,7 +124,7 @@ def test_an_image_of_ours_has_the_bill_that_its_build_wrote() -> None:
     ("change", "gone", "come"),
     [
         (
-            {"wheels": [["jinja2", "3.1.5"], ["torch", "2.14.1+cu130"], ["einops", "0.8"]]},
+            {"wheels": [["jinja2", "3.1.5"], ["einops", "0.8"], *INSTALLED["wheels"][1:]]},
             {"pkg:pypi/jinja2@3.1.6"},
             {"pkg:pypi/jinja2@3.1.5", "pkg:pypi/einops@0.8"},
         ),

@@ -27,7 +27,7 @@ def wheels(root: str) -> Iterator[tuple[str, str]]:
         for name in names:
             if name.endswith((".dist-info", ".egg-info")):
                 metadata = PathDistribution(Path(folder, name)).metadata
-                if metadata and "Name" in metadata and "Version" in metadata:
+                if "Name" in metadata and "Version" in metadata:
                     yield metadata["Name"], metadata["Version"]
         names[:] = [n for n in names if n != "_vendor" and str(Path(folder, n)) not in OTHERS]
 
