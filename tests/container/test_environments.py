@@ -64,6 +64,16 @@ def test_its_pip_keeps_to_the_constraints(environment: Path) -> None:
     assert (done.returncode, "already satisfied" in done.stdout) == (0, True), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "setting"), [(["--no-build-isolation"], "1"), ([], "0"), ([], "false")]
+)
+def test_pip_builds_without_isolation(words: list[str], setting: str) -> None:
+    """It refuses every command where isolation is off and a build constraint is set."""
+    command = (sys.executable, "-m", "pip", "install", "--no-index", *words, "torch")
+    done = run(*command, PIP_NO_BUILD_ISOLATION=setting)
+    assert done.returncode == 0, done.stderr
+
+
 def test_its_python_gives_an_id_without_a_name_what_it_lacks(environment: Path) -> None:
     done = run(environment / "bin/python", "-c", FINDS)
     assert done.stdout.endswith(" True\n"), done.stderr
@@ -79,6 +89,7 @@ def test_debians_python_has_debians_packages_only(options: list[str]) -> None:
 def test_torchs_folder_for_code_is_guarded(tmp_path: Path) -> None:
     """By the path that this release of torch takes: whoever makes it first runs code of others."""
     user = 'a\\b/c:d*e?f"g<h>i|j'
+    tmp_path.chmod(0o1777)
     extra = {"TMPDIR": str(tmp_path), "USER": user, "LOGNAME": user}
     code = (
         "from torch._inductor.runtime.cache_dir_utils import default_cache_dir\n"

@@ -301,7 +301,17 @@ def test_only_pip_without_isolation_loses_its_build_constraint(command: str, lif
         (["install", "."], {"PIP_NO_BUILD_ISOLATION": "False"}, ""),
         (["install", "."], {"PIP_NO_BUILD_ISOLATION": "1"}, "/held"),  # builds are isolated
         (["install", "."], {"PIP_CONFIG_FILE": "[install]\nno-build-isolation = no"}, ""),
+        (["wheel", "."], {"PIP_CONFIG_FILE": "[install]\nno-build-isolation = no"}, "/held"),
         (["install", "."], {"PIP_CONFIG_FILE": "[global]\nno-build-isolation = yes"}, "/held"),
+        (["install", "."], {"PIP_CONFIG_FILE": "[global]\nno-build-isolation = no"}, ""),
+        (
+            ["install", "."],
+            {
+                "PIP_CONFIG_FILE": "[global]\nno-build-isolation = no",
+                "PIP_NO_BUILD_ISOLATION": "1",
+            },
+            "/held",
+        ),
         (["install", "."], {"PIP_CONFIG_FILE": "no settings"}, "/held"),
     ],
 )

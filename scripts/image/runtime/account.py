@@ -48,26 +48,33 @@ def unisolated(command: Sequence[str]) -> bool:
     """
     programs = [word.rpartition("/")[2].rstrip(".0123456789") for word in command]
     place = next((n for n, name in enumerate(programs) if name in ("pip", "-mpip")), len(command))
-    options = (word for word in command[place:] if word.startswith("--no-bu"))
-    return any("--no-build-isolation".startswith(word) for word in options) or (
-        place < len(command) and _set_unisolated()
+    words = command[place + 1 :]
+    options = (word for word in words if word.startswith("--no-bu"))
+    return any("--no-build-isolation".startswith(word) for word in options) or any(
+        _set_unisolated(word) for word in words[:1]
     )
 
 
-def _set_unisolated() -> bool:
-    """Whether pip's variables or files turn isolation off; the value that does so is "no".
+def _set_unisolated(command: str) -> bool:
+    """Whether pip's variables or files turn isolation off for a command of pip's.
 
-    https://github.com/pypa/pip/issues/5735
+    The value that does so is "no": https://github.com/pypa/pip/issues/5735
     """
-    try:
-        from pip._internal.configuration import Configuration  # in this process it is needed anyway
+    try:  # in this process these modules are needed anyway
+        from pip._internal.configuration import Configuration
+        from pip._internal.exceptions import ConfigurationError
 
         settings = Configuration(isolated=False)
         settings.load()
-        values = [v for name, v in settings.items() if name.endswith(".no-build-isolation")]
+        for section in (":env:", command, "global"):  # the first that says anything decides
+            try:
+                value = settings.get_value(f"{section}.no-build-isolation")
+            except ConfigurationError:
+                continue
+            return str(value).lower() in ("0", "f", "false", "n", "no", "off")
     except Exception:  # noqa: BLE001  pip itself says what is wrong with its settings
         return False
-    return any(str(value).lower() in ("0", "f", "false", "n", "no", "off") for value in values)
+    return False
 
 
 def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
