@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PathDistribution
@@ -18,7 +17,6 @@ from pathlib import Path
 
 # What the kernel makes; Python packages of Debian's, which are among the Debian packages; ours.
 OTHERS = {"/proc", "/sys", "/dev", "/usr/lib/python3", "/usr/local/lib/torch-images"}
-SHOWN = "${db:Status-Status}\t${Package}\t${Version}\t${Architecture}\t${source:Package}\n"
 
 
 def wheels(root: str) -> Iterator[tuple[str, str]]:
@@ -32,16 +30,19 @@ def wheels(root: str) -> Iterator[tuple[str, str]]:
         names[:] = [n for n in names if n != "_vendor" and str(Path(folder, n)) not in OTHERS]
 
 
-def debs() -> list[list[str]]:
-    """The packages that dpkg knows as installed."""
-    command = ["dpkg-query", "--show", f"--showformat={SHOWN}"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    rows = (line.split("\t") for line in text.splitlines())
-    return [facts for status, *facts in rows if status == "installed"]
+def debs(status: str) -> Iterator[tuple[str, str, str, str]]:
+    """The packages that dpkg's list of all that it knows has as installed."""
+    for paragraph in status.split("\n\n"):
+        lines = (line.partition(": ") for line in paragraph.splitlines() if not line[:1].isspace())
+        facts = {name: value for name, _, value in lines}
+        if facts.get("Status", "").endswith(" installed"):
+            source = facts.get("Source", facts["Package"]).partition(" ")[0]  # "glibc (2.41)"
+            yield facts["Package"], facts["Version"], facts["Architecture"], source
 
 
 if __name__ == "__main__":
     system = platform.freedesktop_os_release()
     distro = f"{system['ID']}-{system['VERSION_ID']}"
-    told = {"wheels": sorted(set(wheels("/"))), "debs": debs(), "distro": distro}
+    known = Path("/var/lib/dpkg/status").read_text(encoding="utf-8", errors="replace")
+    told = {"wheels": sorted(set(wheels("/"))), "debs": [*debs(known)], "distro": distro}
     sys.stdout.write(json.dumps(told) + "\n")
