@@ -270,6 +270,9 @@ def test_pip_and_jupyter_work_for_an_id_without_a_name(image: str, workspace: Wo
         done = within(name, "pip", "install", "jupyterlab")
         assert done.returncode == 0, done.stderr
         assert "cache has been disabled" not in done.stderr  # pip's own folder can be written, too
+        assert (
+            within(name, "torch-entrypoint", "jupyter", "--version").returncode == 0
+        )  # in ~/.local
         done = within(name, "python", "-c", NOTEBOOK)
         assert "server 200" in done.stdout, done.stdout + done.stderr
         assert f"user12345 {T130}+cu130" in done.stdout, done.stdout + done.stderr

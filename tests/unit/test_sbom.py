@@ -72,7 +72,7 @@ def part(purl: str, name: str, version: str) -> dict[str, Any]:
 DASH = "pkg:deb/debian/dash@0.5.12-12?arch=amd64&distro=debian-13"
 LIBC = "pkg:deb/debian/libc6@2.41-12?arch=amd64&distro=debian-13&upstream=glibc"
 COMPAT = part("pkg:deb/nvidia/cuda-compat-13-0@580?arch=amd64", "cuda-compat-13-0", "580")
-BASE = {
+BASE: dict[str, Any] = {
     **BILL,
     "serialNumber": "urn:uuid:3e671687-395b-41f5-a30f-a58921a69b79",
     "metadata": {"component": {"type": "container", "name": "torch-cu130", "version": "2.14.1-x"}},
@@ -85,7 +85,7 @@ BASE = {
         COMPAT,
     ],
 }
-INSTALLED = {
+INSTALLED: dict[str, Any] = {
     "wheels": [["Jinja2", "3.1.6"], ["ruamel.YAML", "1"], ["torch", "2.14.1+cu130"]],
     "debs": [["dash", "0.5.12-12", "amd64", "dash"], ["libc6", "2.41-12", "amd64", "glibc"]],
     "distro": "debian-13",
