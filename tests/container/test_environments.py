@@ -19,8 +19,9 @@ FINDS = "import importlib.util, sys; print(importlib.util.find_spec('torch'), '_
 
 
 def run(*words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
-    """A command without what only these checks have in their environment."""
-    env = {name: v for name, v in os.environ.items() if not name.startswith("PYTHON")}
+    """A command without what only these checks have in their environment, and torch sets."""
+    own = ("PYTHON", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    env = {name: v for name, v in os.environ.items() if not name.startswith(own)}
     return subprocess.run(
         [str(word) for word in words],
         env=env | extra,

@@ -116,7 +116,9 @@ def test_the_environment_arrives_unchanged(config: Config, root: Path) -> None:
     steps = instructions(dockerfile(config, root, arch="12.0"))
     line = next(s for s in steps if s.startswith("ENV "))
     pairs = re.findall(r'(\S+?)=("(?:[^"\\]|\\.)*")', line.removeprefix("ENV"))
-    assert {name: unquote(value) for name, value in pairs} == environment(spec, lock_of(config, root, spec))
+    assert {name: unquote(value) for name, value in pairs} == environment(
+        spec, lock_of(config, root, spec)
+    )
     assert not [step for step in steps if step.startswith("LABEL ")]  # labels.py has them all
 
 
