@@ -36,10 +36,10 @@ BREAKAGES = {
     "RUN sed -i '/^Package: tini$/,/^$/s/^Version: .*/Version: 9/' /var/lib/dpkg/status": (
         "image/test_inputs/test_has_the_locked_debian_packages"
     ),
-    "RUN sed -i 's/\"specVersion\": \"1.6\"/\"specVersion\": 9/' /usr/share/torch-images/sbom.cdx.json": (
+    "RUN sed -i 's/\"specVersion\": \"1.6\"/\"specVersion\": 9/' /usr/share/torch-images/cyclonedx.json": (
         "image/test_inputs/test_bill_of_materials_is_valid"
     ),
-    "RUN sed -i 's/\"name\": \"sympy\"/\"name\": \"sympa\"/' /usr/share/torch-images/sbom.cdx.json": (
+    "RUN sed -i 's/\"name\": \"sympy\"/\"name\": \"sympa\"/' /usr/share/torch-images/cyclonedx.json": (
         "image/test_inputs/test_bill_of_materials_lists_everything"
     ),
     "RUN mkdir -p /opt/cuda-compat/99.0": (

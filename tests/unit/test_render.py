@@ -68,7 +68,7 @@ def test_every_image_renders(config: Config, root: Path) -> None:
         assert "\n\n\n" not in text
         files = {file.path: file.data for file in plan.context.files}
         assert files["finish/constraints.txt"].decode() == constraints(spec, plan.lock)
-        assert {environment(spec)[name] for name in VARIABLES} == {CONSTRAINTS}
+        assert {environment(spec, plan.lock)[name] for name in VARIABLES} == {CONSTRAINTS}
         tag = version(config, plan)
         assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", tag)
         names.add((spec.repository, tag))
@@ -115,7 +115,9 @@ def test_the_environment_arrives_unchanged(config: Config, root: Path) -> None:
     steps = instructions(dockerfile(config, root, arch="12.0"))
     line = next(s for s in steps if s.startswith("ENV "))
     pairs = re.findall(r'(\S+?)=("(?:[^"\\]|\\.)*")', line.removeprefix("ENV"))
-    assert {name: unquote(value) for name, value in pairs} == environment(spec)
+    assert {name: unquote(value) for name, value in pairs} == environment(
+        spec, lock_of(config, root, spec)
+    )
     assert not [step for step in steps if step.startswith("LABEL ")]  # labels.py has them all
 
 

@@ -27,7 +27,7 @@ from torch_images.config.selection import cudas_for
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
 from torch_images.host import outputs
-from torch_images.layers.constraints import VARIABLES, constraints
+from torch_images.layers.constraints import VARIABLES, constraints, project, refusals
 from torch_images.layers.plan import layer_plans, wheel_groups
 from torch_images.locks.debs import DebLock
 from torch_images.locks.image_lock import ImageLock
@@ -122,6 +122,8 @@ def render(
     files.append(ContextFile(path="runtime/image.json", data=text.encode()))
     held = constraints(spec, lock)
     files.append(ContextFile(path="finish/constraints.txt", data=held.encode()))
+    lines = project(spec, lock)
+    files.append(ContextFile(path="finish/uv-project.toml", data=lines.encode()))
     for name, recipe in made.items():
         text = json.dumps(recipe, indent=1) + "\n"
         files.append(ContextFile(path=f"source/{name}.json", data=text.encode()))
@@ -173,7 +175,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "variant": _variant(spec, lock),
         "site": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "cuda": spec.cuda.version,
-        "environment": tuple(environment(spec).items()),
+        "environment": tuple(environment(spec, lock).items()),
         "pod": spec.variant.command == POD,
         "attention": any(wheel.name == FLASH_ATTENTION for wheel in lock.all_wheels),
         "ports": tuple(str(port) for port in spec.variant.ports),
@@ -266,13 +268,13 @@ def image_facts(
     return {"cuda": cuda, "releases": releases, **({"limits": limits} if limits else {})}
 
 
-def whole_environment(spec: ImageSpec, note: str) -> dict[str, str]:
+def whole_environment(spec: ImageSpec, lock: ImageLock, note: str) -> dict[str, str]:
     """All of an image's environment; `note` is that of its compat library, "" for none."""
-    return {**environment(spec), "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, note)}
+    return {**environment(spec, lock), "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, note)}
 
 
-def environment(spec: ImageSpec) -> dict[str, str]:
-    """The environment that every image of a variant and a platform sets."""
+def environment(spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
+    """The environment that an image sets."""
     variant = spec.variant
     folders = ["/opt/venv/bin"]
     folders += [f"{variant.cuda_home}/bin"] if variant.cuda_home else []
@@ -287,6 +289,7 @@ def environment(spec: ImageSpec) -> dict[str, str]:
         "PATH": ":".join(folders),
         "VIRTUAL_ENV": "/opt/venv",
         **dict.fromkeys(VARIABLES, CONSTRAINTS),
+        **refusals(lock),
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }

@@ -90,4 +90,4 @@ def sbom(options: Image) -> None:
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, _ = identify(config, options.image, workspace, engine)
-    print(read(reference, engine), end="")
+    print(read(reference, engine, verb.say), end="")

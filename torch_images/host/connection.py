@@ -22,6 +22,7 @@ from torch_images import jsondoc
 from torch_images.errors import CommandError, EngineError, TorchImagesError
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
+from torch_images.host.workspace import home
 
 MINIMUM = (25, 0)  # the first release in which the containerd image store is not experimental
 _CONTEXTS = "see `docker context ls`, and DOCKER_HOST and DOCKER_CONTEXT in the environment"
@@ -129,9 +130,10 @@ def _endpoint(context: Any, environ: Mapping[str, str]) -> Endpoint:
     engine = context["Endpoints"]["docker"]
     material, skip = context["TLSMaterial"].get("docker") or [], bool(engine["SkipTLSVerify"])
     folder = Path(context["Storage"]["TLSPath"], "docker")
-    if not folder.is_absolute():  # "<IN MEMORY>": the environment's, which is the default context
-        home = environ.get("DOCKER_CONFIG") or Path.home() / ".docker"
-        folder = Path(environ.get("DOCKER_CERT_PATH") or home)
+    # "<IN MEMORY>": the environment's, which is the default context
+    if material and not folder.is_absolute():
+        named = environ.get("DOCKER_CERT_PATH") or environ.get("DOCKER_CONFIG")
+        folder = Path(named or home() / ".docker")
     pair = {"cert.pem", "key.pem"} <= set(material)
     return Endpoint(
         host=str(engine["Host"]),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch_images.errors import UsageError
 from torch_images.host.network import Network
 
 
@@ -36,7 +37,7 @@ def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
     """This user's cache: TORCH_IMAGES_CACHE, else below the XDG cache folder."""
     if environ.get("TORCH_IMAGES_CACHE"):
         return Path(environ["TORCH_IMAGES_CACHE"]).absolute()
-    base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = environ.get("XDG_CACHE_HOME") or home() / ".cache"
     return Path(base, "torch-images")
 
 
@@ -53,6 +54,15 @@ def alone(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None
             waits()
             fcntl.flock(guard, fcntl.LOCK_EX)
         yield
+
+
+def home() -> Path:
+    """This user's home. Raises UsageError for an id without a name where HOME is not set."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        problem = f"user id {os.getuid()} has no name, and so no home"
+        raise UsageError(problem, "set HOME to a folder that it can write") from None
 
 
 def scratch_room() -> Path:
