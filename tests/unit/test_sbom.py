@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from torch_images.errors import VerifyError
-from torch_images.host.engine import Engine, ExecResult
+from torch_images.host.container import ExecResult
+from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 from torch_images.verify import inventory, sbom
 
