@@ -13,16 +13,21 @@ HOME = "/usr/local/lib/torch-images"
 IMAGE = {"PATH": "/opt/venv/bin:/usr/bin:/bin", "VIRTUAL_ENV": "/opt/venv"}
 # What /etc/profile makes of it before it reads our file.
 LOST = {"PATH": "/usr/bin:/bin"}
+# It only counts how often it ran.
+STANDS_IN = """
+import os
+print("export TORCH_IMAGE_STARTED=1 STARTS=" + str(int(os.environ.get("STARTS", 0)) + 1))
+"""
 SHOW = 'echo "$PATH ${STARTS-0} ${PIP_CONSTRAINT-none}"'
 
 
 @pytest.fixture
 def hook(root: Path, tmp_path: Path) -> Path:
-    """The files that shells read, below `tmp_path`. The start only counts how often it ran."""
+    """The files that shells read, below `tmp_path`."""
     source = root / "scripts/image"
     text = (source / "runtime/shell.sh").read_text()
     (tmp_path / "shell.sh").write_text(text.replace(HOME, str(tmp_path)))
-    (tmp_path / "start.sh").write_text("export STARTS=$((${STARTS-0} + 1)) TORCH_IMAGE_STARTED=1\n")
+    (tmp_path / "start.py").write_text(STANDS_IN)
     installs = (source / "finish/install-files").read_text()
     [line] = re.findall(r'^echo "(.+)" >/etc/profile\.d/torch-images\.sh$', installs, re.MULTILINE)
     (tmp_path / "profile.d.sh").write_text(f"{line.replace('$runtime', str(tmp_path))}\n")
@@ -45,6 +50,13 @@ def test_another_shell_starts_once_and_keeps_its_path(hook: Path, shell: str) ->
     for environ in (IMAGE, LOST):  # a script may want a PATH of its own
         found = shown(shell, file, {**environ, **started})
         assert found == [environ["PATH"], "1", "none"]
+
+
+def test_a_start_that_fails_leaves_the_shell_quiet(hook: Path) -> None:
+    """scp, rsync and editors break on a line that a shell prints."""
+    for fault in ("1 / 0", "raise SystemExit(3)", "def"):
+        (hook / "start.py").write_text(fault)
+        assert shown("bash", hook / "shell.sh", LOST)[1] == "0"
 
 
 def test_what_a_login_was_given_stays(hook: Path) -> None:
