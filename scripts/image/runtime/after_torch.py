@@ -7,6 +7,7 @@ needs an installed distribution, which `pip freeze` would name in every image.
 
 import os
 import sys
+from _thread import get_ident
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -15,14 +16,24 @@ MATMUL = ("cuda", "matmul")
 
 
 class _Finder:
-    """Finds torch as the other finders do, and has `activate` called when it was imported."""
+    """Finds torch as the other finders do, and has `activate` called when it was imported.
+
+    Another finder may ask all the others, too: `asking` has the threads in which this one does.
+    """
+
+    def __init__(self) -> None:
+        self.asking: set[int] = set()
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> Any:
-        if name != "torch":
+        if name != "torch" or get_ident() in self.asking:
             return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        found = (finder.find_spec(name, path, target) for finder in others)
-        spec: Any = next(filter(None, found), None)
+        self.asking.add(get_ident())
+        try:
+            finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+            found = (finder.find_spec(name, path, target) for finder in finders)
+            spec: Any = next(filter(None, found), None)
+        finally:
+            self.asking.discard(get_ident())
         execute = getattr(spec and spec.loader, "exec_module", None)
         if execute:  # a folder without code has none
 
@@ -38,7 +49,8 @@ class _Finder:
 
 def at_start() -> None:
     """Have `activate` called at the end of `import torch`."""
-    sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):  # lib64 is lib once more
+        sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
 
 
 def activate(torch: Any) -> None:
@@ -54,7 +66,7 @@ def activate(torch: Any) -> None:
         print(f"torch-images: TF32 is off, because it could not be set: {error}", file=sys.stderr)
     try:
         import torch_image_attention
-    except ImportError:  # most images have none
+    except Exception:  # noqa: BLE001  most images have none
         return
     torch_image_attention.activate()
 
