@@ -18,7 +18,7 @@ import cuda_runtime
 import effect
 import facts
 import pytest
-from decision import Choice, Host, Note
+from decision import Choice, Host, Note, Probe
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -160,7 +160,7 @@ def started(root: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> tuple[str
     read = cuda_runtime.read_image
     monkeypatch.setattr(cuda_runtime, "read_image", lambda _: read(root, root / "image.json"))
     monkeypatch.setattr(facts, "in_child", lambda *_: None)
-    monkeypatch.setattr(cuda_runtime, "probe", lambda *_: cuda_runtime.Probe(803, "cuInit"))
+    monkeypatch.setattr(cuda_runtime, "probe", lambda *_: Probe(803, "cuInit"))
     made = cuda_runtime.decide(root, "auto", 0.4)
     environ = {"LD_LIBRARY_PATH": path}
     how, _ = effect.apply(

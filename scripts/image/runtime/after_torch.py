@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 MATMUL = ("cuda", "matmul")
+_FINDERS: list[Any] = sys.meta_path
 
 
 class _Finder:
@@ -29,7 +30,7 @@ class _Finder:
             return None
         self.asking.add(get_ident())
         try:
-            finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+            finders = [finder for finder in _FINDERS if hasattr(finder, "find_spec")]
             found = (finder.find_spec(name, path, target) for finder in finders)
             spec: Any = next(filter(None, found), None)
         finally:
@@ -39,8 +40,8 @@ class _Finder:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                if self in sys.meta_path:
-                    sys.meta_path.remove(self)  # type: ignore[arg-type]
+                if self in _FINDERS:
+                    _FINDERS.remove(self)
                     activate(module)
 
             spec.loader.exec_module = exec_module
@@ -49,8 +50,8 @@ class _Finder:
 
 def at_start() -> None:
     """Have `activate` called at the end of `import torch`."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):  # lib64 is lib once more
-        sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+    if not any(isinstance(finder, _Finder) for finder in _FINDERS):  # lib64 is lib once more
+        _FINDERS.insert(0, _Finder())
 
 
 def activate(torch: Any) -> None:
@@ -79,7 +80,8 @@ def prefer_tf32(c: Any) -> None:
     the older state (torch.backends.fp32_precision = "ieee" would leave products on TF32), and its
     getters would raise. `c` is torch._C, whose three functions all setters of torch call.
     """
-    allow, precise = c._set_cublas_allow_tf32, getattr(c, "_set_fp32_precision_setter", None)
+    allow: Any = c._set_cublas_allow_tf32
+    precise: Any = getattr(c, "_set_fp32_precision_setter", None)
     ours = True
 
     def wrap(name: str, chooses: Callable[..., bool]) -> None:
