@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +110,26 @@ def test_segments_are_expandable_where_processes_can_share_them(image: str, engi
         ({"cap_add": ["SYS_PTRACE"]}, SEGMENTS["PYTORCH_ALLOC_CONF"]),
     ):
         assert engine.run(image, "python", "-c", code, **{**quiet(), **more}).output == f"{found}\n"
+
+
+@pytest.mark.parametrize("user", ["0", "12345"])
+def test_a_damaged_host_is_one_line(image: str, engine: Engine, tmp_path: Path, user: str) -> None:
+    """Names of 300 letters, folders of root's, libraries that are none: never a traceback."""
+    conf, library = tmp_path / "conf", tmp_path / "library"
+    conf.write_text(f"/{'n' * 300}\n/root/x\n/opt/cuda-compat/13.0\n")
+    library.write_bytes(b"\x7fELF\x02\x01" + b"\xff" * 200)
+    places = {
+        "/etc/ld.so.conf.d/00-compat-1f2e.conf": conf,
+        "/opt/cuda-compat/13.0/libcuda.so.1": library,
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.1": library,
+    }
+    mounts = [f"{path}:{place}:ro" for place, path in places.items()]
+    path = f"/root/x:/{'n' * 300}:{'d/' * 2500}"
+    options = facts(environment={"LD_LIBRARY_PATH": path}, volumes=mounts, user=user)
+    done = engine.run(image, "true", **options)
+    [line] = done.output.splitlines()
+    assert done.code == 0
+    assert line.startswith("torch-images: CUDA 13.0 ")
 
 
 @pytest.mark.parametrize("more", [{"init": True}, {"pid_mode": "host"}], ids=str)

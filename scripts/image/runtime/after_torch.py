@@ -5,12 +5,17 @@ of `import torch`, `activate` runs. torch's own way, an entry point of the group
 needs an installed distribution, which `pip freeze` would name in every image.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from _thread import get_ident
-from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False  # typing's own would be imported at each start of Python
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
 
 MATMUL = ("cuda", "matmul")
 _FINDERS: list[Any] = sys.meta_path
