@@ -29,8 +29,13 @@ def hook(root: Path, tmp_path: Path) -> Path:
     (tmp_path / "shell.sh").write_text(text.replace(HOME, str(tmp_path)))
     (tmp_path / "start.py").write_text(STANDS_IN)
     installs = (source / "finish/install-files").read_text()
-    [line] = re.findall(r'^echo "(.+)" >/etc/profile\.d/torch-images\.sh$', installs, re.MULTILINE)
-    (tmp_path / "profile.d.sh").write_text(f"{line.replace('$runtime', str(tmp_path))}\n")
+    [text] = re.findall(
+        r"^cat >/etc/profile\.d/torch-images\.sh <<END\n(.+?)^END$",
+        installs,
+        re.MULTILINE | re.DOTALL,
+    )
+    text = text.replace("$runtime", str(tmp_path)).replace("\\$", "$")
+    (tmp_path / "profile.d.sh").write_text(text)
     return tmp_path
 
 
@@ -57,6 +62,15 @@ def test_a_start_that_fails_leaves_the_shell_quiet(hook: Path) -> None:
     for fault in ("1 / 0", "raise SystemExit(3)", "def"):
         (hook / "start.py").write_text(fault)
         assert shown("bash", hook / "shell.sh", LOST)[1] == "0"
+
+
+@pytest.mark.parametrize("started", ["", "1"])
+def test_a_login_starts_once_more_only_if_it_lost_its_path(hook: Path, started: str) -> None:
+    """An interactive one reads /etc/bash.bashrc first, and has started then."""
+    file = hook / "profile.d.sh"
+    environ = {"TORCH_IMAGE_STARTED": started, "STARTS": started or "0"}
+    assert shown("bash", file, {**LOST, **environ})[1] == str(int(started or 0) + 1)
+    assert shown("bash", file, {**IMAGE, **environ})[1] == "1"
 
 
 def test_what_a_login_was_given_stays(hook: Path) -> None:
