@@ -138,9 +138,9 @@ def profile(**changes: str) -> dict[str, str]:
     here = Path(__file__).resolve().parents[2] / "scripts/image/runtime"
     places = (Path("/usr/local/lib/torch-images"), here)
     folder = next(place for place in places if (place / "defaults.py").is_file())
-    env = environment({**changes, "PYTHONPATH": str(folder)})
-    found: dict[str, str] = json.loads(child(SHOW, env=env))
-    return {**env, **found}
+    asked = environment({**changes, "PYTHONPATH": str(folder)})
+    found: dict[str, str] = json.loads(child(SHOW, env=asked))
+    return environment({**changes, **found})
 
 
 SHOW = "import defaults, json, os; print(json.dumps(defaults.profile(os.environ)[0]))"

@@ -24,7 +24,7 @@ QUIET = {b"TORCH_IMAGE_QUIET": b"1", b"PATH": os.fsencode(os.defpath)}
 def program(tmp_path: Path) -> Path:
     """The program with this checkout's modules, which find no facts of an image beside them."""
     path = tmp_path / "torch-entrypoint"
-    path.write_text(PROGRAM.replace(INSTALLED, str(MODULES)).replace("-sES", "-sESB"))
+    path.write_text(PROGRAM.replace(INSTALLED, str(MODULES)).replace("-IS", "-ISB", 1))
     path.chmod(0o755)
     return path
 
@@ -130,7 +130,7 @@ def test_the_command_starts_whatever_is_wrong_with_the_start(tmp_path: Path, fau
     for name, text in texts.items():
         (modules / name).write_text(text)
     path = tmp_path / "torch-entrypoint"
-    path.write_text(PROGRAM.replace(INSTALLED, str(modules)).replace("-sES", "-sESB"))
+    path.write_text(PROGRAM.replace(INSTALLED, str(modules)).replace("-IS", "-ISB", 1))
     path.chmod(0o755)
     given = {b"a.b": b"1", b"PATH": os.fsencode(os.defpath)}
     for name in ("start.py", "facts.py", "effect.py", "account.py", "defaults.py"):
@@ -150,6 +150,13 @@ def test_a_step_that_fails_leaves_the_others(program: Path) -> None:
     assert done.stderr.startswith(
         b"torch-images: libcuda was not chosen, so the loader's is used: "
     )
+
+
+def test_no_module_beside_it_is_taken_for_pythons_own(program: Path) -> None:
+    """Users put programs into /usr/local/bin, where this one is."""
+    for name in ("signal", "errno", "json", "start"):
+        (program.parent / f"{name}.py").write_text("1 / 0\n")
+    assert run(program, "echo", "hello").stdout == b"hello\n"
 
 
 def test_a_closed_standard_error_changes_nothing(program: Path) -> None:
