@@ -20,7 +20,10 @@ START = "import after_torch\nafter_torch.at_start()\nafter_torch.at_start()\n"
 TORCH = """
 class _C:
     allowed = False
-    def _set_cublas_allow_tf32(value): _C.allowed = value
+    def _set_cublas_allow_tf32(value):
+        import warnings
+        warnings.warn("please use the new API")
+        _C.allowed = value
 class cuda: pass
 """
 SHOW = "import torch, sys; print(torch._C.allowed, *(type(f).__name__ for f in sys.meta_path[:1]))"

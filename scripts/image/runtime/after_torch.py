@@ -104,7 +104,11 @@ def prefer_tf32(c: Any) -> None:
         setter.__module__, setter.__doc__ = real.__module__, real.__doc__
         setattr(c, name, setter)
 
-    allow(True)  # noqa: FBT003
+    import warnings
+
+    with warnings.catch_warnings():  # some releases say, once, that this function is the older one
+        warnings.simplefilter("ignore")
+        allow(True)  # noqa: FBT003
     if precise:  # torch 2.9 or newer; before, each setter replaces all of the state
         wrap("_set_cublas_allow_tf32", lambda *_: True)
         wrap("_set_float32_matmul_precision", lambda *_: True)
