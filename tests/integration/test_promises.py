@@ -54,7 +54,7 @@ BREAKAGES = {
     "RUN rm -r /usr/local/lib/torch-images/__pycache__": (
         "image/test_compat/test_start_has_bytecode"
     ),
-    "RUN sed -i 's/OVERRIDE-1/OVERRIDE-0/' /usr/local/lib/torch-images/profile.sh": (
+    "RUN sed -i 's/TF32.: .1/TF32\": \"0/' /usr/local/lib/torch-images/defaults.py": (
         "image/test_start/test_profile_is_in_force[on]"
     ),
     # Without machine code. The image below has the library that an earlier verification has listed.

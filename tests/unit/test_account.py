@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import account
+import after_torch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -351,4 +352,6 @@ def test_a_python_keeps_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_pth_file_calls_what_is_there(root: Path) -> None:
     text = (root / "scripts/image/finish/install-files").read_text()
-    assert f"import _torch_images; _torch_images.{account.at_start.__name__}()" in text
+    assert "for module in _torch_images _torch_images.after_torch;" in text
+    assert 'echo "import $module; $module.at_start()"' in text
+    assert account.at_start.__name__ == after_torch.at_start.__name__ == "at_start"

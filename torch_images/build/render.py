@@ -36,7 +36,8 @@ from torch_images.locks.wheels import WheelLock, requirements_text
 from torch_images.platforms import AMD64, Platform
 from torch_images.project import PACKAGE
 
-ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
+# -s: it reaps orphans, and does not warn, also where it is not process 1 (--init, --pid=host).
+ENTRYPOINT = ("/usr/bin/tini", "-s", "-g", "--", "/usr/local/bin/torch-entrypoint")
 POD = "pod-start"  # the command of variants that get what scripts/image/pod has
 FLASH_ATTENTION = "flash-attn-4"  # the wheel of images that get what scripts/image/attention has
 FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its bill of materials
@@ -280,10 +281,8 @@ def environment(spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
     folders += [f"{variant.cuda_home}/bin"] if variant.cuda_home else []
     folders += ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     return {
-        # Shells that the entrypoint did not start: bash for scripts, sh and bash on a terminal.
+        # Scripts of bash that the entrypoint did not start. Nothing but bash reads the variable.
         "BASH_ENV": f"{RUNTIME}/shell.sh",
-        "ENV": f"{RUNTIME}/shell.sh",
-        "PROMPT_COMMAND": f". {RUNTIME}/shell.sh",
         **({"CUDA_HOME": variant.cuda_home} if variant.cuda_home else {}),
         **_inductor(spec.platform),
         "PATH": ":".join(folders),
