@@ -8,11 +8,14 @@ secret, see `redact.py`.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from torch_images.redact import redact
 
 _LISTED, _NEAREST = 12, 5  # names in a hint
+_LONGEST = 300  # characters of a line that tells of an error
+_HINT = 160  # of these for a hint, at least
 _SHOWN = 120  # characters that a message repeats of what came from outside
 
 
@@ -105,7 +108,7 @@ class CommandError(TorchImagesError):
 def suggest(word: str, known: Iterable[str]) -> str:
     """A hint for a word that is not one of `known`: the nearest one, and some of the others.
 
-    A dozen names are listed, of more the five nearest.
+    A dozen names are listed, of more the five nearest, or as many as there is room for.
     """
     names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(word, names, n=_NEAREST, cutoff=0.5)
@@ -113,7 +116,30 @@ def suggest(word: str, known: Iterable[str]) -> str:
     if len(names) <= _LISTED:
         return f"{guess}known: {', '.join(names) or 'none'}"
     some = near if len(near) == _NEAREST else list(dict.fromkeys([*near, *names]))[:_NEAREST]
+    while len(some) > 1 and len(guess + ", ".join(some)) > _HINT:
+        some.pop()
     return f"{guess}known: {', '.join(some)} and {len(names) - len(some)} more"
+
+
+def told(about: str, message: str, hint: str) -> str:
+    """The line that tells of an error; what came from outside cannot make it any longer."""
+    room = _LONGEST - len(f"{about}: ; ")
+    ends = _cut(hint, max(_HINT, room - len(message)))
+    begins = _cut(message, room - len(ends))
+    return f"{about}: {begins}; {ends}" if ends else f"{about}: {begins}"
+
+
+def _cut(text: str, room: int) -> str:
+    """The text; where there is no room for it, with less of its long words and of its middle.
+
+    What went wrong is said at the beginning, and why, by those who pass errors on, at the end.
+    """
+    if len(text) > room:
+        text = re.sub(r"(\S{50})\S{50,}", r"\1...", text)
+    if len(text) > room:
+        end = room // 3
+        text = f"{text[: room - end - 3]}...{text[-end:]}"
+    return text
 
 
 def shown(text: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_TOO_DEEP = "it is nested too deeply"
+_DEEPEST = 100  # levels; what is written again, or walked through, has the same limit of Python's
 _KINDS = {dict: "an object", list: "a list", str: "text", int: "a number"}
 
 
@@ -16,11 +19,19 @@ class MalformedError(ValueError):
 def parse(text: str | bytes) -> Any:
     """What a text says. Raises MalformedError for what is not JSON, or cannot be held."""
     try:
-        return json.loads(text)
+        document = json.loads(text)
     except RecursionError:
-        raise MalformedError("it is nested too deeply") from None
+        raise MalformedError(_TOO_DEEP) from None
     except ValueError as error:  # also for bytes that are no text, and for endless numbers
         raise MalformedError(f"it is not JSON: {' '.join(str(error).split())[:100]}") from None
+    level = [document]
+    for _ in range(_DEEPEST):
+        lists = [each for each in level if isinstance(each, list)]
+        lists += [[*each.values()] for each in level if isinstance(each, dict)]
+        level = [*itertools.chain.from_iterable(lists)]
+        if not level:
+            return document
+    raise MalformedError(_TOO_DEEP)
 
 
 def member(document: Any, *path: str | int, kind: type[T]) -> T:

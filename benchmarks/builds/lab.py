@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch_images.build import labels
+from torch_images.build import built
 from torch_images.config.load import load_config
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import prepare
@@ -22,7 +22,6 @@ from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.layers.parent import PARENT_IMAGES
 from torch_images.locks.debs import read_debs
 from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import read_wheels
@@ -60,7 +59,7 @@ class Lab:
         """Forget all that was built, and its verification; bases and programs stay."""
         for name in (*self.engine.tags("torch-"), *self.engine.tags(PLAIN)):
             self.engine.untag(name)
-        for image in self.engine.ours(labels.ID, PARENT_IMAGES):  # those without a tag
+        for image in built.ours(self.cache, self.engine):  # those without a tag
             self.engine.untag(image.id)
         self.run.run(["docker", "buildx", "prune", "--force", "--all"])
         for part in self.cache.iterdir():

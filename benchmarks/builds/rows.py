@@ -71,7 +71,7 @@ def again(lab: Lab) -> Figures:
 def edit(lab: Lab) -> Figures:
     """After an edit of what starts in containers, until the image starts."""
     lab.build(*RUNTIME)
-    script = lab.project / "scripts" / "image" / "runtime" / "start.sh"
+    script = lab.project / "scripts" / "image" / "runtime" / "shell.sh"
     before = script.read_text()
     script.write_text(f"{before}# {time.time()}\n")
     seconds = _timed(lambda: lab.build(*RUNTIME))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -137,21 +135,15 @@ print("chosen")
 
 def profile(**changes: str) -> dict[str, str]:
     """The environment that the profile makes, of the image or of this checkout."""
-    here = Path(__file__).resolve().parents[2] / "scripts/image/runtime/profile.sh"
-    places = (Path("/usr/local/lib/torch-images/profile.sh"), here)
-    path = next(path for path in places if path.is_file())
-    done = subprocess.run(
-        ["sh", "-c", f'. "{path}"; exec "{sys.executable}" -c "$0"', SHOW],
-        env=environment(changes),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
+    here = Path(__file__).resolve().parents[2] / "scripts/image/runtime"
+    places = (Path("/usr/local/lib/torch-images"), here)
+    folder = next(place for place in places if (place / "defaults.py").is_file())
+    asked = environment({**changes, "PYTHONPATH": str(folder)})
+    found: dict[str, str] = json.loads(child(SHOW, env=asked))
+    return environment({**changes, **found})
 
 
-SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
+SHOW = "import defaults, json, os; print(json.dumps(defaults.profile(os.environ)[0]))"
 
 
 def test_cutlass_is_chosen_by_max_autotune(tmp_path: Path) -> None:

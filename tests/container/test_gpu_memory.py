@@ -160,6 +160,39 @@ print(json.dumps([found["reserved_bytes.all.peak"], found["num_alloc_retries"], 
 """
 
 
+SHARED = """
+import torch
+def add(given, back):
+    x = given.get()
+    back.put(float(x.sum()))
+    x.add_(1)
+    del x
+    back.put("done")
+    given.get()
+def main():
+    context = torch.multiprocessing.get_context("spawn")
+    given, back = context.Queue(), context.Queue()
+    process = context.Process(target=add, args=(given, back))
+    process.start()
+    x = torch.full((1000, 1000), 2.0, device="cuda")
+    given.put(x)
+    assert back.get(timeout=300) == 2e6
+    assert back.get(timeout=300) == "done"
+    torch.cuda.synchronize()
+    assert bool((x == 3).all())
+    given.put(None)
+    process.join()
+    print(process.exitcode)
+"""
+
+
+def test_processes_share_a_tensor_as_containers_start(tmp_path: Path) -> None:
+    """Expandable segments need pidfd_getfd, which Docker denies: then the start leaves them out."""
+    (tmp_path / "shared.py").write_text(SHARED)
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import shared; shared.main()"
+    assert child(code, str(tmp_path)) == "0\n"
+
+
 def test_expandable_segments_fragment_less(observe: Observe) -> None:
     """Tensors that grow, one at a time, from 21 to 59 MiB: reserved with and without the setting.
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -37,19 +33,55 @@ def test_tf32_is_used_when_asked_for() -> None:
     assert 1e-5 < error(*products("high")) < TF32
 
 
+ROUNDING = """
+import sys, torch
+exec(sys.argv[1])
+a, b = (torch.randn(512, 512, device="cuda") for _ in range(2))
+wanted = a.double() @ b.double()
+print(float(((a @ b) - wanted).abs().max() / wanted.abs().max()))
+"""
+TORCHS, IMAGES = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_IMAGE_TF32"
+
+
+def rounding(setter: str, **settings: str) -> float:
+    """The error of a product in a new process, after a setter."""
+    return float(child(ROUNDING, setter, env=environment(settings, (TORCHS, IMAGES))))
+
+
+@pytest.mark.parametrize("name", [TORCHS, IMAGES])
 @pytest.mark.parametrize(("value", "on"), [("1", True), ("0", False)], ids=["on", "off"])
-def test_tf32_by_the_profiles_setting(value: str, on: bool) -> None:
+def test_tf32_by_the_profiles_setting(name: str, value: str, on: bool) -> None:
+    """And by torch's own variable, which counts more than the profile's."""
     needs(8, 0, "TF32")
-    code = (
-        "import torch; a, b = (torch.randn(512, 512, device='cuda') for _ in range(2)); "
-        "w = a.double() @ b.double(); print(float(((a @ b) - w).abs().max() / w.abs().max()))"
+    if name == IMAGES:
+        pytest.importorskip("_torch_images.after_torch", reason="no image's torch")
+    assert (rounding("", **{IMAGES: "1", name: value}) > 1e-5) == on
+
+
+FULL = (
+    "torch.backends.fp32_precision = 'ieee'",
+    "torch.backends.cudnn.fp32_precision = 'ieee'",
+    "torch.backends.cuda.matmul.fp32_precision = 'ieee'",
+    "torch.backends.cuda.matmul.allow_tf32 = False",
+    "torch.set_float32_matmul_precision('highest')",
+)
+
+
+@pytest.mark.parametrize("setter", FULL)
+def test_full_float32_when_asked(setter: str) -> None:
+    """Whatever the profile prefers, and torch.compile compiled before."""
+    needs(8, 0, "TF32")
+    if "fp32_precision" in setter and not hasattr(torch._C, "_set_fp32_precision_setter"):
+        pytest.skip("this release has no such setter")
+    compiled = "torch.compile(lambda x: x + 1)(torch.ones(2, device='cuda'))"
+    assert rounding(f"{compiled}\n{setter}", **{IMAGES: "1"}) < 1e-5
+    assert (
+        rounding(
+            setter.replace("ieee", "tf32").replace("False", "True").replace("highest", "high"),
+            **{IMAGES: "0"},
+        )
+        > 1e-5
     )
-    env = {**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": value}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-1000:]
-    assert (float(done.stdout) > 1e-5) == on
 
 
 FLAG = """
@@ -66,7 +98,7 @@ for on in (False, True):
 def test_tf32_by_the_older_flag() -> None:
     """`torch.backends.cuda.matmul.allow_tf32`, in a process that no other setting has reached."""
     needs(8, 0, "TF32")
-    env = environment({}, ["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"])
+    env = environment({}, [TORCHS, IMAGES])
     off, on = map(float, child(FLAG, env=env).splitlines())
     assert off < 1e-5 < on < TF32
 

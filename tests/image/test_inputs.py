@@ -21,7 +21,7 @@ LOCKED = re.compile(r"^([^\s=#]+)={1,2}(\S+) (?:--hash=)?sha256:(\w+)$", re.MULT
 @pytest.fixture(scope="module")
 def sbom(host: Host) -> dict[str, Any]:
     """The bill of materials in the image."""
-    document: dict[str, Any] = json.loads(host.file(f"{FOLDER}/sbom.cdx.json").content_string)
+    document: dict[str, Any] = json.loads(host.file(f"{FOLDER}/cyclonedx.json").content_string)
     return document
 
 
@@ -65,7 +65,7 @@ def test_has_the_locked_debian_packages(installed: dict[str, str], expected: Fac
 
 
 def test_bill_of_materials_is_valid(host: Host) -> None:
-    text = host.file(f"{FOLDER}/sbom.cdx.json").content_string
+    text = host.file(f"{FOLDER}/cyclonedx.json").content_string
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
 
 

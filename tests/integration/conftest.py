@@ -34,12 +34,14 @@ from torch_images.project import locks_folder
 # gives them: two builds of one name would get in each other's way.
 SECOND = frozenset(
     {
+        "test_bootstrap",
         "test_cdi",
         "test_compat",
         "test_compiled",
         "test_derived",
         "test_emulation",
         "test_examples",
+        "test_gc",
         "test_installed_command",
         "test_pod",
         "test_push",

@@ -22,14 +22,9 @@ CHECKS = ("pytest.ini", "conftest.py", "test_attention.py")
 def test_torchs_operators_lead_to_it(
     built: Built, engine: Engine, workspace: Workspace, tmp_path: Path
 ) -> None:
-    """The folders are as install-attention makes them; PYTHONPATH stands in for its .pth file."""
-    package, info = tmp_path / "torch_image_attention", "torch_image_attention-1.dist-info"
-    package.mkdir()
-    (tmp_path / info).mkdir()
+    """The folder is as install-attention makes it; PYTHONPATH stands in for its .pth file."""
     (tmp_path / "checks").mkdir()
-    for path in SOURCE.iterdir():
-        if path.is_file():
-            shutil.copy(path, package if path.suffix == ".py" else tmp_path / info)
+    shutil.copytree(SOURCE, tmp_path / "torch_image_attention")
     for name in CHECKS:
         shutil.copy(ROOT / "tests" / "container" / name, tmp_path / "checks")
     tools = install_tools("tools-verify", workspace, Runner())

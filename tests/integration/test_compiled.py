@@ -35,7 +35,7 @@ from tests.integration.trees import (
 from tests.releases import F130
 from tests.servers import closed_port
 from torch_images.arch import targets_in_listing
-from torch_images.build.bake import BuildOptions, environment
+from torch_images.build.bake import FILE, BuildOptions, environment
 from torch_images.build.build import write_bake
 from torch_images.build.plan import plan_image, plan_images
 from torch_images.build.prepare import prepare_inputs
@@ -393,8 +393,9 @@ def step(
     run = Runner()
     ready, parts = prepare_inputs(config, [planned], workspace, wanted, engine=engine, run=run)
     plans = [plan_image(config, image, workspace.root) for image in ready]
-    write_bake(config, plans, parts, workspace, wanted, run=run)
-    target = json.loads((folder / "build/docker-bake.json").read_text())["target"][planned.target]
+    made = workspace.output / "made"
+    write_bake(config, plans, parts, workspace, wanted, folder=made, run=run)
+    target = json.loads((made / FILE).read_text())["target"][planned.target]
     command = ["docker", "buildx", "build", "--progress=plain", "--network=host", *options]
     command += [f"--build-context={name}={path}" for name, path in target["contexts"].items()]
     command += [f"--build-arg={name}={value}" for name, value in target["args"].items()]

@@ -159,6 +159,89 @@ def test_variables_that_are_set_to_nothing_lift_the_constraints(resting: str, to
     assert "torchvision-0.25.0" in (done.stdout + done.stderr).replace("==", "-")
 
 
+PYPROJECT = """
+[project]
+name = "example"
+version = "1.0"
+requires-python = ">=3.13,<3.14"
+dependencies = ["accelerate", "torch=={torch}"]
+[[tool.poetry.source]]
+name = "index"
+url = "{index}"
+priority = "primary"
+"""
+REST = "grep -vE '^(torch|triton)==|^(cuda|nvidia)-'"  # of a lock, as docs/derive.md has it
+CODE = ("cuda-bindings", "cuda-pathfinder")
+LOCKED = 100_000  # kB: what tools keep of a lock is a few MB, torch and CUDA are 3 GB
+
+
+@pytest.fixture(scope="module")
+def project(resting: str, workspace: Workspace) -> str:
+    """The folder of a project that needs this torch, in that container."""
+    index = workspace.network.index or "https://pypi.org/simple/"
+    text = PYPROJECT.format(torch=T130, index=index)
+    words = ("sh", "-c", 'mkdir /project && echo "$0" >/project/pyproject.toml', text)
+    assert within(resting, *words).returncode == 0
+    return "/project"
+
+
+def untouched(container: str) -> dict[str, Any]:
+    """What must stay in a container: all of LOOK but NVIDIA's packages of Python code."""
+    found = json.loads(within(container, "/opt/venv/bin/python", "-c", LOOK).stdout)
+    return {name: facts for name, facts in found.items() if name not in CODE}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "uv lock",
+        "uv sync",
+        "uv sync --active",
+        "UV_PROJECT_ENVIRONMENT=/opt/venv uv sync",
+        "UV_NO_BINARY_PACKAGE= uv lock && uv sync --frozen --active",
+        "uv run python -c 1",
+    ],
+)
+def test_a_project_of_uv_is_refused_a_torch_of_its_own(
+    resting: str, project: str, command: str
+) -> None:
+    """It would replace the image's, or download 3 GB of the same; nothing of it is fetched."""
+    before = untouched(resting)
+    done = within(resting, "sh", "-c", f"cd {project} && rm -f uv.lock && {command}")
+    assert done.returncode != 0
+    assert "--no-binary" in done.stderr
+    assert untouched(resting) == before
+    kept = within(resting, "du", "-sk", "/root/.cache/uv").stdout.split()
+    assert int(kept[0]) < LOCKED
+
+
+@pytest.mark.slow
+def test_a_project_of_poetry_is_refused_a_torch_of_its_own(resting: str, project: str) -> None:
+    """What else it has locked is installed by pip."""
+    before = untouched(resting)
+    make = (
+        "python -m venv /poetry && /poetry/bin/pip install poetry poetry-plugin-export"
+        f" && cd {project} && /poetry/bin/poetry lock"
+    )
+    done = within(resting, "sh", "-c", f"export REQUESTS_CA_BUNDLE=$SSL_CERT_FILE; {make}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    poetry = f"cd {project}; export REQUESTS_CA_BUNDLE=$SSL_CERT_FILE; /poetry/bin/poetry"
+    done = within(resting, "sh", "-c", f"{poetry} install --no-root")
+    assert done.returncode != 0
+    assert "no-binary" in done.stdout + done.stderr
+    assert int(within(resting, "du", "-sk", "/root/.cache/pypoetry").stdout.split()[0]) < LOCKED
+    assert untouched(resting) == before
+    done = within(
+        resting,
+        "sh",
+        "-c",
+        f"{poetry} export --without-hashes | {REST} | pip install -r /dev/stdin",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert untouched(resting) == before
+    assert within(resting, "python", "-c", "import accelerate, torch").returncode == 0
+
+
 NOTEBOOK = """
 import json, os, subprocess, sys, urllib.request
 os.chdir(os.environ["HOME"])
@@ -187,6 +270,9 @@ def test_pip_and_jupyter_work_for_an_id_without_a_name(image: str, workspace: Wo
         done = within(name, "pip", "install", "jupyterlab")
         assert done.returncode == 0, done.stderr
         assert "cache has been disabled" not in done.stderr  # pip's own folder can be written, too
+        assert (
+            within(name, "torch-entrypoint", "jupyter", "--version").returncode == 0
+        )  # in ~/.local
         done = within(name, "python", "-c", NOTEBOOK)
         assert "server 200" in done.stdout, done.stdout + done.stderr
         assert f"user12345 {T130}+cu130" in done.stdout, done.stdout + done.stderr

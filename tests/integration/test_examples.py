@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.support import ROOT, TESTS, Built, compose_command
+from tests.integration.support import ROOT, TESTS, Built, compose_command, invoke
 from tests.releases import T130
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
@@ -95,6 +95,34 @@ def test_a_package(example: str, engine: Engine) -> None:
     torch, _, folder = shown(engine, example, "einops")
     assert torch == TORCH
     assert folder.startswith("/opt/venv/lib/")
+
+
+@pytest.mark.parametrize("example", ["environment", "project"], indirect=True)
+def test_an_environment_on_top(
+    example: str, engine: Engine, request: pytest.FixtureRequest
+) -> None:
+    """It has torch from the image, and a package of its own."""
+    mine = {"environment": ("einops", "/opt/mine/"), "project": ("accelerate", "/project/.venv/")}
+    name, folder = mine[request.node.callspec.params["example"]]
+    torch, _, found = shown(engine, example, name)
+    assert torch == TORCH
+    assert found.startswith(folder)
+    assert shown(engine, example, "torch")[2].startswith("/opt/venv/lib/")
+
+
+@pytest.mark.parametrize("example", ["pip"], indirect=True)
+def test_the_sbom_of_a_derived_image_lists_what_is_installed(example: str, image: str) -> None:
+    """The file in it is of the image that it was built on."""
+    wheels = []
+    for name in (image, example):
+        done = invoke("sbom", name)
+        assert done.returncode == 0, done.stderr
+        assert ("is derived from torch-cu130:" in done.stderr) is (name == example)
+        parts = json.loads(done.stdout)["components"]
+        wheels.append({(part["name"], part["version"]) for part in parts})
+    [(name, _)] = wheels[1] - wheels[0]
+    assert name == "einops"
+    assert wheels[0] <= wheels[1]
 
 
 @pytest.mark.slow  # it compiles in an image with a toolkit

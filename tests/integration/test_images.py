@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from fnmatch import fnmatchcase
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
-from tests.integration.support import DEFAULT, SITE, Built, invoke, quiet
+from tests.integration.support import DEFAULT, ROOT, SITE, Built, invoke, quiet
 from tests.releases import T130
+from torch_images.build import built as built_here
 from torch_images.build.limits import limits
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
-from torch_images.layers.parent import PARENT_IMAGES
 from torch_images.locks.debs import read_debs
 from torch_images.locks.wheels import read_wheels
 from torch_images.verify.identify import identify
@@ -109,18 +115,22 @@ def test_building_again_changes_nothing(built: Built) -> None:
     assert [image["digest"] for image in json.loads(done.stdout)] == [built.digest]
 
 
-def test_an_image_that_lost_its_tag_is_found(engine: Engine, runner: Runner) -> None:
+def test_an_image_that_lost_its_tag_is_found(
+    engine: Engine, runner: Runner, tmp_path: Path
+) -> None:
     """`invoke gc --images` removes what newer builds have left without a name."""
-    label, names = "io.github.torch-images.id", ("torch-images-test:old", "torch-images-test:new")
+    names = ("torch-images-test:old", "torch-images-test:new")
 
     def untagged() -> set[str]:
-        return {image.id for image in engine.ours(label, PARENT_IMAGES) if not image.tags}
+        return {image.id for image in built_here.ours(tmp_path, engine) if not image.tags}
 
     for name in names:
-        recipe = f"FROM scratch\nLABEL {label}=test name={name}\nCOPY <<x /x\nx"
+        recipe = f"FROM scratch\nLABEL name={name}\nCOPY <<x /x\nx"
         command = ["docker", "buildx", "build", "--provenance=false", "--tag", name, "-"]
         runner.run(command, stdin=recipe)
     old, new = (engine.inspect(name).id for name in names)
+    built_here.note(tmp_path, engine, old)
+    built_here.note(tmp_path, engine, new)
     try:
         engine.tag(new, *names[0].split(":"))
         assert {old, new} & untagged() == {old}
@@ -139,6 +149,34 @@ def test_gpus_where_the_engine_has_none(built: Built) -> None:
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("error: the engine gives no GPU: ")
     assert "; install nvidia-container-toolkit; " in last
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_verification_that_is_broken_off_leaves_no_container(built: Built, number: int) -> None:
+    """Both suites run by then. A container of one that was killed sleeps for ever."""
+    listen = ["docker", "events", f"--since={time.time():.0f}", "--format={{json .}}"]
+    listen += ["--filter=type=container", "--filter=label=torch-images=verify"]
+    command = [sys.executable, "-m", "invoke", "verify", built.digest]
+    containers: set[str] = set()
+    with (
+        subprocess.Popen(listen, stdout=PIPE, text=True) as events,
+        subprocess.Popen(command, cwd=ROOT, stderr=PIPE, text=True, start_new_session=True) as verb,
+    ):
+        assert events.stdout
+        for event in map(json.loads, events.stdout):
+            if event["Actor"]["Attributes"]["image"] == built.digest:
+                containers.add(event["Actor"]["ID"])
+                if "pytest" in event["Action"]:
+                    break
+        os.killpg(verb.pid, number)
+        _, said = verb.communicate(timeout=20)
+        events.kill()
+    assert verb.returncode == 128 + number
+    assert said.splitlines()[1:] == ["interrupted; nothing was tagged"]
+    listed = ["docker", "ps", "--all", "--quiet", "--no-trunc"]
+    left = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
+    assert containers
+    assert not containers & {*left}
 
 
 @pytest.mark.parametrize("name", [DEFAULT, "torch-cu130:latest"])

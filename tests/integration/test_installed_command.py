@@ -83,7 +83,7 @@ def test_contexts_are_those_of_a_clone(command: Path, tmp_path: Path) -> None:
     tags = [line for line in there.stdout.splitlines() if line.startswith("  tags: ")]
     assert tags
     assert tags == [line for line in here.stdout.splitlines() if line.startswith("  tags: ")]
-    assert f"--file={tmp_path}/build/docker-bake.json" in here.stdout
+    assert f"--file={tmp_path}/build/.bake-XXXXXX/docker-bake.json" in here.stdout
 
 
 def test_what_needs_a_clone_says_so(command: Path, tmp_path: Path) -> None:

@@ -87,10 +87,12 @@ def test_a_build_starts_from_it(
         engine.untag(name)
 
 
-def test_it_can_be_pruned(parents: ParentImages, layers: Layers, engine: Engine) -> None:
+def test_it_can_be_pruned(
+    parents: ParentImages, layers: Layers, engine: Engine, tmp_path: Path
+) -> None:
     [context] = contexts(parents, {"x": layers}).values()
     name = context.removeprefix("docker-image://")
-    [item] = [x for x in gc.images(engine) if x.name == name]
+    [item] = [x for x in gc.images(tmp_path, engine) if x.name == name]
     assert item.size > 200_000
     assert list(gc.remove([item], engine)) == [item]
     assert engine.digest(name) is None
@@ -129,7 +131,7 @@ def test_an_image_that_another_command_still_loads(
     ):
         engine.inspect(name)
     assert having(engine, layers) == []
-    assert name not in {item.name for item in gc.images(engine)}
+    assert name not in {item.name for item in gc.images(tmp_path, engine)}
     engine.untag(name)
 
 

@@ -198,7 +198,7 @@ def log(name: str) -> str:
 
 
 def test_ssh_with_the_key(image: str, client: Client) -> None:
-    given = {"PUBLIC_KEY": client.key, "ODD": ODD, "JUPYTER_PASSWORD": TOKEN}
+    given = {"PUBLIC_KEY": client.key, "ODD": ODD, "JUPYTER_PASSWORD": TOKEN, "PEM": "one\ntwo"}
     with pod(image, "sshd listens", env=given) as name:
         host = address(name)
         show = "python -c 'import json, os, sys; print(json.dumps([sys.prefix, dict(os.environ)]))'"
@@ -207,9 +207,15 @@ def test_ssh_with_the_key(image: str, client: Client) -> None:
         prefix, environment = json.loads(done.stdout.splitlines()[-1])
         assert prefix == "/opt/venv"
         assert environment["ODD"] == ODD
-        assert environment["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+        assert environment["TORCH_IMAGE_TF32"] == "1"
         assert environment["HOME"] == "/root"
-        assert not {"PUBLIC_KEY", "JUPYTER_PASSWORD"} & environment.keys()
+        assert not {"PUBLIC_KEY", "JUPYTER_PASSWORD", "PEM"} & environment.keys()
+        assert "pod-start: logins over ssh lack the variables of several lines: PEM\n" in log(name)
+        assert {"permitrootlogin without-password", "passwordauthentication no"} <= {
+            *inside(name, "/usr/sbin/sshd", "-T").splitlines()
+        }
+        written = ("/root/.ssh/authorized_keys", "/etc/ssh/sshd_config.d/environment.conf")
+        assert inside(name, "stat", "--format=%a", *written) == "600\n600\n"
         # On a terminal: what cuda-doctor says, then a shell with the same programs.
         seen = client.ssh(host, typed="command -v python; exit 7\n")
         assert seen.returncode == 7, seen.stderr
@@ -229,8 +235,11 @@ def test_ssh_with_another_key(image: str, client: Client) -> None:
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ({}, "no sshd: PUBLIC_KEY is not set"),
-        ({"PUBLIC_KEY": "not a key"}, "PUBLIC_KEY has a line that is no public key: not a key"),
+        ({}, ""),
+        (
+            {"PUBLIC_KEY": "not a key"},
+            "pod-start: PUBLIC_KEY: left out, for it is no public key: line 1\n",
+        ),
     ],
     ids=["none", "broken"],
 )
@@ -238,10 +247,24 @@ def test_without_a_key_there_is_no_sshd(
     image: str, client: Client, env: dict[str, str], said: str
 ) -> None:
     with pod(image, "no JupyterLab", env=env) as name:
-        assert said in log(name)
+        none = "no sshd: neither PUBLIC_KEY nor /root/.ssh/authorized_keys has a public key"
+        lines = f"{said}pod-start: {none}\npod-start: no JupyterLab"
+        assert lines in log(name)
         done = client.ssh(address(name), "true")
         assert done.returncode == 255
         assert "Connection refused" in done.stderr
+
+
+def test_a_byte_that_is_no_text_leaves_one_line_out(
+    image: str, client: Client, tmp_path: Path
+) -> None:
+    """The pod never started."""
+    file, hook = "/root/.ssh/authorized_keys", tmp_path / "hook"
+    hook.write_text(f"mkdir -m 700 /root/.ssh; printf 'ssh-rsa \\377\\n' >{file}")
+    key, options = {"PUBLIC_KEY": client.key}, (f"--volume={hook}:/pre_start.sh:ro",)
+    with pod(image, "sshd listens", env=key, options=options) as name:
+        assert f"pod-start: {file}: left out, for it is no public key: line 1\n" in log(name)
+        assert client.ssh(address(name), "true").returncode == 0
 
 
 def test_every_container_has_keys_of_its_own(image: str, client: Client) -> None:
@@ -283,6 +306,13 @@ def test_jupyter_wants_its_token(real: Built) -> None:
         assert TOKEN not in lines
 
 
+def test_no_program_of_an_added_package_is_setuid(image: str, engine: Engine) -> None:
+    """The openssh packages bring ssh-agent and ssh-keysign with such bits."""
+    look = ("find", "/", "-xdev", "-type", "f", "-perm", "/6000")
+    done = engine.run(image, *look, **quiet(entrypoint=[""]))
+    assert (done.code, done.output) == (0, "")
+
+
 def test_without_a_token_there_is_no_jupyter(image: str) -> None:
     with (
         pod(image, "no JupyterLab: JUPYTER_PASSWORD is not set") as name,
@@ -303,7 +333,7 @@ def test_hooks_and_command(image: str, tmp_path: Path) -> None:
             "pod-start: running /pre_start.sh",
             "one given",
             "pod-start: /pre_start.sh ended with 3",
-            "pod-start: no sshd: PUBLIC_KEY is not set, and /root/.ssh/authorized_keys has no key",
+            "pod-start: no sshd: neither PUBLIC_KEY nor /root/.ssh/authorized_keys has a public key",
             "pod-start: no JupyterLab: JUPYTER_PASSWORD is not set",
             "pod-start: running /post_start.sh",
             "two",

@@ -36,10 +36,10 @@ BREAKAGES = {
     "RUN sed -i '/^Package: tini$/,/^$/s/^Version: .*/Version: 9/' /var/lib/dpkg/status": (
         "image/test_inputs/test_has_the_locked_debian_packages"
     ),
-    "RUN sed -i 's/\"specVersion\": \"1.6\"/\"specVersion\": 9/' /usr/share/torch-images/sbom.cdx.json": (
+    "RUN sed -i 's/\"specVersion\": \"1.6\"/\"specVersion\": 9/' /usr/share/torch-images/cyclonedx.json": (
         "image/test_inputs/test_bill_of_materials_is_valid"
     ),
-    "RUN sed -i 's/\"name\": \"sympy\"/\"name\": \"sympa\"/' /usr/share/torch-images/sbom.cdx.json": (
+    "RUN sed -i 's/\"name\": \"sympy\"/\"name\": \"sympa\"/' /usr/share/torch-images/cyclonedx.json": (
         "image/test_inputs/test_bill_of_materials_lists_everything"
     ),
     "RUN mkdir -p /opt/cuda-compat/99.0": (
@@ -54,7 +54,7 @@ BREAKAGES = {
     "RUN rm -r /usr/local/lib/torch-images/__pycache__": (
         "image/test_compat/test_start_has_bytecode"
     ),
-    "RUN sed -i 's/OVERRIDE-1/OVERRIDE-0/' /usr/local/lib/torch-images/profile.sh": (
+    "RUN sed -i 's/TF32.: .1/TF32\": \"0/' /usr/local/lib/torch-images/defaults.py": (
         "image/test_start/test_profile_is_in_force[on]"
     ),
     # Without machine code. The image below has the library that an earlier verification has listed.

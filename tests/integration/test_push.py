@@ -27,6 +27,7 @@ import requests
 from tests.faults import Fault, faulty
 from tests.integration.support import ROOT, Built, Registry, invoke, second_engine
 from tests.releases import M130, T130
+from torch_images.build import built as built_here
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
@@ -101,6 +102,7 @@ def make(
         info = engine.inspect(tag)
         found = StandIn(tag, info.id, label["org.opencontainers.image.version"])
         made.append(found)
+        built_here.note(workspace.cache, engine, info.id)
         if verified:
             report(info.id, suite_hash(workspace.root, claim_of(config, planned, info)))
         return found
@@ -124,6 +126,7 @@ def make(
     for image in made:
         report_path(workspace, image.digest).unlink(missing_ok=True)
         engine.untag(image.digest)
+    built_here.forget(workspace.cache, engine)
 
 
 @pytest.fixture
@@ -351,14 +354,16 @@ def test_credentials(make: Make, tmp_path: Path) -> None:
         server.kill()
 
 
-def test_old_images_go_unless_they_are_used(make: Make, engine: Engine) -> None:
+def test_old_images_go_unless_they_are_used(
+    make: Make, engine: Engine, workspace: Workspace
+) -> None:
     """Only stand-ins are removed here; what `invoke gc` would take is asked for."""
     kept, gone = make(), make()
     created = subprocess.run(
         ["docker", "create", kept.tag, "true"], check=True, capture_output=True, text=True
     )
     try:
-        found = {item.image: item for item in images(engine)}
+        found = {item.image: item for item in images(workspace.cache, engine)}
         assert gone.digest in found
         assert kept.digest not in found
         item = found[gone.digest]

@@ -117,7 +117,7 @@ def test_two_builds_are_equal(project_on_image: OnImage, engine: Engine) -> None
         assert digests[0] == digests[1]
         assert engine.run(CANDIDATE, "jq", "-n", "6*7", entrypoint=[""]).output.strip() == "42"
         assert (
-            "libonig5" in engine.read_files(CANDIDATE, "/usr/share/torch-images")["sbom.cdx.json"]
+            "libonig5" in engine.read_files(CANDIDATE, "/usr/share/torch-images")["cyclonedx.json"]
         )
     finally:
         engine.untag(CANDIDATE)

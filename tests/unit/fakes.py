@@ -8,8 +8,9 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,7 +21,11 @@ from torch_images.cli.program import Program
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import CommandError, EngineError
+from torch_images.host.engine import Engine
+from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Completed, Runner
+
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class FakeRunner(Runner):
@@ -37,6 +42,51 @@ class FakeRunner(Runner):
         if code and options.get("check", True):
             raise CommandError(line, code, output)
         return Completed(code, output)
+
+
+def stored(digit: str, *tags: str, **labels: str) -> ListedImage:
+    """An image whose digest is one digit 64 times."""
+    return ListedImage(id=f"sha256:{digit * 64}", tags=tags, labels=labels)
+
+
+class FakeEngine(Engine):
+    """An engine with images, all tagged long ago. An image goes with its last name, or by its id."""
+
+    def __init__(self, *images: ListedImage, in_use: Sequence[str] = (), name: str = "one") -> None:
+        self.images, self.name, self.in_use = list(images), name, in_use
+
+    def id(self) -> str:
+        return self.name
+
+    def local_root(self) -> Path | None:
+        return None
+
+    def listed(self) -> tuple[ListedImage, ...]:
+        return tuple(self.images)
+
+    def looked_into(self, images: Iterable[ListedImage]) -> tuple[OurImage, ...]:
+        return tuple(
+            OurImage(id=i.id, tags=i.tags, size=9, tagged=LONG_AGO, in_use=i.id in self.in_use)
+            for i in images
+        )
+
+    def digest(self, image: str) -> str | None:
+        return next((i.id for i in self.images if image in (i.id, *i.tags)), None)
+
+    def tag(self, image: str, repository: str, tag: str) -> None:
+        name, digest = f"{repository}:{tag}", self.digest(image)
+        for at, one in enumerate(self.images):
+            tags = [tag for tag in one.tags if tag != name]
+            tags += [name] if one.id == digest else []
+            self.images[at] = replace(one, tags=tuple(tags))
+
+    def untag(self, reference: str) -> None:
+        left = []
+        for one in self.images:
+            tags = tuple(tag for tag in one.tags if tag != reference)
+            if one.id != reference and (tags or not one.tags):
+                left.append(replace(one, tags=tags))
+        self.images = left
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import account
+import after_torch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from tests.unit.conftest import ROOT
 
 MODULES = ROOT / "scripts/image/runtime"
+PROGRAM = (MODULES / "account.py").read_text()
 OTHER = 54321  # an id without a name
 # Run as that id where the tests are root's, who can write everywhere; else it has the test's own id.
 ASK = """
@@ -40,7 +42,8 @@ def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
-    shutil.rmtree(f"/tmp/torch-images-{OTHER}", ignore_errors=True)  # where TMPDIR is no use
+    for left in Path("/tmp").glob(f"torch-images-{OTHER}*"):  # where TMPDIR is no use
+        shutil.rmtree(left)
 
 
 def made(folder: Path, name: str, mode: int) -> str:
@@ -51,11 +54,11 @@ def made(folder: Path, name: str, mode: int) -> str:
     return str(path)
 
 
-def ask(environ: dict[str, str]) -> tuple[dict[str, str], str]:
+def ask(environ: dict[str, str], program: str = PROGRAM) -> tuple[dict[str, str], str]:
     """What an id without rights gets, and the complaint that is left."""
     done = subprocess.run(
         [sys.executable, "-sES", "-c", ASK, json.dumps(environ), str(OTHER)],
-        input=(MODULES / "account.py").read_text(),
+        input=program,
         capture_output=True,
         text=True,
         check=True,
@@ -65,12 +68,31 @@ def ask(environ: dict[str, str]) -> tuple[dict[str, str], str]:
     return given, complaint
 
 
+# What another user may have made where this one would put files.
+TRAPS = ["open to all", "closed", "own, but open", "own, but of a group", "link to an own one"]
+
+
+def plant(path: Path, trap: str) -> str:
+    """Make such a trap."""
+    if trap == "link to an own one":  # whoever owns the link can turn it elsewhere
+        own = path.with_name("elsewhere")
+        own.mkdir(mode=0o700)
+        os.chown(own, OTHER, 0)
+        path.symlink_to(own)
+        return str(path)
+    path.mkdir()
+    path.chmod({"closed": 0o755, "own, but of a group": 0o770}.get(trap, 0o777))
+    if trap.startswith("own"):
+        os.chown(path, OTHER, 0)
+    return str(path)
+
+
 ROOT_ONLY = pytest.mark.skipif(os.getuid() != 0, reason="takes another user id")
 
 
 def test_a_user_with_name_and_home_gets_nothing(folder: Path) -> None:
     home = made(folder, "home", 0o777)
-    assert ask({"HOME": home, "USER": "me"}) == ({}, "")
+    assert ask({"HOME": home, "USER": "me", "TMPDIR": home}) == ({}, "")
 
 
 @ROOT_ONLY
@@ -89,19 +111,102 @@ def test_an_id_without_a_name_gets_one_and_a_private_home(
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize("trap", ["folder", "link", "open"])
-def test_a_folder_that_another_user_made_is_not_taken(folder: Path, trap: str) -> None:
+@pytest.mark.parametrize("trap", TRAPS)
+def test_another_user_cannot_plant_the_home(folder: Path, trap: str) -> None:
     temporary = made(folder, "tmp", 0o1777)
-    planted = Path(temporary, f"torch-images-{OTHER}")
-    if trap == "link":
-        planted.symlink_to(made(folder, "elsewhere", 0o777))
-    else:
-        planted.mkdir()
-        planted.chmod(0o777)
-    if trap == "open":
-        os.chown(planted, OTHER, 0)
+    planted = plant(Path(temporary, f"torch-images-{OTHER}"), trap)
     given, _ = ask({"TMPDIR": temporary, "HOME": "/"})
-    assert given["HOME"] != str(planted)
+    assert not given["HOME"].startswith(planted)
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.parametrize("user", ["me", 'a\\b/c:d*e?f"g<h>i|j'])
+def test_another_user_cannot_plant_code_that_torch_loads(
+    folder: Path, trap: str, user: str
+) -> None:
+    """Inductor loads libraries from a folder of a name that everybody knows.
+
+    Whoever makes it first in /tmp would have his code run by others.
+    """
+    temporary, home = made(folder, "tmp", 0o1777), made(folder, "home", 0o777)
+    name = "a_b_c_d_e_f_g_h_i_j" if user != "me" else user  # as torch changes it
+    plant(Path(temporary, f"torchinductor_{name}"), trap)
+    given, _ = ask({"TMPDIR": temporary, "HOME": home, "USER": user})
+    private = f"{temporary}/torch-images-{OTHER}"
+    assert given == {account.INDUCTOR: f"{private}/torchinductor"}
+    about = Path(private).lstat()
+    assert (about.st_uid, about.st_mode & 0o777) == (OTHER, 0o700)
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("trap", TRAPS)
+def test_another_user_cannot_plant_kernels_that_triton_loads(folder: Path, trap: str) -> None:
+    """Kubernetes' pods often have /tmp as their home."""
+    shared = made(folder, "tmp", 0o1777)
+    plant(Path(shared, ".triton"), trap)
+    given, _ = ask({"TMPDIR": shared, "HOME": shared, "USER": "me"})
+    assert given == {"TRITON_CACHE_DIR": f"{shared}/torch-images-{OTHER}/triton"}
+
+
+def test_a_volume_where_torch_keeps_its_code_stays_in_use(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever mounts a folder of the host there knows whose it is."""
+    place = plant(folder / "torchinductor_me", "open to all")
+    told = {"TMPDIR": str(folder), "HOME": str(folder), "USER": "me", "TRITON_CACHE_DIR": "/mine"}
+    assert account.INDUCTOR in account.changes(told, os.getuid())
+    with monkeypatch.context() as patch:  # all that is Python's would be loaded all the same
+        patch.setattr(account, "loads", lambda _: False)
+        assert account.INDUCTOR in account.changes(told, os.getuid())
+    monkeypatch.setattr(account, "_mounted", lambda path: path == place)
+    assert account.INDUCTOR not in account.changes(told, os.getuid())
+
+
+@ROOT_ONLY
+def test_a_user_may_link_his_kernels_elsewhere(folder: Path) -> None:
+    shared = made(folder, "tmp", 0o1777)
+    plant(Path(shared, ".triton"), "link to an own one")
+    os.chown(f"{shared}/.triton", OTHER, 0, follow_symlinks=False)
+    assert ask({"TMPDIR": shared, "HOME": shared, "USER": "me"})[0] == {}
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("temporary", ["TMPDIR", "TEMP", "TMP"])
+def test_torchs_own_folder_is_made_before_others_can(folder: Path, temporary: str) -> None:
+    shared = made(folder, "tmp", 0o1777)
+    home = made(folder, "home", 0o777)
+    gone = {"TMPDIR": f"{shared}/gone"} if temporary != "TMPDIR" else {}
+    assert ask({**gone, temporary: shared, "HOME": home, "USER": "me"})[0] == {}
+    about = Path(shared, "torchinductor_me").lstat()
+    assert (about.st_uid, about.st_mode & 0o777) == (OTHER, 0o700)
+    assert ask({**gone, temporary: shared, "HOME": home, "USER": "me"})[0] == {}  # and it stays
+
+
+@ROOT_ONLY
+def test_whoever_plants_every_folder_gets_nothing(folder: Path) -> None:
+    shared = made(folder, "tmp", 0o1777)
+    program = PROGRAM.replace('"/var/tmp"', '"/no/such"')
+    program = program.replace(f'TEMPORARY = "{account.TEMPORARY}"', f'TEMPORARY = "{shared}"')
+    plant(Path(shared, f"torch-images-{OTHER}"), "open to all")
+    given, _ = ask({"TMPDIR": shared, "HOME": "/", "USER": "me"}, program)
+    about = Path(given["HOME"]).lstat()
+    assert (about.st_uid, about.st_mode & 0o777) == (OTHER, 0o700)
+
+
+@ROOT_ONLY
+def test_programs_that_pip_installs_for_a_user_are_found(folder: Path) -> None:
+    """Not in a home that others can write, and not before the image's own."""
+    home, path = made(folder, "home", 0o755), "/opt/venv/bin:/usr/bin"
+    told = {"TMPDIR": made(folder, "tmp", 0o1777), "HOME": home, "USER": "me", "PATH": path}
+    assert "PATH" not in ask(told)[0]  # it is root's
+    os.chown(home, OTHER, 0)
+    longer = {"PATH": f"{path}:{home}/.local/bin"}
+    assert ask(told)[0] == longer
+    assert ask(told | longer)[0] == {}
+    Path(home).chmod(0o777)
+    assert "PATH" not in ask(told)[0]
+    assert "PATH" not in account.changes({**os.environ, "PATH": path}, 0)
 
 
 @ROOT_ONLY
@@ -190,22 +295,43 @@ def test_only_pip_without_isolation_loses_its_build_constraint(command: str, lif
 @pytest.mark.parametrize(
     ("words", "given", "found"),
     [
-        (["install", "--no-build-isolation", "."], "/held", ""),
-        (["install", "."], "/held", "/held"),
-        (["install", "--no-build-isolation", "."], None, None),
+        (["install", "--no-build-isolation", "."], {}, ""),
+        (["install", "."], {}, "/held"),
+        (["install", "--no-build-isolation", "."], {"PIP_BUILD_CONSTRAINT": ""}, ""),
+        (["install", "."], {"PIP_NO_BUILD_ISOLATION": "0"}, ""),
+        (["install", "."], {"PIP_NO_BUILD_ISOLATION": "False"}, ""),
+        (["install", "."], {"PIP_NO_BUILD_ISOLATION": "1"}, "/held"),  # builds are isolated
+        (["install", "."], {"PIP_CONFIG_FILE": "[install]\nno-build-isolation = no"}, ""),
+        (["wheel", "."], {"PIP_CONFIG_FILE": "[install]\nno-build-isolation = no"}, "/held"),
+        (["install", "."], {"PIP_CONFIG_FILE": "[global]\nno-build-isolation = yes"}, "/held"),
+        (["install", "."], {"PIP_CONFIG_FILE": "[global]\nno-build-isolation = no"}, ""),
+        (
+            ["install", "."],
+            {
+                "PIP_CONFIG_FILE": "[global]\nno-build-isolation = no",
+                "PIP_NO_BUILD_ISOLATION": "1",
+            },
+            "/held",
+        ),
+        (["install", "."], {"PIP_CONFIG_FILE": "no settings"}, "/held"),
     ],
 )
 def test_a_python_that_starts_pip_changes_its_own_environment(
-    words: list[str], given: str | None, found: str | None, tmp_path: Path
+    words: list[str], given: dict[str, str], found: str, tmp_path: Path
 ) -> None:
-    """As in images, where a .pth file calls it; Python runs sitecustomize before the program, too."""
+    """As in images, where a .pth file calls it; Python runs sitecustomize before the program, too.
+
+    pip refuses every command where builds are not isolated and a build constraint is set.
+    """
     (tmp_path / "sitecustomize.py").write_text("import account; account.at_start()\n")
     (tmp_path / "pip").write_text(
         f"import json, os; print(json.dumps(os.environ.get('{account.BUILD_CONSTRAINT}')))"
     )
-    env = {"PYTHONPATH": f"{tmp_path}:{MODULES}", "HOME": str(tmp_path), "USER": "me"}
-    if given is not None:
-        env[account.BUILD_CONSTRAINT] = given
+    env = {"PYTHONPATH": f"{tmp_path}:{MODULES}", "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    env |= {account.BUILD_CONSTRAINT: "/held", "PATH": "/usr/bin", **given}
+    if "PIP_CONFIG_FILE" in given:
+        (tmp_path / "pip.conf").write_text(given["PIP_CONFIG_FILE"])
+        env["PIP_CONFIG_FILE"] = f"{tmp_path}/pip.conf"
     done = subprocess.run(
         [sys.executable, tmp_path / "pip", *words],
         env=env,
@@ -216,6 +342,16 @@ def test_a_python_that_starts_pip_changes_its_own_environment(
     assert json.loads(done.stdout) == found
 
 
+def test_a_python_keeps_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pip warns of programs that are not on the path of the shell that started it."""
+    monkeypatch.setattr(account, "changes", lambda *_: {"PATH": "/longer", "USER": "me"})
+    monkeypatch.setattr(os, "environ", {"PATH": "/short"})
+    account.at_start()
+    assert os.environ == {"PATH": "/short", "USER": "me"}
+
+
 def test_the_pth_file_calls_what_is_there(root: Path) -> None:
     text = (root / "scripts/image/finish/install-files").read_text()
-    assert f"import _torch_images; _torch_images.{account.at_start.__name__}()" in text
+    assert "for module in _torch_images _torch_images.after_torch;" in text
+    assert 'echo "import $module; $module.at_start()"' in text
+    assert account.at_start.__name__ == after_torch.at_start.__name__ == "at_start"

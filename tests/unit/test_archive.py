@@ -15,10 +15,11 @@ import requests
 
 from tests.servers import closed_port, web_server
 from torch_images.errors import LockError, NetworkError
-from torch_images.fetch.download import fetch, holders, read
+from torch_images.fetch.download import fetch, fetch_archives, holders, is_file, read
 from torch_images.host.loopback import serving
 from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb
+from torch_images.locks.sources import LockedArchive
 
 CONTENT = {name: f"content of {name}".encode() for name in ("a", "b")}
 LOCK = DebLock(
@@ -128,9 +129,9 @@ def test_silence_is_not_absence(tmp_path: Path) -> None:
 
 
 def test_another_file_of_that_name_is_refused(serve: Serve, tmp_path: Path) -> None:
-    other = dict.fromkeys(POOL, b"something else")
+    other = dict.fromkeys(POOL, b"another file")
     site = serve(other)
-    found = hashlib.sha256(b"something else").hexdigest()
+    found = hashlib.sha256(b"another file").hexdigest()
     with pytest.raises(LockError) as caught:
         get(tmp_path, f"{site.url}/debian")
     text = str(caught.value)
@@ -140,8 +141,30 @@ def test_another_file_of_that_name_is_refused(serve: Serve, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("place", [0, 7, 8, 31, 32, 63])
+def test_each_digit_of_a_hash_counts(serve: Serve, tmp_path: Path, place: int) -> None:
+    """Eight digits of it anybody can meet with another file, on a mirror as in the cache."""
+    [deb, *_] = LOCK.debs
+    digit = "0" if deb.sha256[place] != "0" else "1"
+    other = deb.sha256[:place] + digit + deb.sha256[place + 1 :]
+    wanted = dataclasses.replace(deb, sha256=other)
+    lock = dataclasses.replace(LOCK, debs=(wanted,))
+    url = f"{serve(POOL).url}/debian"
+    archive = LockedArchive(
+        name="a", version="1", url=f"{url}/{deb.path}", size=deb.size, sha256=other
+    )
+    cached = tmp_path / f"{other}.deb"
+    cached.write_bytes(CONTENT["a"])
+    assert not is_file(wanted, cached)
+    with pytest.raises(LockError, match=f"expected sha256:{other}, found sha256:{deb.sha256}"):
+        get(tmp_path, url, lock=lock)
+    with pytest.raises(LockError, match=f"expected sha256:{other}, found sha256:{deb.sha256}"):
+        fetch_archives([archive], tmp_path / "archives", Network())
+    assert not list((tmp_path / "archives").iterdir())
+
+
 def test_another_mirror_may_have_the_right_one(serve: Serve, tmp_path: Path) -> None:
-    wrong, right = serve(dict.fromkeys(POOL, b"something else")), serve(POOL)
+    wrong, right = serve(dict.fromkeys(POOL, b"another file")), serve(POOL)
     assert get(tmp_path, f"{wrong.url}/debian", f"{right.url}/debian") == CONTENT
 
 

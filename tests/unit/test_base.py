@@ -5,12 +5,16 @@ import datetime
 import hashlib
 import io
 import json
+import os
 import tarfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 
+from tests.packages import make_deb
 from tests.servers import closed_port, web_server
 from tests.unit.fakes import FakeRunner
 from torch_images.config.types import Base
@@ -21,9 +25,10 @@ from torch_images.errors import (
     NetworkError,
     TorchImagesError,
 )
-from torch_images.fetch.apt import Resolver, sources
+from torch_images.fetch.apt import Resolver, confined, sources, tree_room
 from torch_images.fetch.bootstrap import command, dpkg_options, kept, prepare
 from torch_images.host.network import Network
+from torch_images.host.runner import Completed
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.oci.layout import EPOCH, layout_digest, normalise, write_layout
 from torch_images.platforms import AMD64, Platform
@@ -83,20 +88,25 @@ def test_a_layout_names_what_it_holds(tmp_path: Path) -> None:
     assert config["config"]["Env"] == ["PATH=/bin"]
 
 
-def test_links_and_owners_survive(tmp_path: Path) -> None:
+def test_links_and_owners_survive_and_setuid_does_not(tmp_path: Path) -> None:
     path = tmp_path / "t.tar"
     with tarfile.open(path, "w:") as archive:
-        for name, kind, link in (("./a", tarfile.REGTYPE, ""), ("./b", tarfile.LNKTYPE, "./a")):
+        for name, kind, link in (
+            ("./a", tarfile.REGTYPE, ""),
+            ("./b", tarfile.LNKTYPE, "./a"),
+            ("./c", tarfile.DIRTYPE, ""),
+        ):
             member = tarfile.TarInfo(name)
-            member.type, member.linkname, member.uid, member.mode = kind, link, 42, 0o4755
+            member.type, member.linkname, member.uid, member.mode = kind, link, 42, 0o7755
             archive.addfile(member)
     out = io.BytesIO()
     normalise(path, out, keep=lambda name: name != "none")
     out.seek(0)
     with tarfile.open(fileobj=out) as archive:
-        a, b = archive.getmembers()
-    assert (a.name, a.uid, a.mode, a.mtime) == ("a", 42, 0o4755, EPOCH)
-    assert (b.islnk(), b.linkname) == (True, "a")
+        a, b, c = archive.getmembers()
+    assert (a.name, a.uid, a.mode, a.mtime) == ("a", 42, 0o1755, EPOCH)
+    assert (b.islnk(), b.linkname, b.mode) == (True, "a", 0o1755)
+    assert c.mode == 0o7755  # of a folder they decide the owner of new files
 
 
 @pytest.mark.parametrize("path", ["etc/hostname", "etc/passwd-", "var/log/apt/term.log", "run/x",
@@ -309,7 +319,7 @@ def test_a_bootstrap_leaves_out_documentation_but_licences(root: Path) -> None:
 def test_a_failed_resolution_is_explained(
     root: Path, output: str, kind: type[TorchImagesError], text: str
 ) -> None:
-    run = FakeRunner({"mmdebstrap": (1, output)})
+    run = FakeRunner({"setpriv": (1, output)})
     with pytest.raises(kind) as caught:
         Resolver(root=root, network=Network(), run=run).resolve(
             "base-x", BASE, "", datetime.date(2026, 1, 1)
@@ -317,8 +327,105 @@ def test_a_failed_resolution_is_explained(
     assert text in str(caught.value)
 
 
+APART = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+
+
+@pytest.mark.parametrize(
+    ("user", "may_mount", "words"),
+    [
+        (0, True, ["KILL", *APART, "mmdebstrap"]),
+        (0, False, ["TERM", "mmdebstrap", "--skip=chroot/mount"]),
+        (1000, True, ["TERM", "mmdebstrap"]),
+    ],
+)
+def test_no_mount_of_a_bootstrap_is_the_hosts(
+    monkeypatch: pytest.MonkeyPatch, user: int, may_mount: bool, words: list[str]
+) -> None:
+    """Root's would stay after it is killed, and `rm -rf` of the tree would empty /dev/shm."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    run = FakeRunner({"unshare": (0 if may_mount else 1, "")})
+    found = confined(["mmdebstrap", "trixie"], run)
+    assert found == ["setpriv", "--pdeathsig", *words, "trixie"]
+
+
+def test_a_tree_that_a_killed_rootless_bootstrap_left_can_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files belong to subordinate users: whoever started it may not remove them."""
+    tree = tmp_path / "torch-images-left" / "mmdebstrap.x"
+    tree.mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("torch_images.fetch.apt.left_behind", lambda _: (tree.parent,))
+    for user, commands in ((0, 0), (1000, 1)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        run = FakeRunner()
+        with tree_room(run) as room:
+            assert room.parent == tmp_path
+            assert room.stat().st_mode & 0o777 == 0o755
+        assert len(run.commands) == commands
+    helper = ["mmdebstrap", "--unshare-helper", "find", str(tree)]
+    assert run.commands == [[*helper, "-xdev", "-mindepth", "1", "-delete"]]
+
+
 def test_mirrors_replace_the_sources() -> None:
     assert sources(("http://m/ubuntu", "deb http://n x y"), "noble") == (
         "deb http://m/ubuntu noble main",
         "deb http://n x y",
     )
+
+
+class Bootstrap(FakeRunner):
+    """A mmdebstrap that makes a tree whose dpkg says that it has these packages."""
+
+    def __init__(self, installed: Mapping[str, str]) -> None:
+        super().__init__()
+        self.status = "".join(f"Package: {n}\nVersion: {v}\n\n" for n, v in installed.items())
+
+    def run(self, command: Sequence[str], **options: Any) -> Completed:
+        if "mmdebstrap" in command:
+            with tarfile.open(command[-1], "w") as tree:
+                member = tarfile.TarInfo("./var/lib/dpkg/status")
+                member.size = len(self.status)
+                tree.addfile(member, io.BytesIO(self.status.encode()))
+        return super().run(command, **options)
+
+
+@pytest.mark.parametrize(
+    ("installed", "problem"),
+    [
+        ({"g++": "1", "tini": "1"}, ""),
+        ({"tini": "1", "g++": "1"}, ""),
+        ({"g++": "1"}, "tini was locked as 1, installed is none"),
+        ({"g++": "1", "tini": "1", "sudo": "2"}, "sudo was locked as absent, installed is 2"),
+        ({"g++": "1", "tini": "1.1"}, r"tini was locked as 1, installed is 1\.1"),
+        ({}, "g[+][+] was locked as 1, installed is none"),
+    ],
+)
+def test_a_base_has_the_locked_packages_and_no_others(
+    tmp_path: Path, root: Path, installed: dict[str, str], problem: str
+) -> None:
+    """Whatever mmdebstrap and apt made of it: the image's SBOM and its scanners go by the lock."""
+    content = {name: make_deb(name, "1", {f"usr/bin/{name}": b"x"}) for name in ("g++", "tini")}
+    debs = tuple(
+        LockedDeb(
+            name=name,
+            version="1",
+            archive="debian",
+            path=f"pool/{name}_1_amd64.deb",
+            size=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+        )
+        for name, data in content.items()
+    )
+    wanted = dataclasses.replace(lock(*debs), image="")
+    run = Bootstrap(installed)
+    with web_server({f"/{d.path}": content[d.name] for d in debs}) as (url, _):
+        made = resolver(root, url, run=run)
+        if not problem:
+            ready = prepare(BASE, wanted, cache=tmp_path, resolver=made)
+            assert ready.layout
+            assert ready.layout.is_dir()
+            return
+        with pytest.raises(LockError, match=f"^base bookworm: {problem}; run `invoke lock"):
+            prepare(BASE, wanted, cache=tmp_path, resolver=made)
+    assert [path.name for path in (tmp_path / "bases").iterdir() if path.is_dir()] == []

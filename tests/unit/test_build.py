@@ -51,7 +51,6 @@ from torch_images.host.buildx import is_remote
 from torch_images.host.diagnose import explain
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.host.workspace import Workspace
 from torch_images.locks.facts import with_facts
 from torch_images.oci.compression import Compression
 
@@ -67,12 +66,11 @@ def planned(config: Config, root: Path) -> tuple[ImagePlan, ...]:
 
 def bake(
     planned: tuple[ImagePlan, ...],
-    root: Path,
+    folder: Path,
     network: Network,
     namespace: str = "",
     options: BuildOptions | None = None,
 ) -> dict[str, Any]:
-    workspace = Workspace(root=root, cache=Path("/cache"), network=network, locks=root / "locks")
     digest = "sha256:" + "a" * 64
     compat = ReadyCompat(folder=Path("/compat"), note=NOTES["13.0"])
     parts = {
@@ -88,7 +86,8 @@ def bake(
         CONFIG,
         planned,
         parts,
-        workspace=workspace,
+        folder=folder,
+        network=network,
         tools={"tools-build": "/t", "tools-sbom": "/s"},
         commit="c" * 40,
         options=options or BuildOptions(),
@@ -272,7 +271,7 @@ def test_bake_fills_nothing_into_names_of_the_users(
     odd = tmp_path / "${HOME} %{if}"
     document = bake(planned, odd, Network(proxies=(("HTTP_PROXY", "http://p:1"),)))
     for target in printed(document, tmp_path, HTTP_PROXY="http://u:${X}@p:1").values():
-        assert target["context"].startswith(f"{odd}/build/")
+        assert target["context"].startswith(f"{odd}/cu")
         assert target["args"]["HTTP_PROXY"] == "http://u:${X}@p:1"
 
 
@@ -345,14 +344,14 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
         ),
         tools=ReadyBase(lock=planned.lock.base, contexts={"debs": "/d"}, digest=""),
     )
-    workspace = Workspace(root=root, cache=Path("/c"), network=Network(), locks=root / "locks")
 
     def document_with(options: BuildOptions) -> dict[str, Any]:
         return bake_file(
             config,
             [planned],
             {planned.target: part},
-            workspace=workspace,
+            folder=Path("/made"),
+            network=Network(),
             tools={"tools-build": "/u", "tools-sbom": "/s"},
             commit=None,
             options=options,

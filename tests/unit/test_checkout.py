@@ -138,6 +138,8 @@ def test_the_settings_that_git_gets(tmp_path: Path) -> None:
         "core.autocrlf": "false",
         "core.fsmonitor": "false",
         "core.hooksPath": os.devnull,
+        "http.lowSpeedLimit": "1000",
+        "http.lowSpeedTime": "60",
         "protocol.ext.allow": "never",
         "protocol.file.allow": "user",
         "url.https://m/.insteadOf": "https://",
@@ -158,7 +160,7 @@ def test_a_mirror_that_git_cannot_be_told() -> None:
 
 @pytest.mark.parametrize("count", ["", "x", "-1", "1" * 7, " 1"])
 def test_a_count_of_settings_that_is_none(count: str) -> None:
-    assert environment(None, {"GIT_CONFIG_COUNT": count})["GIT_CONFIG_COUNT"] == "6"
+    assert environment(None, {"GIT_CONFIG_COUNT": count})["GIT_CONFIG_COUNT"] == "8"
     assert environment(None, {})["GIT_CONFIG_KEY_0"]
 
 
@@ -315,6 +317,13 @@ def test_what_names_no_tree(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         checkout.parse(text, FakeRunner({"git": (128, "")}))
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("url", ["http://u:p@[::1/x", "https://u:p@host:port/x", "http://[::1"])
+def test_a_tree_at_no_url_is_one_line_without_the_password(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--torch-source is not a URL; correct it") as caught:
+        checkout.parse(f"{url}@{COMMIT}", FakeRunner())
+    assert "u:p" not in str(caught.value)
 
 
 def test_what_a_user_or_a_lock_names_is_no_option(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pwd
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.fakes import FakeRunner, invoke
-from torch_images.errors import EngineError
+from torch_images.errors import EngineError, UsageError
 from torch_images.host import connection, setup
 from torch_images.host.connection import Endpoint, connect, current
 from torch_images.host.runner import Runner
+from torch_images.host.workspace import default_cache
 
 SOCKET = "unix:///var/run/docker.sock"
 MEMORY = {"MetadataPath": "<IN MEMORY>", "TLSPath": "<IN MEMORY>"}
@@ -81,6 +83,21 @@ def test_what_the_cli_says(words: str, environ: dict[str, str], wanted: Endpoint
 def test_what_the_cli_cannot_have_meant(words: str) -> None:
     with pytest.raises(EngineError, match="the current Docker context names no engine; see"):
         current(answer(words), {})
+
+
+def test_an_id_without_a_name_and_a_home_is_told_to_set_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nameless(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", nameless)
+    words = said("tcp://h:1", "ca.pem")
+    for ask in (lambda: default_cache({}), lambda: current(answer(words), {})):
+        with pytest.raises(UsageError, match="has no name, and so no home; set HOME"):
+            ask()
+    assert current(answer(said(SOCKET)), {}) == Endpoint(host=SOCKET)  # needs no certificates
 
 
 def test_a_password_is_not_repeated() -> None:

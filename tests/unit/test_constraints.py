@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.releases import T130
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
-from torch_images.layers.constraints import constraints
+from torch_images.layers.constraints import constraints, project, refusals
 from torch_images.locks.image_lock import image_lock
 
 
@@ -63,3 +64,29 @@ def test_a_variant_holds_what_it_adds_of_the_toolkit(config: Config, root: Path)
     held = pins(config, root, cuda="13.0", variant="pod")
     assert "nvidia-cuda-nvcc" in held
     assert not [name for name in held if name.startswith("nvidia-cutlass")]  # vLLM needs another
+
+
+def test_a_project_leaves_to_the_image_what_it_has(config: Config, root: Path) -> None:
+    """Else it locks, and downloads, all of it again, and a torchvision for another torch."""
+    for variant, fitting in (
+        ("runtime", "constraint-dependencies"),
+        ("pod", "exclude-dependencies"),
+    ):
+        spec = choose(config, cuda="13.0", variant=variant)
+        lock = image_lock(config, spec, root / "locks")
+        told = tomllib.loads(project(spec, lock))["tool"]["uv"]
+        assert {"torch", "triton", "nvidia-cublas"} <= set(told["exclude-dependencies"])
+        names = {line.partition("==")[0] for line in told[fitting]}
+        assert "torchvision" in names
+        both = set(told["exclude-dependencies"]) | set(told["constraint-dependencies"])
+        assert len(both) == len(pins(config, root, cuda="13.0", variant=variant))
+
+
+def test_no_project_fetches_a_torch_of_its_own(config: Config, root: Path) -> None:
+    """Poetry fetches CUDA's 3 GB before it finds that it may not fetch torch."""
+    spec = choose(config, cuda="13.0")
+    told = refusals(image_lock(config, spec, root / "locks"))
+    assert told["UV_NO_BINARY_PACKAGE"] == "torch"
+    assert {"torch", "triton", "nvidia-cublas"} <= set(
+        told["POETRY_INSTALLER_NO_BINARY"].split(",")
+    )

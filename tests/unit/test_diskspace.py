@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from torch_images.build import diskspace, labels
+from tests.unit.fakes import FakeEngine, stored
+from torch_images.build import built, diskspace, labels
 from torch_images.build.diskspace import check_disk, check_room, disk_needed
 from torch_images.build.plan import LockedImage, lock_image
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import DiskError
-from torch_images.host.engine import Engine
+from torch_images.host.image_info import ListedImage
 from torch_images.layers.plan import layer_plans
 from torch_images.locks.image_lock import image_lock
 from torch_images.locks.sources import LockedArchive, SourceLock
@@ -177,18 +178,19 @@ def test_no_images_and_no_disk_to_see_need_nothing(
     check_disk(None, config, [plain])
 
 
-class Asked(Engine):
-    """An engine with labels, which counts the questions for them."""
+class Asked(FakeEngine):
+    """An engine with an image of each lock, which counts the questions for them."""
 
     def __init__(self, root: Path | None, locks: set[str]) -> None:
-        self._root, self._locks, self.asked = root, locks, 0
+        super().__init__(*(stored(str(n), **{labels.LOCK: lock}) for n, lock in enumerate(locks)))
+        self._root, self.asked = root, 0
 
     def local_root(self) -> Path | None:
         return self._root
 
-    def label_values(self, label: str) -> frozenset[str]:
+    def listed(self) -> tuple[ListedImage, ...]:
         self.asked += 1
-        return frozenset(self._locks if label == labels.LOCK else ())
+        return super().listed()
 
 
 def test_an_engine_is_asked_only_where_the_disk_is_small(
@@ -204,7 +206,12 @@ def test_an_engine_is_asked_only_where_the_disk_is_small(
         check_room(config, [plain], tmp_path, nothing)
     check_room(config, [plain], tmp_path, Asked(None, set()))
     for lock in (plain.lock, dataclasses.replace(plain.lock, compat=None)):
-        check_room(config, [plain], tmp_path, Asked(tmp_path, {f"sha256:{lock.digest}"}))
+        engine = Asked(tmp_path, {f"sha256:{lock.digest}"})
+        engine.name = lock.digest
+        with pytest.raises(DiskError):  # a derived image has the label, too, and may lack layers
+            check_room(config, [plain], tmp_path, engine)
+        built.note(tmp_path, engine, engine.images[0].id)
+        check_room(config, [plain], tmp_path, engine)
     for number, plan in enumerate(
         plan for plans in layer_plans(config, plain.spec, plain.lock).values() for plan in plans
     ):

@@ -7,6 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
+import defaults
 import pytest
 from invoke.parser import Parser
 from invoke.program import Program
@@ -80,17 +81,24 @@ def test_the_table_of_drivers_says_what_helps_an_older_driver(config: Config, ro
     assert "`torch-cu130` | 580.65.06 or newer |" in table
 
 
-def test_every_setting_of_the_profile_is_documented(root: Path) -> None:
-    profile = (root / "scripts" / "image" / "runtime" / "profile.sh").read_text()
+def test_every_setting_of_the_profile_is_documented(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profile of an image that has CUTLASS and nvcc, and lets processes share memory."""
+    (tmp_path / "include/cutlass").mkdir(parents=True)
+    (tmp_path / "nvcc").touch(mode=0o755)
+    monkeypatch.setattr(defaults, "CUTLASS", str(tmp_path))
+    monkeypatch.setattr(defaults, "cannot_share", lambda: "")
+    asked = {"TORCH_IMAGE_GEMM": "cutlass", "PATH": str(tmp_path)}
+    settings, _ = defaults.profile(asked)
     text = (root / "docs" / "runtime.md").read_text()
     table = {
         row.group(1): row.group(2)
         for row in re.finditer(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", text, re.MULTILINE)
     }
-    settings = re.findall(r"export (\w+)=\"?(?:\$\{\w+-)?([^}\"\n]+)", profile)
-    assert len(settings) == len(re.findall(r"^ *export ", profile, re.MULTILINE)) > 0
-    for name, value in settings:
-        assert table[name].startswith(f"`{value}`")
+    assert len(settings) == 4
+    for name, value in settings.items():
+        assert table[name].startswith(f"`{value.replace(str(tmp_path), '/opt/cutlass')}`")
     assert table["CUDA_MODULE_LOADING"] == "not set"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import pytest
 from torch_images.errors import EngineError, NetworkError, TorchImagesError, UsageError
 from torch_images.host import tars
 from torch_images.host.engine import Engine
+from torch_images.host.image_info import ListedImage
 from torch_images.host.refusals import registry_refusal
 
 
@@ -34,31 +36,9 @@ def test_what_a_registry_answers(words: str, kind: type[TorchImagesError]) -> No
     assert words.rsplit(":", maxsplit=1)[-1].strip() in str(error)
 
 
-def engine_with(listed: dict[str, list[dict[str, Any]]], asked: list[str]) -> Engine:
-    """An engine that lists these images by what it is asked for, and notes each question."""
-
-    def images(**words: Any) -> list[dict[str, Any]]:
-        asked.append("list")
-        return listed["name" if "name" in words else "label"]
-
-    def get(name: str) -> SimpleNamespace:
-        asked.append(name)
-        return SimpleNamespace(tags=[name])
-
-    def info() -> dict[str, Any]:
-        asked.append("info")
-        return {"Architecture": "x86_64"}
-
-    api, store = SimpleNamespace(images=images), SimpleNamespace(get=get)
-    return Engine(cast("Any", SimpleNamespace(api=api, images=store, info=info)))
-
-
-def test_labels_are_read_from_the_list_of_images() -> None:
-    asked: list[str] = []
-    labelled = [{"Id": "one", "Labels": {"l": "1"}}, {"Id": "two", "Labels": {"l": "2", "m": "3"}}]
-    engine = engine_with({"label": labelled, "name": [{"Id": "parent"}]}, asked)
-    assert engine.label_values("l") == {"1", "2"}
-    assert asked == ["list"]  # not each image, which takes milliseconds
+def engine_with(**api: Any) -> Engine:
+    """An engine whose API answers so."""
+    return Engine(cast("Any", SimpleNamespace(api=SimpleNamespace(**api))))
 
 
 def missing(name: str) -> docker.errors.NotFound:
@@ -70,48 +50,47 @@ def missing(name: str) -> docker.errors.NotFound:
 
 def test_the_list_of_images_is_asked_for_again_when_an_image_goes_meanwhile() -> None:
     asked: list[str] = []
-    engine = engine_with({"label": [{"Id": "one", "Labels": {"l": "1"}}], "name": []}, asked)
-    api = cast("Any", engine._client.api)
-    answer = api.images
 
-    def images(**words: Any) -> list[dict[str, Any]]:
+    def images() -> list[dict[str, Any]]:
         asked.append("try")
-        if asked.count("try") % 3:
+        if len(asked) % 3:
             raise missing("gone:1")
-        listed: list[dict[str, Any]] = answer(**words)
-        return listed
+        return [{"Id": "one", "RepoTags": ["a:1", "<none>:<none>"], "Labels": None}]
 
-    api.images = images
-    assert engine.label_values("l") == {"1"}
-    assert asked.count("try") == 3
+    engine = engine_with(images=images)
+    assert engine.listed() == (ListedImage(id="one", tags=("a:1",), labels={}),)
+    assert len(asked) == 3  # not each image, which takes milliseconds
 
 
 def test_an_image_that_goes_after_the_list_is_left_out() -> None:
     """Moby names the content that is gone, so docker-py's error is not that of a missing image."""
-    engine = engine_with({"label": [{"Id": "one"}, {"Id": "two"}], "name": []}, [])
-    store = cast("Any", engine._client.images)
-    answer = store.get
 
-    def get(name: str) -> Any:
+    def inspect(name: str) -> dict[str, Any]:
         if name == "one":
             raise missing(name)
-        return answer(name)
+        return {"Metadata": {"LastTagTime": "2026-11-21T10:00:00.123456789Z"}}
 
-    store.get = get
-    assert engine.tags() == ("two",)
+    engine = engine_with(
+        inspect_image=inspect,
+        history=lambda _: [{"Size": 3}, {"Size": 4}],
+        containers=lambda **_: [{"ImageID": "two"}],
+    )
+    one, two = (ListedImage(id=name, tags=(), labels={}) for name in ("one", "two"))
+    [found] = engine.looked_into([one, two])
+    assert (found.id, found.size, found.in_use) == ("two", 7, True)
+    assert found.tagged == datetime(2026, 11, 21, 10, tzinfo=UTC)
 
 
 def test_an_image_that_stays_broken_is_said() -> None:
     """Such as one whose content somebody removed from the store by hand."""
     asked: list[str] = []
 
-    def images(**_: Any) -> list[dict[str, Any]]:
+    def images() -> list[dict[str, Any]]:
         asked.append("try")
         raise missing("broken:1")
 
-    engine = Engine(cast("Any", SimpleNamespace(api=SimpleNamespace(images=images))))
     with pytest.raises(docker.errors.NotFound, match="broken:1"):
-        engine.label_values("l")
+        engine_with(images=images).listed()
     assert len(asked) == 10
 
 
@@ -124,13 +103,12 @@ def test_a_pull_may_fail_for_what_a_digest_names_if_it_is_there(name: str, held:
         assert (repository, words["tag"]) == tuple(name.rsplit("@" if "@" in name else ":", 1))
         yield {"error": "failed to unpack"}
 
-    def get(asked: str) -> SimpleNamespace:
+    def inspect(asked: str) -> dict[str, str]:
         if not held:
             raise docker.errors.ImageNotFound(asked)
-        return SimpleNamespace(id="sha256:0")
+        return {"Id": "sha256:0"}
 
-    client = SimpleNamespace(api=SimpleNamespace(pull=pull), images=SimpleNamespace(get=get))
-    engine = Engine(cast("Any", client))
+    engine = engine_with(pull=pull, inspect_image=inspect)
     if held and "@" in name:
         engine.pull(name)
     else:
@@ -143,7 +121,6 @@ def test_an_image_that_was_pulled_without_its_layers() -> None:
     digest = f"sha256:{'a' * 64}"
     manifest = json.dumps({"config": {"digest": "sha256:b"}}).encode()
     for files in ({}, {f"blobs/{digest.replace(':', '/')}": manifest}):
-        api = SimpleNamespace(get_image=lambda _image, held=files: iter([tars.pack(held)]))
-        engine = Engine(cast("Any", SimpleNamespace(api=api)))
+        engine = engine_with(get_image=lambda _image, held=files: iter([tars.pack(held)]))
         with pytest.raises(EngineError, match=f"has not all layers of {digest}; build it here"):
             engine.contents(digest)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -12,24 +14,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import LONG_AGO, FakeEngine, FakeRunner, stored
+from torch_images.build import built
 from torch_images.errors import UsageError
 from torch_images.host.cache import Part, keep, mark, used
 from torch_images.host.engine import Engine
-from torch_images.host.image_info import OurImage
 from torch_images.host.network import Network
+from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace
-from torch_images.maintain import gc
+from torch_images.layers.parent import parent_name
 from torch_images.maintain.gc import (
     Item,
     Limits,
+    abandoned,
     build_cache,
     cache,
+    images,
+    leftovers,
     parse_age,
     parse_size,
     remove,
+    staying,
     surplus,
 )
+from torch_images.verify.reproduce import original
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 NO_ENGINE = cast("Engine", None)
@@ -177,44 +185,148 @@ def test_a_cache_that_may_only_be_read_serves(
         assert used(folder / name) == folder / name
 
 
-def test_what_a_build_left_half_made_counts_too(folder: Path) -> None:
-    (folder / "bases" / ".making-x").mkdir()
-    (folder / "bases" / ".making-x" / "file").write_bytes(b"x" * 7)
-    (folder / "bases" / ".hidden").mkdir()
-    assert ("bases/.making-x", 7) in [(i.name, i.size) for i in cache(folder)]
-    assert "bases/.hidden" not in names(cache(folder))
+HALF = f".bookworm-{'e' * 16}-abcd_123"
 
 
 @pytest.mark.parametrize(
-    ("limits", "words"),
+    "name", [HALF, f".{'e' * 16}.gone", ".making-a1b2c3d4", ".partial-xxxxxxxx"]
+)
+@pytest.mark.parametrize("part", ["bases", "sources", "tools", "debs"])
+def test_what_an_earlier_build_left_half_made_goes_by_its_age(
+    tmp_path: Path, part: str, name: str
+) -> None:
+    path = tmp_path / part / name
+    path.mkdir(parents=True)
+    (path / "file").write_bytes(b"x" * 7)
+    assert cache(tmp_path) == ()  # it may be that of a build which runs
+    os.utime(path, (10**9, 10**9))
+    assert [(i.name, i.size) for i in cache(tmp_path)] == [(f"{part}/{name}", 7)]
+    assert len(list(remove(cache(tmp_path), NO_ENGINE))) == 1
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", [".hidden", ".torch-mine", f".{'e' * 16}", f"{'e' * 16}-abcd_123"])
+def test_what_only_looks_half_made_stays(tmp_path: Path, name: str) -> None:
+    """TORCH_IMAGES_CACHE may name a folder with other things in it."""
+    (tmp_path / "bases" / name).mkdir(parents=True)
+    os.utime(tmp_path / "bases" / name, (10**9, 10**9))
+    assert cache(tmp_path) == ()
+
+
+def test_what_a_killed_process_left_goes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it was made; what a living one makes stays, however old it looks."""
+    room = tmp_path / "room"
+    monkeypatch.setenv("TMPDIR", str(room))
+    workspace = Workspace(root=tmp_path, cache=tmp_path / "c", network=Network(), locks=tmp_path)
+    places = [room, workspace.cache, *(workspace.cache / part for part in Part)]
+    for place in places:
+        place.mkdir(parents=True)
+        with scratch(place, HALF[:-8]) as made:
+            shutil.copytree(made, place / HALF)  # with the file that nobody holds any more
+            os.utime(made, (10**9, 10**9))
+            assert [Path(i.name) for i in abandoned(workspace)] == [place / HALF]
+            assert cache(workspace.cache) == ()
+            assert list(remove(abandoned(workspace), NO_ENGINE))
+            assert not (place / HALF).exists()
+            item = Item(name="x", size=0, used=LONG_AGO, path=made)  # dead when it was listed
+            assert list(remove([item], NO_ENGINE)) == []
+            assert made.exists()
+
+
+def test_the_build_cache_goes_only_where_it_is_asked_for() -> None:
+    """It has what other projects and people built, too; BuildKit cannot tell them apart."""
+    run = FakeRunner({"docker buildx du": (0, "ID  SIZE\nReclaimable:\t1.5GB\nTotal: 2GB\n")})
+    line = "build cache: 1.5GB, of whatever was built here; `invoke gc --cache` removes it"
+    assert build_cache(run, asked=False) == line
+    assert not [command for command in run.commands if "prune" in command]
+    build_cache(run, asked=True)
+    assert run.commands[-1] == ["docker", "buildx", "prune", "--force", "--all"]
+
+
+BUILT, OTHER = stored("1", "torch-cu130:sm120"), stored("2", "torch-cu130:latest")
+PARENT = stored("3", parent_name("sha256:" + "3" * 64))
+
+
+def noted(folder: Path, engine: FakeEngine) -> Workspace:
+    """A workspace that has built the first image of an engine."""
+    built.note(folder, engine, BUILT.id)
+    return Workspace(root=folder, cache=folder, network=Network(), locks=folder)
+
+
+@pytest.mark.parametrize(
+    "tags",
     [
-        (Limits(age=timedelta(hours=36), size=0), ["--filter=until=36h"]),
-        (Limits(age=timedelta(minutes=90), size=1), ["--filter=until=1h", "--keep-storage=1"]),
-        (Limits(age=timedelta(0), size=0), []),
+        (),
+        ("mine:1",),
+        ("torch-cu130:latest",),
+        ("torch-images-candidate:cu130",),
+        ("torch-images-candidate:cu130", "mine:1"),
+        (PARENT.tags[0],),
+        ("torch-images-original:111111111111",),
     ],
 )
-def test_the_build_cache_within_limits(limits: Limits, words: list[str]) -> None:
-    run = FakeRunner()
-    build_cache(limits, run, dry_run=False)
-    assert run.commands == [["docker", "buildx", "prune", "--force", *words]]
-    assert build_cache(limits, run, dry_run=True).endswith("h: 0B")
-    assert run.commands[1] == ["docker", "buildx", "du", *words[:1]]
+def test_an_image_that_a_user_derived_is_never_ours(tmp_path: Path, tags: tuple[str, ...]) -> None:
+    """FROM and `docker commit` hand on all labels; `gc --images` would remove it at once."""
+    labels = {"io.github.torch-images.id": "cu130", "io.github.torch-images.lock": "sha256:0"}
+    derived = stored("4", *tags, **labels)
+    engine = FakeEngine(BUILT, PARENT, derived)
+    workspace = noted(tmp_path, engine)
+    assert {image.id for image in built.ours(tmp_path, engine)} == {BUILT.id, PARENT.id}
+    items = [*images(tmp_path, engine), *leftovers(workspace, engine, datetime.now(UTC))]
+    assert [item.image for item in remove(items, engine)] == [BUILT.id, PARENT.id]
+    assert engine.images == [derived]
 
 
-def test_tags_that_a_build_left_go_once_no_build_can_need_them(tmp_path: Path) -> None:
-    now = datetime.now(UTC)
-    names = ("torch-images-candidate:a", "torch-images-original:b", "torch-cu130:sm120")
-    held = [
-        OurImage(id="sha256:old", tags=names, size=9, tagged=now - 2 * gc.RUNNING, in_use=False),
-        OurImage(id="sha256:new", tags=names[:1], size=9, tagged=now, in_use=False),
-    ]
+@pytest.mark.parametrize(
+    "name", ["mine:3", "registry:5000/me/train:3", "torch-cu130:5000/mine:1", "mine-torch-cu130:1"]
+)
+def test_an_image_to_which_a_user_gave_a_name_stays(tmp_path: Path, name: str) -> None:
+    own = replace(BUILT, tags=(*BUILT.tags, "ghcr.io/me/torch-cu130:sm120"))
+    engine = FakeEngine(own)
+    noted(tmp_path, engine)
+    assert [item.image for item in images(tmp_path, engine)] == [BUILT.id]
+    engine.tag(BUILT.id, *name.rsplit(":", 1))
+    assert images(tmp_path, engine) == ()
+    [line] = staying(tmp_path, engine)
+    assert line.endswith(f"{name}: it has a name that this project did not give it")
 
-    class Held:
-        def ours(self, *_: str) -> list[OurImage]:
-            return held
 
-    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
-    engine = cast("Engine", Held())
-    quiet = gc.leftovers(workspace, engine, now - gc.RUNNING)
-    assert [item.tag for item in quiet] == list(names[:2])
-    assert len(gc.leftovers(workspace, engine, now)) == 3
+def test_an_image_that_a_container_uses_stays(tmp_path: Path) -> None:
+    engine = FakeEngine(BUILT, in_use=[BUILT.id])
+    noted(tmp_path, engine)
+    assert images(tmp_path, engine) == ()
+    assert staying(tmp_path, engine) == ("torch-cu130:sm120: a container uses it",)
+
+
+def test_notes_of_images_that_are_gone_go(tmp_path: Path) -> None:
+    """But not those on another engine's images, which this one cannot know of."""
+    engine, far = FakeEngine(BUILT, OTHER), FakeEngine(BUILT, name="two")
+    noted(tmp_path, engine)
+    noted(tmp_path, far)
+    built.note(tmp_path, engine, OTHER.id)
+    engine.untag(BUILT.id)
+    built.forget(tmp_path, engine)
+    engine.images.append(BUILT)  # pulled again, by a user
+    assert [image.id for image in built.ours(tmp_path, engine)] == [OTHER.id]
+    assert [image.id for image in built.ours(tmp_path, far)] == [BUILT.id]
+
+
+def test_names_that_a_build_left_go_once_no_build_can_need_them(tmp_path: Path) -> None:
+    name = original(BUILT.id)
+    engine = FakeEngine(replace(BUILT, tags=("torch-images-candidate:a", name, "torch-cu130:x")))
+    workspace = noted(tmp_path, engine)
+    assert leftovers(workspace, engine, LONG_AGO - timedelta(seconds=1)) == ()
+    left = leftovers(workspace, engine, LONG_AGO)
+    assert sorted(item.tag for item in left) == ["torch-images-candidate:a", name]
+
+
+def test_a_name_that_a_rebuild_left_does_not_take_the_users_image_along(tmp_path: Path) -> None:
+    """`reproduce` names the user's image while it runs, also one without a name."""
+    name = original(OTHER.id)
+    engine = FakeEngine(replace(OTHER, tags=(name,)))
+    workspace = noted(tmp_path, engine)
+    assert leftovers(workspace, engine, LONG_AGO) == ()
+    engine.tag(OTHER.id, "mine", "1")
+    assert [item.tag for item in leftovers(workspace, engine, LONG_AGO)] == [name]

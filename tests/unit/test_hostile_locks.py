@@ -22,6 +22,7 @@ from torch_images.locks import complete
 from torch_images.locks.debs import format_debs, parse_debs, read_debs
 from torch_images.locks.image_lock import (
     ImageLock,
+    compat_versions,
     image_lock,
     parse_image_lock,
     update,
@@ -32,6 +33,7 @@ from torch_images.locks.sources import (
     read_sources,
 )
 from torch_images.locks.wheels import format_wheels, parse_wheels, read_wheels
+from torch_images.platforms import ARM64
 
 LOCKS = ROOT / "locks"
 # One of each grammar, cut to a size that leaves time for many examples.
@@ -178,6 +180,7 @@ def deb(name: str = "tini", path: str = "debian/pool/tini_1_amd64.deb") -> str:
         (deb(path="debian/pool/./tini_1.deb"), "not a locked input: tini=1"),
         (deb() + deb().removeprefix(DEBS), "tini is there twice"),
         (deb() + deb("t2").removeprefix(DEBS), "tini_1_amd64.deb is there twice"),
+        (deb() + deb("t2").removeprefix(DEBS).replace("/tini_", "/Tini_"), "is there twice"),
         (f"{DEBS}# image: a/b:1\n", "image a/b:1 is not one with a tag and a digest"),
         (f"{DEBS}# unlocked: no\n", "'unlocked' says neither yes nor nothing"),
     ],
@@ -199,6 +202,10 @@ def archive(url: str, name: str = "llvm") -> str:
         (archive("file:///etc/passwd"), "llvm has no URL of a file"),
         (
             archive("https://host/x") + archive("https://other/x", "json").split("\n", 1)[1],
+            "x is there twice",
+        ),
+        (
+            archive("https://host/x") + archive("https://other/X", "json").split("\n", 1)[1],
             "x is there twice",
         ),
         (f"# date: 2026-01-01\n# ? bytes, u\ntorch==x git:{'0' * 40}\n", "torch==x git:"),
@@ -260,6 +267,57 @@ def test_a_lock_is_complete(
         image_lock(config, choose(config, **asked), folder)
     assert str(caught.value).startswith(f"locks/{name}.txt: {problem}")
     assert str(caught.value).endswith(f"run `invoke lock --select {name}`")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new", "problem"),
+    [
+        (pinned("cuda-compat-13-0"), "", "it must pin one package"),
+        (pinned("cuda-compat-13-0"), r"\g<0># 1 bytes, ubuntu2404/x86_64/xy_1_amd64.deb\nxy=1 sha256:" + HEX + "\n", "it must pin one package"),
+        ("^cuda-compat-13-0=", "cuda-compat-13-1=", "it lacks cuda-compat-13-0"),
+        ("^# request: .*", "# request: cuda-compat-12-8", "out of step"),
+        ("cuda-compat-13-(0=|0$)", r"cuda-compat-12-\g<1>", "out of step|lacks"),
+    ],
+)  # fmt: skip
+def test_no_other_package_is_taken_for_the_compat_library(
+    config: Config,
+    copied: Callable[[str, str, str], Path],
+    pattern: str,
+    new: str,
+    problem: str,
+) -> None:
+    """Its libcuda is loaded by every container; `pick` and the pods reckon with its version."""
+    folder = copied("compat-cu130", pattern, new)
+    for read in (
+        lambda: compat_versions(config, folder),
+        lambda: image_lock(config, choose(config), folder),
+    ):
+        with pytest.raises(LockError, match=problem):
+            read()
+
+
+@pytest.mark.parametrize("names", [(), ("cuda-compat-13-1",), ("cuda-compat-13-0", "xy")])
+def test_no_other_package_in_an_images_own_locks_is_taken_for_it(
+    config: Config, names: tuple[str, ...]
+) -> None:
+    """Whoever reproduces an image installs what these name."""
+    lock = whole(config)
+    assert lock.compat
+    [deb] = lock.compat.debs
+    debs = tuple(dataclasses.replace(deb, name=name, path=f"{name}_1_amd64.deb") for name in names)
+    changed = dataclasses.replace(lock, compat=dataclasses.replace(lock.compat, debs=debs))
+    with pytest.raises(LockError, match=r"^locks/compat-cu130\.txt: it (?:lacks|must pin one)"):
+        parse_image_lock(changed.texts())
+
+
+def test_a_compat_library_for_another_platform_is_none_of_the_image(config: Config) -> None:
+    lock = whole(config)
+    assert lock.compat
+    [deb] = lock.compat.debs
+    deb = dataclasses.replace(deb, path=deb.path.replace("_amd64", "_arm64"))
+    compat = dataclasses.replace(lock.compat, debs=(deb,), platform=ARM64)
+    with pytest.raises(LockError, match="is for linux/amd64, compat-cu130 for linux/arm64"):
+        parse_image_lock(dataclasses.replace(lock, compat=compat).texts())
 
 
 def test_a_bootstrapped_base_names_no_image(

@@ -20,6 +20,7 @@ import pytest
 
 from tests.servers import web_server
 from tests.symbols import symbols_library
+from tests.unit.hostile import almost
 from tests.unit.test_facts import compiled, dated, extra
 from tests.unit.test_facts import torch as torch_wheel
 from tests.wheels import StandIn, make_wheel
@@ -616,6 +617,10 @@ def test_the_guard_does_not_trust_what_was_resolved(
             (other[0].locked, "a 1 is not in the main index, where images.yaml says"),
             (other[2].locked, "b 1 is not in the main index, where images.yaml says"),
             (replace(main[1].locked, index=index.url), f"torch 1 is not in {index.url}, where im"),
+            (
+                replace(main[0].locked, sha256=almost(main[0].locked.sha256)),
+                "a 1 is not in the main index, where images.yaml says",
+            ),
             (wheel("a"), "a 1 is not in the main index, where images.yaml says"),
             (wheel("none"), "none 1 is not in the main index, where images.yaml says"),
         ):

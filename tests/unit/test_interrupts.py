@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -126,6 +127,40 @@ def test_inv_ends_with_the_codes_of_the_readme(
     assert said[:20] in done.stderr
     assert "hunter2" not in done.stderr
     assert not (folder / ".venv").exists()
+
+
+# As `PIP`, for a pip that installs once somebody has read that it began, and written that it may.
+SLOW_PIP = """#!/bin/sh
+case "$*" in
+  *venv*) mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+  *pip*) echo x >>installations; echo >begun; read -r _ <go ;;
+  *torch_images*) echo ran ;;
+esac
+"""
+
+
+def test_two_first_calls_at_once_make_one_environment(project: Callable[..., Path]) -> None:
+    """Each removed the .venv that the other was filling, and both failed."""
+    folder = project(SLOW_PIP, made=False)
+    for name in ("begun", "go"):
+        os.mkfifo(folder / name)
+    env = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [folder / "inv", "matrix"], env=env, stdout=PIPE, stderr=PIPE, text=True
+        )
+
+    with start() as first:
+        (folder / "begun").read_text()
+        with start() as second:
+            assert second.stderr
+            said = second.stderr.readline()
+            (folder / "go").write_text("\n")
+            assert said == "setup: another ./inv makes the Python environment: waiting for it\n"
+            assert second.communicate() == ("ran\n", "")
+        assert first.communicate() == ("ran\n", "setup: making a Python environment in .venv\n")
+    assert (folder / "installations").read_text() == "x\n"
 
 
 def test_importing_the_tasks_changes_nothing(root: Path) -> None:

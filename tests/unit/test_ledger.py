@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.releases import T128, T130
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeEngine, FakeRunner, stored
 from torch_images.build.bake import BuildOptions
 from torch_images.build.build import BuildResult
 from torch_images.build.plan import LockedImage, lock_image, plan_image
@@ -34,10 +35,11 @@ from torch_images.errors import (
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder
+from torch_images.layers.parent import parent_name
 from torch_images.project import LEDGER
 from torch_images.publish import ledger, stale
 from torch_images.publish.ledger import Proof
-from torch_images.publish.pipeline import Made
+from torch_images.publish.pipeline import QUIET, Made, Shown
 from torch_images.verify.suites import Check
 from torch_images.verify.verify import VerifyReport
 
@@ -188,23 +190,13 @@ def test_what_was_not_verified_or_not_locked_gets_no_line(config: Config, root: 
         assert ledger.proof(other, "2026-11-23", MACHINE) is None
 
 
-class Engine:
-    """An engine without images; it remembers what it was asked to untag."""
+class Engine(FakeEngine):
+    """Its disk is full, if it has one."""
 
-    def __init__(self) -> None:
-        self.untagged: list[str] = []
+    root: Path | None = None
 
-    def ours(self, *_: object) -> list[Any]:
-        return []
-
-    def local_root(self) -> None:
-        return None
-
-    def digest(self, tag: str) -> str:
-        return "sha256:x"
-
-    def untag(self, tag: str) -> None:
-        self.untagged.append(tag)
+    def local_root(self) -> Path | None:
+        return self.root
 
 
 def run_stale(
@@ -213,27 +205,37 @@ def run_stale(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     problems: dict[str, TorchImagesError],
+    engine: Engine | None = None,
+    run: FakeRunner | None = None,
+    shown: Shown = QUIET,
 ) -> tuple[list[stale.Outcome], Engine]:
-    """Build two images, of which some end in an error; the ledger is below `folder`."""
+    """Build two images, of which some end in an error; the ledger is below `folder`.
+
+    An image of two names and its parent get into the engine.
+    """
+    engine = engine or Engine()
 
     def make(_: Config, images: Sequence[LockedImage], *__: Any, **___: Any) -> tuple[Made, ...]:
         [image] = images
         if image.spec.id in problems:
             raise problems[image.spec.id]
+        engine.images += [stored("d"), stored("e", parent_name("sha256:" + "e" * 64))]
+        for name in ("x:1", image.candidate):
+            engine.tag("sha256:" + "d" * 64, *name.split(":"))
         return (made(config, root, image.spec.id),)
 
     monkeypatch.setattr(stale, "make", make)
-    engine = Engine()
     workspace = Workspace(root=folder, cache=folder, network=Network(), locks=root / "locks")
     done = stale.build_stale(
         config,
         [spec(config, OLDER), spec(config)],
         workspace,
         BuildOptions(),
-        engine=engine,  # type: ignore[arg-type]
-        run=FakeRunner(),
+        engine=engine,
+        run=run or FakeRunner(),
         machine=MACHINE,
         today=TODAY,
+        shown=shown,
     )
     return list(done), engine
 
@@ -256,11 +258,39 @@ def test_one_that_cannot_be_had_gets_a_line_and_the_next_is_built(
     assert (OLDER in lines) != isinstance(error, VerifyError)
     assert OLDER not in lines or lines[OLDER].missing == error.message
     assert lines[RUNTIME].missing == ""
-    assert engine.untagged == ["x:1", f"torch-images-candidate:{RUNTIME}"]
+    assert engine.tags() == (parent_name("sha256:" + "e" * 64),)
     old = replace(LINE, image=OLDER)
     ledger.write(tmp_path, {OLDER: old})
     done, _ = run_stale(config, root, tmp_path, monkeypatch, {OLDER: error})
     assert (done[0].error, done[0].line, ledger.read(tmp_path)[OLDER]) == (error, None, old)
+
+
+def test_a_name_that_was_there_before_stays(
+    config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the only one of an image of the user's, which would go with it."""
+    mine = stored("a", "x:1", "mine:1")
+    _, engine = run_stale(config, root, tmp_path, monkeypatch, {}, Engine(mine))
+    assert {"x:1", "mine:1"} <= set(engine.tags())
+    assert engine.digest(mine.id)
+
+
+def test_room_is_made_only_of_what_this_run_made(
+    config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other parent images, and what a user derived from one, stay; so does everybody's cache."""
+    before = stored("b", parent_name("sha256:" + "b" * 64))
+    derived = stored("c", "torch-images-parent:mine", **{"io.github.torch-images.id": "x"})
+    engine, run = Engine(before, derived), FakeRunner()
+    lines: list[str] = []
+    engine.root = tmp_path
+    full = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    shown = Shown(say=lines.append)
+    run_stale(config, root, tmp_path, monkeypatch, {}, engine, run, shown)
+    assert [line for line in lines if line.startswith("made room: 1 parent images, 0 layers; ")]
+    assert all(image in engine.images for image in (before, derived))
+    assert not [command for command in run.commands if "prune" in command]
 
 
 def test_only_what_has_no_fresh_line_is_built(config: Config, root: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from torch_images.errors import VerifyError
 from torch_images.host.cache import Part
-from torch_images.host.engine import ExecResult
+from torch_images.host.container import ExecResult
 from torch_images.host.network import Network
 from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace

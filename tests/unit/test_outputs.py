@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shutil
 import stat
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,19 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.releases import T130
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeRunner, invoke
 from torch_images.build import bake, build
 from torch_images.build.plan import ImagePlan
 from torch_images.build.render import Context, ContextFile, write_context
-from torch_images.cli import bench_tasks
+from torch_images.cli import bench_tasks, verb
 from torch_images.config.types import Config
 from torch_images.errors import EngineError, UsageError
 from torch_images.host import outputs
 from torch_images.host.engine import Engine
-from torch_images.host.image_info import OurImage
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.maintain import gc
+from torch_images.verify import identify
 
 CONTEXT = Context(
     id="x",
@@ -273,27 +272,53 @@ def result(root: Path, tmp_path: Path) -> Path:
     return folder / "result.json"
 
 
-@pytest.mark.parametrize("name", ["README.md", "gemm.svg", "shares.svg"])
-def test_a_report_replaces_only_reports(result: Path, name: str) -> None:
-    mine = result.parent / name
-    mine.write_text("# mine\n")
+@pytest.mark.parametrize("name", ["README.md", "gemm.svg", "notes.txt"])
+@pytest.mark.parametrize("first", [True, False], ids=["before", "edited"])
+def test_a_report_replaces_only_reports(result: Path, name: str, *, first: bool) -> None:
+    """An edited README.md was replaced, and a folder of the user's was filled."""
+    folder = result.parent / "report"
+    if not first:
+        bench_tasks._write(result.read_text(), folder)
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text("# mine\n")
     before = listing(result.parent)
-    with pytest.raises(UsageError, match=f"{name} is there, and is not of a report; name another"):
-        bench_tasks._write(result.read_text(), result.parent)
+    with pytest.raises(UsageError, match=f"has {name}, which was not written by this; name a new"):
+        bench_tasks._write(result.read_text(), folder)
     assert listing(result.parent) == before
-    mine.unlink()
-    bench_tasks._write(result.read_text(), result.parent)
-    bench_tasks._write(result.read_text(), result.parent)
-    assert json.loads(result.read_text())
-    assert not list(result.parent.glob(".*"))
 
 
-def test_a_result_is_not_replaced(result: Path) -> None:
-    with pytest.raises(UsageError, match=r"result\.json is there, and is not of a report"):
-        bench_tasks._require_ours(result.parent)
-    (result.parent / "README.md").symlink_to("/etc/hostname")
-    with pytest.raises(UsageError, match="is there, and is not of a report"):
-        bench_tasks._require_ours(result.parent, ["README.md"])
+def test_a_report_stands_beside_its_result(
+    root: Path, result: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not among what else the folder of the result holds, which may be a home."""
+    before = listing(result.parent)
+    for _ in range(2):
+        done = invoke(root, "bench-report", str(result))
+        assert (done.returncode, done.stderr) == (0, "")
+    made = listing(result.parent)
+    assert {name for name in made if name not in before} == {
+        "result",
+        *(f"result/{name}" for name in (outputs.MARK, "README.md", "compile.svg", "gemm.svg")),
+        *(f"result/{name}" for name in ("sdpa.svg", "shares.svg")),
+    }
+    assert {name: made[name] for name in before} == before
+    refused = invoke(root, "bench-report", str(result), "--output", str(result.parent))
+    assert refused.returncode == UsageError.exit_code
+    assert (
+        "which was not written by this; name a new or an empty folder with --output"
+        in refused.stderr
+    )
+    assert listing(result.parent) == made
+
+
+def test_a_benchmark_is_refused_before_it_measures(
+    root: Path, result: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = SimpleNamespace(spec=SimpleNamespace(id="x"))
+    monkeypatch.setattr(identify, "identify", lambda *_: ("x", plan))
+    monkeypatch.setattr(verb, "engine", lambda: None)
+    done = invoke(root, "bench", "x", "--output", str(result.parent))
+    assert "has result.json, which was not written by this" in done.stderr
 
 
 def test_pruning_leaves_what_is_not_of_the_cache(tmp_path: Path) -> None:
@@ -304,35 +329,6 @@ def test_pruning_leaves_what_is_not_of_the_cache(tmp_path: Path) -> None:
     ours.mkdir()
     (tmp_path / "sources" / f"torch-{'b' * 40}").symlink_to(ours)
     assert [item.path for item in gc.cache(tmp_path)] == [ours]
-
-
-def test_cleaning_leaves_what_is_no_context(tmp_path: Path) -> None:
-    class NoImages:
-        def ours(self, *_: str) -> tuple[OurImage, ...]:
-            return ()
-
-    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
-    (workspace.output / "cuda-notes").mkdir(parents=True)
-    (workspace.output / "cu.txt").write_text("mine")
-    (workspace.output / "cu130-link").symlink_to(tmp_path / "kept")
-    first = b"# torch-images cu130-x\nFROM scratch\n"
-    made = Context(id="x", files=(ContextFile(path="Dockerfile", data=first),))
-    write_context(made, tmp_path / "kept")
-    (workspace.output / "cu130-y").mkdir()
-    (workspace.output / "cu130-y/Dockerfile").write_bytes(first)  # a copy that somebody made
-    write_context(made, workspace.output / "cu130-x")
-    engine = cast("Engine", NoImages())
-    now = datetime.now(UTC)
-    assert gc.leftovers(workspace, engine, now - gc.RUNNING) == ()  # a build may be running
-    items = gc.leftovers(workspace, engine, now + gc.RUNNING)
-    assert [item.name for item in gc.remove(items, engine)] == ["build/cu130-x"]
-    assert (tmp_path / "kept/Dockerfile").is_file()
-    assert sorted(p.name for p in workspace.output.iterdir()) == [
-        "cu.txt",
-        "cu130-link",
-        "cu130-y",
-        "cuda-notes",
-    ]
 
 
 def test_a_benchmark_that_broke_off_keeps_what_it_found(
@@ -347,6 +343,7 @@ def test_a_benchmark_that_broke_off_keeps_what_it_found(
     bench_tasks._keep_part(cast("Any", Broken()), folder)
     assert (folder / "result.json.part").read_bytes() == b"{}"
     assert f"until then is in {folder}/result.json.part\n" in capsys.readouterr().err
+    outputs.claim(folder)  # so the next benchmark goes there, too
     (folder / "result.json.part").write_text("the user's")
     bench_tasks._keep_part(cast("Any", Broken()), folder)
     assert (folder / "result.json.part").read_text() == "the user's"

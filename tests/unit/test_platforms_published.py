@@ -710,7 +710,7 @@ class Sizes(Engine):
         return (7,)
 
     def read_files(self, image: str, folder: str) -> dict[str, str]:
-        return {"sbom.cdx.json": json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.6"})}
+        return {"cyclonedx.json": json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.6"})}
 
     def tags(self, prefix: str = "") -> tuple[str, ...]:
         return tuple(t for t in ("torch-cu130:latest", "torch-cu130:latest-arm64") if prefix in t)

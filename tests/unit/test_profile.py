@@ -1,48 +1,25 @@
-"""The profile: what a real shell exports that reads it."""
+"""The profile: what a start sets for PyTorch, and what it leaves alone."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+import defaults
+import facts
 import pytest
 
-from tests.unit.conftest import ROOT
-
-PROFILE = ROOT / "scripts" / "image" / "runtime" / "profile.sh"
-SHELLS = [["sh"], ["sh", "-eu"], ["bash"], ["bash", "-eu"]]
-SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
 BACKENDS = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"
 # What the profile sets without CUTLASS, which this machine does not have at /opt/cutlass.
-ALWAYS = {
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
-    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-}
+ALWAYS = {"TORCH_IMAGE_TF32": "1", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
-def start(
-    environ: dict[str, str], *, shell: list[str] | None = None, says: str = "--say"
-) -> tuple[dict[str, str], str]:
-    """What the profile adds to an environment or changes there, and what it says.
+@pytest.fixture(autouse=True)
+def _sharing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defaults, "cannot_share", lambda: "")
 
-    `says` is what the entrypoint leaves for it; "" where a shell of `docker exec` reads it.
-    """
-    given = {"PATH": "/nowhere", **environ}
-    words = [*(shell or ["sh"]), "-c", f'. "$0"; exec "$1" -sESc "{SHOW}"', str(PROFILE)]
-    words[0] = shutil.which(words[0]) or words[0]
-    done = subprocess.run(
-        ["/usr/bin/env", "-i", *(f"{k}={v}" for k, v in given.items()), f"torch_image_says={says}",
-         *words, sys.executable],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    found = json.loads(done.stdout)
-    ignored = {"PWD", "SHLVL", "_", "LC_CTYPE", "torch_image_says"}
-    kept = {k: v for k, v in found.items() if k not in ignored and given.get(k) != v}
-    assert given.keys() <= found.keys()
-    return kept, done.stderr
+
+def profile(environ: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    return defaults.profile({"PATH": "/nowhere", **environ})
 
 
 @pytest.fixture
@@ -58,36 +35,31 @@ def tools(tmp_path: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
 @pytest.mark.parametrize("value", [None, "", "stock"])
 def test_without_the_setting_inductor_keeps_its_own(
-    shell: list[str], value: str | None, tools: dict[str, str]
+    value: str | None, tools: dict[str, str]
 ) -> None:
     asked = {} if value is None else {"TORCH_IMAGE_GEMM": value}
-    assert start({**tools, **asked}, shell=shell) == (ALWAYS, "")
+    assert profile({**tools, **asked}) == (ALWAYS, [])
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
 def test_cutlass_competes_with_what_is_tried_by_default(
-    shell: list[str], tools: dict[str, str]
+    tools: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, said = start({**tools, "TORCH_IMAGE_GEMM": "cutlass"}, shell=shell)
-    assert found == {**ALWAYS, BACKENDS: "ATEN,TRITON,CPP,CUTLASS"}
-    assert said == ""
+    asked = {**tools, "TORCH_IMAGE_GEMM": "cutlass"}
+    competing = {**ALWAYS, BACKENDS: "ATEN,TRITON,CPP,CUTLASS"}
+    assert profile(asked) == (competing, [])
+    # In an image that has it, its place need not be named.
+    place = asked.pop("TORCHINDUCTOR_CUTLASS_DIR")
+    monkeypatch.setattr(defaults, "CUTLASS", place)
+    assert profile(asked) == ({**competing, "TORCHINDUCTOR_CUTLASS_DIR": place}, [])
 
 
 def test_nvcc_may_be_in_path(tools: dict[str, str]) -> None:
-    asked = {"TORCH_IMAGE_GEMM": "cutlass", "PATH": f"{tools.pop('CUDA_HOME')}/bin"}
-    assert BACKENDS in start({**tools, **asked})[0]
+    asked = {"TORCH_IMAGE_GEMM": "cutlass", "PATH": f"/nowhere:{tools.pop('CUDA_HOME')}/bin"}
+    assert BACKENDS in profile({**tools, **asked})[0]
 
 
-@pytest.mark.parametrize("own", ["CUTLASS", ""])
-def test_backends_that_are_set_stay(own: str, tools: dict[str, str]) -> None:
-    asked = {**tools, "TORCH_IMAGE_GEMM": "cutlass", BACKENDS: own}
-    assert start(asked) == (ALWAYS, "")
-
-
-@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
 @pytest.mark.parametrize(
     ("value", "lacks", "said"),
     [
@@ -98,24 +70,38 @@ def test_backends_that_are_set_stay(own: str, tools: dict[str, str]) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said_in_one_line(
-    value: str, lacks: str, said: str, shell: list[str], tools: dict[str, str]
+    value: str, lacks: str, said: str, tools: dict[str, str]
 ) -> None:
     tools.pop(lacks, None)
-    found = start({**tools, "TORCH_IMAGE_GEMM": value}, shell=shell)
-    assert found == (ALWAYS, f"torch-images: TORCH_IMAGE_GEMM={value} {said}\n")
+    found = profile({**tools, "TORCH_IMAGE_GEMM": value})
+    assert found == (ALWAYS, [f"TORCH_IMAGE_GEMM={value} {said}"])
 
 
-def test_only_the_entrypoint_says_it() -> None:
-    wrong = {"TORCH_IMAGE_GEMM": "triton"}
-    assert start(wrong, says="") == (ALWAYS, "")
-    assert start({**wrong, "TORCH_IMAGE_QUIET": "1"}) == (ALWAYS, "")
+@pytest.mark.parametrize("own", ["mine", ""])
+def test_what_the_user_sets_stays(own: str, tools: dict[str, str]) -> None:
+    """Also what is set to nothing; the older name of the allocator's setting counts, too."""
+    names = ("TORCH_IMAGE_TF32", "PYTORCH_CUDA_ALLOC_CONF", BACKENDS)
+    asked = {**tools, **dict.fromkeys(names, own), "TORCH_IMAGE_GEMM": "cutlass"}
+    assert profile(asked) == ({}, [])
 
 
-def test_a_value_is_shown_as_it_is() -> None:
-    _, said = start({"TORCH_IMAGE_GEMM": r"$(echo no) * \n%s"})
-    assert said.startswith(r"torch-images: TORCH_IMAGE_GEMM=$(echo no) * \n%s is not ")
+def test_the_profile_can_be_turned_off() -> None:
+    assert profile({"TORCH_IMAGE_PROFILE": "off", "TORCH_IMAGE_GEMM": "on"}) == ({}, [])
 
 
-def test_what_the_user_sets_stays() -> None:
-    own = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "", "PYTORCH_CUDA_ALLOC_CONF": "x"}
-    assert start(own) == ({}, "")
+def test_segments_that_break_sharing_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Docker's default container torch.multiprocessing fails for tensors in such segments."""
+    monkeypatch.setattr(defaults, "cannot_share", lambda: "pidfd_getfd: Operation not permitted")
+    assert profile({}) == ({"TORCH_IMAGE_TF32": "1"}, [])
+
+
+def test_sharing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number that no system call has stands in for one that is denied, and says so."""
+    monkeypatch.undo()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    if not defaults.cannot_share():  # as on this machine; a container may forbid it
+        monkeypatch.setattr(defaults, "PIDFD_GETFD", 4095)
+    assert defaults.cannot_share().startswith("pidfd_getfd: ")
+    monkeypatch.setattr(facts, "in_child", lambda *_: None)
+    assert defaults.cannot_share() == "pidfd_getfd: no answer"
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -18,7 +18,6 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from urllib3.util import Retry
 
 from torch_images.errors import CommandError, NetworkError, TorchImagesError
 from torch_images.fetch.download import read
@@ -170,6 +169,18 @@ def test_a_url_that_is_cut_off() -> None:
         assert "hun" not in Redactor()(f"for url: http://me:{end}")
 
 
+@pytest.mark.parametrize("mark", "/@?#")
+def test_each_piece_of_a_password_that_was_not_encoded(mark: str) -> None:
+    """Whoever reads the URL then takes a piece for a port, a host or a path, and names it alone."""
+    hide = Redactor.of({"HTTPS_PROXY": f"http://me:hunter22{mark}trustno1@host:80/path"})
+    for piece in ("hunter22", "trustno1"):
+        assert hide(f"no port: '{piece}'") == "no port: '***'"
+        assert hide(f"cannot resolve {piece}@host:80") == "cannot resolve ***@host:80"
+    assert "hunter22" not in hide(
+        f"http://me:hunter22{mark}trustno1@[::1/x http://me:hunter22@[::1/x"
+    )
+
+
 @given(st.text(st.characters(blacklist_categories=("Cs", "Cc", "Z")), min_size=SHORTEST))
 def test_any_password_of_a_url(password: str) -> None:
     url = f"https://me:{quote(password, safe='')}@host/simple"
@@ -236,7 +247,7 @@ def test_the_output_of_a_streamed_command(
 @pytest.mark.parametrize("status", [401, 403, 407, 500])
 def test_what_the_index_and_mirrors_answer(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the real clients, which put the whole URL into what they raise."""
-    monkeypatch.setattr(Retry, "sleep", lambda *_: None)  # between attempts
+    monkeypatch.setattr("torch_images.host.web.time.sleep", lambda _: None)  # between attempts
     wheel = LockedWheel(name="x", version="1", sha256="0" * 64, size=1, filename="x-1.whl")
 
     class Handler(BaseHTTPRequestHandler):

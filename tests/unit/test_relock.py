@@ -60,6 +60,9 @@ def sources(network: Network | None = None, **facts: Any) -> Sources:
     return made
 
 
+ALTERED = f"{'0' * 63}f"  # each digit counts
+
+
 def wheel(name: str, version: str = "1", sha256: str = "0" * 64) -> LockedWheel:
     filename = f"{name}-{version}-py3-none-any.whl"
     return LockedWheel(name=name, version=version, filename=filename, size=1, sha256=sha256)
@@ -92,7 +95,7 @@ def test_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(update, "resolve", lambda *_, **__: fresh)
     pages = {f"/simple/{name}/": page(wheel(name)) for name in names}
-    pages["/simple/altered/"] = page(wheel("altered", sha256="f" * 64))
+    pages["/simple/altered/"] = page(wheel("altered", sha256=ALTERED))
     pages["/simple/gone/"] = page(wheel("gone", "3"))
     pages["/simple/yanked/"] = page(wheel("yanked"), extra=' data-yanked="broken"')
     with web_server(pages) as (url, _):
@@ -100,7 +103,7 @@ def test_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         item = LockRequest(name="w", request=("same",), python="3.11")
         findings = check(item, tmp_path, sources(network), tmp_path)
     assert states(findings) == {
-        "altered": ("altered", f"expected sha256:{'0' * 64}, found sha256:{'f' * 64}"),
+        "altered": ("altered", f"expected sha256:{'0' * 64}, found sha256:{ALTERED}"),
         "gone": ("vanished", "the index has no gone-1-py3-none-any.whl"),
         "newer": ("newer", "-> 2"),
         "same": ("unchanged", ""),

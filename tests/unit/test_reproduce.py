@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeEngine, FakeRunner, stored
 from torch_images.cli.report import verdict
 from torch_images.errors import UsageError
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.oci.diff import Difference
-from torch_images.verify.reproduce import IDENTICAL, SAME_CONTENT, Verdict, _check_out
+from torch_images.verify.reproduce import IDENTICAL, SAME_CONTENT, Verdict, _check_out, _kept
 
 COMMIT, HOME = "c" * 40, "https://example.org/project"
 
@@ -69,6 +71,24 @@ def test_a_revision_that_nobody_has(workspace: Workspace, tmp_path: Path) -> Non
         UsageError, match=r"could not be had from https.*not found; name a repository"
     ):
         _check_out(COMMIT, tmp_path / "copy", workspace, HOME, run)
+
+
+@pytest.mark.parametrize("tags", [(), ("mine:1",), ("torch-images-candidate:x",)])
+def test_a_rebuild_takes_no_image_away(tags: tuple[str, ...]) -> None:
+    """Neither one without a name, nor the one whose candidate tag the twin takes."""
+    image, unverified = stored("1", *tags), stored("2", "torch-images-candidate:x")
+    there = [image] if "torch-images-candidate:x" in tags else [image, unverified]
+    engine = FakeEngine(*there)
+    candidate = engine.digest("torch-images-candidate:x")
+    wanted = cast("Any", SimpleNamespace(candidate="torch-images-candidate:x"))
+    with _kept(image.id, wanted, engine):
+        engine.untag("torch-images-candidate:x")  # an image goes with its last name
+        engine.images.append(stored("3", "torch-images-candidate:x"))
+        engine.untag("mine:1")  # by a user, meanwhile
+    assert {one.id for one in engine.images} == {one.id for one in there}
+    assert engine.digest("torch-images-candidate:x") == candidate
+    left = [tag for tag in engine.tags() if tag.startswith("torch-images-original:")]
+    assert len(left) == (0 if "torch-images-candidate:x" in tags else 1)
 
 
 def made(outcome: str, *found: Difference) -> Verdict:

@@ -13,19 +13,29 @@ HOME = "/usr/local/lib/torch-images"
 IMAGE = {"PATH": "/opt/venv/bin:/usr/bin:/bin", "VIRTUAL_ENV": "/opt/venv"}
 # What /etc/profile makes of it before it reads our file.
 LOST = {"PATH": "/usr/bin:/bin"}
+# It only counts how often it ran.
+STANDS_IN = """
+import os
+print("export TORCH_IMAGE_STARTED=1 STARTS=" + str(int(os.environ.get("STARTS", 0)) + 1))
+"""
 SHOW = 'echo "$PATH ${STARTS-0} ${PIP_CONSTRAINT-none}"'
 
 
 @pytest.fixture
 def hook(root: Path, tmp_path: Path) -> Path:
-    """The files that shells read, below `tmp_path`. The start only counts how often it ran."""
+    """The files that shells read, below `tmp_path`."""
     source = root / "scripts/image"
     text = (source / "runtime/shell.sh").read_text()
     (tmp_path / "shell.sh").write_text(text.replace(HOME, str(tmp_path)))
-    (tmp_path / "start.sh").write_text("export STARTS=$((${STARTS-0} + 1)) TORCH_IMAGE_STARTED=1\n")
+    (tmp_path / "start.py").write_text(STANDS_IN)
     installs = (source / "finish/install-files").read_text()
-    [line] = re.findall(r'^echo "(.+)" >/etc/profile\.d/torch-images\.sh$', installs, re.MULTILINE)
-    (tmp_path / "profile.d.sh").write_text(f"{line.replace('$runtime', str(tmp_path))}\n")
+    [text] = re.findall(
+        r"^cat >/etc/profile\.d/torch-images\.sh <<END\n(.+?)^END$",
+        installs,
+        re.MULTILINE | re.DOTALL,
+    )
+    text = text.replace("$runtime", str(tmp_path)).replace("\\$", "$")
+    (tmp_path / "profile.d.sh").write_text(text)
     return tmp_path
 
 
@@ -45,6 +55,22 @@ def test_another_shell_starts_once_and_keeps_its_path(hook: Path, shell: str) ->
     for environ in (IMAGE, LOST):  # a script may want a PATH of its own
         found = shown(shell, file, {**environ, **started})
         assert found == [environ["PATH"], "1", "none"]
+
+
+def test_a_start_that_fails_leaves_the_shell_quiet(hook: Path) -> None:
+    """scp, rsync and editors break on a line that a shell prints."""
+    for fault in ("1 / 0", "raise SystemExit(3)", "def"):
+        (hook / "start.py").write_text(fault)
+        assert shown("bash", hook / "shell.sh", LOST)[1] == "0"
+
+
+@pytest.mark.parametrize("started", ["", "1"])
+def test_a_login_starts_once_more_only_if_it_lost_its_path(hook: Path, started: str) -> None:
+    """An interactive one reads /etc/bash.bashrc first, and has started then."""
+    file = hook / "profile.d.sh"
+    environ = {"TORCH_IMAGE_STARTED": started, "STARTS": started or "0"}
+    assert shown("bash", file, {**LOST, **environ})[1] == str(int(started or 0) + 1)
+    assert shown("bash", file, {**IMAGE, **environ})[1] == "1"
 
 
 def test_what_a_login_was_given_stays(hook: Path) -> None:

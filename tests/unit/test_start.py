@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import account
 import cuda_runtime
+import defaults
 import effect
 import facts
 import pytest
+import start
 from cuda_runtime import Image
 from decision import Choice, Host, Library, Note, Probe, Release
 
@@ -60,7 +63,7 @@ def test_facts_and_trial_share_the_time_of_a_start(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(facts, "gather", gather)
     monkeypatch.setattr(cuda_runtime, "probe", probe)
     monkeypatch.setattr(effect, "apply", lambda *_: ("", {}))
-    cuda_runtime.start(say=False)
+    start.prepare({})
     assert given == pytest.approx([0.38, 0.13])
 
 
@@ -143,21 +146,62 @@ def test_apptainer_binds_libraries_in_a_folder_of_its_own(tmp_path: Path) -> Non
     assert found == Host(driver, f"{folder}/libcuda.so.1", nodes=True, apptainer=True)
 
 
-def test_what_a_start_prints(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Lines for the shell go to standard output, and what is said to standard error."""
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step sets a variable, and sees those of the steps before."""
     choice = Choice("host", works=True, reason="why")
     made = cuda_runtime.Decision(IMAGE, Host("580.95.05"), "auto", choice, None)
     monkeypatch.setattr(cuda_runtime, "decide", lambda *_: made)
     monkeypatch.setattr(effect, "apply", lambda *_: ("", {"A": "b c"}))
-    monkeypatch.setenv("CUDA_COMPAT", "yes")
-    cuda_runtime.start(say=True)
-    out, err = capsys.readouterr()
-    assert out == "export A='b c'\n"
-    assert err == (
-        "torch-images: CUDA_COMPAT=yes is not auto, on or off, and taken as auto\n"
-        "torch-images: CUDA 13.0 uses the host's driver 580.95.05: why\n"
-    )
-    cuda_runtime.start(say=False)
-    assert capsys.readouterr() == (out, "")
+    monkeypatch.setattr(account, "changes", lambda environ, _: {"HOME": environ["A"]})
+    monkeypatch.setattr(account, "complaint", lambda environ: f"no {environ['HOME']}")
+    monkeypatch.setattr(defaults, "profile", lambda environ: ({"P": environ["HOME"]}, ["gemm"]))
+
+
+FOUND = {"TORCH_IMAGE_STARTED": "1", "A": "b c", "HOME": "b c", "P": "b c"}
+SAID = [
+    "CUDA_COMPAT=yes is not auto, on or off, and taken as auto",
+    "CUDA 13.0 uses the host's driver 580.95.05: why",
+    "no b c",
+    "gemm",
+]
+
+
+@pytest.mark.usefixtures("steps")
+def test_what_a_start_sets_and_says() -> None:
+    assert start.prepare({"CUDA_COMPAT": "yes"}) == (FOUND, SAID)
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize(
+    "error", [OSError(36, "File name too long"), RecursionError(), KeyError("x" * 999)]
+)
+@pytest.mark.parametrize(
+    ("module", "step", "lost", "said"),
+    [
+        (cuda_runtime, "decide", "A", "libcuda was not chosen, so the loader's is used: "),
+        (account, "complaint", "HOME", "variables for this user were not set: "),
+        (defaults, "profile", "P", "the profile was not applied: "),
+    ],
+)
+def test_a_step_that_fails_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    step: str,
+    lost: str,
+    said: str,
+    error: Exception,
+) -> None:
+    """Never a traceback at a start: the other steps count."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(module, step, fail)
+    found, lines = start.prepare({"A": "b c", "HOME": "b c"})
+    assert lost not in found
+    assert found.items() <= FOUND.items()
+    [line] = [line for line in lines if line.startswith(said)]
+    assert type(error).__name__ in line
+    assert len(line) < 300
+    assert "\n" not in line

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from torch_images.cli.report import built
 from torch_images.errors import TorchImagesError
-from torch_images.host.engine import Engine, ExecResult
+from torch_images.host.container import ExecResult
+from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace
@@ -67,12 +68,12 @@ class Machine(Runner):
     """An engine and a runner of processes; what they were asked for."""
 
     def __init__(self, smi: str = H100, processors: int = 32, code: int = 0) -> None:
-        self.smi, self.processors, self.code, self.said = smi, processors, code, SAID
+        self.smi, self.cores, self.code, self.said = smi, processors, code, SAID
         self.options: list[dict[str, Any]] = []
         self.commands: list[Sequence[str]] = []
 
-    def info(self) -> dict[str, Any]:
-        return {"NCPU": self.processors}
+    def processors(self) -> int:
+        return self.cores
 
     @contextmanager
     def container(self, image: str, **options: Any) -> Iterator[Container]:

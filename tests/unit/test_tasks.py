@@ -28,6 +28,7 @@ from torch_images.cli.collection import GROUPS
 from torch_images.cli.options import Options
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
+from torch_images.errors import NetworkError
 
 
 @pytest.mark.parametrize(
@@ -285,3 +286,47 @@ def test_the_matrix_says_what_is_proved(root: Path) -> None:
         assert image["proof"].startswith(PROOFS[not image["proved"]])
     plain = invoke(root, "matrix", "--select", told[0]["id"]).stdout
     assert plain.rstrip().endswith(told[0]["proof"])
+
+
+LONG = "x" * 9000
+MANY = "word " * 900
+FEW = r"(word )+w?o?r?d?\.\.\.[ word]* word"  # of them
+
+
+@pytest.mark.parametrize("about", ["error", "cu130-torch2.14.1-trixie-runtime"])
+@pytest.mark.parametrize(
+    ("message", "hint", "told"),
+    [
+        ("it failed", "do this", "it failed; do this"),
+        ("it failed", "", "it failed"),
+        (
+            f"no file {LONG} is there",
+            "name another",
+            f"no file {'x' * 50}... is there; name another",
+        ),
+        (f"no {MANY} and why", "name another", f"no {FEW} and why; name another"),
+        ("it failed", f"known: {MANY}", f"it failed; known: {FEW}"),
+        (
+            f"no {MANY}",
+            f"known: {MANY}",
+            f"no {FEW}; known: {FEW}",
+        ),
+        (LONG, LONG, "x{50}...; x{50}..."),
+    ],
+)
+def test_no_error_is_longer_than_300_characters(
+    message: str, hint: str, told: str, about: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server, a file or a word of the user's would fill the screen, and hide what to do."""
+
+    def fail(_: Options) -> None:
+        raise NetworkError(message, hint)
+
+    with pytest.raises(Exit) as caught:
+        cli.verb(Options)(fail).body(None)
+    cli.complain(about, NetworkError(message, hint))
+    for line, name in ((caught.value.message, "error"), (capsys.readouterr().err[:-1], about)):
+        assert re.fullmatch(f"{re.escape(name)}: {told}", str(line))
+        assert len(str(line)) <= 300
+        if "word" in told:  # the room is used
+            assert len(str(line)) > 290

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import struct
 import zipfile
 from pathlib import Path
 
@@ -67,3 +69,49 @@ def test_a_member_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
         info.header_offset = io.SEEK_END + path.stat().st_size
         with pytest.raises(zipfile.BadZipFile, match="member0 has no header"):
             wheel.open(info)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("other", [b"a" * 8 + b"b", b"a" * 8, b"", b"\x9d\x0a\xd9\x6d"])
+def test_two_files_of_one_name_are_refused(tmp_path: Path, other: bytes) -> None:
+    """Whoever checks one, by size or by CRC-32, and whoever installs one, need not take the same."""
+    path = tmp_path / "w.whl"
+    for data in (b"a" * 9, b""):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("x.py", data)
+            archive.writestr("x.py", other)
+        if data == other:
+            with WheelZip(path) as wheel:
+                assert wheel.read("x.py") == data
+        else:
+            with pytest.raises(zipfile.BadZipFile, match=r"^it has x\.py twice$"):
+                WheelZip(path)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
+def test_members_share_no_byte(tmp_path: Path, which: int, method: int) -> None:
+    """Archives in which they do unpack to petabytes; neither may one reach into the directory."""
+    path = written(tmp_path / "w.whl", bytes(100), bytes(100), method=method)
+    data = bytearray(path.read_bytes())
+    at = [match.start() for match in re.finditer(rb"PK\x01\x02", data)][which]
+    [size] = struct.unpack_from("<L", data, at + 20)
+    for more, fits in ((len("member0"), True), (len("member0") + 1, False)):
+        struct.pack_into("<L", data, at + 20, size + more)
+        path.write_bytes(data)
+        if fits:  # the length of its name is known to itself only
+            WheelZip(path).close()
+        else:
+            with pytest.raises(zipfile.BadZipFile, match=r"^its members overlap$"):
+                WheelZip(path)
+
+
+def test_a_member_gives_no_more_than_it_says(tmp_path: Path) -> None:
+    """A megabyte of zeros is a kilobyte in an archive; who unpacks it has made room for its size."""
+    path = written(tmp_path / "w.whl", bytes(1 << 20))
+    with WheelZip(path) as wheel:
+        [info] = wheel.infolist()
+        info.file_size = 1000
+        assert wheel.read(info) == bytes(1000)
+        with wheel.open(info) as member:
+            assert member.read(1 << 20) == bytes(1000)

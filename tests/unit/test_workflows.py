@@ -232,3 +232,11 @@ def test_what_is_built_for_others_is_locked_and_releases_have_compat() -> None:
     assert sorted(builds) == ["nightly.yml", "prove.yml", "release.yml"]
     assert all("--locked" in build for build in builds.values())
     assert "--compat required" in builds["release.yml"]
+
+
+def test_a_release_takes_nothing_from_a_cache() -> None:
+    """Every branch of the repository can fill a cache: what it put there would be signed as ours."""
+    release = json.dumps(read(GITHUB / "workflows" / "release.yml"))
+    assert re.findall(r"\S*cache\S*", release, re.IGNORECASE) == []
+    used = [step.get("uses", "") for action in ACTIONS for step in steps(action)]
+    assert not [name for name in used if "cache" in name]

@@ -20,9 +20,10 @@ from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.fetch.compat import ReadyCompat
 from torch_images.fetch.toolchain import ReadySources
 from torch_images.host.network import Network
-from torch_images.host.workspace import Workspace
 from torch_images.oci.compression import Compression
 
+# Below the folder for all that is made, each bake has one of its own, with this file.
+FOLDERS, FILE = ".bake-", "docker-bake.json"
 _COMPILE = ("type=env,id=compile,env=TORCH_IMAGES_COMPILE",)
 
 
@@ -113,7 +114,8 @@ def bake_file(
     images: Sequence[ImagePlan],
     parts: Mapping[str, Parts],
     *,
-    workspace: Workspace,
+    folder: Path,
+    network: Network,
     tools: Mapping[str, str],
     commit: str | None,
     options: BuildOptions,
@@ -121,11 +123,11 @@ def bake_file(
 ) -> dict[str, Any]:
     """The bake definition: a target per image; `parts` are by target, `tools` folders by lock.
 
+    The context of each image is a folder of its name in `folder`.
     Proxies and caches, which may hold secrets, stand in it by name only; bake takes their values
     from the environment, see `environment`. `namespace` keeps the build's cache mounts apart from
     those of other builds.
     """
-    network = workspace.network
     secrets = ["type=env,id=index,env=TORCH_IMAGES_INDEX"] if network.index else []
     if network.ca_bundle:
         secrets.append(f"type=file,id=ca,src={network.ca_bundle}")
@@ -134,7 +136,7 @@ def bake_file(
         part = parts[image.target]
         note = part.compat.note if part.compat else ""
         target: dict[str, Any] = {
-            "context": str(workspace.output / image.spec.id),
+            "context": str(folder / image.spec.id),
             "contexts": {
                 "tools": tools[image.lock.build.name],
                 "sbom": tools[image.lock.sbom.name],

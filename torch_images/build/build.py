@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images import jsondoc
-from torch_images.build import bake
+from torch_images.build import bake, built
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.diskspace import check_disk, check_room
 from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image
@@ -34,6 +34,7 @@ from torch_images.host.buildx import is_remote
 from torch_images.host.diagnose import explain
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
+from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, no_progress
 from torch_images.locks.sources import LockedTree
@@ -110,17 +111,20 @@ def build(
         config, images, workspace, options, engine=engine, builds=builds, run=run, progress=progress
     )
     plans = tuple(plan_image(config, image, workspace.root) for image in ready)
-    command = write_bake(config, plans, parts, workspace, options, run=run, namespace=namespace)
-    with tempfile.TemporaryDirectory(dir=workspace.output, prefix=".bake-") as scratch:
-        metadata = Path(scratch, "metadata.json")
+    workspace.output.mkdir(parents=True, exist_ok=True)
+    with scratch(workspace.output, bake.FOLDERS) as folder:
+        command = write_bake(
+            config, plans, parts, workspace, options, folder=folder, run=run, namespace=namespace
+        )
+        metadata = folder / "metadata.json"
         command += ["--metadata-file", str(metadata)]
         for image in plans if load else ():
-            archive = Path(scratch, f"{image.target}.tar")
+            archive = folder / f"{image.target}.tar"
             command += ["--set", f"{image.target}.output={bake.output(image, archive)}"]
         _bake(command, workspace, options, namespace=namespace, run=run)
         digests = _digests(metadata, [image.target for image in plans])
         for image in plans if load else ():
-            run.run(["docker", "load", "--input", str(Path(scratch, f"{image.target}.tar"))])
+            run.run(["docker", "load", "--input", str(folder / f"{image.target}.tar")])
     own = engine.platform()
     for image in plans:
         if image.spec.platform != own:
@@ -129,6 +133,7 @@ def build(
     results = []
     for image in plans:
         info, digest = engine.inspect(image.candidate), digests[image.target]
+        built.note(workspace.cache, engine, info.id)
         results.append(BuildResult(plan=image, digest=digest, size=info.size, seconds=seconds))
     return tuple(results)
 
@@ -192,12 +197,15 @@ def export(
         progress=progress,
     )
     plans = tuple(plan_image(config, image, workspace.root) for image in ready)
-    command = write_bake(config, plans, parts, workspace, options, run=run, namespace=namespace)
+    workspace.output.mkdir(parents=True, exist_ok=True)
     with outputs.saying(named):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.TemporaryDirectory(dir=folder.parent, prefix=".torch-images-")
-    with scratch:
-        made = Path(scratch.name, "wheels")
+        compiled = tempfile.TemporaryDirectory(dir=folder.parent, prefix=".torch-images-")
+    with compiled, scratch(workspace.output, bake.FOLDERS) as own:
+        command = write_bake(
+            config, plans, parts, workspace, options, folder=own, run=run, namespace=namespace
+        )
+        made = Path(compiled.name, "wheels")
         target = image.target
         # Triton takes far less time than torch; the build that collects the shares compiles it.
         stage = "compile-torch" if options.share else "compiled"
@@ -240,10 +248,11 @@ def write_bake(
     workspace: Workspace,
     options: BuildOptions,
     *,
+    folder: Path,
     run: Runner,
     namespace: str = "",
 ) -> list[str]:
-    """Write all that the bake reads - contexts and bake file - and return its command."""
+    """Write contexts and bake file into a folder. Returns the command that builds them."""
     locks = {lock.name for image in images for lock in (image.lock.build, image.lock.sbom)}
     tools = {name: str(install_tools(name, workspace, run)) for name in sorted(locks)}
     shared = bool(workspace.network.compile_cache)
@@ -251,23 +260,24 @@ def write_bake(
         context = image.context
         if shared and image.lock.sources:  # its compilers reach the cache; no input of the image
             context = render(config, image.spec, image.lock, workspace.root, shared_cache=True)
-        write_context(context, workspace.output / image.spec.id)
+        write_context(context, folder / image.spec.id)
     commit = revision(workspace.root, run)
     document = bake.bake_file(
         config,
         images,
         parts,
-        workspace=workspace,
+        folder=folder,
+        network=workspace.network,
         tools=tools,
         commit=commit,
         options=options,
         namespace=namespace,
     )
-    file = workspace.output / "docker-bake.json"
+    file = folder / bake.FILE
     file.write_text(json.dumps(document, indent=2) + "\n")
     if not workspace.network.on_loopback:
         return bake.bake_command((file,), options)
-    host = workspace.output / "docker-network.yaml"
+    host = folder / "docker-network.yaml"
     host.write_text(json.dumps(bake.host_network(images), indent=2) + "\n")
     command = bake.bake_command((host, file), options)
     if "--allow" in run.run(["docker", "buildx", "bake", "--help"]).output:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torch_images.build import labels
+from torch_images.build import built, labels
 from torch_images.build.plan import LockedImage
 from torch_images.config.types import Config
 from torch_images.errors import DiskError
@@ -88,7 +88,7 @@ def check_room(
     root = engine.local_root()
     if root is None or shutil.disk_usage(root).free >= disk_needed(config, images, small=small):
         return
-    made = engine.label_values(labels.LOCK)
+    made = {image.labels.get(labels.LOCK) for image in built.ours(cache, engine)}
     left = [image for image in images if not made & _lock_labels(image.lock)]
     plans = {plan for image in left for plan in _plans(config, image, small=small)}
     check_disk(root, config, left, in_cache(plans, cache), small=small)
@@ -113,7 +113,8 @@ def check_disk(
     if free < needed:
         raise DiskError(
             f"building needs about {needed / 1e9:.1f} GB, {data_root} has {free / 1e9:.1f} GB free",
-            "free some with `invoke gc` or `docker system prune`, or go on with --skip-disk-check",
+            "free some with `invoke gc`, more with `invoke gc --images --cache`, or go on with "
+            "--skip-disk-check",
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch_images.fetch.toolchain import ReadySources, archive_folder
 from torch_images.fetch.toolchain import prepare as prepare_sources
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
+from torch_images.host.workers import workers
 from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, making, no_progress
 from torch_images.layers.parent import ParentImages, Wanted
@@ -125,7 +125,7 @@ class Preparer:
         with (
             progress() as show,
             making(wanted, cache, network, fresh=fresh, show=show) as layers,
-            ThreadPoolExecutor(1) as beside,
+            workers(1) as beside,
         ):
             starts = {p.lock.base.digest: p for p in images if not p.lock.base.image}
             layouts = {

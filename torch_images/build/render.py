@@ -27,7 +27,7 @@ from torch_images.config.selection import cudas_for
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
 from torch_images.host import outputs
-from torch_images.layers.constraints import VARIABLES, constraints
+from torch_images.layers.constraints import VARIABLES, constraints, project, refusals
 from torch_images.layers.plan import layer_plans, wheel_groups
 from torch_images.locks.debs import DebLock
 from torch_images.locks.image_lock import ImageLock
@@ -36,7 +36,8 @@ from torch_images.locks.wheels import WheelLock, requirements_text
 from torch_images.platforms import AMD64, Platform
 from torch_images.project import PACKAGE
 
-ENTRYPOINT = ("/usr/bin/tini", "-g", "--", "/usr/local/bin/torch-entrypoint")
+# -s: it reaps orphans, and does not warn, also where it is not process 1 (--init, --pid=host).
+ENTRYPOINT = ("/usr/bin/tini", "-s", "-g", "--", "/usr/local/bin/torch-entrypoint")
 POD = "pod-start"  # the command of variants that get what scripts/image/pod has
 FLASH_ATTENTION = "flash-attn-4"  # the wheel of images that get what scripts/image/attention has
 FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its bill of materials
@@ -122,6 +123,8 @@ def render(
     files.append(ContextFile(path="runtime/image.json", data=text.encode()))
     held = constraints(spec, lock)
     files.append(ContextFile(path="finish/constraints.txt", data=held.encode()))
+    lines = project(spec, lock)
+    files.append(ContextFile(path="finish/uv-project.toml", data=lines.encode()))
     for name, recipe in made.items():
         text = json.dumps(recipe, indent=1) + "\n"
         files.append(ContextFile(path=f"source/{name}.json", data=text.encode()))
@@ -173,7 +176,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "variant": _variant(spec, lock),
         "site": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "cuda": spec.cuda.version,
-        "environment": tuple(environment(spec).items()),
+        "environment": tuple(environment(spec, lock).items()),
         "pod": spec.variant.command == POD,
         "attention": any(wheel.name == FLASH_ATTENTION for wheel in lock.all_wheels),
         "ports": tuple(str(port) for port in spec.variant.ports),
@@ -267,27 +270,26 @@ def image_facts(
     return {"cuda": cuda, "releases": releases, **({"limits": limits} if limits else {})}
 
 
-def whole_environment(spec: ImageSpec, note: str) -> dict[str, str]:
+def whole_environment(spec: ImageSpec, lock: ImageLock, note: str) -> dict[str, str]:
     """All of an image's environment; `note` is that of its compat library, "" for none."""
-    return {**environment(spec), "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, note)}
+    return {**environment(spec, lock), "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, note)}
 
 
-def environment(spec: ImageSpec) -> dict[str, str]:
-    """The environment that every image of a variant and a platform sets."""
+def environment(spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
+    """The environment that an image sets."""
     variant = spec.variant
     folders = ["/opt/venv/bin"]
     folders += [f"{variant.cuda_home}/bin"] if variant.cuda_home else []
     folders += ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     return {
-        # Shells that the entrypoint did not start: bash for scripts, sh and bash on a terminal.
+        # Scripts of bash that the entrypoint did not start. Nothing but bash reads the variable.
         "BASH_ENV": f"{RUNTIME}/shell.sh",
-        "ENV": f"{RUNTIME}/shell.sh",
-        "PROMPT_COMMAND": f". {RUNTIME}/shell.sh",
         **({"CUDA_HOME": variant.cuda_home} if variant.cuda_home else {}),
         **_inductor(spec.platform),
         "PATH": ":".join(folders),
         "VIRTUAL_ENV": "/opt/venv",
         **dict.fromkeys(VARIABLES, CONSTRAINTS),
+        **refusals(lock),
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }
@@ -338,15 +340,6 @@ def write_context(
                 path.chmod(0o755)
         if keep:
             outputs.mark(made, made)
-
-
-def is_context(folder: Path) -> bool:
-    """Whether a folder is the context of the image whose identifier is its name."""
-    try:
-        with (folder / "Dockerfile").open(encoding="utf-8", errors="replace") as stream:
-            return stream.readline() == f"# torch-images {folder.name}\n"
-    except OSError:
-        return False
 
 
 def quoted(value: str) -> str:

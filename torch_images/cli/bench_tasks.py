@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from torch_images.cli.options import GPUS, Image, Json, Options, option, word
 from torch_images.host.gpus import Request, device_requests
 
 if TYPE_CHECKING:
-    from torch_images.host.engine import RunningContainer
+    from torch_images.host.container import RunningContainer
 
 REFERENCE = verb.ROOT / "benchmarks" / "reference"
 RESULT, REPORT = "result.json", "README.md"
@@ -31,20 +31,24 @@ class Bench(Image):
     select: str = option(
         "only cases that match this glob; `python scripts/bench --list` names them", default="*"
     )
-    output: str = option("folder for the result, its report and plots, else build/bench/IDENTIFIER")
+    output: str = option(
+        "folder for the result, its report and plots, new or with earlier ones, else "
+        "build/bench/IDENTIFIER"
+    )
 
 
 @verb.verb(Bench, example="bench torch-cu130:sm120 --select 'sdpa*'")
 def bench(options: Bench) -> None:
     """Measure GPUs with an image: the documents' tables, as JSON, Markdown and plots."""
     from torch_images.errors import CommandError, TorchImagesError
+    from torch_images.host import outputs
     from torch_images.host.runner import Runner
     from torch_images.verify.identify import identify
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, plan = identify(config, options.image, workspace, engine)
     folder = Path(options.output) if options.output else workspace.output / "bench" / plan.spec.id
-    _require_ours(folder)
+    outputs.claim(folder)
     info = engine.inspect(reference)
     with engine.container(
         info.id,
@@ -70,7 +74,9 @@ def bench(options: Bench) -> None:
 
 class BenchReport(Options):
     result: str = word("what torch-bench wrote")
-    output: str = option("folder to write to, else the result's own")
+    output: str = option(
+        "folder to write, new or with an earlier report, else one beside the result, of its name"
+    )
 
 
 @verb.verb(BenchReport, example="bench-report result.json")
@@ -80,7 +86,7 @@ def bench_report(options: BenchReport) -> None:
 
     result = Path(options.result)
     read(result)
-    _write(result.read_text(), Path(options.output) if options.output else result.parent)
+    _write(result.read_text(), Path(options.output or result.with_suffix("")))
 
 
 class BenchCompare(Json):
@@ -116,6 +122,7 @@ def _keep_part(container: RunningContainer, folder: Path) -> None:
                 with contextlib.suppress(FileExistsError), target.open("xb") as stream:
                     stream.write(found)
                     break
+            outputs.mark(folder, folder, target.name)
         verb.say(f"what was measured until then is in {target}")
 
 
@@ -130,25 +137,10 @@ def _path(word: str) -> Path:
     return named if named.is_file() else Path(word)
 
 
-def _require_ours(folder: Path, names: Iterable[str] = (RESULT, REPORT)) -> None:
-    """Raise UsageError for a folder in which a file would be replaced that is not of a report."""
-    from torch_images.errors import UsageError
-    from torch_images.host import outputs
-
-    with outputs.saying(folder):
-        report = folder / REPORT
-        ours = report.is_file() and b"by `torch-bench`." in report.read_bytes()
-        for path in (folder / name for name in names):
-            if path.is_symlink() or (path.exists() and not (ours and path.is_file())):
-                raise UsageError(
-                    f"{path} is there, and is not of a report", "name another folder with --output"
-                )
-
-
 def _write(text: str, folder: Path, *, keep: bool = False) -> None:
     """Markdown and plots of a result, beside the documents' figures; `keep` the result as well.
 
-    Raises UsageError as `_require_ours` does, and for a folder that cannot be written.
+    Raises UsageError for a folder with anything else in it, see host/outputs.py.
     """
     from torch_images.bench.plots import plots
     from torch_images.bench.report import markdown
@@ -156,17 +148,17 @@ def _write(text: str, folder: Path, *, keep: bool = False) -> None:
     from torch_images.host import outputs
 
     references = [read(path) for path in sorted(REFERENCE.glob("*.json"))]
+    path = outputs.claim(folder)
     with outputs.saying(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".torch-images-") as scratch:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".torch-images-") as scratch:
             made = Path(scratch)
             (made / RESULT).write_text(text)
             measured = read(made / RESULT)
             (made / REPORT).write_text(markdown(measured, references, plots(measured, made)))
             if not keep:
                 (made / RESULT).unlink()
-            files = sorted(made.iterdir())
-            _require_ours(folder, [path.name for path in files])
-            for path in files:
-                os.replace(path, folder / path.name)
+            outputs.mark(path, made)
+            for file in made.iterdir():
+                os.replace(file, path / file.name)
     print(f"{folder / REPORT} was written")

@@ -158,12 +158,13 @@ class Gc(DryRun, Json):
     images: bool = flag(
         "all images that were built here, however new; those that containers use stay"
     )
-    cache: bool = flag("the builder's whole build cache, whoever filled it")
+    cache: bool = flag("also the whole build cache of the builder, whoever filled it")
 
 
 @verb.verb(Gc, example="gc --older 8w --keep 100GB --dry-run")
 def gc(options: Gc) -> None:
-    """Remove what builds leave, and what is old: images of ours, our cache, the build cache."""
+    """Remove what builds leave, and what is old: images built here, and our cache."""
+    from torch_images.build.built import forget
     from torch_images.cli import report
     from torch_images.host.runner import Runner
     from torch_images.maintain import gc
@@ -171,8 +172,9 @@ def gc(options: Gc) -> None:
     limits = gc.Limits(age=gc.parse_age(options.older), size=gc.parse_size(options.keep))
     engine, run, now = verb.engine(), Runner(), datetime.now(UTC)
     workspace = verb.workspace()
-    built = gc.images(engine)
+    built = gc.images(workspace.cache, engine)
     items = (
+        *gc.abandoned(workspace),
         *gc.leftovers(workspace, engine, now if options.images else now - gc.RUNNING),
         *(built if options.images else gc.surplus(built, limits, now)),
         *gc.surplus(gc.cache(workspace.cache), limits, now),
@@ -182,11 +184,13 @@ def gc(options: Gc) -> None:
         gone.append(item)
         if not options.json:
             print(report.collected(item, done=not options.dry_run))
-    left = gc.in_use(engine) if options.images else ()
-    freed = gc.build_cache(limits, run, every=options.cache, dry_run=options.dry_run)
+    left = gc.staying(workspace.cache, engine) if options.images else ()
+    freed = gc.build_cache(run, asked=options.cache and not options.dry_run)
+    if not options.dry_run:
+        forget(workspace.cache, engine)
     if options.json:
         print(verb.as_json(report.collection(gone, left, freed, done=not options.dry_run)))
         return
     for name in left:
-        print(f"left image {name}: a container uses it")
-    print(freed)
+        print(f"left image {name}")
+    print(as_called(freed))

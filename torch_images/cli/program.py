@@ -19,7 +19,7 @@ from invoke.exceptions import Exit, ParseError
 from invoke.parser.argument import Argument
 
 from torch_images import interrupts
-from torch_images.errors import UsageError, suggest
+from torch_images.errors import TorchImagesError, UsageError, suggest, told
 from torch_images.redact import Redactor, stream
 
 CONFIG = "TORCH_IMAGES_CONFIG"
@@ -40,6 +40,11 @@ def called() -> str:
 def as_called(text: str) -> str:
     """A text that names verbs as in "`invoke lock`", with the command as the user called it."""
     return text.replace("`invoke ", f"`{called()} ")
+
+
+def line(error: TorchImagesError, about: str = "error") -> str:
+    """What is printed of an error; `about` names what it is of."""
+    return told(about, as_called(error.message), as_called(error.hint))
 
 
 class Program(program.Program):
@@ -64,7 +69,8 @@ class Program(program.Program):
         _settle(self.args.config.value)
         known = ("flat", "nested", "json")
         if (wanted := self.args["list-format"].value) not in known:
-            raise Exit(f"error: unknown list format '{wanted}'; {suggest(wanted, known)}", code=2)
+            error = UsageError(f"unknown list format '{wanted}'", suggest(wanted, known))
+            raise Exit(line(error), code=error.exit_code)
 
     def parse_tasks(self) -> None:
         """Read the verbs and their options. Help is for the verb before it, whatever that needs."""
@@ -190,7 +196,7 @@ def _one_line(verbs: Iterable[str] = ()) -> Iterator[None]:
         found = _problem(error, verbs)
     else:
         return
-    raise Exit(as_called(f"error: {found}"), code=found.exit_code) from None
+    raise Exit(line(found), code=found.exit_code) from None
 
 
 def _problem(error: ParseError, verbs: Iterable[str]) -> UsageError:

@@ -59,7 +59,7 @@ def plan(
         ]
     small = options.compression is Compression.SMALL
     lines += ["  packs layers of wheels as small as they get, which takes long"] if small else []
-    command = bake.bake_command((workspace.output / "docker-bake.json",), options)
+    command = bake.bake_command((workspace.output / f"{bake.FOLDERS}XXXXXX" / bake.FILE,), options)
     needed = disk_needed(config, images, small=small)
     lines.append(f"  disk: about {needed / 1e9:.0f} GB from nothing")
     return "\n".join([*lines, f"  {shlex.join(command)}"])
@@ -296,13 +296,13 @@ def collected(item: Item, *, done: bool) -> str:
 def collection(
     items: Sequence[Item], left: Sequence[str], freed: str, *, done: bool
 ) -> dict[str, Any]:
-    """What is gone, or would be, as plain data; `left` are images that containers use."""
+    """What is gone, or would be, as plain data; `left` are images that had to stay, and why."""
     return {
         "done": done,
         "items": [
             {"name": i.name, "bytes": i.size, "used": i.used.isoformat(timespec="seconds")}
             for i in items
         ],
-        "in_use": list(left),
+        "left": list(left),
         "build_cache": freed,
     }

@@ -22,9 +22,9 @@ from invoke.tasks import Task
 
 from torch_images import project
 from torch_images.cli.options import Options
-from torch_images.cli.program import as_called
+from torch_images.cli.program import as_called, line
 from torch_images.errors import TorchImagesError, UsageError
-from torch_images.interrupts import CODE, raise_from_now_on
+from torch_images.interrupts import CODE, TEXT, Interrupted, finish, raise_from_now_on
 
 if TYPE_CHECKING:
     from torch_images.config.types import Config
@@ -79,8 +79,10 @@ def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None
                 if not (problem := of_system(error)):
                     raise
                 raise _exit(problem) from None
-            except KeyboardInterrupt:
-                raise Exit("interrupted; nothing was tagged", code=CODE) from None
+            except Interrupted as stop:
+                finish(stop)
+            except KeyboardInterrupt:  # another program's signal handler raised it
+                raise Exit(TEXT, code=CODE) from None
 
         if example:
             body.__doc__ = f"{function.__doc__}\n\nExample:\n{example}"
@@ -90,7 +92,7 @@ def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None
 
 
 def _exit(error: TorchImagesError) -> Exit:
-    return Exit(red(as_called(f"error: {error}")), code=error.exit_code)
+    return Exit(red(line(error)), code=error.exit_code)
 
 
 def config(*, damaged_ok: bool = False) -> Config:
@@ -140,14 +142,32 @@ def require_own_locks(locks: Path) -> None:
 def mirrors(named: Sequence[str]) -> tuple[str, ...]:
     """The mirrors to use: those of the command line, else TORCH_IMAGES_MIRROR.
 
-    Raises ConfigError for one that cannot be read.
+    Raises ConfigError for one that cannot be read, and UsageError for a password on the command
+    line.
     """
     from torch_images.host.network import check_url
 
-    named_mirrors = tuple(named) or tuple(os.environ.get("TORCH_IMAGES_MIRROR", "").split())
+    text = os.environ.get("TORCH_IMAGES_MIRROR", "")
+    lines = (line.strip() for line in text.splitlines())
+    told = tuple(filter(None, lines)) if "deb " in text else tuple(text.split())
+    named_mirrors = tuple(named) or told
     for word in (word for mirror in named_mirrors for word in mirror.split() if "://" in word):
         check_url("--mirror" if named else "TORCH_IMAGES_MIRROR", word)
+        if named:
+            check_no_user("--mirror", word, "name this mirror in TORCH_IMAGES_MIRROR")
     return named_mirrors
+
+
+def check_no_user(option: str, url: str, hint: str) -> None:
+    """Raise UsageError for a URL of the command line that names a user, often with a password."""
+    from torch_images.host.network import check_url, split_user
+
+    if "://" in url:
+        check_url(option, url)
+    if any(split_user(url)[1:]):
+        raise UsageError(
+            f"{option} has a user or a password, which everybody on this machine can see", hint
+        )
 
 
 def namespace(config: Config, named: str) -> str:
@@ -183,7 +203,7 @@ def engine(*, bootstraps: bool = False, platforms: Sequence[Platform] = ()) -> E
 
 def complain(name: str, problem: TorchImagesError) -> None:
     """What went wrong with one of several, on stderr; the others go on."""
-    print(red(as_called(f"{name}: {problem}")), file=sys.stderr, flush=True)
+    print(red(line(problem, name)), file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:

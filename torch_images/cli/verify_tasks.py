@@ -67,6 +67,7 @@ def reproduce(options: Reproduce) -> None:
     from torch_images.publish.registry import exact, has_host, retry
     from torch_images.verify.reproduce import reproduce as again
 
+    verb.check_no_user("--repository", options.repository, "leave it to git's credential helpers")
     config, engine, image = verb.config(), verb.engine(bootstraps=True), options.image
     if has_host(image) and engine.digest(image) is None:
         # An index has no digest that a build could have: the image for this machine has.
@@ -89,4 +90,4 @@ def sbom(options: Image) -> None:
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, _ = identify(config, options.image, workspace, engine)
-    print(read(reference, engine), end="")
+    print(read(reference, engine, verb.say), end="")

@@ -5,11 +5,13 @@ In both cases apt itself decides. scripts/print-packages asks it.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import os
 import re
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from torch_images.config.types import Base, Compat
 from torch_images.errors import (
     BuildError,
     CommandError,
+    ConfigError,
     DiskError,
     EngineError,
     LockError,
@@ -26,12 +29,21 @@ from torch_images.errors import (
     TorchImagesError,
 )
 from torch_images.host.engine import Engine
-from torch_images.host.network import Network, cause
+from torch_images.host.network import Network, cause, split_user
 from torch_images.host.runner import Runner
+from torch_images.host.scratch import left_behind, scratch
+from torch_images.host.web import Session
+from torch_images.host.workspace import scratch_room
 from torch_images.locks.debs import DebLock, parse_packages
 from torch_images.platforms import AMD64, Platform
 
 _WAYS = "check network and proxy, or name a mirror, see docs/build.md"
+# The users and passwords of mirrors go to apt by a file of its own, and there by the environment.
+_AUTH = "TORCH_IMAGES_APT_AUTH"
+_TELL = (
+    'folder="$root/etc/apt/auth.conf.d"; mkdir -p "$folder" && '
+    f'(umask 077 && printf %s "${_AUTH}" >"$folder/torch-images.conf")'
+)
 # What mmdebstrap's variant "minbase" installs beside the packages it is asked for.
 _MINIMUM = ("?essential", "?priority(required)", "apt")
 
@@ -162,7 +174,8 @@ class Resolver:
         what = f"base {base.name}"
         text = self._mmdebstrap(what, listing, base.suite, self.mirrors, "--skip=update")
         uris = re.findall(r"^(?:deb|URIs:)\s+(?:\[[^]]*\]\s+)?(\S+)", text, re.MULTILINE)
-        return tuple(dict.fromkeys(uri.rstrip("/") for uri in uris))
+        users = {split_user(url)[0]: url for url in map(_address, self.mirrors)}
+        return tuple(dict.fromkeys(users.get(uri.rstrip("/"), uri.rstrip("/")) for uri in uris))
 
     def digest(self, image: str, *, missing_ok: bool = False) -> str:
         """The digest that a registry has for an image; "" where it has none and that is allowed.
@@ -190,15 +203,19 @@ class Resolver:
         command = ["mmdebstrap", "--variant=custom", "--format=null", *options]
         command.append(f'--customize-hook=exec >"$1"/printed\n{script}')
         env: dict[str, str | None] = {k.lower(): v for k, v in self.network.proxies}
-        with tempfile.TemporaryDirectory() as folder:
-            printed = Path(folder, "printed")
+        archives, env[_AUTH] = without_users(archives)
+        if env[_AUTH]:
+            command.append(f"--setup-hook=root=$1; {_TELL}")
+        with tree_room(self.run) as folder:
+            printed = folder / "printed"
             # mmdebstrap shows what hooks print as its own messages.
             command.append(f"--customize-hook=download /printed {shlex.quote(str(printed))}")
             # Nothing is unpacked, so no emulator is needed.
             command += ["--skip=check/qemu"]
             command += [f"--architectures={platform.architecture}", suite, "/dev/null", *archives]
             try:
-                self.run.run(command, env={**env, "LC_ALL": "C.UTF-8"})
+                told = {**env, "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)}
+                self.run.run(confined(command, self.run), env=told)
             except CommandError as error:
                 raise explain(what, suite, error) from None
             return printed.read_text(encoding="utf-8")
@@ -206,8 +223,11 @@ class Resolver:
     def _in_image(self, base: Base, image: str, script: str) -> str:
         """The output of print-packages in a container of an image."""
         prepare = "apt-get -qq update >&2"
-        if self.mirrors:
-            lines = "\n".join(sources(self.mirrors, base.system.split()[-1]))
+        mirrors, auth = without_users(self.mirrors)
+        if auth:
+            prepare = f"root=; {_TELL}; {prepare}"
+        if mirrors:
+            lines = "\n".join(sources(mirrors, base.system.split()[-1]))
             prepare = (
                 f"rm -rf /etc/apt/sources.list.d/*; printf '%s\\n' {shlex.quote(lines)} "
                 f">/etc/apt/sources.list; {prepare}"
@@ -223,7 +243,7 @@ class Resolver:
             entrypoint=[""],
             user="0",
             network_mode="host" if near else "bridge",
-            environment={name.lower(): url for name, url in self.network.proxies},
+            environment={**{n.lower(): url for n, url in self.network.proxies}, _AUTH: auth},
         )
         if done.code:
             failed = CommandError(shlex.join(words[:2]), done.code, done.output)
@@ -233,7 +253,7 @@ class Resolver:
     def _download(self, url: str) -> bytes:
         """The content of a small file. Raises NetworkError."""
         try:
-            answer = requests.get(url, timeout=(15, 60), verify=self.network.verify)
+            answer = Session(self.network).get(url)
             answer.raise_for_status()
         except requests.RequestException as error:
             raise NetworkError(f"{url} could not be had: {cause(error)}", _WAYS) from None
@@ -243,6 +263,57 @@ class Resolver:
 def sources(mirrors: Sequence[str], codename: str) -> tuple[str, ...]:
     """Mirrors as lines of a sources.list. A bare URL becomes the main component of a release."""
     return tuple(m if m.startswith("deb ") else f"deb {m} {codename} main" for m in mirrors)
+
+
+@contextlib.contextmanager
+def tree_room(run: Runner) -> Iterator[Path]:
+    """A folder for mmdebstrap's trees. What killed processes left of others goes first."""
+    # Outside the home directory, which the namespace of a rootless bootstrap cannot enter.
+    place = scratch_room()
+    if os.geteuid():  # the files of such a tree are another user's, whom mmdebstrap alone can be
+        for tree in (tree for left in left_behind(place) for tree in left.glob("mmdebstrap.*")):
+            empty = ["find", str(tree), "-xdev", "-mindepth", "1", "-delete"]
+            run.run(["mmdebstrap", "--unshare-helper", *empty], check=False)
+    with scratch(place, "torch-images-") as folder:
+        folder.chmod(0o755)
+        yield folder
+
+
+def confined(mmdebstrap: Sequence[str], run: Runner) -> list[str]:
+    """A command of mmdebstrap that leaves nothing behind, however this process ends.
+
+    Root's mmdebstrap mounts the host's own /dev, /proc and /sys in its tree: that must happen in a
+    mount namespace that is gone with its last process, or not at all. Without root it makes one
+    itself, and clears up when it is told to end.
+    """
+    ends = ["setpriv", "--pdeathsig"]
+    if os.geteuid():
+        return [*ends, "TERM", *mmdebstrap]
+    apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    if run.run([*apart, "true"], check=False).code:  # a root that may not mount
+        return [*ends, "TERM", *mmdebstrap[:1], "--skip=chroot/mount", *mmdebstrap[1:]]
+    return [*ends, "KILL", *apart, *mmdebstrap]
+
+
+def without_users(mirrors: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Mirrors without the users and passwords in their URLs, and those as apt_auth.conf(5) has it.
+
+    Raises ConfigError for a password that such a file cannot hold.
+    """
+    auth = []
+
+    def bare(match: re.Match[str]) -> str:
+        url, user, word = split_user(match[0])
+        if not re.fullmatch(r"[!-~]+ [!-~]+", f"{user} {word or '-'}"):
+            raise ConfigError("a mirror has a password that apt cannot be told", "choose another")
+        password = f" password {word}" if word else ""
+        auth.append(f"machine {url} login {user}{password}\n")
+        return url
+
+    lines = tuple(
+        re.sub(r"https?://[^\s/@]+@\S+", bare, line, flags=re.IGNORECASE) for line in mirrors
+    )
+    return lines, "".join(auth)
 
 
 def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:

@@ -19,25 +19,23 @@ import os
 import re
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images.config.types import Base
 from torch_images.errors import CommandError, DiskError, LockError, NetworkError
-from torch_images.fetch.apt import Resolver, explain
+from torch_images.fetch.apt import Resolver, confined, explain, tree_room
 from torch_images.fetch.download import Fetched, fetch, unsettled
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.loopback import serving
 from torch_images.host.runner import Runner
-from torch_images.host.workspace import scratch_room
 from torch_images.locks.debs import DebLock, LockedDeb, changes
 from torch_images.oci import layout as oci
 from torch_images.platforms import AMD64, Platform
 
 # Raise this when the steps below change what they make, so that cached layouts are made anew.
-_RECIPE = 3
+_RECIPE = 4
 
 # The environment of a base: this alone.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -280,19 +278,17 @@ def _bootstrap(
     options: Sequence[str],
 ) -> None:
     """Bootstrap a base into an OCI layout at `folder`. Raises LockError, DiskError, BuildError."""
-    # Outside the home directory, which the namespace of a rootless bootstrap cannot enter.
     with (
-        tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-") as temporary,
+        tree_room(run) as temporary,
         filling(folder) as layout,
         _served(repository(base.suite, debs, lock.platform), debs) as url,
     ):
-        Path(temporary).chmod(0o755)
-        tar, layer = Path(temporary, "tree.tar"), layout.parent / "layer"
+        tar, layer = temporary / "tree.tar", layout.parent / "layer"
         env: dict[str, str | None] = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"))
-        env |= {"SOURCE_DATE_EPOCH": str(oci.EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": temporary}
+        env |= {"SOURCE_DATE_EPOCH": str(oci.EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(temporary)}
         old_mask = os.umask(0o022)
         try:
-            run.run(command(base, lock, tar, url, options), env=env)
+            run.run(confined(command(base, lock, tar, url, options), run), env=env)
             _check_packages(base, lock, tar)
             with layer.open("wb") as stream:
                 oci.normalise(tar, stream, keep=kept)

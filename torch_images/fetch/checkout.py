@@ -23,7 +23,7 @@ from torch_images.config.types import Tree
 from torch_images.errors import CommandError, LockError, NetworkError, UsageError
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.git import environment
-from torch_images.host.network import Network
+from torch_images.host.network import Network, check_url
 from torch_images.host.runner import Completed, Runner
 from torch_images.locks.sources import LockedTree
 
@@ -105,6 +105,7 @@ def parse(text: str, run: Runner) -> tuple[str, str]:
     """
     where, _, commit = text.rpartition("@") if re.search(r"@[^/:]*$", text) else (text, "", "")
     if "://" in where:
+        check_url("--torch-source", where)
         if urlsplit(where).username is not None:
             raise UsageError(
                 f"'{where.partition('://')[0]}://...' has credentials, which an image would carry",

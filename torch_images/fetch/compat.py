@@ -13,7 +13,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_images import fatbin
+from torch_images import fatbin, jsondoc
 from torch_images.config.types import Compat
 from torch_images.errors import LockError, NetworkError
 from torch_images.fetch.download import fetch
@@ -97,9 +97,9 @@ def read_note(libcuda: Path) -> str:
     """
     try:
         text = fatbin.section(memoryview(libcuda.read_bytes()), _SECTION).decode("latin-1")
-        note = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        note = jsondoc.parse(text[text.index("{") : text.rindex("}") + 1])
         kept = {key: [int(n) for n in note[key]] for key in ("driver", "device")}
-    except (fatbin.PruneError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (fatbin.PruneError, ValueError, KeyError, TypeError, OverflowError):
         return ""
     return json.dumps(kept, separators=(",", ":"))
 

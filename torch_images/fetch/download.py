@@ -10,18 +10,17 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3.util import Retry
 
-from torch_images.errors import DiskError, LockError, NetworkError, shown
+from torch_images.errors import DiskError, LockError, NetworkError
 from torch_images.host.cache import used
 from torch_images.host.network import Network, cause
+from torch_images.host.web import FILE, Session
+from torch_images.host.workers import workers
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
@@ -71,12 +70,8 @@ def fetch(
     if not missing:
         return Fetched(files=files, vanished=())
     source = _Source(network, mirrors(), snapshot, lock.snapshot)
-    with ThreadPoolExecutor(_CONNECTIONS) as pool:
-        try:
-            got = list(pool.map(lambda d: _get(source, source.urls(d), files[d], d), missing))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    with workers(_CONNECTIONS) as pool:
+        got = list(pool.map(lambda d: _get(source, source.urls(d), files[d], d), missing))
     vanished = tuple(deb for deb, is_here in zip(missing, got, strict=True) if not is_here)
     there = {d: p for d, p in files.items() if d not in vanished}
     return Fetched(files=there, vanished=vanished, silent=source.problem)
@@ -111,12 +106,8 @@ def fetch_url(url: str, path: Path, pinned: Pinned, network: Network) -> bool:
 
 
 def read(url: str, network: Network) -> bytes:
-    """The content at a URL. Raises NetworkError."""
-    answer = _open(url, network)
-    try:
-        return answer.content
-    except requests.RequestException as error:
-        raise NetworkError(f"the download of {url} broke off: {cause(error)}") from None
+    """The content of a page at a URL. Raises NetworkError."""
+    return _open(url, network, stream=False).content
 
 
 def discover(url: str, folder: Path, network: Network) -> tuple[str, int]:
@@ -125,16 +116,16 @@ def discover(url: str, folder: Path, network: Network) -> tuple[str, int]:
     Returns the SHA-256 in hexadecimal and the size in bytes. Raises NetworkError or DiskError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    partial, digest = _save(_open(url, network), folder, url)
+    partial, digest = _save(_open(url, network), folder, url, FILE)
     size = partial.stat().st_size
     os.replace(partial, folder / digest)
     return digest, size
 
 
-def _open(url: str, network: Network) -> requests.Response:
-    """The answer for a URL, or for its mirror, with the body unread. Raises NetworkError."""
+def _open(url: str, network: Network, *, stream: bool = True) -> requests.Response:
+    """The answer for a URL, or for its mirror; a `stream` is unread yet. Raises NetworkError."""
     source = _Source(network)
-    answer = source.get(network.mirrored(url))
+    answer = source.get(network.mirrored(url), stream=stream)
     if answer is None or answer.status_code != requests.codes.ok:
         problem = source.problem
         if answer is not None:
@@ -186,12 +177,7 @@ class _Source:
         self.problem = ""
         self._snapshot = f"{snapshot.rstrip('/')}/{{archive}}/{moment}" if snapshot else ""
         self._silent: set[str] = set()
-        self.session = requests.Session()
-        self.session.verify = network.verify
-        retry = Retry(3, connect=1, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504))
-        adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=retry)
-        for scheme in ("http://", "https://"):
-            self.session.mount(scheme, adapter)
+        self.session = Session(network)
 
     def urls(self, deb: LockedDeb) -> list[str]:
         """The URLs that may have a package, the likeliest first, the snapshot archive's last."""
@@ -199,23 +185,19 @@ class _Source:
         roots = [*likely, self._snapshot.format(archive=deb.archive)]
         return [f"{root}/{quote(deb.path, safe='/+~')}" for root in roots if root]
 
-    def get(self, url: str) -> requests.Response | None:
-        """The answer for a URL, with the body unread; None if its host does not answer."""
+    def get(self, url: str, *, stream: bool = True) -> requests.Response | None:
+        """The answer for a URL, None if its host does not answer; a `stream` is unread yet."""
         host = url.partition("://")[2].partition("/")[0]
         if host in self._silent:
             return None
         try:
-            answer = self.session.get(url, stream=True, timeout=(15, 60))
+            answer = self.session.get(url, stream=stream)
             if answer.status_code not in (requests.codes.ok, *_GONE):
                 with answer:
                     answer.raise_for_status()
         except requests.RequestException as error:
             self._silent.add(host)
             self.problem = cause(error)
-            return None
-        except ValueError as error:  # an address, also one that an answer sends to, is none
-            self._silent.add(host)
-            self.problem = shown(f"{url} leads to no address: {error}")
             return None
         return answer
 
@@ -240,15 +222,18 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
         if answer.status_code != requests.codes.ok:
             answer.close()
             continue
-        partial, other = _save(answer, path.parent, pinned.filename)
-        if other == pinned.sha256:
+        most = pinned.size or FILE
+        partial, digest = _save(answer, path.parent, pinned.filename, most)
+        if digest == pinned.sha256:
             os.replace(partial, path)
             return True
+        larger = partial.stat().st_size > most
         partial.unlink()
+        other = f"more than its {most} bytes" if larger else f"sha256:{digest}"
     if other:
         raise LockError(
             f"{pinned.name} {pinned.version} is not the file that was locked: expected "
-            f"sha256:{pinned.sha256}, found sha256:{other}",
+            f"sha256:{pinned.sha256}, found {other}",
             "the server has another one; if that is meant, run `invoke lock`",
         )
     if not asked:
@@ -256,24 +241,28 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
     return False
 
 
-def _save(answer: requests.Response, folder: Path, name: str) -> tuple[Path, str]:
+def _save(answer: requests.Response, folder: Path, name: str, most: int) -> tuple[Path, str]:
     """Save a body under a temporary name in `folder`; that file and its SHA-256.
 
-    The caller renames the file. `name` is for errors: NetworkError and DiskError.
+    Of a longer body than `most` bytes it saves one byte more. The caller renames the file. `name`
+    is for errors: NetworkError and DiskError.
     """
     digest = hashlib.sha256()
     handle, partial_name = tempfile.mkstemp(dir=folder, prefix=".partial-")
     partial = Path(partial_name)
     try:
         with os.fdopen(handle, "wb") as stream, answer:
-            for chunk in answer.iter_content(1 << 18):
+            for data in answer.iter_content(1 << 18):
+                chunk = data[: most + 1 - stream.tell()]
                 digest.update(chunk)
                 stream.write(chunk)
+                if stream.tell() > most:
+                    break
         partial.chmod(0o644)
     except BaseException as error:
         partial.unlink()
         if isinstance(error, requests.RequestException):
-            raise NetworkError(f"the download of {name} broke off: {error}") from None
+            raise NetworkError(f"the download of {name} broke off: {cause(error)}") from None
         if isinstance(error, OSError):
             raise DiskError(f"{name} could not be saved: {error.strerror}") from None
         raise

@@ -6,7 +6,6 @@ import datetime as dt
 import importlib.util
 import json
 import re
-import tempfile
 import zipfile
 from collections import Counter
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
+from torch_images.host.scratch import scratch
 from torch_images.locks.facts import FactsLock
 from torch_images.locks.wheels import LockedWheel, WheelLock
 from torch_images.project import project_root
@@ -83,10 +83,10 @@ def find_facts(
     cache.mkdir(parents=True, exist_ok=True)
     with (
         PackageIndex(network) as index,
-        tempfile.TemporaryDirectory(dir=cache, prefix=".facts-") as scratch,
+        scratch(cache, ".facts-") as room,
     ):
-        folder = Path(scratch, "torch")
-        _unpack(index.fetch(wheel, Path(scratch)), folder)
+        folder = room / "torch"
+        _unpack(index.fetch(wheel, room), folder)
         # An index without dates has, beside nightly builds, the releases of the main one's days.
         days = index.days("torch", wheel.index) or index.days("torch")
         minor = Version(probe.torch).release[:2]
@@ -95,7 +95,7 @@ def find_facts(
             until=_first(days, minor, later=True),
             symbols=exports(folder),
         )
-        finder = _Finder(item, probe, plain, torch, index, network, run, date, Path(scratch))
+        finder = _Finder(item, probe, plain, torch, index, network, run, date, room)
         code, single = _code(folder)
         facts = Facts(
             cuda=probe.cuda.version,

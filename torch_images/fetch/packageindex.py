@@ -17,6 +17,7 @@ import requests
 from torch_images.errors import LockError, NetworkError, shown
 from torch_images.fetch.download import fetch_url
 from torch_images.host.network import Network, cause
+from torch_images.host.web import Session
 from torch_images.locks import grammar
 from torch_images.locks.wheels import LockedWheel
 
@@ -51,10 +52,9 @@ class PackageIndex(contextlib.ExitStack):
 
         with self._lock:
             if index not in self._clients:
-                session = requests.Session()
-                session.verify = self._network.verify
                 url = index or self._network.index or PYPI_SIMPLE_ENDPOINT
-                self._clients[index] = self.enter_context(PyPISimple(url, session=session))
+                client = PyPISimple(url, session=Session(self._network))
+                self._clients[index] = self.enter_context(client)
             return self._clients[index]
 
     def find(self, wheel: LockedWheel) -> DistributionPackage | None:

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -28,8 +27,11 @@ from packaging.utils import canonicalize_name
 from torch_images.config.indexes import Index, origin
 from torch_images.errors import CommandError, LockError, NetworkError
 from torch_images.fetch.packageindex import PackageIndex
-from torch_images.host.network import Network
+from torch_images.fetch.tools import endless, uv_command
+from torch_images.host.network import Network, cause
 from torch_images.host.runner import Runner
+from torch_images.host.web import Session
+from torch_images.host.workers import workers
 from torch_images.locks.wheels import MAIN, LockedWheel, WheelLock, best_wheel, uv_platform
 from torch_images.platforms import AMD64, Platform
 
@@ -88,7 +90,7 @@ def write_pages(index: Index, asked: PackageIndex, folder: Path) -> None:
 
     Raises NetworkError.
     """
-    with ThreadPoolExecutor(8) as pool:
+    with workers(8) as pool:
         pages = pool.map(lambda name: asked.files(name, index.url), index.packages)
     for name, files in zip(index.packages, pages, strict=True):
         lines = [_link(file) for file in files if file.url.startswith(("http://", "https://"))]
@@ -104,7 +106,7 @@ def check_origin(lock: WheelLock, index: Index, asked: PackageIndex) -> None:
 
     Raises NetworkError, too.
     """
-    with ThreadPoolExecutor(8) as pool:
+    with workers(8) as pool:
         found = pool.map(asked.find, lock.wheels)
     for wheel, file in zip(lock.wheels, found, strict=True):
         if not file or file.digests.get("sha256") != wheel.sha256:
@@ -119,8 +121,6 @@ def _resolve(
     wanted: Requirements, network: Network, run: Runner, index: Index | None = None, pages: str = ""
 ) -> WheelLock:
     """As `resolve`; `pages` is the URL of the folder with the pages of `index`."""
-    import uv
-
     python, platform, constraints = wanted.python, wanted.platform, wanted.constraints
     if wanted.beside:
         both = (*wanted.words, *wanted.beside)
@@ -132,7 +132,7 @@ def _resolve(
         limits.write_text("\n".join(constraints))
         overrides = Path(folder, "overrides.txt")
         overrides.write_text("\n".join(wanted.overrides))
-        command = [uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
+        command = uv_command("pip", "compile", "--quiet", "--no-header", "--no-annotate")
         command += ["--format", "pylock.toml", "--python-platform", uv_platform(platform)]
         # This Python, for builds that there are none of: else uv downloads one from GitHub.
         command += ["--python", sys.executable, "--python-version", python]
@@ -146,11 +146,11 @@ def _resolve(
             env = network.for_uv() | ({"UV_INDEX": pages} if pages else {})
             run.run(command, env=env, stdin="\n".join(wanted.words))
         except CommandError as error:
-            raise _resolve_error(error.output) from None
+            raise endless(error) or _resolve_error(error.output) from None
         document = tomllib.loads(target.read_text(encoding="utf-8"))
     packages = document.get("packages", [])
     chosen = [_pick(package, python, platform) for package in packages]
-    with ThreadPoolExecutor(8) as pool:
+    with workers(8) as pool:
         sizes = pool.map(lambda wheel: wheel.get("size") or _size(wheel["url"], network), chosen)
     wheels = [
         LockedWheel(
@@ -222,17 +222,15 @@ def _size(url: str, network: Network) -> int:
     Raises NetworkError.
     """
     try:
-        answer = requests.head(
-            url,
-            allow_redirects=True,
-            timeout=60,
-            verify=network.verify,
-            headers={"Accept-Encoding": "identity"},
-        )
+        identity = {"Accept-Encoding": "identity"}
+        answer = Session(network).head(url, allow_redirects=True, headers=identity)
         answer.raise_for_status()
         return int(answer.headers["Content-Length"])
-    except (requests.RequestException, KeyError, ValueError) as error:
-        raise NetworkError(f"the size of {_filename(url)} could not be read: {error}") from None
+    except requests.RequestException as error:
+        said = cause(error)
+    except (KeyError, ValueError):
+        said = "its server does not say it"
+    raise NetworkError(f"the size of {_filename(url)} could not be read: {said}")
 
 
 def _resolve_error(output: str) -> Exception:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import json
 import logging
 import re
 import shutil
@@ -175,10 +174,10 @@ def _wanted(triton: Path) -> Iterable[tuple[str, str, str, str]]:
     info = "cmake/llvm-info.json"
     if text := read_file(triton, info):  # newer ones pin their LLVM themselves
         try:
-            said = json.loads(text)
+            said = jsondoc.parse(text)
             commit, number = str(said["llvm_hash"]), str(said["build_number"])
             sha256 = str(said["sha256sum"][_SYSTEM])
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             commit = number = sha256 = ""
         _check(triton, info, r"[0-9a-f]{40} [0-9]{1,9} [0-9a-f]{64}", f"{commit} {number} {sha256}")
         name = f"{commit[:8]}-{_SYSTEM}-{number}"

@@ -6,30 +6,53 @@ hands over the same files as a Linux server.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
-from torch_images.errors import CommandError, LockError
+from torch_images.errors import CommandError, LockError, NetworkError
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.locks.complete import check_wheels
 from torch_images.locks.wheels import read_wheels, uv_platform
 
+# uv knows no bounds for what an index sends: 4 GiB of memory, files of so much or, by another
+# shell, twice that, and an hour. Plain work takes a hundredth of it.
+_BOUNDED = """\
+ulimit -v 4194304; ulimit -f 8388608
+if command -v timeout >/dev/null; then exec timeout --foreground 3600 "$@"; fi
+exec "$@\""""
+_TIMED_OUT = 124  # the code of timeout
+
+
+def uv_command(*words: str) -> list[str]:
+    """A command of uv's, which ends where a server does not."""
+    import uv
+
+    return ["sh", "-c", _BOUNDED, "uv", uv.find_uv_bin(), *words]
+
+
+def endless(error: CommandError) -> NetworkError | None:
+    """The error for the user, if a command of uv's ended at one of these bounds."""
+    codes = (_TIMED_OUT, -signal.SIGXFSZ, 128 + signal.SIGXFSZ)
+    if error.code in codes or "memory allocation of " in error.output:
+        hint = "name another one in UV_DEFAULT_INDEX"
+        return NetworkError("what the package index sends has no end", hint)
+    return None
+
 
 def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
     """The folder with the programs of locks/<name>.txt, from the cache or installed now.
 
-    Raises LockError if the lock is damaged, or its wheels cannot be installed.
+    Raises LockError if the lock is damaged, or its wheels cannot be installed, and NetworkError.
     """
-    import uv
-
     path = workspace.locks / f"{name}.txt"
     lock = read_wheels(path)
     check_wheels(lock)
     folder = workspace.cache / Part.TOOLS / f"{name}-{lock.digest[:16]}"
     if folder.exists():
         return used(folder)
-    command = [uv.find_uv_bin(), "pip", "install", "--quiet"]
+    command = uv_command("pip", "install", "--quiet")
     command += ["--python-platform", uv_platform(lock.platform), "--python-version", lock.python]
     command += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(path)]
     try:
@@ -37,5 +60,6 @@ def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
             run.run([*command, "--target", str(made)], env=workspace.network.for_uv())
             made.chmod(0o755)
     except CommandError as error:
-        raise LockError(f"{path.name} could not be installed: {error.output[-300:]}") from None
+        said = error.output[-300:]
+        raise endless(error) or LockError(f"{path.name} could not be installed: {said}") from None
     return folder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.fetch.toolchain import resolve_sources, resolve_toolkit
 from torch_images.host.network import Network
+from torch_images.host.workers import workers
 from torch_images.locks import complete
 from torch_images.locks.debs import DebLock, LockedDeb, read_debs
 from torch_images.locks.facts import FactsLock, read_facts
@@ -145,7 +145,7 @@ def _wheels(name: str, lock: WheelLock, fresh: WheelLock, network: Network) -> I
     """What became of each wheel of a lock; `fresh` is the lock as it would be today."""
     latest = fresh.versions()
     with PackageIndex(network) as index:
-        with ThreadPoolExecutor(8) as pool:
+        with workers(8) as pool:
             files = pool.map(index.find, lock.wheels)
         for wheel, file in zip(lock.wheels, files, strict=True):
             offered = file.digests.get("sha256", wheel.sha256) if file else ""

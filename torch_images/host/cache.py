@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from torch_images.host.scratch import scratch
 
 
 class Part(enum.StrEnum):
@@ -43,8 +44,8 @@ def keep(made: Path, folder: Path) -> Path:
 def filling(folder: Path) -> Iterator[Path]:
     """A folder to fill; afterwards it gets into the cache as `folder`, as `keep` says."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
-        made = Path(scratch, "made")
+    with scratch(folder.parent, f".{folder.name}-") as half:
+        made = half / "made"
         made.mkdir()
         yield made
         keep(made, folder)

@@ -6,7 +6,6 @@ contexts is nowhere else. docker-py takes the default engine for whatever it can
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -19,9 +18,11 @@ import requests
 from docker.tls import TLSConfig
 
 import docker
+from torch_images import jsondoc
 from torch_images.errors import CommandError, EngineError, TorchImagesError
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
+from torch_images.host.workspace import home
 
 MINIMUM = (25, 0)  # the first release in which the containerd image store is not experimental
 _CONTEXTS = "see `docker context ls`, and DOCKER_HOST and DOCKER_CONTEXT in the environment"
@@ -63,9 +64,9 @@ def current(run: Runner, environ: Mapping[str, str] = os.environ) -> Endpoint:
             "correct it, or name the engine in DOCKER_HOST or DOCKER_CONTEXT",
         )
     try:
-        [context] = json.loads(done.output)
+        [context] = jsondoc.parse(done.output)
         return _endpoint(context, environ)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise EngineError("the current Docker context names no engine", _CONTEXTS) from None
 
 
@@ -106,8 +107,7 @@ def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engi
             f"Docker Engine {number} is too old", f"{MINIMUM[0]}.{MINIMUM[1]} or newer is needed"
         )
     engine = Engine(client)
-    driver = ["driver-type", "io.containerd.snapshotter.v1"]
-    if driver not in (engine.info().get("DriverStatus") or []):
+    if not engine.uses_containerd():
         raise EngineError(
             "the engine's containerd image store is off",
             'add "features": {"containerd-snapshotter": true} to /etc/docker/daemon.json and '
@@ -130,9 +130,10 @@ def _endpoint(context: Any, environ: Mapping[str, str]) -> Endpoint:
     engine = context["Endpoints"]["docker"]
     material, skip = context["TLSMaterial"].get("docker") or [], bool(engine["SkipTLSVerify"])
     folder = Path(context["Storage"]["TLSPath"], "docker")
-    if not folder.is_absolute():  # "<IN MEMORY>": the environment's, which is the default context
-        home = environ.get("DOCKER_CONFIG") or Path.home() / ".docker"
-        folder = Path(environ.get("DOCKER_CERT_PATH") or home)
+    # "<IN MEMORY>": the environment's, which is the default context
+    if material and not folder.is_absolute():
+        named = environ.get("DOCKER_CERT_PATH") or environ.get("DOCKER_CONFIG")
+        folder = Path(named or home() / ".docker")
     pair = {"cert.pem", "key.pem"} <= set(material)
     return Endpoint(
         host=str(engine["Host"]),

@@ -23,7 +23,7 @@ _FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
         r"no space left on device|No space left on device|disk quota exceeded",
         DiskError,
         "the disk filled up during the build",
-        "free some space (`invoke gc`, `docker system prune`) and build again",
+        "free some space (`invoke gc`, or `invoke gc --images`) and build again",
     ),
     (
         (
@@ -143,7 +143,7 @@ def of_system(error: OSError) -> TorchImagesError | None:
             f"'{str(error.filename)[:200]}' cannot be used: {error.strerror}", "name another path"
         )
     if "docker" in sys.modules:  # else nothing has asked an engine, and imports take a while
-        from torch_images.host.engine import of_docker
+        from torch_images.host.container import of_docker
 
         return of_docker(error)
     return None

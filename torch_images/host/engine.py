@@ -1,6 +1,6 @@
 """A Docker Engine through docker-py: inspect, tag, pull, push, load, run.
 
-Only this module and connection.py, which finds the engine, import docker-py.
+Only this module, container.py and connection.py, which finds the engine, import docker-py.
 
 Building goes through `docker buildx` instead, because docker-py cannot drive BuildKit
 (https://github.com/docker/docker-py/issues/2230).
@@ -9,11 +9,8 @@ Building goes through `docker buildx` instead, because docker-py cannot drive Bu
 from __future__ import annotations
 
 import contextlib
-import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +22,17 @@ from docker.utils import parse_repository_tag
 import docker
 from torch_images.errors import EngineError, NetworkError, PushError, UsageError
 from torch_images.host import tars
-from torch_images.host.image_info import ImageInfo, OurImage
+from torch_images.host.container import ExecResult, RunningContainer, read_by_docker, understood
+from torch_images.host.image_info import (
+    ImageInfo,
+    ListedImage,
+    OurImage,
+    image_info,
+    images_in_use,
+    listed_images,
+    step_sizes,
+    tagged,
+)
 from torch_images.host.network import cause
 from torch_images.host.refusals import (
     gpu_refusal,
@@ -33,23 +40,16 @@ from torch_images.host.refusals import (
     platform_refusal,
     registry_refusal,
 )
+from torch_images.interrupts import ending
+from torch_images.jsondoc import MalformedError, member, optional
 from torch_images.platforms import Platform, of_machine
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
-    from docker.models.images import Image
 
 # How often the list of images is asked for. While two threads made and removed images, 42 of 303
 # answers were 404, never two in a row.
 _LISTINGS = 10
-
-
-@dataclass(frozen=True)
-class ExecResult:
-    """How a command in a container ended: exit code, and both streams as one text."""
-
-    code: int
-    output: str
 
 
 class Engine:
@@ -57,31 +57,52 @@ class Engine:
 
     def __init__(self, client: docker.DockerClient) -> None:
         self._client = client
+        self._info: dict[str, Any] | None = None
 
+    @property
+    def _api(self) -> Any:
+        """The engine's answers as they come; docker-py's models expect them to be well formed."""
+        return self._client.api
+
+    @understood()
     def info(self) -> dict[str, Any]:
         """The engine's answer to `docker info`, asked once."""
+        if self._info is None:
+            self._info = member(self._api.info(), kind=dict)
         return self._info
 
-    @cached_property
-    def _info(self) -> dict[str, Any]:
-        answer: dict[str, Any] = self._client.info()
-        return answer
+    @understood()
+    def id(self) -> str:
+        """What tells the engine from every other one, as long as its data stays."""
+        return member(self.info(), "ID", kind=str)
 
+    @understood()
     def platform(self) -> Platform:
         """What the engine's machine runs without an emulator."""
-        return of_machine(str(self.info().get("Architecture", "")))
+        return of_machine(optional(self.info(), "Architecture", kind=str))
 
+    @understood()
+    def processors(self) -> int:
+        """How many processors the engine's machine has."""
+        return optional(self.info(), "NCPU", kind=int) or 1
+
+    @understood()
+    def uses_containerd(self) -> bool:
+        """Whether containerd's image store is on."""
+        driver = ["driver-type", "io.containerd.snapshotter.v1"]
+        return driver in optional(self.info(), "DriverStatus", kind=list)
+
+    @understood()
     def local_root(self) -> Path | None:
         """The folder of the engine's data; None where it is on another machine."""
-        root = Path(self.info()["DockerRootDir"])
-        return (
-            root if self._client.api.base_url.startswith("http+docker") and root.is_dir() else None
-        )
+        root = Path(member(self.info(), "DockerRootDir", kind=str))
+        return root if self._api.base_url.startswith("http+docker") and root.is_dir() else None
 
+    @understood()
     def inspect(self, image: str) -> ImageInfo:
         """Look an image up by tag or id. Raises UsageError if the engine has not all of it."""
         try:
-            model = self._client.images.get(image)
+            said = self._api.inspect_image(image)
         except (docker.errors.ImageNotFound, docker.errors.NullResource):
             raise UsageError(
                 f"the engine has no image '{image}'", "build it first: `invoke build`"
@@ -91,87 +112,81 @@ class Engine:
                 raise
             hint = "`docker images` lists those that are there"
             raise UsageError(f"'{image}' is not the name of an image", hint) from None
-        attrs = model.attrs
+        return image_info(said, self._size(image))
+
+    def _size(self, image: str) -> int:
+        """The unpacked bytes of an image.
+
+        Not the "Size" of the image itself, which counts compressed layers and whatever happens to
+        be unpacked.
+        """
         try:
-            # Not attrs["Size"], which counts compressed layers and whatever happens to be unpacked.
-            size = sum(step["Size"] for step in model.history())
+            return sum(self.layer_sizes(image))
         except docker.errors.NotFound:  # the engine lists an image before its layers are unpacked
             problem = f"'{image}' is not whole: another command loads or removes it"
             raise UsageError(problem, "wait for that command, or load the image again") from None
-        return ImageInfo(
-            id=attrs["Id"],
-            size=size,
-            labels=attrs["Config"].get("Labels") or {},
-            config=attrs["Config"],
-            created=attrs.get("Created", ""),
-            layers=tuple(attrs["RootFS"].get("Layers") or ()),
-            platform=f"{attrs.get('Os', '')}/{attrs.get('Architecture', '')}",
-        )
 
+    @understood()
+    def layer_sizes(self, image: str) -> tuple[int, ...]:
+        """Unpacked bytes of each step of an image's history, the first one first."""
+        return step_sizes(self._api.history(image))
+
+    @understood()
     def digest(self, image: str) -> str | None:
         """The digest of an image by tag or id; None where the engine does not have it."""
         try:
-            return str(self._client.images.get(image).id)
+            return member(self._api.inspect_image(image), "Id", kind=str)
         except docker.errors.ImageNotFound:
             return None
 
     def tag(self, image: str, repository: str, tag: str) -> None:
         """Point `repository:tag` at an image."""
-        self._client.images.get(image).tag(repository, tag)
+        self._api.tag(image, repository, tag)
 
     def untag(self, reference: str) -> None:
         """Remove a tag if it exists. Layers stay while another tag needs them."""
         with contextlib.suppress(docker.errors.ImageNotFound):
-            self._client.images.remove(reference, force=True)
+            self._api.remove_image(reference, force=True)
 
     def tags(self, prefix: str = "") -> tuple[str, ...]:
         """Every tag in the engine that begins with `prefix`."""
-        every = {tag for image in self._list() for tag in image.tags}
+        every = {tag for image in self.listed() for tag in image.tags}
         return tuple(sorted(tag for tag in every if tag.startswith(prefix)))
 
-    def ours(self, label: str, repository: str) -> tuple[OurImage, ...]:
-        """Every image that has `label` or a tag in `repository`."""
-        containers = self._client.containers.list(all=True, sparse=True)
-        held = {container.attrs["ImageID"] for container in containers}
-        images = []
-        for image in [*self._list(filters={"label": label}), *self._list(name=repository)]:
-            time = str(image.attrs["Metadata"]["LastTagTime"])
-            with contextlib.suppress(UsageError, docker.errors.NotFound):  # it goes meanwhile
-                images.append(
-                    OurImage(
-                        id=str(image.id),
-                        tags=tuple(image.tags),
-                        size=self.inspect(str(image.id)).size,
-                        tagged=datetime.fromisoformat(re.sub(r"\.\d+", "", time)),
-                        in_use=image.id in held,
-                    )
-                )
-        return tuple(images)
+    @understood()
+    def listed(self) -> tuple[ListedImage, ...]:
+        """Every image of the engine, whoever made it.
 
-    def _list(self, **options: Any) -> list[Image]:
-        """The engine's images, less those that another command removes meanwhile.
-
-        docker-py's own `list` fails on these.
-        """
-        images = []
-        for listed in self._listed(**options):
-            with contextlib.suppress(docker.errors.NotFound):  # the image, or a part of its content
-                images.append(self._client.images.get(listed["Id"]))
-        return images
-
-    def _listed(self, **options: Any) -> list[dict[str, Any]]:
-        """The engine's answer to `docker images`, asked again while images go during the answer.
-
-        moby 26.1 with containerd's image store then answers 404 for the whole list.
+        The engine is asked again while images go during its answer: moby 26.1 with containerd's
+        image store then answers 404 for the whole list.
         """
         for _ in range(_LISTINGS - 1):
             with contextlib.suppress(docker.errors.NotFound):
-                return list(self._client.api.images(**options))
-        return list(self._client.api.images(**options))
+                return listed_images(self._api.images())
+        return listed_images(self._api.images())
 
+    @understood()
+    def looked_into(self, images: Iterable[ListedImage]) -> tuple[OurImage, ...]:
+        """What more the engine says of images, less those that are gone, or not whole, by now."""
+        held = images_in_use(self._api.containers(all=True))
+        found = []
+        for image in images:
+            with contextlib.suppress(UsageError, docker.errors.NotFound):
+                found.append(
+                    OurImage(
+                        id=image.id,
+                        tags=image.tags,
+                        size=self._size(image.id),
+                        tagged=tagged(self._api.inspect_image(image.id)),
+                        in_use=image.id in held,
+                    )
+                )
+        return tuple(found)
+
+    @understood()
     def version(self) -> str:
         """The engine's version, such as "26.1.5"."""
-        return str(self._client.version()["Version"])
+        return member(self._api.version(), "Version", kind=str)
 
     def obtain(self, image: str) -> None:
         """Pull an image that the engine does not have, if its name has a "/".
@@ -186,23 +201,24 @@ class Engine:
                 raise
             self.pull(image)
 
+    @understood()
     def pull(self, image: str) -> None:
         """Get an image from its registry. Raises NetworkError or UsageError."""
         repository, tag = parse_repository_tag(image)
         try:
-            events = self._client.api.pull(
-                repository, tag=tag or "latest", stream=True, decode=True
-            )
+            events = self._api.pull(repository, tag=tag or "latest", stream=True, decode=True)
             with contextlib.closing(events):
                 for event in events:
+                    problem = _problem(event)
                     # What a digest names is right, if the engine has it, whatever went wrong now.
-                    if "error" in event and not ("@" in image and self.digest(image)):
-                        raise registry_refusal(image, " ".join(str(event["error"]).split()))
+                    if problem and not ("@" in image and self.digest(image)):
+                        raise registry_refusal(image, " ".join(problem.split()))
         except docker.errors.APIError as error:
             raise _registry_error(image, error) from None
         except requests.RequestException as error:
             raise NetworkError(f"the engine broke off: {cause(error)}", "pull again") from None
 
+    @understood()
     def push(self, reference: str, report: Callable[[Mapping[str, Any]], None]) -> None:
         """Push a tagged image; layers that the registry has are not sent again.
 
@@ -212,10 +228,10 @@ class Engine:
         """
         repository, _, tag = reference.rpartition(":")
         try:
-            events = self._client.api.push(repository, tag=tag, stream=True, decode=True)
+            events = self._api.push(repository, tag=tag, stream=True, decode=True)
             for event in events:
-                if "error" in event:
-                    raise PushError(str(event["error"]))
+                if problem := _problem(event):
+                    raise PushError(problem)
                 report(event)
         except docker.errors.APIError as error:
             raise PushError(str(error.explanation or error)) from None
@@ -227,6 +243,7 @@ class Engine:
         except requests.RequestException as error:
             raise EngineError(f"the engine broke off: {error}", "push again") from None
 
+    @understood()
     def registry_digest(self, image: str, *, missing_ok: bool = False) -> str:
         """The digest that a registry has for an image.
 
@@ -234,7 +251,8 @@ class Engine:
         the answer is "" instead.
         """
         try:
-            return str(self._client.images.get_registry_data(image).id)
+            said = self._api.inspect_distribution(image)
+            return member(said, "Descriptor", "digest", kind=str)
         except docker.errors.APIError as error:
             refusal = _registry_error(image, error)
             if missing_ok and isinstance(refusal, UsageError):
@@ -248,27 +266,25 @@ class Engine:
         the stream of `docker save`. This reads the whole image: some GB. Raises EngineError for one
         that was pulled without its layers.
         """
-        documents = tars.json_blobs(self._client.api.get_image(image))
+        documents = tars.json_blobs(self._api.get_image(image))
         try:
-            manifest = documents[image]
-            return manifest, documents[manifest["config"]["digest"]]["history"]
-        except KeyError:  # where a blob is missing the stream just ends
+            manifest = member(documents, image, kind=dict)
+            config = member(manifest, "config", "digest", kind=str)
+            return manifest, member(documents, config, "history", kind=list)
+        except MalformedError:  # where a blob is missing the stream just ends
             raise EngineError(
                 f"the engine has not all layers of {image}",
                 "build it here; an engine that has its content already pulls it without them "
                 "(moby/moby#49784)",
             ) from None
 
-    def layer_sizes(self, image: str) -> tuple[int, ...]:
-        """Unpacked bytes of each step of an image's history, the first one first."""
-        return tuple(step["Size"] for step in reversed(self._client.images.get(image).history()))
-
     def save(self, image: str, target: Path) -> None:
         """Write an image to a tar that is also an OCI layout. Blobs stay as they are stored."""
         with target.open("wb") as stream:
-            for chunk in self._client.api.get_image(image):
+            for chunk in self._api.get_image(image):
                 stream.write(chunk)
 
+    @understood()
     def load(self, archive: Iterable[bytes]) -> None:
         """Load images from a tar that is an OCI layout, and unpack them.
 
@@ -276,57 +292,50 @@ class Engine:
         whatever iterating over `archive` raises. After an error no image was loaded.
         """
         try:
-            events = self._client.api.load_image(iter(archive))  # type: ignore[no-untyped-call]
+            events = self._api.load_image(iter(archive))
             for event in events:
-                if "error" in event:
-                    raise load_refusal(str(event["error"]))
+                if problem := _problem(event):
+                    raise load_refusal(problem)
         except docker.errors.APIError as error:
             raise load_refusal(str(error.explanation or error)) from None
         except requests.RequestException as error:
             raise load_refusal(str(error)) from None
 
-    def label_values(self, label: str) -> frozenset[str]:
-        """The values of a label on all images of the engine."""
-        images = self._listed(filters={"label": label})
-        return frozenset(image["Labels"][label] for image in images)
-
+    @understood()
     def run(self, image: str, *command: str, **options: Any) -> ExecResult:
         """`docker run --rm`: start a container, wait for its end, remove it.
 
         `options` are those of docker-py's `containers.create`. Raises EngineError for an image of
         another processor that nothing emulates.
         """
-        container = self._client.containers.create(image, list(command), **options)
-        try:
+        with self._created(image, *command, **options) as container:
             container.start()
-            code = container.wait()["StatusCode"]
-            output = container.logs().decode(errors="replace")
+            code = member(container.wait(), "StatusCode", kind=int)
+            with read_by_docker():
+                output = container.logs().decode(errors="replace")
             if code and (refusal := platform_refusal(output)):
                 raise refusal
             return ExecResult(code, output)
-        finally:
-            container.remove(force=True)
 
     def read_files(self, image: str, folder: str) -> dict[str, str]:
         """The text of every file at or below a path in an image, by file name without folders.
 
         Raises EngineError if there is no such path.
         """
-        container = self._client.containers.create(image, ["true"])
-        try:
-            chunks, _ = container.get_archive(folder)
-            return tars.texts(chunks)
-        except docker.errors.NotFound:
-            raise EngineError(f"{image} has no {folder}") from None
-        finally:
-            container.remove(force=True)
+        with self._created(image, "true") as container:
+            try:
+                chunks, _ = container.get_archive(folder)
+                return tars.texts(chunks)
+            except docker.errors.NotFound:
+                raise EngineError(f"{image} has no {folder}") from None
 
     def unpack(self, image: str) -> None:
         """Unpack the layers of an image; a build leaves that out for a foreign platform.
 
         Only a container does it: it is made, and not started.
         """
-        self._client.containers.create(image, ["true"]).remove(force=True)
+        with self._created(image, "true"):
+            pass
 
     @contextlib.contextmanager
     def container(self, image: str, **options: Any) -> Iterator[RunningContainer]:
@@ -335,10 +344,8 @@ class Engine:
         `options` are those of docker-py's `containers.create`. Raises EngineError where the engine
         does not give the GPUs that they ask for.
         """
-        created = self._client.containers.create(
-            image, ["sleep", "infinity"], labels={"torch-images": "verify"}, **options
-        )
-        try:
+        words, labels = ("sleep", "infinity"), {"torch-images": "verify"}
+        with self._created(image, *words, labels=labels, **options) as created:
             try:
                 created.start()
             except docker.errors.APIError as error:
@@ -347,81 +354,36 @@ class Engine:
                     raise
                 raise refusal from None
             yield RunningContainer(created)
-        finally:
-            created.remove(force=True)
 
+    @contextlib.contextmanager
+    def _created(self, image: str, *command: str, **options: Any) -> Iterator[Container]:
+        """A container that is removed at the end, also after an error and an interruption.
 
-class RunningContainer:
-    """A started container."""
-
-    def __init__(self, container: Container) -> None:
-        self._container = container
-
-    @property
-    def id(self) -> str:
-        """The container's full id."""
-        return str(self._container.id)
-
-    def exec(
-        self,
-        *command: str,
-        env: Mapping[str, str] | None = None,
-        said: Callable[[str], None] | None = None,
-    ) -> ExecResult:
-        """Run a command in the container as root, and wait for its end.
-
-        `said` gets its output as it comes. Raises EngineError for an image of another processor
-        that nothing emulates: its container ends at once.
+        Its name is known before it is made, so there is no moment in which it could be left.
         """
-        client, output = self._container.client, []
-        assert client is not None
-        api = client.api
-        try:
-            started = api.exec_create(self.id, list(command), environment=dict(env or {}), user="0")
-            chunks: Any = api.exec_start(started["Id"], stream=True)
-            # docker-py closes the connection of what it reads at once, and leaves this one open.
-            with contextlib.closing(chunks._response):  # noqa: SLF001
-                for chunk in chunks:
-                    output.append(chunk)
-                    if said:
-                        said(chunk.decode(errors="replace"))
-            code = api.exec_inspect(started["Id"])["ExitCode"]
-        except docker.errors.APIError as error:
-            if error.status_code != HTTPStatus.CONFLICT:
-                raise
-            refusal = platform_refusal(self._container.logs().decode(errors="replace"))
-            if not refusal:
-                raise
-            raise refusal from None
-        return ExecResult(int(code), b"".join(output).decode(errors="replace"))
+        name = f"torch-images-{secrets.token_hex(8)}"
 
-    def put(self, folder: str, files: Mapping[str, bytes]) -> None:
-        """Write files, readable by all, into an existing folder. A remote engine will do, too."""
-        self._container.put_archive(folder, tars.pack(files))
+        def remove() -> None:
+            with contextlib.suppress(docker.errors.NotFound):
+                self._api.remove_container(name, force=True)
 
-    def read(self, path: str) -> bytes:
-        """The content of a file in the container. Raises EngineError if there is none."""
-        try:
-            chunks, _ = self._container.get_archive(path)
-        except docker.errors.NotFound:
-            raise EngineError(f"the container has no file {path}") from None
-        return tars.first_file(chunks)
+        with ending(remove):
+            try:
+                with understood(), read_by_docker():
+                    made = self._client.containers.create(
+                        image, list(command), name=name, **options
+                    )
+                yield made
+            finally:
+                remove()
+
+
+def _problem(event: Any) -> str:
+    """What went wrong by a line of progress; "" where nothing did. Raises MalformedError."""
+    return optional(event, "error", kind=str)
 
 
 def _registry_error(image: str, error: docker.errors.APIError) -> NetworkError | UsageError:
     """The error for a registry that gives no image."""
     text = " ".join(str(error.explanation or error).split())
     return registry_refusal(image, text, missing=isinstance(error, docker.errors.NotFound))
-
-
-def of_docker(error: OSError) -> EngineError | None:
-    """The user's view of an error of docker-py's or requests'; None for any other.
-
-    Both derive theirs from OSError.
-    """
-    if isinstance(error, docker.errors.APIError):
-        reason = " ".join(str(error.explanation or error).split())
-        return EngineError(f"the engine refused: {reason}", "try again, or restart the engine")
-    if isinstance(error, requests.ConnectionError | requests.Timeout):
-        return EngineError(f"the engine broke off: {cause(error)}", "try again once it runs")
-    return None

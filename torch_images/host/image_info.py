@@ -1,11 +1,17 @@
-"""What an engine tells of an image."""
+"""What an engine tells of its images: its answers, as JSON, -> frozen types.
+
+All functions raise MalformedError for an answer that is not what the engine's API says.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from torch_images.jsondoc import MalformedError, member, optional
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +33,15 @@ class ImageInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ListedImage:
+    """An image as the list of all has it: `id` is the digest of its manifest."""
+
+    id: str
+    tags: tuple[str, ...]
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class OurImage:
     """An image that this project built.
 
@@ -39,3 +54,62 @@ class OurImage:
     size: int
     tagged: datetime
     in_use: bool
+
+
+def image_info(said: Any, size: int) -> ImageInfo:
+    """An image from what `docker image inspect` says of it."""
+    config = member(said, "Config", kind=dict)
+    return ImageInfo(
+        id=member(said, "Id", kind=str),
+        size=size,
+        labels=_labels(config),
+        config=config,
+        created=optional(said, "Created", kind=str),
+        layers=_texts(member(said, "RootFS", kind=dict), "Layers"),
+        platform="/".join(optional(said, key, kind=str) for key in ("Os", "Architecture")),
+    )
+
+
+def step_sizes(history: Any) -> tuple[int, ...]:
+    """The unpacked bytes of each step from what `docker history` says, the first one first."""
+    return tuple(member(s, "Size", kind=int) for s in reversed(member(history, kind=list)))
+
+
+def listed_images(answer: Any) -> tuple[ListedImage, ...]:
+    """All images from what `docker images` says."""
+    return tuple(
+        ListedImage(
+            id=member(image, "Id", kind=str),
+            tags=tuple(tag for tag in _texts(image, "RepoTags") if tag != "<none>:<none>"),
+            labels=_labels(image),
+        )
+        for image in member(answer, kind=list)
+    )
+
+
+def images_in_use(answer: Any) -> frozenset[str]:
+    """The ids of images that containers were made from, from what `docker ps --all` says."""
+    containers = member(answer, kind=list)
+    return frozenset(optional(container, "ImageID", kind=str) for container in containers)
+
+
+def tagged(said: Any) -> datetime:
+    """When an image last got a tag, from what `docker image inspect` says of it."""
+    text = member(said, "Metadata", "LastTagTime", kind=str)
+    try:
+        time = datetime.fromisoformat(re.sub(r"\.\d+", "", text))
+    except ValueError:
+        raise MalformedError(f"'Metadata.LastTagTime' is not a time: {text}") from None
+    if not time.tzinfo:
+        raise MalformedError(f"'Metadata.LastTagTime' has no time zone: {text}")
+    return time
+
+
+def _labels(document: Any) -> dict[str, str]:
+    labels = optional(document, "Labels", kind=dict)
+    return {key: member(labels, key, kind=str) for key in labels}
+
+
+def _texts(document: Any, key: str) -> tuple[str, ...]:
+    found = optional(document, key, kind=list)
+    return tuple(member(found, place, kind=str) for place in range(len(found)))

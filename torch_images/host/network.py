@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from torch_images.errors import ConfigError
 from torch_images.redact import redact
@@ -120,6 +120,20 @@ def check_url(name: str, url: str) -> None:
             f"{name} is not a URL",
             "correct it; in a user's name or password write / as %2F, @ as %40, # as %23",
         ) from None
+
+
+def split_user(url: str) -> tuple[str, str, str]:
+    """A URL without the user that it names, the user's name, and the password; each may be "".
+
+    A program gets the latter two in its environment or a file: all of this machine can read its
+    command line. A name without a password may be a token. Raises ConfigError for what is no URL.
+    """
+    if not re.match("https?://", url, re.IGNORECASE):
+        return url, "", ""
+    check_url("a mirror", url)
+    parts = urlsplit(url)
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return bare, unquote(parts.username or ""), unquote(parts.password or "")
 
 
 def _compile_cache(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -64,9 +64,10 @@ def replacing(folder: Path) -> Iterator[Path]:
             raise
 
 
-def mark(folder: Path, made: Path) -> None:
-    """List the files of `made` in `folder`, beside those listed there already."""
-    listed = {**_listed(folder), **{name: _sha256(made / name) for name in _files(made)}}
+def mark(folder: Path, made: Path, *names: str) -> None:
+    """List files of `made`, those with these names or all, beside those listed in `folder`."""
+    new = {name: _sha256(made / name) for name in names or _files(made)}
+    listed = {**_listed(folder), **new}
     text = "".join(f"{digest}  {name}\n" for name, digest in sorted(listed.items()))
     (folder / MARK).write_text(text)
 

@@ -29,7 +29,7 @@ NATIVE = (
 def load_refusal(reason: str) -> EngineError | DiskError:
     """The error for an engine that does not load an image."""
     if "no space left" in reason:
-        return DiskError("the engine's disk is full", "free some with `docker system prune`")
+        return DiskError("the engine's disk is full", "free some with `invoke gc --images`")
     return EngineError(f"the engine did not take the layers: {reason}", "build again")
 
 

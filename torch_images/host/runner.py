@@ -15,13 +15,18 @@ import sys
 import termios
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch_images.errors import CommandError, TorchImagesError
+from torch_images.host.workers import workers
+from torch_images.interrupts import ending
 from torch_images.redact import Lines, Redactor
 
+# Seconds that a process which is not needed any more has to clean up: one that this process waits
+# for, and one of a thread that nobody waits for.
+_GRACE, _SHORT = 5.0, 1.0
 _TAIL = 400  # lines of output kept of a streamed command, enough for any build error
 
 
@@ -60,18 +65,19 @@ class Runner:
             (code, output, _), said = _watch(command, env, cwd, captures=True), ""
         else:
             with _starting(command):
-                done = subprocess.run(
+                process = subprocess.Popen(
                     command,
                     env=_environment(env),
                     cwd=cwd,
-                    input=stdin,
-                    stdin=subprocess.DEVNULL if stdin is None else None,
-                    capture_output=True,
+                    stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
                     text=True,
                     errors="replace",
-                    check=False,
                 )
-            code, output, said = done.returncode, done.stdout, done.stderr
+            with _watching(process):
+                output, said = process.communicate(stdin)
+            code = process.returncode
         if check and code:
             raise CommandError(shlex.join(command), code, output + said)
         return Completed(code, output, said)
@@ -129,19 +135,36 @@ def _watch(
         raise
     finally:
         os.close(theirs)
-    with ThreadPoolExecutor(1) as beside:
+    with workers(1) as beside, _watching(process):
         stdout = beside.submit(process.stdout.read if process.stdout else bytes)
         try:
             tail = _tee(ours)
-        except KeyboardInterrupt:
-            process.terminate()
-            process.wait()
-            raise
         finally:
             os.close(ours)
+        code = process.wait()
     if process.stdout:
         process.stdout.close()
-    return process.wait(), stdout.result().decode(errors="replace"), tail
+    return code, stdout.result().decode(errors="replace"), tail
+
+
+@contextlib.contextmanager
+def _watching(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """Wait for a process in this; it ends where that is broken off, in any thread."""
+
+    def stop(seconds: float) -> None:
+        process.terminate()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    with ending(lambda: stop(_SHORT)):
+        try:
+            yield
+        except BaseException:
+            stop(_GRACE)
+            raise
 
 
 def _tee(source: int) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from torch_images import jsondoc
 
 END = bytes(2 * tarfile.BLOCKSIZE)  # what a tar ends in
 
@@ -47,7 +48,7 @@ def json_blobs(chunks: Iterable[bytes]) -> dict[str, Any]:
             if name != member.name and member.size < _LARGEST_DOCUMENT:
                 file = archive.extractfile(member)
                 with contextlib.suppress(ValueError):  # a small layer
-                    documents[f"sha256:{name}"] = json.loads(file.read() if file else b"")
+                    documents[f"sha256:{name}"] = jsondoc.parse(file.read() if file else b"")
     return documents
 
 

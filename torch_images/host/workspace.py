@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch_images.errors import UsageError
 from torch_images.host.network import Network
 
 
@@ -34,8 +37,32 @@ def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
     """This user's cache: TORCH_IMAGES_CACHE, else below the XDG cache folder."""
     if environ.get("TORCH_IMAGES_CACHE"):
         return Path(environ["TORCH_IMAGES_CACHE"]).absolute()
-    base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = environ.get("XDG_CACHE_HOME") or home() / ".cache"
     return Path(base, "torch-images")
+
+
+@contextlib.contextmanager
+def alone(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock that a file stands for, once no other process holds it.
+
+    `waits` is called before it has to be waited for. The file stays: whoever waits has it open.
+    """
+    with lock.open("w") as guard:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waits()
+            fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
+
+
+def home() -> Path:
+    """This user's home. Raises UsageError for an id without a name where HOME is not set."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        problem = f"user id {os.getuid()} has no name, and so no home"
+        raise UsageError(problem, "set HOME to a folder that it can write") from None
 
 
 def scratch_room() -> Path:

@@ -1,4 +1,4 @@
-"""What pip and uv may not change in an image, as a file of constraints. Pure.
+"""What pip, uv and Poetry may not change in an image, as files and variables that they read. Pure.
 
 The newest release of a package that is compiled for torch wants the newest torch. Without
 constraints, `pip install timm` in an image would replace torch and its CUDA libraries in silence.
@@ -7,6 +7,7 @@ Format: https://pip.pypa.io/en/stable/user_guide/#constraints-files
 
 from __future__ import annotations
 
+import json
 import re
 
 from torch_images.config.image import ImageSpec
@@ -16,6 +17,15 @@ from torch_images.locks.image_lock import ImageLock
 # The build constraints are for packages that are compiled against torch where they are installed.
 VARIABLES = ("PIP_BUILD_CONSTRAINT", "PIP_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_CONSTRAINT")
 
+_PROJECT = """\
+# Lines for the pyproject.toml of a project that uv installs on this image:
+# https://docs.astral.sh/uv/reference/settings/
+[tool.uv]
+# What the image has: `uv venv --system-site-packages` makes an environment that sees it.
+exclude-dependencies = {has}
+# What is compiled for the image's torch.
+constraint-dependencies = {fits}
+"""
 _HEADER = """\
 # pip and uv keep to these versions: {variables} name this file.
 # It pins torch, Triton and the CUDA libraries as they are installed{more}.
@@ -38,6 +48,28 @@ def constraints(spec: ImageSpec, lock: ImageLock) -> str:
     if index and (names := [name for name in sorted(held) if origin(name, index)]):
         header += _ELSEWHERE.format(names=", ".join(names), url=index.url)
     return header + "".join(f"{name}=={version}\n" for name, version in sorted(held.items()))
+
+
+def project(spec: ImageSpec, lock: ImageLock) -> str:
+    """What a project of uv's says, so that it takes what the image has. uv locks no constraints."""
+    fitting = companions(spec)
+    has = {wheel.name for wheel in lock.all_wheels}
+    return _PROJECT.format(
+        has=json.dumps(sorted(installed(lock).keys() | (fitting.keys() & has)), indent=4),
+        fits=json.dumps(
+            [f"{n}=={v}" for n, v in sorted(fitting.items()) if n not in has], indent=4
+        ),
+    )
+
+
+def refusals(lock: ImageLock) -> dict[str, str]:
+    """Variables by which projects of uv and Poetry are refused a torch of their own.
+
+    Both tools install a project by its lock alone, and ask no constraints. Nobody publishes torch
+    as source. uv looks at all packages before it fetches one; Poetry fetches what it can.
+    """
+    held = ",".join(sorted(installed(lock)))
+    return {"POETRY_INSTALLER_NO_BINARY": held, "UV_NO_BINARY_PACKAGE": "torch"}
 
 
 def installed(lock: ImageLock) -> dict[str, str]:

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -18,6 +18,9 @@ from torch_images.errors import BuildError
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
+from torch_images.host.scratch import scratch
+from torch_images.host.workers import workers
+from torch_images.interrupts import grace
 from torch_images.jobs import processors
 from torch_images.layers.install import Cut, write_tar
 from torch_images.layers.plan import LayerPlan
@@ -64,27 +67,40 @@ def making(
     plans = list(dict.fromkeys(ordered))
     missing = {p for p in plans if fresh or not (folder / p.key).exists()}
     total, done = sum(p.size for p in missing), 0
-    workers = processors()
-    turn, count, stop = threading.Semaphore(workers), threading.Lock(), threading.Event()
+    count = processors()
+    turn, one, stop = threading.Semaphore(count), threading.Lock(), threading.Event()
     held = {p: _done(_read(p, folder)) for p in plans if p not in missing}
     if not missing:
         yield held
         return
-    with PackageIndex(network) as index, ThreadPoolExecutor(workers + _DOWNLOADS) as pool:
+    with (
+        scratch(folder, ".making-") as half,
+        PackageIndex(network) as index,
+        workers(count + _DOWNLOADS) as pool,
+    ):
 
         def make(plan: LayerPlan) -> ReadyLayer:
             nonlocal done
-            _make(plan, folder, index, turn, workers, stop=stop, fresh=fresh)
-            with count:
-                done += plan.size
-                show(plan.title, done, total)
+            with tempfile.TemporaryDirectory(dir=half) as own:
+                made = _make(plan, Path(own), index, turn=turn, count=count, stop=stop)
+                with one:
+                    if stop.is_set():  # `made` may be half removed
+                        raise _StoppedError
+                    if fresh:
+                        shutil.rmtree(folder / plan.key, ignore_errors=True)
+                    keep(made, folder / plan.key)
+                    done += plan.size
+                    show(plan.title, done, total)
             return _read(plan, folder)
 
+        ours = {p: pool.submit(make, p) for p in plans if p in missing}
         try:
-            yield held | {p: pool.submit(make, p) for p in plans if p in missing}
+            yield held | ours
         finally:
-            stop.set()  # the largest small one takes minutes
-            pool.shutdown(cancel_futures=True)
+            with one:
+                stop.set()  # the largest small one takes minutes
+            pool.shutdown(wait=False, cancel_futures=True)
+            wait([layer for layer in ours.values() if not layer.cancelled()], grace())
 
 
 def cached(plans: Iterable[LayerPlan], cache: Path) -> dict[str, str]:
@@ -132,35 +148,29 @@ def write_layer(
 
 def _make(
     plan: LayerPlan,
-    folder: Path,
+    half: Path,
     index: PackageIndex,
-    turn: threading.Semaphore,
-    workers: int,
     *,
+    turn: threading.Semaphore,
+    count: int,
     stop: threading.Event,
-    fresh: bool,
-) -> None:
-    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".making-"))
-    try:
-        wheels = [index.fetch(wheel, scratch) for wheel in plan.wheels]
-        made = scratch / "layer"
-        made.mkdir()
-        with turn, (made / "blob").open("wb") as target:
-            layer = write_layer(
-                wheels,
-                cast("IO[bytes]", _Until(target, stop)),
-                python=plan.python,
-                removals=plan.removals,
-                arches=plan.arches,
-                threads=min(workers, THREADS) if plan.small else workers,
-                small=plan.small,
-            )
-        (made / "layer.json").write_text(json.dumps(asdict(layer)))
-        if fresh:
-            shutil.rmtree(folder / plan.key, ignore_errors=True)
-        keep(made, folder / plan.key)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+) -> Path:
+    """Make a layer below `half`, with `count` processors. Returns its folder."""
+    wheels = [index.fetch(wheel, half) for wheel in plan.wheels]
+    made = half / "layer"
+    made.mkdir()
+    with turn, (made / "blob").open("wb") as target:
+        layer = write_layer(
+            wheels,
+            cast("IO[bytes]", _Until(target, stop)),
+            python=plan.python,
+            removals=plan.removals,
+            arches=plan.arches,
+            threads=min(count, THREADS) if plan.small else count,
+            small=plan.small,
+        )
+    (made / "layer.json").write_text(json.dumps(asdict(layer)))
+    return made
 
 
 class _StoppedError(Exception):

@@ -14,7 +14,6 @@ from concurrent.futures import (
     FIRST_COMPLETED,
     Future,
     InvalidStateError,
-    ThreadPoolExecutor,
     as_completed,
     wait,
 )
@@ -25,6 +24,7 @@ from typing import Any
 from torch_images.host import tars
 from torch_images.host.cache import Part, filling, used
 from torch_images.host.engine import Engine
+from torch_images.host.workers import workers
 from torch_images.layers.make import ReadyLayer
 from torch_images.oci import layout
 
@@ -74,13 +74,12 @@ class ParentImages:
         def make(names: Sequence[str]) -> dict[str, dict[str, str]]:
             return {name: self._of_image(wanted[name]) for name in names}
 
-        with ThreadPoolExecutor(len(chains) if self._engine else 1) as pool:
+        with workers(len(chains) if self._engine else 1) as pool:
             try:
                 made = as_completed([pool.submit(make, names) for names in chains.values()])
                 return {name: value for done in made for name, value in done.result().items()}
             except BaseException as error:
                 self._break_off(error)
-                pool.shutdown(cancel_futures=True)
                 raise
 
     def _of_image(self, wanted: Wanted) -> dict[str, str]:
@@ -133,14 +132,14 @@ class ParentImages:
         missing = {end for end in bounds if not self._found(engine, base, layers[:end])}
         self._take(engine, base, layers, sorted(missing))
         self._note(base, layers)
-        return [_name(_stacked(base, layers[:end])) for end in bounds]
+        return [parent_name(_stacked(base, layers[:end]).digest) for end in bounds]
 
     def _found(self, engine: Engine, base: Layout | None, layers: Layers) -> bool:
         """Whether the engine has the image with these layers. If so, notes that it has each."""
         if not all(part.done() for part in _parts(base, layers)):
             return False
         made = _stacked(base, layers)
-        if engine.digest(_name(made)) != made.digest:
+        if engine.digest(parent_name(made.digest)) != made.digest:
             return False
         self._note(base, layers)
         return True
@@ -149,7 +148,7 @@ class ParentImages:
         self, engine: Engine, base: Layout | None, layers: Layers, ends: Sequence[int]
     ) -> None:
         """Load an image with the layers up to each of `ends`; each adds to the one before."""
-        with ThreadPoolExecutor(2) as pool:
+        with workers(2) as pool:
             try:
                 loads: list[Future[str]] = []
                 for start, end in itertools.pairwise([0, *ends]):
@@ -170,7 +169,6 @@ class ParentImages:
                     result.result()
             except BaseException as error:
                 self._break_off(error)
-                pool.shutdown(cancel_futures=True)
                 raise
 
     def _break_off(self, error: BaseException) -> None:
@@ -202,7 +200,7 @@ class _Load:
     def into(self, engine: Engine) -> str:
         """Load the image into the engine. Returns its name."""
         engine.load(self._archive())
-        return _name(_stacked(self.base, self.layers))
+        return parent_name(_stacked(self.base, self.layers).digest)
 
     def _blobs(self, part: Future[Any]) -> list[tuple[Path, str]]:
         """The files, each with its digest, of the base or of a layer that is ready."""
@@ -224,7 +222,7 @@ class _Load:
                 yield from tars.blob(path, digest)
             left -= done
         made = _stacked(self.base, self.layers)
-        name = {"io.containerd.image.name": f"docker.io/library/{_name(made)}"}
+        name = {"io.containerd.image.name": f"docker.io/library/{parent_name(made.digest)}"}
         for file, data in layout.layout_files(made, name).items():
             yield from tars.packed(file, io.BytesIO(data), len(data))
         yield tars.END
@@ -247,8 +245,9 @@ def _key(image: layout.Image) -> str:
     return image.digest.removeprefix("sha256:")[:16]
 
 
-def _name(image: layout.Image) -> str:
-    return f"{PARENT_IMAGES}:{_key(image)}"
+def parent_name(digest: str) -> str:
+    """What the engine has a parent image as, by the digest of its manifest."""
+    return f"{PARENT_IMAGES}:{digest.removeprefix('sha256:')[:16]}"
 
 
 def _digest(layer: Future[ReadyLayer]) -> str:

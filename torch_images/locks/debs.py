@@ -143,7 +143,8 @@ def parse_debs(text: str, name: str) -> DebLock:
             raise grammar.damaged(name, f"{where['path']} is not a package for {platform}")
         debs.append(LockedDeb(size=entry.size, **match.groupdict(), **where.groupdict()))
     grammar.check_once((deb.name for deb in debs), name)
-    grammar.check_once((deb.filename for deb in debs), name)
+    # Where a disk knows no case, as a Mac's, one file would take another's place.
+    grammar.check_once((deb.filename.lower() for deb in debs), name)
     image = header.get("image", "")
     if image and not _IMAGE.fullmatch(image):
         raise grammar.damaged(name, f"image {image} is not one with a tag and a digest")

@@ -137,7 +137,7 @@ def parse_sources(text: str, name: str) -> SourceLock:
         else:
             raise grammar.unreadable(name, entry.line)
     grammar.check_once([*(t.name for t in trees), *(a.name for a in archives)], name)
-    grammar.check_once((archive.filename for archive in archives), name)
+    grammar.check_once((archive.filename.lower() for archive in archives), name)  # as in debs.py
     return SourceLock(
         name=name,
         date=dt.date.fromisoformat(header["date"]),

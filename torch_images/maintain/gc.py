@@ -1,5 +1,6 @@
 """What builds left, and what is old and unused, on this machine -> room. No registry is touched.
 
+Only what this project made goes: see `build.built` for images, `host.scratch` for half-made things.
 An image that a container uses stays, and so does what a build has open.
 """
 
@@ -8,26 +9,28 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from torch_images.build import labels
+from torch_images.build import built
 from torch_images.build.plan import CANDIDATE
-from torch_images.build.render import is_context
 from torch_images.errors import UsageError
 from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
-from torch_images.host.image_info import OurImage
+from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Runner
-from torch_images.host.workspace import Workspace
-from torch_images.layers.parent import PARENT_IMAGES
-from torch_images.verify.reproduce import ORIGINAL
+from torch_images.host.scratch import HELD, discard, is_free, left_behind, remove_tree
+from torch_images.host.workspace import Workspace, scratch_room
+from torch_images.verify.reproduce import original
 
 # Their names end in a hash. The folder is the user's choice, and may hold what is not ours.
-_OURS = re.compile(r"(?:.+-)?[0-9a-f]{16,64}(?:\.deb)?|\.making-.+")
+_OURS = re.compile(r"(?!\.)(?:.+-)?[0-9a-f]{16,64}(?:\.deb)?")
+# What was being made, or removed, by a process that was killed.
+_HALF = re.compile(rf"\.(?:{_OURS.pattern}(?:-\w{{8}}|\.gone)|(?:making|partial)-\w{{8}})")
+# Names that this project gives images, in the engine or for a registry.
+_NAMES = re.compile(r"(?:.+/)?torch-(?:cu[0-9]+|images-[a-z]+):[^/]+")
 RUNNING = timedelta(hours=1)  # what a build wrote so lately may be that of one which runs
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -88,47 +91,83 @@ def surplus(items: Iterable[Item], limits: Limits, now: datetime) -> tuple[Item,
 
 
 def leftovers(workspace: Workspace, engine: Engine, before: datetime) -> tuple[Item, ...]:
-    """What builds leave: contexts, and the tags of images that were never verified.
+    """The tags of images that were never verified.
 
     What is younger than `before` may be that of a build which is running.
     """
-    prefixes = (f"{CANDIDATE}:", f"{ORIGINAL}:")
-    folders = sorted(workspace.output.glob("cu*"))
-    contexts = [p for p in folders if not p.is_symlink() and is_context(p)]
+    ours = {image.id for image in built.ours(workspace.cache, engine)}
+    listed = {image.id: image for image in engine.listed()}
+    left = {digest: _left_tags(image, ours=digest in ours) for digest, image in listed.items()}
     items = [
         Item(name=f"tag {name}", size=0, used=image.tagged, tag=name)
-        for image in engine.ours(labels.ID, PARENT_IMAGES)
-        for name in image.tags
-        if name.startswith(prefixes)
+        for image in engine.looked_into(listed[digest] for digest, names in left.items() if names)
+        for name in left[image.id]
     ]
-    for path in contexts:
-        used = datetime.fromtimestamp((path / "Dockerfile").stat().st_mtime, UTC)
-        name = str(path.relative_to(workspace.output.parent))
-        items.append(Item(name=name, size=_size(path), used=used, path=path))
     return tuple(item for item in items if item.used <= before)
 
 
-def images(engine: Engine) -> tuple[Item, ...]:
-    """Images of ours that no container uses, with or without a tag, and what they start from."""
+def _left_tags(image: ListedImage, *, ours: bool) -> tuple[str, ...]:
+    """The names that builds leave on an image; none without which one of the user's would go."""
+    names = [tag for tag in image.tags if tag == original(image.id)]
+    names += [tag for tag in image.tags if tag.startswith(f"{CANDIDATE}:")] if ours else []
+    return tuple(names) if ours or len(image.tags) > len(names) else ()
+
+
+def images(cache: Path, engine: Engine) -> tuple[Item, ...]:
+    """Images of ours that can go, with or without a tag, and what they start from."""
     return tuple(
         Item(name=_name(found), size=found.size, used=found.tagged, image=found.id)
-        for found in engine.ours(labels.ID, PARENT_IMAGES)
-        if not found.in_use
+        for found in engine.looked_into(built.ours(cache, engine))
+        if not _stays(found)
     )
+
+
+def staying(cache: Path, engine: Engine) -> tuple[str, ...]:
+    """Images of ours that nobody may remove, each with the reason."""
+    found = engine.looked_into(built.ours(cache, engine))
+    return tuple(f"{_name(image)}: {why}" for image in found if (why := _stays(image)))
+
+
+def _stays(image: OurImage) -> str:
+    """Why an image of ours has to stay; "" where it can go."""
+    if image.in_use:
+        return "a container uses it"
+    if not all(_NAMES.fullmatch(tag) for tag in image.tags):
+        return "it has a name that this project did not give it"
+    return ""
 
 
 def cache(folder: Path) -> tuple[Item, ...]:
     """What this user's cache holds."""
     found = []
     for part in Part:
-        for path in sorted([*(folder / part).glob("[!.]*"), *(folder / part).glob(".making-*")]):
-            if path.is_symlink() or not _OURS.fullmatch(path.name):
+        for path in sorted((folder / part).glob("*")):
+            half = bool(_HALF.fullmatch(path.name))
+            if path.is_symlink() or not (half or _OURS.fullmatch(path.name)):
                 continue
             noted = mark(path)
             time = max(p.lstat().st_mtime for p in (path, noted) if p.exists())
             used = datetime.fromtimestamp(time, UTC)
+            if half and ((path / HELD).exists() or datetime.now(UTC) - used < RUNNING):
+                continue  # see `abandoned`, or being made
             found.append(Item(name=f"{part}/{path.name}", size=_size(path), used=used, path=path))
     return tuple(found)
+
+
+def abandoned(workspace: Workspace) -> tuple[Item, ...]:
+    """What processes that were killed left half made, in the cache and where trees are made."""
+    cache = workspace.cache
+    places = (scratch_room(), workspace.output, cache, *(cache / part for part in Part))
+    return tuple(
+        Item(
+            name=str(path),
+            size=_size(path) if is_free(path) else 0,
+            used=datetime.fromtimestamp(path.stat().st_mtime, UTC),
+            path=path,
+        )
+        for place in places
+        for path in left_behind(place)
+    )
 
 
 def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
@@ -137,41 +176,36 @@ def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
         if item.image or item.tag:
             engine.untag(item.image or item.tag)
             yield item
-        elif item.path:
-            with _alone(item.path) as alone:
-                if not alone:
-                    continue
-                whole = item.path.with_name(f".{item.path.name}.gone")
-                item.path.rename(whole)  # at once: nobody finds a half of it
-                shutil.rmtree(whole) if whole.is_dir() else whole.unlink()
-                mark(item.path).unlink(missing_ok=True)
+        elif item.path and _removed(item.path):
             yield item
 
 
-def in_use(engine: Engine) -> tuple[str, ...]:
-    """The names of images of ours that stay because a container uses them."""
-    return tuple(_name(i) for i in engine.ours(labels.ID, PARENT_IMAGES) if i.in_use)
+def _removed(path: Path) -> bool:
+    """Remove something; whether it is gone."""
+    if (path / HELD).exists():
+        return discard(path)
+    with _alone(path) as alone:
+        if not alone or not is_free(path):
+            return False
+        whole = path.with_name(f".{path.name}.gone")
+        path.rename(whole)  # at once: nobody finds a half of it
+        mark(path).unlink(missing_ok=True)
+        return remove_tree(whole)
 
 
-def build_cache(limits: Limits, run: Runner, *, every: bool = False, dry_run: bool) -> str:
-    """Prune BuildKit's cache, whoever filled it; a line that says what was, or would be, freed.
+def build_cache(run: Runner, *, asked: bool) -> str:
+    """A line on the cache of the builder that buildx uses; all of it is removed where `asked`.
 
-    With `every`, all of it goes, whatever the limits are.
+    BuildKit does not tell which project filled it, so nothing of it goes otherwise.
     """
-    if every and not dry_run:
+    if asked:
         freed = run.run(["docker", "buildx", "prune", "--force", "--all"]).output.splitlines()
         return f"build cache: {freed[-1].lower() if freed else 'nothing to remove'}"
-    hours = f"{int(limits.age.total_seconds() // 3600)}h"
-    older = [f"--filter=until={hours}"] if limits.age and not every else []
-    if dry_run:
-        listed = run.run(["docker", "buildx", "du", *older]).output
-        total = re.search(r"^Reclaimable:\s*(\S+)", listed, re.MULTILINE)
-        what = "build cache" if every else f"build cache unused for {hours}"
-        return f"{what}: {total[1] if total else '0B'}"
-    command = ["docker", "buildx", "prune", "--force", *older]
-    command += [f"--keep-storage={limits.size}"] if limits.size else []
-    freed = run.run(command).output.strip().splitlines()
-    return f"build cache unused for {hours}: {freed[-1] if freed else 'nothing'}"
+    total = re.search(
+        r"^Reclaimable:\s*(\S+)", run.run(["docker", "buildx", "du"]).output, re.MULTILINE
+    )
+    size = total[1] if total else "0B"
+    return f"build cache: {size}, of whatever was built here; `invoke gc --cache` removes it"
 
 
 def _name(image: OurImage) -> str:

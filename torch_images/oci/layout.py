@@ -141,6 +141,7 @@ def normalise(
 ) -> None:
     """Rewrite a tar: members sorted by name, all times EPOCH, numeric owners, no extras.
 
+    Programs lose their setuid and setgid bits, see scripts/image/build/install-packages.
     `keep` gets each path without leading "./" and decides whether it stays. mmdebstrap's own tar
     names a process id in its headers, so equal trees differ.
     """
@@ -155,6 +156,8 @@ def normalise(
             if member.islnk():
                 member.linkname = member.linkname.removeprefix("./")
             member.mtime = EPOCH
+            if not member.isdir():
+                member.mode &= ~0o6000
             member.uname = member.gname = ""
             # Of the extended headers, file capabilities alone belong to the content.
             held = member.pax_headers.get(_CAPABILITY)

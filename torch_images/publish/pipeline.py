@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from torch_images.build.bake import BuildOptions
 from torch_images.build.build import BuildResult, build
@@ -12,7 +13,7 @@ from torch_images.build.plan import LockedImage
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
-from torch_images.host.workspace import Workspace
+from torch_images.host.workspace import Workspace, alone
 from torch_images.layers.make import Progress, no_progress
 from torch_images.publish.tag import tag
 from torch_images.verify import sbom
@@ -63,32 +64,38 @@ def make(
 
     A build from nothing is verified from nothing; for any other a report of the same digest and
     checks is taken.
-    With `unverified`, the images only get their candidate tags.
+    With `unverified`, the images only get their candidate tags. Whoever builds one of the images in
+    this workspace already is waited for: both would move its candidate tag.
     Raises as `build` does, and VerifyError for an image that is not what it claims. The images
     before that one have their tags then.
     """
-    results = build(
-        config, images, workspace, options, engine=engine, run=run, progress=shown.layers
-    )
-    if unverified:
-        return tuple(Made(result=r, report=None, tags=(r.plan.candidate,)) for r in results)
-    made = []
-    for result in results:
-        plan = result.plan
-        shown.say(f"verifying {plan.spec.id}")
-        with shown.checks() as shares:
-            report = verify(
-                result.digest,
-                config,
-                plan,
-                workspace,
-                engine=engine,
-                run=run,
-                reuse=True,
-                fresh=options.no_cache,
-                progress=shares,
-            )
-        tags = tag(config, plan, report, engine)
-        sbom.save(result.digest, plan.spec.id, workspace, engine)
-        made.append(Made(result=result, report=report, tags=tags))
-    return tuple(made)
+    with ExitStack() as held:
+        workspace.output.mkdir(parents=True, exist_ok=True)
+        for name in sorted({image.spec.id for image in images}):
+            waits = partial(shown.say, f"another build of {name} runs here: waiting for its end")
+            held.enter_context(alone(workspace.output / f".{name}.lock", waits))
+        results = build(
+            config, images, workspace, options, engine=engine, run=run, progress=shown.layers
+        )
+        if unverified:
+            return tuple(Made(result=r, report=None, tags=(r.plan.candidate,)) for r in results)
+        made = []
+        for result in results:
+            plan = result.plan
+            shown.say(f"verifying {plan.spec.id}")
+            with shown.checks() as shares:
+                report = verify(
+                    result.digest,
+                    config,
+                    plan,
+                    workspace,
+                    engine=engine,
+                    run=run,
+                    reuse=True,
+                    fresh=options.no_cache,
+                    progress=shares,
+                )
+            tags = tag(config, plan, report, engine)
+            sbom.save(result.digest, plan.spec.id, workspace, engine)
+            made.append(Made(result=result, report=report, tags=tags))
+        return tuple(made)

@@ -12,7 +12,6 @@ is there, so the last one does. Two at a time make the same index.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,7 +26,9 @@ from torch_images.errors import NetworkError, PublishError, PushError, UsageErro
 from torch_images.host import git
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
+from torch_images.host.workers import workers
 from torch_images.host.workspace import Workspace
+from torch_images.jsondoc import member, optional
 from torch_images.publish import registry
 from torch_images.publish.index import Index
 from torch_images.publish.joint import join
@@ -61,15 +62,15 @@ class Transfer:
         return len(self._finished)
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take in one event, and show the bytes sent and to send so far."""
+        """Take in one event, and show the bytes sent and to send. Raises MalformedError."""
         layer, status = str(event.get("id", "")), str(event.get("status", ""))
         if status.startswith(_DONE):
             self._finished.add(layer)
             self._sent[layer] = self._size.get(layer, 0)
-        detail = event.get("progressDetail") or {}
+        detail = optional(event, "progressDetail", kind=dict)
         if "total" in detail:
-            self._size[layer] = int(detail["total"])
-            self._sent[layer] = int(detail.get("current", 0))
+            self._size[layer] = member(detail, "total", kind=int)
+            self._sent[layer] = optional(detail, "current", kind=int)
         self._show(sum(self._sent.values()), sum(self._size.values()))
 
 
@@ -204,7 +205,7 @@ def unpublished(
         )
         return found.index is not None and not lookup(f"{repository}:{found.index.version}")
 
-    with ThreadPoolExecutor(max_workers=8) as pool:
+    with workers(8) as pool:
         lacking = pool.map(lacks, specs, names)
     return [(s, name) for s, name, lacks_ in zip(specs, names, lacking, strict=True) if lacks_]
 

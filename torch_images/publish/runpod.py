@@ -16,14 +16,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3.util import Retry
 
 from torch_images.build import labels
 from torch_images.config.image import ImageSpec, short
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, UsageError, shown
 from torch_images.host.network import Network, cause
+from torch_images.host.web import Session
 from torch_images.jsondoc import MalformedError, member, optional, parse
 from torch_images.markdown import table
 from torch_images.platforms import AMD64
@@ -32,7 +31,6 @@ from torch_images.publish.pick import judge
 from torch_images.publish.registry import Published
 from torch_images.verify.identify import VerifiedImage, spec_of
 
-_TIMEOUT = 60.0  # seconds
 _GB = 10**9
 # Unpacked bytes for each byte to pull, which is all that a registry says. Images have 2.0 to 2.1
 # (docs/performance.md); a disk that is too small stops a pod.
@@ -173,19 +171,13 @@ class Templates:
 
     def __init__(self, config: Config, key: str, network: Network) -> None:
         self._api, self._readme_api = config.pods.api, config.pods.readme_api
-        self._session = requests.Session()
-        self._session.verify = network.verify
-        self._session.headers["Authorization"] = f"Bearer {key}"
-        # POST is not among them: a template might then be there twice.
-        again = Retry(
-            total=4,
-            backoff_factor=0.5,
-            status_forcelist=(429, 500, 502, 503, 504),
-            allowed_methods={"GET", "PATCH"},
-            raise_on_status=False,
-        )
-        for prefix in ("https://", "http://"):
-            self._session.mount(prefix, HTTPAdapter(max_retries=again))
+
+        def bearer(request: requests.PreparedRequest) -> requests.PreparedRequest:
+            request.headers["Authorization"] = f"Bearer {key}"
+            return request
+
+        self._session = Session(network)
+        self._session.auth = bearer  # ~/.netrc would replace a mere header
 
     def find(self, name: str) -> dict[str, Any] | None:
         """The template of this name; None for none. Raises UsageError where there are several."""
@@ -224,7 +216,7 @@ class Templates:
 
     def _ask(self, method: str, url: str, document: Mapping[str, Any] | None = None) -> Any:
         try:
-            answer = self._session.request(method, url, json=document, timeout=_TIMEOUT)
+            answer = self._session.request(method, url, json=document)
         except requests.RequestException as error:
             raise NetworkError(f"RunPod could not be asked: {cause(error)}", "try later") from None
         if answer.status_code in (requests.codes.unauthorized, requests.codes.forbidden):

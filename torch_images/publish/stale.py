@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from torch_images.build import labels
+from torch_images.build import built
 from torch_images.build.bake import BuildOptions
 from torch_images.build.diskspace import disk_needed
 from torch_images.build.plan import LockedImage, lock_image
@@ -72,14 +72,14 @@ def build_stale(
     An image whose inputs cannot be had gets a line that says so, unless the ledger has a proof of
     it: a proof, if an old one, stays. One that is built and fails gets no line.
     """
-    there = {tag for image in engine.ours(labels.ID, PARENT_IMAGES) for tag in image.tags}
+    there = set(engine.tags())
     for number, spec in enumerate(specs, 1):
         shown.say(f"{spec.id}: {number} of {len(specs)}")
         line: ledger.Proof | None = None
         problem: TorchImagesError | None = None
         try:
             image = lock_image(config, spec, workspace.locks)
-            _make_room(config, image, workspace, there, engine=engine, run=run, say=shown.say)
+            _make_room(config, image, workspace, there, engine=engine, say=shown.say)
             [made] = make(config, [image], workspace, options, engine=engine, run=run, shown=shown)
             line = ledger.proof(made, today.isoformat(), machine)
             _remove([*made.tags, image.candidate], engine, there)
@@ -101,20 +101,20 @@ def _make_room(
     before: set[str],
     *,
     engine: Engine,
-    run: Runner,
     say: Callable[[str], None],
 ) -> None:
     """Where the disk is too small for an image: remove what can be made again.
 
-    That is what earlier images started from, layers of the cache that were not used for longest,
-    and BuildKit's cache. Images that were there before the run began stay.
+    That is what earlier images started from, and layers of the cache, the longest unused first.
+    Images that were there before the run began stay, and so does BuildKit's cache, which other
+    projects fill, too.
     """
     root = engine.local_root()
     if root is None or shutil.disk_usage(root).free >= disk_needed(config, [image]):
         return
     parents = [
         tag
-        for found in engine.ours(labels.ID, PARENT_IMAGES)
+        for found in engine.looked_into(built.ours(workspace.cache, engine))
         if not found.in_use
         for tag in found.tags
         if tag.startswith(f"{PARENT_IMAGES}:")
@@ -123,8 +123,10 @@ def _make_room(
     layers = [i for i in gc.cache(workspace.cache) if i.name.startswith(f"{Part.LAYERS}/")]
     kept = gc.Limits(age=dt.timedelta(days=365), size=_KEPT_LAYERS)
     gone = list(gc.remove(gc.surplus(layers, kept, dt.datetime.now(dt.UTC)), engine))
-    run.run(["docker", "buildx", "prune", "--force", "--all"])
-    say(f"made room: {len(parents)} parent images, {len(gone)} layers, and the build cache")
+    say(
+        f"made room: {len(parents)} parent images, {len(gone)} layers; `invoke gc --cache` removes "
+        "the build cache, too, whoever filled it"
+    )
 
 
 def _remove(tags: Sequence[str], engine: Engine, before: set[str]) -> None:

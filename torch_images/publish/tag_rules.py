@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from packaging.version import Version
@@ -23,6 +22,7 @@ from torch_images.config.image import LATEST, ImageSpec, short
 from torch_images.config.matrix import kin
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
+from torch_images.host.workers import workers
 from torch_images.platforms import AMD64
 
 NEW, MOVES, THERE, STAYS, TAKEN = "new", "moves", "there", "stays", "taken"
@@ -187,7 +187,7 @@ def plan_moves(
     looked up at once, because a registry may be far away.
     """
     references = names.references(namespace)
-    with ThreadPoolExecutor(len(references)) as pool:
+    with workers(len(references)) as pool:
         targets = tuple(pool.map(lookup, references))
     moves = []
     for reference, held in zip(references, targets, strict=True):

@@ -21,11 +21,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from torch_images import jsondoc
 from torch_images.config.lock_requests import tool_input
 from torch_images.errors import VerifyError
 from torch_images.fetch.tools import install_tools
 from torch_images.host.cache import Part, used
-from torch_images.host.engine import RunningContainer
+from torch_images.host.container import RunningContainer
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.platforms import native
@@ -108,7 +109,7 @@ def _keep(path: Path, make: Callable[[], Lists | None], *, fresh: bool) -> Lists
 def _read(path: Path) -> Lists | None:
     """The lists in a file; None where there is none that is whole."""
     try:
-        data = json.loads(path.read_bytes())
+        data = jsondoc.parse(path.read_bytes())
     except (OSError, ValueError):
         return None
     whole = isinstance(data, dict) and data.keys() == set(KINDS)

@@ -11,13 +11,12 @@ import contextlib
 import json
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch_images.build import labels
+from torch_images.build import built, labels
 from torch_images.build.build import revision
 from torch_images.build.plan import LockedImage, locked
 from torch_images.config.fields import COMMIT
@@ -26,6 +25,7 @@ from torch_images.errors import BuildError, CommandError, LockError, UsageError
 from torch_images.host import git
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
+from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.locks import grammar
 from torch_images.locks.image_lock import ImageLock, image_lock
@@ -34,7 +34,6 @@ from torch_images.oci.diff import Difference, compare
 from torch_images.platforms import native
 from torch_images.verify.identify import carried_lock, spec_of
 
-ORIGINAL = "torch-images-original"  # keeps an image while it is built again
 IDENTICAL, SAME_CONTENT, DIFFERENT = "identical", "same content", "different"
 
 # Made here and not part of a checkout, at its top.
@@ -93,21 +92,22 @@ def reproduce(
     source = repository or config.homepage
     wanted = locked(spec, lock)
     with (
-        tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-again-") as scratch,
+        scratch(scratch_room(), "torch-images-again-") as room,
         _kept(info.id, wanted, engine),
     ):
-        root = Path(scratch, "checkout")
+        root = room / "checkout"
         _check_out(named, root, workspace, source, run)
         committed = _is_committed(config, wanted, root)
         options = _options(lock, parse(said.compression or Compression.FAST))
         started = time.monotonic()
-        rebuilt = _rebuild(wanted, root, Path(scratch), options, committed=committed, run=run)
+        rebuilt = _rebuild(wanted, root, room, options, committed=committed, run=run)
+        built.note(workspace.cache, engine, rebuilt)  # `room` has the cache that was told
         seconds = round(time.monotonic() - started, 1)
         configs: tuple[str, str] | None = None
         differences: tuple[Difference, ...] = ()
         outcome = IDENTICAL
         if rebuilt != info.id:
-            archives = [Path(scratch, f"{name}.tar") for name in ("first", "second")]
+            archives = [room / f"{name}.tar" for name in ("first", "second")]
             for reference, archive in zip((info.id, rebuilt), archives, strict=True):
                 engine.save(reference, archive)
             comparison = compare(*archives)
@@ -214,22 +214,28 @@ def _rebuild(
     return str(json.loads(done.output)[0]["digest"])
 
 
+def original(digest: str) -> str:
+    """The name that keeps an image while it is built again."""
+    return f"torch-images-original:{digest.removeprefix('sha256:')[:12]}"
+
+
 @contextlib.contextmanager
 def _kept(digest: str, wanted: LockedImage, engine: Engine) -> Iterator[None]:
-    """Keep an image, and its candidate tag if it has it, while its twin takes that tag."""
-    label = digest.removeprefix("sha256:")[:12]
-    name, _, tag = wanted.candidate.rpartition(":")
-    was_candidate = wanted.candidate in engine.tags(wanted.candidate) and (
-        engine.inspect(wanted.candidate).id == digest
-    )
-    engine.tag(digest, ORIGINAL, label)
+    """Keep an image, and whichever has the candidate tag, while the twin takes that tag."""
+    candidate = engine.digest(wanted.candidate)
+    kept = {digest, *([candidate] if candidate else [])}
+    for each in kept:
+        engine.tag(each, *original(each).split(":"))
     try:
         yield
     finally:
         engine.untag(wanted.candidate)
-        if was_candidate:
-            engine.tag(digest, name, tag)
-        engine.untag(f"{ORIGINAL}:{label}")
+        if candidate:
+            engine.tag(candidate, *wanted.candidate.rsplit(":", 1))
+        for image in engine.listed():
+            # An image without another name would go with this one.
+            if image.id in kept and len(image.tags) > 1:
+                engine.untag(original(image.id))
 
 
 def _builder(engine: Engine, run: Runner) -> str:

@@ -1,29 +1,83 @@
 """The bill of materials of an image: written into it by its build, read and checked from here.
 
 CycloneDX 1.6, JSON: https://cyclonedx.org/docs/1.6/json/
+An image that others built on one of ours has the file of that one. So what is really installed is
+compared with it, and where they differ, a bill is made of what is installed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from torch_images.build.render import FOLDER
 from torch_images.errors import VerifyError
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
+from torch_images.verify import inventory
 
-PATH = f"{FOLDER}/sbom.cdx.json"
+PATH = f"{FOLDER}/cyclonedx.json"  # scanners of a derived image do not look for this name
 
 
-def read(image: str, engine: Engine) -> str:
-    """The bill of materials in an image.
+def read(image: str, engine: Engine, say: Callable[[str], None]) -> str:
+    """The bill of materials of an image; `say` is told where it is not the one in the image.
 
     Raises EngineError where there is none, VerifyError where it is not valid CycloneDX 1.6.
     """
     text = _text(image, engine)
     _check(image, text)
+    bill, found = json.loads(text), _installed(image, engine)
+    try:
+        kept = [c for c in bill["components"] if c["purl"] in found or _beside(c["purl"])]
+        if len(kept) == len(bill["components"]) and found <= {c["purl"] for c in kept}:
+            return text
+        base = bill["metadata"]["component"]
+        name = f"{base['name']}:{base['version']}"
+        made = derived(bill, kept, found, image, engine.inspect(image).id)
+    except KeyError as error:
+        raise VerifyError(f"{image}: {PATH} is not ours: it lacks {error}") from None
+    say(f"{image} is derived from {name}: this is what is installed in it")
+    text = json.dumps(made, indent=1) + "\n"
+    _check(image, text)
     return text
+
+
+def derived(
+    bill: Mapping[str, Any], kept: list[dict[str, Any]], found: set[str], image: str, digest: str
+) -> dict[str, Any]:
+    """The bill of an image whose base has the bill `bill`.
+
+    `kept` are the components that it shares with the base, with their hashes and licences, `found`
+    the package URLs of all that is installed, `digest` that of the image.
+    """
+    from packageurl import PackageURL
+
+    added = (PackageURL.from_string(purl) for purl in sorted(found - {c["purl"] for c in kept}))
+    parts = kept + [
+        {
+            "type": "library",
+            "bom-ref": url.to_string(),
+            "purl": url.to_string(),
+            "name": url.name,
+            "version": url.version,
+        }
+        for url in added
+    ]
+    own = {"type": "container", "bom-ref": digest, "name": image, "version": digest}
+    ancestors = {"ancestors": [bill["metadata"]["component"]]}
+    refs = [part["bom-ref"] for part in parts]
+    return {
+        **{key: bill[key] for key in ("$schema", "bomFormat", "specVersion", "version")},
+        "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, digest).urn,
+        "metadata": {"component": {**own, "pedigree": ancestors}},
+        "components": parts,
+        "dependencies": [{"ref": digest, "dependsOn": refs}, *({"ref": ref} for ref in refs)],
+    }
 
 
 def save(image: str, identifier: str, workspace: Workspace, engine: Engine) -> Path:
@@ -60,3 +114,33 @@ def _check(image: str, text: str) -> None:
 
     if problem := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
         raise VerifyError(f"{image}: {PATH} is not valid CycloneDX: {str(problem)[:300]}")
+
+
+def _beside(purl: str) -> bool:
+    """Whether a package is only unpacked in an image, so that no list of installed ones has it."""
+    return not purl.startswith(("pkg:pypi/", "pkg:deb/debian/", "pkg:deb/ubuntu/"))
+
+
+def _installed(image: str, engine: Engine) -> set[str]:
+    """The package URLs of what is installed in an image, as its build writes them."""
+    from packageurl import PackageURL
+
+    program = Path(inventory.__file__).read_text(encoding="utf-8")
+    options = {"entrypoint": ["/usr/bin/python3"], "network_mode": "none", "user": "0"}
+    done = engine.run(image, "-IBS", "-c", program, **options)
+    last = done.output.strip().rpartition("\n")[2]
+    try:
+        told = json.loads(last)
+        distro = told["distro"]
+        urls = [
+            PackageURL("pypi", None, re.sub(r"[-_.]+", "-", name).lower(), version)
+            for name, version in told["wheels"]
+        ]
+        for name, version, arch, source in told["debs"]:
+            upstream = {} if source == name else {"upstream": source}
+            facts = {"arch": arch, "distro": distro, **upstream}
+            urls.append(PackageURL("deb", distro.partition("-")[0], name, version, facts))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        problem = f"{image}: what is installed in it cannot be read: {last[:200]}"
+        raise VerifyError(problem) from None
+    return {url.to_string() for url in urls}

@@ -13,7 +13,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +23,13 @@ from xml.etree import ElementTree as ET
 
 from torch_images.errors import TorchImagesError
 from torch_images.fetch.tools import install_tools
+from torch_images.host.container import RunningContainer
 from torch_images.host.emulation import processor
-from torch_images.host.engine import Engine, RunningContainer
+from torch_images.host.engine import Engine
 from torch_images.host.gpus import Request
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.runner import Runner
+from torch_images.host.workers import workers
 from torch_images.host.workspace import Workspace
 from torch_images.platforms import find
 from torch_images.project import PACKAGE
@@ -131,7 +132,7 @@ def examine(
                 progress(sum(shares) / len(shares))
 
     # Side by side, each in a container of its own: what one leaves is no business of the other.
-    with ThreadPoolExecutor(side_by_side) as pool:
+    with workers(side_by_side) as pool:
         work = [pool.submit(job, partial(over, number)) for number, job in enumerate(jobs)]
         results = [future.result() for future in work]
     return (
@@ -198,8 +199,7 @@ def _room(subject: _Subject) -> int:
     query = "--query-gpu=compute_mode,memory.total"
     with subject.container(subject.gpus) as container:
         done = container.exec("nvidia-smi", query, "--format=csv,noheader,nounits")
-    processors = subject.engine.info().get("NCPU", 1)
-    return 1 if done.code else room(done.output, int(processors))
+    return 1 if done.code else room(done.output, subject.engine.processors())
 
 
 def _outside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Found:

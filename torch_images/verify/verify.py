@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from torch_images import jsondoc
 from torch_images.build import labels
 from torch_images.build.nvidia_require import COMPAT_FOLDER
 from torch_images.build.plan import ImagePlan
@@ -99,7 +100,7 @@ def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
         "locks": lock.texts(),
         "site_packages": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "labels": labels.write(config, plan),
-        "environment": whole_environment(spec, note),
+        "environment": whole_environment(spec, lock, note),
         "compat": f"{COMPAT_FOLDER}/{spec.cuda.version}" if lock.compat else "",
         "compat_note": note,
         "entrypoint": list(ENTRYPOINT),
@@ -206,7 +207,7 @@ def write_report(report: VerifyReport, workspace: Workspace) -> None:
 def read_report(path: Path) -> VerifyReport | None:
     """The report in a file; None where there is none that this version can read."""
     try:
-        data = json.loads(path.read_text())
+        data = jsondoc.parse(path.read_bytes())
         del data["passed"]
         checks = tuple(Check(**check) for check in data.pop("checks"))
         return VerifyReport(checks=checks, **data)

@@ -1,8 +1,7 @@
 """FlashAttention-4 behind torch's scaled_dot_product_attention, without a change in the program.
 
-torch calls `activate` at the end of `import torch`, by the entry point group "torch.backends"
-(https://docs.pytorch.org/tutorials/unstable/python_extension_autoload.html). Nothing is imported
-then but this package; FlashAttention-4 itself is imported at the first call that takes it.
+`activate` is called at the end of `import torch` (runtime/after_torch.py). Nothing is imported then
+but this package; FlashAttention-4 itself is imported at the first call that takes it.
 
 TORCH_IMAGE_ATTENTION chooses: "stock" leaves torch as it is; "fa4" takes FlashAttention-4 for all
 that it can do; without it, calls take FlashAttention-4 where it was measured to be faster

@@ -8,9 +8,9 @@ The entrypoint uses this module, and so does the Python of /opt/venv at its star
 imports it), because `docker exec` and other entrypoints bypass ours. It changes only the
 environment, not /etc/passwd: to add an entry there, any id would have to be able to write it.
 
-In that Python it also lifts the build constraint for `pip install --no-build-isolation`, because
-pip refuses that option while there is one. It would constrain nothing: such a build uses the
-packages that are installed.
+In that Python it also lifts pip's build constraint where builds are not isolated, because pip
+refuses that while there is one. It would constrain nothing: such a build uses the packages that are
+installed.
 
 It runs at each start of Python. So it imports only modules that are loaded anyway, and makes few
 system calls.
@@ -29,21 +29,51 @@ TEMPORARY = "/tmp"  # noqa: S108  where all programs go, unless TMPDIR says othe
 REMEDY = "start the container with --tmpfs /tmp:exec"
 
 BUILD_CONSTRAINT = "PIP_BUILD_CONSTRAINT"
+_SANITISED = dict.fromkeys(map(ord, '\\/:*?"<>|'), "_")  # as torch does it with a user's name
 
 
 def at_start() -> None:
     """Change the environment of this Python, whose start calls it."""
-    os.environ.update(changes(os.environ, os.getuid()))
+    given = changes(os.environ, os.getuid())
+    given.pop("PATH", None)  # pip warns of programs that the shell will not find
+    os.environ.update(given)
     if os.environ.get(BUILD_CONSTRAINT) and unisolated(sys.orig_argv):
         os.environ[BUILD_CONSTRAINT] = ""
 
 
 def unisolated(command: Sequence[str]) -> bool:
-    """Whether a command runs pip with --no-build-isolation, or a beginning of it that pip takes."""
-    for place, word in enumerate(command):
-        if word.startswith("--no-bu") and "--no-build-isolation".startswith(word):
-            programs = (w.rpartition("/")[2].rstrip(".0123456789") for w in command[:place])
-            return any(program in ("pip", "-mpip") for program in programs)
+    """Whether a command runs pip, and an option or a setting says that builds are not isolated.
+
+    pip takes the beginning of an option, too.
+    """
+    programs = [word.rpartition("/")[2].rstrip(".0123456789") for word in command]
+    place = next((n for n, name in enumerate(programs) if name in ("pip", "-mpip")), len(command))
+    words = command[place + 1 :]
+    options = (word for word in words if word.startswith("--no-bu"))
+    return any("--no-build-isolation".startswith(word) for word in options) or any(
+        _set_unisolated(word) for word in words[:1]
+    )
+
+
+def _set_unisolated(command: str) -> bool:
+    """Whether pip's variables or files turn isolation off for a command of pip's.
+
+    The value that does so is "no": https://github.com/pypa/pip/issues/5735
+    """
+    try:  # in this process these modules are needed anyway
+        from pip._internal.configuration import Configuration
+        from pip._internal.exceptions import ConfigurationError
+
+        settings = Configuration(isolated=False)
+        settings.load()
+        for section in (":env:", command, "global"):  # the first that says anything decides
+            try:
+                value = settings.get_value(f"{section}.no-build-isolation")
+            except ConfigurationError:
+                continue
+            return str(value).lower() in ("0", "f", "false", "n", "no", "off")
+    except Exception:  # noqa: BLE001  pip itself says what is wrong with its settings
+        return False
     return False
 
 
@@ -56,31 +86,40 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
     stale = {name for name, v in environ.items() if f"/{MARK}" in v and not usable(v)}
     told = {name: v for name, v in environ.items() if v and name not in stale}
     found = {}
-    if not any(name in told for name in NAMES) and _home(uid) is None:
-        found = dict.fromkeys(("LOGNAME", "USER"), f"user{uid}")
-    temporary = told.get("TMPDIR", TEMPORARY)
+    user = next((told[name] for name in NAMES if name in told), "") or _known(uid, "pw_name")
+    if not user:
+        user = f"user{uid}"
+        found = dict.fromkeys(("LOGNAME", "USER"), user)
+    temporary = _temporary(told)
     bases = [temporary, TEMPORARY, "/var/tmp"]  # noqa: S108
-    home = told.get("HOME") or _home(uid) or "/"
+    home = told.get("HOME") or _known(uid, "pw_dir") or "/"
     if not usable(home) and (home == "/" or not os.path.isdir(home)):
         home = _private(bases, uid) or home
     if home != told.get("HOME"):
         found["HOME"] = home
+    programs = f"{home}/.local/bin"  # where pip puts them for a user who cannot write /opt/venv
+    path = told.get("PATH", "")
+    if path and uid and programs not in path.split(":") and _alone(home, uid):
+        found["PATH"] = f"{path}:{programs}"
     bases.append(f"{home}/.cache")
-    triton = f"{told.get('TRITON_HOME', home)}/.triton/cache"
-    # A variable, the folder that programs use without it, the check that this folder must pass, and
-    # the name of the folder that replaces it.
-    for name, usual, suits, own in (
-        ("XDG_CACHE_HOME", f"{home}/.cache", keeps, "cache"),
-        ("JUPYTER_CONFIG_DIR", f"{home}/.jupyter", keeps, "jupyter/config"),
-        ("JUPYTER_DATA_DIR", f"{home}/.local/share/jupyter", keeps, "jupyter/data"),
-        (INDUCTOR, f"{temporary}/torchinductor_{uid}", loads, "torchinductor"),
-        ("TRITON_CACHE_DIR", triton, loads, "triton"),
+    inductor = f"{temporary}/torchinductor_{user.translate(_SANITISED)}"
+    triton = f"{told.get('TRITON_HOME', home)}/.triton"
+    # A variable; the folder that programs use without it; where code is loaded from there, the
+    # folder that must be this user's; the name of the folder that replaces it.
+    for name, usual, code, own in (
+        ("XDG_CACHE_HOME", f"{home}/.cache", "", "cache"),
+        ("JUPYTER_CONFIG_DIR", f"{home}/.jupyter", "", "jupyter/config"),
+        ("JUPYTER_DATA_DIR", f"{home}/.local/share/jupyter", "", "jupyter/data"),
+        (INDUCTOR, inductor, inductor, "torchinductor"),
+        ("TRITON_CACHE_DIR", f"{triton}/cache", triton, "triton"),
     ):
         if name in told:
             continue
-        if not suits(usual):
+        suits = loads if code else keeps
+        foreign = code and usable(usual) and not (_ours(code, uid) or _mounted(code))
+        if foreign or not suits(usual):
             private = _private(bases, uid)
-            if private and (suits(private) or not usable(usual)):
+            if private and (foreign or suits(private) or not usable(usual)):
                 found[name] = f"{private}/{own}"
         elif name in stale:
             found[name] = usual
@@ -130,30 +169,63 @@ def _there(path: str) -> str:
     return path
 
 
-def _home(uid: int) -> str | None:
-    """The home of a user id in /etc/passwd; None if the id is not there."""
+def _known(uid: int, field: str) -> str:
+    """What /etc/passwd says of a user id; "" if the id is not there."""
     try:
-        return pwd.getpwuid(uid).pw_dir
+        return str(getattr(pwd.getpwuid(uid), field))
     except KeyError:
-        return None
+        return ""
+
+
+def _temporary(told: Mapping[str, str]) -> str:
+    """The folder that Python's tempfile takes, and so torch."""
+    named = (os.path.abspath(told[name]) for name in ("TMPDIR", "TEMP", "TMP") if name in told)
+    folders = (*named, TEMPORARY, "/var/tmp")  # noqa: S108
+    return next((f for f in folders if os.path.isdir(f) and usable(f)), TEMPORARY)
 
 
 def _private(bases: Sequence[str], uid: int) -> str:
     """Make or find this user's private folder below the first suitable base; "" if there is none.
 
-    Bases from which libraries can be loaded come first. Other users can guess the folder's name,
-    so a folder that another user owns or can write is refused.
+    Bases from which libraries can be loaded come first. Other users can guess the folder's name. If
+    they were first at each base, the name gets an end that nobody can guess.
     """
-    for base in sorted(filter(usable, bases), key=loads, reverse=True):
-        path = f"{base}/{MARK}{uid}"
-        try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
-            about = os.lstat(path)
-        except OSError:
-            continue
-        if stat.S_ISDIR(about.st_mode) and about.st_uid == uid and not about.st_mode & 0o022:
-            return path
+    for end in ("", f"-{os.urandom(8).hex()}"):
+        for base in sorted(filter(usable, bases), key=loads, reverse=True):
+            path = f"{base}/{MARK}{uid}{end}"
+            try:
+                os.makedirs(path, mode=0o700, exist_ok=True)
+            except OSError:
+                continue
+            if _alone(path, uid):
+                return path
     return ""
+
+
+def _ours(folder: str, uid: int) -> bool:
+    """Whether nobody else can put files into a folder. It is made if others could make it first."""
+    there = _there(folder)
+    if there != folder and not _alone(there, uid):
+        try:
+            os.makedirs(folder, mode=0o700)
+        except OSError:
+            return False
+        there = folder
+    return _alone(there, uid)
+
+
+def _alone(path: str, uid: int) -> bool:
+    """Whether a path is a folder that a user owns and no other can write, or a user's link to one.
+
+    Whoever owns a link can turn it elsewhere.
+    """
+    try:
+        about = os.lstat(path)
+        if stat.S_ISLNK(about.st_mode) and about.st_uid == uid:
+            about = os.stat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == uid and not about.st_mode & 0o022
 
 
 def _mounted(folder: str) -> bool:

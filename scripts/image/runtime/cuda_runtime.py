@@ -1,9 +1,6 @@
-"""Choose this container's libcuda and make the choice effective: `cuda_runtime.py [--say]`.
+"""Choose this container's libcuda: collect the facts, decide, and try a compat library.
 
-It prints `export` lines, which the shell that starts the container's command evaluates. They also
-have the variables that the user id lacks (account.py). With --say and without TORCH_IMAGE_QUIET, it
-says on standard error what was chosen and why, and what only a mount option can repair. It runs at
-every start, so it ends within half a second. Whatever goes wrong, the command starts.
+It runs at every start, so it ends within half a second.
 """
 
 import json
@@ -15,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import account
 import decision
-import effect
 import facts
 from decision import Choice, Host, Library, Probe, Release
 
@@ -113,24 +108,5 @@ def probe(folder: str, seconds: float) -> Probe:
     except subprocess.TimeoutExpired:
         child.kill()  # not waited for: in an uninterruptible call it does not end at once
         return Probe(None)
-    except ValueError:
+    except (TypeError, ValueError):
         return Probe(decision.BROKEN, "", f"the trial ended with status {child.returncode}")
-
-
-def start(*, say: bool) -> None:
-    """Choose a libcuda, make the choice effective, and, if `say`, print what was chosen."""
-    root = Path("/")
-    given = account.changes(os.environ, os.getuid())
-    mode, complaint = read_mode(os.environ)
-    made = decide(root, mode, BUDGET)
-    _, environment = effect.apply(made.choice, made.host, root, os.environ, COMPAT_ROOT)
-    print(effect.exports({**environment, **given}), end="")
-    compiles = account.complaint({**os.environ, **given})
-    lines = (complaint, made.line, compiles)
-    for line in lines if say else ():
-        if line:
-            print(f"torch-images: {line}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    start(say="--say" in sys.argv[1:] and not os.environ.get("TORCH_IMAGE_QUIET"))

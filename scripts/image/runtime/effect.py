@@ -4,6 +4,7 @@ Root writes the loader's cache. It reaches all processes, also those of `docker 
 Other users, and root on a read-only file system, use the environment instead.
 """
 
+import os
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping
@@ -69,7 +70,7 @@ def _before(folder: str, path: str) -> dict[str, str]:
 
     Some Kubernetes hosts mount their libcuda at an unusual place and name it in LD_LIBRARY_PATH.
     """
-    others = [part for part in path.split(":") if part and Path(part, "libcuda.so.1").exists()]
+    others = [part for part in path.split(":") if part and os.path.exists(f"{part}/libcuda.so.1")]
     return {"LD_LIBRARY_PATH": f"{folder}:{path}"} if others else {}
 
 
@@ -81,11 +82,14 @@ def _for_triton(host: Host, root: Path, environ: Mapping[str, str]) -> dict[str,
     """
     if not host.library or environ.get("TRITON_LIBCUDA_PATH"):
         return {}
-    try:
-        known = b"libcuda.so.1\0" in (root / LOADER_CACHE).read_bytes()
-    except OSError:
+    cache = _bytes(root / LOADER_CACHE)
+    if cache is None:
         return {}  # a system without a cache: Triton looks elsewhere
-    return {} if known else {"TRITON_LIBCUDA_PATH": host.library.rpartition("/")[0]}
+    return (
+        {}
+        if b"libcuda.so.1\0" in cache
+        else {"TRITON_LIBCUDA_PATH": host.library.rpartition("/")[0]}
+    )
 
 
 def _clean(environ: Mapping[str, str], compat_root: str) -> dict[str, str]:
@@ -102,12 +106,17 @@ def _clean(environ: Mapping[str, str], compat_root: str) -> dict[str, str]:
 def _write(conf: Path, folder: str, ldconfig: Callable[[], bool]) -> bool:
     """Put a folder first in the loader's cache. Whether that was possible."""
     try:
+        if os.path.lexists(conf) and not os.path.isfile(conf):
+            return False
         conf.write_text(f"{folder}\n")
     except OSError:
         return False
     if _cached(ldconfig):
         return True
-    conf.unlink()
+    try:
+        conf.unlink()
+    except OSError:
+        pass
     return False
 
 
@@ -129,7 +138,13 @@ def _cached(ldconfig: Callable[[], bool]) -> bool:
 
 def _read(conf: Path) -> str | None:
     """The folder that an earlier start chose; None if there is none."""
+    text = _bytes(conf)
+    return None if text is None else text.decode(errors="replace").strip()
+
+
+def _bytes(path: Path) -> bytes | None:
+    """The content of a file; None if it cannot be read. A pipe would be waited for."""
     try:
-        return conf.read_text().strip()
+        return path.read_bytes() if os.path.isfile(path) else None
     except OSError:
         return None

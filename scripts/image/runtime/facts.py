@@ -1,7 +1,8 @@
 """Read what a container can see of its host: kernel driver, GPUs, libraries. It changes nothing.
 
 It runs at every start, so it imports only fast modules of the standard library. Every path is
-below `root`, which is "/" except in tests.
+below `root`, which is "/" except in tests. A file or a name that cannot be read counts as absent:
+os.path says so of any name, Path raises for one that is too long or that this user may not see.
 """
 
 import ctypes
@@ -14,11 +15,12 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from decision import Device, Host, Library, Note
 
 SECTION = ".note.cuda.fwd_compatibility"
+LIMIT = 1 << 20  # bytes
 _LIBRARIES = (
     "usr/lib/x86_64-linux-gnu",  # where NVIDIA's container toolkit mounts them, Debian and Ubuntu
     "usr/lib64",  # and elsewhere
@@ -45,20 +47,20 @@ def kernel_driver(root: Path) -> str:
 def host_library(root: Path) -> str:
     """The path of the host's libcuda in this container; "" if it was not mounted."""
     for folder in _LIBRARIES:
-        path = root / folder / "libcuda.so.1"
-        if path.exists():
-            return str(path)
+        path = f"{root / folder}/libcuda.so.1"
+        if os.path.exists(path):
+            return path
     return ""
 
 
 def has_nodes(root: Path) -> bool:
     """Whether this container has the device file of any GPU."""
-    return any((root / "dev").glob("nvidia[0-9]*"))
+    return any(re.match("nvidia[0-9]", name) for name in _names(root / "dev"))
 
 
 def is_apptainer(root: Path) -> bool:
     """Whether Apptainer, or Singularity, runs this container: all their images have this folder."""
-    return (root / ".singularity.d").is_dir()
+    return os.path.isdir(root / ".singularity.d")
 
 
 def toolkit_library(root: Path) -> Library | None:
@@ -67,9 +69,12 @@ def toolkit_library(root: Path) -> Library | None:
     Since 1.17.5 its hook does so with a file in the loader's configuration:
     https://github.com/NVIDIA/nvidia-container-toolkit
     """
-    for conf in sorted((root / "etc/ld.so.conf.d").glob("00-compat-*.conf")):
-        for line in _text(conf).splitlines():
-            if line.strip() and (root / line.strip().lstrip("/")).is_dir():
+    configuration = root / "etc/ld.so.conf.d"
+    for name in _names(configuration):
+        if not re.fullmatch(r"00-compat-.*\.conf", name):
+            continue
+        for line in _text(configuration / name).splitlines():
+            if line.strip() and os.path.isdir(root / line.strip().lstrip("/")):
                 return find_library(root / line.strip().lstrip("/"))
     return None
 
@@ -77,9 +82,9 @@ def toolkit_library(root: Path) -> Library | None:
 def find_library(folder: Path) -> Library | None:
     """The libcuda in a folder, with its version and note; None if there is none."""
     link = folder / "libcuda.so.1"
-    if not link.exists():
+    if not os.path.isfile(link):
         return None
-    path = link.resolve()
+    path = Path(os.path.realpath(link))
     version = path.name.removeprefix("libcuda.so.")
     known = version if _VERSION.fullmatch(version) else ""
     return Library(str(folder), known, read_note(path))
@@ -94,8 +99,8 @@ def read_note(path: Path) -> Note | None:
         for text in _notes(path):
             found = json.loads(text[text.index("{") : text.rindex("}") + 1])
             return Note(tuple(map(int, found["driver"])), tuple(map(int, found["device"])))
-    except (OSError, struct.error, ValueError, KeyError, TypeError):
-        pass
+    except Exception:  # noqa: BLE001  there is no end to how a file can be damaged
+        return None
     return None
 
 
@@ -105,7 +110,7 @@ def gather(root: Path, deadline: float, *, devices: bool = True) -> Host:
     If `devices` is false, NVML is only asked if nothing else gives the driver's version.
     """
     driver, library = kernel_driver(root), host_library(root)
-    wsl = (root / "dev/dxg").exists()
+    wsl = os.path.exists(root / "dev/dxg")
     nodes = has_nodes(root)
     counted = None
     if (devices or not driver) and not wsl and (library or nodes):
@@ -193,20 +198,31 @@ def _notes(path: Path) -> Iterator[str]:
         if header[:6] != b"\x7fELF\x02\x01":
             return
         offset, size, count, names = struct.unpack_from("<40xQ10xHHH", header)
-        file.seek(offset)
-        table = file.read(size * count)
+        table = _part(file, offset, size * count)
         entries = [struct.unpack_from("<IIQQQQ", table, size * i) for i in range(count)]
-        file.seek(entries[names][4])
-        strings = file.read(entries[names][5])
+        strings = _part(file, *entries[names][4:])
         for name, _, _, _, start, length in entries:
             if strings[name : strings.index(b"\0", name)].decode() == SECTION:
-                file.seek(start)
-                yield file.read(length).decode("latin-1")
+                yield _part(file, start, length).decode("latin-1")
+
+
+def _part(file: BinaryIO, offset: int, length: int) -> bytes:
+    """A part of an ELF file. No real table of sections, or note, is as long as LIMIT."""
+    file.seek(offset)
+    return file.read(min(length, LIMIT))
+
+
+def _names(folder: Path) -> list[str]:
+    """The names in a folder, in order; none if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 def _text(path: Path) -> str:
-    """The text of a small file; "" if it cannot be read."""
+    """The text of a small file; "" if it cannot be read. A pipe would be waited for."""
     try:
-        return path.read_text(errors="replace")
+        return path.read_text(errors="replace") if os.path.isfile(path) else ""
     except OSError:
         return ""

@@ -1,6 +1,7 @@
 # shellcheck shell=sh
 # Gives a shell of `docker exec`, of ssh or of another entrypoint what our entrypoint gives the
-# container's command, once. Shells read it through BASH_ENV, ENV, PROMPT_COMMAND and /etc/profile.d.
+# container's command, once. Shells read it through BASH_ENV, /etc/bash.bashrc and /etc/profile.d.
+# Nothing here may end the shell that reads it, or print anything.
 if [ -z "${TORCH_IMAGE_STARTED-}" ]; then
     case ":${PATH-}:" in # /etc/profile and sshd replace PATH
         *:/opt/venv/bin:*) ;;
@@ -16,9 +17,10 @@ if [ -z "${TORCH_IMAGE_STARTED-}" ]; then
             export UV_CONSTRAINT="${UV_CONSTRAINT-$torch_image_held}"
             export PIP_BUILD_CONSTRAINT="${PIP_BUILD_CONSTRAINT-$torch_image_held}"
             export UV_BUILD_CONSTRAINT="${UV_BUILD_CONSTRAINT-$torch_image_held}"
+            export UV_NO_BINARY_PACKAGE="${UV_NO_BINARY_PACKAGE-torch}"
+            export POETRY_INSTALLER_NO_BINARY="${POETRY_INSTALLER_NO_BINARY-torch}"
             unset torch_image_held
             ;;
     esac
-    # shellcheck source=/dev/null
-    . /usr/local/lib/torch-images/start.sh
+    eval "$(/usr/bin/python3 -sES /usr/local/lib/torch-images/start.py 2>/dev/null || :)" || :
 fi

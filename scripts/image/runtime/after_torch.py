@@ -1,0 +1,128 @@
+"""What an image adds to torch when a program imports it: TF32 by default, and attention.
+
+The Python of /opt/venv calls `at_start` when it starts: a .pth file imports this module. At the end
+of `import torch`, `activate` runs. torch's own way, an entry point of the group "torch.backends",
+needs an installed distribution, which `pip freeze` would name in every image.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _thread import get_ident
+
+TYPE_CHECKING = False  # typing's own would be imported at each start of Python
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+MATMUL = ("cuda", "matmul")
+_FINDERS: list[Any] = sys.meta_path
+
+
+class _Finder:
+    """Finds torch as the other finders do, and has `activate` called when it was imported.
+
+    Another finder may ask all the others, too: `asking` has the threads in which this one does.
+    """
+
+    def __init__(self) -> None:
+        self.asking: set[int] = set()
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> Any:
+        if name != "torch" or get_ident() in self.asking:
+            return None
+        self.asking.add(get_ident())
+        try:
+            finders = [finder for finder in _FINDERS if hasattr(finder, "find_spec")]
+            found = (finder.find_spec(name, path, target) for finder in finders)
+            spec: Any = next(filter(None, found), None)
+        finally:
+            self.asking.discard(get_ident())
+        execute = getattr(spec and spec.loader, "exec_module", None)
+        if execute:  # a folder without code has none
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                if self in _FINDERS:
+                    _FINDERS.remove(self)
+                    activate(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def at_start() -> None:
+    """Have `activate` called at the end of `import torch`."""
+    if not any(isinstance(finder, _Finder) for finder in _FINDERS):  # lib64 is lib once more
+        _FINDERS.insert(0, _Finder())
+
+
+def activate(torch: Any) -> None:
+    """Make the image's settings. No failure here may stop `import torch`."""
+    try:
+        # Who sets torch's own variable has decided.
+        if (
+            os.environ.get("TORCH_IMAGE_TF32") == "1"
+            and "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE" not in os.environ
+        ):
+            prefer_tf32(torch._C)
+    except Exception as error:  # noqa: BLE001  torch works without it
+        print(f"torch-images: TF32 is off, because it could not be set: {error}", file=sys.stderr)
+    try:
+        import torch_image_attention
+    except Exception:  # noqa: BLE001  most images have none
+        return
+    torch_image_attention.activate()
+
+
+def prefer_tf32(c: Any) -> None:
+    """Use TF32 for CUDA's float32 products until the program itself sets their precision.
+
+    The first call of a setter takes this default back, and then does what it does in any other
+    torch: the state is the same from then on. Without that, torch's newer setters would not reach
+    the older state (torch.backends.fp32_precision = "ieee" would leave products on TF32), and its
+    getters would raise. `c` is torch._C, whose three functions all setters of torch call.
+    """
+    allow: Any = c._set_cublas_allow_tf32
+    precise: Any = getattr(c, "_set_fp32_precision_setter", None)
+    ours = True
+
+    def wrap(name: str, chooses: Callable[..., bool]) -> None:
+        real = getattr(c, name)
+
+        def setter(*words: Any) -> Any:
+            nonlocal ours
+            if ours and chooses(sys._getframe(1), *words):
+                ours = False
+                allow(False)  # noqa: FBT003
+                precise(*MATMUL, "none")
+            return real(*words)
+
+        setter.__name__ = setter.__qualname__ = name
+        setter.__module__, setter.__doc__ = real.__module__, real.__doc__
+        setattr(c, name, setter)
+
+    import warnings
+
+    with warnings.catch_warnings():  # some releases say, once, that this function is the older one
+        warnings.simplefilter("ignore")
+        allow(True)  # noqa: FBT003
+    if precise:  # torch 2.9 or newer; before, each setter replaces all of the state
+        wrap("_set_cublas_allow_tf32", lambda *_: True)
+        wrap("_set_float32_matmul_precision", lambda *_: True)
+        wrap("_set_fp32_precision_setter", _chooses)
+
+
+def _chooses(caller: Any, backend: str = "", operator: str = "", precision: str = "") -> bool:
+    """Whether a call of the newer setter is a program's choice for CUDA's products.
+
+    It is not if Dynamo puts back what it read before it compiled, nor if a `flags` context of
+    torch.backends, such as cuDNN's, says "none", which is what it says if it is not asked.
+    """
+    if backend == "mkldnn" or operator in ("conv", "rnn"):
+        return False
+    if caller.f_globals.get("__name__", "").startswith("torch._dynamo."):
+        return False
+    return not (caller.f_code.co_name == "set_flags" and precision == "none")

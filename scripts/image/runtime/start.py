@@ -1,0 +1,58 @@
+"""Find out what a container's programs need, and say what was chosen.
+
+torch-entrypoint gives it to the container's command. Shells that it did not start run this file
+(shell.sh), which prints the variables as `export` lines and says nothing. Each step may fail: the
+others still count, and one line says what was left out.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import account
+import cuda_runtime
+import defaults
+import effect
+
+Changes = tuple[dict[str, str], list[str]]
+MARK = "TORCH_IMAGE_STARTED"  # shells inside a started container have all of it already
+
+
+def prepare(environ: Mapping[str, str]) -> Changes:
+    """The variables that a start sets in an environment, and the lines that it says."""
+    found, lines = {MARK: "1"}, []
+    for what, step in (
+        ("libcuda was not chosen, so the loader's is used", _libcuda),
+        ("variables for this user were not set", _user),
+        ("the profile was not applied", defaults.profile),
+    ):
+        try:
+            changes, said = step({**environ, **found})
+        except Exception as error:  # noqa: BLE001  whatever it is, the command starts
+            problem = " ".join(f"{type(error).__name__}: {error}".split())
+            changes, said = {}, [f"{what}: {problem[:200]}"]
+        found |= changes
+        lines += said
+    return found, lines
+
+
+def _libcuda(environ: Mapping[str, str]) -> Changes:
+    """Choose a libcuda, and make the choice effective."""
+    root = Path("/")
+    mode, complaint = cuda_runtime.read_mode(environ)
+    made = cuda_runtime.decide(root, mode, cuda_runtime.BUDGET)
+    _, changes = effect.apply(made.choice, made.host, root, environ, cuda_runtime.COMPAT_ROOT)
+    return changes, [*([complaint] if complaint else []), made.line]
+
+
+def _user(environ: Mapping[str, str]) -> Changes:
+    """Give the user id what it lacks, and find out whether torch.compile can work."""
+    changes = account.changes(environ, os.getuid())
+    complaint = account.complaint({**environ, **changes})
+    return changes, [complaint] if complaint else []
+
+
+if __name__ == "__main__":
+    told, _ = prepare(os.environ)
+    sys.stdout.buffer.write(os.fsencode(effect.exports(told)))

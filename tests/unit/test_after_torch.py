@@ -1,0 +1,120 @@
+"""What waits for `import torch`: it must never stop the import, nor run twice, nor be missed.
+
+Each program runs in a Python of its own, with a folder in place of torch. The real one is in
+tests/container/test_precision.py.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.conftest import ROOT
+
+MODULES = ROOT / "scripts/image/runtime"
+# As the .pth file, which Python reads once more by the link lib64.
+START = "import after_torch\nafter_torch.at_start()\nafter_torch.at_start()\n"
+TORCH = """
+class _C:
+    allowed = False
+    def _set_cublas_allow_tf32(value):
+        import warnings
+        warnings.warn("please use the new API")
+        _C.allowed = value
+class cuda: pass
+"""
+SHOW = "import torch, sys; print(torch._C.allowed, *(type(f).__name__ for f in sys.meta_path[:1]))"
+LAZY = """
+import importlib.util, sys
+spec = importlib.util.find_spec("torch")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+torch = sys.modules["torch"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(torch)
+print(torch._C.allowed)
+"""
+# A finder that asks all others as ours does, as other packages have one.
+ANOTHER = """
+import sys
+class Another:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            for finder in sys.meta_path:
+                if finder is not self and (spec := finder.find_spec(name, path, target)):
+                    return spec
+sys.meta_path.insert(0, Another())
+"""
+
+
+def run(folder: Path, program: str, torch: str = TORCH, **environ: str) -> tuple[str, str]:
+    """What a program prints where torch is a module with a text."""
+    (folder / "torch.py").write_text(torch)
+    (folder / "sitecustomize.py").write_text(START)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", program],
+        env={"PYTHONPATH": f"{folder}:{MODULES}", "TORCH_IMAGE_TF32": "1", **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "import importlib.util; assert importlib.util.find_spec('torch')",  # as transformers asks
+        f"exec({ANOTHER!r})",
+        "import sys; sys.meta_path.append(object())",
+    ],
+    ids=["plain", "asked for first", "another finder", "an old finder"],
+)
+def test_the_setting_is_made_once_torch_is_there(tmp_path: Path, before: str) -> None:
+    out, said = run(tmp_path, f"{before}\n{SHOW}")
+    assert out.split()[0] == "True"
+    assert "_Finder" not in out  # it has gone
+    assert said == ""
+
+
+def test_a_lazy_import_has_it_too(tmp_path: Path) -> None:
+    assert run(tmp_path, LAZY) == ("True\n", "")
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"TORCH_IMAGE_TF32": "0"},
+        {"TORCH_IMAGE_TF32": ""},
+        {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0"},  # torch's own: its user has decided
+        {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"},
+    ],
+    ids=str,
+)
+def test_what_the_user_sets_stays(tmp_path: Path, environ: dict[str, str]) -> None:
+    assert run(tmp_path, SHOW, **environ)[0].split()[0] == "False"
+
+
+def test_another_torch_is_imported_all_the_same(tmp_path: Path) -> None:
+    """One without these functions, one that fails at first, a folder without code, and none."""
+    out, said = run(tmp_path, "import torch; print(torch.x)", "x = 1")
+    assert out == "1\n"
+    assert said.startswith("torch-images: TF32 is off, because it could not be set: ")
+    assert said.count("\n") == 1
+    again = (
+        "try:\n    import torch\nexcept ZeroDivisionError:\n    import os; os.environ['X'] = ''\n"
+    )
+    fails_once = f"import os\nif 'X' not in os.environ: 1 / 0\n{TORCH}"
+    assert run(tmp_path, again + SHOW, fails_once)[0].split()[0] == "True"
+    (tmp_path / "bare/torch/lib").mkdir(parents=True)
+    bare = f"import sys; sys.path[:2] = [{str(tmp_path / 'bare')!r}]\n"
+    assert run(tmp_path, f"{bare}import torch.lib; print(torch.__file__)") == ("None\n", "")
+    none = "import sys; sys.path[:] = sys.path[2:]\ntry: import torch\nexcept ImportError: print('none')"
+    assert run(tmp_path, none) == ("none\n", "")
+
+
+def test_attention_starts_where_it_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "torch_image_attention.py").write_text("def activate(): print('attention')")
+    assert run(tmp_path, "import torch") == ("attention\n", "")

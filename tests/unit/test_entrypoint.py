@@ -1,0 +1,179 @@
+"""torch-entrypoint as a process: what the command gets, and that it starts whatever goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.conftest import ROOT
+
+PROGRAM = (ROOT / "scripts/image/commands/torch-entrypoint").read_text()
+MODULES = ROOT / "scripts/image/runtime"
+INSTALLED = "/usr/local/lib/torch-images"
+SHOW = "import os, sys; sys.stdout.buffer.write(open('/proc/self/environ', 'rb').read())"
+QUIET = {b"TORCH_IMAGE_QUIET": b"1", b"PATH": os.fsencode(os.defpath)}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The program with this checkout's modules, which find no facts of an image beside them."""
+    path = tmp_path / "torch-entrypoint"
+    path.write_text(PROGRAM.replace(INSTALLED, str(MODULES)).replace("-IS", "-ISB", 1))
+    path.chmod(0o755)
+    return path
+
+
+def run(
+    program: Path, *command: str, environ: dict[bytes, bytes] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    environ = QUIET if environ is None else environ
+    return subprocess.run([program, *command], env=environ, capture_output=True, check=False)
+
+
+def environment(done: subprocess.CompletedProcess[bytes]) -> dict[bytes, bytes]:
+    assert done.returncode == 0, done.stderr
+    pairs = (entry.partition(b"=") for entry in done.stdout.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def test_the_command_gets_every_variable_byte_for_byte(program: Path) -> None:
+    """A shell drops names with "." or "-", which GitHub's actions, Kubernetes and Spark use."""
+    given = {
+        **QUIET,
+        b"a.b": b"1",
+        b"INPUT_X-Y": b"two words",
+        b"EMPTY": b"",
+        b"LINES": b"one\ntwo\n",
+        b"NOT_UTF8": b"\xff\xed\xa0\x80=",
+        b"%\xe9": b"$(echo no) `no` '\"",
+    }
+    found = environment(run(program, sys.executable, "-c", SHOW, environ=given))
+    assert {name: found[name] for name in given} == given
+    assert b"LC_CTYPE" not in found  # Python's own, by PEP 538
+    assert found[b"TORCH_IMAGE_STARTED"] == b"1"
+
+
+def test_arguments_arrive_byte_for_byte(program: Path) -> None:
+    show = "import os, sys; print([os.fsencode(word) for word in sys.argv[1:]])"
+    words = [b"", b"\xff", b"a b", b"-c", b"*\n"]
+    done = run(program, sys.executable, "-c", show, *map(os.fsdecode, words))
+    assert done.stdout.decode() == f"{words}\n"
+
+
+def test_the_command_is_the_process_with_the_usual_signals(program: Path) -> None:
+    """Python ignores SIGPIPE; a command that inherits that never ends in `command | head`."""
+    show = (
+        "import json, os; status = open('/proc/self/status').read(); "
+        "print(json.dumps([os.getpid(), status.split('SigIgn:')[1].split()[0]]))"
+    )
+    own = Path("/proc/self/status").read_text().split("SigIgn:")[1].split()[0]
+    ignored = f"{int(own, 16) & ~(1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1):016x}"
+    shell = f'echo $$; exec {program} /usr/bin/env -i /usr/bin/python3 -c "{show}"'
+    done = subprocess.run(
+        ["/bin/sh", "-c", shell], env=QUIET, capture_output=True, text=True, check=True
+    )
+    first, second = done.stdout.splitlines()
+    pid, found = json.loads(second)
+    python = 1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1  # the second Python's own
+    assert pid == int(first)
+    assert int(found, 16) & ~python == int(ignored, 16)
+
+
+def test_a_pipe_that_closes_ends_the_command(program: Path) -> None:
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"{program} yes | head -n 1; echo ${{PIPESTATUS[0]}}"],
+        env=QUIET, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.split() == ["y", str(128 + signal.SIGPIPE)]
+
+
+def test_a_command_that_cannot_run_is_one_clear_line(program: Path, tmp_path: Path) -> None:
+    """With the statuses of shells: 127 for none, 126 for one that is not executable."""
+    plain, crlf = tmp_path / "plain", tmp_path / "crlf"
+    plain.write_text("echo hello\n")
+    crlf.write_text("#!/bin/sh\r\necho\r\n")
+    crlf.chmod(0o755)
+    for command, status, said in (
+        ("no-such-command", 127, "there is no command 'no-such-command'"),
+        ("./no/such", 127, "there is no command './no/such'"),
+        ("no\nsuch\udcff", 127, r"there is no command 'no\nsuch\udcff'"),
+        (str(plain), 126, f"'{plain}' cannot be executed: Permission denied"),
+        (str(tmp_path), 126, f"'{tmp_path}' cannot be executed: Permission denied"),
+        (str(crlf), 127, f"'{crlf}' starts with #! and a program that is not here, or ends lines in CRLF"),
+    ):  # fmt: skip
+        done = run(program, command)
+        assert (done.returncode, done.stderr.decode()) == (status, f"torch-images: {said}\n")
+    plain.chmod(0o755)  # neither a program nor a script that names one: sh reads it, as before
+    done = run(program, str(plain), environ={**QUIET, b"PATH": os.fsencode(tmp_path)})
+    assert (done.returncode, done.stdout) == (0, b"hello\n")
+    done = run(program, "plain", environ={**QUIET, b"PATH": os.fsencode(f"/no:{tmp_path}")})
+    assert (done.returncode, done.stdout) == (0, b"hello\n")
+
+
+BROKEN = ("raise SystemExit(3)", "raise KeyboardInterrupt", "1 / 0", "def", "import no_such")
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_the_command_starts_whatever_is_wrong_with_the_start(tmp_path: Path, fault: str) -> None:
+    """Each fault stands in each module in turn. What still works is done, and nothing is printed
+    but lines of ours.
+    """
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    texts = {path.name: path.read_text() for path in MODULES.glob("*.py")}
+    for name, text in texts.items():
+        (modules / name).write_text(text)
+    path = tmp_path / "torch-entrypoint"
+    path.write_text(PROGRAM.replace(INSTALLED, str(modules)).replace("-IS", "-ISB", 1))
+    path.chmod(0o755)
+    given = {b"a.b": b"1", b"PATH": os.fsencode(os.defpath)}
+    for name in ("start.py", "facts.py", "effect.py", "account.py", "defaults.py"):
+        (modules / name).write_text(f"{fault}\n")
+        done = run(path, sys.executable, "-c", SHOW, environ=given)
+        assert environment(done)[b"a.b"] == b"1"
+        [line] = done.stderr.decode().splitlines()
+        assert line.startswith("torch-images: the start failed, and only the command runs: ")
+        (modules / name).write_text(texts[name])
+
+
+def test_a_step_that_fails_leaves_the_others(program: Path) -> None:
+    """Here there are no facts of an image, so no libcuda is chosen. The profile still counts."""
+    given = {b"PATH": os.fsencode(os.defpath)}
+    done = run(program, sys.executable, "-c", SHOW, environ=given)
+    assert environment(done)[b"TORCH_IMAGE_TF32"] == b"1"
+    assert done.stderr.startswith(
+        b"torch-images: libcuda was not chosen, so the loader's is used: "
+    )
+
+
+def test_no_module_beside_it_is_taken_for_pythons_own(program: Path) -> None:
+    """Users put programs into /usr/local/bin, where this one is."""
+    for name in ("signal", "errno", "json", "start"):
+        (program.parent / f"{name}.py").write_text("1 / 0\n")
+    assert run(program, "echo", "hello").stdout == b"hello\n"
+
+
+def test_a_closed_standard_error_changes_nothing(program: Path) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{program} echo hello 2>&-"], env={}, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"hello\n")
+
+
+def test_shells_get_the_same_as_the_command(program: Path) -> None:
+    """One implementation: what start.py prints, a shell evaluates to what the command has."""
+    given = {b"PATH": os.fsencode(os.defpath), b"HOME": b"/"}
+    script = f'eval "$(/usr/bin/python3 -sESB {MODULES}/start.py)"; exec "$0" -c "{SHOW}"'
+    shell = subprocess.run(
+        ["/bin/sh", "-c", script, sys.executable], env=given, capture_output=True, check=False
+    )
+    assert shell.stderr == b""
+    command = environment(run(program, sys.executable, "-c", SHOW, environ=given))
+    ignored = {b"PWD", b"OLDPWD", b"_", b"SHLVL"}
+    assert {k: v for k, v in environment(shell).items() if k not in ignored} == command

@@ -1,0 +1,129 @@
+"""Half-made things: whose process lives stays, what a killed one left goes, nothing else does."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torch_images.host import scratch as module
+from torch_images.host.scratch import HELD, discard, is_free, left_behind, remove_tree, scratch
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from torch_images.host.scratch import scratch
+with scratch(Path(sys.argv[1]), "torch-images-") as made:
+    (made / "tree").mkdir()
+    print(made, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """A scratch folder that another process holds."""
+    command = [sys.executable, "-c", HOLDS, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        yield Path(process.stdout.readline().strip()), process
+        process.kill()
+
+
+def test_what_a_living_process_fills_stays(held: tuple[Path, subprocess.Popen[str]]) -> None:
+    folder, _ = held
+    with scratch(folder.parent, "torch-images-") as own:
+        assert left_behind(folder.parent) == ()
+        assert not discard(folder)
+        assert not discard(own)
+    assert (folder / "tree").is_dir()
+    assert not own.exists()
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_killed_process_left_goes_at_the_next_start(
+    held: tuple[Path, subprocess.Popen[str]], end: signal.Signals
+) -> None:
+    folder, process = held
+    process.send_signal(end)
+    process.wait()
+    assert left_behind(folder.parent) == (folder,)
+    with scratch(folder.parent, "torch-images-"):
+        assert not folder.exists()
+
+
+def test_a_removal_that_breaks_off_is_taken_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> None:
+        raise OSError("Directory not empty")  # a thread still writes
+
+    with monkeypatch.context() as patched, scratch(tmp_path, "x") as made:
+        (made / "tree").mkdir()
+        patched.setattr(shutil, "rmtree", fail)
+    assert left_behind(tmp_path) == (made,)
+    assert discard(made)
+
+
+def test_it_goes_after_an_error(tmp_path: Path) -> None:
+    with contextlib.suppress(KeyError), scratch(tmp_path, "x") as made:
+        (made / "file").touch()
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_not_made_here_stays(tmp_path: Path) -> None:
+    """/var/tmp is everybody's: folders of such names, links, and folders of other users."""
+    (tmp_path / "torch-images-mine").mkdir()
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / HELD).touch()
+    room = tmp_path / "room"
+    (room / "torch-images-data").mkdir(parents=True)
+    (room / "torch-images-link").symlink_to(tmp_path / "far")
+    (room / "torch-images-odd").mkdir()
+    (room / "torch-images-odd" / HELD).symlink_to(tmp_path / "far" / HELD)
+    assert left_behind(room) == ()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
+def test_what_another_user_left_stays(tmp_path: Path) -> None:
+    (tmp_path / "torch-images-x").mkdir()
+    (tmp_path / "torch-images-x" / HELD).touch()
+    assert left_behind(tmp_path) == (tmp_path / "torch-images-x",)
+    shutil.chown(tmp_path / "torch-images-x", 12345)
+    assert left_behind(tmp_path) == ()
+
+
+def test_nothing_goes_where_something_is_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`rm -rf` of a bootstrap that was killed emptied the host's /dev/shm."""
+    for name in ("a b", "a"):
+        (tmp_path / name / "dev" / "shm").mkdir(parents=True)
+        (tmp_path / name / "dev" / "shm" / "precious").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "a b")
+    point = str(tmp_path / "a b" / "dev" / "shm").replace(" ", "\\040")
+    table = tmp_path / "mountinfo"
+    table.write_text(f"36 35 0:31 / {point} rw,nosuid shared:1 - tmpfs tmpfs rw\n")
+    monkeypatch.setattr(module, "_MOUNTS", table)
+    with caplog.at_level(logging.WARNING):
+        assert not remove_tree(tmp_path / "a b")
+    assert f"left {tmp_path}/a b: unmount {tmp_path}/a b/dev/shm first" in caplog.text
+    assert (tmp_path / "a b" / "dev" / "shm" / "precious").exists()
+    assert not is_free(tmp_path / "link" / "dev")
+    assert remove_tree(tmp_path / "a")  # another folder, whose name only begins so
+    table.unlink()  # no Linux
+    assert remove_tree(tmp_path / "a b")
+
+
+def test_this_process_sees_its_own_mounts() -> None:
+    assert not is_free(Path("/"))
+    assert not is_free(Path("/proc"))

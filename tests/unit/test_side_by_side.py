@@ -1,0 +1,144 @@
+"""Commands that run at the same time in one clone."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.fakes import FakeRunner
+from torch_images.build import build as building
+from torch_images.build import built
+from torch_images.build.bake import BuildOptions, Parts
+from torch_images.build.plan import LockedImage, lock_images
+from torch_images.config.choose import choose
+from torch_images.config.types import Config
+from torch_images.fetch.bootstrap import ReadyBase
+from torch_images.host.engine import Engine
+from torch_images.host.network import Network
+from torch_images.host.runner import Completed
+from torch_images.host.scratch import HELD
+from torch_images.host.workspace import Workspace
+from torch_images.publish import pipeline
+
+PATIENCE = 20  # seconds until a test gives up; nothing here takes one
+
+
+@pytest.fixture
+def workspace(root: Path, tmp_path: Path) -> Workspace:
+    return Workspace(
+        root=root, cache=tmp_path, network=Network(), locks=root / "locks", made=tmp_path
+    )
+
+
+@pytest.fixture
+def images(config: Config, workspace: Workspace) -> tuple[LockedImage, ...]:
+    specs = [choose(config, cuda=cuda) for cuda in ("12.8", "13.0")]
+    return lock_images(config, specs, workspace.locks)
+
+
+class Baking(FakeRunner):
+    """A bake that reads its files once `both` builds have written theirs."""
+
+    def __init__(self, both: threading.Barrier) -> None:
+        super().__init__()
+        self.both, self.read = both, list[str]()
+
+    def stream(
+        self, command: Sequence[str], *, env: Mapping[str, str | None] | None = None
+    ) -> Completed:
+        self.both.wait(PATIENCE)
+        [file] = [word.removeprefix("--file=") for word in command if word.startswith("--file=")]
+        assert Path(file).with_name(HELD).exists()  # `gc` leaves it while the build lives
+        targets = json.loads(Path(file).read_text())["target"]
+        for name, target in targets.items():
+            first = Path(target["context"], "Dockerfile").read_text().splitlines()[0]
+            self.read.append(f"{name}: {first}")
+        self.both.wait(PATIENCE)
+        digests = {name: {"containerimage.digest": "sha256:1"} for name in targets}
+        Path(command[command.index("--metadata-file") + 1]).write_text(json.dumps(digests))
+        return Completed(0, "")
+
+
+def test_each_build_reads_its_own_files(
+    config: Config,
+    images: tuple[LockedImage, ...],
+    workspace: Workspace,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bake file with a fixed name was the other build's, or gone, when bake read it."""
+
+    def ready(_: Config, images: Sequence[LockedImage], *__: object, **___: object) -> Any:
+        base = ReadyBase(lock=images[0].lock.base, contexts={"base": "b"}, digest="sha256:2")
+        return tuple(images), {i.target: Parts(base=base, compat=None) for i in images}
+
+    monkeypatch.setattr(building, "prepare_inputs", ready)
+    monkeypatch.setattr(building, "install_tools", lambda *_: Path("/tools"))
+    monkeypatch.setattr(building, "is_remote", lambda *_: False)
+    monkeypatch.setattr(built, "note", lambda *_: None)
+    engine = SimpleNamespace(
+        platform=lambda: images[0].spec.platform,
+        inspect=lambda _: SimpleNamespace(id="sha256:1", size=1),
+    )
+    both = threading.Barrier(2)
+    runs = [Baking(both) for _ in images]
+
+    def build(image: LockedImage, run: Baking) -> None:
+        options = BuildOptions(skip_disk_check=True)
+        building.build(config, [image], workspace, options, engine=cast("Engine", engine), run=run)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(build, images, runs))
+    assert [run.read for run in runs] == [
+        [f"{i.target}: # torch-images {i.spec.id}"] for i in images
+    ]
+    assert list(workspace.output.iterdir()) == []
+
+
+def test_a_second_build_of_an_image_waits_for_the_first(
+    config: Config,
+    images: tuple[LockedImage, ...],
+    workspace: Workspace,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both would move its candidate tag: the one that ends first takes it from the other."""
+    begun, waits, told = threading.Event(), threading.Event(), list[str]()
+
+    def build(*_: object, **__: object) -> tuple[()]:
+        told.append("begins")
+        begun.set()
+        waits.wait(PATIENCE)
+        told.append("ends")
+        return ()
+
+    def say(text: str) -> None:
+        told.append(text)
+        waits.set()
+
+    monkeypatch.setattr(pipeline, "build", build)
+
+    def make(*named: LockedImage) -> None:
+        pipeline.make(
+            config,
+            named,
+            workspace,
+            BuildOptions(),
+            engine=cast("Engine", None),
+            run=FakeRunner(),
+            shown=pipeline.Shown(say=say),
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(make, *images)
+        begun.wait(PATIENCE)
+        second = pool.submit(make, images[1])
+        first.result()
+        second.result()
+    waiting = f"another build of {images[1].spec.id} runs here: waiting for its end"
+    assert told == ["begins", waiting, "ends", "begins", "ends"]

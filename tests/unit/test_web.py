@@ -1,0 +1,373 @@
+"""What a server may do to whoever downloads from it: fill the disk or memory, never end, learn a
+password that is another's.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import itertools
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import requests
+from urllib3.exceptions import TimeoutError as Stall
+
+from tests.servers import web_server
+from torch_images.errors import LockError, NetworkError, TorchImagesError
+from torch_images.fetch import apt, download, resolve, tools
+from torch_images.fetch.packageindex import PackageIndex
+from torch_images.host import web
+from torch_images.host.loopback import serving
+from torch_images.host.network import Network
+from torch_images.host.runner import Runner
+from torch_images.locks.debs import DebLock, LockedDeb
+from torch_images.locks.sources import LockedArchive
+from torch_images.locks.wheels import LockedWheel
+
+PIECE = bytes(1 << 16)
+MOST = 1 << 29  # bytes that an endless server sends at last, so that a mutant is no danger either
+# The beginning of an archive, whose first member goes on.
+ZIP = struct.pack("<4s5H3L2H1s", b"PK\3\4", 20, 0, 0, 0, 0, 0, 1 << 31, 1 << 31, 1, 0, b"x")
+DATA = b"x" * 1000
+SHA256 = hashlib.sha256(DATA).hexdigest()
+WHEEL = LockedWheel(
+    name="x", version="1", filename="x-1-py3-none-any.whl", size=len(DATA), sha256=SHA256
+)
+DEB = LockedDeb(
+    name="x", version="1", archive="debian", path="pool/x_1_all.deb", size=1000, sha256=SHA256
+)
+DEBS = DebLock(
+    name="base-x", date=datetime.date(2026, 2, 3), system="debian x", request=("x",), debs=(DEB,)
+)
+ARCHIVE = LockedArchive(name="x", version="1", url="http://x/y", size=1000, sha256=SHA256)
+
+
+@dataclass
+class Endless:
+    """A server whose bodies do not end, and how much of the last one it could send."""
+
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    page: bytes = b""  # what ends, where the path does with "/"
+    sent: int = 0
+    asked: int = 0
+
+    @contextlib.contextmanager
+    def serve(self) -> Iterator[str]:
+        this = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                this.asked += 1
+                this.sent = 0
+                self.send_response(this.status)
+                for header in this.headers:
+                    self.send_header(*header)
+                self.end_headers()
+                most = 0 if this.page and self.path.endswith("/") else MOST
+                with contextlib.suppress(OSError):  # nobody reads on
+                    self.wfile.write(ZIP if most else this.page)
+                    while this.sent < most:
+                        this.sent += self.wfile.write(PIECE)
+
+            do_HEAD = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                """Keep requests out of the output of tests."""
+
+        with serving(Handler) as url:
+            yield url
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_images.host.web.time.sleep", lambda _: None)  # between attempts
+
+
+def of_mirror(url: str, folder: Path, network: Network) -> object:
+    mirrors = (f"{url}/debian",)
+    return download.fetch(DEBS, folder, mirrors=lambda: mirrors, snapshot="", network=network)
+
+
+def of_url(url: str, folder: Path, network: Network) -> object:
+    return download.fetch_url(f"{url}/x.whl", folder / "x.whl", WHEEL, network)
+
+
+def of_archive(url: str, folder: Path, network: Network) -> object:
+    archive = dataclasses.replace(ARCHIVE, url=f"{url}/x.tar")
+    return download.fetch_archives([archive], folder, network)
+
+
+def unlocked(url: str, folder: Path, network: Network) -> object:
+    return download.discover(f"{url}/x.tar", folder, network)
+
+
+def page(url: str, _folder: Path, network: Network) -> object:
+    return download.read(f"{url}/redistrib.json", network)
+
+
+def page_of_index(url: str, _folder: Path, network: Network) -> object:
+    with PackageIndex(dataclasses.replace(network, index=f"{url}/simple")) as index:
+        return index.find(WHEEL)
+
+
+def key_of_apt(url: str, folder: Path, network: Network) -> object:
+    return apt.Resolver(root=folder, network=network, run=Runner())._download(f"{url}/x.pub")
+
+
+def size_of_file(url: str, _folder: Path, network: Network) -> object:
+    return resolve._size(f"{url}/x.whl", network)
+
+
+Get = Callable[[str, Path, Network], object]
+FILES = (of_mirror, of_url, of_archive, unlocked)
+PAGES = (page, page_of_index, key_of_apt)
+
+
+@pytest.mark.parametrize("get", [of_mirror, of_url, of_archive])
+def test_an_endless_file_stops_at_its_locked_size(get: Get, tmp_path: Path) -> None:
+    """It would fill the disk."""
+    server = Endless()
+    with (
+        server.serve() as url,
+        pytest.raises(LockError, match=r"expected sha256:.*, found more than its 1000 bytes"),
+    ):
+        get(url, tmp_path, Network())
+    assert server.sent < MOST
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("get", FILES)
+def test_an_endless_file_without_a_size_stops(
+    get: Get, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock may say "?"; what is not locked yet has no size at all."""
+    monkeypatch.setattr(web, "FILE", 1 << 20)
+    monkeypatch.setattr(download, "FILE", 1 << 30)
+    for each in ("WHEEL", "ARCHIVE"):
+        monkeypatch.setitem(globals(), each, dataclasses.replace(globals()[each], size=0))
+    unsized = dataclasses.replace(DEBS, debs=(dataclasses.replace(DEB, size=0),))
+    monkeypatch.setitem(globals(), "DEBS", unsized)
+    server = Endless()
+    with server.serve() as url, pytest.raises(NetworkError, match="more than 1048576 b"):
+        get(url, tmp_path, Network())
+    assert server.sent < MOST
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_unknown_size_comes_whole(tmp_path: Path) -> None:
+    wheel = dataclasses.replace(WHEEL, size=0)
+    with web_server({"/x.whl": DATA}) as (url, _):
+        assert download.fetch_url(f"{url}/x.whl", tmp_path / "x", wheel, Network())
+        assert download.fetch_url(f"{url}/x.whl", tmp_path / "y", WHEEL, Network())
+    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes() == DATA
+
+
+@pytest.mark.parametrize("status", [200, 404, 503, 302])
+@pytest.mark.parametrize("get", [*PAGES, of_mirror])
+def test_an_endless_page_stops(
+    get: Get, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also that of an error, of a redirect, and before another attempt: it is held in memory."""
+    monkeypatch.setattr(web, "PAGE", 1 << 20)
+    headers = (("Location", "/y"), ("Content-Type", "text/html"))
+    server = Endless(status, headers if status == 302 else headers[1:])
+    with server.serve() as url:
+        with contextlib.suppress(TorchImagesError):
+            get(url, tmp_path, Network())
+        assert server.sent < MOST
+
+
+def test_an_endless_page_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "PAGE", 1000)
+    for get in PAGES:
+        with (
+            Endless().serve() as url,
+            pytest.raises(NetworkError, match=r"it has more than 1000 bytes; check network"),
+        ):
+            get(url, tmp_path, Network())
+    with web_server({"/redistrib.json": DATA, "/more": DATA + b"x"}) as (url, _):
+        assert download.read(f"{url}/redistrib.json", Network()) == DATA
+        with pytest.raises(NetworkError):
+            download.read(f"{url}/more", Network())
+
+
+@pytest.mark.parametrize("get", [*PAGES, *FILES])
+def test_a_server_that_drips_ends(
+    get: Get, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One byte a second is no silence, and would never end, be it in a header or in a body."""
+    monkeypatch.setattr(web, "_WINDOW", 0.0)  # each read has lasted so long
+    monkeypatch.setattr(web, "_LEAST", 1 << 40)
+    server = Endless()
+    with (
+        server.serve() as url,
+        pytest.raises(NetworkError, match=r"only [0-9]+ bytes came in [0-9]+ s"),
+    ):
+        get(url, tmp_path, Network())
+    assert (server.asked, list(tmp_path.iterdir())) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "page"),
+    [
+        ("-v 4194304", "-v 262144", b""),
+        ("3600", "0.3", b""),
+        ("-f 8388608", "-f 100", b'<a href="/x-1-py3-none-any.whl">x-1-py3-none-any.whl</a>'),
+    ],
+)
+def test_uv_ends_where_an_index_does_not(
+    old: str, new: str, page: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads a page whole, and has no limit for one: memory, time, and the files of its cache."""
+    monkeypatch.setattr(tools, "_BOUNDED", tools._BOUNDED.replace(old, new))
+    wanted = resolve.Requirements(name="x", words=("x",), python="3.11", date=DEBS.date)
+    with (
+        Endless(headers=(("Content-Type", "text/html"),), page=page).serve() as url,
+        pytest.raises(NetworkError, match="what the package index sends has no end; name another"),
+    ):
+        resolve.resolve(wanted, network=Network(index=f"{url}/simple"), run=Runner())
+
+
+class Drip:
+    """A source of a byte at a time; reading one takes a second of `clock`."""
+
+    def __init__(self, pieces: Iterator[int]) -> None:
+        self.pieces, self.now = pieces, 0.0
+
+    def readinto(self, buffer: bytearray) -> int:
+        self.now += 1
+        count = next(self.pieces)
+        buffer[:count] = bytes(count)
+        return count
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def clock(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("pieces", "ends"),
+    [
+        (itertools.repeat(1), 120),
+        (itertools.chain([1 << 17], itertools.repeat(1)), 240),  # what came at first does not count
+        (itertools.chain(itertools.repeat(1 << 11, 1000), [0]), 1001),
+    ],
+)
+def test_the_pace_is_that_of_each_two_minutes(
+    pieces: Iterator[int], ends: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drip: Any = Drip(pieces)
+    monkeypatch.setattr("torch_images.host.web.time.monotonic", drip.clock)
+    stream = web._Paced(drip)
+    with contextlib.suppress(Stall):
+        while stream.readinto(bytearray(1 << 17)):
+            assert drip.now < 2000
+    assert drip.now == ends
+
+
+def test_no_server_says_how_long_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    server = Endless(503, (("Retry-After", "1000000"), ("Content-Length", "0")))
+    with server.serve() as url, pytest.raises(NetworkError, match="503"):
+        download.read(f"{url}/x", Network())
+    assert server.asked == 4
+    assert sum(waited) < 10
+
+
+@pytest.mark.parametrize("place", ["http://u:p@[::1/x", "http://[", "http://a:b:c/", "//", "x://y"])
+@pytest.mark.parametrize("get", [*FILES, *PAGES, size_of_file])
+def test_a_redirect_to_no_address_is_one_line(get: Get, place: str, tmp_path: Path) -> None:
+    server = Endless(302, (("Location", place), ("Content-Length", "0")))
+    with server.serve() as url, pytest.raises(NetworkError) as caught:
+        get(url, tmp_path, Network())
+    assert "u:p" not in str(caught.value)
+
+
+@dataclass
+class Two:
+    """A server that sends to another one, and the credentials that each one got."""
+
+    first: str = ""
+    second: str = ""
+    told: dict[str, list[str | None]] = field(default_factory=lambda: {"first": [], "second": []})
+
+
+@pytest.fixture(params=["127.0.0.1", "localhost"])
+def two(request: pytest.FixtureRequest) -> Iterator[Two]:
+    """On one host at two ports, and on two hosts."""
+    two = Two()
+
+    def handler(name: str) -> type[BaseHTTPRequestHandler]:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                sent = self.headers["Authorization"]
+                two.told[name].append(sent and base64.b64decode(sent.split()[1]).decode())
+                self.send_response(302 if name == "first" else 404)
+                if name == "first":
+                    self.send_header("Location", f"{two.second}{self.path}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            do_HEAD = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                """Keep requests out of the output of tests."""
+
+        return Handler
+
+    with serving(handler("first")) as two.first, serving(handler("second")) as second:
+        two.second = second.replace("127.0.0.1", str(request.param))
+        yield two
+
+
+@pytest.mark.parametrize("whose", ["url", "machine", "default"])
+@pytest.mark.parametrize("get", [*FILES, *PAGES, size_of_file])
+def test_no_redirect_hands_a_password_on(
+    get: Get, whose: str, two: Two, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither that of a URL nor one of ~/.netrc, which knows no ports and may name all hosts."""
+    netrc, first = tmp_path / "netrc", two.first
+    lines = {"machine": "machine 127.0.0.1\nmachine localhost\n", "default": "default\n", "url": ""}
+    netrc.write_text(lines[whose].replace("\n", " login me password hunter22\n"))
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    if whose == "url":
+        first = first.replace("://", "://me:hunter22@")
+    with contextlib.suppress(TorchImagesError):
+        get(first, tmp_path / "files", Network())
+    assert set(two.told["first"]) == {"me:hunter22"}
+    assert set(two.told["second"]) == {None}
+
+
+@pytest.mark.parametrize(
+    ("there", "kept"),
+    [
+        ("https://host/y", True),
+        ("https://HOST:443/y", True),
+        ("http://host/y", False),
+        ("https://host:444/y", False),
+        ("https://host.example/y", False),
+        ("https://me@other/y", False),
+    ],
+)
+def test_credentials_are_of_one_scheme_host_and_port(there: str, kept: bool) -> None:
+    asked = requests.Request("GET", "https://host/x", headers={"Authorization": "a"}).prepare()
+    sent = requests.Request("GET", there, headers={"Authorization": "a"}).prepare()
+    with web.Session(Network()) as session:
+        session.rebuild_auth(sent, mock.Mock(request=asked))
+    assert ("Authorization" in sent.headers) == kept

@@ -1,0 +1,122 @@
+"""Folders that last as long as the process that fills them, and are swept up after a killed one.
+
+A file in the folder is locked while its process lives; the kernel lets go of it however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+HELD = ".torch-images-scratch"
+_MOUNTS = Path("/proc/self/mountinfo")
+
+_log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def scratch(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in `parent`, gone at the end. What killed processes left there goes, too."""
+    for folder in left_behind(parent):
+        discard(folder)
+    made = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+    # The file is locked before it has its name, by which others know the folder.
+    with (made / f"{HELD}.new").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        Path(held.name).rename(made / HELD)
+        try:
+            yield made
+        finally:
+            if is_free(made):
+                with contextlib.suppress(OSError):  # a thread still writes: the next start sees it
+                    _remove(made)
+
+
+def left_behind(parent: Path) -> tuple[Path, ...]:
+    """This user's scratch folders in `parent` whose process lives no more."""
+    found = []
+    for path in sorted(parent.glob(f"*/{HELD}")):
+        with contextlib.suppress(OSError), _locked(path):  # another user's cannot be opened
+            if path.parent.lstat().st_uid == os.geteuid() and not path.parent.is_symlink():
+                found.append(path.parent)
+    return tuple(found)
+
+
+def discard(folder: Path) -> bool:
+    """Remove a scratch folder as `remove_tree` does, if its process lives no more."""
+    try:
+        with _locked(folder / HELD):
+            return remove_tree(folder)
+    except OSError:  # held, or gone already
+        return False
+
+
+def remove_tree(tree: Path) -> bool:
+    """Remove a file or a whole folder; whether it is gone.
+
+    Nothing goes where something is mounted at or below it: those are other file systems, such as
+    the host's own /dev/shm.
+    """
+    if not is_free(tree):
+        return False
+    try:
+        _remove(tree)
+    except FileNotFoundError:
+        return not tree.exists()
+    except OSError as error:
+        _log.warning("left %s: %s", tree, error)
+        return False
+    return True
+
+
+def _remove(tree: Path) -> None:
+    if tree.is_symlink() or not tree.is_dir():
+        tree.unlink()
+        return
+    # What marks a scratch folder goes last: a removal that breaks off is taken up again.
+    for path in sorted(tree.iterdir(), key=lambda path: path.name == HELD):
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
+    tree.rmdir()
+
+
+def is_free(tree: Path) -> bool:
+    """Whether nothing is mounted at or below a path; else, a warning says where something is."""
+    if found := _mounts(tree):
+        _log.warning("left %s: unmount %s first", tree, ", ".join(map(str, found)))
+    return not found
+
+
+def _mounts(tree: Path) -> tuple[Path, ...]:
+    """The mount points at or below a path, as this process sees them."""
+    real = Path(os.path.realpath(tree))
+    try:
+        lines = _MOUNTS.read_bytes().splitlines()
+    except OSError:  # not Linux
+        return ()
+    points = (re.sub(rb"\\([0-7]{3})", _letter, line.split(b" ")[4]) for line in lines)
+    return tuple(path for p in points if (path := Path(os.fsdecode(p))).is_relative_to(real))
+
+
+def _letter(escaped: re.Match[bytes]) -> bytes:
+    return bytes([int(escaped[1], 8)])
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file. Raises OSError where another process has it, and for a link."""
+    file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(file)
