@@ -94,6 +94,14 @@ def lapack(expected: dict[str, Any]) -> None:
     assert torch.allclose(root @ root.T, a)
 
 
+def libuv(expected: dict[str, Any]) -> None:
+    """What torchrun's processes meet at; other stores work without it."""
+    del expected
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, use_libuv=True)
+    store.set("key", "value")
+    assert store.get("key") == b"value"
+
+
 def scaled_mm(expected: dict[str, Any]) -> None:
     del expected
     generator = torch.Generator().manual_seed(0)
@@ -156,6 +164,7 @@ PROBES: dict[str, Probe] = {
     "gloo": gloo,
     "kineto": kineto,
     "lapack": lapack,
+    "libuv": libuv,
     "magma": is_true(lambda: torch._C._has_magma),
     "mem-efficient-attention": has_kernels(b"fmha_cutlassF"),
     "mkldnn": is_true(torch.backends.mkldnn.is_available),
