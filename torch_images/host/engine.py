@@ -380,7 +380,8 @@ class Engine:
 
 def _problem(event: Any) -> str:
     """What went wrong by a line of progress; "" where nothing did. Raises MalformedError."""
-    return optional(event, "error", kind=str)
+    text = optional(event, "error", kind=str)
+    return text.strip() or ("no reason given" if text else "")
 
 
 def _registry_error(image: str, error: docker.errors.APIError) -> NetworkError | UsageError:
