@@ -245,7 +245,13 @@ def test_the_build_cache_goes_only_where_it_is_asked_for() -> None:
     assert run.commands[-1] == ["docker", "buildx", "prune", "--force", "--all"]
 
 
-BUILT, OTHER = stored("1", "torch-cu130:sm120"), stored("2", "torch-cu130:latest")
+LABELS = {
+    "io.github.torch-images.id": "cu130-sm120-torch2.14.1-trixie-devel",
+    "io.github.torch-images.torch": "2.14.1",
+    "org.opencontainers.image.version": "2.14.1-sm120-devel-0123456789ab-nocompat",
+}
+BUILT = stored("1", "torch-cu130:sm120", **LABELS)
+OTHER = stored("2", "torch-cu130:latest", **LABELS)
 PARENT = stored("3", parent_name("sha256:" + "3" * 64))
 
 
@@ -280,16 +286,30 @@ def test_an_image_that_a_user_derived_is_never_ours(tmp_path: Path, tags: tuple[
 
 
 @pytest.mark.parametrize(
-    "name", ["mine:3", "registry:5000/me/train:3", "torch-cu130:5000/mine:1", "mine-torch-cu130:1"]
+    "name",
+    [
+        "mine:3",
+        "registry:5000/me/train:3",
+        "torch-cu130:5000/mine:1",
+        "mine-torch-cu130:1",
+        "torch-cu130:mine",
+        "registry.me/torch-cu130:prod",
+        "registry.me/torch-cu130:sm120",
+        "torch-cu130:sm120-before-upgrade",
+        "torch-cu131:sm120",
+    ],
 )
 def test_an_image_to_which_a_user_gave_a_name_stays(tmp_path: Path, name: str) -> None:
-    own = replace(BUILT, tags=(*BUILT.tags, "ghcr.io/me/torch-cu130:sm120"))
+    """`gc` takes all names of an image that goes, so a name of the user's would go with it."""
+    tags = (LABELS["org.opencontainers.image.version"], "sm120-devel", "2.14-sm120-devel", "latest")
+    given = [f"{where}torch-cu130:{tag}" for where in ("", "ghcr.io/me/") for tag in tags]
+    own = replace(BUILT, tags=(*BUILT.tags, "torch-images-candidate:x", *given))
     engine = FakeEngine(own)
     noted(tmp_path, engine)
-    assert [item.image for item in images(tmp_path, engine)] == [BUILT.id]
+    assert [item.image for item in images(tmp_path, engine, "ghcr.io/me")] == [BUILT.id]
     engine.tag(BUILT.id, *name.rsplit(":", 1))
-    assert images(tmp_path, engine) == ()
-    [line] = staying(tmp_path, engine)
+    assert images(tmp_path, engine, "ghcr.io/me") == ()
+    [line] = staying(tmp_path, engine, "ghcr.io/me")
     assert line.endswith(f"{name}: it has a name that this project did not give it")
 
 

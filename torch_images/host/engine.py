@@ -179,6 +179,7 @@ class Engine:
                         size=self._size(image.id),
                         tagged=tagged(self._api.inspect_image(image.id)),
                         in_use=image.id in held,
+                        labels=image.labels,
                     )
                 )
         return tuple(found)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from torch_images.build import built
+from torch_images.build import built, labels
 from torch_images.build.plan import CANDIDATE
+from torch_images.config.image import LATEST
 from torch_images.errors import UsageError
 from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
@@ -29,8 +30,8 @@ from torch_images.verify.reproduce import original
 _OURS = re.compile(r"(?!\.)(?:.+-)?[0-9a-f]{16,64}(?:\.deb)?")
 # What was being made, or removed, by a process that was killed.
 _HALF = re.compile(rf"\.(?:{_OURS.pattern}(?:-\w{{8}}|\.gone)|(?:making|partial)-\w{{8}})")
-# Names that this project gives images, in the engine or for a registry.
-_NAMES = re.compile(r"(?:.+/)?torch-(?:cu[0-9]+|images-[a-z]+):[^/]+")
+# Names that images have while they are made, and those of images that others start from.
+_OWN_NAMES = re.compile(r"torch-images-[a-z]+:[^/]+")
 RUNNING = timedelta(hours=1)  # what a build wrote so lately may be that of one which runs
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -113,28 +114,44 @@ def _left_tags(image: ListedImage, *, ours: bool) -> tuple[str, ...]:
     return tuple(names) if ours or len(image.tags) > len(names) else ()
 
 
-def images(cache: Path, engine: Engine) -> tuple[Item, ...]:
-    """Images of ours that can go, with or without a tag, and what they start from."""
+def images(cache: Path, engine: Engine, namespace: str = "") -> tuple[Item, ...]:
+    """Images of ours that can go, with or without a tag, and what they start from.
+
+    `namespace` is the registry and owner for which this project gives names, too.
+    """
     return tuple(
         Item(name=_name(found), size=found.size, used=found.tagged, image=found.id)
         for found in engine.looked_into(built.ours(cache, engine))
-        if not _stays(found)
+        if not _stays(found, namespace)
     )
 
 
-def staying(cache: Path, engine: Engine) -> tuple[str, ...]:
+def staying(cache: Path, engine: Engine, namespace: str = "") -> tuple[str, ...]:
     """Images of ours that nobody may remove, each with the reason."""
     found = engine.looked_into(built.ours(cache, engine))
-    return tuple(f"{_name(image)}: {why}" for image in found if (why := _stays(image)))
+    return tuple(f"{_name(image)}: {why}" for image in found if (why := _stays(image, namespace)))
 
 
-def _stays(image: OurImage) -> str:
+def _stays(image: OurImage, namespace: str) -> str:
     """Why an image of ours has to stay; "" where it can go."""
     if image.in_use:
         return "a container uses it"
-    if not all(_NAMES.fullmatch(tag) for tag in image.tags):
+    if not all(_is_given(name, image, namespace) for name in image.tags):
         return "it has a name that this project did not give it"
     return ""
+
+
+def _is_given(name: str, image: OurImage, namespace: str) -> bool:
+    """Whether this project gives an image of ours such a name: see publish/tag_rules.py.
+
+    A tag is the image's version, or made of words of its identifier, whose defaults may change.
+    """
+    said = labels.read(image.labels)
+    words = said.id.split("-")
+    repository, _, tag = name.removeprefix(f"{namespace}/").partition(":")
+    known = {*words, LATEST, said.torch, ".".join(said.torch.split(".")[:2])}
+    ours = tag == said.version or known.issuperset(tag.split("-"))
+    return bool(_OWN_NAMES.fullmatch(name)) or (repository == f"torch-{words[0]}" and ours)
 
 
 def cache(folder: Path) -> tuple[Item, ...]:
