@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
+import io
 import itertools
 import struct
 import time
@@ -37,6 +38,7 @@ from torch_images.locks.wheels import LockedWheel
 
 PIECE = bytes(1 << 16)
 MOST = 1 << 29  # bytes that an endless server sends at last, so that a mutant is no danger either
+MOST_OF_RAW = 1 << 24  # for lines, of which reading so many takes a second
 # The beginning of an archive, whose first member goes on.
 ZIP = struct.pack("<4s5H3L2H1s", b"PK\3\4", 20, 0, 0, 0, 0, 0, 1 << 31, 1 << 31, 1, 0, b"x")
 DATA = b"x" * 1000
@@ -60,6 +62,7 @@ class Endless:
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     page: bytes = b""  # what ends, where the path does with "/"
+    raw: tuple[bytes, bytes] | None = None  # in place of all this: what comes first, and then on
     sent: int = 0
     asked: int = 0
 
@@ -71,6 +74,13 @@ class Endless:
             def do_GET(self) -> None:
                 this.asked += 1
                 this.sent = 0
+                if this.raw:
+                    first, piece = this.raw
+                    with contextlib.suppress(OSError):
+                        self.wfile.write(first)
+                        while this.sent < MOST_OF_RAW:
+                            this.sent += self.wfile.write(piece)
+                    return
                 self.send_response(this.status)
                 for header in this.headers:
                     self.send_header(*header)
@@ -187,6 +197,39 @@ def test_an_endless_page_stops(
         with contextlib.suppress(TorchImagesError):
             get(url, tmp_path, Network())
         assert server.sent < MOST
+
+
+CHUNK = b"HTTP/1.1 200 X\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        (b"HTTP/1.1 302 X\r\nLocation: /y\r\nContent-Encoding: gzip\r\n\r\n", PIECE),
+        (CHUNK + b"0\r\n", b"X: y\r\n" * 10_000),
+        (CHUNK + b"0\r\n", PIECE),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 2_000),
+    ],
+    ids=["skipped", "trailers", "trailer", "continue"],
+)
+@pytest.mark.parametrize("get", [page, of_mirror])
+def test_an_endless_answer_stops_whatever_is_endless_in_it(
+    get: Get, raw: tuple[bytes, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body that is only skipped, lines after a body, or lines before it: none has a size."""
+    for bound in ("PAGE", "FILE"):
+        monkeypatch.setattr(web, bound, 1 << 20)
+    server = Endless(raw=raw)
+    with server.serve() as url:
+        with contextlib.suppress(TorchImagesError):
+            get(url, tmp_path, Network())
+        assert server.sent < MOST_OF_RAW
+
+
+def test_an_endless_line_is_not_held_in_memory() -> None:
+    below = mock.Mock(makefile=lambda *_, **__: io.BytesIO(b"x" * (1 << 20)))
+    for words in ((), (-1,), (None,), (10,)):
+        assert len(web._Socket(below).makefile().readline(*words)) <= 1 << 16
 
 
 def test_an_endless_page_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

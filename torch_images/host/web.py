@@ -32,6 +32,7 @@ FILE = 1 << 33
 # An answer may pause for a minute, and has to bring so many bytes in each two minutes of waiting.
 _TIMEOUT = (15, 60)
 _WINDOW, _LEAST = 120.0, 1 << 17
+_LINE = 1 << 16  # bytes; urllib3 reads a line after the last chunk to its end, wherever that is
 _CONNECTIONS = 16
 _AGAIN = (429, 500, 502, 503, 504)
 _PAUSES = (0.5, 1.0, 2.0)  # seconds; a server's own wish (Retry-After) may be any
@@ -128,6 +129,14 @@ class _Body:
         except Stall as error:
             raise requests.Timeout(error) from None
 
+    def read(self, *_: Any, **__: Any) -> bytes:
+        """Nothing: `requests` skips what it cannot decode with this, before it follows a redirect.
+
+        The connection is closed instead.
+        """
+        self._body.close()
+        return b""
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._body, name)
 
@@ -154,18 +163,29 @@ class _Socket:
         self._below = below
 
     def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
-        return io.BufferedReader(_Paced(self._below.makefile("rb", buffering=0)))
+        return _Lines(_Paced(self._below.makefile("rb", buffering=0)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._below, name)
 
 
+class _Lines(io.BufferedReader):
+    """A stream of an answer; a line of it is no longer than what memory has room for."""
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """The next line, or the beginning of a long one."""
+        return super().readline(_LINE if size is None or size < 0 else size)
+
+
 class _Paced(io.RawIOBase):
-    """A stream that times out where it brings too little, however often it brings a byte."""
+    """A stream that times out where it brings too little, however often it brings a byte.
+
+    It does so, too, where it brings more than any answer has: not all that comes is of a body.
+    """
 
     def __init__(self, below: io.RawIOBase) -> None:
         self._below = below
-        self._waited, self._got = 0.0, 0
+        self._waited, self._got, self._all = 0.0, 0, 0
 
     def readable(self) -> bool:
         return True
@@ -176,6 +196,9 @@ class _Paced(io.RawIOBase):
         count = self._below.readinto(buffer)
         self._waited += time.monotonic() - began
         self._got += count or 0
+        self._all += count or 0
+        if self._all > FILE + PAGE:
+            raise Stall(f"it has more than {FILE + PAGE} bytes")
         if count and self._waited >= _WINDOW:
             if self._got < _LEAST:
                 raise Stall(f"only {self._got} bytes came in {self._waited:.0f} s")
