@@ -58,13 +58,48 @@ def work(_):
         layers[plan].result()
 """
 
+# What waits for something, called in a thread, or in the main one.
+IN_A_THREAD = """\
+def call(function, *words):
+    with workers(2) as pool:
+        pool.submit(function, *words).result()
+"""
+IN_THE_MAIN_THREAD = """\
+def call(function, *words):
+    function(*words)
+"""
+BOTH = pytest.mark.parametrize("call", [IN_A_THREAD, IN_THE_MAIN_THREAD], ids=["thread", "main"])
+
 CHILD = """\
 from torch_images.host.runner import Runner
 
 def work(_):
-    command = ["sh", "-c", "echo $$ >running; exec sleep 1000"]
-    with workers(1) as pool:
-        pool.submit(Runner().run, command).result()
+    call(Runner().run, ["sh", "-c", "echo $$ >running; exec sleep 1000"])
+"""
+
+STARTING = """\
+import signal, subprocess
+from torch_images.host.runner import Runner
+
+class Popen(subprocess.Popen):
+    def __init__(self, *words, **options):
+        super().__init__(*words, **options)
+        say(self.pid)
+        signal.raise_signal(signal.SIGTERM)
+
+def work(_):
+    subprocess.Popen = Popen
+    getattr(Runner(), WAY)(["sleep", "1000"])
+"""
+
+FAILING = """\
+import signal
+
+def work(_):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        raise OSError("the engine is gone, too")
 """
 
 CONTAINER = """\
@@ -98,8 +133,7 @@ def verify():
         container.exec("pytest")
 
 def work(_):
-    with workers(2) as pool:
-        pool.submit(verify).result()
+    call(verify)
 """
 
 
@@ -139,10 +173,11 @@ def test_packing_ends(number: int, root: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "layers").iterdir()) == []
 
 
-def test_a_program_that_a_thread_waits_for_ends_too(root: Path, tmp_path: Path) -> None:
+@BOTH
+def test_a_program_that_is_waited_for_ends_too(call: str, root: Path, tmp_path: Path) -> None:
     """It went on by itself; a terminal's Ctrl-C reaches it, SIGTERM does not."""
     os.mkfifo(tmp_path / "running")
-    with verb(CHILD, root, tmp_path) as process:
+    with verb(call + CHILD, root, tmp_path) as process:
         pid = int((tmp_path / "running").read_text())
         process.terminate()
         assert ended(process) == (128 + signal.SIGTERM, LINE)
@@ -150,10 +185,32 @@ def test_a_program_that_a_thread_waits_for_ends_too(root: Path, tmp_path: Path) 
         os.kill(pid, 0)
 
 
+@pytest.mark.parametrize("way", ["run", "stream"])
+def test_a_program_that_is_just_starting_ends_too(way: str, root: Path, tmp_path: Path) -> None:
+    """A signal between its start and the wait for it left it running."""
+    with verb(f"WAY = {way!r}\n{STARTING}", root, tmp_path) as process:
+        assert process.stdout
+        pid = int(process.stdout.readline())
+        try:
+            assert ended(process) == (128 + signal.SIGTERM, LINE)
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_failing_cleanup_changes_neither_code_nor_line(root: Path, tmp_path: Path) -> None:
+    """`except` clauses met its error instead of the interruption."""
+    with verb(FAILING, root, tmp_path) as process:
+        assert ended(process) == (128 + signal.SIGINT, LINE)
+
+
+@BOTH
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_no_container_is_left(number: int, root: Path, tmp_path: Path) -> None:
+def test_no_container_is_left(number: int, call: str, root: Path, tmp_path: Path) -> None:
     """`sleep infinity` stayed for good. Further signals do not keep it from being removed."""
-    with verb(CONTAINER, root, tmp_path) as process:
+    with verb(call + CONTAINER, root, tmp_path) as process:
         assert process.stdout
         assert process.stdin
         name = process.stdout.readline().removeprefix("made ")
@@ -169,7 +226,7 @@ def test_no_container_is_left(number: int, root: Path, tmp_path: Path) -> None:
 
 
 def test_an_engine_that_hangs_is_not_waited_for(root: Path, tmp_path: Path) -> None:
-    with verb("interrupts._PATIENCE = 0.1\n" + CONTAINER, root, tmp_path) as process:
+    with verb("interrupts._PATIENCE = 0.1\n" + IN_A_THREAD + CONTAINER, root, tmp_path) as process:
         assert process.stdout
         while process.stdout.readline() != "checking\n":
             pass
