@@ -54,6 +54,8 @@ DEBS = DebLock(
 )
 ARCHIVE = LockedArchive(name="x", version="1", url="http://x/y", size=1000, sha256=SHA256)
 
+BUNDLE = Network(ca_bundle=Path("/ours"))
+
 
 @dataclass
 class Endless:
@@ -322,14 +324,66 @@ def test_the_pace_is_that_of_each_two_minutes(
     assert drip.now == ends
 
 
-def test_no_server_says_how_long_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("status", "asked", "pauses"),
+    [
+        (429, "5", [5, 5, 5]),  # a mirror that limits its rate
+        (503, "1000000", [60, 60, 60]),
+        (503, "9" * 5000, [60, 60, 60]),
+        (429, "1", [1, 1, 2]),
+        (429, "-1", [0.5, 1, 2]),
+        (429, "Wed, 21 Oct 2065 07:28:00 GMT", [0.5, 1, 2]),
+    ],
+)
+def test_a_server_is_waited_for_as_it_asks_but_no_longer_than_a_minute(
+    status: int, asked: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)
-    server = Endless(503, (("Retry-After", "1000000"), ("Content-Length", "0")))
-    with server.serve() as url, pytest.raises(NetworkError, match="503"):
+    server = Endless(status, (("Retry-After", asked), ("Content-Length", "0")))
+    with server.serve() as url, pytest.raises(NetworkError, match=str(status)):
         download.read(f"{url}/x", Network())
     assert server.asked == 4
-    assert sum(waited) < 10
+    assert waited == pauses
+
+
+def test_a_patch_is_sent_again_where_the_server_hangs_up() -> None:
+    """It says what is to be, so that it may come twice; RunPod's templates are changed by it."""
+
+    class HangsUp(BaseHTTPRequestHandler):
+        asked = 0
+
+        def do_PATCH(self) -> None:
+            HangsUp.asked += 1
+
+        def log_message(self, *_: object) -> None:
+            """Keep requests out of the output of tests."""
+
+    with (
+        serving(HangsUp) as url,
+        web.Session(Network()) as session,
+        pytest.raises(requests.ConnectionError),
+    ):
+        session.patch(url)
+    assert HangsUp.asked == 4
+
+
+@pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
+def test_no_other_variable_overrides_the_ca_bundle(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SSL_CERT_FILE comes first, see `detect`; `requests` prefers its own ones to its session's."""
+    used: list[object] = []
+
+    def send(*_: object, **options: object) -> None:
+        used.append(options["verify"])
+        raise requests.ConnectionError
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+    monkeypatch.setenv(variable, "/another")
+    with contextlib.suppress(requests.ConnectionError), web.Session(BUNDLE) as session:
+        session.get("https://host/x")
+    assert used == ["/ours"]
 
 
 @pytest.mark.parametrize("place", ["http://u:p@[::1/x", "http://[", "http://a:b:c/", "//", "x://y"])

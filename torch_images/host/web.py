@@ -35,7 +35,8 @@ _WINDOW, _LEAST = 120.0, 1 << 17
 _LINE = 1 << 16  # bytes; urllib3 reads a line after the last chunk to its end, wherever that is
 _CONNECTIONS = 16
 _AGAIN = (429, 500, 502, 503, 504)
-_PAUSES = (0.5, 1.0, 2.0)  # seconds; a server's own wish (Retry-After) may be any
+_PAUSES = (0.5, 1.0, 2.0)  # seconds
+_LONGEST = 60.0  # seconds of a pause that a server asks for; it may ask for any
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -51,6 +52,7 @@ class Session(requests.Session):
 
     def request(self, *words: Any, **options: Any) -> Response:
         """Send a request. Raises RequestException, also where a redirect names no URL."""
+        options.setdefault("verify", self.verify)  # the environment would come before it
         try:
             return super().request(*words, **options)
         except requests.RequestException:
@@ -73,10 +75,10 @@ class _Adapter(HTTPAdapter):
     """Bounds each answer, those between redirects and attempts included."""
 
     def __init__(self) -> None:
-        # No status here: urllib3 reads such an answer to its end, wherever that is.
+        # No status is named here: urllib3 reads such an answer to its end, wherever that is.
         again = Retry(
-            *(3, 1),
-            status=0,
+            3,
+            connect=1,
             other=0,  # a stall
             backoff_factor=0.5,
             allowed_methods=Retry.DEFAULT_ALLOWED_METHODS | {"PATCH"},
@@ -99,7 +101,7 @@ class _Adapter(HTTPAdapter):
             if pause is None or request.method == "POST" or answer.status_code not in _AGAIN:
                 break
             answer.close()
-            time.sleep(pause)
+            time.sleep(max(pause, min(_asked(answer), _LONGEST)))
         most = FILE if stream and answer.status_code == requests.codes.ok else PAGE
         answer.raw = _Body(answer.raw, most)
         return answer
@@ -109,6 +111,12 @@ class _Adapter(HTTPAdapter):
         pool: Any = super().get_connection_with_tls_context(*words, **options)
         pool.ConnectionCls = _watching(pool.ConnectionCls)
         return pool
+
+
+def _asked(answer: Response) -> float:
+    """The seconds to wait for which a server asks, 0 where it does not, or names a time."""
+    said = answer.headers.get("Retry-After", "")
+    return float(said) if said.isdecimal() else 0.0
 
 
 class _Body:
