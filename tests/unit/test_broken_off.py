@@ -11,14 +11,20 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from subprocess import PIPE
 from typing import IO
 
 import pytest
 
+from torch_images.errors import LockError
+from torch_images.fetch.download import discover
+from torch_images.host.loopback import serving
 from torch_images.host.network import Network
+from torch_images.host.workers import workers
 from torch_images.layers import make
 from torch_images.layers.plan import LayerPlan
 from torch_images.oci.layout import Layer
@@ -232,6 +238,36 @@ def test_an_engine_that_hangs_is_not_waited_for(root: Path, tmp_path: Path) -> N
             pass
         process.terminate()
         assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+
+
+def test_an_error_does_not_wait_for_a_download(tmp_path: Path) -> None:
+    """It was told once all others were over: after minutes."""
+    began, whole = threading.Event(), threading.Event()
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):  # nobody reads on
+                for _ in range(PATIENCE * 20):
+                    self.wfile.write(bytes(1 << 18))
+                    began.set()
+                    time.sleep(0.05)
+                whole.set()
+
+        def log_message(self, *_: object) -> None:
+            """Keep requests out of the output of tests."""
+
+    def fail(url: str) -> None:
+        with workers(2) as pool:
+            pool.submit(discover, f"{url}/x", tmp_path, Network())
+            assert began.wait(PATIENCE)
+            raise LockError("another one failed")
+
+    with serving(Slow) as url, pytest.raises(LockError, match="another one failed"):
+        fail(url)
+    assert not whole.is_set()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_layer_that_is_ready_too_late_is_not_kept(

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+
+_here = threading.local()
+
+
+def broken_off() -> bool:
+    """Whether this is one of several threads, and nobody waits for what it does any more."""
+    stop = getattr(_here, "stop", None)
+    return stop is not None and stop.is_set()
 
 
 @contextlib.contextmanager
 def workers(count: int) -> Iterator[ThreadPoolExecutor]:
     """So many threads. After an error what has not begun is left out, and the rest waited for.
 
+    That can ask `broken_off`, so that a download ends then, too.
+
     Where the user breaks off, nothing is waited for: a download or a compressor takes minutes. What
     must not be left behind says so by `interrupts.ending`.
     """
-    pool = ThreadPoolExecutor(count)
+    stop = threading.Event()
+    pool = ThreadPoolExecutor(count, initializer=setattr, initargs=(_here, "stop", stop))
     try:
         yield pool
     except BaseException as error:
+        stop.set()
         pool.shutdown(wait=not isinstance(error, KeyboardInterrupt), cancel_futures=True)
         raise
     pool.shutdown()
