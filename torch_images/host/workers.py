@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 _here = threading.local()
 
 
-def broken_off() -> bool:
-    """Whether this is one of several threads, and nobody waits for what it does any more."""
-    stop = getattr(_here, "stop", None)
-    return stop is not None and stop.is_set()
+def check_broken_off() -> None:
+    """Raise CancelledError in one of several threads, once an error has ended their common work."""
+    if (stop := getattr(_here, "stop", None)) and stop.is_set():
+        raise CancelledError
 
 
 @contextlib.contextmanager
 def workers(count: int) -> Iterator[ThreadPoolExecutor]:
     """So many threads. After an error what has not begun is left out, and the rest waited for.
 
-    That can ask `broken_off`, so that a download ends then, too.
+    That ends sooner where it calls `check_broken_off`, as downloads do.
 
     Where the user breaks off, nothing is waited for: a download or a compressor takes minutes. What
     must not be left behind says so by `interrupts.ending`.
