@@ -188,9 +188,7 @@ def test_a_cache_that_may_only_be_read_serves(
 HALF = f".bookworm-{'e' * 16}-abcd_123"
 
 
-@pytest.mark.parametrize(
-    "name", [HALF, f".{'e' * 16}.gone", ".making-a1b2c3d4", ".partial-xxxxxxxx"]
-)
+@pytest.mark.parametrize("name", [HALF, f".{'e' * 16}.gone", ".making-a1b2c3d4"])
 @pytest.mark.parametrize("part", ["bases", "sources", "tools", "debs"])
 def test_what_an_earlier_build_left_half_made_goes_by_its_age(
     tmp_path: Path, part: str, name: str
@@ -203,6 +201,42 @@ def test_what_an_earlier_build_left_half_made_goes_by_its_age(
     assert [(i.name, i.size) for i in cache(tmp_path)] == [(f"{part}/{name}", 7)]
     assert len(list(remove(cache(tmp_path), NO_ENGINE))) == 1
     assert not path.exists()
+
+
+@pytest.mark.parametrize("part", Part)
+def test_what_is_left_of_a_killed_download_goes_after_an_hour(tmp_path: Path, part: str) -> None:
+    """It stayed for --older, a month: some GB of a wheel."""
+    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
+    (tmp_path / part).mkdir()
+    for name, minutes in ((".partial-abcd_123", 61), (".partial-new45678", 59), (".partial", 61)):
+        (tmp_path / part / name).write_bytes(b"x" * 7)
+        then = datetime.now(UTC).timestamp() - minutes * 60
+        os.utime(tmp_path / part / name, (then, then))
+    items = abandoned(workspace)
+    assert [(i.name, i.size) for i in items] == [(f"{tmp_path}/{part}/.partial-abcd_123", 7)]
+    assert cache(tmp_path) == ()
+    assert list(remove(items, NO_ENGINE)) == list(items)
+    assert sorted(path.name for path in (tmp_path / part).iterdir()) == [
+        ".partial",
+        ".partial-new45678",
+    ]
+
+
+@pytest.mark.parametrize("name", [BASE, DEB])
+def test_a_removal_that_was_killed_is_in_nobodys_way(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it left had the name to which the next one renamed; what that one leaves is known."""
+    path = folder / name
+    (path.parent / f".{path.name}.gone" / "tree").mkdir(parents=True)
+    with monkeypatch.context() as patched:
+        patched.setattr("torch_images.host.scratch._remove", lambda _: None)  # killed by then
+        [item] = [item for item in cache(folder) if item.name == name]
+        assert list(remove([item], NO_ENGINE)) == []
+    assert not path.exists()
+    workspace = Workspace(root=folder, cache=folder, network=Network(), locks=folder)
+    items = abandoned(workspace)
+    assert len(list(remove(items, NO_ENGINE))) == len(items) == 1
 
 
 @pytest.mark.parametrize("name", [".hidden", ".torch-mine", f".{'e' * 16}", f"{'e' * 16}-abcd_123"])

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
 from torch_images.build import built, labels
@@ -22,14 +23,15 @@ from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Runner
-from torch_images.host.scratch import HELD, discard, is_free, left_behind, remove_tree
+from torch_images.host.scratch import HELD, discard, is_free, left_behind, remove_tree, scratch
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.verify.reproduce import original
 
 # Their names end in a hash. The folder is the user's choice, and may hold what is not ours.
 _OURS = re.compile(r"(?!\.)(?:.+-)?[0-9a-f]{16,64}(?:\.deb)?")
 # What was being made, or removed, by a process that was killed.
-_HALF = re.compile(rf"\.(?:{_OURS.pattern}(?:-\w{{8}}|\.gone)|(?:making|partial)-\w{{8}})")
+_HALF = re.compile(rf"\.(?:{_OURS.pattern}(?:-\w{{8}}|\.gone)|making-\w{{8}})")
+_PARTIAL = re.compile(r"\.partial-\w{8}")  # a download, which is written to all the time
 # Names that images have while they are made, and those of images that others start from.
 _OWN_NAMES = re.compile(r"torch-images-[a-z]+:[^/]+")
 RUNNING = timedelta(hours=1)  # what a build wrote so lately may be that of one which runs
@@ -174,7 +176,9 @@ def cache(folder: Path) -> tuple[Item, ...]:
 def abandoned(workspace: Workspace) -> tuple[Item, ...]:
     """What processes that were killed left half made, in the cache and where trees are made."""
     cache = workspace.cache
-    places = (scratch_room(), workspace.output, cache, *(cache / part for part in Part))
+    parts = tuple(cache / part for part in Part)
+    scratches = (left_behind(place) for place in (scratch_room(), workspace.output, cache, *parts))
+    latest = datetime.now(UTC) - RUNNING
     return tuple(
         Item(
             name=str(path),
@@ -182,8 +186,17 @@ def abandoned(workspace: Workspace) -> tuple[Item, ...]:
             used=datetime.fromtimestamp(path.stat().st_mtime, UTC),
             path=path,
         )
-        for place in places
-        for path in left_behind(place)
+        for path in (*chain.from_iterable(scratches), *_partial(parts, latest))
+    )
+
+
+def _partial(parts: Iterable[Path], latest: datetime) -> tuple[Path, ...]:
+    """What is left of downloads that nothing was written to since a time."""
+    found = (path for part in parts for path in sorted(part.glob(".partial-*")))
+    return tuple(
+        path
+        for path in found
+        if _PARTIAL.fullmatch(path.name) and path.lstat().st_mtime < latest.timestamp()
     )
 
 
@@ -201,13 +214,15 @@ def _removed(path: Path) -> bool:
     """Remove something; whether it is gone."""
     if (path / HELD).exists():
         return discard(path)
+    if path.name.startswith("."):  # half made
+        return remove_tree(path)
     with _alone(path) as alone:
         if not alone or not is_free(path):
             return False
-        whole = path.with_name(f".{path.name}.gone")
-        path.rename(whole)  # at once: nobody finds a half of it
-        mark(path).unlink(missing_ok=True)
-        return remove_tree(whole)
+        with scratch(path.parent, f".{path.name}-") as room:
+            path.rename(room / path.name)  # at once: nobody finds a half of it
+            mark(path).unlink(missing_ok=True)
+        return not room.exists()
 
 
 def build_cache(run: Runner, *, asked: bool) -> str:
