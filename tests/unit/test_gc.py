@@ -19,6 +19,7 @@ from torch_images.build import built
 from torch_images.errors import UsageError
 from torch_images.host.cache import Part, keep, mark, used
 from torch_images.host.engine import Engine
+from torch_images.host.image_info import ListedImage
 from torch_images.host.network import Network
 from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace
@@ -365,6 +366,44 @@ def test_notes_of_images_that_are_gone_go(tmp_path: Path) -> None:
     engine.images.append(BUILT)  # pulled again, by a user
     assert [image.id for image in built.ours(tmp_path, engine)] == [OTHER.id]
     assert [image.id for image in built.ours(tmp_path, far)] == [BUILT.id]
+
+
+def test_an_image_that_is_built_meanwhile_keeps_its_note(tmp_path: Path) -> None:
+    """A build notes an image once the engine has it: the notes are read before the engine."""
+
+    class Building(FakeEngine):
+        def listed(self) -> tuple[ListedImage, ...]:
+            answer = super().listed()
+            if OTHER not in self.images:
+                self.images.append(OTHER)
+                built.note(tmp_path, self, OTHER.id)
+            return answer
+
+    engine = Building(BUILT)
+    noted(tmp_path, engine)
+    built.forget(tmp_path, engine)
+    assert {image.id for image in built.ours(tmp_path, engine)} == {BUILT.id, OTHER.id}
+
+
+def test_a_build_with_a_cache_that_may_only_be_read_notes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    engine = FakeEngine(BUILT)
+    for name in ("mkdir", "touch"):
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, name, refuse)
+            built.note(tmp_path, engine, BUILT.id)
+        assert built.ours(tmp_path, engine) == ()
+
+
+def test_a_link_in_the_cache_stays(folder: Path) -> None:
+    """It is the user's, to a disk with more room perhaps."""
+    (folder / "far").mkdir()
+    (folder / "bases" / f"x-{'1' * 16}").symlink_to(folder / "far")
+    assert names(cache(folder)) == [BASE, DEB, TOOL]
 
 
 def test_names_that_a_build_left_go_once_no_build_can_need_them(tmp_path: Path) -> None:
