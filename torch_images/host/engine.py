@@ -285,7 +285,6 @@ class Engine:
             for chunk in self._api.get_image(image):
                 stream.write(chunk)
 
-    @understood()
     def load(self, archive: Iterable[bytes]) -> None:
         """Load images from a tar that is an OCI layout, and unpack them.
 
@@ -294,9 +293,10 @@ class Engine:
         """
         try:
             events = self._api.load_image(iter(archive))
-            for event in events:
-                if problem := _problem(event):
-                    raise load_refusal(problem)
+            with understood():  # no error of `archive` is one
+                for event in events:
+                    if problem := _problem(event):
+                        raise load_refusal(problem)
         except docker.errors.APIError as error:
             raise load_refusal(str(error.explanation or error)) from None
         except requests.RequestException as error:
