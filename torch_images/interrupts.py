@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-TEXT = "interrupted; nothing was tagged"
+TEXT = "interrupted"
 CODE = 130  # as shells have it: 128 and the signal's number
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE = 1.0  # seconds for threads to end by themselves
@@ -114,6 +114,7 @@ def finish(stop: Interrupted) -> NoReturn:
             thread.join(max(0.0, until - time.monotonic()))
     with contextlib.suppress(OSError):
         sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(stop.code)
 
 

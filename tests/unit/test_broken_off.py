@@ -30,7 +30,7 @@ from torch_images.layers.plan import LayerPlan
 from torch_images.oci.layout import Layer
 
 PATIENCE = 20  # seconds; what waits for its threads never ends
-LINE = "interrupted; nothing was tagged\n"
+LINE = "interrupted\n"
 
 START = """\
 import os, sys, threading
@@ -146,7 +146,7 @@ def work(_):
 @contextlib.contextmanager
 def verb(work: str, root: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A process in `folder` that does `work` as a verb."""
-    env = {**os.environ, "PYTHONPATH": str(root)}
+    env = {**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": ""}
     with subprocess.Popen(
         [sys.executable, "-c", START + work + RUN],
         cwd=folder,
@@ -210,6 +210,14 @@ def test_a_failing_cleanup_changes_neither_code_nor_line(root: Path, tmp_path: P
     """`except` clauses met its error instead of the interruption."""
     with verb(FAILING, root, tmp_path) as process:
         assert ended(process) == (128 + signal.SIGINT, LINE)
+
+
+def test_a_line_that_is_not_whole_is_shown(root: Path, tmp_path: Path) -> None:
+    """Python writes stderr line by line, and leaves a rest to its own end, which this is not."""
+    work = "import signal\n\ndef work(_):\n    sys.stderr.write('half')\n"
+    work += "    signal.raise_signal(signal.SIGINT)\n"
+    with verb(work, root, tmp_path) as process:
+        assert ended(process) == (128 + signal.SIGINT, f"{LINE}half")
 
 
 @BOTH

@@ -102,8 +102,10 @@ class _Adapter(HTTPAdapter):
                 break
             answer.close()
             time.sleep(max(pause, min(_asked(answer), _LONGEST)))
-        most = FILE if stream and answer.status_code == requests.codes.ok else PAGE
-        answer.raw = _Body(answer.raw, most)
+        whole = not stream or answer.status_code != requests.codes.ok
+        most, kind = (PAGE, "page") if whole else (FILE, "file")
+        name = f"a {kind} of {urlsplit(request.url or '').hostname}"
+        answer.raw = _Body(answer.raw, most, name)
         return answer
 
     def get_connection_with_tls_context(self, *words: Any, **options: Any) -> Any:
@@ -122,8 +124,8 @@ def _asked(answer: Response) -> float:
 class _Body:
     """The body of an answer, which is an error beyond a size."""
 
-    def __init__(self, body: Any, most: int) -> None:
-        self._body, self._most = body, most
+    def __init__(self, body: Any, most: int, name: str) -> None:
+        self._body, self._most, self._name = body, most, name
 
     def stream(self, *words: Any, **options: Any) -> Iterator[bytes]:
         left = self._most
@@ -132,7 +134,8 @@ class _Body:
                 left -= len(data)
                 if left < 0:
                     self._body.close()
-                    raise requests.RequestException(f"it has more than {self._most} bytes")
+                    problem = f"{self._name} has more than {self._most / 1e6:.0f} MB"
+                    raise requests.RequestException(problem)
                 yield data
         except Stall as error:
             raise requests.Timeout(error) from None
