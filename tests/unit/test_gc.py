@@ -399,6 +399,16 @@ def test_a_build_with_a_cache_that_may_only_be_read_notes_nothing(
         assert built.ours(tmp_path, engine) == ()
 
 
+def test_nothing_is_moved_where_something_is_mounted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = folder / "mountinfo"
+    table.write_text(f"36 35 0:31 / {folder / BASE} rw shared:1 - tmpfs tmpfs rw\n")
+    monkeypatch.setattr("torch_images.host.scratch._MOUNTS", table)
+    assert names(remove(cache(folder), NO_ENGINE)) == [DEB, TOOL]
+    assert (folder / BASE / "file").exists()
+
+
 def test_a_link_in_the_cache_stays(folder: Path) -> None:
     """It is the user's, to a disk with more room perhaps."""
     (folder / "far").mkdir()

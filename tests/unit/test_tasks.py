@@ -341,5 +341,5 @@ def test_a_long_path_keeps_its_file_name() -> None:
 @pytest.mark.parametrize("about", range(280, 320))
 def test_an_error_about_a_long_name_does_not_grow(about: int) -> None:
     """A room of no letters was one for all."""
-    line = told("x" * about, "message" * 100, "hint " * 30)
+    line = told("x" * about, "a message " * 70, "hint " * 30)
     assert len(line) < about + 200

@@ -23,7 +23,7 @@ from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Runner
-from torch_images.host.scratch import HELD, discard, is_free, left_behind, remove_tree, scratch
+from torch_images.host.scratch import HELD, discard, is_free, left_behind, scratch
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.verify.reproduce import original
 
@@ -214,8 +214,6 @@ def _removed(path: Path) -> bool:
     """Remove something; whether it is gone."""
     if (path / HELD).exists():
         return discard(path)
-    if path.name.startswith("."):  # half made
-        return remove_tree(path)
     with _alone(path) as alone:
         if not alone or not is_free(path):
             return False
