@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.build.render import FOLDER
-from torch_images.errors import VerifyError
+from torch_images.errors import VerifyError, shown
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 from torch_images.verify import inventory
@@ -41,7 +41,7 @@ def read(image: str, engine: Engine, say: Callable[[str], None]) -> str:
         made = derived(bill, kept, found, image, engine.inspect(image).id)
     except KeyError as error:
         raise VerifyError(f"{image}: {PATH} is not ours: it lacks {error}") from None
-    say(f"{image} is derived from {name}: this is what is installed in it")
+    say(f"{image} is derived from {shown(name)}: this is what is installed in it")
     text = json.dumps(made, indent=1) + "\n"
     _check(image, text)
     return text
@@ -141,6 +141,6 @@ def _installed(image: str, engine: Engine) -> set[str]:
             facts = {"arch": arch, "distro": distro, **upstream}
             urls.append(PackageURL("deb", distro.partition("-")[0], name, version, facts))
     except (ValueError, TypeError, KeyError, AttributeError):
-        problem = f"{image}: what is installed in it cannot be read: {last[:200]}"
+        problem = f"{image}: what is installed in it cannot be read: {shown(last)}"
         raise VerifyError(problem) from None
     return {url.to_string() for url in urls}
