@@ -40,17 +40,30 @@ class _Finder:
             spec: Any = next(filter(None, found), None)
         finally:
             self.asking.discard(get_ident())
-        execute = getattr(spec and spec.loader, "exec_module", None)
-        if execute:  # a folder without code has none
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                if self in _FINDERS:
-                    _FINDERS.remove(self)
-                    activate(module)
-
-            spec.loader.exec_module = exec_module
+        if hasattr(spec and spec.loader, "exec_module"):  # a folder without code has none
+            spec.loader = _Loader(spec.loader, self)
         return spec
+
+
+class _Loader:
+    """torch's own loader, which may be of any kind, and then `activate`.
+
+    Nothing is assigned to that loader: one with slots refuses it, and a proxy would call itself.
+    """
+
+    def __init__(self, loader: Any, finder: _Finder) -> None:
+        self.loader, self.finder = loader, finder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec: Any = module.__spec__
+        spec.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        if self.finder in _FINDERS:
+            _FINDERS.remove(self.finder)
+            activate(module)
 
 
 def at_start() -> None:
