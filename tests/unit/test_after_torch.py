@@ -174,6 +174,14 @@ def test_another_torch_is_imported_all_the_same(tmp_path: Path) -> None:
     assert run(tmp_path, none) == ("none\n", "")
 
 
+def test_tf32_is_off_where_its_line_says_so(tmp_path: Path) -> None:
+    """A release without one of the setters: TF32 was on, and the others did not reach it."""
+    lacks = TORCH.replace("class cuda", "    def _set_fp32_precision_setter(*_): pass\nclass cuda")
+    out, said = run(tmp_path, SHOW, lacks)
+    assert out.split()[0] == "False"
+    assert said.startswith("torch-images: TF32 is off, because it could not be set: ")
+
+
 def test_attention_starts_where_it_is_installed(tmp_path: Path) -> None:
     (tmp_path / "torch_image_attention.py").write_text("def activate(): print('attention')")
     assert run(tmp_path, "import torch") == ("attention\n", "")
