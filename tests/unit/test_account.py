@@ -238,9 +238,13 @@ def test_the_folders_of_another_user_are_replaced(folder: Path) -> None:
 
 @ROOT_ONLY
 def test_it_says_what_cannot_be_written(folder: Path) -> None:
+    """Where TMPDIR is of no use, torch goes to /tmp: the line said that it could not work at all."""
     closed = made(folder, "closed", 0o755)
-    _, complaint = ask({"HOME": "/", "TMPDIR": closed})
-    assert complaint == (
+    for temporary in (closed, f"{closed}/gone", ""):
+        assert ask({"HOME": "/", "TMPDIR": temporary})[1] == ""
+    program = PROGRAM.replace('"/var/tmp"', '"/no/such"')
+    program = program.replace(f'TEMPORARY = "{account.TEMPORARY}"', f'TEMPORARY = "{closed}"')
+    assert ask({"HOME": "/", "TMPDIR": closed}, program)[1] == (
         f"torch.compile cannot work: {closed} cannot be written; "
         "start the container with --tmpfs /tmp:exec"
     )
@@ -348,6 +352,18 @@ def test_a_python_keeps_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"PATH": "/short"})
     account.at_start()
     assert os.environ == {"PATH": "/short", "USER": "me"}
+
+
+def test_a_python_starts_in_a_folder_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a relative TMPDIR. An exception here would end the .pth file before its next line."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr(os, "environ", {"TMPDIR": "here"})
+    account.at_start()
+    assert os.environ == {"TMPDIR": "here"}
 
 
 def test_the_pth_file_calls_what_is_there(root: Path) -> None:

@@ -34,7 +34,10 @@ _SANITISED = dict.fromkeys(map(ord, '\\/:*?"<>|'), "_")  # as torch does it with
 
 def at_start() -> None:
     """Change the environment of this Python, whose start calls it."""
-    given = changes(os.environ, os.getuid())
+    try:
+        given = changes(os.environ, os.getuid())
+    except OSError:  # TMPDIR is relative, and the working directory was removed
+        given = {}
     given.pop("PATH", None)  # pip warns of programs that the shell will not find
     os.environ.update(given)
     if os.environ.get(BUILD_CONSTRAINT) and unisolated(sys.orig_argv):
@@ -90,7 +93,7 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
     if not user:
         user = f"user{uid}"
         found = dict.fromkeys(("LOGNAME", "USER"), user)
-    temporary = _temporary(told)
+    temporary = temporary_folder(told)
     bases = [temporary, TEMPORARY, "/var/tmp"]  # noqa: S108
     home = told.get("HOME") or _known(uid, "pw_dir") or "/"
     if not usable(home) and (home == "/" or not os.path.isdir(home)):
@@ -128,7 +131,7 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
 
 def complaint(environ: Mapping[str, str]) -> str:
     """Why torch.compile cannot work, and what to do about it; "" if it can."""
-    temporary = environ.get("TMPDIR") or TEMPORARY
+    temporary = temporary_folder(environ)
     place = environ.get(INDUCTOR) or temporary
     for folder in (temporary, place):
         if not usable(folder):
@@ -136,6 +139,13 @@ def complaint(environ: Mapping[str, str]) -> str:
     if not loads(place):
         return f"torch.compile cannot load what it compiles: {place} is mounted noexec; {REMEDY}"
     return ""
+
+
+def temporary_folder(environ: Mapping[str, str]) -> str:
+    """The folder that Python's tempfile takes, and so torch."""
+    named = (os.path.abspath(v) for v in map(environ.get, ("TMPDIR", "TEMP", "TMP")) if v)
+    folders = (*named, TEMPORARY, "/var/tmp")  # noqa: S108
+    return next((f for f in folders if os.path.isdir(f) and usable(f)), TEMPORARY)
 
 
 def usable(folder: str) -> bool:
@@ -175,13 +185,6 @@ def _known(uid: int, field: str) -> str:
         return str(getattr(pwd.getpwuid(uid), field))
     except KeyError:
         return ""
-
-
-def _temporary(told: Mapping[str, str]) -> str:
-    """The folder that Python's tempfile takes, and so torch."""
-    named = (os.path.abspath(told[name]) for name in ("TMPDIR", "TEMP", "TMP") if name in told)
-    folders = (*named, TEMPORARY, "/var/tmp")  # noqa: S108
-    return next((f for f in folders if os.path.isdir(f) and usable(f)), TEMPORARY)
 
 
 def _private(bases: Sequence[str], uid: int) -> str:
