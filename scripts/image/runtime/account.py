@@ -119,7 +119,8 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
         if name in told:
             continue
         suits = loads if code else keeps
-        foreign = code and usable(usual) and not (_ours(code, uid) or _mounted(code))
+        known = code and (_ours(code, uid) or _mounted(code) or _of_volume(code))
+        foreign = code and usable(usual) and not known
         if foreign or not suits(usual):
             private = _private(bases, uid)
             if private and (foreign or suits(private) or not usable(usual)):
@@ -220,7 +221,8 @@ def _ours(folder: str, uid: int) -> bool:
 def _alone(path: str, uid: int) -> bool:
     """Whether a path is a folder that a user owns and no other can write, or a user's link to one.
 
-    Whoever owns a link can turn it elsewhere.
+    Whoever owns a link can turn it elsewhere. A group of the user's own number has no other members
+    by custom, and folders are open to it (umask 002). Root's group is no such group.
     """
     try:
         about = os.lstat(path)
@@ -228,7 +230,21 @@ def _alone(path: str, uid: int) -> bool:
             about = os.stat(path)
     except OSError:
         return False
-    return stat.S_ISDIR(about.st_mode) and about.st_uid == uid and not about.st_mode & 0o022
+    others = 0o002 if 0 != uid == about.st_gid == os.getgid() else 0o022
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == uid and not about.st_mode & others
+
+
+def _of_volume(folder: str) -> bool:
+    """Whether a folder of somebody else's lies in a home, or other folder, of a volume.
+
+    Whoever mounts it knows whose it is. If all users can write there, as in /tmp, nobody does.
+    """
+    try:
+        image = os.stat("/").st_dev
+        places = [os.stat(place) for place in (folder, os.path.dirname(folder))]
+    except OSError:
+        return False
+    return all(place.st_dev != image and not place.st_mode & 0o002 for place in places)
 
 
 def _mounted(folder: str) -> bool:
