@@ -109,15 +109,15 @@ def test_arguments_arrive_byte_for_byte_in_other_locales(
     """
     language = "ja_JP" if encoding == "EUC-JP" else "zh_CN"
     name = tmp_path / f"{language}.{encoding}"
-    make = ["localedef", "-c", "-i", language, "-f", encoding, name]
+    make = ["localedef", "-c", "-i", language, "-f", encoding, str(name)]
     subprocess.run(make, capture_output=True, check=False)  # it warns with a status
     if not name.is_dir():
         pytest.skip("no source of that locale here")
     words = [bytes(range(first, first + 32)).replace(b"\0", b"") for first in range(0, 256, 32)]
     words += ["h\u00e9llo \u4e2d".encode(), b"\x81", b"\xa1\xa4", b"\x80\xff", b"\x84\x31\xa4\x37"]
-    shown = [sys.executable, "-IXutf8", "-c", ARGUMENTS, *words]
+    shown: list[str | bytes] = [str(program), sys.executable, "-IXutf8", "-c", ARGUMENTS, *words]
     given = {**QUIET, b"LC_ALL": os.fsencode(name.name), b"LOCPATH": os.fsencode(tmp_path)}
-    done = subprocess.run([program, *shown], env=given, capture_output=True, check=False)
+    done = subprocess.run(shown, env=given, capture_output=True, check=False)
     assert (done.stdout.decode(), done.stderr) == (f"{words}\n", b"")
 
 

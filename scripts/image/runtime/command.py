@@ -4,16 +4,14 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # the statuses that shells end with
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of shells that have none
 
 
-def execute(
-    command: Sequence[str], environ: Mapping[str, str], say: Callable[[str], None]
-) -> NoReturn:
+def execute(command: list[str], environ: Mapping[str, str], say: Callable[[str], None]) -> NoReturn:
     """Become the command. Otherwise say why not in one line, and exit."""
     name = command[0]
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and so would the command
@@ -35,7 +33,7 @@ def execute(
     sys.exit(status)
 
 
-def _execute(path: str, command: Sequence[str], environ: Mapping[str, str]) -> None:
+def _execute(path: str, command: list[str], environ: Mapping[str, str]) -> None:
     """Execute a file; one that is neither a program nor begins with #! is a script of sh."""
     try:
         os.execve(path, command, environ)
