@@ -124,6 +124,7 @@ def sequences() -> list[list[str]]:
     made = random.Random(48)  # noqa: S311  the same ones in every run
     return [
         *([name] for name in SETTERS),
+        *(["torch.set_float32_matmul_precision('medium')", name] for name in (TF32, SAVED)),
         *([COMPILE, name] for name in ("pass", "torch.backends.fp32_precision = 'ieee'")),
         *(made.choices(list(SETTERS), k=made.randint(2, 6)) for _ in range(80)),
     ]
