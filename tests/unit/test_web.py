@@ -147,17 +147,19 @@ FILES = (of_mirror, of_url, of_archive, unlocked)
 PAGES = (page, page_of_index, key_of_apt)
 
 
+def must_stop(get: Get, folder: Path, error: type[Exception], match: str) -> None:
+    """An endless file ends in an error, and nothing of it stays."""
+    server = Endless()
+    with server.serve() as url, pytest.raises(error, match=match):
+        get(url, folder, Network())
+    assert server.sent < MOST
+    assert not list(folder.iterdir())
+
+
 @pytest.mark.parametrize("get", [of_mirror, of_url, of_archive])
 def test_an_endless_file_stops_at_its_locked_size(get: Get, tmp_path: Path) -> None:
     """It would fill the disk."""
-    server = Endless()
-    with (
-        server.serve() as url,
-        pytest.raises(LockError, match=r"expected sha256:.*, found more than its 1000 bytes"),
-    ):
-        get(url, tmp_path, Network())
-    assert server.sent < MOST
-    assert not list(tmp_path.iterdir())
+    must_stop(get, tmp_path, LockError, r"expected sha256:.*, found more than its 1000 bytes")
 
 
 @pytest.mark.parametrize("get", FILES)
@@ -171,14 +173,7 @@ def test_an_endless_file_without_a_size_stops(
         monkeypatch.setitem(globals(), each, dataclasses.replace(globals()[each], size=0))
     unsized = dataclasses.replace(DEBS, debs=(dataclasses.replace(DEB, size=0),))
     monkeypatch.setitem(globals(), "DEBS", unsized)
-    server = Endless()
-    with (
-        server.serve() as url,
-        pytest.raises(NetworkError, match=r"a file of 127.0.0.1 has more than 1 MB"),
-    ):
-        get(url, tmp_path, Network())
-    assert server.sent < MOST
-    assert not list(tmp_path.iterdir())
+    must_stop(get, tmp_path, NetworkError, r"a file of 127.0.0.1 has more than 1 MB")
 
 
 def test_a_file_of_unknown_size_comes_whole(tmp_path: Path) -> None:
