@@ -80,7 +80,7 @@ def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None
                 if not (problem := of_system(error)):
                     raise
                 raise _exit(problem) from None
-            except KeyboardInterrupt:  # another program's signal handler raised it
+            except KeyboardInterrupt:  # Ctrl-C where Python's own handler was left in place
                 raise Exit(TEXT, code=CODE) from None
 
         if example:
