@@ -1,8 +1,8 @@
 """Every error a user can meet, and the exit code each one ends with.
 
-An error is one line: what is wrong, then what to change. `tasks.py` is the only place that turns
-them into output; anything else that escapes is a bug and keeps its traceback. No error shows a
-secret, see `redact.py`.
+An error is one line: what is wrong, then what to change. `cli/program.py` makes the line of
+them; anything else that escapes is a bug and keeps its traceback. No error shows a secret, see
+`redact.py`.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ def _cut(text: str, room: int) -> str:
     What went wrong is said at the beginning, and why, by those who pass errors on, at the end.
     """
     if len(text) > room:
-        text = re.sub(r"(\S{50})\S{50,}", r"\1...", text)
+        text = re.sub(r"(\S{30})\S{50,}(\S{20})", r"\1...\2", text)
     if len(text) > room:
-        end = room // 3
-        text = f"{text[: room - end - 3]}...{text[-end:]}"
+        end = max(0, room) // 3
+        text = f"{text[: max(0, room - end - 3)]}...{text[len(text) - end :]}"
     return text
 
 

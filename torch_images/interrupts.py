@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-TEXT = "interrupted; nothing was tagged"
+TEXT = "interrupted"
 CODE = 130  # as shells have it: 128 and the signal's number
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE = 1.0  # seconds for threads to end by themselves
@@ -25,6 +25,8 @@ _lock = threading.Lock()
 _ends: list[Callable[[], object]] = []
 _deadline = 0.0  # until when threads are waited for; 0 until a signal comes
 _over = False
+_came: Interrupted | None = None
+_held_back = False
 
 
 class Interrupted(KeyboardInterrupt):
@@ -67,6 +69,32 @@ def ending(end: Callable[[], object]) -> Iterator[None]:
         _ends.remove(end)
 
 
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Let a signal raise Interrupted at the end of this, and not in between."""
+    global _held_back  # noqa: PLW0603  signals are a process's own
+    if threading.current_thread() is not threading.main_thread():  # none is raised in others
+        yield
+        return
+    before, _held_back = _came, True
+    try:
+        yield
+    finally:
+        _held_back = False
+    if _came and _came is not before:
+        raise _came
+
+
+@contextlib.contextmanager
+def finishing() -> Iterator[None]:
+    """End this process after a signal, whatever has become of the exception that it raised."""
+    try:
+        yield
+    finally:
+        if _came:
+            finish(_came)
+
+
 def grace() -> float:
     """How many seconds threads may still take to end by themselves."""
     return max(0.0, _deadline - time.monotonic()) if _deadline else _GRACE
@@ -86,12 +114,13 @@ def finish(stop: Interrupted) -> NoReturn:
             thread.join(max(0.0, until - time.monotonic()))
     with contextlib.suppress(OSError):
         sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(stop.code)
 
 
 def _raise(number: int, _frame: object) -> None:
     """Raise Interrupted. Further signals change nothing: what is cleaned up is not left halfway."""
-    global _deadline  # noqa: PLW0603  as above
+    global _deadline, _came  # noqa: PLW0603  as above
     with contextlib.suppress(OSError):  # on a terminal, below a bar and what was typed
         os.write(2, ("\n" * os.isatty(2) + f"{TEXT}\n").encode())
     _deadline = time.monotonic() + _GRACE
@@ -99,7 +128,9 @@ def _raise(number: int, _frame: object) -> None:
         signal.signal(each, lambda *_: None)
     signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
     signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
-    raise Interrupted(number)
+    _came = Interrupted(number)
+    if not _held_back:
+        raise _came
 
 
 def _end(_signal: int, _frame: object) -> None:

@@ -50,6 +50,28 @@ SETTERS = {
     "with torch.backends.mkldnn.flags(enabled=True): pass": False,
     "with torch.backends.flags(fp32_precision='ieee'): look()": True,
 }
+# What torch's own tests do: "none" in stock torch, and "tf32" where TF32 is the default.
+TF32 = "torch.backends.cuda.matmul.fp32_precision = 'tf32'"
+SAVED = """
+before = torch.backends.cuda.matmul.fp32_precision
+torch.backends.cuda.matmul.fp32_precision = 'ieee'
+torch.backends.cuda.matmul.fp32_precision = before
+"""
+SETTERS[SAVED] = False
+# Where the older getters of stock torch raise after TF32, the image has its default once more.
+STOCK = f"""
+{TF32}
+try:
+    torch._C._get_cublas_allow_tf32()
+except RuntimeError:
+    default = True
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.fp32_precision = 'none'
+"""
+INSTEAD = {
+    TF32: STOCK,
+    SAVED: f"{SAVED}\nif before == 'tf32':\n    exec({STOCK!r})\n",
+}
 # Dynamo puts back the precision that it found.
 COMPILE = "torch.compile(torch.abs, backend='eager')(torch.ones(1))"
 GETTERS = (
@@ -84,13 +106,13 @@ for sequence in sequences:
     if (process := os.fork()) == 0:
         steps = []
         for setter in ["pass", *sequence]:
-            looks, problem = [], ""
+            looks, problem, default = [], "", False
             try:
                 exec(setter)
             except Exception as error:
                 problem = type(error).__name__
             look()
-            steps.append([problem, looks])
+            steps.append([problem, looks, default])
         print(json.dumps(steps), flush=True)
         os._exit(0)
     assert os.waitpid(process, 0)[1] == 0
@@ -102,13 +124,15 @@ def sequences() -> list[list[str]]:
     made = random.Random(48)  # noqa: S311  the same ones in every run
     return [
         *([name] for name in SETTERS),
+        *(["torch.set_float32_matmul_precision('medium')", name] for name in (TF32, SAVED)),
         *([COMPILE, name] for name in ("pass", "torch.backends.fp32_precision = 'ieee'")),
         *(made.choices(list(SETTERS), k=made.randint(2, 6)) for _ in range(80)),
     ]
 
 
-def steps(path: Path, mode: str) -> list[list[Any]]:
+def steps(path: Path, asked: list[list[str]], mode: str) -> list[list[Any]]:
     """For each sequence, what a process with a value of the profile's setting goes through."""
+    path.write_text(json.dumps([asked, GETTERS]))
     env = environment({SETTINGS[0]: mode}, SETTINGS)
     return [json.loads(line) for line in child(PROGRAM, str(path), env=env).splitlines()]
 
@@ -116,26 +140,29 @@ def steps(path: Path, mode: str) -> list[list[Any]]:
 @pytest.mark.native("it starts hundreds of processes")
 def test_each_setter_has_the_effect_that_it_has_in_stock_torch(tmp_path: Path) -> None:
     """From the first setter on that chooses the precision of CUDA's products, all of the state is
-    as in stock torch. Before, only what the getters of DEFAULT say differs.
+    as in stock torch. Before, and where a program puts the default back, only what the getters of
+    DEFAULT say differs.
     """
     pytest.importorskip("_torch_images.after_torch", reason="no image's torch")
     if not hasattr(torch._C, "_set_fp32_precision_setter"):
         pytest.skip("before torch 2.9, one older setting is all the state, and each setter sets it")
     path, asked = tmp_path / "sequences.json", sequences()
-    path.write_text(json.dumps([asked, GETTERS]))
-    stock, ours = steps(path, "0"), steps(path, "1")
+    instead = [[INSTEAD.get(setter, setter) for setter in sequence] for sequence in asked]
+    stock, ours = steps(path, instead, "0"), steps(path, asked, "1")
     choosing = {name for name, chooses in SETTERS.items() if chooses}
     [_, last] = stock[asked.index(["torch.backends.mkldnn.fp32_precision = 'ieee'"])]
     if last[1][-1]["torch.backends.fp32_precision"] == "ieee":
         choosing |= {name for name in SETTERS if "torch.backends.mkldnn.fp32_precision" in name}
     for sequence, wanted, found in zip(asked, stock, ours, strict=True):
         chosen = False
-        for setter, (problem, looks), step in zip(["pass", *sequence], wanted, found, strict=True):
+        for setter, (problem, looks, again), step in zip(
+            ["pass", *sequence], wanted, found, strict=True
+        ):
             # A context that fails before it begins has chosen nothing.
             begun = len(looks) > 1 or not setter.startswith("with ")
-            chosen = chosen or (setter in choosing and begun)
+            chosen = not again and (chosen or (setter in choosing and begun))
             shown = looks if chosen else [by_default(look) for look in looks]
-            assert step == [problem, shown], (sequence, setter)
+            assert step == [problem, shown, False], (sequence, setter)
 
 
 def by_default(stock: dict[str, object]) -> dict[str, object]:

@@ -54,7 +54,7 @@ def small_project(folder: Path, locks: Path, scratch: Path) -> dict[str, bytes]:
     replace(
         folder,
         "images.yaml",
-        "packages: [ca-certificates, g++, libpython3.13-dev, python3, tini]",
+        "packages: [ca-certificates, g++, libpython3.13-dev, python3, python3-venv, tini]",
         "packages: [python3, tini]",
     )
     for platform in PLATFORMS:

@@ -210,7 +210,10 @@ def test_ssh_with_the_key(image: str, client: Client) -> None:
         assert environment["TORCH_IMAGE_TF32"] == "1"
         assert environment["HOME"] == "/root"
         assert not {"PUBLIC_KEY", "JUPYTER_PASSWORD", "PEM"} & environment.keys()
-        assert "pod-start: logins over ssh lack the variables of several lines: PEM\n" in log(name)
+        assert (
+            "pod-start: logins over ssh lack the variables that contain line breaks: PEM\n"
+            in log(name)
+        )
         assert {"permitrootlogin without-password", "passwordauthentication no"} <= {
             *inside(name, "/usr/sbin/sshd", "-T").splitlines()
         }
@@ -238,7 +241,7 @@ def test_ssh_with_another_key(image: str, client: Client) -> None:
         ({}, ""),
         (
             {"PUBLIC_KEY": "not a key"},
-            "pod-start: PUBLIC_KEY: left out, for it is no public key: line 1\n",
+            "pod-start: PUBLIC_KEY: line 1 is not a public key and was ignored\n",
         ),
     ],
     ids=["none", "broken"],
@@ -263,7 +266,7 @@ def test_a_byte_that_is_no_text_leaves_one_line_out(
     hook.write_text(f"mkdir -m 700 /root/.ssh; printf 'ssh-rsa \\377\\n' >{file}")
     key, options = {"PUBLIC_KEY": client.key}, (f"--volume={hook}:/pre_start.sh:ro",)
     with pod(image, "sshd listens", env=key, options=options) as name:
-        assert f"pod-start: {file}: left out, for it is no public key: line 1\n" in log(name)
+        assert f"pod-start: {file}: line 1 is not a public key and was ignored\n" in log(name)
         assert client.ssh(address(name), "true").returncode == 0
 
 

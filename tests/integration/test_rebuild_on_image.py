@@ -77,7 +77,7 @@ def project_on_image(
             "nvidia/cuda:13.0.2-devel-ubuntu24.04": image,
             'python: "3.12"\n    system: ubuntu noble': 'python: "3.13"\n    system: debian trixie',
             "http://archive.ubuntu.com/ubuntu": resolver.roots(base)[0],
-            "packages: [ca-certificates, g++, libpython3.12-dev, python3, tini]": (
+            "packages: [ca-certificates, g++, libpython3.12-dev, python3, python3-venv, tini]": (
                 "packages: [jq, python3]"
             ),
         }

@@ -66,7 +66,14 @@ class FakeEngine(Engine):
 
     def looked_into(self, images: Iterable[ListedImage]) -> tuple[OurImage, ...]:
         return tuple(
-            OurImage(id=i.id, tags=i.tags, size=9, tagged=LONG_AGO, in_use=i.id in self.in_use)
+            OurImage(
+                id=i.id,
+                tags=i.tags,
+                size=9,
+                tagged=LONG_AGO,
+                in_use=i.id in self.in_use,
+                labels=i.labels,
+            )
             for i in images
         )
 

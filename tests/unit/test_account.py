@@ -28,6 +28,7 @@ import json, os, sys
 exec(sys.stdin.read())
 if os.getuid() == 0:
     os.setgroups([])
+    os.setgid(int(sys.argv[3]))
     os.setuid(int(sys.argv[2]))
 uid = os.getuid()
 told = json.loads(sys.argv[1])
@@ -54,10 +55,12 @@ def made(folder: Path, name: str, mode: int) -> str:
     return str(path)
 
 
-def ask(environ: dict[str, str], program: str = PROGRAM) -> tuple[dict[str, str], str]:
+def ask(
+    environ: dict[str, str], program: str = PROGRAM, group: int = 0
+) -> tuple[dict[str, str], str]:
     """What an id without rights gets, and the complaint that is left."""
     done = subprocess.run(
-        [sys.executable, "-sES", "-c", ASK, json.dumps(environ), str(OTHER)],
+        [sys.executable, "-sES", "-c", ASK, json.dumps(environ), str(OTHER), str(group)],
         input=program,
         capture_output=True,
         text=True,
@@ -172,6 +175,36 @@ def test_a_user_may_link_his_kernels_elsewhere(folder: Path) -> None:
 
 
 @ROOT_ONLY
+@pytest.mark.parametrize(
+    ("group", "mode", "own"), [(OTHER, 0o775, True), (OTHER, 0o777, False), (0, 0o775, False)]
+)
+def test_kernels_that_were_made_with_umask_002_stay_in_use(
+    folder: Path, group: int, mode: int, own: bool
+) -> None:
+    """The next start sent Triton elsewhere, without a word, where each kernel is compiled anew."""
+    shared = made(folder, "tmp", 0o1777)
+    path = Path(made(Path(shared), ".triton", mode))
+    os.chown(path, OTHER, group)
+    found = ask({"TMPDIR": shared, "HOME": shared, "USER": "me"}, group=group)[0]
+    assert ("TRITON_CACHE_DIR" not in found) == own
+
+
+@ROOT_ONLY
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no other file system")
+@pytest.mark.parametrize(("home", "kernels"), [(0o755, 0o755), (0o777, 0o755), (0o755, 0o777)])
+def test_root_uses_the_kernels_in_a_home_that_is_a_volume(home: int, kernels: int) -> None:
+    """Of another user, but not where any user could have put them."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        path = Path(made(Path(name), "home", home))
+        for place, mode in ((path, home), (Path(made(path, ".triton", kernels)), kernels)):
+            os.chown(place, OTHER, OTHER)
+            place.chmod(mode)
+        told = {"HOME": str(path), "TMPDIR": name, "USER": "me", account.INDUCTOR: "/mine"}
+        found = account.changes(told, 0)
+    assert ("TRITON_CACHE_DIR" in found) == (0o777 in (home, kernels))
+
+
+@ROOT_ONLY
 @pytest.mark.parametrize("temporary", ["TMPDIR", "TEMP", "TMP"])
 def test_torchs_own_folder_is_made_before_others_can(folder: Path, temporary: str) -> None:
     shared = made(folder, "tmp", 0o1777)
@@ -238,9 +271,13 @@ def test_the_folders_of_another_user_are_replaced(folder: Path) -> None:
 
 @ROOT_ONLY
 def test_it_says_what_cannot_be_written(folder: Path) -> None:
+    """Where TMPDIR is of no use, torch goes to /tmp: the line said that it could not work at all."""
     closed = made(folder, "closed", 0o755)
-    _, complaint = ask({"HOME": "/", "TMPDIR": closed})
-    assert complaint == (
+    for temporary in (closed, f"{closed}/gone", ""):
+        assert ask({"HOME": "/", "TMPDIR": temporary})[1] == ""
+    program = PROGRAM.replace('"/var/tmp"', '"/no/such"')
+    program = program.replace(f'TEMPORARY = "{account.TEMPORARY}"', f'TEMPORARY = "{closed}"')
+    assert ask({"HOME": "/", "TMPDIR": closed}, program)[1] == (
         f"torch.compile cannot work: {closed} cannot be written; "
         "start the container with --tmpfs /tmp:exec"
     )
@@ -348,6 +385,18 @@ def test_a_python_keeps_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"PATH": "/short"})
     account.at_start()
     assert os.environ == {"PATH": "/short", "USER": "me"}
+
+
+def test_a_python_starts_in_a_folder_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a relative TMPDIR. An exception here would end the .pth file before its next line."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr(os, "environ", {"TMPDIR": "here"})
+    account.at_start()
+    assert os.environ == {"TMPDIR": "here"}
 
 
 def test_the_pth_file_calls_what_is_there(root: Path) -> None:

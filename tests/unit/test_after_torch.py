@@ -46,6 +46,53 @@ class Another:
                     return spec
 sys.meta_path.insert(0, Another())
 """
+# Finders that put a loader of their own in the place of torch's: wrapt's passes assignments on.
+WRAPS = """
+import importlib.util, sys
+class Proxy:
+    def __init__(self, loader): self.__dict__["wrapped"] = loader
+    def __getattr__(self, name): return getattr(self.wrapped, name)
+    def __setattr__(self, name, value): setattr(self.wrapped, name, value)
+    def exec_module(self, module): self.wrapped.exec_module(module)
+class Slots:
+    __slots__ = ()
+    def create_module(self, spec): return None
+    def exec_module(self, module): exec(open(module.__spec__.origin).read(), vars(module))
+class Wraps:
+    asks = False
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch" and not self.asks:
+            self.asks = True
+            spec = importlib.util.find_spec(name)
+            self.asks = False
+            spec.loader = LOADER
+            return spec
+"""
+PROXY, SLOTS = (WRAPS.replace("LOADER", loader) for loader in ("Proxy(spec.loader)", "Slots()"))
+FIRST, SECOND = (f"sys.meta_path.insert({place}, Wraps())" for place in (0, 1))
+# Two specifications are found before either is executed, as a package does that asks and then loads.
+TWICE = """
+import importlib.util, sys
+made, specs = [], [importlib.util.find_spec("torch") for _ in range(2)]
+for spec in specs:
+    torch = sys.modules["torch"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(torch)
+    made.append(torch._C.allowed)
+assert torch.__loader__ is torch.__spec__.loader
+print(*made, type(torch.__loader__).__name__)
+"""
+# Another thread imports torch while this one asks the finders, without the lock of the import system.
+THREADS = """
+import sys, threading
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch" and threading.current_thread() is threading.main_thread():
+            thread = threading.Thread(target=__import__, args=["torch"])
+            thread.start()
+            thread.join()
+sys.meta_path.insert(1, Slow())
+assert sys.meta_path[0].find_spec("torch", None, None)
+"""
 
 
 def run(folder: Path, program: str, torch: str = TORCH, **environ: str) -> tuple[str, str]:
@@ -69,8 +116,15 @@ def run(folder: Path, program: str, torch: str = TORCH, **environ: str) -> tuple
         "import importlib.util; assert importlib.util.find_spec('torch')",  # as transformers asks
         f"exec({ANOTHER!r})",
         "import sys; sys.meta_path.append(object())",
+        f"{PROXY}{FIRST}",
+        f"{PROXY}{SECOND}",
+        f"{SLOTS}{SECOND}",
+        THREADS,
     ],
-    ids=["plain", "asked for first", "another finder", "an old finder"],
+    ids=[
+        *("plain", "asked for first", "another finder", "an old finder"),
+        *("a proxy outside", "a proxy inside", "slots", "threads"),
+    ],
 )
 def test_the_setting_is_made_once_torch_is_there(tmp_path: Path, before: str) -> None:
     out, said = run(tmp_path, f"{before}\n{SHOW}")
@@ -81,6 +135,11 @@ def test_the_setting_is_made_once_torch_is_there(tmp_path: Path, before: str) ->
 
 def test_a_lazy_import_has_it_too(tmp_path: Path) -> None:
     assert run(tmp_path, LAZY) == ("True\n", "")
+
+
+def test_two_specifications_of_torch_can_be_executed(tmp_path: Path) -> None:
+    """The first has the setting: torch._C stays the same, and its setters are wrapped once. torch's own loader is what other packages then find."""
+    assert run(tmp_path, TWICE) == ("True False SourceFileLoader\n", "")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +172,14 @@ def test_another_torch_is_imported_all_the_same(tmp_path: Path) -> None:
     assert run(tmp_path, f"{bare}import torch.lib; print(torch.__file__)") == ("None\n", "")
     none = "import sys; sys.path[:] = sys.path[2:]\ntry: import torch\nexcept ImportError: print('none')"
     assert run(tmp_path, none) == ("none\n", "")
+
+
+def test_tf32_is_off_where_its_line_says_so(tmp_path: Path) -> None:
+    """A release without one of the setters: TF32 was on, and the others did not reach it."""
+    lacks = TORCH.replace("class cuda", "    def _set_fp32_precision_setter(*_): pass\nclass cuda")
+    out, said = run(tmp_path, SHOW, lacks)
+    assert out.split()[0] == "False"
+    assert said.startswith("torch-images: TF32 is off, because it could not be set: ")
 
 
 def test_attention_starts_where_it_is_installed(tmp_path: Path) -> None:

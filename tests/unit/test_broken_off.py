@@ -11,20 +11,26 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from subprocess import PIPE
 from typing import IO
 
 import pytest
 
+from torch_images.errors import LockError
+from torch_images.fetch.download import discover
+from torch_images.host.loopback import serving
 from torch_images.host.network import Network
+from torch_images.host.workers import workers
 from torch_images.layers import make
 from torch_images.layers.plan import LayerPlan
 from torch_images.oci.layout import Layer
 
 PATIENCE = 20  # seconds; what waits for its threads never ends
-LINE = "interrupted; nothing was tagged\n"
+LINE = "interrupted\n"
 
 START = """\
 import os, sys, threading
@@ -58,13 +64,48 @@ def work(_):
         layers[plan].result()
 """
 
+# What waits for something, called in a thread, or in the main one.
+IN_A_THREAD = """\
+def call(function, *words):
+    with workers(2) as pool:
+        pool.submit(function, *words).result()
+"""
+IN_THE_MAIN_THREAD = """\
+def call(function, *words):
+    function(*words)
+"""
+BOTH = pytest.mark.parametrize("call", [IN_A_THREAD, IN_THE_MAIN_THREAD], ids=["thread", "main"])
+
 CHILD = """\
 from torch_images.host.runner import Runner
 
 def work(_):
-    command = ["sh", "-c", "echo $$ >running; exec sleep 1000"]
-    with workers(1) as pool:
-        pool.submit(Runner().run, command).result()
+    call(Runner().run, ["sh", "-c", "echo $$ >running; exec sleep 1000"])
+"""
+
+STARTING = """\
+import signal, subprocess
+from torch_images.host.runner import Runner
+
+class Popen(subprocess.Popen):
+    def __init__(self, *words, **options):
+        super().__init__(*words, **options)
+        say(self.pid)
+        signal.raise_signal(signal.SIGTERM)
+
+def work(_):
+    subprocess.Popen = Popen
+    getattr(Runner(), WAY)(["sleep", "1000"])
+"""
+
+FAILING = """\
+import signal
+
+def work(_):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        raise OSError("the engine is gone, too")
 """
 
 CONTAINER = """\
@@ -98,15 +139,14 @@ def verify():
         container.exec("pytest")
 
 def work(_):
-    with workers(2) as pool:
-        pool.submit(verify).result()
+    call(verify)
 """
 
 
 @contextlib.contextmanager
 def verb(work: str, root: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A process in `folder` that does `work` as a verb."""
-    env = {**os.environ, "PYTHONPATH": str(root)}
+    env = {**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": ""}
     with subprocess.Popen(
         [sys.executable, "-c", START + work + RUN],
         cwd=folder,
@@ -139,10 +179,11 @@ def test_packing_ends(number: int, root: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "layers").iterdir()) == []
 
 
-def test_a_program_that_a_thread_waits_for_ends_too(root: Path, tmp_path: Path) -> None:
+@BOTH
+def test_a_program_that_is_waited_for_ends_too(call: str, root: Path, tmp_path: Path) -> None:
     """It went on by itself; a terminal's Ctrl-C reaches it, SIGTERM does not."""
     os.mkfifo(tmp_path / "running")
-    with verb(CHILD, root, tmp_path) as process:
+    with verb(call + CHILD, root, tmp_path) as process:
         pid = int((tmp_path / "running").read_text())
         process.terminate()
         assert ended(process) == (128 + signal.SIGTERM, LINE)
@@ -150,10 +191,40 @@ def test_a_program_that_a_thread_waits_for_ends_too(root: Path, tmp_path: Path) 
         os.kill(pid, 0)
 
 
+@pytest.mark.parametrize("way", ["run", "stream"])
+def test_a_program_that_is_just_starting_ends_too(way: str, root: Path, tmp_path: Path) -> None:
+    """A signal between its start and the wait for it left it running."""
+    with verb(f"WAY = {way!r}\n{STARTING}", root, tmp_path) as process:
+        assert process.stdout
+        pid = int(process.stdout.readline())
+        try:
+            assert ended(process) == (128 + signal.SIGTERM, LINE)
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_failing_cleanup_changes_neither_code_nor_line(root: Path, tmp_path: Path) -> None:
+    """`except` clauses met its error instead of the interruption."""
+    with verb(FAILING, root, tmp_path) as process:
+        assert ended(process) == (128 + signal.SIGINT, LINE)
+
+
+def test_a_line_that_is_not_whole_is_shown(root: Path, tmp_path: Path) -> None:
+    """Python writes stderr line by line, and leaves a rest to its own end, which this is not."""
+    work = "import signal\n\ndef work(_):\n    sys.stderr.write('half')\n"
+    work += "    signal.raise_signal(signal.SIGINT)\n"
+    with verb(work, root, tmp_path) as process:
+        assert ended(process) == (128 + signal.SIGINT, f"{LINE}half")
+
+
+@BOTH
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_no_container_is_left(number: int, root: Path, tmp_path: Path) -> None:
+def test_no_container_is_left(number: int, call: str, root: Path, tmp_path: Path) -> None:
     """`sleep infinity` stayed for good. Further signals do not keep it from being removed."""
-    with verb(CONTAINER, root, tmp_path) as process:
+    with verb(call + CONTAINER, root, tmp_path) as process:
         assert process.stdout
         assert process.stdin
         name = process.stdout.readline().removeprefix("made ")
@@ -169,12 +240,42 @@ def test_no_container_is_left(number: int, root: Path, tmp_path: Path) -> None:
 
 
 def test_an_engine_that_hangs_is_not_waited_for(root: Path, tmp_path: Path) -> None:
-    with verb("interrupts._PATIENCE = 0.1\n" + CONTAINER, root, tmp_path) as process:
+    with verb("interrupts._PATIENCE = 0.1\n" + IN_A_THREAD + CONTAINER, root, tmp_path) as process:
         assert process.stdout
         while process.stdout.readline() != "checking\n":
             pass
         process.terminate()
         assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+
+
+def test_an_error_does_not_wait_for_a_download(tmp_path: Path) -> None:
+    """It was told once all others were over: after minutes."""
+    began, whole = threading.Event(), threading.Event()
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):  # nobody reads on
+                for _ in range(PATIENCE * 20):
+                    self.wfile.write(bytes(1 << 18))
+                    began.set()
+                    time.sleep(0.05)
+                whole.set()
+
+        def log_message(self, *_: object) -> None:
+            """Keep requests out of the output of tests."""
+
+    def fail(url: str) -> None:
+        with workers(2) as pool:
+            pool.submit(discover, f"{url}/x", tmp_path, Network())
+            assert began.wait(PATIENCE)
+            raise LockError("another one failed")
+
+    with serving(Slow) as url, pytest.raises(LockError, match="another one failed"):
+        fail(url)
+    assert not whole.is_set()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_layer_that_is_ready_too_late_is_not_kept(

@@ -96,6 +96,16 @@ def test_without_a_folder_for_configuration(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    """Of another image's layer, say, to a file that is not there. A pipe would be waited for."""
+    conf = conf_of(tmp_path)
+    conf.symlink_to(tmp_path / "elsewhere")
+    loader = Loader(conf)
+    assert applied(TAKE, tmp_path, loader)[0] == effect.ENVIRONMENT
+    assert loader.seen == []
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_root_takes_an_earlier_choice_back(tmp_path: Path) -> None:
     loader = Loader(conf_of(tmp_path, OURS))
     assert applied(LEAVE, tmp_path, loader) == (effect.NOTHING, {})

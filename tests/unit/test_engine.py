@@ -81,6 +81,17 @@ def test_an_image_that_goes_after_the_list_is_left_out() -> None:
     assert found.tagged == datetime(2026, 11, 21, 10, tzinfo=UTC)
 
 
+def test_an_error_of_the_archive_is_not_the_engines() -> None:
+    """A bug of ours that packs layers was "the engine's answer cannot be understood"."""
+
+    def archive() -> Iterator[bytes]:
+        yield b""
+        raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug"):
+        engine_with(load_image=list).load(archive())
+
+
 def test_an_image_that_stays_broken_is_said() -> None:
     """Such as one whose content somebody removed from the store by hand."""
     asked: list[str] = []

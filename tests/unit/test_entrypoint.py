@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import command
 import pytest
 
-from tests.unit.conftest import ROOT
+from tests.scripts import ROOT, load
 
 PROGRAM = (ROOT / "scripts/image/commands/torch-entrypoint").read_text()
 MODULES = ROOT / "scripts/image/runtime"
 INSTALLED = "/usr/local/lib/torch-images"
 SHOW = "import os, sys; sys.stdout.buffer.write(open('/proc/self/environ', 'rb').read())"
+ARGUMENTS = "import os, sys; print([os.fsencode(word) for word in sys.argv[1:]])"
 QUIET = {b"TORCH_IMAGE_QUIET": b"1", b"PATH": os.fsencode(os.defpath)}
 
 
@@ -60,29 +63,97 @@ def test_the_command_gets_every_variable_byte_for_byte(program: Path) -> None:
 
 
 def test_arguments_arrive_byte_for_byte(program: Path) -> None:
-    show = "import os, sys; print([os.fsencode(word) for word in sys.argv[1:]])"
     words = [b"", b"\xff", b"a b", b"-c", b"*\n"]
-    done = run(program, sys.executable, "-c", show, *map(os.fsdecode, words))
+    done = run(program, sys.executable, "-c", ARGUMENTS, *map(os.fsdecode, words))
     assert done.stdout.decode() == f"{words}\n"
 
 
-def test_the_command_is_the_process_with_the_usual_signals(program: Path) -> None:
-    """Python ignores SIGPIPE; a command that inherits that never ends in `command | head`."""
-    show = (
-        "import json, os; status = open('/proc/self/status').read(); "
-        "print(json.dumps([os.getpid(), status.split('SigIgn:')[1].split()[0]]))"
+def test_of_two_entries_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for libc's getenv. Without /proc, what Python itself has set is left out."""
+    entrypoint = load("scripts/image/commands/torch-entrypoint")
+    entries = [b"A=1\0A=2\0=x\0none\0B=\0"]
+    monkeypatch.setattr(entrypoint, "open", lambda *_: io.BytesIO(entries.pop()), raising=False)
+    assert entrypoint.given() == {"A": "1", "B": ""}
+
+    def closed(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(entrypoint, "open", closed)
+    monkeypatch.setattr(os, "environ", {"A": "1", "LC_CTYPE": "C.UTF-8"})
+    assert entrypoint.given() == {"A": "1"}
+    monkeypatch.setattr(os, "environ", {"LC_CTYPE": "de_DE"})
+    assert entrypoint.given() == {"LC_CTYPE": "de_DE"}
+
+
+def test_ctrl_c_ends_a_start(program: Path) -> None:
+    """Without a traceback, and without the command."""
+    (program.parent / "start.py").write_text("import os\nos.kill(os.getpid(), 2)\n")
+    program.write_text(program.read_text().replace(str(MODULES), str(program.parent)))
+    shutil.copy(MODULES / "command.py", program.parent)
+    done = subprocess.run(
+        ["env", "--default-signal=INT", program, "echo"],
+        env=QUIET,
+        capture_output=True,
+        check=False,
     )
-    own = Path("/proc/self/status").read_text().split("SigIgn:")[1].split()[0]
-    ignored = f"{int(own, 16) & ~(1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1):016x}"
-    shell = f'echo $$; exec {program} /usr/bin/env -i /usr/bin/python3 -c "{show}"'
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+@pytest.mark.skipif(not shutil.which("localedef"), reason="no localedef here")
+@pytest.mark.parametrize("encoding", ["GBK", "GB18030", "BIG5", "EUC-JP"])
+def test_arguments_arrive_byte_for_byte_in_other_locales(
+    program: Path, tmp_path: Path, encoding: str
+) -> None:
+    """Python cannot write all that it reads in such an encoding: there was a traceback, or another
+    argument.
+    """
+    language = "ja_JP" if encoding == "EUC-JP" else "zh_CN"
+    name = tmp_path / f"{language}.{encoding}"
+    make = ["localedef", "-c", "-i", language, "-f", encoding, str(name)]
+    subprocess.run(make, capture_output=True, check=False)  # it warns with a status
+    if not name.is_dir():
+        pytest.skip("no source of that locale here")
+    words = [bytes(range(first, first + 32)).replace(b"\0", b"") for first in range(0, 256, 32)]
+    words += ["h\u00e9llo \u4e2d".encode(), b"\x81", b"\xa1\xa4", b"\x80\xff", b"\x84\x31\xa4\x37"]
+    shown: list[str | bytes] = [str(program), sys.executable, "-IXutf8", "-c", ARGUMENTS, *words]
+    given = {**QUIET, b"LC_ALL": os.fsencode(name.name), b"LOCPATH": os.fsencode(tmp_path)}
+    done = subprocess.run(shown, env=given, capture_output=True, check=False)
+    assert (done.stdout.decode(), done.stderr) == (f"{words}\n", b"")
+
+
+@pytest.mark.parametrize("start", ["torch-entrypoint", "pod-start"])
+def test_the_command_is_the_process_with_the_usual_signals(program: Path, start: str) -> None:
+    """Python ignores SIGPIPE; a command that inherits that never ends in `command | head`."""
+    if start == "pod-start":
+        text = (ROOT / "scripts/image/pod/pod-start").read_text().replace(INSTALLED, str(MODULES))
+        program.write_text(text.replace("(start_sshd, start_jupyter)", "()"))
+    shell = f"echo $$; exec {program} /bin/sh -c 'echo $$; exec grep SigIgn /proc/self/status'"
     done = subprocess.run(
         ["/bin/sh", "-c", shell], env=QUIET, capture_output=True, text=True, check=True
     )
-    first, second = done.stdout.splitlines()
-    pid, found = json.loads(second)
-    python = 1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1  # the second Python's own
-    assert pid == int(first)
-    assert int(found, 16) & ~python == int(ignored, 16)
+    first, second, _, ignored = done.stdout.split()
+    assert second == first
+    own = Path("/proc/self/status").read_text().split("SigIgn:")[1].split()[0]
+    python = 1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1  # of these tests' own Python
+    assert int(ignored, 16) == int(own, 16) & ~python
+
+
+def test_a_command_is_found_where_there_is_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell looks into /usr/local/bin then; Python's own default lacks it."""
+    tried: list[str] = []
+
+    def execve(path: str, *_: object) -> None:
+        tried.append(path)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    for environ, path in (({}, "/usr/local/bin/name"), ({"PATH": "/mine"}, "/mine/name")):
+        with pytest.raises(SystemExit):
+            command.execute(["name"], environ, lambda _: None)
+        assert path in tried
+    assert tried[-1] == "/mine/name"
+    assert tried.count("/usr/local/bin/name") == 1
 
 
 def test_a_pipe_that_closes_ends_the_command(program: Path) -> None:
@@ -99,7 +170,7 @@ def test_a_command_that_cannot_run_is_one_clear_line(program: Path, tmp_path: Pa
     plain.write_text("echo hello\n")
     crlf.write_text("#!/bin/sh\r\necho\r\n")
     crlf.chmod(0o755)
-    for command, status, said in (
+    for name, status, said in (
         ("no-such-command", 127, "there is no command 'no-such-command'"),
         ("./no/such", 127, "there is no command './no/such'"),
         ("no\nsuch\udcff", 127, r"there is no command 'no\nsuch\udcff'"),
@@ -107,7 +178,7 @@ def test_a_command_that_cannot_run_is_one_clear_line(program: Path, tmp_path: Pa
         (str(tmp_path), 126, f"'{tmp_path}' cannot be executed: Permission denied"),
         (str(crlf), 127, f"'{crlf}' starts with #! and a program that is not here, or ends lines in CRLF"),
     ):  # fmt: skip
-        done = run(program, command)
+        done = run(program, name)
         assert (done.returncode, done.stderr.decode()) == (status, f"torch-images: {said}\n")
     plain.chmod(0o755)  # neither a program nor a script that names one: sh reads it, as before
     done = run(program, str(plain), environ={**QUIET, b"PATH": os.fsencode(tmp_path)})

@@ -19,6 +19,7 @@ from torch_images.build import built
 from torch_images.errors import UsageError
 from torch_images.host.cache import Part, keep, mark, used
 from torch_images.host.engine import Engine
+from torch_images.host.image_info import ListedImage
 from torch_images.host.network import Network
 from torch_images.host.scratch import scratch
 from torch_images.host.workspace import Workspace
@@ -188,9 +189,7 @@ def test_a_cache_that_may_only_be_read_serves(
 HALF = f".bookworm-{'e' * 16}-abcd_123"
 
 
-@pytest.mark.parametrize(
-    "name", [HALF, f".{'e' * 16}.gone", ".making-a1b2c3d4", ".partial-xxxxxxxx"]
-)
+@pytest.mark.parametrize("name", [HALF, f".{'e' * 16}.gone", ".making-a1b2c3d4"])
 @pytest.mark.parametrize("part", ["bases", "sources", "tools", "debs"])
 def test_what_an_earlier_build_left_half_made_goes_by_its_age(
     tmp_path: Path, part: str, name: str
@@ -203,6 +202,42 @@ def test_what_an_earlier_build_left_half_made_goes_by_its_age(
     assert [(i.name, i.size) for i in cache(tmp_path)] == [(f"{part}/{name}", 7)]
     assert len(list(remove(cache(tmp_path), NO_ENGINE))) == 1
     assert not path.exists()
+
+
+@pytest.mark.parametrize("part", Part)
+def test_what_is_left_of_a_killed_download_goes_after_an_hour(tmp_path: Path, part: str) -> None:
+    """It stayed for --older, a month: some GB of a wheel."""
+    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=tmp_path)
+    (tmp_path / part).mkdir()
+    for name, minutes in ((".partial-abcd_123", 61), (".partial-new45678", 59), (".partial", 61)):
+        (tmp_path / part / name).write_bytes(b"x" * 7)
+        then = datetime.now(UTC).timestamp() - minutes * 60
+        os.utime(tmp_path / part / name, (then, then))
+    items = abandoned(workspace)
+    assert [(i.name, i.size) for i in items] == [(f"{tmp_path}/{part}/.partial-abcd_123", 7)]
+    assert cache(tmp_path) == ()
+    assert list(remove(items, NO_ENGINE)) == list(items)
+    assert sorted(path.name for path in (tmp_path / part).iterdir()) == [
+        ".partial",
+        ".partial-new45678",
+    ]
+
+
+@pytest.mark.parametrize("name", [BASE, DEB])
+def test_a_removal_that_was_killed_is_in_nobodys_way(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it left had the name to which the next one renamed; what that one leaves is known."""
+    path = folder / name
+    (path.parent / f".{path.name}.gone" / "tree").mkdir(parents=True)
+    with monkeypatch.context() as patched:
+        patched.setattr("torch_images.host.scratch._remove", lambda _: None)  # killed by then
+        [item] = [item for item in cache(folder) if item.name == name]
+        assert list(remove([item], NO_ENGINE)) == []
+    assert not path.exists()
+    workspace = Workspace(root=folder, cache=folder, network=Network(), locks=folder)
+    items = abandoned(workspace)
+    assert len(list(remove(items, NO_ENGINE))) == len(items) == 1
 
 
 @pytest.mark.parametrize("name", [".hidden", ".torch-mine", f".{'e' * 16}", f"{'e' * 16}-abcd_123"])
@@ -245,7 +280,13 @@ def test_the_build_cache_goes_only_where_it_is_asked_for() -> None:
     assert run.commands[-1] == ["docker", "buildx", "prune", "--force", "--all"]
 
 
-BUILT, OTHER = stored("1", "torch-cu130:sm120"), stored("2", "torch-cu130:latest")
+LABELS = {
+    "io.github.torch-images.id": "cu130-sm120-torch2.14.1-trixie-devel",
+    "io.github.torch-images.torch": "2.14.1",
+    "org.opencontainers.image.version": "2.14.1-sm120-devel-0123456789ab-nocompat",
+}
+BUILT = stored("1", "torch-cu130:sm120", **LABELS)
+OTHER = stored("2", "torch-cu130:latest", **LABELS)
 PARENT = stored("3", parent_name("sha256:" + "3" * 64))
 
 
@@ -280,16 +321,30 @@ def test_an_image_that_a_user_derived_is_never_ours(tmp_path: Path, tags: tuple[
 
 
 @pytest.mark.parametrize(
-    "name", ["mine:3", "registry:5000/me/train:3", "torch-cu130:5000/mine:1", "mine-torch-cu130:1"]
+    "name",
+    [
+        "mine:3",
+        "registry:5000/me/train:3",
+        "torch-cu130:5000/mine:1",
+        "mine-torch-cu130:1",
+        "torch-cu130:mine",
+        "registry.me/torch-cu130:prod",
+        "registry.me/torch-cu130:sm120",
+        "torch-cu130:sm120-before-upgrade",
+        "torch-cu131:sm120",
+    ],
 )
 def test_an_image_to_which_a_user_gave_a_name_stays(tmp_path: Path, name: str) -> None:
-    own = replace(BUILT, tags=(*BUILT.tags, "ghcr.io/me/torch-cu130:sm120"))
+    """`gc` takes all names of an image that goes, so a name of the user's would go with it."""
+    tags = (LABELS["org.opencontainers.image.version"], "sm120-devel", "2.14-sm120-devel", "latest")
+    given = [f"{where}torch-cu130:{tag}" for where in ("", "ghcr.io/me/") for tag in tags]
+    own = replace(BUILT, tags=(*BUILT.tags, "torch-images-candidate:x", *given))
     engine = FakeEngine(own)
     noted(tmp_path, engine)
-    assert [item.image for item in images(tmp_path, engine)] == [BUILT.id]
+    assert [item.image for item in images(tmp_path, engine, "ghcr.io/me")] == [BUILT.id]
     engine.tag(BUILT.id, *name.rsplit(":", 1))
-    assert images(tmp_path, engine) == ()
-    [line] = staying(tmp_path, engine)
+    assert images(tmp_path, engine, "ghcr.io/me") == ()
+    [line] = staying(tmp_path, engine, "ghcr.io/me")
     assert line.endswith(f"{name}: it has a name that this project did not give it")
 
 
@@ -311,6 +366,54 @@ def test_notes_of_images_that_are_gone_go(tmp_path: Path) -> None:
     engine.images.append(BUILT)  # pulled again, by a user
     assert [image.id for image in built.ours(tmp_path, engine)] == [OTHER.id]
     assert [image.id for image in built.ours(tmp_path, far)] == [BUILT.id]
+
+
+def test_an_image_that_is_built_meanwhile_keeps_its_note(tmp_path: Path) -> None:
+    """A build notes an image once the engine has it: the notes are read before the engine."""
+
+    class Building(FakeEngine):
+        def listed(self) -> tuple[ListedImage, ...]:
+            answer = super().listed()
+            if OTHER not in self.images:
+                self.images.append(OTHER)
+                built.note(tmp_path, self, OTHER.id)
+            return answer
+
+    engine = Building(BUILT)
+    noted(tmp_path, engine)
+    built.forget(tmp_path, engine)
+    assert {image.id for image in built.ours(tmp_path, engine)} == {BUILT.id, OTHER.id}
+
+
+def test_a_build_with_a_cache_that_may_only_be_read_notes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    engine = FakeEngine(BUILT)
+    for name in ("mkdir", "touch"):
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, name, refuse)
+            built.note(tmp_path, engine, BUILT.id)
+        assert built.ours(tmp_path, engine) == ()
+
+
+def test_nothing_is_moved_where_something_is_mounted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = folder / "mountinfo"
+    table.write_text(f"36 35 0:31 / {folder / BASE} rw shared:1 - tmpfs tmpfs rw\n")
+    monkeypatch.setattr("torch_images.host.scratch._MOUNTS", table)
+    assert names(remove(cache(folder), NO_ENGINE)) == [DEB, TOOL]
+    assert (folder / BASE / "file").exists()
+
+
+def test_a_link_in_the_cache_stays(folder: Path) -> None:
+    """It is the user's, to a disk with more room perhaps."""
+    (folder / "far").mkdir()
+    (folder / "bases" / f"x-{'1' * 16}").symlink_to(folder / "far")
+    assert names(cache(folder)) == [BASE, DEB, TOOL]
 
 
 def test_names_that_a_build_left_go_once_no_build_can_need_them(tmp_path: Path) -> None:

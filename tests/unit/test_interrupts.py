@@ -55,6 +55,20 @@ def test_a_verb_gets_an_exception() -> None:
     assert done.stdout == "cleaned up\n"
 
 
+def test_what_begins_while_the_process_ends_is_ended_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By another thread; `finish` has ended all others by then, and would not see it."""
+    monkeypatch.setattr(interrupts, "_over", True)
+    told: list[str] = []
+    with (
+        pytest.raises(interrupts.Interrupted),
+        interrupts.ending(lambda: told.append("ended")),
+    ):
+        told.append("went on")
+    assert told == ["ended"]
+
+
 def test_another_programs_handler_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGINT)
     interrupts.raise_from_now_on()

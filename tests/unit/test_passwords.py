@@ -236,11 +236,16 @@ def test_a_password_among_the_words_of_a_command_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They stand in the list of processes for as long as the command runs."""
-    for mirror in (f"https://me:{WORD}@host/debian", f"deb https://me:{WORD}@h/d s main"):
+    kinds = ("https", "mirror+https", "tor+HTTP", "ftp")
+    for mirror in (
+        f"deb https://me:{WORD}@h/d s main",
+        *(f"{kind}://me:{WORD}@host/debian" for kind in kinds),
+    ):
         with pytest.raises(UsageError, match=r"everybody .* can see; name .* TORCH_IMAGES_MIRROR$"):
             verb.mirrors((mirror,))
         monkeypatch.setenv("TORCH_IMAGES_MIRROR", f"{mirror}\n\n  {mirror}\n")
         assert verb.mirrors(()) == (mirror, mirror)
+        assert WORD not in without_users([mirror])[0][0]
         assert verb.mirrors(("https://host/x@y",)) == ("https://host/x@y",)
 
 

@@ -42,7 +42,7 @@ def test_no_part_of_what_is_no_key_is_in_the_log(
     assert not file.exists()
     count = len(private.splitlines())
     numbers = ", ".join(map(str, range(1, count + 1)))
-    said = f"pod-start: PUBLIC_KEY: left out, for it is no public key: line {numbers}\n"
+    said = f"pod-start: PUBLIC_KEY: lines {numbers} are not public keys and were ignored\n"
     assert capsys.readouterr().out == said
     assert pod.authorize(b"# mine\n\n" + private + b"\n" + public, file)
     assert file.read_bytes() == public + b"\n"
@@ -61,8 +61,8 @@ def test_a_byte_that_is_no_text_stops_nothing(
     assert pod.authorize(b"\xff\n" + public + b"\n\xfe" + public, file)
     assert file.read_bytes() == theirs + b"\n" + public + b"\n"
     assert capsys.readouterr().out.splitlines() == [
-        f"pod-start: {file}: left out, for it is no public key: line 2",
-        "pod-start: PUBLIC_KEY: left out, for it is no public key: line 1, 3",
+        f"pod-start: {file}: line 2 is not a public key and was ignored",
+        "pod-start: PUBLIC_KEY: lines 1, 3 are not public keys and were ignored",
     ]
     before = file.read_bytes()
     assert pod.authorize(public, file)
@@ -120,7 +120,9 @@ def test_no_value_ends_the_line(
     assert line.count(b"\n") == 1
     assert b'"KEY.a-b=PEM \xff\\"\\\\"' in line
     said = capsys.readouterr().out
-    assert said.startswith("pod-start: logins over ssh lack the variables of several lines: ")
+    assert said.startswith(
+        "pod-start: logins over ssh lack the variables that contain line breaks: "
+    )
     assert "CERT" in said
     assert "PEM" not in said
     assert said.count("\n") == 1

@@ -8,6 +8,8 @@ import defaults
 import facts
 import pytest
 
+from tests.scripts import load
+
 BACKENDS = "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"
 # What the profile sets without CUTLASS, which this machine does not have at /opt/cutlass.
 ALWAYS = {"TORCH_IMAGE_TF32": "1", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
@@ -63,8 +65,8 @@ def test_nvcc_may_be_in_path(tools: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("value", "lacks", "said"),
     [
-        ("triton", "", "is not cutlass or stock, and taken as not set"),
-        ("on", "", "is not cutlass or stock, and taken as not set"),
+        ("triton", "", "is neither cutlass nor stock; ignored"),
+        ("on", "", "is neither cutlass nor stock; ignored"),
         ("cutlass", "TORCHINDUCTOR_CUTLASS_DIR", "has no effect: no CUTLASS at /opt/cutlass; variant pod has it"),
         ("cutlass", "CUDA_HOME", "has no effect: no nvcc here; variant pod has it"),
     ],
@@ -105,3 +107,15 @@ def test_sharing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "in_child", lambda *_: None)
     assert defaults.cannot_share() == "pidfd_getfd: no answer"
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        ("", "processes can share CUDA tensors of expandable segments"),
+        ("why", "processes cannot share CUDA tensors of expandable segments (why)"),
+    ],
+)
+def test_the_doctor_says_what_it_has_measured(problem: str, said: str) -> None:
+    """Not what the profile does: it said "profile with expandable segments" with the profile off."""
+    assert load("scripts/image/commands/cuda-doctor")._segments(problem) == said

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cuda_runtime
 import decision
@@ -205,6 +208,35 @@ def test_a_child_that_hangs_is_given_up() -> None:
     started = time.monotonic()
     assert facts.in_child(lambda: time.sleep(60) or {}, started + 0.05) is None  # type: ignore[func-returns-value]
     assert facts.in_child(lambda: {"driver": "1"}, time.monotonic() + 60) == {"driver": "1"}
+
+
+def test_no_late_child_is_left_to_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entrypoint becomes the command, and its os.wait() would return a child of ours."""
+    fork, start = os.fork, subprocess.Popen
+    children: list[int] = []
+    pipes: list[Any] = []
+
+    def forked() -> int:
+        children.append(fork())
+        return children[-1]
+
+    def started(_: object, **options: Any) -> subprocess.Popen[str]:
+        child: subprocess.Popen[str] = start(["sleep", "60"], **options)
+        children.append(child.pid)
+        pipes.append(child.stdout)
+        return child
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fork", forked)
+        assert facts.in_child(lambda: time.sleep(60) or {}, 0.0) is None  # type: ignore[func-returns-value]
+    monkeypatch.setattr(subprocess, "Popen", started)
+    assert cuda_runtime.probe("", 0.0) == Probe(None)
+    for pipe in pipes:
+        pipe.close()
+    assert len(children) == 2
+    for child in children:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(child, os.WNOHANG)
 
 
 def test_a_child_that_fails_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:

@@ -163,6 +163,40 @@ def test_an_image_that_says_nothing_of_use(said: object) -> None:
         bill_of(said)
 
 
+def test_nothing_of_a_foreign_image_reaches_the_terminal_raw() -> None:
+    """Its bill names its base, and a program of its own says what is installed."""
+    bad = "x\x1b]0;owned\x07\x1b[2J"
+    component = {"type": "container", "name": bad, "version": "1"}
+    bill = {**BASE, "metadata": {"component": component}}
+    _, said = bill_of({**INSTALLED, "wheels": []}, bill)
+    image = Derived(BASE, INSTALLED)
+    image.installed = bad
+    with pytest.raises(VerifyError) as caught:
+        sbom.read("mine", cast("Engine", image), said.append)
+    assert "owned" in said[0]
+    assert f"{said[0]}{caught.value}".isprintable()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", '"\\u001b[2J"'])
+def test_a_bill_of_a_foreign_image_is_hostile_until_parsed(text: str, workspace: Workspace) -> None:
+    image = Derived(BASE, INSTALLED)
+    image.bill = text
+    for use in (
+        lambda: sbom.read("mine", cast("Engine", image), print),
+        lambda: sbom.save("mine", "cu130", workspace, cast("Engine", image)),
+    ):
+        with pytest.raises(VerifyError, match="is not valid CycloneDX") as caught:
+            use()
+        assert str(caught.value).isprintable()
+
+
+def test_what_a_foreign_image_says_of_itself_may_be_deep() -> None:
+    image = Derived(BASE, INSTALLED)
+    image.installed = "[" * 100_000
+    with pytest.raises(VerifyError, match="what is installed in it cannot be read"):
+        sbom.read("mine", cast("Engine", image), print)
+
+
 def test_a_bill_that_is_not_ours() -> None:
     with pytest.raises(VerifyError, match="is not ours: it lacks 'components'"):
         bill_of(INSTALLED, BILL)

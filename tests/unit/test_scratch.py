@@ -124,6 +124,19 @@ def test_nothing_goes_where_something_is_mounted(
     assert remove_tree(tmp_path / "a b")
 
 
+def test_nothing_goes_at_the_end_where_something_is_still_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bootstrap that cannot unmount the host's /dev/shm ends as one that was killed."""
+    table = tmp_path / "mountinfo"
+    monkeypatch.setattr(module, "_MOUNTS", table)
+    with scratch(tmp_path, "x") as made:
+        (made / "shm").mkdir()
+        (made / "shm" / "precious").touch()
+        table.write_text(f"36 35 0:31 / {made}/shm rw shared:1 - tmpfs tmpfs rw\n")
+    assert (made / "shm" / "precious").exists()
+
+
 def test_this_process_sees_its_own_mounts() -> None:
     assert not is_free(Path("/"))
     assert not is_free(Path("/proc"))

@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from torch_images.config.choose import choose
+from torch_images.config.types import Config
+from torch_images.layers.constraints import constraints, refusals
+from torch_images.locks.image_lock import image_lock
+
 HOME = "/usr/local/lib/torch-images"
 IMAGE = {"PATH": "/opt/venv/bin:/usr/bin:/bin", "VIRTUAL_ENV": "/opt/venv"}
 # What /etc/profile makes of it before it reads our file.
@@ -18,6 +23,7 @@ STANDS_IN = """
 import os
 print("export TORCH_IMAGE_STARTED=1 STARTS=" + str(int(os.environ.get("STARTS", 0)) + 1))
 """
+CONSTRAINTS = "/usr/share/torch-images/constraints.txt"
 SHOW = 'echo "$PATH ${STARTS-0} ${PIP_CONSTRAINT-none}"'
 
 
@@ -26,7 +32,9 @@ def hook(root: Path, tmp_path: Path) -> Path:
     """The files that shells read, below `tmp_path`."""
     source = root / "scripts/image"
     text = (source / "runtime/shell.sh").read_text()
-    (tmp_path / "shell.sh").write_text(text.replace(HOME, str(tmp_path)))
+    (tmp_path / "shell.sh").write_text(
+        text.replace(HOME, str(tmp_path)).replace(CONSTRAINTS, f"{tmp_path}/constraints.txt")
+    )
     (tmp_path / "start.py").write_text(STANDS_IN)
     installs = (source / "finish/install-files").read_text()
     [text] = re.findall(
@@ -76,3 +84,22 @@ def test_a_login_starts_once_more_only_if_it_lost_its_path(hook: Path, started: 
 def test_what_a_login_was_given_stays(hook: Path) -> None:
     given = {**LOST, "PIP_CONSTRAINT": os.devnull}
     assert shown("sh", hook / "profile.d.sh", given)[2] == os.devnull
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize(
+    "axes", [{}, {"cuda": "12.8"}, {"source": "fork", "cuda": "13.0"}], ids=str
+)
+def test_a_shell_that_lost_the_images_variables_refuses_what_the_image_refuses(
+    hook: Path, config: Config, root: Path, shell: str, axes: dict[str, str]
+) -> None:
+    """Poetry would fetch gigabytes of CUDA libraries before it refuses torch."""
+    spec = choose(config, **axes)
+    lock = image_lock(config, spec, root / "locks")
+    (hook / "constraints.txt").write_text(constraints(spec, lock))
+    variables = " ".join(f"${{{name}}}" for name in sorted(refusals(lock)))
+    command = [f"/bin/{shell}", "-euc", f'. {hook}/shell.sh; echo "{variables}"']
+    done = subprocess.run(command, env={}, capture_output=True, text=True, check=True)
+    found = [sorted(value.split(",")) for value in done.stdout.split()]
+    assert found == [sorted(value.split(",")) for _, value in sorted(refusals(lock).items())]
+    assert done.stderr == ""

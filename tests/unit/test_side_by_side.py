@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,3 +143,28 @@ def test_a_second_build_of_an_image_waits_for_the_first(
         second.result()
     waiting = f"another build of {images[1].spec.id} runs here: waiting for its end"
     assert told == ["begins", waiting, "ends", "begins", "ends"]
+
+
+def test_two_builds_wait_for_images_in_one_order(
+    config: Config, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would wait for what the other has, for good."""
+    waits: list[str] = []
+
+    @contextlib.contextmanager
+    def alone(path: Path, _: object) -> Iterator[None]:
+        waits.append(path.name)
+        yield
+
+    monkeypatch.setattr(pipeline, "alone", alone)
+    monkeypatch.setattr(pipeline, "build", lambda *_, **__: ())
+    named = [SimpleNamespace(spec=SimpleNamespace(id=f"x{number}")) for number in range(9)]
+    pipeline.make(
+        config,
+        cast("Sequence[LockedImage]", named[::-1]),
+        workspace,
+        BuildOptions(),
+        engine=cast("Engine", None),
+        run=FakeRunner(),
+    )
+    assert waits == [f".x{number}.lock" for number in range(9)]

@@ -28,7 +28,7 @@ from torch_images.cli.collection import GROUPS
 from torch_images.cli.options import Options
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
-from torch_images.errors import NetworkError
+from torch_images.errors import NetworkError, told
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ FEW = r"(word )+w?o?r?d?\.\.\.[ word]* word"  # of them
         (
             f"no file {LONG} is there",
             "name another",
-            f"no file {'x' * 50}... is there; name another",
+            f"no file {'x' * 30}...{'x' * 20} is there; name another",
         ),
         (f"no {MANY} and why", "name another", f"no {FEW} and why; name another"),
         ("it failed", f"known: {MANY}", f"it failed; known: {FEW}"),
@@ -311,7 +311,7 @@ FEW = r"(word )+w?o?r?d?\.\.\.[ word]* word"  # of them
             f"known: {MANY}",
             f"no {FEW}; known: {FEW}",
         ),
-        (LONG, LONG, "x{50}...; x{50}..."),
+        (LONG, LONG, "x{30}...x{20}; x{30}...x{20}"),
     ],
 )
 def test_no_error_is_longer_than_300_characters(
@@ -330,3 +330,16 @@ def test_no_error_is_longer_than_300_characters(
         assert len(str(line)) <= 300
         if "word" in told:  # the room is used
             assert len(str(line)) > 290
+
+
+def test_a_long_path_keeps_its_file_name() -> None:
+    line = told("error", f"/{'folder/' * 60}images.yaml is not a file", "")
+    assert line.startswith("error: /folder/")
+    assert line.endswith("folder/images.yaml is not a file")
+
+
+@pytest.mark.parametrize("about", range(280, 320))
+def test_an_error_about_a_long_name_does_not_grow(about: int) -> None:
+    """A room of no letters was one for all."""
+    line = told("x" * about, "a message " * 70, "hint " * 30)
+    assert len(line) < about + 200

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
+import io
 import itertools
 import struct
 import time
@@ -37,6 +38,7 @@ from torch_images.locks.wheels import LockedWheel
 
 PIECE = bytes(1 << 16)
 MOST = 1 << 29  # bytes that an endless server sends at last, so that a mutant is no danger either
+MOST_OF_RAW = 1 << 24  # for lines, of which reading so many takes a second
 # The beginning of an archive, whose first member goes on.
 ZIP = struct.pack("<4s5H3L2H1s", b"PK\3\4", 20, 0, 0, 0, 0, 0, 1 << 31, 1 << 31, 1, 0, b"x")
 DATA = b"x" * 1000
@@ -52,6 +54,8 @@ DEBS = DebLock(
 )
 ARCHIVE = LockedArchive(name="x", version="1", url="http://x/y", size=1000, sha256=SHA256)
 
+BUNDLE = Network(ca_bundle=Path("/ours"))
+
 
 @dataclass
 class Endless:
@@ -60,6 +64,7 @@ class Endless:
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     page: bytes = b""  # what ends, where the path does with "/"
+    raw: tuple[bytes, bytes] | None = None  # in place of all this: what comes first, and then on
     sent: int = 0
     asked: int = 0
 
@@ -71,6 +76,13 @@ class Endless:
             def do_GET(self) -> None:
                 this.asked += 1
                 this.sent = 0
+                if this.raw:
+                    first, piece = this.raw
+                    with contextlib.suppress(OSError):
+                        self.wfile.write(first)
+                        while this.sent < MOST_OF_RAW:
+                            this.sent += self.wfile.write(piece)
+                    return
                 self.send_response(this.status)
                 for header in this.headers:
                     self.send_header(*header)
@@ -135,17 +147,19 @@ FILES = (of_mirror, of_url, of_archive, unlocked)
 PAGES = (page, page_of_index, key_of_apt)
 
 
+def must_stop(get: Get, folder: Path, error: type[Exception], match: str) -> None:
+    """An endless file ends in an error, and nothing of it stays."""
+    server = Endless()
+    with server.serve() as url, pytest.raises(error, match=match):
+        get(url, folder, Network())
+    assert server.sent < MOST
+    assert not list(folder.iterdir())
+
+
 @pytest.mark.parametrize("get", [of_mirror, of_url, of_archive])
 def test_an_endless_file_stops_at_its_locked_size(get: Get, tmp_path: Path) -> None:
     """It would fill the disk."""
-    server = Endless()
-    with (
-        server.serve() as url,
-        pytest.raises(LockError, match=r"expected sha256:.*, found more than its 1000 bytes"),
-    ):
-        get(url, tmp_path, Network())
-    assert server.sent < MOST
-    assert not list(tmp_path.iterdir())
+    must_stop(get, tmp_path, LockError, r"expected sha256:.*, found more than its 1000 bytes")
 
 
 @pytest.mark.parametrize("get", FILES)
@@ -159,11 +173,7 @@ def test_an_endless_file_without_a_size_stops(
         monkeypatch.setitem(globals(), each, dataclasses.replace(globals()[each], size=0))
     unsized = dataclasses.replace(DEBS, debs=(dataclasses.replace(DEB, size=0),))
     monkeypatch.setitem(globals(), "DEBS", unsized)
-    server = Endless()
-    with server.serve() as url, pytest.raises(NetworkError, match="more than 1048576 b"):
-        get(url, tmp_path, Network())
-    assert server.sent < MOST
-    assert not list(tmp_path.iterdir())
+    must_stop(get, tmp_path, NetworkError, r"a file of 127.0.0.1 has more than 1 MB")
 
 
 def test_a_file_of_unknown_size_comes_whole(tmp_path: Path) -> None:
@@ -189,14 +199,50 @@ def test_an_endless_page_stops(
         assert server.sent < MOST
 
 
+CHUNK = b"HTTP/1.1 200 X\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        (b"HTTP/1.1 302 X\r\nLocation: /y\r\nContent-Encoding: gzip\r\n\r\n", PIECE),
+        (CHUNK + b"0\r\n", b"X: y\r\n" * 10_000),
+        (CHUNK + b"0\r\n", PIECE),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 2_000),
+    ],
+    ids=["skipped", "trailers", "trailer", "continue"],
+)
+@pytest.mark.parametrize("get", [page, of_mirror])
+def test_an_endless_answer_stops_whatever_is_endless_in_it(
+    get: Get, raw: tuple[bytes, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body that is only skipped, lines after a body, or lines before it: none has a size."""
+    for bound in ("PAGE", "FILE"):
+        monkeypatch.setattr(web, bound, 1 << 20)
+    server = Endless(raw=raw)
+    with server.serve() as url:
+        with contextlib.suppress(TorchImagesError):
+            get(url, tmp_path, Network())
+        assert server.sent < MOST_OF_RAW
+
+
+def test_an_endless_line_is_not_held_in_memory() -> None:
+    below = mock.Mock(makefile=lambda *_, **__: io.BytesIO(b"x" * (1 << 20)))
+    for words in ((), (-1,), (None,), (10,)):
+        assert len(web._Socket(below).makefile().readline(*words)) <= 1 << 16
+
+
 def test_an_endless_page_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "PAGE", 1000)
+    monkeypatch.setattr(web, "PAGE", 8 * 10**6)
     for get in PAGES:
         with (
             Endless().serve() as url,
-            pytest.raises(NetworkError, match=r"it has more than 1000 bytes; check network"),
+            pytest.raises(
+                NetworkError, match=r"a page of 127.0.0.1 has more than 8 MB; check network"
+            ),
         ):
             get(url, tmp_path, Network())
+    monkeypatch.setattr(web, "PAGE", 1000)
     with web_server({"/redistrib.json": DATA, "/more": DATA + b"x"}) as (url, _):
         assert download.read(f"{url}/redistrib.json", Network()) == DATA
         with pytest.raises(NetworkError):
@@ -220,22 +266,27 @@ def test_a_server_that_drips_ends(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "page"),
+    ("old", "new", "page", "said"),
     [
-        ("-v 4194304", "-v 262144", b""),
-        ("3600", "0.3", b""),
-        ("-f 8388608", "-f 100", b'<a href="/x-1-py3-none-any.whl">x-1-py3-none-any.whl</a>'),
+        ("-v 16777216", "-v 262144", b"", "what the package index sends has no end"),
+        ("3600", "0.3", b"", "the package index took more than an hour"),
+        (
+            "-f 8388608",
+            "-f 100",
+            b'<a href="/x-1-py3-none-any.whl">x-1-py3-none-any.whl</a>',
+            "what the package index sends has no end",
+        ),
     ],
 )
 def test_uv_ends_where_an_index_does_not(
-    old: str, new: str, page: bytes, monkeypatch: pytest.MonkeyPatch
+    old: str, new: str, page: bytes, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reads a page whole, and has no limit for one: memory, time, and the files of its cache."""
     monkeypatch.setattr(tools, "_BOUNDED", tools._BOUNDED.replace(old, new))
     wanted = resolve.Requirements(name="x", words=("x",), python="3.11", date=DEBS.date)
     with (
         Endless(headers=(("Content-Type", "text/html"),), page=page).serve() as url,
-        pytest.raises(NetworkError, match="what the package index sends has no end; name another"),
+        pytest.raises(NetworkError, match=f"{said}; name another"),
     ):
         resolve.resolve(wanted, network=Network(index=f"{url}/simple"), run=Runner())
 
@@ -279,14 +330,66 @@ def test_the_pace_is_that_of_each_two_minutes(
     assert drip.now == ends
 
 
-def test_no_server_says_how_long_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("status", "asked", "pauses"),
+    [
+        (429, "5", [5, 5, 5]),  # a mirror that limits its rate
+        (503, "1000000", [60, 60, 60]),
+        (503, "9" * 5000, [60, 60, 60]),
+        (429, "1", [1, 1, 2]),
+        (429, "-1", [0.5, 1, 2]),
+        (429, "Wed, 21 Oct 2065 07:28:00 GMT", [0.5, 1, 2]),
+    ],
+)
+def test_a_server_is_waited_for_as_it_asks_but_no_longer_than_a_minute(
+    status: int, asked: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)
-    server = Endless(503, (("Retry-After", "1000000"), ("Content-Length", "0")))
-    with server.serve() as url, pytest.raises(NetworkError, match="503"):
+    server = Endless(status, (("Retry-After", asked), ("Content-Length", "0")))
+    with server.serve() as url, pytest.raises(NetworkError, match=str(status)):
         download.read(f"{url}/x", Network())
     assert server.asked == 4
-    assert sum(waited) < 10
+    assert waited == pauses
+
+
+def test_a_patch_is_sent_again_where_the_server_hangs_up() -> None:
+    """It says what is to be, so that it may come twice; RunPod's templates are changed by it."""
+
+    class HangsUp(BaseHTTPRequestHandler):
+        asked = 0
+
+        def do_PATCH(self) -> None:
+            HangsUp.asked += 1
+
+        def log_message(self, *_: object) -> None:
+            """Keep requests out of the output of tests."""
+
+    with (
+        serving(HangsUp) as url,
+        web.Session(Network()) as session,
+        pytest.raises(requests.ConnectionError),
+    ):
+        session.patch(url)
+    assert HangsUp.asked == 4
+
+
+@pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
+def test_no_other_variable_overrides_the_ca_bundle(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SSL_CERT_FILE comes first, see `detect`; `requests` prefers its own ones to its session's."""
+    used: list[object] = []
+
+    def send(*_: object, **options: object) -> None:
+        used.append(options["verify"])
+        raise requests.ConnectionError
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+    monkeypatch.setenv(variable, "/another")
+    with contextlib.suppress(requests.ConnectionError), web.Session(BUNDLE) as session:
+        session.get("https://host/x")
+    assert used == ["/ours"]
 
 
 @pytest.mark.parametrize("place", ["http://u:p@[::1/x", "http://[", "http://a:b:c/", "//", "x://y"])

@@ -172,7 +172,8 @@ def gc(options: Gc) -> None:
     limits = gc.Limits(age=gc.parse_age(options.older), size=gc.parse_size(options.keep))
     engine, run, now = verb.engine(), Runner(), datetime.now(UTC)
     workspace = verb.workspace()
-    built = gc.images(workspace.cache, engine)
+    namespace = verb.namespace(verb.config(damaged_ok=True), "")
+    built = gc.images(workspace.cache, engine, namespace)
     items = (
         *gc.abandoned(workspace),
         *gc.leftovers(workspace, engine, now if options.images else now - gc.RUNNING),
@@ -184,7 +185,7 @@ def gc(options: Gc) -> None:
         gone.append(item)
         if not options.json:
             print(report.collected(item, done=not options.dry_run))
-    left = gc.staying(workspace.cache, engine) if options.images else ()
+    left = gc.staying(workspace.cache, engine, namespace) if options.images else ()
     freed = gc.build_cache(run, asked=options.cache and not options.dry_run)
     if not options.dry_run:
         forget(workspace.cache, engine)

@@ -24,7 +24,7 @@ from torch_images import project
 from torch_images.cli.options import Options
 from torch_images.cli.program import as_called, line
 from torch_images.errors import TorchImagesError, UsageError
-from torch_images.interrupts import CODE, TEXT, Interrupted, finish, raise_from_now_on
+from torch_images.interrupts import CODE, TEXT, finishing, raise_from_now_on
 
 if TYPE_CHECKING:
     from torch_images.config.types import Config
@@ -65,9 +65,10 @@ def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None
         @functools.wraps(function)
         def body(_: object, **words: Any) -> None:
             try:
-                raise_from_now_on()
-                function(options.of(words))
-                sys.stdout.flush()
+                with finishing():
+                    raise_from_now_on()
+                    function(options.of(words))
+                    sys.stdout.flush()
             except TorchImagesError as error:
                 raise _exit(error) from None
             except BrokenPipeError:  # `./inv matrix | head`: the reader has what it wanted
@@ -79,9 +80,7 @@ def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None
                 if not (problem := of_system(error)):
                     raise
                 raise _exit(problem) from None
-            except Interrupted as stop:
-                finish(stop)
-            except KeyboardInterrupt:  # another program's signal handler raised it
+            except KeyboardInterrupt:  # Ctrl-C where Python's own handler was left in place
                 raise Exit(TEXT, code=CODE) from None
 
         if example:

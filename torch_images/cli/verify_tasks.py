@@ -84,7 +84,7 @@ def reproduce(options: Reproduce) -> None:
 
 @verb.verb(Image, example="sbom torch-cu130:sm120")
 def sbom(options: Image) -> None:
-    """Print the bill of materials of an image: CycloneDX, JSON."""
+    """Print the SBOM of an image: CycloneDX, JSON."""
     from torch_images.verify.identify import identify
     from torch_images.verify.sbom import read
 

@@ -29,7 +29,7 @@ from torch_images.errors import (
     TorchImagesError,
 )
 from torch_images.host.engine import Engine
-from torch_images.host.network import Network, cause, split_user
+from torch_images.host.network import URL, Network, cause, split_user
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import left_behind, scratch
 from torch_images.host.web import Session
@@ -311,7 +311,7 @@ def without_users(mirrors: Sequence[str]) -> tuple[tuple[str, ...], str]:
         return url
 
     lines = tuple(
-        re.sub(r"https?://[^\s/@]+@\S+", bare, line, flags=re.IGNORECASE) for line in mirrors
+        re.sub(rf"{URL}[^\s/@]+@\S+", bare, line, flags=re.IGNORECASE) for line in mirrors
     )
     return lines, "".join(auth)
 

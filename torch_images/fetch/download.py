@@ -20,7 +20,7 @@ from torch_images.errors import DiskError, LockError, NetworkError
 from torch_images.host.cache import used
 from torch_images.host.network import Network, cause
 from torch_images.host.web import FILE, Session
-from torch_images.host.workers import workers
+from torch_images.host.workers import check_broken_off, workers
 from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
@@ -253,6 +253,7 @@ def _save(answer: requests.Response, folder: Path, name: str, most: int) -> tupl
     try:
         with os.fdopen(handle, "wb") as stream, answer:
             for data in answer.iter_content(1 << 18):
+                check_broken_off()
                 chunk = data[: most + 1 - stream.tell()]
                 digest.update(chunk)
                 stream.write(chunk)

@@ -16,10 +16,11 @@ from torch_images.host.workspace import Workspace
 from torch_images.locks.complete import check_wheels
 from torch_images.locks.wheels import read_wheels, uv_platform
 
-# uv knows no bounds for what an index sends: 4 GiB of memory, files of so much or, by another
-# shell, twice that, and an hour. Plain work takes a hundredth of it.
+# uv knows no bounds for what an index sends: 16 GiB of addresses, files of 4 GiB or, by another
+# shell, twice that, and an hour. It takes 1.65 GB of addresses to install locks/host.txt, 2.0 GB to
+# resolve torch, transformers and vLLM, and 2.4 GB with 192 processors.
 _BOUNDED = """\
-ulimit -v 4194304; ulimit -f 8388608
+ulimit -v 16777216; ulimit -f 8388608
 if command -v timeout >/dev/null; then exec timeout --foreground 3600 "$@"; fi
 exec "$@\""""
 _TIMED_OUT = 124  # the code of timeout
@@ -34,9 +35,11 @@ def uv_command(*words: str) -> list[str]:
 
 def endless(error: CommandError) -> NetworkError | None:
     """The error for the user, if a command of uv's ended at one of these bounds."""
-    codes = (_TIMED_OUT, -signal.SIGXFSZ, 128 + signal.SIGXFSZ)
+    hint = "name another one in UV_DEFAULT_INDEX"
+    if error.code == _TIMED_OUT:
+        return NetworkError("the package index took more than an hour", hint)
+    codes = (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
     if error.code in codes or "memory allocation of " in error.output:
-        hint = "name another one in UV_DEFAULT_INDEX"
         return NetworkError("what the package index sends has no end", hint)
     return None
 

@@ -179,6 +179,7 @@ class Engine:
                         size=self._size(image.id),
                         tagged=tagged(self._api.inspect_image(image.id)),
                         in_use=image.id in held,
+                        labels=image.labels,
                     )
                 )
         return tuple(found)
@@ -284,7 +285,6 @@ class Engine:
             for chunk in self._api.get_image(image):
                 stream.write(chunk)
 
-    @understood()
     def load(self, archive: Iterable[bytes]) -> None:
         """Load images from a tar that is an OCI layout, and unpack them.
 
@@ -293,9 +293,10 @@ class Engine:
         """
         try:
             events = self._api.load_image(iter(archive))
-            for event in events:
-                if problem := _problem(event):
-                    raise load_refusal(problem)
+            with understood():  # no error of `archive` is one
+                for event in events:
+                    if problem := _problem(event):
+                        raise load_refusal(problem)
         except docker.errors.APIError as error:
             raise load_refusal(str(error.explanation or error)) from None
         except requests.RequestException as error:
@@ -380,7 +381,8 @@ class Engine:
 
 def _problem(event: Any) -> str:
     """What went wrong by a line of progress; "" where nothing did. Raises MalformedError."""
-    return optional(event, "error", kind=str)
+    text = optional(event, "error", kind=str)
+    return text.strip() or ("no reason given" if text else "")
 
 
 def _registry_error(image: str, error: docker.errors.APIError) -> NetworkError | UsageError:

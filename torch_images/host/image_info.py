@@ -54,6 +54,7 @@ class OurImage:
     size: int
     tagged: datetime
     in_use: bool
+    labels: Mapping[str, str]
 
 
 def image_info(said: Any, size: int) -> ImageInfo:

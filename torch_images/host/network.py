@@ -40,6 +40,9 @@ _CACHE_VARIABLES = {
 }
 _CHAIN = "SCCACHE_MULTILEVEL_CHAIN"
 
+# How a URL begins that may name a user; apt has its own kinds, such as "mirror+https".
+URL = r"(?:[a-z0-9]+\+)?(?:https?|ftp)://"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
@@ -128,7 +131,7 @@ def split_user(url: str) -> tuple[str, str, str]:
     A program gets the latter two in its environment or a file: all of this machine can read its
     command line. A name without a password may be a token. Raises ConfigError for what is no URL.
     """
-    if not re.match("https?://", url, re.IGNORECASE):
+    if not re.match(URL, url, re.IGNORECASE):
         return url, "", ""
     check_url("a mirror", url)
     parts = urlsplit(url)

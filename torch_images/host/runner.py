@@ -21,7 +21,7 @@ from typing import Any
 
 from torch_images.errors import CommandError, TorchImagesError
 from torch_images.host.workers import workers
-from torch_images.interrupts import ending
+from torch_images.interrupts import ending, held_back
 from torch_images.redact import Lines, Redactor
 
 # Seconds that a process which is not needed any more has to clean up: one that this process waits
@@ -64,18 +64,16 @@ class Runner:
         if show_errors:
             (code, output, _), said = _watch(command, env, cwd, captures=True), ""
         else:
-            with _starting(command):
-                process = subprocess.Popen(
-                    command,
-                    env=_environment(env),
-                    cwd=cwd,
-                    stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    errors="replace",
-                )
-            with _watching(process):
+            with _started(
+                command,
+                env=_environment(env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            ) as process:
                 output, said = process.communicate(stdin)
             code = process.returncode
         if check and code:
@@ -120,9 +118,9 @@ def _watch(
         termios.tcsetwinsize(theirs, termios.tcgetwinsize(sys.stderr.fileno()))
     else:
         ours, theirs = os.pipe()
-    try:
-        with _starting(command):
-            process = subprocess.Popen(
+    with workers(1) as beside, contextlib.ExitStack() as stack:
+        try:
+            started = _started(
                 command,
                 env=_environment(env),
                 cwd=cwd,
@@ -130,12 +128,12 @@ def _watch(
                 stdout=subprocess.PIPE if captures else theirs,
                 stderr=theirs,
             )
-    except BaseException:
-        os.close(ours)
-        raise
-    finally:
-        os.close(theirs)
-    with workers(1) as beside, _watching(process):
+            process = stack.enter_context(started)
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
         stdout = beside.submit(process.stdout.read if process.stdout else bytes)
         try:
             tail = _tee(ours)
@@ -145,6 +143,16 @@ def _watch(
     if process.stdout:
         process.stdout.close()
     return code, stdout.result().decode(errors="replace"), tail
+
+
+@contextlib.contextmanager
+def _started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Start a process and wait for it in this; there is no moment in which it could be left."""
+    with contextlib.ExitStack() as stack:
+        with held_back(), _starting(command):
+            process = subprocess.Popen(command, **options)
+            stack.enter_context(_watching(process))
+        yield process
 
 
 @contextlib.contextmanager

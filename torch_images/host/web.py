@@ -32,9 +32,11 @@ FILE = 1 << 33
 # An answer may pause for a minute, and has to bring so many bytes in each two minutes of waiting.
 _TIMEOUT = (15, 60)
 _WINDOW, _LEAST = 120.0, 1 << 17
+_LINE = 1 << 16  # bytes; urllib3 reads a line after the last chunk to its end, wherever that is
 _CONNECTIONS = 16
 _AGAIN = (429, 500, 502, 503, 504)
-_PAUSES = (0.5, 1.0, 2.0)  # seconds; a server's own wish (Retry-After) may be any
+_PAUSES = (0.5, 1.0, 2.0)  # seconds
+_LONGEST = 60.0  # seconds of a pause that a server asks for; it may ask for any
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -50,6 +52,7 @@ class Session(requests.Session):
 
     def request(self, *words: Any, **options: Any) -> Response:
         """Send a request. Raises RequestException, also where a redirect names no URL."""
+        options.setdefault("verify", self.verify)  # the environment would come before it
         try:
             return super().request(*words, **options)
         except requests.RequestException:
@@ -72,10 +75,10 @@ class _Adapter(HTTPAdapter):
     """Bounds each answer, those between redirects and attempts included."""
 
     def __init__(self) -> None:
-        # No status here: urllib3 reads such an answer to its end, wherever that is.
+        # No status is named here: urllib3 reads such an answer to its end, wherever that is.
         again = Retry(
-            *(3, 1),
-            status=0,
+            3,
+            connect=1,
             other=0,  # a stall
             backoff_factor=0.5,
             allowed_methods=Retry.DEFAULT_ALLOWED_METHODS | {"PATCH"},
@@ -98,9 +101,11 @@ class _Adapter(HTTPAdapter):
             if pause is None or request.method == "POST" or answer.status_code not in _AGAIN:
                 break
             answer.close()
-            time.sleep(pause)
-        most = FILE if stream and answer.status_code == requests.codes.ok else PAGE
-        answer.raw = _Body(answer.raw, most)
+            time.sleep(max(pause, min(_asked(answer), _LONGEST)))
+        whole = not stream or answer.status_code != requests.codes.ok
+        most, kind = (PAGE, "page") if whole else (FILE, "file")
+        name = f"a {kind} of {urlsplit(request.url or '').hostname}"
+        answer.raw = _Body(answer.raw, most, name)
         return answer
 
     def get_connection_with_tls_context(self, *words: Any, **options: Any) -> Any:
@@ -110,11 +115,17 @@ class _Adapter(HTTPAdapter):
         return pool
 
 
+def _asked(answer: Response) -> float:
+    """The seconds to wait for which a server asks, 0 where it does not, or names a time."""
+    said = answer.headers.get("Retry-After", "")
+    return float(said) if said.isdecimal() else 0.0
+
+
 class _Body:
     """The body of an answer, which is an error beyond a size."""
 
-    def __init__(self, body: Any, most: int) -> None:
-        self._body, self._most = body, most
+    def __init__(self, body: Any, most: int, name: str) -> None:
+        self._body, self._most, self._name = body, most, name
 
     def stream(self, *words: Any, **options: Any) -> Iterator[bytes]:
         left = self._most
@@ -123,10 +134,19 @@ class _Body:
                 left -= len(data)
                 if left < 0:
                     self._body.close()
-                    raise requests.RequestException(f"it has more than {self._most} bytes")
+                    problem = f"{self._name} has more than {self._most / 1e6:.0f} MB"
+                    raise requests.RequestException(problem)
                 yield data
         except Stall as error:
             raise requests.Timeout(error) from None
+
+    def read(self, *_: Any, **__: Any) -> bytes:
+        """Nothing: `requests` skips what it cannot decode with this, before it follows a redirect.
+
+        The connection is closed instead.
+        """
+        self._body.close()
+        return b""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._body, name)
@@ -154,18 +174,29 @@ class _Socket:
         self._below = below
 
     def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
-        return io.BufferedReader(_Paced(self._below.makefile("rb", buffering=0)))
+        return _Lines(_Paced(self._below.makefile("rb", buffering=0)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._below, name)
 
 
+class _Lines(io.BufferedReader):
+    """A stream of an answer; a line of it is no longer than what memory has room for."""
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """The next line, or the beginning of a long one."""
+        return super().readline(_LINE if size is None or size < 0 else size)
+
+
 class _Paced(io.RawIOBase):
-    """A stream that times out where it brings too little, however often it brings a byte."""
+    """A stream that times out where it brings too little, however often it brings a byte.
+
+    It does so, too, where it brings more than any answer has: not all that comes is of a body.
+    """
 
     def __init__(self, below: io.RawIOBase) -> None:
         self._below = below
-        self._waited, self._got = 0.0, 0
+        self._waited, self._got, self._all = 0.0, 0, 0
 
     def readable(self) -> bool:
         return True
@@ -176,6 +207,9 @@ class _Paced(io.RawIOBase):
         count = self._below.readinto(buffer)
         self._waited += time.monotonic() - began
         self._got += count or 0
+        self._all += count or 0
+        if self._all > FILE + PAGE:
+            raise Stall(f"it has more than {FILE + PAGE} bytes")
         if count and self._waited >= _WINDOW:
             if self._got < _LEAST:
                 raise Stall(f"only {self._got} bytes came in {self._waited:.0f} s")

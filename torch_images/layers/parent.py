@@ -113,7 +113,7 @@ class ParentImages:
         for part in as_completed(_parts(base, layers)):
             part.result()  # what fails first is told first
         ready = [layer.result() for layer in layers]
-        folder = self._cache / Part.PARENTS / _key(_stacked(base, layers))
+        folder = self._cache / Part.PARENTS / _key(_stacked(base, layers).digest)
         if not folder.exists():
             with filling(folder) as made:
                 start = base.result() if base else None
@@ -241,13 +241,13 @@ def _stacked(base: Layout | None, layers: Layers) -> layout.Image:
     )
 
 
-def _key(image: layout.Image) -> str:
-    return image.digest.removeprefix("sha256:")[:16]
+def _key(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:16]
 
 
 def parent_name(digest: str) -> str:
     """What the engine has a parent image as, by the digest of its manifest."""
-    return f"{PARENT_IMAGES}:{digest.removeprefix('sha256:')[:16]}"
+    return f"{PARENT_IMAGES}:{_key(digest)}"
 
 
 def _digest(layer: Future[ReadyLayer]) -> str:

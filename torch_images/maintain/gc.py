@@ -12,25 +12,28 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
-from torch_images.build import built
+from torch_images.build import built, labels
 from torch_images.build.plan import CANDIDATE
+from torch_images.config.image import LATEST
 from torch_images.errors import UsageError
 from torch_images.host.cache import Part, mark
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage, OurImage
 from torch_images.host.runner import Runner
-from torch_images.host.scratch import HELD, discard, is_free, left_behind, remove_tree
+from torch_images.host.scratch import HELD, discard, is_free, left_behind, scratch
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.verify.reproduce import original
 
 # Their names end in a hash. The folder is the user's choice, and may hold what is not ours.
 _OURS = re.compile(r"(?!\.)(?:.+-)?[0-9a-f]{16,64}(?:\.deb)?")
 # What was being made, or removed, by a process that was killed.
-_HALF = re.compile(rf"\.(?:{_OURS.pattern}(?:-\w{{8}}|\.gone)|(?:making|partial)-\w{{8}})")
-# Names that this project gives images, in the engine or for a registry.
-_NAMES = re.compile(r"(?:.+/)?torch-(?:cu[0-9]+|images-[a-z]+):[^/]+")
+_HALF = re.compile(rf"\.(?:{_OURS.pattern}(?:-\w{{8}}|\.gone)|making-\w{{8}})")
+_PARTIAL = re.compile(r"\.partial-\w{8}")  # a download, which is written to all the time
+# Names that images have while they are made, and those of images that others start from.
+_OWN_NAMES = re.compile(r"torch-images-[a-z]+:[^/]+")
 RUNNING = timedelta(hours=1)  # what a build wrote so lately may be that of one which runs
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -113,28 +116,44 @@ def _left_tags(image: ListedImage, *, ours: bool) -> tuple[str, ...]:
     return tuple(names) if ours or len(image.tags) > len(names) else ()
 
 
-def images(cache: Path, engine: Engine) -> tuple[Item, ...]:
-    """Images of ours that can go, with or without a tag, and what they start from."""
+def images(cache: Path, engine: Engine, namespace: str = "") -> tuple[Item, ...]:
+    """Images of ours that can go, with or without a tag, and what they start from.
+
+    `namespace` is the registry and owner for which this project gives names, too.
+    """
     return tuple(
         Item(name=_name(found), size=found.size, used=found.tagged, image=found.id)
         for found in engine.looked_into(built.ours(cache, engine))
-        if not _stays(found)
+        if not _stays(found, namespace)
     )
 
 
-def staying(cache: Path, engine: Engine) -> tuple[str, ...]:
+def staying(cache: Path, engine: Engine, namespace: str = "") -> tuple[str, ...]:
     """Images of ours that nobody may remove, each with the reason."""
     found = engine.looked_into(built.ours(cache, engine))
-    return tuple(f"{_name(image)}: {why}" for image in found if (why := _stays(image)))
+    return tuple(f"{_name(image)}: {why}" for image in found if (why := _stays(image, namespace)))
 
 
-def _stays(image: OurImage) -> str:
+def _stays(image: OurImage, namespace: str) -> str:
     """Why an image of ours has to stay; "" where it can go."""
     if image.in_use:
         return "a container uses it"
-    if not all(_NAMES.fullmatch(tag) for tag in image.tags):
+    if not all(_is_given(name, image, namespace) for name in image.tags):
         return "it has a name that this project did not give it"
     return ""
+
+
+def _is_given(name: str, image: OurImage, namespace: str) -> bool:
+    """Whether this project gives an image of ours such a name: see publish/tag_rules.py.
+
+    A tag is the image's version, or made of words of its identifier, whose defaults may change.
+    """
+    said = labels.read(image.labels)
+    words = said.id.split("-")
+    repository, _, tag = name.removeprefix(f"{namespace}/").partition(":")
+    known = {*words, LATEST, said.torch, ".".join(said.torch.split(".")[:2])}
+    ours = tag == said.version or known.issuperset(tag.split("-"))
+    return bool(_OWN_NAMES.fullmatch(name)) or (repository == f"torch-{words[0]}" and ours)
 
 
 def cache(folder: Path) -> tuple[Item, ...]:
@@ -157,7 +176,9 @@ def cache(folder: Path) -> tuple[Item, ...]:
 def abandoned(workspace: Workspace) -> tuple[Item, ...]:
     """What processes that were killed left half made, in the cache and where trees are made."""
     cache = workspace.cache
-    places = (scratch_room(), workspace.output, cache, *(cache / part for part in Part))
+    parts = tuple(cache / part for part in Part)
+    scratches = (left_behind(place) for place in (scratch_room(), workspace.output, cache, *parts))
+    latest = datetime.now(UTC) - RUNNING
     return tuple(
         Item(
             name=str(path),
@@ -165,8 +186,17 @@ def abandoned(workspace: Workspace) -> tuple[Item, ...]:
             used=datetime.fromtimestamp(path.stat().st_mtime, UTC),
             path=path,
         )
-        for place in places
-        for path in left_behind(place)
+        for path in (*chain.from_iterable(scratches), *_partial(parts, latest))
+    )
+
+
+def _partial(parts: Iterable[Path], latest: datetime) -> tuple[Path, ...]:
+    """What is left of downloads that nothing was written to since a time."""
+    found = (path for part in parts for path in sorted(part.glob(".partial-*")))
+    return tuple(
+        path
+        for path in found
+        if _PARTIAL.fullmatch(path.name) and path.lstat().st_mtime < latest.timestamp()
     )
 
 
@@ -187,10 +217,10 @@ def _removed(path: Path) -> bool:
     with _alone(path) as alone:
         if not alone or not is_free(path):
             return False
-        whole = path.with_name(f".{path.name}.gone")
-        path.rename(whole)  # at once: nobody finds a half of it
-        mark(path).unlink(missing_ok=True)
-        return remove_tree(whole)
+        with scratch(path.parent, f".{path.name}-") as room:
+            path.rename(room / path.name)  # at once: nobody finds a half of it
+            mark(path).unlink(missing_ok=True)
+        return not room.exists()
 
 
 def build_cache(run: Runner, *, asked: bool) -> str:

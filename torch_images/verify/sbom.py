@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch_images import jsondoc
 from torch_images.build.render import FOLDER
-from torch_images.errors import VerifyError
+from torch_images.errors import VerifyError, shown
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 from torch_images.verify import inventory
@@ -30,8 +31,7 @@ def read(image: str, engine: Engine, say: Callable[[str], None]) -> str:
     Raises EngineError where there is none, VerifyError where it is not valid CycloneDX 1.6.
     """
     text = _text(image, engine)
-    _check(image, text)
-    bill, found = json.loads(text), _installed(image, engine)
+    bill, found = _check(image, text), _installed(image, engine)
     try:
         kept = [c for c in bill["components"] if c["purl"] in found or _beside(c["purl"])]
         if len(kept) == len(bill["components"]) and found <= {c["purl"] for c in kept}:
@@ -41,7 +41,7 @@ def read(image: str, engine: Engine, say: Callable[[str], None]) -> str:
         made = derived(bill, kept, found, image, engine.inspect(image).id)
     except KeyError as error:
         raise VerifyError(f"{image}: {PATH} is not ours: it lacks {error}") from None
-    say(f"{image} is derived from {name}: this is what is installed in it")
+    say(f"{image} is derived from {shown(name)}: this is what is installed in it")
     text = json.dumps(made, indent=1) + "\n"
     _check(image, text)
     return text
@@ -107,13 +107,20 @@ def _text(image: str, engine: Engine) -> str:
     return engine.read_files(image, PATH)[PATH.rpartition("/")[2]]
 
 
-def _check(image: str, text: str) -> None:
+def _check(image: str, text: str) -> Any:
+    """What the text says. Raises VerifyError unless it is CycloneDX."""
     # The schema's validator takes longer to import than a repeated build takes for all the rest.
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 
-    if problem := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
+    try:
+        bill = jsondoc.parse(text)
+        problem: object = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+    except jsondoc.MalformedError as error:
+        problem = error
+    if problem:
         raise VerifyError(f"{image}: {PATH} is not valid CycloneDX: {str(problem)[:300]}")
+    return bill
 
 
 def _beside(purl: str) -> bool:
@@ -130,7 +137,7 @@ def _installed(image: str, engine: Engine) -> set[str]:
     done = engine.run(image, "-IBS", "-c", program, **options)
     last = done.output.strip().rpartition("\n")[2]
     try:
-        told = json.loads(last)
+        told = jsondoc.parse(last)
         distro = told["distro"]
         urls = [
             PackageURL("pypi", None, re.sub(r"[-_.]+", "-", name).lower(), version)
@@ -141,6 +148,6 @@ def _installed(image: str, engine: Engine) -> set[str]:
             facts = {"arch": arch, "distro": distro, **upstream}
             urls.append(PackageURL("deb", distro.partition("-")[0], name, version, facts))
     except (ValueError, TypeError, KeyError, AttributeError):
-        problem = f"{image}: what is installed in it cannot be read: {last[:200]}"
+        problem = f"{image}: what is installed in it cannot be read: {shown(last)}"
         raise VerifyError(problem) from None
     return {url.to_string() for url in urls}

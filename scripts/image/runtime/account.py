@@ -34,7 +34,10 @@ _SANITISED = dict.fromkeys(map(ord, '\\/:*?"<>|'), "_")  # as torch does it with
 
 def at_start() -> None:
     """Change the environment of this Python, whose start calls it."""
-    given = changes(os.environ, os.getuid())
+    try:
+        given = changes(os.environ, os.getuid())
+    except OSError:  # TMPDIR is relative, and the working directory was removed
+        given = {}
     given.pop("PATH", None)  # pip warns of programs that the shell will not find
     os.environ.update(given)
     if os.environ.get(BUILD_CONSTRAINT) and unisolated(sys.orig_argv):
@@ -90,7 +93,7 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
     if not user:
         user = f"user{uid}"
         found = dict.fromkeys(("LOGNAME", "USER"), user)
-    temporary = _temporary(told)
+    temporary = temporary_folder(told)
     bases = [temporary, TEMPORARY, "/var/tmp"]  # noqa: S108
     home = told.get("HOME") or _known(uid, "pw_dir") or "/"
     if not usable(home) and (home == "/" or not os.path.isdir(home)):
@@ -116,7 +119,8 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
         if name in told:
             continue
         suits = loads if code else keeps
-        foreign = code and usable(usual) and not (_ours(code, uid) or _mounted(code))
+        known = code and (_ours(code, uid) or _mounted(code) or _of_volume(code))
+        foreign = code and usable(usual) and not known
         if foreign or not suits(usual):
             private = _private(bases, uid)
             if private and (foreign or suits(private) or not usable(usual)):
@@ -128,7 +132,7 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
 
 def complaint(environ: Mapping[str, str]) -> str:
     """Why torch.compile cannot work, and what to do about it; "" if it can."""
-    temporary = environ.get("TMPDIR") or TEMPORARY
+    temporary = temporary_folder(environ)
     place = environ.get(INDUCTOR) or temporary
     for folder in (temporary, place):
         if not usable(folder):
@@ -136,6 +140,13 @@ def complaint(environ: Mapping[str, str]) -> str:
     if not loads(place):
         return f"torch.compile cannot load what it compiles: {place} is mounted noexec; {REMEDY}"
     return ""
+
+
+def temporary_folder(environ: Mapping[str, str]) -> str:
+    """The folder that Python's tempfile takes, and so torch."""
+    named = (os.path.abspath(v) for v in map(environ.get, ("TMPDIR", "TEMP", "TMP")) if v)
+    folders = (*named, TEMPORARY, "/var/tmp")  # noqa: S108
+    return next((f for f in folders if os.path.isdir(f) and usable(f)), TEMPORARY)
 
 
 def usable(folder: str) -> bool:
@@ -177,13 +188,6 @@ def _known(uid: int, field: str) -> str:
         return ""
 
 
-def _temporary(told: Mapping[str, str]) -> str:
-    """The folder that Python's tempfile takes, and so torch."""
-    named = (os.path.abspath(told[name]) for name in ("TMPDIR", "TEMP", "TMP") if name in told)
-    folders = (*named, TEMPORARY, "/var/tmp")  # noqa: S108
-    return next((f for f in folders if os.path.isdir(f) and usable(f)), TEMPORARY)
-
-
 def _private(bases: Sequence[str], uid: int) -> str:
     """Make or find this user's private folder below the first suitable base; "" if there is none.
 
@@ -217,7 +221,8 @@ def _ours(folder: str, uid: int) -> bool:
 def _alone(path: str, uid: int) -> bool:
     """Whether a path is a folder that a user owns and no other can write, or a user's link to one.
 
-    Whoever owns a link can turn it elsewhere.
+    Whoever owns a link can turn it elsewhere. A group of the user's own number has no other members
+    by custom, and folders are open to it (umask 002). Root's group is no such group.
     """
     try:
         about = os.lstat(path)
@@ -225,7 +230,21 @@ def _alone(path: str, uid: int) -> bool:
             about = os.stat(path)
     except OSError:
         return False
-    return stat.S_ISDIR(about.st_mode) and about.st_uid == uid and not about.st_mode & 0o022
+    others = 0o002 if 0 != uid == about.st_gid == os.getgid() else 0o022
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == uid and not about.st_mode & others
+
+
+def _of_volume(folder: str) -> bool:
+    """Whether a folder of somebody else's lies in a home, or other folder, of a volume.
+
+    Whoever mounts it knows whose it is. If all users can write there, as in /tmp, nobody does.
+    """
+    try:
+        image = os.stat("/").st_dev
+        places = [os.stat(place) for place in (folder, os.path.dirname(folder))]
+    except OSError:
+        return False
+    return all(place.st_dev != image and not place.st_mode & 0o002 for place in places)
 
 
 def _mounted(folder: str) -> bool:

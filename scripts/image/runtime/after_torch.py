@@ -40,17 +40,30 @@ class _Finder:
             spec: Any = next(filter(None, found), None)
         finally:
             self.asking.discard(get_ident())
-        execute = getattr(spec and spec.loader, "exec_module", None)
-        if execute:  # a folder without code has none
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                if self in _FINDERS:
-                    _FINDERS.remove(self)
-                    activate(module)
-
-            spec.loader.exec_module = exec_module
+        if hasattr(spec and spec.loader, "exec_module"):  # a folder without code has none
+            spec.loader = _Loader(spec.loader, self)
         return spec
+
+
+class _Loader:
+    """torch's own loader, which may be of any kind, and then `activate`.
+
+    Nothing is assigned to that loader: one with slots refuses it, and a proxy would call itself.
+    """
+
+    def __init__(self, loader: Any, finder: _Finder) -> None:
+        self.loader, self.finder = loader, finder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec: Any = module.__spec__
+        spec.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        if self.finder in _FINDERS:
+            _FINDERS.remove(self.finder)
+            activate(module)
 
 
 def at_start() -> None:
@@ -83,9 +96,10 @@ def prefer_tf32(c: Any) -> None:
     The first call of a setter takes this default back, and then does what it does in any other
     torch: the state is the same from then on. Without that, torch's newer setters would not reach
     the older state (torch.backends.fp32_precision = "ieee" would leave products on TF32), and its
-    getters would raise. `c` is torch._C, whose three functions all setters of torch call.
+    getters would raise. A program that puts back the "tf32" that it read of the default puts the
+    default back. `c` is torch._C, whose functions all setters of torch call.
     """
-    allow: Any = c._set_cublas_allow_tf32
+    real_allow: Any = c._set_cublas_allow_tf32
     precise: Any = getattr(c, "_set_fp32_precision_setter", None)
     ours = True
 
@@ -94,35 +108,52 @@ def prefer_tf32(c: Any) -> None:
 
         def setter(*words: Any) -> Any:
             nonlocal ours
+            again = words == (*MATMUL, "tf32")
+            if ours and again:
+                return None
             if ours and chooses(sys._getframe(1), *words):
                 ours = False
-                allow(False)  # noqa: FBT003
+                allow(on=False)
                 precise(*MATMUL, "none")
-            return real(*words)
+            result = real(*words)
+            if again and not _agree(c):  # as in any other torch, whose older getters then raise
+                ours = True
+                allow(on=True)
+            return result
 
         setter.__name__ = setter.__qualname__ = name
         setter.__module__, setter.__doc__ = real.__module__, real.__doc__
         setattr(c, name, setter)
 
+    def allow(*, on: bool) -> None:
+        with warnings.catch_warnings():  # some releases say, once, that this is the older function
+            warnings.simplefilter("ignore")
+            real_allow(on)
+
     import warnings
 
-    with warnings.catch_warnings():  # some releases say, once, that this function is the older one
-        warnings.simplefilter("ignore")
-        allow(True)  # noqa: FBT003
     if precise:  # torch 2.9 or newer; before, each setter replaces all of the state
         wrap("_set_cublas_allow_tf32", lambda *_: True)
         wrap("_set_float32_matmul_precision", lambda *_: True)
         wrap("_set_fp32_precision_setter", _chooses)
+    allow(on=True)  # last, or a failure above would leave it on
+
+
+def _agree(c: Any) -> bool:
+    """Whether torch's older and newer settings of CUDA's products agree: its older getter tells."""
+    try:
+        c._get_cublas_allow_tf32()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _chooses(caller: Any, backend: str = "", operator: str = "", precision: str = "") -> bool:
     """Whether a call of the newer setter is a program's choice for CUDA's products.
 
-    It is not if Dynamo puts back what it read before it compiled, nor if a `flags` context of
-    torch.backends, such as cuDNN's, says "none", which is what it says if it is not asked.
+    It is not if a `flags` context of torch.backends, such as cuDNN's, says "none", which is what it
+    says if it is not asked.
     """
     if backend == "mkldnn" or operator in ("conv", "rnn"):
-        return False
-    if caller.f_globals.get("__name__", "").startswith("torch._dynamo."):
         return False
     return not (caller.f_code.co_name == "set_flags" and precision == "none")

@@ -3,6 +3,7 @@
 It runs at every start, so it ends within half a second.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -106,7 +107,9 @@ def probe(folder: str, seconds: float) -> Probe:
         text, _ = child.communicate(timeout=max(seconds, 0.0))
         return Probe(*json.loads(text))
     except subprocess.TimeoutExpired:
-        child.kill()  # not waited for: in an uninterruptible call it does not end at once
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # in an uninterruptible call
+            child.wait(facts.ENDS)
         return Probe(None)
     except (TypeError, ValueError):
         return Probe(decision.BROKEN, "", f"the trial ended with status {child.returncode}")

@@ -77,7 +77,7 @@ def _gemm(environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
     if asked in ("", "stock"):
         return {}, ""
     if asked != "cutlass":
-        return {}, f"TORCH_IMAGE_GEMM={asked} is not cutlass or stock, and taken as not set"
+        return {}, f"TORCH_IMAGE_GEMM={asked} is neither cutlass nor stock; ignored"
     if not os.path.isdir(f"{folder}/include/cutlass"):
         lack = f"no CUTLASS at {folder or CUTLASS}"
     elif not any(

@@ -21,6 +21,7 @@ from decision import Device, Host, Library, Note
 
 SECTION = ".note.cuda.fwd_compatibility"
 LIMIT = 1 << 20  # bytes
+ENDS = 0.02  # seconds for a child that was killed
 _LIBRARIES = (
     "usr/lib/x86_64-linux-gnu",  # where NVIDIA's container toolkit mounts them, Debian and Ubuntu
     "usr/lib64",  # and elsewhere
@@ -126,8 +127,7 @@ def in_child(work: Callable[[], dict[str, object]], deadline: float) -> dict[str
     """Call `work` in a child process, because calls of the driver can hang or crash.
 
     Returns its result; None if it fails or is not done by `deadline`, a time of `time.monotonic`. A
-    child that is late is killed and not waited for: in an uninterruptible call it does not end at
-    once.
+    child that is late is killed.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -148,6 +148,11 @@ def in_child(work: Callable[[], dict[str, object]], deadline: float) -> dict[str
                 return json.loads(text) if text else None
             text += chunk
     os.kill(child, signal.SIGKILL)
+    # The entrypoint becomes the command, which would find an ended child that it never started. In
+    # an uninterruptible call the child does not end, and is not waited for.
+    until = time.monotonic() + ENDS
+    while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < until:
+        time.sleep(0.001)
     return None
 
 

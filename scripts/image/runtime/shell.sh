@@ -18,8 +18,19 @@ if [ -z "${TORCH_IMAGE_STARTED-}" ]; then
             export PIP_BUILD_CONSTRAINT="${PIP_BUILD_CONSTRAINT-$torch_image_held}"
             export UV_BUILD_CONSTRAINT="${UV_BUILD_CONSTRAINT-$torch_image_held}"
             export UV_NO_BINARY_PACKAGE="${UV_NO_BINARY_PACKAGE-torch}"
-            export POETRY_INSTALLER_NO_BINARY="${POETRY_INSTALLER_NO_BINARY-torch}"
-            unset torch_image_held
+            # Poetry fetches what it can before it refuses torch: it is told of all that torch needs.
+            torch_image_names=torch
+            if [ -r "$torch_image_held" ]; then
+                while IFS= read -r torch_image_line; do
+                    case $torch_image_line in
+                        triton==* | cuda-toolkit==* | nvidia-*==*)
+                            torch_image_names="$torch_image_names,${torch_image_line%%==*}"
+                            ;;
+                    esac
+                done <"$torch_image_held"
+            fi
+            export POETRY_INSTALLER_NO_BINARY="${POETRY_INSTALLER_NO_BINARY-$torch_image_names}"
+            unset torch_image_held torch_image_names torch_image_line
             ;;
     esac
     eval "$(/usr/bin/python3 -sES /usr/local/lib/torch-images/start.py 2>/dev/null || :)" || :
