@@ -212,6 +212,33 @@ def test_out_of_memory_with_fewer_jobs(builder: Builder, capfd: pytest.CaptureFi
     assert out.index("continuing with 2 jobs") < out.index("continuing with 1 jobs")
 
 
+def test_a_compiler_that_was_killed_once_costs_no_jobs(
+    builder: Builder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    once = KILLED.replace("//run ", '//run [ -e "$STATE/once" ] || { touch "$STATE/once"; ').strip()
+    builder.source(1, f"{once}; }}\n")
+    assert builder.build(chosen=Jobs(jobs=2, heavy=1, threads=1))[0] == 0
+    out = capfd.readouterr().out
+    assert "tree: compilers killed and started again: 1\n" in out
+    assert "out of memory" not in out
+
+
+@pytest.mark.parametrize("damaged", [0, 2])
+def test_damaged_entries_of_the_cache_are_told(
+    damaged: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = {
+        "cache_hits": {"counts": {"C/C++": 5}},
+        "cache_misses": {"counts": {"C/C++": damaged}},
+        "cache_errors": {"counts": {"C/C++": damaged} if damaged else {}},
+    }
+    monkeypatch.setattr(compiling, "statistics", lambda _: counts)
+    monkeypatch.setattr(compiling, "cache", lambda *_: "")
+    assert compiling.report_cache("tree", {}) == 5
+    said = "tree: damaged in the compile cache and compiled again: 2\n"
+    assert (said in capsys.readouterr().out) == bool(damaged)
+
+
 def test_too_little_memory_for_one_file_names_it(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import compiling
 import pytest
 from units import Share, name
 
@@ -46,6 +47,7 @@ class Tree:
             "HEAVY_PLACES": "1",
             "HEAVY_THREADS": "2",
             "HEAVY_FILES": "*/flash_attn/* */fbgemm/*",
+            "KILLED": compiling.KILLED.pattern,
             "STATE": str(self.top / "state"),
             "UNITS": str(self.top / "units"),
             **self.more,
@@ -133,6 +135,44 @@ def test_a_unit_that_failed_is_not_compiled(tree: Tree) -> None:
     assert tree.state("finished") == ""
     assert tree.state("failed").endswith("x.cpp\n")
     assert not (tree.top / "state" / "refused").exists()
+
+
+GCC = "g++: fatal error: Killed signal terminated program cc1plus"
+NVCC = "nvcc error   : 'ptxas' died due to signal 9 (Kill signal)"
+
+
+@pytest.mark.parametrize("said", [GCC, NVCC])
+def test_a_compiler_that_was_killed_runs_once_more(
+    tree: Tree, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What the first one said is not shown: it would look like a lack of memory later on."""
+    once = f'[ -e "$STATE/once" ] || {{ touch "$STATE/once"; echo "{said}" >&2; exit 4; }}'
+    tree.source("x.cpp", f"//run {once}; echo a warning >&2\n")
+    assert tree.compile("x.cpp") == 0
+    assert len(tree.calls()) == 2
+    assert tree.state("again").endswith("x.cpp\n")
+    assert tree.ledger().keys() == {name("build/x.o")}
+    shown = capfd.readouterr().err
+    assert "tried again, because the compiler was killed: build/../x.cpp\na warning\n" in shown
+    assert said not in shown
+    assert not list((tree.top / "state").glob("said-*"))
+
+
+def test_a_compiler_that_is_killed_twice_has_failed(
+    tree: Tree, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tree.source("x.cpp", f"//run echo '{GCC}' >&2; exit 4\n")
+    assert tree.compile("x.cpp") == 4
+    assert len(tree.calls()) == 2
+    assert capfd.readouterr().err.count(GCC) == 1
+    assert tree.state("failed").endswith("x.cpp\n")
+
+
+def test_an_error_of_the_compiler_is_not_tried_again(tree: Tree) -> None:
+    tree.source("x.cpp", "#error\n")
+    assert tree.compile("x.cpp") == 3
+    assert len(tree.calls()) == 1
+    assert not tree.state("again")
 
 
 def test_links_and_other_commands_go_straight_through(tree: Tree) -> None:

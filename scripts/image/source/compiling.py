@@ -26,7 +26,7 @@ import units
 from torch_images import jobs as planning
 
 # What gcc, collect2, nvcc, sccache and the shell say of a process that the system ended for its
-# memory, and what gcc says where it gets none.
+# memory, and what gcc says where it gets none. The launcher gives it to grep -E.
 KILLED = re.compile(
     r"Killed signal terminated program|terminated with signal 9|died due to signal 9|: Killed$"
     r"|Compiler killed by signal 9|virtual memory exhausted",
@@ -123,6 +123,7 @@ def compile_tree(
         "PYTHONHASHSEED": "0",
         "STATE": str(state),
         "UNITS": str(ledger.folder),
+        "KILLED": KILLED.pattern,
         "DEADLINE": str(int(wanted.deadline) or ""),
         "SHARE": wanted.share,
     }
@@ -156,6 +157,8 @@ def compile_tree(
             code, text = run_build(tree, environment)
             log += text
             watch.earlier_hits += report_cache(name, environment)
+            if again := watch.again():
+                print(f"{name}: compilers killed and started again: {again}", flush=True)
             if not code and not (state / "refused").exists():
                 seconds = time.monotonic() - watch.started
                 print(f"{name}: compiled in {seconds:.0f} s", flush=True)
@@ -272,6 +275,8 @@ def report_cache(name: str, environment: dict[str, str]) -> int:
     asked = sum(misses.get(kind, 0) for kind in ("CUDA", "CUBIN", "PTX"))
     if host and asked and not device:
         print(f"warning: {name}: the compile cache never hits for nvcc", flush=True)
+    if damaged := sum(stats.get("cache_errors", {}).get("counts", {}).values()):
+        print(f"{name}: damaged in the compile cache and compiled again: {damaged}", flush=True)
     if lost := stats.get("cache_write_errors", 0):
         print(f"warning: {name}: the compile cache did not keep {lost} results", flush=True)
     return progress.hits_of(stats)

@@ -148,6 +148,13 @@ class Watch:
         except (FileNotFoundError, IndexError):
             return ""
 
+    def again(self) -> int:
+        """How many units were compiled a second time, because their compiler was killed."""
+        try:
+            return len((self.state / "again").read_text().splitlines())
+        except FileNotFoundError:
+            return 0
+
     def _look(self) -> None:
         """Until the build is over: look at memory often, and say how far it is now and then."""
         said = time.monotonic()
