@@ -75,18 +75,6 @@ class Jobs:
         """What to go on with after running out of memory."""
         return Jobs(jobs=max(1, self.jobs // 2), heavy=1, threads=1)
 
-    def note(self, builder: Builder) -> str:
-        """What to add where more jobs were asked for than run at once; "" elsewhere.
-
-        sccache's server starts one compiler for each processor that it may use. No setting of it
-        changes that (mozilla/sccache#855), and it does not take part in another job server.
-        """
-        if self.jobs <= builder.cores:
-            return ""
-        return (
-            f"; {self.jobs} jobs asked for, sccache runs {builder.cores} at once: one per processor"
-        )
-
 
 def choose(builder: Builder, arches: int, *, jobs: int = 0) -> Jobs:
     """The jobs that a builder has memory for; `jobs`, if not 0, is what the user asks for."""

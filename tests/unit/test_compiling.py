@@ -1,4 +1,4 @@
-"""Compiling for a while, and going on: a small tree that Ninja builds, with stand-ins for sccache,
+"""Compiling for a while, and going on: a small tree that Ninja builds, with stand-ins for ccache,
 a compiler, and `python -m build`. Integration tests have the real ones.
 """
 
@@ -17,30 +17,21 @@ import pytest
 import units
 from compiling import Wanted
 
+from tests.servers import closed_port
 from torch_images.jobs import Jobs
 
 UNITS = 6
-# Keeps objects by source and name; counts hits and misses since its start.
-SCCACHE = """#!/bin/sh
-cd "$SCCACHE_DIR" || exit
-case $1 in
---start-server) [ ! -e broken ] && echo 0 >hits && echo 0 >misses ;;
---stop-server) ;;
---show-stats)
-    printf '{"stats": {"cache_hits": {"counts": {"C/C++": %s}}, ' "$(cat hits)"
-    printf '"cache_misses": {"counts": {"C/C++": %s}}}}' "$(cat misses)" ;;
-*)
-    cd "$OLDPWD" || exit
-    object=$4 source=$6
-    key=$SCCACHE_DIR/$(cat "$source" - <<X | cksum | cut -d' ' -f1
+# Keeps objects by source and name, and notes for each whether it was there.
+CCACHE = """#!/bin/sh
+object=$4 source=$6
+key=$CCACHE_DIR/$(cat "$source" - <<X | cksum | cut -d' ' -f1
 $object
 X
 )
-    kind=hits
-    [ -e "$key" ] || { kind=misses; "$@" && cp "$object" "$key"; } || exit
-    cp "$key" "$object"
-    echo $(($(cat "$SCCACHE_DIR/$kind") + 1)) >"$SCCACHE_DIR/$kind" ;;
-esac
+found=direct_cache_hit
+[ -e "$key" ] || { found=cache_miss; "$@" && cp "$object" "$key"; } || exit
+cp "$key" "$object"
+printf '# %s\\n%s\\n' "$source" $found >>"$CCACHE_STATSLOG"
 """
 # Obeys its source, which may ask it to wait, or to fail.
 COMPILER = """#!/bin/sh
@@ -87,7 +78,7 @@ class Builder:
         environment = {
             "PATH": f"{self.top}/bin:/usr/local/bin:/usr/bin:/bin",
             "PYTHONPATH": str(self.top / "python"),
-            "SCCACHE_DIR": str(self.cache),
+            "CCACHE_DIR": str(self.cache),
             "CMAKE_CXX_COMPILER_LAUNCHER": str(self.launcher),
             **env,
         }
@@ -107,18 +98,18 @@ class Builder:
         assert (work / "tree" / "dist" / "x.whl").exists()
         return 0, log
 
-    def hits(self) -> int:
-        return int((self.cache / "hits").read_text())
-
-    def misses(self) -> int:
-        return int((self.cache / "misses").read_text())
+    def counts(self) -> tuple[int, int]:
+        """How many units came from the cache, and how many from a compiler."""
+        lines = (self.top / "work" / "state" / "finished").read_text().splitlines()
+        origins = [line.split()[2] for line in lines]
+        return origins.count("cache"), origins.count("compiler")
 
 
 def make_builder(top: Path, cache: Path, root: Path) -> Builder:
     for folder in ("bin", "python", "origin/build"):
         (top / folder).mkdir(parents=True)
     cache.mkdir(exist_ok=True)
-    for program, text in (("sccache", SCCACHE), ("g++", COMPILER)):
+    for program, text in (("ccache", CCACHE), ("g++", COMPILER)):
         (top / "bin" / program).write_text(text)
         (top / "bin" / program).chmod(0o755)
     (top / "python" / "build.py").write_text(BUILD)
@@ -154,9 +145,9 @@ def test_a_slice_stops_and_the_next_call_goes_on(builder: Builder) -> None:
     ended, _ = builder.build(wanted=Wanted(deadline=int(time.time()) + 4))
     assert str(ended).startswith(f"build-wheel: unfinished: tree: 3 of {UNITS} units compiled, ")
     assert not (builder.top / "work" / "tree" / "dist").exists()
-    assert builder.misses() == 3
+    assert builder.counts() == (0, 3)
     assert builder.build()[0] == 0
-    assert (builder.hits(), builder.misses()) == (3, UNITS - 3)
+    assert builder.counts() == (3, UNITS - 3)
 
 
 def test_a_tree_that_goes_on_without_an_object_is_not_finished(builder: Builder) -> None:
@@ -194,12 +185,12 @@ def test_two_shares_and_one_that_collects(builder: Builder, tmp_path: Path, root
         assert start == f"build-wheel: unfinished: share {share} of "
         done, _, rest = rest.partition(" of ")
         assert rest.startswith(f"{UNITS} units compiled, ")
-        assert (one.hits(), one.misses()) == (0, int(done))
+        assert one.counts() == (0, int(done))
         counts.append(int(done))
     assert sum(counts) == UNITS
     assert all(counts)
     assert builder.build()[0] == 0
-    assert (builder.hits(), builder.misses()) == (UNITS, 0)
+    assert builder.counts() == (UNITS, 0)
 
 
 KILLED = "//run echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1\n"
@@ -223,20 +214,21 @@ def test_a_compiler_that_was_killed_once_costs_no_jobs(
     assert "out of memory" not in out
 
 
-@pytest.mark.parametrize("damaged", [0, 2])
-def test_damaged_entries_of_the_cache_are_told(
-    damaged: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_units_that_the_cache_lost_are_told(
+    builder: Builder, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    counts = {
-        "cache_hits": {"counts": {"C/C++": 5}},
-        "cache_misses": {"counts": {"C/C++": damaged}},
-        "cache_errors": {"counts": {"C/C++": damaged} if damaged else {}},
-    }
-    monkeypatch.setattr(compiling, "statistics", lambda _: counts)
-    monkeypatch.setattr(compiling, "cache", lambda *_: "")
-    assert compiling.report_cache("tree", {}) == 5
-    said = "tree: damaged in the compile cache and compiled again: 2\n"
-    assert (said in capsys.readouterr().out) == bool(damaged)
+    """An entry that is damaged is no hit, so it looks the same."""
+    assert builder.build()[0] == 0
+    assert "lost" not in capfd.readouterr().out
+    next(builder.cache.iterdir()).unlink()
+    assert builder.build()[0] == 0
+    out = capfd.readouterr().out
+    assert f"tree: compile cache hits: C/C++ {UNITS - 1} of {UNITS}\n" in out
+    assert "tree: lost or damaged in the compile cache, and compiled again: 1\n" in out
+    next(builder.cache.iterdir()).unlink()
+    time.sleep(0.02)  # the next recipe is a later one
+    assert builder.build("another")[0] == 0
+    assert "lost" not in capfd.readouterr().out
 
 
 def test_too_little_memory_for_one_file_names_it(
@@ -263,12 +255,15 @@ def test_a_disk_that_fills_keeps_the_cache(builder: Builder) -> None:
     )
 
 
-def test_a_cache_that_does_not_start(builder: Builder) -> None:
-    (builder.cache / "broken").touch()
-    ended, _ = builder.build()
-    assert ended == (
-        "build-wheel: tree: the compile cache does not start, see above; can the builder reach it?"
+@pytest.mark.parametrize("way", ["redis://:secret@127.0.0.1:{}|share=2", "http://127.0.0.1:{}/x"])
+def test_a_shared_cache_that_does_not_answer(builder: Builder, way: str) -> None:
+    port = closed_port()
+    ended, _ = builder.build(CCACHE_REMOTE_STORAGE=f"file:/there {way.format(port)}")
+    assert str(ended).startswith(
+        "build-wheel: tree: the shared compile cache does not answer: "
+        f"127.0.0.1:{port}: [Errno {errno.ECONNREFUSED}] "
     )
+    assert "secret" not in str(ended)
 
 
 def test_units_are_counted_again_for_another_recipe(builder: Builder) -> None:

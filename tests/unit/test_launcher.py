@@ -1,4 +1,4 @@
-"""The launcher of compilers, run by a real shell with a stand-in for sccache and for compilers."""
+"""The launcher of compilers, run by a real shell with a stand-in for ccache and for compilers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ import compiling
 import pytest
 from units import Share, name
 
-SCCACHE = '#!/bin/sh\necho "$@" >>"$CALLS"\nexec "$@"\n'
+# Finds nothing, but what a test says that it finds.
+CCACHE = """#!/bin/sh
+echo "$@" >>"$CALLS"
+[ -z "${CCACHE_DISABLE:-}" ] || exec "$@"
+printf '# x\\n%s\\n' "${FOUND:-cache_miss}" >>"$CCACHE_STATSLOG"
+exec "$@"
+"""
 # Copies its source to its object; fails for a source that says so, as a compiler would.
 COMPILER = """#!/bin/sh
 while [ $# -gt 0 ]; do
@@ -85,7 +91,7 @@ class Tree:
 def tree(tmp_path: Path, root: Path) -> Tree:
     for folder in ("bin", "state", "units", "tree/build"):
         (tmp_path / folder).mkdir(parents=True)
-    programs = {"sccache": SCCACHE, "g++": COMPILER, "nvcc": COMPILER}
+    programs = {"ccache": CCACHE, "g++": COMPILER, "nvcc": COMPILER}
     for program, text in programs.items():
         (tmp_path / "bin" / program).write_text(text)
         (tmp_path / "bin" / program).chmod(0o755)
@@ -106,7 +112,8 @@ def test_a_unit_is_compiled_and_written_down(tree: Tree) -> None:
     milliseconds, source = text.split()
     assert (found, source) == (unit, seed)
     assert 50 <= int(milliseconds) < 60_000
-    assert tree.state("finished") == f"{unit} {milliseconds}\n"
+    assert tree.state("finished") == f"{unit} {milliseconds} compiler {seed}\n"
+    assert {p.name for p in (tree.top / "state").iterdir()} == {"finished"}
 
 
 def test_one_source_with_two_objects_is_two_units(tree: Tree) -> None:
@@ -119,12 +126,19 @@ def test_what_comes_from_the_cache_keeps_the_time_of_the_compiler(tree: Tree) ->
     tree.source("x.cpp")
     unit = tree.top / "units" / name("build/x.o")
     unit.write_text("123456 x.cpp\n")
+    os.utime(unit, (1, 1))
+    tree.more = {"FOUND": "direct_cache_hit"}
     assert tree.compile("x.cpp") == 0
-    assert unit.read_text().startswith("123456 ")
-    unit.write_text("0 x.cpp\n")
-    tree.source("x.cpp", "//run sleep 0.02\n")
+    assert unit.read_text() == "123456 x.cpp\n"
+    assert unit.stat().st_mtime > 1  # compiled since this recipe is in use
+    assert tree.state("finished").split()[2] == "cache"
+    unit.unlink()
+    assert tree.compile("x.cpp") == 0  # another builder's
+    assert unit.exists()
+    tree.more = {}
+    unit.write_text("123456 x.cpp\n")
     assert tree.compile("x.cpp") == 0
-    assert int(unit.read_text().split()[0]) >= 20
+    assert int(unit.read_text().split()[0]) < 123456
 
 
 def test_a_unit_that_failed_is_not_compiled(tree: Tree) -> None:
@@ -135,6 +149,34 @@ def test_a_unit_that_failed_is_not_compiled(tree: Tree) -> None:
     assert tree.state("finished") == ""
     assert tree.state("failed").endswith("x.cpp\n")
     assert not (tree.top / "state" / "refused").exists()
+
+
+@pytest.mark.parametrize(("options", "cached"), [([], False), (["-MD"], True), (["-MMD"], True)])
+def test_nvcc_without_a_list_of_what_it_read_is_not_cached(
+    tree: Tree, options: list[str], cached: bool
+) -> None:
+    tree.source("x.cu")
+    command = [*tree.command("x.cu", "nvcc"), *options]
+    subprocess.run(command, cwd=tree.top / "tree" / "build", env=tree.env, check=True)
+    tree.more = {"FOUND": "direct_cache_hit"}
+    subprocess.run(command, cwd=tree.top / "tree" / "build", env=tree.env, check=True)
+    assert tree.state("finished").split()[6] == ("cache" if cached else "compiler")
+
+
+def test_a_unit_that_the_cache_lost_is_noted(tree: Tree) -> None:
+    """It was compiled since the recipe came into use; before that, another one may have differed."""
+    recipe = tree.top / "units" / "recipe"
+    recipe.touch()
+    os.utime(recipe, (1000, 1000))
+    tree.source("x.cpp")
+    assert tree.compile("x.cpp") == 0
+    assert not tree.state("lost")
+    assert tree.compile("x.cpp") == 0
+    assert tree.state("lost").endswith("x.cpp\n")
+    os.utime(recipe, None)
+    os.utime(tree.top / "units" / name("build/x.o"), (1000, 1000))
+    assert tree.compile("x.cpp") == 0
+    assert tree.state("lost").count("\n") == 1
 
 
 GCC = "g++: fatal error: Killed signal terminated program cc1plus"
@@ -248,7 +290,7 @@ def test_heavy_files_wait_for_each_other(tree: Tree) -> None:
     ordered = sorted(times)
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(ordered))
     calls = {call.split("-c ")[1].split()[0]: call for call in tree.calls()}
-    assert calls["../flash_attn/a.cu"].endswith(" --threads 2")
+    assert calls["../flash_attn/a.cu"].endswith(" --threads=2")
     assert "--threads" not in calls["../fbgemm/c.cpp"]
 
 

@@ -38,7 +38,7 @@ def test_an_empty_variable_is_no_setting(tmp_path: Path) -> None:
     bundle.write_text("x")
     empty = dict.fromkeys(
         ("SSL_CERT_FILE", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "HTTPS_PROXY", "HTTP_PROXY")
-        + ("TORCH_IMAGES_COMPAT_MIRROR", "TORCH_IMAGES_SOURCE_MIRROR", "SCCACHE_BUCKET"),
+        + ("TORCH_IMAGES_COMPAT_MIRROR", "TORCH_IMAGES_SOURCE_MIRROR", "CCACHE_REMOTE_STORAGE"),
         "",
     )
     assert detect(empty) == detect({})
@@ -49,32 +49,6 @@ def test_an_empty_variable_is_no_setting(tmp_path: Path) -> None:
     assert found.index == "http://i"
     assert found.proxies == (("HTTPS_PROXY", "http://p"),)
     assert found.compat_mirror is found.source_mirror is None
-
-
-def test_an_empty_cache_variable_lets_nothing_through() -> None:
-    environ = {"SCCACHE_BUCKET": "", "AWS_SECRET_ACCESS_KEY": "s", "SCCACHE_REGION": "r"}
-    assert detect(environ).compile_cache == ()
-    kept = dict(detect({**environ, "SCCACHE_REDIS": "redis://c"}).compile_cache)
-    assert kept == {
-        "SCCACHE_BUCKET": "",
-        "SCCACHE_MULTILEVEL_CHAIN": "disk,redis",
-        "SCCACHE_REDIS": "redis://c",
-        "SCCACHE_REGION": "r",
-    }
-    assert detect({**environ, "SCCACHE_BUCKET": "b", "SCCACHE_DIR": "/x"}).compile_cache == (
-        ("AWS_SECRET_ACCESS_KEY", "s"), ("SCCACHE_BUCKET", "b"),
-        ("SCCACHE_MULTILEVEL_CHAIN", "disk,s3"), ("SCCACHE_REGION", "r"),
-    )  # fmt: skip
-
-
-def test_the_builders_own_cache_stays_before_a_shared_one() -> None:
-    def chain(**environ: str) -> str:
-        return dict(detect(environ).compile_cache)["SCCACHE_MULTILEVEL_CHAIN"]
-
-    assert chain(SCCACHE_REDIS="r", SCCACHE_REDIS_ENDPOINT="r") == "disk,redis"
-    assert chain(SCCACHE_WEBDAV_ENDPOINT="w", SCCACHE_GHA_ENABLED="1") == "disk,gha,webdav"
-    assert chain(SCCACHE_MEMCACHED_ENDPOINT="m") == "disk,memcached"
-    assert chain(SCCACHE_REDIS="r", SCCACHE_MULTILEVEL_CHAIN="redis") == "redis"
 
 
 URLS = (

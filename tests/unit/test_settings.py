@@ -390,21 +390,10 @@ def test_each_name_of_loopback(host: str) -> None:
     assert not Network(proxies=(("NO_PROXY", f"http://{host}"),)).on_loopback
 
 
-def test_a_cache_by_its_own_settings_only() -> None:
-    environ = {
-        "SCCACHE_WEBDAV_ENDPOINT": "https://w",
-        "SCCACHE_GHA_ENABLED": "on",
-        "ACTIONS_CACHE_URL": "u",
-        "AWS_SECRET_ACCESS_KEY": "s",
-        "SCCACHE_DIR": "/d",
-        "OTHER": "o",
-    }
-    assert detect(environ).compile_cache == (
-        ("ACTIONS_CACHE_URL", "u"),
-        ("SCCACHE_GHA_ENABLED", "on"),
-        ("SCCACHE_MULTILEVEL_CHAIN", "disk,gha,webdav"),
-        ("SCCACHE_WEBDAV_ENDPOINT", "https://w"),
-    )
+def test_of_the_compile_cache_only_where_it_is_shared() -> None:
+    url = "redis://cache.example"
+    environ = {"CCACHE_REMOTE_STORAGE": url, "CCACHE_DIR": "/d", "CCACHE_DISABLE": "1"}
+    assert detect(environ).compile_cache == (("CCACHE_REMOTE_STORAGE", url),)
 
 
 def test_why_a_request_failed() -> None:

@@ -232,7 +232,7 @@ def check_parts(options: BuildOptions, workspace: Workspace) -> None:
     if options.share and not workspace.network.compile_cache:
         raise UsageError(
             "--share needs a compile cache that the builders share",
-            "set SCCACHE_REDIS_ENDPOINT or another of docs/compile.md",
+            "set CCACHE_REMOTE_STORAGE, see docs/compile.md",
         )
     if options.no_cache and (options.slice or options.share):
         raise UsageError(

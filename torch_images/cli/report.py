@@ -90,7 +90,6 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         (
             f"jobs: {jobs.jobs}, {jobs.heavy} heavy ones of {jobs.threads} threads (for "
             f"{builder.cores} processors and {builder.memory / 1e9:.0f} GB; --jobs says otherwise)"
-            f"{jobs.note(builder)}"
         ),
         f"time: {_time(image, jobs, builder)}",
         (

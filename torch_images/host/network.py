@@ -28,17 +28,8 @@ _SYSTEM_BUNDLES = (
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 _MIRROR_VARIABLES = ("TORCH_IMAGES_COMPAT_MIRROR", "TORCH_IMAGES_SOURCE_MIRROR")
-# What makes sccache share its cache, its name for it, and what each way needs beside SCCACHE_*:
-# https://github.com/mozilla/sccache/tree/main/docs
-_CACHE_VARIABLES = {
-    "SCCACHE_BUCKET": ("s3", "AWS_"),
-    "SCCACHE_GHA_ENABLED": ("gha", "ACTIONS_"),
-    "SCCACHE_MEMCACHED_ENDPOINT": ("memcached", ""),
-    "SCCACHE_REDIS": ("redis", ""),
-    "SCCACHE_REDIS_ENDPOINT": ("redis", ""),
-    "SCCACHE_WEBDAV_ENDPOINT": ("webdav", ""),
-}
-_CHAIN = "SCCACHE_MULTILEVEL_CHAIN"
+# Where compilers share objects: https://ccache.dev/manual/latest.html#_remote_storage_backends
+_CACHE_VARIABLE = "CCACHE_REMOTE_STORAGE"
 
 # How a URL begins that may name a user; apt has its own kinds, such as "mirror+https".
 URL = r"(?:[a-z0-9]+\+)?(?:https?|ftp)://"
@@ -50,7 +41,7 @@ class Network:
 
     `compat_mirror` has NVIDIA's compat packages, in place of the repository in images.yaml.
     `source_mirror` has git repositories and archives, each below the name of its host.
-    `compile_cache` is sccache's environment for one that is shared; () for none.
+    `compile_cache` is ccache's environment for one that is shared; () for none.
     """
 
     ca_bundle: Path | None = None
@@ -140,18 +131,9 @@ def split_user(url: str) -> tuple[str, str, str]:
 
 
 def _compile_cache(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """What sccache needs of the environment to reach a shared cache.
-
-    The builder's own cache stays in front of it: without the chain sccache would use one alone.
-    """
-    ways = [way for name, way in _CACHE_VARIABLES.items() if environ.get(name)]
-    if not ways:
-        return ()
-    prefixes = ("SCCACHE_", *(prefix for _, prefix in ways if prefix))
-    kept = {n: v for n, v in environ.items() if n.startswith(prefixes) and n != "SCCACHE_DIR"}
-    if not kept.get(_CHAIN):
-        kept[_CHAIN] = ",".join(dict.fromkeys(("disk", *(level for level, _ in ways))))
-    return tuple(sorted(kept.items()))
+    """What ccache needs of the environment to reach a shared cache, beside the builder's own."""
+    shared = environ.get(_CACHE_VARIABLE)
+    return ((_CACHE_VARIABLE, shared),) if shared else ()
 
 
 def cause(error: requests.RequestException) -> str:

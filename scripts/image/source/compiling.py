@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -19,24 +20,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import progress
 import units
 
 from torch_images import jobs as planning
 
-# What gcc, collect2, nvcc, sccache and the shell say of a process that the system ended for its
+# What gcc, collect2, nvcc and the shell say of a process that the system ended for its
 # memory, and what gcc says where it gets none. The launcher gives it to grep -E.
 KILLED = re.compile(
     r"Killed signal terminated program|terminated with signal 9|died due to signal 9|: Killed$"
-    r"|Compiler killed by signal 9|virtual memory exhausted",
+    r"|virtual memory exhausted",
     re.MULTILINE,
 )
-# The last is sccache's, for a file below /tmp.
-FULL = re.compile(r"No space left on device|Disk quota exceeded|failed to write temporary file")
+FULL = re.compile(r"No space left on device|Disk quota exceeded")
 FAILED = re.compile(r"^FAILED: (?:\[[^]]*\] )?(\S+)", re.MULTILINE)
 CACHE_FOLDER = Path("/run/compile-cache")
-CACHE = {"SCCACHE_DIR": str(CACHE_FOLDER), "SCCACHE_CACHE_SIZE": "40G"}
+# ccache tells objects by all files that a compiler read (CCACHE_DEPEND), which -MD lists. What nvcc
+# preprocesses is for one architecture, so objects that differ for another would be taken for equal.
+CACHE = {
+    "CCACHE_COMPILERCHECK": "content",
+    "CCACHE_DEPEND": "1",
+    "CCACHE_DIR": str(CACHE_FOLDER / "ccache"),
+    "CCACHE_IGNOREOPTIONS": "--threads=*",
+    "CCACHE_MAXSIZE": "40G",
+}
 # BuildKit shows the first 2 MiB of a step and drops the rest, the line that says why it failed too.
 SHOWN, TAIL, LINE = 1_000_000, 200, 2000  # bytes, lines and characters
 
@@ -123,6 +132,7 @@ def compile_tree(
         "PYTHONHASHSEED": "0",
         "STATE": str(state),
         "UNITS": str(ledger.folder),
+        "CCACHE_TEMPDIR": str(work / "ccache"),
         "KILLED": KILLED.pattern,
         "DEADLINE": str(int(wanted.deadline) or ""),
         "SHARE": wanted.share,
@@ -140,8 +150,8 @@ def compile_tree(
         share=units.Share.parse(wanted.share),
         launcher=environment.get("CMAKE_CXX_COMPILER_LAUNCHER", "/compile "),
         path=path,
-        statistics=lambda: statistics(environment),
     )
+    reach(name, environment.get("CCACHE_REMOTE_STORAGE", ""))
     log = ""
     with watch:
         while True:
@@ -153,12 +163,9 @@ def compile_tree(
             }
             for before in ("refused", "failed"):
                 (state / before).unlink(missing_ok=True)
-            start_cache(name, environment)
             code, text = run_build(tree, environment)
             log += text
-            watch.earlier_hits += report_cache(name, environment)
-            if again := watch.again():
-                print(f"{name}: compilers killed and started again: {again}", flush=True)
+            print("\n".join(f"{name}: {said}" for said in watch.report()), flush=True)
             if not code and not (state / "refused").exists():
                 seconds = time.monotonic() - watch.started
                 print(f"{name}: compiled in {seconds:.0f} s", flush=True)
@@ -232,54 +239,21 @@ def run_build(tree: Path, environment: dict[str, str]) -> tuple[int, str]:
     return process.returncode, "".join(lines)
 
 
-def cache(verb: str, environment: dict[str, str], *more: str) -> str:
-    """Run a command of sccache, such as --start-server. Returns what it prints."""
-    command = ["sccache", verb, *more]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    return done.stdout
+def reach(name: str, storage: str, seconds: float = 10) -> None:
+    """Exit with a message if a shared cache cannot be reached: ccache would go on without it.
 
-
-def start_cache(name: str, environment: dict[str, str]) -> None:
-    """Start the compile cache's server. Exits with a message if it cannot reach a shared cache."""
-    cache("--stop-server", environment)  # one that memory ran out for may still be there
-    command = ["sccache", "--start-server"]
-    if subprocess.run(command, env=environment, check=False).returncode:
-        fail(f"{name}: the compile cache does not start, see above; can the builder reach it?")
-
-
-def statistics(environment: dict[str, str]) -> dict[str, Any] | None:
-    """What the compile cache did since its server was started; None if it does not answer."""
-    try:
-        stats = json.loads(cache("--show-stats", environment, "--stats-format=json"))["stats"]
-    except ValueError:
-        return None
-    return dict(stats)
-
-
-def report_cache(name: str, environment: dict[str, str]) -> int:
-    """Print the hits of the compile cache by kind of compiler, and stop its server.
-
-    Returns how many units came from the cache.
+    `storage` is what CCACHE_REMOTE_STORAGE says: URLs of caches, each with attributes after "|".
     """
-    stats = statistics(environment)
-    if stats is None:
-        print(f"warning: {name}: the compile cache does not answer", flush=True)
-        return 0
-    cache("--stop-server", environment)
-    hits, misses = (stats[key]["counts"] for key in ("cache_hits", "cache_misses"))
-    kinds = sorted(hits.keys() | misses.keys())
-    found = ", ".join(f"{k} {hits.get(k, 0)} of {hits.get(k, 0) + misses.get(k, 0)}" for k in kinds)
-    print(f"{name}: compile cache hits: {found or 'no requests'}", flush=True)
-    host = sum(hits.get(kind, 0) for kind in ("C/C++", "C", "C++"))
-    device = sum(hits.get(kind, 0) for kind in ("CUDA", "CUBIN", "PTX"))
-    asked = sum(misses.get(kind, 0) for kind in ("CUDA", "CUBIN", "PTX"))
-    if host and asked and not device:
-        print(f"warning: {name}: the compile cache never hits for nvcc", flush=True)
-    if damaged := sum(stats.get("cache_errors", {}).get("counts", {}).values()):
-        print(f"{name}: damaged in the compile cache and compiled again: {damaged}", flush=True)
-    if lost := stats.get("cache_write_errors", 0):
-        print(f"warning: {name}: the compile cache did not keep {lost} results", flush=True)
-    return progress.hits_of(stats)
+    for url in storage.split():
+        parts = urlsplit(url.partition("|")[0])
+        if not parts.hostname:
+            continue
+        port = parts.port or {"https": 443, "redis": 6379}.get(parts.scheme, 80)
+        try:
+            socket.create_connection((parts.hostname, port), timeout=seconds).close()
+        except OSError as error:
+            where = f"{parts.hostname}:{port}"
+            fail(f"{name}: the shared compile cache does not answer: {where}: {error}")
 
 
 def is_full(error: OSError) -> bool:

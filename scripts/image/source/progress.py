@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import units
 
-# What compiles and links, as the system names its processes. The compile cache's server starts
-# compilers, so they are children of nothing that this program started.
+# What compiles and links, as the system names its processes.
 _COMPILERS = frozenset(
     ("cc1", "cc1plus", "as", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ld", "ld.bfd")
     + ("ld.gold", "ld.lld", "lto1", "clang", "clang++")
@@ -21,8 +20,6 @@ _COMPILERS = frozenset(
 _SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|cu|S)$")
 _TEXT, _SAMPLE = 60.0, 1.0  # seconds between two lines, and between two looks at memory
 _ENOUGH = 10  # units that were compiled before the time of the others is estimated
-# The compile cache counts the steps of nvcc beside the unit itself.
-_STEPS = ("CUBIN", "PTX", "CUDA (Device code)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +43,6 @@ class Count:
     planned: int
     passed: int
     known: int
-
-
-def hits_of(stats: Mapping[str, Any]) -> int:
-    """How many units came from the compile cache, by its statistics."""
-    return sum(n for kind, n in stats["cache_hits"]["counts"].items() if kind not in _STEPS)
 
 
 def line(count: Count, hits: int, seconds: float) -> str:
@@ -97,10 +89,7 @@ def largest(proc: Path = Path("/proc")) -> Peak:
 
 @dataclass(kw_only=True)
 class Watch:
-    """Looks on while a tree is compiled, in a thread; use it in a `with`.
-
-    `statistics` asks the compile cache. `earlier_hits` are those of servers that were stopped.
-    """
+    """Looks on while a tree is compiled, in a thread; use it in a `with`."""
 
     name: str
     tree: Path
@@ -109,8 +98,6 @@ class Watch:
     share: units.Share
     launcher: str
     path: str
-    statistics: Callable[[], Mapping[str, Any] | None]
-    earlier_hits: int = 0
     peak: Peak = field(default_factory=Peak)
     started: float = field(default_factory=time.monotonic)
 
@@ -143,17 +130,21 @@ class Watch:
 
     def failed(self) -> str:
         """The source of the last unit that did not compile; "" for none."""
-        try:
-            return (self.state / "failed").read_text().splitlines()[-1]
-        except (FileNotFoundError, IndexError):
-            return ""
+        return next(reversed(self._lines("failed")), "")
 
-    def again(self) -> int:
-        """How many units were compiled a second time, because their compiler was killed."""
-        try:
-            return len((self.state / "again").read_text().splitlines())
-        except FileNotFoundError:
-            return 0
+    def report(self) -> Iterator[str]:
+        """What the compile cache had in this build, and how many units were compiled again."""
+        counts: dict[str, tuple[int, int]] = {}
+        for _, _, origin, source in self._finished():
+            kind = "CUDA" if source.endswith(".cu") else "C/C++"
+            hits, all_ = counts.get(kind, (0, 0))
+            counts[kind] = (hits + (origin == "cache"), all_ + 1)
+        found = ", ".join(f"{kind} {n} of {all_}" for kind, (n, all_) in sorted(counts.items()))
+        yield f"compile cache hits: {found or 'no requests'}"
+        if lost := len(self._lines("lost")):
+            yield f"lost or damaged in the compile cache, and compiled again: {lost}"
+        if again := len(self._lines("again")):
+            yield f"compilers killed and started again: {again}"
 
     def _look(self) -> None:
         """Until the build is over: look at memory often, and say how far it is now and then."""
@@ -172,15 +163,23 @@ class Watch:
 
     def _passed(self) -> frozenset[str]:
         """The units that were compiled, or came from the cache, in this build."""
+        return frozenset(unit for unit, *_ in self._finished())
+
+    def _finished(self) -> Iterator[list[str]]:
+        """Of each unit that went by: its name, its milliseconds, where it came from, its source."""
+        for entry in self._lines("finished"):
+            if len(words := entry.split(" ", 3)) == 4:  # noqa: PLR2004  else it is being written
+                yield words
+
+    def _lines(self, named: str) -> list[str]:
         try:
-            text = (self.state / "finished").read_text()
+            return (self.state / named).read_text().splitlines()
         except FileNotFoundError:
-            return frozenset()
-        return frozenset(entry.split()[0] for entry in text.splitlines() if entry.strip())
+            return []
 
     def _line(self, passed: frozenset[str]) -> str:
         own = {u for u, source in self._planned.items() if self.share.has(u, source)}
         known = (self.ledger.known() & own) - passed
-        hits = self.earlier_hits + hits_of(self.statistics() or {"cache_hits": {"counts": {}}})
+        hits = sum(origin == "cache" for _, _, origin, _ in self._finished())
         count = Count(planned=len(own), passed=len(passed), known=len(known))
         return line(count, hits, time.monotonic() - (self._first or self.started))
