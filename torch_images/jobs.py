@@ -38,15 +38,13 @@ class Measured:
     seconds: float
 
 
-# PyTorch 2.6.0 with CUDA 12.4 for 9.0, from the ledger of its units in the compile cache. The units
-# of CUDA are from 16 processors, the host of an H100; up to 26 were started at once, so their time
-# has some waiting in it. The others are from two processors. Units that were not measured are taken
-# to be like the others of their kind.
+# PyTorch 2.6.0 with CUDA 13.0 for 9.0, on two processors: the mean of some units of each kind.
+# Where 64 processors were all busy, each unit took two to four times as long (docs/compile.md).
 TORCH = (
-    Measured(units=48, seconds=239),  # flash attention; 46 were measured
-    Measured(units=47, seconds=51),  # memory-efficient attention; all
-    Measured(units=246, seconds=75),  # other units of CUDA; 137
-    Measured(units=1637, seconds=7.0),  # C and C++; 967
+    Measured(units=48, seconds=118),  # flash attention; 3 were measured
+    Measured(units=47, seconds=17),  # memory-efficient attention; 2
+    Measured(units=246, seconds=21),  # other units of CUDA; 9
+    Measured(units=1671, seconds=6.7),  # C and C++; 6
 )
 # Triton 3.7.1 took about 76 minutes of one processor with gcc 12.
 TRITON = (Measured(units=289, seconds=76 * 60 / 289),)
