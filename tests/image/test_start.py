@@ -96,7 +96,9 @@ def test_any_bash_of_sshd_finds_the_environment(host: Host) -> None:
     )
     sshd = "env -i HOME=/root PATH=/usr/bin:/bin SSH_CLIENT=1 bash -c"
     done = host.run(f"{sshd} %s", f"python -c {shlex.quote(show)}")
-    assert (done.rc, done.stderr) == (0, "")
+    # torch's oneDNN says so in an emulator of an Arm processor, which lacks that register.
+    said = [line for line in done.stderr.splitlines() if "MIDR_EL1" not in line]
+    assert (done.rc, said) == (0, [])
     assert json.loads(done.stdout) == [
         "/opt/venv", "/usr/share/torch-images/constraints.txt", "1",
     ]  # fmt: skip
