@@ -70,7 +70,7 @@ def test_newer_releases_of_torch(config: Config) -> None:
 
 def test_what_images_yaml_holds_back(config: Config) -> None:
     """An exact version, and an upper bound; a lower bound holds nothing back."""
-    there = pages(nvidia_cutlass=["4.2.0.0", "4.5.0.0"], cmake=["3.31.1", "4.9.0"], ninja=["99.0"])
+    there = pages(nvidia_cutlass=["4.2.0.0", "4.5.0.0"], cmake=["3.31.1", "4.9.0"], nanobind=["99"])
     with web_server(there) as (url, _), PackageIndex(Network(index=f"{url}/simple")) as index:
         found = {finding.name: finding for finding in held_back(config, index)}
     assert found.keys() == {"nvidia-cutlass", "cmake"}
