@@ -130,9 +130,9 @@ def test_the_real_tree_goes_on_where_it_stopped(project: Project) -> None:
     for limit in ("75s", "150s", "300s"):
         second, again, said = project.slice(limit)
         assert again == planned
+        # What is in the cache already, and goes by in this slice, is not compiled again.
+        *_, (hits, asked) = ("0", "0"), *re.findall(r"C/C\+\+ (\d+) of (\d+)", said)
+        assert second == first + int(asked) - int(hits)
         if second > first:
             break
     assert second > first
-    hits = re.findall(r"C/C\+\+ (\d+) of (\d+)", said)
-    assert hits
-    assert int(hits[-1][0]) >= first * 0.9  # configuring compiles as well, and not for the cache
