@@ -190,8 +190,7 @@ def test_the_next_commit_finds_what_was_compiled(compiling: Compiling, tmp_path:
         file.write("\nNEXT = True\n")
     compiling.commit()
     found = hits(compiling.wheels("--arch", "8.0,9.0,12.0", output=tmp_path / "dist"), "torch")
-    for kind in ("CUDA", "CUBIN", "PTX"):
-        assert found[kind][0] == found[kind][1] > 0
+    assert found["CUDA"][0] == found["CUDA"][1] > 0
     assert found["C/C++"][0] >= 3
 
 
