@@ -266,6 +266,13 @@ def test_a_shared_cache_that_does_not_answer(builder: Builder, way: str) -> None
     assert "secret" not in str(ended)
 
 
+@pytest.mark.parametrize("url", ["redis://:secret@host:99999", "redis://:secret@[::1"])
+def test_a_shared_cache_that_is_no_url(builder: Builder, url: str) -> None:
+    ended, _ = builder.build(CCACHE_REMOTE_STORAGE=url)
+    assert str(ended).startswith("build-wheel: tree: the shared compile cache does not answer: ")
+    assert "secret" not in str(ended)
+
+
 def test_units_are_counted_again_for_another_recipe(builder: Builder) -> None:
     assert builder.build()[0] == 0
     time.sleep(0.02)  # the next recipe is a later one

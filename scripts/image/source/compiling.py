@@ -245,14 +245,16 @@ def reach(name: str, storage: str, seconds: float = 10) -> None:
     `storage` is what CCACHE_REMOTE_STORAGE says: URLs of caches, each with attributes after "|".
     """
     for url in storage.split():
-        parts = urlsplit(url.partition("|")[0])
-        if not parts.hostname:
-            continue
-        port = parts.port or {"https": 443, "redis": 6379}.get(parts.scheme, 80)
+        where = "CCACHE_REMOTE_STORAGE"  # its text may have a password
         try:
-            socket.create_connection((parts.hostname, port), timeout=seconds).close()
-        except OSError as error:
+            parts = urlsplit(url.partition("|")[0])
+            if not parts.hostname:
+                continue
+            where = parts.hostname
+            port = parts.port or {"https": 443, "redis": 6379}.get(parts.scheme, 80)
             where = f"{parts.hostname}:{port}"
+            socket.create_connection((parts.hostname, port), timeout=seconds).close()
+        except (OSError, ValueError) as error:
             fail(f"{name}: the shared compile cache does not answer: {where}: {error}")
 
 
