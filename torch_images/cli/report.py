@@ -188,6 +188,11 @@ def template(name: str, existing: Mapping[str, Any] | None, changes: Sequence[st
     return "\n".join([head, *(f"  {line}" for line in changes)])
 
 
+def readme(text: str) -> str:
+    """The readme of a pod template, which RunPod's API does not take."""
+    return f"RunPod's API takes no readme; to give the template this one, paste it there:\n\n{text}"
+
+
 def picked(answer: dict[str, Any]) -> str:
     """Which image to run, from `pick.answer` and `pick.build_commands`."""
     lines = [answer["image"], "", f"  {answer['run']}", ""]

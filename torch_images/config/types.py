@@ -171,7 +171,7 @@ def _large(size: int) -> int:
 class Pods(Section):
     """What a template for RunPod says beside the image.
 
-    `api`, `readme_api`: URLs of RunPod's two APIs; the second sets a template's readme.
+    `api`: the URL of RunPod's API.
     `variant`: the variant of the image.
     `ports`: port and protocol, such as "8888/http".
     `environment`: name and value of each variable.
@@ -181,7 +181,6 @@ class Pods(Section):
     """
 
     api: fields.Url
-    readme_api: fields.Url
     variant: VariantName
     ports: tuple[fields.Served, ...]
     environment: Annotated[fields.Pairs, pairs(fields.Variable, str)]
