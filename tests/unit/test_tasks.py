@@ -182,7 +182,7 @@ def test_no_engine(root: Path) -> None:
     assert done.returncode == 4
     assert done.stderr.strip() == (
         "error: no Docker Engine at unix:///nonexistent/docker.sock: no answer; "
-        "start it, or run this through ./inv, which sets one up"
+        "start it; in a clone of the project, scripts/setup-engine sets one up"
     )
 
 

@@ -204,7 +204,7 @@ def picked(answer: dict[str, Any]) -> str:
         f"  {'or' if other['works'] else 'not'} {other['image']}: {other['why']}"
         for other in answer["others"]
     ]
-    return "\n".join(lines)
+    return as_called("\n".join(lines))
 
 
 def verified(proof: VerifyReport) -> str:
