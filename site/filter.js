@@ -11,7 +11,7 @@ const TOGETHER = [
   [/([0-9]{4})(ti|super|ada)(?![a-z0-9])/g, "$1 $2"],
   [/sm_(?=[0-9])/g, "sm"],
 ];
-const DRIVER = /(?<![0-9.])([0-9]{3})([.][0-9]+)+/;
+const DRIVER = /(?:^|[^0-9.])([0-9]{3}(?:[.][0-9]+)+)/;
 
 function words(text) {
   const apart = TOGETHER.reduce((all, [found, by]) => all.replace(found, by), text.toLowerCase());
@@ -67,7 +67,7 @@ function narrow(form) {
   const { search, driver } = form.elements;
   const rows = [...document.getElementById(form.dataset.table).tBodies[0].rows];
   // nvidia-smi prints name and driver on one line, which may be pasted whole.
-  const [pasted = ""] = (driver && search.value.match(DRIVER)) || [];
+  const [, pasted = ""] = (driver && search.value.match(DRIVER)) || [];
   const typed = words(search.value.replace(pasted, ""));
   const [found, ignored] = fitting(rows, typed);
   const known = driver ? [...driver.list.options].map((option) => option.value) : [];
