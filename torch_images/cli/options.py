@@ -19,9 +19,15 @@ Parse = Callable[[str, str], Any]  # of the option, such as "--jobs", and the wo
 GPUS = "all, a number, device=0,1, or names of CDI devices such as nvidia.com/gpu=0"
 
 
-def word(text: str) -> Any:
-    """A word that a verb needs, with its help. It may be given as an option, too."""
-    return dataclasses.field(metadata={"help": text, "kind": str})
+def word(text: str, *, optional: bool = False) -> Any:
+    """A word that a verb needs, with its help. It may be given as an option, too.
+
+    Without one that is `optional`, the verb gets "".
+    """
+    default: Any = "" if optional else dataclasses.MISSING
+    return dataclasses.field(
+        default=default, metadata={"help": text, "kind": str, "positional": True}
+    )
 
 
 def option(text: str, *, default: Any = "", parse: Parse | None = None) -> Any:
@@ -56,9 +62,9 @@ class Options:
                 names=(one.name.replace("_", "-"),),
                 attr_name=one.name if "_" in one.name else None,
                 kind=one.metadata["kind"],
-                default=one.default if one.metadata["kind"] is bool else None,
+                default=_default(one),
                 help=one.metadata["help"],
-                positional=one.default is dataclasses.MISSING,
+                positional=one.metadata.get("positional", False),
             )
             for one in dataclasses.fields(cls)
         ]
@@ -80,6 +86,12 @@ class Options:
             parse = one.metadata.get("parse")
             given[one.name] = parse(name, value) if parse else value
         return cls(**given)
+
+
+def _default(one: dataclasses.Field[Any]) -> Any:
+    """What Invoke takes where an option is not given: None says so, but not of a positional."""
+    positional = one.metadata.get("positional") and one.default is not dataclasses.MISSING
+    return one.default if positional or one.metadata["kind"] is bool else None
 
 
 def one_of(*known: str, kind: str = "") -> Parse:
