@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import decision
 import pytest
 
 from tests.releases import fewer
 from torch_images.build.plan import lock_image, plan_image
+from torch_images.build.render import image_facts
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.load import load_config
@@ -23,7 +25,7 @@ from torch_images.errors import UsageError
 from torch_images.locks.facts import with_facts
 from torch_images.locks.image_lock import compat_versions
 from torch_images.platforms import AMD64, ARM64, Platform
-from torch_images.publish.drivers import find_driver
+from torch_images.publish.drivers import find_driver, unsupported
 from torch_images.publish.gpus import CAVEATS, find_gpu, host_platform
 from torch_images.publish.ledger import State, states
 from torch_images.publish.pick import answer, build_commands, commands, pick
@@ -415,3 +417,19 @@ def test_a_build_command_names_what_is_not_the_default(config: Config, index: in
         key.removeprefix("--"): value for key, value in zip(words[::2], words[1::2], strict=True)
     }
     assert choose(config, **axes) == spec
+
+
+@pytest.mark.parametrize(
+    "driver", ["418.1", "470.82", "515.65", "525.60", "565.57", "575.51", "620.10"]
+)
+def test_the_start_refuses_the_same_old_drivers(config: Config, driver: str) -> None:
+    """By NVML's capability and the table in the image, see image_facts."""
+    told = image_facts(config, "12.8")["drivers"]
+    image = decision.Release("12.8", "570.26", "525", "torch-cu128")
+    for arch in config.architectures:
+        device = decision.Device("GPU", 14, arch.name, told[arch.name])
+        host = decision.Host(driver, "libcuda.so.1", nodes=True, devices=(device,))
+        made = decision.choose(host, image, None)
+        refused = "does not support" in made.reason
+        old = "first branch" in unsupported(find_gpu(config, arch.name), driver)
+        assert refused == old
