@@ -90,7 +90,7 @@ def ask(
         ("Tesla V100-SXM2-32GB", "580.95.05", "torch-cu128:sm70", "natively"),
         ("V100", "550.54.14", "torch-cu128:sm70", COMPAT),
         # NVIDIA's compat libraries do not run on a TITAN, either.
-        ("TITAN RTX", "550.54.14", "torch-cu128:sm75", MINOR),
+        ("TITAN RTX", "550.54.14", "torch-cu128:sm75", "TITAN RTX (Titan, error 804)"),
     ],
 )
 def test_picks(config: Config, root: Path, gpu: str, driver: str, image: str, why: str) -> None:

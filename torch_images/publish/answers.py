@@ -95,8 +95,8 @@ def _kinds(config: Config) -> dict[tuple[str, str], tuple[str, ...]]:
                 problem = str(error).replace(f"which {name} has", "which this GPU has")
                 key = str(capability), problem
             else:
-                geforce = ", GeForce" if gpu.geforce else ""
-                key = f"{capability}{geforce}{', beside an Arm processor' if gpu.arm64 else ''}", ""
+                line = f", {gpu.line}" if gpu.line else ""
+                key = f"{capability}{line}{', beside an Arm processor' if gpu.arm64 else ''}", ""
             found[key] = (*found.get(key, ()), name)
     return found
 

@@ -28,7 +28,7 @@ _JETSON = (
     "for a Jetson take NVIDIA's own PyTorch "
     "(https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/)"
 )
-TITAN = "TITAN"
+TITAN = "TITAN"  # in names, and the brand that NVML reports
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,11 @@ class Gpu:
     geforce: bool
     arm64: bool = False
     named: bool = True
+
+    @property
+    def line(self) -> str:
+        """The product line whose GPUs compat libraries do not run on; "" for another one."""
+        return (TITAN if self.name.startswith(TITAN) else "GeForce") if self.geforce else ""
 
 
 def find_gpu(config: Config, named: str) -> Gpu:

@@ -25,7 +25,7 @@ from torch_images.platforms import Platform
 from torch_images.project import project_root
 from torch_images.publish import tag_rules
 from torch_images.publish.drivers import Driver, remedy, unsupported
-from torch_images.publish.gpus import CAVEATS, TITAN, Gpu
+from torch_images.publish.gpus import CAVEATS, Gpu
 from torch_images.publish.ledger import State
 
 
@@ -207,7 +207,7 @@ def commands(config: Config, spec: ImageSpec, image: str, *, published: bool) ->
 
 def serving(gpu: Gpu) -> str:
     """What a GPU is, and that images have code for it."""
-    kind = f"{gpu.architecture.family}{', GeForce' if gpu.geforce else ''}"
+    kind = f"{gpu.architecture.family}{f', {gpu.line}' if gpu.line else ''}"
     name = gpu.architecture.name
     serves = f"a build fails unless the image has code for {name}"
     if gpu.capability != gpu.architecture.capability:
@@ -288,10 +288,8 @@ def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, name: str) -> Sugge
 
 def _brand(rules: Any, gpu: Gpu) -> int:
     """The brand that NVML reports for a GPU, as far as compat libraries tell brands apart."""
-    if not gpu.geforce:
-        return int(rules.NVIDIA)
-    brands = {name: number for number, name in rules.BRANDS.items()}
-    return int(brands["Titan"] if gpu.name.startswith(TITAN) else rules.GEFORCE)
+    brands = {name.upper(): number for number, name in rules.BRANDS.items()}
+    return int(brands.get(gpu.line.upper(), rules.NVIDIA))
 
 
 def _rules() -> Any:
