@@ -393,7 +393,7 @@ def test_a_capability_is_never_a_geforce_by_luck(
 ) -> None:
     found = ask(config, root, capability, "550.54.14" if compat else "580.95.05")
     assert (COMPAT in found["why"][1]) == compat
-    assert ("; not so on a GeForce, such as RTX " in found["why"][1]) == told
+    assert ("; not so on a GeForce: name it, such as RTX " in found["why"][1]) == told
 
 
 def test_the_first_command_works_now(config: Config, root: Path) -> None:
@@ -404,6 +404,9 @@ def test_the_first_command_works_now(config: Config, root: Path) -> None:
     told = commands(config, spec, found["image"], published=False)
     assert told["command"] == f"{build} && docker run --rm --gpus all torch-cu130:sm90"
     assert told["run"] == f"docker run --rm --gpus all {found['image']}"
+    assert commands(config, spec, "x", published=False, program="torch-images")["build"] == (
+        build.replace("./inv", "torch-images")
+    )
     told = commands(config, spec, found["image"], published=True)
     assert told["command"] == told["run"]
 

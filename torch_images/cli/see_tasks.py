@@ -85,6 +85,7 @@ class Pick(Registry, Json):
 def pick(options: Pick) -> None:
     """Say which image to run on a GPU and a driver, how, and why."""
     from torch_images.cli import report
+    from torch_images.cli.program import called
     from torch_images.config.selection import find_image
     from torch_images.errors import UsageError
     from torch_images.locks.image_lock import compat_versions
@@ -124,7 +125,8 @@ def pick(options: Pick) -> None:
     choice = answer(config, model, driver, suggestions, platform=host)
     image = choice["image"]
     published = options.published and _is_published(image, choice["id"])
-    choice |= commands(config, find_image(config, choice["id"]), image, published=published)
+    spec = find_image(config, choice["id"])
+    choice |= commands(config, spec, image, published=published, program=called())
     print(verb.as_json(choice) if options.json else report.picked(choice))
 
 

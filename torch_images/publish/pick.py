@@ -171,12 +171,15 @@ def command(image: str) -> str:
     return f"docker run --rm --gpus all {image}"
 
 
-def build_commands(config: Config, spec: ImageSpec) -> dict[str, str]:
-    """How to build an image in a clone, and how to run what was built."""
-    local = f"{spec.repository}:{short(config, spec)}"
+def build_commands(config: Config, spec: ImageSpec, program: str = "./inv") -> dict[str, str]:
+    """How to build an image in a clone, and how to run what was built.
+
+    `program` is this project's command as the user calls it.
+    """
+    build = [program, "build", *_arguments(config, spec)]
     return {
-        "build": shlex.join(["./inv", "build", *_arguments(config, spec)]),
-        "local": command(local),
+        "build": shlex.join(build),
+        "local": command(f"{spec.repository}:{short(config, spec)}"),
     }
 
 
@@ -195,12 +198,14 @@ def _arguments(config: Config, spec: ImageSpec) -> list[str]:
     return [word for axis, value in given.items() for word in (f"--{axis}", value)]
 
 
-def commands(config: Config, spec: ImageSpec, image: str, *, published: bool) -> dict[str, Any]:
+def commands(
+    config: Config, spec: ImageSpec, image: str, *, published: bool, program: str = "./inv"
+) -> dict[str, Any]:
     """The command that works now, and its parts. It builds what is not known to be published.
 
-    `image` is the name in a registry.
+    `image` is the name in a registry, `program` as for `build_commands`.
     """
-    parts = {"run": command(image), **build_commands(config, spec)}
+    parts = {"run": command(image), **build_commands(config, spec, program)}
     now = parts["run"] if published else f"{parts['build']} && {parts['local']}"
     return {"command": now, "published": published, **parts}
 
@@ -280,7 +285,7 @@ def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, name: str) -> Sugge
     helped = choice.library == rules.COMPAT
     reason = rules.sentence(choice, host, image, library)
     if helped and not gpu.named and gpu.architecture.geforce:
-        reason += f"; not so on a GeForce, such as {gpu.architecture.geforce[0]}"
+        reason += f"; not so on a GeForce: name it, such as {gpu.architecture.geforce[0]}"
     natively = rules.newer_or_equal(driver, cuda.driver)
     rank = 0 if natively else 1 if helped else 2
     return Suggestion(image=name, works=choice.works, rank=rank, reason=reason)
