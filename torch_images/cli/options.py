@@ -19,15 +19,12 @@ Parse = Callable[[str, str], Any]  # of the option, such as "--jobs", and the wo
 GPUS = "all, a number, device=0,1, or names of CDI devices such as nvidia.com/gpu=0"
 
 
-def word(text: str, *, optional: bool = False) -> Any:
+def word(text: str, *, unless: str = "") -> Any:
     """A word that a verb needs, with its help. It may be given as an option, too.
 
-    Without one that is `optional`, the verb gets "".
+    With the flag `unless` the verb does not need it, and gets "".
     """
-    default: Any = "" if optional else dataclasses.MISSING
-    return dataclasses.field(
-        default=default, metadata={"help": text, "kind": str, "positional": True}
-    )
+    return dataclasses.field(metadata={"help": text, "kind": str, "unless": unless})
 
 
 def option(text: str, *, default: Any = "", parse: Parse | None = None) -> Any:
@@ -45,6 +42,22 @@ def flag(text: str) -> Any:
     return dataclasses.field(default=False, metadata={"help": text, "kind": bool})
 
 
+class _Argument(Argument):
+    """An argument of Invoke's that is not missing where the flag `unless` is given."""
+
+    unless: Argument | None = None
+
+    @property
+    def value(self) -> Any:
+        """What was given, or the default."""
+        value = super().value
+        return "" if value is None and self.unless and self.unless.value else value
+
+    @value.setter
+    def value(self, given: str) -> None:
+        self.set_value(given)
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(word,))
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
@@ -57,17 +70,20 @@ class Options:
     @classmethod
     def arguments(cls) -> list[Argument]:
         """The options as Invoke reads them, without short forms."""
-        return [
-            Argument(
+        found = {
+            one.name: _Argument(
                 names=(one.name.replace("_", "-"),),
                 attr_name=one.name if "_" in one.name else None,
                 kind=one.metadata["kind"],
-                default=_default(one),
+                default=one.default if one.metadata["kind"] is bool else None,
                 help=one.metadata["help"],
-                positional=one.metadata.get("positional", False),
+                positional=one.default is dataclasses.MISSING,
             )
             for one in dataclasses.fields(cls)
-        ]
+        }
+        for one in dataclasses.fields(cls):
+            found[one.name].unless = found.get(one.metadata.get("unless", ""))
+        return list(found.values())
 
     @classmethod
     def of(cls, words: Mapping[str, Any]) -> Self:
@@ -86,12 +102,6 @@ class Options:
             parse = one.metadata.get("parse")
             given[one.name] = parse(name, value) if parse else value
         return cls(**given)
-
-
-def _default(one: dataclasses.Field[Any]) -> Any:
-    """What Invoke takes where an option is not given: None says so, but not of a positional."""
-    positional = one.metadata.get("positional") and one.default is not dataclasses.MISSING
-    return one.default if positional or one.metadata["kind"] is bool else None
 
 
 def one_of(*known: str, kind: str = "") -> Parse:

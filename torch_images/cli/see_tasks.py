@@ -66,10 +66,10 @@ def matrix(options: Matrix) -> None:
 class Pick(Registry, Json):
     gpu: str = word(
         "name as nvidia-smi, a cloud or people write it, such as 'RTX 5090', or capability",
-        optional=True,
+        unless="list",
     )
     driver: str = word(
-        "version of the host's driver, such as 570.133, or its branch, such as 570", optional=True
+        "version of the host's driver, such as 570.133, or its branch, such as 570", unless="list"
     )
     list: bool = flag("print every GPU that is known, and what it is called")
     published: bool = flag("ask the registry whether it has the image; if so, the answer pulls it")
@@ -87,7 +87,6 @@ def pick(options: Pick) -> None:
     from torch_images.cli import report
     from torch_images.cli.program import called
     from torch_images.config.selection import find_image
-    from torch_images.errors import UsageError
     from torch_images.locks.image_lock import compat_versions
     from torch_images.publish import ledger
     from torch_images.publish.drivers import find_driver
@@ -99,12 +98,6 @@ def pick(options: Pick) -> None:
         found = known_gpus(config)
         print(verb.as_json({"gpu": found}) if options.json else report.gpus(found))
         return
-    if not options.gpu or not options.driver:
-        raise UsageError(
-            "pick needs the name of a GPU and the version of its host's driver",
-            "run `nvidia-smi --query-gpu=name,driver_version --format=csv,noheader` there, "
-            "or see --list",
-        )
     proofs = ledger.read(verb.ROOT)
     model = find_gpu(config, options.gpu)
     driver = find_driver(config, options.driver)
