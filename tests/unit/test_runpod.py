@@ -32,6 +32,7 @@ from torch_images.publish.runpod import (
     body,
     built,
     changes,
+    hosts,
     in_registry,
     readme,
 )
@@ -40,6 +41,8 @@ from torch_images.verify.identify import VerifiedImage
 from torch_images.verify.verify import VerifyReport
 
 WHERE = "ghcr.io/me"
+# What hosts report whose driver runs CUDA 13.0 natively: 610 says 13.3, 620 says 13.5.
+NEWER = "13.0 13.1 13.2 13.3 13.4 13.5"
 
 
 def verified_image(
@@ -166,11 +169,11 @@ def test_an_image_that_no_host_can_run_is_refused(config: Config, root: Path) ->
     ("cuda", "compat", "geforce", "wanted"),
     [
         # 560 is no branch that the compat library of 13.0 knows, nor are 525, 530, 545 and 555.
-        ("13.0", True, False, "12.2 12.4 12.7 12.8 12.9 13.0 13.1 13.2"),
-        ("13.0", True, True, "13.0 13.1 13.2"),
-        ("13.0", False, False, "13.0 13.1 13.2"),
+        ("13.0", True, False, f"12.2 12.4 12.7 12.8 12.9 {NEWER}"),
+        ("13.0", True, True, NEWER),
+        ("13.0", False, False, NEWER),
         # From 525 on 12.8 runs by minor version compatibility.
-        ("12.8", True, True, "12.0 12.1 12.2 12.3 12.4 12.5 12.6 12.7 12.8 12.9 13.0 13.1 13.2"),
+        ("12.8", True, True, f"12.0 12.1 12.2 12.3 12.4 12.5 12.6 12.7 12.8 12.9 {NEWER}"),
     ],
 )
 def test_the_filter_leaves_in_whom_compat_serves(
@@ -183,6 +186,25 @@ def test_the_filter_leaves_in_whom_compat_serves(
     assert found["name"].endswith(" geforce") == geforce
 
 
+@pytest.mark.parametrize(
+    ("arch", "geforce", "wanted"),
+    [
+        ("9.0", False, f"12.2 12.4 12.7 12.8 12.9 {NEWER}"),
+        # No older driver knows these GPUs, and a compat library does not help.
+        ("12.0", False, f"12.8 12.9 {NEWER}"),
+        ("10.3", False, f"12.9 {NEWER}"),
+        ("12.0", True, NEWER),
+    ],
+)
+def test_hosts_have_a_driver_that_supports_a_gpu_of_the_image(
+    config: Config, root: Path, arch: str, geforce: bool, wanted: str
+) -> None:
+    image = dataclasses.replace(
+        pod_image(config, root, "13.0"), spec=choose(config, cuda="13.0", arch=arch)
+    )
+    assert hosts(config, image, geforce=geforce) == wanted.split()
+
+
 def test_a_published_image_needs_no_build(config: Config, root: Path) -> None:
     """What the template says is what a build here says, but for size, Triton and a warning."""
     reference = f"ghcr.io/you/torch-cu130:sm120@sha256:{'a' * 64}"
@@ -193,7 +215,7 @@ def test_a_published_image_needs_no_build(config: Config, root: Path) -> None:
     assert "it was not verified where this template was made" in text
     assert f"| PyTorch | {T130} |" in text
     lacking = in_registry(config, "ghcr.io/you/x", published(config, root, compat="none"))
-    assert body(config, lacking)["allowedCudaVersions"] == ["13.0", "13.1", "13.2"]
+    assert body(config, lacking)["allowedCudaVersions"] == NEWER.split()
     assert "not verified" not in readme(config, pod_image(config, root, "13.0"), local)
 
 

@@ -51,6 +51,7 @@ from torch_images.errors import NetworkError, told
         ("bulid", "unknown word 'bulid'; verbs: did you mean 'build'?"),
         ("build --cuda", "--cuda needs a value; see `invoke --help build`"),
         ("pick", "'pick' did not receive required positional arguments: 'gpu', 'driver'"),
+        ("pick H100", "'pick' did not receive required positional arguments: 'driver'"),
         ("bench-report /dev/zero/x", "error: "),
         ("build --dry-run --mirror http://[::1", "error: --mirror is not a URL; correct it"),
         ("--help nonsense", "unknown word 'nonsense'; "),

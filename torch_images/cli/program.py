@@ -210,6 +210,6 @@ def _problem(error: ParseError, verbs: Iterable[str]) -> UsageError:
             flags = [flag for flag in context.flags if flag.startswith("--")] if context else ()
             return UsageError(f"unknown option '{word[1]}'", suggest(word[1], flags))
         return UsageError(f"unknown word '{word[1]}'", f"verbs: {suggest(word[1], verbs)}")
-    if flag := re.match(r"Flag <Argument: ([^\s>]+)", str(error)):
+    if flag := re.match(r"Flag <_?Argument: ([^\s>]+)", str(error)):
         return UsageError(f"--{flag[1].replace('_', '-')} needs a value", f"see {help_}")
     return UsageError(str(error).rstrip("!."), f"see {help_}")

@@ -195,21 +195,19 @@ def hosts(config: Config, image: PodImage, *, geforce: bool) -> list[str]:
     """The CUDA versions of machines on which an image works, as its start would decide there.
 
     A machine that reports a version has at least that version's first driver. Those that only
-    NVIDIA's compat library serves are among them.
+    NVIDIA's compat library serves are among them. A machine counts if the image works with any GPU
+    that it serves.
     """
     spec = image.spec
-    arch = spec.architectures[-1]
-    gpu = Gpu(name="GPU", capability=arch.capability, architecture=arch, geforce=geforce)
-    return [
-        cuda
-        for cuda, branch in config.pods.hosts
-        if judge(
-            *(config, spec.cuda, gpu, f"{branch}.999"),
-            compat=image.compat,
-            platform=spec.platform,
-            name="",
-        ).works
+    gpus = [
+        Gpu(name="GPU", capability=arch.capability, architecture=arch, geforce=geforce)
+        for arch in spec.architectures
     ]
+
+    def works(gpu: Gpu, branch: str) -> bool:
+        return judge(spec.cuda, gpu, f"{branch}.999", compat=image.compat, name="").works
+
+    return [cuda for cuda, branch in config.pods.hosts if any(works(g, branch) for g in gpus)]
 
 
 def readme(config: Config, image: PodImage, template: Mapping[str, Any]) -> str:
