@@ -3,31 +3,61 @@
 // Hides the rows of a table that a search does not ask for. Without it the tables are whole.
 
 // Words of nvidia-smi that name no model.
-const SILENT = ["nvidia", "geforce"];
+const SILENT = ["nvidia", "geforce", "tesla", "graphics", "device"];
+// What people write together: rtx5090, rtxpro6000, 3080ti, 6000ada, sm_89.
+const TOGETHER = [
+  [/(rtx|gtx)(?=pro|a?[0-9])/g, "$1 "],
+  [/pro(?=[0-9])/g, "pro "],
+  [/([0-9]{4})(ti|super|ada)(?![a-z0-9])/g, "$1 $2"],
+  [/sm_(?=[0-9])/g, "sm"],
+];
+const DRIVER = /(?:^|[^0-9.])([0-9]{3}(?:[.][0-9]+)+)/;
 
 function words(text) {
-  return (text.toLowerCase().match(/[a-z0-9.]+/g) || []).filter((word) => !SILENT.includes(word));
+  const apart = TOGETHER.reduce((all, [found, by]) => all.replace(found, by), text.toLowerCase());
+  return (apart.match(/[a-z0-9.]+/g) || []).filter((word) => !SILENT.includes(word));
 }
 
-function own(row) {
-  const cells = [...row.cells].map((cell) => cell.textContent);
-  return words([...cells, row.dataset.words].join(" "));
+// The GPUs that a text names: those of which it has every word, of these the longest ("NVIDIA RTX
+// 6000 Ada Generation"); else those of which it has the number, and the most words ("5090").
+function meant(names, typed) {
+  const best = (score) => {
+    const scores = names.map((name) => score(words(name)));
+    const most = Math.max(1, ...scores);
+    return names.filter((_, place) => scores[place] === most);
+  };
+  const has = (word) => typed.includes(word);
+  const whole = best((own) => (own.every(has) ? own.length : 0));
+  if (whole.length) return whole;
+  return best((own) => (own.some((w) => /[0-9]/.test(w) && has(w)) ? own.filter(has).length : 0));
 }
 
-// How a row can fit what was typed, the best way first. The last one is for names of nvidia-smi,
-// which say more than a model: "A100-SXM4-80GB".
-const WAYS = [
-  (row, typed) => typed.every((word) => own(row).includes(word)),
-  (row, typed) => typed.every((word) => own(row).some((other) => other.startsWith(word))),
-  (row, typed) =>
-    [...row.querySelectorAll(".gpu")].some((gpu) =>
-      words(gpu.textContent).every((word) => typed.includes(word)),
-    ),
-];
+function gpus(row) {
+  return row.dataset.gpus.split(", ");
+}
+
+// The rows for what was typed, and the words that say nothing about them, as "80GB" of an H100.
+function fitting(rows, typed) {
+  const named = meant([...new Set(rows.flatMap(gpus))], typed);
+  const own = new Set(named.flatMap(words));
+  const ignored = [];
+  let found = rows;
+  if (named.length) found = rows.filter((row) => gpus(row).some((gpu) => named.includes(gpu)));
+  for (const word of typed.filter((each) => !own.has(each))) {
+    const having = found.filter((row) =>
+      words(`${row.dataset.words} ${named.length ? "" : row.dataset.gpus}`).some((other) =>
+        other.startsWith(word),
+      ),
+    );
+    if (named.length && !having.length) ignored.push(word);
+    else found = having;
+  }
+  return [found, ignored];
+}
 
 // Whether an answer is for a driver such as 570.133; without a list it is for all of them.
 function serves(row, driver, known) {
-  const [branch] = driver.match(/^\d{3}/) || [];
+  const [branch] = driver.match(/^[0-9]{3}/) || [];
   if (!branch || !row.dataset.drivers) return true;
   const place = branch < known[0] ? "older" : branch > known[known.length - 1] ? "newer" : branch;
   return row.dataset.drivers.split(" ").includes(place);
@@ -36,14 +66,18 @@ function serves(row, driver, known) {
 function narrow(form) {
   const { search, driver } = form.elements;
   const rows = [...document.getElementById(form.dataset.table).tBodies[0].rows];
-  const typed = words(search.value);
-  const found = WAYS.map((fits) => rows.filter((row) => fits(row, typed)));
+  // nvidia-smi prints name and driver on one line, which may be pasted whole.
+  const [, pasted = ""] = (driver && search.value.match(DRIVER)) || [];
+  const typed = words(search.value.replace(pasted, ""));
+  const [found, ignored] = fitting(rows, typed);
   const known = driver ? [...driver.list.options].map((option) => option.value) : [];
-  const shown = (found.find((some) => some.length) || []).filter(
-    (row) => !driver || serves(row, driver.value.trim(), known),
-  );
+  const version = driver ? driver.value.trim() || pasted : "";
+  const shown = found.filter((row) => !driver || serves(row, version, known));
   rows.forEach((row) => (row.hidden = !shown.includes(row)));
-  form.querySelector("output").textContent = `${shown.length} of ${rows.length} rows`;
+  const without = ignored.length ? `, without regard to ${ignored.join(" ")}` : "";
+  const none = "No row has that. Try the name that nvidia-smi prints, or a number such as 8.9.";
+  const count = `${shown.length} of ${rows.length} rows${without}`;
+  form.querySelector("output").textContent = shown.length ? count : none;
 }
 
 document.querySelectorAll("form[data-table]").forEach((form) => {

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,9 @@ import requests
 TAB, ENTER = "\ue004", "\ue007"
 PACKAGES = ("chromium", "chromium-driver")
 PROGRAMS = ("chromium", "google-chrome"), ("chromedriver",)
+# A wheel with axe-core 4.12.1 (https://github.com/dequelabs/axe-core), which PyPI has not by itself.
+_AXE = "axe-playwright-python==0.1.8"
+_AXE_HASH = "sha256:fdd263c998388f1a8e67cad02677e612d946248bd44d163be5e8650ea31f95f8"
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's key of an element
 # What only Chromium has is asked of it by its own commands:
 # https://chromedevtools.github.io/devtools-protocol/tot/Emulation/
@@ -74,6 +79,21 @@ class Browser:
                 return
         raise AssertionError(f"Tab does not lead to {name}, but to {passed}")
 
+    def violations(self, axe: str) -> list[list[str]]:
+        """What axe-core finds wrong on the page: rule, help and the first element of each."""
+        self.run(f"{axe}; window.axe = axe;")
+        script = """
+        const [done] = arguments;
+        axe.run().then((found) =>
+          done(found.violations.map((v) => [v.id, v.help, v.nodes[0].html])));
+        """
+        found: list[list[str]] = self._ask("execute/async", script=script, args=[])
+        return found
+
+    def scripts(self, *, run: bool) -> None:
+        """Let pages that are opened from now on run their scripts, or not."""
+        self._ask(_CDP, cmd="Emulation.setScriptExecutionDisabled", params={"value": not run})
+
     def show(self, *, width: int, height: int = 900, scheme: str = "light") -> None:
         """Give the window a size in CSS pixels, and the user a colour scheme."""
         screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -104,6 +124,17 @@ def _value(answer: requests.Response) -> Any:
     value = answer.json()["value"]
     assert answer.ok, f"{value['error']}: {value['message']}"
     return value
+
+
+def axe_core(folder: Path) -> str:
+    """The script of axe-core, from a wheel that pip leaves in a folder."""
+    wanted = folder / "axe.txt"
+    wanted.write_text(f"{_AXE} --hash={_AXE_HASH}\n")
+    words = ("--quiet", "--no-deps", "--require-hashes", "--dest", folder, "-r", wanted)
+    subprocess.run([sys.executable, "-m", "pip", "download", *words], check=True)
+    [wheel] = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        return files.read("axe_playwright_python/axe.min.js").decode()
 
 
 def programs() -> tuple[Path, ...]:

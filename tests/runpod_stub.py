@@ -1,4 +1,8 @@
-"""A stand-in of RunPod's API on loopback: the templates of one account, by the documented schema."""
+"""A stand-in of RunPod's API on loopback: templates and registry credentials of one account.
+
+It checks bodies by the documented schema, and words refusals as the API does:
+https://github.com/runpod/runpod-plugins-official/blob/main/plugins/runpod/skills/runpod-migrate/reference/breaking-changes.md
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ class Account:
 
     url: str = ""
     templates: dict[str, dict[str, Any]] = field(default_factory=dict)
-    readmes: dict[str, str] = field(default_factory=dict)
+    registries: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     failures: list[int] = field(default_factory=list)
 
@@ -37,13 +41,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def answer(self, status: int, document: Any) -> None:
         data = json.dumps(document).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        kind = "application/json" if status < 400 else "application/problem+json"
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
-    def problem(self, status: int, detail: str) -> None:
-        self.answer(status, {"title": "Problem", "status": status, "detail": detail})
+    def problem(self, status: int, detail: str, *errors: str) -> None:
+        document: dict[str, Any] = {"title": "Problem", "status": status, "detail": detail}
+        self.answer(status, document | ({"errors": list(errors)} if errors else {}))
 
     def handle_any(self) -> None:
         self.account.asked.append(f"{self.command} {self.path}")
@@ -51,27 +57,27 @@ class Handler(http.server.BaseHTTPRequestHandler):
         sent = json.loads(self.rfile.read(length) or b"null")
         path, _, query = self.path.partition("?")
         identifier = path.rpartition("/")[2]
-        if self.account.failures:
+        if path.startswith("/v1/"):
+            self.problem(410, "REST API v1 is retired")
+        elif self.account.failures:
             self.problem(self.account.failures.pop(0), "as the test wants it")
         elif self.headers.get("Authorization") != f"Bearer {KEY}":
             self.problem(401, "missing bearer token")
-        elif self.command == "GET" and path == "/v2/templates":
-            names = sorted(self.account.templates)
+        elif self.command == "GET" and path in ("/v2/templates", "/v2/registries"):
+            entries: dict[str, dict[str, Any]] = getattr(self.account, identifier)
+            names = sorted(entries)
             at = int(query.partition("=")[2] or 0)
             more = {"nextCursor": str(at + 1)} if at + 1 < len(names) else {}
-            page = [self.account.templates[name] for name in names[at : at + 1]]
-            self.answer(200, {"templates": page, "pagination": more})
-        elif self.command == "PATCH" and path.startswith("/v1/") and set(sent) == {"readme"}:
-            self.account.readmes[identifier] = sent["readme"]
-            self.answer(200, {"id": identifier})
+            page = [entries[name] for name in names[at : at + 1]]
+            self.answer(200, {identifier: page, "pagination": more})
         else:
             self.write(sent, path, identifier)
 
     def write(self, sent: Any, path: str, identifier: str) -> None:
         required = ["name", "image"] if self.command == "POST" else []
         checker = jsonschema.Draft202012Validator({**_SCHEMA, "required": required})
-        if wrong := next(checker.iter_errors(sent), None):
-            self.problem(422, wrong.message)
+        if wrong := [_said(error) for error in checker.iter_errors(sent)]:
+            self.problem(422, "Request validation failed.", *wrong)
         elif self.command == "POST" and path == "/v2/templates":
             if any(t["name"] == sent["name"] for t in self.account.templates.values()):
                 self.problem(422, "Template name must be unique.")
@@ -98,9 +104,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Keep requests out of the output of tests."""
 
 
+def _said(error: jsonschema.ValidationError) -> str:
+    """A failure in the API's words: "$: additional properties 'readme' not allowed"."""
+    if error.validator == "additionalProperties":
+        sent: Any = error.instance
+        schema: Any = error.schema
+        names = ", ".join(f"'{name}'" for name in sorted(set(sent) - set(schema["properties"])))
+        return f"{error.json_path}: additional properties {names} not allowed"
+    return f"{error.json_path}: {error.message}"
+
+
 @contextlib.contextmanager
 def runpod() -> Iterator[Account]:
-    """Serve an empty account: /v2 for templates, a page for each of them, and /v1 for readmes."""
+    """Serve an empty account: /v2, with a page for each template, and /v1, which is retired."""
     account = Account()
 
     with serving(type("Bound", (Handler,), {"account": account})) as url:

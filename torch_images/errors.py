@@ -57,6 +57,10 @@ class EngineError(TorchImagesError):
     exit_code = 4
 
 
+class RightsError(EngineError):
+    """There may be a Docker Engine, but this user has no rights on its socket."""
+
+
 class DiskError(TorchImagesError):
     """Not enough disk space."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser import ENTER, PACKAGES, Browser, browser, programs
+from tests.browser import ENTER, PACKAGES, Browser, axe_core, browser, programs
 from tests.integration.support import as_root, invoke
 
 INSTALL = ("apt-get", "-qq", "install", "--yes", "--no-install-recommends", *PACKAGES)
@@ -74,6 +74,9 @@ def picked(gpu: str, driver: str, platform: str) -> dict[str, Any] | None:
         ("NVIDIA GH200 480GB", "580", ["GH200"]),
         ("GeForce RTX 4090", "390.48", ["RTX 4090"]),
         ("Tesla V100-SXM2-16GB", "580", ["V100"]),
+        ("Tesla T4", "570.133.20", ["T4"]),
+        ("NVIDIA GeForce RTX 3080 Ti", "580", ["RTX 3080"]),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "580", ["RTX PRO 6000"]),
     ],
 )
 def test_a_search_finds_what_the_command_says(
@@ -91,6 +94,64 @@ def test_a_search_finds_what_the_command_says(
     assert page.messages() == []
 
 
+@pytest.mark.parametrize(
+    ("typed", "gpus"),
+    [
+        ("NVIDIA GeForce RTX 5090", {"RTX 5090"}),
+        ("rtx5090", {"RTX 5090"}),
+        ("t4", {"T4"}),
+        ("Tesla T4", {"T4"}),
+        ("3080Ti", {"RTX 3080"}),
+        ("6000Ada", {"RTX 6000 Ada"}),
+        ("rtxpro6000", {"RTX PRO 6000"}),
+        ("NVIDIA H100 PCIe", {"H100"}),
+        ("sm_89", {"L4", "RTX 4090"}),
+        ("hopper", {"H100", "GH200"}),
+        ("gibberish", set()),
+    ],
+)
+def test_both_searches_know_how_gpus_are_written(page: Browser, typed: str, gpus: set[str]) -> None:
+    """Each row found has one of these GPUs, and each of them has a row."""
+    held = """
+    return [...document.querySelectorAll(`#${arguments[0]} tbody tr`)]
+      .filter((row) => row.checkVisibility())
+      .map((row) => row.dataset.gpus.split(", "));
+    """
+    for field, table in (("#gpu", "answers"), ("#search", "images")):
+        page.type(field, typed)
+        found = [set(row) & gpus for row in page.run(held, table)]
+        assert set().union(*found) == gpus
+        assert all(found)
+    message = "No row has that. Try the name that nvidia-smi prints, or a number such as 8.9."
+    assert (page.text("form[data-table=answers] output") == message) == (not gpus)
+
+
+def test_words_that_name_no_model_are_said(page: Browser) -> None:
+    page.type("#search", "NVIDIA H100 80GB HBM3 vllm")
+    text = page.text("form[data-table=images] output")
+    assert text.startswith("1 of ")
+    assert text.endswith(" rows, without regard to 80gb hbm3")
+
+
+def test_the_line_of_nvidia_smi_may_be_pasted(page: Browser) -> None:
+    page.type("#gpu", "NVIDIA GeForce RTX 5090, 570.133.07")
+    pasted = page.run(ROWS, "answers")
+    page.run("document.getElementById('gpu').value = ''")
+    page.type("#gpu", "RTX 5090")
+    page.type("#driver", "570.133.07")
+    assert page.run(ROWS, "answers") == pasted
+    assert {row[2] for row in pasted} < {row[2] for row in every(page)}
+
+
+def every(page: Browser) -> list[list[str]]:
+    """All rows of the answers, shown or not."""
+    script = "[...document.querySelectorAll('#answers tbody tr')]"
+    rows: list[list[str]] = page.run(
+        f"return {script}.map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+    return rows
+
+
 def test_a_driver_that_is_none_narrows_nothing(page: Browser) -> None:
     every = page.run(ROWS, "answers")
     page.type("#driver", "<img src=x onerror=alert(1)>")
@@ -101,16 +162,16 @@ def test_a_driver_that_is_none_narrows_nothing(page: Browser) -> None:
 
 def test_a_search_narrows_the_list_of_images(page: Browser) -> None:
     count = "form[data-table=images] output"
-    every = [row[0] for row in page.run(ROWS, "images")]
-    assert page.text(count) == f"{len(every)} of {len(every)} rows"
+    names = [row[0] for row in page.run(ROWS, "images")]
+    assert page.text(count) == f"{len(names)} of {len(names)} rows"
     page.type("#search", "h100 VLLM")
     found = [row[0] for row in page.run(ROWS, "images")]
     assert found == [
-        name for name in every if name.endswith("-vllm") and ("-sm90-" in name or "-sm" not in name)
+        name for name in names if name.endswith("-vllm") and ("-sm90-" in name or "-sm" not in name)
     ]
-    assert page.text(count) == f"{len(found)} of {len(every)} rows"
+    assert page.text(count) == f"{len(found)} of {len(names)} rows"
     page.type("#search", " nothing")
-    assert page.text(count) == f"0 of {len(every)} rows"
+    assert page.text(count) == f"{len(found)} of {len(names)} rows, without regard to nothing"
 
 
 def test_all_of_it_works_by_keyboard(page: Browser) -> None:
@@ -137,6 +198,71 @@ def test_no_page_is_wider_than_its_window(page: Browser, site: Path, width: int,
     page.open((image if name == "image" else site / "index.html").as_uri())
     assert page.run("return innerWidth") == width
     assert page.run("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [320, 390, 700, 900, 1000, 1400])
+def test_nothing_is_clipped(page: Browser, site: Path, width: int) -> None:
+    """Neither what was typed nor what is said has more width than its place."""
+    page.show(width=width)
+    image = max((site / "images").iterdir(), key=lambda path: path.stat().st_size)
+    clipped = """
+    return [...document.querySelectorAll("main *")]
+      .filter((e) => e.checkVisibility() && e.clientWidth && e.scrollWidth > e.clientWidth)
+      .map((e) => e.outerHTML.slice(0, 200));
+    """
+    page.open(image.as_uri())
+    assert page.run(clipped) == []
+    page.open((site / "index.html").as_uri())
+    assert page.run(clipped) == []
+    page.type("#gpu", "NVIDIA GeForce RTX 5090")
+    page.type("#driver", "570.133.07")
+    assert page.run(clipped) == []
+
+
+def test_a_phone_shows_the_answer_first(page: Browser) -> None:
+    """Without scrolling: the image, then what it is for."""
+    page.show(width=390, height=844)
+    page.type("#gpu", "NVIDIA GeForce RTX 5090")
+    page.type("#driver", "580.95.05")
+    places = page.run("""
+    const row = [...document.querySelectorAll("#answers tbody tr")]
+      .find((row) => row.checkVisibility());
+    return [...row.cells].map((cell) => cell.getBoundingClientRect().bottom);
+    """)
+    assert min(places) == places[3]
+    assert places[3] + page.run("return scrollY") < 500
+    assert max(places) < 844
+
+
+def test_it_is_whole_without_scripts(page: Browser, site: Path) -> None:
+    wanted = every(page)
+    page.scripts(run=False)
+    try:
+        page.open((site / "index.html").as_uri())
+        assert page.run(ROWS, "answers") == wanted
+        assert page.text("noscript").startswith("The search of your browser finds")
+        assert page.run("return document.querySelector('form').checkVisibility()") is False
+    finally:
+        page.scripts(run=True)
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return axe_core(tmp_path_factory.mktemp("axe"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 1000])
+def test_axe_finds_nothing(page: Browser, site: Path, axe: str, width: int, scheme: str) -> None:
+    """Also after a search, on the first page and on one of an image."""
+    page.show(width=width, scheme=scheme)
+    assert page.violations(axe) == []
+    page.type("#gpu", "NVIDIA GeForce RTX 5090")
+    assert page.violations(axe) == []
+    page.open(next((site / "images").iterdir()).as_uri())
+    assert page.violations(axe) == []
+    page.run("document.querySelector('main').append(document.createElement('input'))")
+    assert [rule for rule, *_ in page.violations(axe)] == ["label"]
 
 
 def test_light_and_dark_can_both_be_read(page: Browser) -> None:

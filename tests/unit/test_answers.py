@@ -16,6 +16,7 @@ from torch_images.locks.image_lock import compat_versions
 from torch_images.platforms import AMD64, ARM64, PLATFORMS
 from torch_images.publish import answers, gpus, pick
 from torch_images.publish.answers import NEWER, OLDER, Row
+from torch_images.publish.drivers import find_driver
 from torch_images.publish.ledger import State
 
 # An image's name, identifier and proof; None where none works.
@@ -44,15 +45,16 @@ def picked(config: Config, compat: answers.Compat) -> Callable[[str, str, str], 
         try:
             model = gpus.find_gpu(config, gpu)
             host = gpus.host_platform(config, model, platform)
+            known = find_driver(config, driver)
             suggestions = pick.pick(
-                *(config, model, pick.find_driver(config, driver)),
+                *(config, model, known.version),
                 lambda cuda: compat[host][cuda.version],
                 variant=config.defaults.variant,
                 platform=host,
                 namespace="ghcr.io/me",
                 state=proof,
             )
-            answer = pick.answer(model, driver, suggestions, platform=host)
+            answer = pick.answer(config, model, known, suggestions, platform=host)
         except UsageError:
             return None
         return answer["image"], answer["id"], answer["proof"]
@@ -67,7 +69,7 @@ def test_every_row_is_what_pick_says(
     for row in rows:
         platforms = [row.platform] if row.platform else config.names("platform")
         for branch in row.branches or (OLDER, "525", "580", NEWER):
-            named = {OLDER: ("390", "418.1"), NEWER: ("600", "999.10")}
+            named = {OLDER: ("390", "418.1"), NEWER: ("621", "660.10")}
             drivers = named.get(branch, (branch, f"{branch}.999"))
             for gpu, driver, platform in itertools.product(row.gpus, drivers, platforms):
                 wanted = (row.image, row.id, row.proof) if row.image else None
@@ -96,9 +98,9 @@ def test_every_question_has_one_row(
 def test_the_branches_are_those_of_hosts_and_libraries(
     config: Config, compat: answers.Compat
 ) -> None:
-    newer = {**compat, ARM64: {**compat[ARM64], "12.8": "610.10"}}
-    assert {*answers.branches(config, newer)} - {*answers.branches(config, compat)} == {"610"}
-    assert {"470", "525", "595"} <= {*answers.branches(config, compat)}
+    newer = {**compat, ARM64: {**compat[ARM64], "12.8": "630.10"}}
+    assert {*answers.branches(config, newer)} - {*answers.branches(config, compat)} == {"630"}
+    assert {"470", "525", "595", "610", "615", "620"} <= {*answers.branches(config, compat)}
 
 
 def test_a_platform_without_images_is_said(config: Config, compat: answers.Compat) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import logging
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +20,7 @@ from torch_images.cli import program, verb
 from torch_images.cli.build_tasks import Build, Wheels
 from torch_images.cli.collection import GROUPS, namespace
 from torch_images.cli.options import Options, flag, option, several, word
+from torch_images.cli.program import as_called
 from torch_images.cli.publish_tasks import Push
 from torch_images.cli.verify_tasks import Verify
 from torch_images.errors import UsageError
@@ -122,6 +126,28 @@ def test_messages_name_the_command_as_it_was_called(
     with pytest.raises(Exit) as caught:
         verb.verb(Options)(fail).body(None)
     assert caught.value.message == f"error: it is not locked; run `{name} lock`"
+    assert verb.as_json(["`invoke push` makes it"]) == f'[\n  "`{name} push` makes it"\n]'
+    text = "./inv build --cuda 13.0; in a clone, as ./inv, or x/./inv build"
+    assert as_called(text) == text.replace("./inv", name, 1)
+
+
+def test_warnings_name_the_command_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/x/bin/torch-images"])
+    record = logging.makeLogRecord({"msg": "%s is gone; run `invoke lock`", "args": ("a",)})
+    assert verb._warnings.format(record) == "warning: a is gone; run `torch-images lock`"
+
+
+def test_no_text_names_the_command_in_another_way(root: Path) -> None:
+    """Verbs stand after "`invoke ", or after "./inv ", which become what the user called."""
+    verbs = "|".join(task.replace("_", "-") for task in namespace.task_names)
+    other = re.compile(rf"(?<!`)\b(?:invoke|inv)(?: --?[\w-]+)* (?:{verbs})\b")
+    found = []
+    for path in sorted((root / "torch_images").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                text = node.value.replace("./inv ", "")
+                found += [(path.name, text) for _ in other.finditer(text)]
+    assert not found
 
 
 class Every(Options):

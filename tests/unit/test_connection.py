@@ -10,8 +10,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import docker.errors
 import pytest
 
+import docker
 from tests.unit.fakes import FakeRunner, invoke
 from torch_images.errors import EngineError, UsageError
 from torch_images.host import connection, setup
@@ -131,6 +133,31 @@ def test_an_endpoint_that_is_known_is_not_asked_for() -> None:
     with pytest.raises(EngineError, match="the engine at ssh://h is behind SSH"):
         connect(run, Endpoint(host="ssh://h"))
     assert not run.commands
+
+
+@pytest.mark.parametrize("allowed", ["", "ask", "yes"])
+def test_rights_on_the_socket_are_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, allowed: str
+) -> None:
+    """No engine is set up beside one that only is closed to the user."""
+
+    class Setting(FakeRunner):
+        def interact(self, *_: object, **__: object) -> int:
+            pytest.fail("an engine was to be set up")
+
+    def refuse(**_: object) -> None:
+        cause = PermissionError(13, "Permission denied")
+        raise docker.errors.DockerException(f"Error while fetching server API version: {cause}")
+
+    monkeypatch.setattr(docker, "DockerClient", refuse)
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/docker")
+    run = Setting({"docker context inspect": (0, said(SOCKET))})
+    with pytest.raises(EngineError) as caught:
+        setup.ready_engine(tmp_path, run, allowed=allowed)
+    assert str(caught.value) == (
+        f"you have no rights on the Docker socket {SOCKET}; add yourself to group docker: "
+        "`sudo usermod -aG docker $USER`, and log in again"
+    )
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,9 @@ from torch_images.locks.debs import (
     format_debs,
     parse_debs,
     parse_packages,
+    read_debs,
 )
+from torch_images.locks.grammar import ENTERED
 
 names = st.from_regex(r"[a-z0-9][a-z0-9+.-]{0,12}[a-z0-9+.]", fullmatch=True)
 debs = st.builds(
@@ -51,6 +55,19 @@ def deb(name: str, version: str = "1", **changed: str) -> LockedDeb:
         sha256="0" * 64,
     )
     return dataclasses.replace(found, **changed)  # type: ignore[arg-type]
+
+
+def test_an_entry_by_hand_is_not_said_to_be_written_by_the_command(root: Path) -> None:
+    """`invoke lock` writes the size of every package that it has fetched."""
+    by_hand = set()
+    for path in (root / "locks").glob("*.txt"):
+        text = path.read_text()
+        if text.startswith(ENTERED):
+            by_hand.add(path.stem)
+            assert format_debs(read_debs(path)).partition("\n")[2] == text.partition("\n")[2]
+        else:
+            assert not re.search(r"^# \? bytes, .*\.deb$", text, re.MULTILINE), path
+    assert by_hand == {"compat-cu128", "compat-cu130"}
 
 
 def lock(*found: LockedDeb) -> DebLock:

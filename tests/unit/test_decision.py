@@ -162,6 +162,53 @@ def test_the_image_that_would_do_is_the_newest_that_runs(driver: str, image: str
     assert said.endswith(f"; so would image {image}" if image else "would do")
 
 
+def test_an_image_without_code_for_the_gpu_would_not_do() -> None:
+    """12.1's compiler is newer than that of CUDA 12.8."""
+    spark, hopper = Device("GB10", 14, "12.1"), Device("H100", 14, "9.0")
+    older = replace(CUDA_12, targets=("9.0", "12.0"))
+    for device, image in ((spark, ""), (hopper, "torch-cu128"), (Device("?", 0), "torch-cu128")):
+        host = replace(MACHINE, driver="575.57.08", devices=(device,))
+        assert decision.choose(host, CUDA_13, None, (older,)).image == image
+
+
+HOPPER, BLACKWELL = Device("H100", 14, "9.0", "520"), Device("RTX 5090", 5, "12.0", "570")
+
+
+@pytest.mark.parametrize("mode", decision.MODES)
+@pytest.mark.parametrize("compat", [OURS, None])
+def test_no_library_lifts_a_driver_that_does_not_support_the_gpu(
+    mode: str, compat: Library | None
+) -> None:
+    for driver, device, names, first in (
+        ("550.54.14", BLACKWELL, "RTX 5090", "570"),
+        ("470.82.01", HOPPER, "H100", "520"),
+    ):
+        host = replace(MACHINE, driver=driver, devices=(device, device))
+        made = decision.choose(host, CUDA_12, compat, mode=mode)
+        assert (made.library, made.works, made.code) == (HOST, False, decision.TOO_OLD)
+        assert decision.sentence(made, host, CUDA_12, compat) == (
+            f"CUDA 12.8 cannot work: driver {driver} does not support {names}, "
+            f"and no compat library changes that; driver {first} or newer would do"
+        )
+
+
+@pytest.mark.parametrize(
+    ("driver", "devices"),
+    [
+        ("570.26", (BLACKWELL,)),
+        ("550.54.14", (HOPPER, BLACKWELL)),  # it is of use with the other one
+        ("550.54.14", (Device("new", 14, "13.0"),)),  # nobody knows
+        ("550.54.14", ()),
+        ("550.54.14", None),
+        ("", (BLACKWELL,)),
+    ],
+)
+def test_a_driver_that_may_support_a_gpu(driver: str, devices: tuple[Device, ...] | None) -> None:
+    made = decision.choose(replace(MACHINE, driver=driver, devices=devices), CUDA_12, OURS)
+    assert "does not support RTX" not in made.reason
+    assert made.works == (devices != ())
+
+
 def test_an_image_alone_is_a_remedy() -> None:
     made = Choice(HOST, works=False, reason="why", image="torch-cu128")
     assert decision.sentence(made, MACHINE, CUDA_13, None) == (

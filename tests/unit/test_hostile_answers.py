@@ -392,7 +392,7 @@ def service() -> Iterator[Service]:
 @pytest.fixture
 def templates(config: Config, service: Service) -> Templates:
     service.status, service.headers, service.pages, service.asked = 200, {}, None, []
-    pods = dataclasses.replace(config.pods, api=service.url, readme_api=service.url)
+    pods = dataclasses.replace(config.pods, api=service.url)
     return Templates(dataclasses.replace(config, pods=pods), "KEY", Network())
 
 
@@ -425,7 +425,7 @@ def test_cursors_without_end_end(templates: Templates, service: Service) -> None
         ("[]", "'templates' is missing"),
         ('{"templates": [{"id": "a"}]}', "'name' is missing"),
         ('{"templates": [{"id": 7, "name": "mine"}]}', "'id' is not text"),
-        ('{"templates": [{"id": "../x", "name": "mine"}]}', "../x is not the identifier of"),
+        ('{"templates": [{"id": "../x", "name": "mine"}]}', "../x is not an identifier"),
         ('{"templates": [], "pagination": {"nextCursor": 7}}', "'nextCursor' is not text"),
         ("[" * 100_000, "it is nested too deeply"),
     ],

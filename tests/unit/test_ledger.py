@@ -142,10 +142,12 @@ def test_the_line_of_a_verified_image_proves_it(config: Config, root: Path) -> N
     assert line is not None
     assert (line.image, line.checks, line.machine) == (RUNTIME, "2", "2 processors, 25 GB")
     assert line.digest == "sha256:" + "d" * 64
-    assert state(config, root, line) == ledger.State(proved=True, words="proved on 2026-11-23")
+    assert state(config, root, line) == ledger.State(
+        proved=True, words="proved on 2026-11-23", built=True
+    )
     other = state(config, root, replace(line, inputs="0" * 64))
     words = "not proved yet: its inputs changed after 2026-11-23"
-    assert other == ledger.State(proved=False, words=words)
+    assert other == ledger.State(proved=False, words=words, built=True)
     # As of a machine that cannot reach NVIDIA's packages, and of one that emulates.
     emulated = replace(image, report=replace(image.report, emulated=True))
     for proved, compat, machine, words in (
@@ -155,7 +157,7 @@ def test_the_line_of_a_verified_image_proves_it(config: Config, root: Path) -> N
         found = ledger.proof(proved, "2026-11-23", MACHINE)
         assert found is not None
         assert (found.compat, found.machine) == (compat, f"{line.machine}{machine}")
-        told = ledger.State(proved=True, words=f"proved on 2026-11-23{words}")
+        told = ledger.State(proved=True, words=f"proved on 2026-11-23{words}", built=True)
         assert state(config, root, found) == told
 
 

@@ -216,6 +216,7 @@ def small(root: Path, folder: Path) -> Path:
     document["cuda"] = {"13.2": {**document["cuda"]["13.2"], "toolkit": ["nvcc"]}}
     document["defaults"]["cuda"] = "13.2"
     del document["architectures"]["7.0"]
+    del document["gpu-aliases"]["V100"]
     document["keep"] = 1
     document["sources"] = {"wheel": document["sources"]["wheel"]}
     document["bases"] = {"trixie": document["bases"]["trixie"]}

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import decision
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.releases import fewer
 from torch_images.build.plan import lock_image, plan_image
+from torch_images.build.render import image_facts
 from torch_images.config.choose import choose
+from torch_images.config.image import ImageSpec
 from torch_images.config.load import load_config
 from torch_images.config.matrix import matrix
 from torch_images.config.selection import cudas_for, find_image
@@ -23,9 +25,10 @@ from torch_images.errors import UsageError
 from torch_images.locks.facts import with_facts
 from torch_images.locks.image_lock import compat_versions
 from torch_images.platforms import AMD64, ARM64, Platform
+from torch_images.publish.drivers import find_driver, unsupported
 from torch_images.publish.gpus import CAVEATS, find_gpu, host_platform
 from torch_images.publish.ledger import State, states
-from torch_images.publish.pick import answer, build_commands, find_driver, pick
+from torch_images.publish.pick import answer, build_commands, commands, pick
 
 COMPAT, MINOR = "uses the compat library", "by minor version compatibility"
 
@@ -53,23 +56,23 @@ def ask(
     platform: str = "",
     torch: str = "",
     base: str = "",
+    state: Callable[[ImageSpec], State] | None = None,
 ) -> Any:
     found = find_gpu(config, gpu)
-    version = find_driver(config, driver)
+    known = find_driver(config, driver)
     host = host_platform(config, found, platform)
     versions = compat_versions(config, root / "locks", host)
     suggestions = pick(
-        *(config, found, version),
+        *(config, found, known.version),
         lambda cuda: versions[cuda.version],
         torch=torch,
         base=base,
         variant=variant,
         platform=host,
         namespace="ghcr.io/me",
-        state=lambda spec: State(proved=True, words=f"proved: {spec.id}"),
+        state=state or (lambda spec: State(proved=True, words=f"proved: {spec.id}", built=True)),
     )
-    branch = driver if driver != version else ""
-    return answer(found, version, suggestions, platform=host, branch=branch)
+    return answer(config, found, known, suggestions, platform=host)
 
 
 @pytest.mark.parametrize(
@@ -86,12 +89,13 @@ def ask(
         ("Tesla T4", "550.54.14", "torch-cu130:sm75", COMPAT),
         ("Tesla V100-SXM2-32GB", "580.95.05", "torch-cu128:sm70", "natively"),
         ("V100", "550.54.14", "torch-cu128:sm70", COMPAT),
+        # NVIDIA's compat libraries do not run on a TITAN, either.
+        ("TITAN RTX", "550.54.14", "torch-cu128:sm75", "TITAN RTX (Titan, error 804)"),
     ],
 )
 def test_picks(config: Config, root: Path, gpu: str, driver: str, image: str, why: str) -> None:
     found = ask(config, root, gpu, driver)
     assert without_release(found["image"]) == f"ghcr.io/me/{image}"
-    assert found["run"] == f"docker run --rm --gpus all {found['image']}"
     assert found["platform"] == "linux/amd64"
     assert not found["id"].endswith("arm64")
     assert why in found["why"][1]
@@ -110,20 +114,27 @@ def test_it_says_what_else_there_is(config: Config, root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "branch", "driver", "image", "why"),
+    ("gpu", "branch", "driver", "image", "why", "said"),
     [
-        ("H100", "550", "550.00", "torch-cu130:sm90", COMPAT),
-        ("RTX 5090", "570", "570.26", "torch-cu128:sm120", "natively"),
+        ("H100", "550", "550.00", "torch-cu130:sm90", COMPAT, "assumed its oldest driver"),
+        (
+            "RTX 5090",
+            "570",
+            "570.26",
+            "torch-cu128:sm120",
+            "natively",
+            "assumed 570.26, its oldest",
+        ),
     ],
 )
 def test_a_branch_is_taken_as_its_oldest_driver(
-    config: Config, root: Path, gpu: str, branch: str, driver: str, image: str, why: str
+    config: Config, root: Path, gpu: str, branch: str, driver: str, image: str, why: str, said: str
 ) -> None:
     found = ask(config, root, gpu, branch)
     assert (found["branch"], found["driver"]) == (branch, driver)
     assert without_release(found["image"]) == f"ghcr.io/me/{image}"
     assert why in found["why"][1]
-    assert found["why"][2] == f"branch {branch} is taken as {driver}: no driver of it is older"
+    assert found["why"][2].startswith(f"{branch} given: {said}")
     whole = ask(config, root, gpu, driver)
     assert (whole["image"], whole["branch"]) == (found["image"], "")
 
@@ -144,7 +155,7 @@ def test_a_branch_is_taken_as_its_oldest_driver(
     ids=str,
 )
 def test_an_image_of_the_project_comes_first(
-    config: Config, root: Path, driver: str, axes: dict[str, str], image: str
+    config: Config, root: Path, driver: str, axes: dict[str, Any], image: str
 ) -> None:
     found = ask(config, root, "H100", driver, **axes)
     assert without_release(found["image"]) == f"ghcr.io/me/{image}"
@@ -163,59 +174,6 @@ def test_cuda_versions_without_the_variant_are_left_out(config: Config, root: Pa
         ask(config, root, "RTX 5090", "580.95.05", variant="recsys")
     with pytest.raises(UsageError, match=r"unknown variant 'vlm'; did you mean 'vllm'\?"):
         ask(config, root, "H100", "580.95.05", variant="vlm")
-
-
-@pytest.mark.parametrize(
-    ("written", "name", "capability"),
-    [
-        # nvidia-smi's words, and labels of Kubernetes with them.
-        ("NVIDIA A100-SXM4-80GB", "A100", "8.0"),
-        ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "A100", "8.0"),
-        ("NVIDIA H100 80GB HBM3", "H100", "9.0"),
-        ("NVIDIA Jetson AGX Thor Developer Kit", "Jetson AGX Thor", "11.0"),
-        ("NVIDIA GeForce RTX 5090 D", "GeForce RTX 5090", "12.0"),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "GeForce RTX 4090", "8.9"),
-        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada", "8.9"),
-        ("NVIDIA RTX 4000 SFF Ada Generation", "RTX 4000 SFF Ada", "8.9"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000", "12.0"),
-        ("NVIDIA A10-24Q", "A10", "8.6"),
-        ("Quadro RTX A6000", "RTX A6000", "8.6"),
-        # Clouds' words.
-        ("RTX_6000Ada", "RTX 6000 Ada", "8.9"),
-        ("nvidia-h100-80gb", "H100", "9.0"),
-        # People's.
-        ("3080ti", "GeForce RTX 3080", "8.6"),
-        ("rtx4070super", "GeForce RTX 4070", "8.9"),
-        ("6000 Ada", "RTX 6000 Ada", "8.9"),
-        # Older ones, of which some are GeForce.
-        ("Quadro RTX 6000", "Quadro RTX 6000", "7.5"),
-        ("NVIDIA T1000 8GB", "T1000", "7.5"),
-        ("NVIDIA TITAN V", "TITAN V", "7.0"),
-    ],
-)
-def test_names(config: Config, written: str, name: str, capability: str) -> None:
-    found = find_gpu(config, written)
-    assert (found.name, str(found.capability)) == (name, capability)
-    assert found.capability.runs(found.architecture.capability)
-    assert found.geforce == name.startswith("GeForce")
-
-
-def test_every_listed_name_is_found(config: Config) -> None:
-    """As it is, and as nvidia-smi writes it; none is hidden by a longer or an older one."""
-    for architecture in config.architectures:
-        for name in (*architecture.gpus, *architecture.geforce):
-            for written in (name, f"NVIDIA {name}", f"NVIDIA GeForce {name}"):
-                found = find_gpu(config, written)
-                assert found.name.removeprefix("GeForce ") == name
-                assert found.capability == architecture.capability
-    served = {a.capability.major for a in config.architectures}
-    for other in config.other_gpus:
-        for name in other.names:
-            if other.capability.major in served:
-                assert find_gpu(config, name).capability == other.capability
-            else:
-                with pytest.raises(UsageError, match=f"{other.capability}, which {name} has"):
-                    find_gpu(config, name)
 
 
 def test_a_host_with_an_arm_processor_gets_an_image_for_it(config: Config, root: Path) -> None:
@@ -282,7 +240,7 @@ def test_platforms_that_are_unknown_or_not_built(config: Config) -> None:
     ids=str,
 )
 def test_a_choice_without_an_image_gets_the_reason(
-    root: Path, gpu: str, platform: Platform, choice: dict[str, str], reason: str
+    root: Path, gpu: str, platform: Platform, choice: dict[str, Any], reason: str
 ) -> None:
     """With all CUDA versions."""
     config = with_facts(load_config(root / "images.yaml"), root / "locks")
@@ -312,7 +270,7 @@ def test_the_compat_library_is_that_of_the_platform(config: Config, root: Path) 
 
 def test_an_unknown_capability_is_served_as_by_a_card(config: Config, root: Path) -> None:
     """12.2 runs code for 12.1 as well, but no image for it is built for usual hosts."""
-    for capability, arch in (("12.2", "12.0"), ("12.1", "12.1"), ("10.4", "10.3"), ("8.7", "8.6")):
+    for capability, arch in (("12.2", "12.0"), ("12.1", "12.1"), ("10.4", "10.3"), ("8.8", "8.6")):
         assert find_gpu(config, capability).architecture.name == arch
     with pytest.raises(UsageError, match=r"are in hosts with Arm processors only: linux/arm64$"):
         ask(config, root, "11.5", "580.95.05")
@@ -354,30 +312,21 @@ def test_nothing_is_promised_where_no_wheel_has_code(config: Config, gpu: str) -
 
 
 @pytest.mark.parametrize(
-    "gpu",
-    [
-        "6000",
-        "RTX 6000",
-    ],
-)
-def test_a_number_of_several_gpus_is_not_guessed(config: Config, gpu: str) -> None:
-    with pytest.raises(
-        UsageError, match=f"'{gpu}' names several GPUs: .*RTX {gpu[-4:]} Ada "
-    ) as told:
-        find_gpu(config, gpu)
-    assert "(12.0)" in str(told.value)
-    assert str(told.value).endswith("; give the whole name")
-
-
-@pytest.mark.parametrize(
     ("gpu", "driver", "text"),
     [
         ("V100", "510.47", "no image runs on V100 with driver 510.47: ghcr.io/me/torch-cu128:"),
-        ("RTX 5990", "570.133", "unknown GPU 'RTX 5990'; did you mean 'RTX 5090'?"),
-        ("", "570.133", "unknown GPU ''; known: "),
-        ("H100", "57", "'57' is not a driver's version; give it as nvidia-smi does"),
-        ("H100", "²55", "is not a driver's version"),
-        ("RTX 4090", "470", "branch 470 is taken as 470.00: no driver of it is older"),
+        (
+            "RTX 5090",
+            "550",
+            "driver 550.00 does not support GeForce RTX 5090: the first branch that",
+        ),
+        (
+            "B300",
+            "570",
+            "; 570 given: assumed 570.26, its oldest driver; install driver 580 or newer",
+        ),
+        ("V100", "595", "the last branch that does is 580; 595 given"),
+        ("RTX 3090", "470", "; 470 given: assumed its oldest driver; install driver 580 or newer"),
     ],
 )
 def test_no_pick(config: Config, root: Path, gpu: str, driver: str, text: str) -> None:
@@ -386,10 +335,104 @@ def test_no_pick(config: Config, root: Path, gpu: str, driver: str, text: str) -
     assert text in str(caught.value)
 
 
-@given(st.text(max_size=30))
-def test_any_name_is_a_gpu_or_an_error(config: Config, name: str) -> None:
-    try:
-        found = find_gpu(config, name)
-    except UsageError:
-        return
-    assert found.architecture in config.architectures
+def states_of(**words: str) -> Callable[[ImageSpec], State]:
+    """States by the beginning of an identifier: "proved", "built" from older inputs, else none."""
+
+    def state(spec: ImageSpec) -> State:
+        fitting = (
+            word for name, word in words.items() if spec.id.startswith(name.replace("_", "-"))
+        )
+        word = next(fitting, "never")
+        return State(proved=word == "proved", words=word, built=word != "never")
+
+    return state
+
+
+@pytest.mark.parametrize(
+    ("driver", "words", "image"),
+    [
+        # What was built and tested comes before what never was: also the whole image of a CUDA
+        # version before the one for this architecture alone, and an older CUDA before a newer one.
+        ("580.95.05", {}, "torch-cu130:sm90"),
+        ("580.95.05", {"cu130_torch": "built"}, "torch-cu130:"),
+        ("580.95.05", {"cu130": "built"}, "torch-cu130:sm90"),
+        ("580.95.05", {"cu128_sm90": "built"}, "torch-cu128:sm90"),
+        ("550.54.14", {"cu128_torch": "built"}, "torch-cu128:"),
+        # Of those that were built, the one that needs the least help, if its inputs changed since.
+        ("570.133", {"cu128": "built", "cu130": "proved"}, "torch-cu128:sm90"),
+        ("580.95.05", {"cu128": "proved", "cu130": "built"}, "torch-cu128:sm90"),
+        ("580.95.05", {"cu128": "proved", "cu130": "proved"}, "torch-cu130:sm90"),
+    ],
+    ids=str,
+)
+def test_a_tested_image_comes_first(
+    config: Config, root: Path, driver: str, words: dict[str, str], image: str
+) -> None:
+    found = ask(config, root, "H100", driver, state=states_of(**words))
+    assert without_release(found["image"]) == f"ghcr.io/me/{image}"
+
+
+def test_only_images_that_work_are_offered_instead(config: Config, root: Path) -> None:
+    """The start's own words name images that may not be for the GPU."""
+    for gpu, driver in (("RTX 5090", "570"), ("B300", "575"), ("T4", "550"), ("GB10", "580")):
+        found = ask(config, root, gpu, driver)
+        for told in (*found["why"], *(other["why"] for other in found["others"])):
+            assert "so would" not in told
+            assert "use torch-" not in told
+    with pytest.raises(UsageError) as caught:
+        ask(config, root, "RTX 3090", "470")
+    assert "so would" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("capability", "compat", "told"),
+    [("8.6", True, True), ("8.9", True, True), ("9.0", True, False), ("8.6", False, False)],
+)
+def test_a_capability_is_never_a_geforce_by_luck(
+    config: Config, root: Path, capability: str, compat: bool, told: bool
+) -> None:
+    found = ask(config, root, capability, "550.54.14" if compat else "580.95.05")
+    assert (COMPAT in found["why"][1]) == compat
+    assert ("; not so on a GeForce: name it, such as RTX " in found["why"][1]) == told
+
+
+def test_the_first_command_works_now(config: Config, root: Path) -> None:
+    """It builds, until a registry was seen to have the image."""
+    found = ask(config, root, "H100", "580.95.05")
+    spec = find_image(config, found["id"])
+    build = "./inv build --cuda 13.0 --arch 9.0 --platform linux/amd64"
+    told = commands(config, spec, found["image"], published=False)
+    assert told["command"] == f"{build} && docker run --rm --gpus all torch-cu130:sm90"
+    assert told["run"] == f"docker run --rm --gpus all {found['image']}"
+    assert commands(config, spec, "x", published=False, program="torch-images")["build"] == (
+        build.replace("./inv", "torch-images")
+    )
+    told = commands(config, spec, found["image"], published=True)
+    assert told["command"] == told["run"]
+
+
+@pytest.mark.parametrize("index", range(12))
+def test_a_build_command_names_what_is_not_the_default(config: Config, index: int) -> None:
+    """Of every third image of the catalogue: what the words choose is that image."""
+    spec = matrix(config)[index * 3 % len(matrix(config))]
+    words = build_commands(config, spec)["build"].split()[2:]
+    axes = {
+        key.removeprefix("--"): value for key, value in zip(words[::2], words[1::2], strict=True)
+    }
+    assert choose(config, **axes) == spec
+
+
+@pytest.mark.parametrize(
+    "driver", ["418.1", "470.82", "515.65", "525.60", "565.57", "575.51", "620.10"]
+)
+def test_the_start_refuses_the_same_old_drivers(config: Config, driver: str) -> None:
+    """By NVML's capability and the table in the image, see image_facts."""
+    told = image_facts(config, "12.8")["drivers"]
+    image = decision.Release("12.8", "570.26", "525", "torch-cu128")
+    for arch in config.architectures:
+        device = decision.Device("GPU", 14, arch.name, told[arch.name])
+        host = decision.Host(driver, "libcuda.so.1", nodes=True, devices=(device,))
+        made = decision.choose(host, image, None)
+        refused = "does not support" in made.reason
+        old = "first branch" in unsupported(find_gpu(config, arch.name), driver)
+        assert refused == old

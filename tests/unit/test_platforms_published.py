@@ -748,7 +748,7 @@ def test_runpod_has_one_platform(pair: Pair) -> None:
         rf"RunPod's machines are linux/amd64, and {arm64.plan.spec.id} is for linux/arm64; use"
     )
     with pytest.raises(UsageError, match=message):
-        built(arm64, WHERE)
+        built(pair.config, arm64, WHERE, lambda _: pytest.fail("a registry was asked"))
     held = registry.Published(digest=D1, labels=labels.read(arm64.info.labels), size=1)
     with pytest.raises(UsageError, match=message):
         in_registry(pair.config, NAME, held)

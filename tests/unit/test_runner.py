@@ -21,9 +21,13 @@ def test_a_failure_can_be_replayed() -> None:
 
 
 def test_a_missing_program_is_one_line() -> None:
-    with pytest.raises(TorchImagesError, match="'no-such-program' is not installed; run through"):
+    with pytest.raises(
+        TorchImagesError, match="'no-such-program' is not installed; install it; in a"
+    ):
         Runner().run(["no-such-program"])
-    with pytest.raises(TorchImagesError, match="'no-such-program' is not installed; run through"):
+    with pytest.raises(
+        TorchImagesError, match="'no-such-program' is not installed; install it; in a"
+    ):
         Runner().stream(["no-such-program"])
 
 

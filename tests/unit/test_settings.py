@@ -31,7 +31,9 @@ from torch_images.host import network
 from torch_images.host.network import Network, detect
 from torch_images.platforms import AMD64, ARM64
 
-SM90 = Architecture(capability=Capability(9, 0), family="Hopper", gpus=("a", "b", "c", "d"))
+SM90 = Architecture(
+    capability=Capability(9, 0), family="Hopper", first_driver="520", gpus=("a", "b", "c", "d")
+)
 CUDA = Cuda(
     version="13.0",
     driver="580.65.06",

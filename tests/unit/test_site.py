@@ -117,9 +117,15 @@ def test_each_image_has_a_page_and_words_that_a_search_finds(
     names = {f"images/{spec.id}.html" for spec in specs}
     assert set(whole) == names | {"index.html", "filter.js", "style.css"}
     page = Page(whole["index.html"])
-    for spec, words in zip(specs, page.values("data-words"), strict=True):
-        assert f"{spec.variant.name} {spec.source.name} {spec.platform.name} " in words
-        assert all(name in words for arch in spec.architectures for name in arch.gpus)
+    count, words, gpus = len(specs), page.values("data-words"), page.values("data-gpus")
+    for spec, own, held in zip(specs, words[-count:], gpus[-count:], strict=True):
+        assert f"{spec.variant.name} {spec.source.name} {spec.platform.name} " in own
+        assert all(
+            f"{a.capability} {a.capability.sm} {a.family}" in own for a in spec.architectures
+        )
+        served = [name for a in spec.architectures for name in (*a.geforce, *a.gpus)]
+        assert held.split(", ") == served
+    assert "8.9 sm89 Ada Lovelace linux/amd64" in words
     caveat = "Images for linux/arm64 are built under an emulator (QEMU); none has run on "
     assert f"{caveat}an Arm host with a GPU." in page.text
 
@@ -175,6 +181,7 @@ def test_the_page_says_what_pick_says(
         assert [word.split()[0] for word in drivers.split(", ")] == list(row.branches or ["any"])
         assert image == (row.image or "none")
         assert (way, proof) == (row.way, row.proof)
+        assert page.values("data-gpus") == [", ".join(row.gpus)]
         assert page.values("href") == ([f"images/{row.id}.html"] if row.id else [])
         assert page.values("data-drivers") == ([" ".join(row.branches)] if row.branches else [])
     page = Page(whole["index.html"])

@@ -51,6 +51,7 @@ from torch_images.errors import NetworkError, told
         ("bulid", "unknown word 'bulid'; verbs: did you mean 'build'?"),
         ("build --cuda", "--cuda needs a value; see `invoke --help build`"),
         ("pick", "'pick' did not receive required positional arguments: 'gpu', 'driver'"),
+        ("pick H100", "'pick' did not receive required positional arguments: 'driver'"),
         ("bench-report /dev/zero/x", "error: "),
         ("build --dry-run --mirror http://[::1", "error: --mirror is not a URL; correct it"),
         ("--help nonsense", "unknown word 'nonsense'; "),
@@ -182,7 +183,7 @@ def test_no_engine(root: Path) -> None:
     assert done.returncode == 4
     assert done.stderr.strip() == (
         "error: no Docker Engine at unix:///nonexistent/docker.sock: no answer; "
-        "start it, or run this through ./inv, which sets one up"
+        "start it; in a clone of the project, scripts/setup-engine sets one up"
     )
 
 

@@ -9,16 +9,17 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.decisions import NOTES
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeEngine, FakeRunner, stored
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
-from torch_images.errors import EngineError, VerifyError
+from torch_images.errors import EngineError, UsageError, VerifyError
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.platforms import AMD64, Platform
+from torch_images.verify.identify import identify
 from torch_images.verify.suites import Check, parse_junit, suite_hash
 from torch_images.verify.verify import (
     VerifyReport,
@@ -205,3 +206,26 @@ def test_a_check_that_changes_makes_old_reports_worthless(
     (tmp_path / "tests/image/__pycache__").mkdir()
     (tmp_path / "tests/image/__pycache__/x.pyc").touch()
     assert suite_hash(tmp_path, {}) == hashes[-1]
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (
+            "torch-cu130:pod",
+            "--cuda 13.0 --torch 2.14.1 --source wheel --base trixie --variant pod",
+        ),
+        ("cu130-torch2.14.1-trixie-pod", "--cuda 13.0 --torch 2.14.1 --source wheel"),
+        ("torch-cu130:sm90", "--cuda 13.0 --arch 9.0 --torch 2.14.1"),
+        ("torch-cu130:latest", "--cuda 13.0 --torch 2.14.1"),
+    ],
+)
+def test_an_image_that_is_not_built_comes_with_the_command(
+    config: Config, root: Path, image: str, words: str
+) -> None:
+    workspace = Workspace(root=root, cache=root / "none", network=Network(), locks=root / "locks")
+    with pytest.raises(UsageError) as caught:
+        identify(config, image, workspace, FakeEngine(stored("a", "mine:pod")))
+    assert str(caught.value).startswith(
+        f"{image} is not built; build it first: `invoke build {words}"
+    )

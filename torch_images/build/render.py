@@ -261,13 +261,25 @@ def image_facts(
 ) -> dict[str, Any]:
     """What an image's own programs need to know of it: see scripts/image/runtime.
 
-    `releases` are those that a user of the platform can have. `limits` are as limits.py has them.
+    `releases` are those that a user of the platform can have, `drivers` the first driver branch by
+    compute capability. `limits` are as limits.py has them.
     """
     releases = [
-        {"cuda": c.version, "driver": c.driver, "floor": c.floor, "repository": c.repository}
+        {
+            "cuda": c.version,
+            "driver": c.driver,
+            "floor": c.floor,
+            "repository": c.repository,
+            "targets": [str(target) for target in c.targets],
+        }
         for c in cudas_for(config, platform)
     ]
-    return {"cuda": cuda, "releases": releases, **({"limits": limits} if limits else {})}
+    facts = {
+        "cuda": cuda,
+        "releases": releases,
+        "drivers": {arch.name: arch.first_driver for arch in config.architectures},
+    }
+    return {**facts, **({"limits": limits} if limits else {})}
 
 
 def whole_environment(spec: ImageSpec, lock: ImageLock, note: str) -> dict[str, str]:

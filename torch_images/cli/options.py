@@ -19,9 +19,12 @@ Parse = Callable[[str, str], Any]  # of the option, such as "--jobs", and the wo
 GPUS = "all, a number, device=0,1, or names of CDI devices such as nvidia.com/gpu=0"
 
 
-def word(text: str) -> Any:
-    """A word that a verb needs, with its help. It may be given as an option, too."""
-    return dataclasses.field(metadata={"help": text, "kind": str})
+def word(text: str, *, unless: str = "") -> Any:
+    """A word that a verb needs, with its help. It may be given as an option, too.
+
+    With the flag `unless` the verb does not need it, and gets "".
+    """
+    return dataclasses.field(metadata={"help": text, "kind": str, "unless": unless})
 
 
 def option(text: str, *, default: Any = "", parse: Parse | None = None) -> Any:
@@ -39,6 +42,22 @@ def flag(text: str) -> Any:
     return dataclasses.field(default=False, metadata={"help": text, "kind": bool})
 
 
+class _Argument(Argument):
+    """An argument of Invoke's that is not missing where the flag `unless` is given."""
+
+    unless: Argument | None = None
+
+    @property
+    def value(self) -> Any:
+        """What was given, or the default."""
+        value = super().value
+        return "" if value is None and self.unless and self.unless.value else value
+
+    @value.setter
+    def value(self, given: str) -> None:
+        self.set_value(given)
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(word,))
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
@@ -51,8 +70,8 @@ class Options:
     @classmethod
     def arguments(cls) -> list[Argument]:
         """The options as Invoke reads them, without short forms."""
-        return [
-            Argument(
+        found = {
+            one.name: _Argument(
                 names=(one.name.replace("_", "-"),),
                 attr_name=one.name if "_" in one.name else None,
                 kind=one.metadata["kind"],
@@ -61,7 +80,10 @@ class Options:
                 positional=one.default is dataclasses.MISSING,
             )
             for one in dataclasses.fields(cls)
-        ]
+        }
+        for one in dataclasses.fields(cls):
+            found[one.name].unless = found.get(one.metadata.get("unless", ""))
+        return list(found.values())
 
     @classmethod
     def of(cls, words: Mapping[str, Any]) -> Self:

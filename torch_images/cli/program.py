@@ -27,6 +27,8 @@ CONFIG = "TORCH_IMAGES_CONFIG"
 _OPTIONS = {"complete", "debug", "help", "list", "list-format", "version"}
 _OPTIONS |= {"print-completion-script"}
 _PLAIN = {"collection", "config", "search-root"}
+# The command, before a verb of its own.
+_COMMANDS = re.compile(r"(?<=`)invoke(?= )|(?<![\w./])\./inv(?= [a-z])")
 
 
 def called() -> str:
@@ -38,8 +40,8 @@ def called() -> str:
 
 
 def as_called(text: str) -> str:
-    """A text that names verbs as in "`invoke lock`", with the command as the user called it."""
-    return text.replace("`invoke ", f"`{called()} ")
+    """A text that names verbs, as in "`invoke lock`" or "./inv build", by what the user called."""
+    return _COMMANDS.sub(called(), text)
 
 
 def line(error: TorchImagesError, about: str = "error") -> str:
@@ -208,6 +210,6 @@ def _problem(error: ParseError, verbs: Iterable[str]) -> UsageError:
             flags = [flag for flag in context.flags if flag.startswith("--")] if context else ()
             return UsageError(f"unknown option '{word[1]}'", suggest(word[1], flags))
         return UsageError(f"unknown word '{word[1]}'", f"verbs: {suggest(word[1], verbs)}")
-    if flag := re.match(r"Flag <Argument: ([^\s>]+)", str(error)):
+    if flag := re.match(r"Flag <_?Argument: ([^\s>]+)", str(error)):
         return UsageError(f"--{flag[1].replace('_', '-')} needs a value", f"see {help_}")
     return UsageError(str(error).rstrip("!."), f"see {help_}")

@@ -7,9 +7,15 @@ import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch_images.cli import verb
 from torch_images.cli.options import DryRun, Image, Json, Registry, flag, number, option
+
+if TYPE_CHECKING:
+    from torch_images.config.types import Config
+    from torch_images.host.workspace import Workspace
+    from torch_images.publish.runpod import PodImage
 
 
 class Tag(Image, Registry, DryRun, Json):
@@ -114,35 +120,56 @@ class Runpod(Registry, Json):
         "tag, image id, identifier, or name in a registry with its host, which is not "
         "verified here; else the default image of images.yaml's pods"
     )
+    credentials: str = option(
+        "for an image that is not public: id of registry credentials in your RunPod account"
+    )
     geforce: bool = flag("name only machines on which GeForce GPUs work")
     apply: bool = flag("create the template, or change the one of this name; needs RUNPOD_API_KEY")
     dry_run: bool = flag("with --apply: only show what would change")
 
 
-@verb.verb(Runpod, example="runpod --image torch-cu130:sm120")
+@verb.verb(Runpod, example="runpod --image torch-cu130:pod --registry ghcr.io/me")
 def runpod(options: Runpod) -> None:
-    """Render a pod template of RunPod's; with --apply, bring it there."""
+    """Render a pod template of RunPod's; with --apply, create it there."""
     from torch_images.cli import report
-    from torch_images.config.choose import choose
     from torch_images.errors import UsageError
-    from torch_images.host.runner import Runner
-    from torch_images.publish.registry import has_host, published, retry
-    from torch_images.publish.runpod import (
-        PLATFORM,
-        Templates,
-        body,
-        built,
-        changes,
-        in_registry,
-        readme,
-    )
-    from torch_images.verify.identify import verified_image
+    from torch_images.publish.runpod import Templates, body, changes, readme
 
     config, workspace = verb.config(), verb.workspace()
-    where = verb.namespace(config, options.registry)
     key = os.environ.get("RUNPOD_API_KEY", "")
     if options.apply and not key:
         raise UsageError("--apply needs RUNPOD_API_KEY", "export the key of your RunPod account")
+    subject = _pod_image(options, config, workspace)
+    template = body(config, subject, geforce=options.geforce, credentials=options.credentials)
+    text = readme(config, subject, template)
+    if not options.apply:
+        print(verb.as_json({"template": template, "readme": text} if options.json else template))
+    else:
+        templates = Templates(config, key, workspace.network)
+        if options.credentials:
+            templates.require_credentials(options.credentials)
+        existing = templates.find(template["name"])
+        differences = changes(template, existing)
+        print(report.template(template["name"], existing, differences), file=sys.stderr)
+        if options.dry_run:
+            return
+        identifier = templates.save(template, existing)
+        done = {"id": identifier, "template": template, "readme": text}
+        print(verb.as_json(done) if options.json else identifier)
+    if not options.json:
+        print(report.readme(text), file=sys.stderr)
+
+
+def _pod_image(options: Runpod, config: Config, workspace: Workspace) -> PodImage:
+    """The image of a template, which its registry has, for everybody or by credentials."""
+    from torch_images.config.choose import choose
+    from torch_images.errors import UsageError
+    from torch_images.host.runner import Runner
+    from torch_images.publish.registry import has_host, is_public, published, retry
+    from torch_images.publish.runpod import CONSOLE, PLATFORM, built, in_registry
+    from torch_images.verify.identify import verified_image
+
+    where = verb.namespace(config, options.registry)
     usual = choose(config, variant=config.pods.variant, platform=PLATFORM)
     image = options.image or usual.id
     if has_host(image):
@@ -153,21 +180,14 @@ def runpod(options: Runpod) -> None:
         subject = in_registry(config, image, found)
         verb.say(f"{image} was not verified here: its template follows what its labels say")
     else:
-        subject = built(verified_image(config, image, workspace, verb.engine()), where)
-    template = body(config, subject, geforce=options.geforce)
-    text = readme(config, subject, template)
-    if not options.apply:
-        print(verb.as_json({"template": template, "readme": text} if options.json else template))
-        return
-    templates = Templates(config, key, workspace.network)
-    existing = templates.find(template["name"])
-    differences = changes(template, existing)
-    print(report.template(template["name"], existing, differences), file=sys.stderr)
-    if not options.dry_run:
-        identifier = templates.save(template, text, existing)
-        print(
-            verb.as_json({"id": identifier, "template": template}) if options.json else identifier
+        held = verified_image(config, image, workspace, verb.engine())
+        subject = built(config, held, where, verb.registry_lookup(5))
+    if not options.credentials and not is_public(subject.reference, Runner()):
+        raise UsageError(
+            f"{subject.reference} is not public, so RunPod needs credentials to pull it",
+            f"add them at {CONSOLE}/settings, and give their id: --credentials ID",
         )
+    return subject
 
 
 class Site(Registry):

@@ -187,18 +187,31 @@ def template(name: str, existing: Mapping[str, Any] | None, changes: Sequence[st
     return "\n".join([head, *(f"  {line}" for line in changes)])
 
 
+def readme(text: str) -> str:
+    """The readme of a pod template, which RunPod's API does not take."""
+    return f"RunPod's API takes no readme; to give the template this one, paste it there:\n\n{text}"
+
+
 def picked(answer: dict[str, Any]) -> str:
-    """Which image to run, from `pick.answer` and `pick.build_commands`."""
-    lines = [answer["image"], "", f"  {answer['run']}", ""]
-    lines += ["  where nobody has published it, in a clone:", ""]
-    lines += [f"  {answer['build']}", f"  {answer['local']}", ""]
-    lines += [f"  platform: {answer['platform']}"]
+    """Which image to run, from `pick.answer` and `pick.commands`: first, what to type."""
+    where = "published" if answer["published"] else "its name once it is published"
+    lines = [answer["command"], ""]
+    lines += [f"  {answer['image']}: {where}", f"  platform: {answer['platform']}"]
     lines += [f"  {reason}" for reason in answer["why"]]
     lines += [
         f"  {'or' if other['works'] else 'not'} {other['image']}: {other['why']}"
         for other in answer["others"]
     ]
-    return "\n".join(lines)
+    return as_called("\n".join(lines))
+
+
+def gpus(found: Sequence[Mapping[str, Any]]) -> str:
+    """Every known GPU, from `gpus.known_gpus`: a line for each compute capability."""
+    return "\n".join(
+        f"{one['capability']:>5}  {one['served']}: {', '.join(one['names'])}"
+        + (f"; also {', '.join(one['aliases'])}" if one["aliases"] else "")
+        for one in found
+    )
 
 
 def verified(proof: VerifyReport) -> str:

@@ -64,8 +64,15 @@ def matrix(options: Matrix) -> None:
 
 
 class Pick(Registry, Json):
-    gpu: str = word("name as nvidia-smi prints it, such as 'RTX 5090', or compute capability")
-    driver: str = word("version of the host's driver, such as 570.133, or its branch, such as 570")
+    gpu: str = word(
+        "name as nvidia-smi, a cloud or people write it, such as 'RTX 5090', or capability",
+        unless="list",
+    )
+    driver: str = word(
+        "version of the host's driver, such as 570.133, or its branch, such as 570", unless="list"
+    )
+    list: bool = flag("print every GPU that is known, and what it is called")
+    published: bool = flag("ask the registry whether it has the image; if so, the answer pulls it")
     torch: str = option("release of torch, else the newest of each CUDA version")
     base: str = option("what the image starts from, such as trixie: it decides on Python")
     variant: str = option("what the image holds beside torch, such as devel")
@@ -78,23 +85,28 @@ class Pick(Registry, Json):
 def pick(options: Pick) -> None:
     """Say which image to run on a GPU and a driver, how, and why."""
     from torch_images.cli import report
+    from torch_images.cli.program import called
     from torch_images.config.selection import find_image
     from torch_images.locks.image_lock import compat_versions
     from torch_images.publish import ledger
-    from torch_images.publish.gpus import find_gpu, host_platform
-    from torch_images.publish.pick import answer, build_commands, find_driver, pick
+    from torch_images.publish.drivers import find_driver
+    from torch_images.publish.gpus import find_gpu, host_platform, known_gpus
+    from torch_images.publish.pick import answer, commands, pick
 
     config, locks = verb.config(), verb.workspace().locks
+    if options.list:
+        found = known_gpus(config)
+        print(verb.as_json({"gpu": found}) if options.json else report.gpus(found))
+        return
     proofs = ledger.read(verb.ROOT)
     model = find_gpu(config, options.gpu)
-    driver = options.driver.strip()
-    version = find_driver(config, driver)
+    driver = find_driver(config, options.driver)
     host = host_platform(config, model, options.platform)
     versions = compat_versions(config, locks, host)
     suggestions = pick(
         config,
         model,
-        version,
+        driver.version,
         lambda cuda: versions[cuda.version],
         torch=options.torch,
         base=options.base,
@@ -103,10 +115,18 @@ def pick(options: Pick) -> None:
         namespace=verb.namespace(config, options.registry),
         state=lambda spec: ledger.states(config, [spec], proofs, verb.ROOT, locks)[spec],
     )
-    branch = driver if driver != version else ""
-    choice = answer(model, version, suggestions, platform=host, branch=branch)
-    choice |= build_commands(config, find_image(config, choice["id"]))
+    choice = answer(config, model, driver, suggestions, platform=host)
+    image = choice["image"]
+    published = options.published and _is_published(image, choice["id"])
+    spec = find_image(config, choice["id"])
+    choice |= commands(config, spec, image, published=published, program=called())
     print(verb.as_json(choice) if options.json else report.picked(choice))
+
+
+def _is_published(reference: str, identifier: str) -> bool:
+    """Whether a registry has an image under a name. Raises what `registry.lookup` raises."""
+    target = verb.registry_lookup(0)(reference)
+    return any(one.labels.id == identifier for one in target.manifests) if target else False
 
 
 class Render(Options):

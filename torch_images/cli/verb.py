@@ -36,8 +36,17 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Options)
 ROOT = project.project_root()
 _QUIET = 60  # seconds between two lines of progress, where there is no terminal
+
+
+class _Warning(logging.Formatter):
+    """A warning as a line that names the command as the user called it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"warning: {as_called(super().format(record))}"
+
+
 _warnings = logging.StreamHandler()  # the project's own; libraries' stay as Python has them
-_warnings.setFormatter(logging.Formatter("warning: %(message)s"))
+_warnings.setFormatter(_Warning())
 logging.getLogger("torch_images").addHandler(_warnings)
 logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news
 
@@ -283,7 +292,7 @@ def layer_progress() -> Iterator[Callable[[str, int, int], None]]:
 
 def as_json(document: Any) -> str:
     """JSON, as --json prints it."""
-    return json.dumps(document, indent=2)
+    return as_called(json.dumps(document, indent=2))
 
 
 def red(text: str) -> str:

@@ -76,10 +76,13 @@ def _gpus(config: Config) -> Iterator[Problem]:
             if gpu in seen:
                 yield Problem((*path, place), f"lists the GPU '{gpu}' twice", "leave one")
             seen.add(gpu)
-    for place, gpu in enumerate(config.arm64_gpus):
+    named: list[tuple[Place, str]] = [
+        *((("arm64-gpus", place), gpu) for place, gpu in enumerate(config.arm64_gpus)),
+        *((("gpu-aliases", gpu), gpu) for gpu, _ in config.gpu_aliases),
+    ]
+    for at, gpu in named:
         if gpu not in seen:
-            hint = suggest(gpu, sorted(seen))
-            yield Problem(("arm64-gpus", place), "is in no list of GPUs", hint, quote=True)
+            yield Problem(at, "is in no list of GPUs", suggest(gpu, sorted(seen)), quote=True)
 
 
 def _cudas(config: Config) -> Iterator[Problem]:

@@ -46,6 +46,8 @@ __all__ = [
     "target_range",
 ]  # fmt: skip
 _SMALLEST_VOLUME = 10  # GB, RunPod's own limit
+_Names = Annotated[tuple[str, ...], FILLED]
+_NamesByKey = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +56,17 @@ class Architecture(Section, keys={"capability": NAME}):
 
     `capability`: its compute capability, such as 12.0.
     `family`: NVIDIA's name for it, such as "Blackwell".
+    `first_driver`: the oldest driver branch that supports it, such as "570".
+    `last_driver`: the newest one, "" where none has dropped it.
     `gpus`, `geforce`: models in the words of nvidia-smi, without "NVIDIA" and "GeForce", the best
-        known first. Those sold as GeForce are apart, because compat libraries do not run on them.
+        known first. Those sold as GeForce or TITAN are apart, because compat libraries do not run
+        on them.
     """
 
     capability: fields.Arch
     family: str
+    first_driver: fields.Branch
+    last_driver: fields.Branch = ""
     gpus: Annotated[tuple[str, ...], FILLED]
     geforce: tuple[str, ...] = ()
 
@@ -171,7 +178,7 @@ def _large(size: int) -> int:
 class Pods(Section):
     """What a template for RunPod says beside the image.
 
-    `api`, `readme_api`: URLs of RunPod's two APIs; the second sets a template's readme.
+    `api`: the URL of RunPod's API.
     `variant`: the variant of the image.
     `ports`: port and protocol, such as "8888/http".
     `environment`: name and value of each variable.
@@ -181,7 +188,6 @@ class Pods(Section):
     """
 
     api: fields.Url
-    readme_api: fields.Url
     variant: VariantName
     ports: tuple[fields.Served, ...]
     environment: Annotated[fields.Pairs, pairs(fields.Variable, str)]
@@ -215,6 +221,9 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
     `keep`: of how many minor versions of torch a CUDA version keeps a release, see
         fetch/upgrade.py.
     `arm64_gpus`: the names of GPUs that only hosts with Arm processors have.
+    `gpu_aliases`: the name of a GPU and what else it is called, such as the beginning of a cloud's
+        machine type, in pairs.
+    `other_makers`: a maker and words of its GPUs, in pairs.
     `platforms`: what images are for.
     `facts`: what `invoke lock` found out about releases of torch; no section of the file.
     The other fields are the sections of the file, in its order.
@@ -226,9 +235,11 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
     architectures: Annotated[tuple[Architecture, ...], FILLED, NAMED, listed("arch")]
     other_gpus: Annotated[
         tuple[OtherGpus, ...],
-        As(dict[fields.Arch, Annotated[tuple[str, ...], FILLED]], _other_gpus),
+        As(dict[fields.Arch, _Names], _other_gpus),
     ] = ()
     arm64_gpus: tuple[str, ...] = ()
+    gpu_aliases: Annotated[_NamesByKey, pairs(str, _Names)] = ()
+    other_makers: Annotated[_NamesByKey, pairs(str, _Names)] = ()
     platforms: Annotated[tuple[fields.HostPlatform, ...], FILLED, listed("platform")] = (AMD64,)
     cudas: Annotated[
         tuple[Annotated[Cuda, AfterValidator(with_indexes)], ...], FILLED, NAMED, listed("cuda")

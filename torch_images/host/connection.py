@@ -19,7 +19,7 @@ from docker.tls import TLSConfig
 
 import docker
 from torch_images import jsondoc
-from torch_images.errors import CommandError, EngineError, TorchImagesError
+from torch_images.errors import CommandError, EngineError, RightsError, TorchImagesError
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import home
@@ -75,7 +75,7 @@ def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engi
 
     Raises EngineError when none answers, when it is too old, when it lacks the containerd image
     store, without which neither zstd layers nor image digests exist before a push, and as
-    `connection.current` does.
+    `connection.current` does; RightsError when the user may not ask it.
     """
     endpoint = endpoint or current(run or Runner())
     if endpoint.host.startswith("ssh://"):
@@ -97,10 +97,14 @@ def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engi
         # What docker-py does not expect of an address, a configuration or an answer.
         *(AttributeError, KeyError, TypeError, ValueError),
     ) as error:
-        reason = "permission denied" if "Permission denied" in str(error) else "no answer"
+        if "Permission denied" in str(error):
+            raise RightsError(
+                f"you have no rights on the Docker socket {endpoint.host}",
+                "add yourself to group docker: `sudo usermod -aG docker $USER`, and log in again",
+            ) from None
         raise EngineError(
-            f"no Docker Engine at {endpoint.host}: {reason}",
-            "start it, or run this through ./inv, which sets one up",
+            f"no Docker Engine at {endpoint.host}: no answer",
+            "start it; in a clone of the project, scripts/setup-engine sets one up",
         ) from None
     if tuple(int(part) for part in number.split(".")[:2] if part.isdigit()) < MINIMUM:
         raise EngineError(

@@ -68,8 +68,8 @@ def check_platform(
 def set_up(platform: Platform) -> str:
     """What to do about a platform that does not run here; for an error's hint."""
     return (
-        f"run this through ./inv, which sets an emulator up, or scripts/setup-engine --platform "
-        f"{platform}, or give a native builder with --builder"
+        f"run scripts/setup-engine --platform {platform} in a clone of the project, or give a "
+        "native builder with --builder"
     )
 
 

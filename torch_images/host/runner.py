@@ -211,5 +211,5 @@ def _starting(command: Sequence[str]) -> Iterator[None]:
             raise
         raise TorchImagesError(
             f"'{command[0]}' is not installed",
-            "run through ./inv, which installs what is missing, or install it by hand",
+            "install it; in a clone of the project, scripts/setup-engine installs what builds need",
         ) from None

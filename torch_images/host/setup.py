@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch_images.errors import EngineError
+from torch_images.errors import EngineError, RightsError
 from torch_images.host.connection import connect, current
 from torch_images.host.emulation import check_platform, emulated
 from torch_images.host.engine import Engine
@@ -32,7 +31,7 @@ def ready_engine(
     `allowed` is "yes", "ask", or "" for no. With `bootstraps`, the programs that make bookworm
     bases count as part of it. So do emulators of those `platforms` that are not this machine's.
     Raises EngineError, also for a Docker configuration that names no engine: nothing is set up in
-    place of the one that was meant.
+    place of the one that was meant. Raises RightsError for an engine that the user may not ask.
     """
     foreign = tuple(each for each in platforms if each != native())
     named = current(run) if shutil.which("docker") or not allowed else None
@@ -41,8 +40,13 @@ def ready_engine(
         for each in foreign:
             check_platform(each)
         return engine
-    with contextlib.suppress(EngineError):
+    try:
         engine = connect(run, named)
+    except RightsError:
+        raise  # another engine would not help
+    except EngineError:
+        pass
+    else:
         ready = all(emulated(each) for each in foreign)
         if ready and (not bootstraps or can_bootstrap(foreign)):
             return engine

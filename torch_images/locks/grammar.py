@@ -24,6 +24,8 @@ from torch_images.errors import LockError, UsageError, shown
 from torch_images.platforms import AMD64, Platform, find
 
 _WRITTEN = "# Written by `invoke lock`; do not edit."
+# For inputs whose server cannot be reached from where the lock is kept.
+ENTERED = "# Entered by hand, with a hash that public repositories pin; `invoke lock` replaces it."
 _HEADER = re.compile(r"# (?P<key>[a-z]+): (?P<value>[!-~]+(?: [!-~]+)*)")
 # 15 digits are a petabyte. More would be no size, and Python refuses to read very long numbers.
 _ABOUT = re.compile(
@@ -66,9 +68,9 @@ def parse(
 ) -> tuple[dict[str, str], list[Entry]]:
     """Header and entries of a lock file; `name` is the file's, without suffix.
 
-    `keys` are those that the header may have; `origins` says whether an entry may
-    name its index. Raises LockError, with file and line, for any line that `compose` does not
-    write, for another key, and for a header without a date.
+    The first line may also be ENTERED. `keys` are those that the header may have; `origins` says
+    whether an entry may name its index. Raises LockError, with file and line, for
+    any other line that `compose` does not write, for another key, and for a header without a date.
     """
     header: dict[str, str] = {}
     entries: list[Entry] = []
@@ -89,7 +91,7 @@ def parse(
                 fault = "is there twice" if key in header else "is not known"
                 raise damaged(name, f"the header '{key}' {fault}", number)
             header[key] = match["value"]
-        elif line and line != _WRITTEN:
+        elif line and line not in (_WRITTEN, ENTERED):
             raise unreadable(name, line, number)
     if about:
         raise damaged(name, "it ends in the middle of an input", number)

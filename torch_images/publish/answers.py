@@ -16,6 +16,7 @@ from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.platforms import ARM64, Platform
 from torch_images.publish import gpus, pick
+from torch_images.publish.drivers import find_driver
 from torch_images.publish.ledger import State
 
 Compat = Mapping[Platform, Mapping[str, str]]
@@ -94,8 +95,8 @@ def _kinds(config: Config) -> dict[tuple[str, str], tuple[str, ...]]:
                 problem = str(error).replace(f"which {name} has", "which this GPU has")
                 key = str(capability), problem
             else:
-                geforce = ", GeForce" if gpu.geforce else ""
-                key = f"{capability}{geforce}{', beside an Arm processor' if gpu.arm64 else ''}", ""
+                line = f", {gpu.line}" if gpu.line else ""
+                key = f"{capability}{line}{', beside an Arm processor' if gpu.arm64 else ''}", ""
             found[key] = (*found.get(key, ()), name)
     return found
 
@@ -118,32 +119,37 @@ def _best(
     drivers = {NEWER: str(int(known[-1]) + 1), **{branch: branch for branch in reversed(known)}}
     drivers[OLDER] = str(int(known[0]) - 1)
     found: dict[str, pick.Suggestion | None] = {}
+    newest = gpu.architecture.last_driver or NEWER
     for branch, named in drivers.items():
-        driver = pick.find_driver(config, named)
+        driver = find_driver(config, named)
         suggestions = pick.pick(
-            *(config, gpu, driver),
+            *(config, gpu, driver.version),
             lambda cuda: compat[host][cuda.version],
             variant=config.defaults.variant,
             platform=host,
             namespace=namespace,
             state=state,
         )
-        if branch == NEWER:
-            pick.answer(gpu, driver, suggestions, platform=host)  # raises where none works
+        if branch == newest:
+            pick.answer(config, gpu, driver, suggestions, platform=host)  # raises if none works
         found[branch] = next((s for s in suggestions[:1] if s.works), None)
     return found
 
 
 def _merged(row: Row, best: Mapping[str, pick.Suggestion | None]) -> Iterator[Row]:
     """Rows of branches that get the same, in the order of `best`: from the newest one on."""
-    enough = list(takewhile(lambda branch: best[branch], best))[-1]
+    dropped = list(takewhile(lambda branch: not best[branch], best))
+    working = list(takewhile(lambda branch: best[branch], list(best)[len(dropped) :]))
     same: dict[tuple[str, int], list[str]] = {}
     for branch, found in best.items():
-        same.setdefault((found.id, found.rank) if found else ("", 0), []).append(branch)
+        nothing = ("dropped" if branch in dropped else "", 0)
+        same.setdefault((found.id, found.rank) if found else nothing, []).append(branch)
     for together in same.values():
         drivers = replace(row, branches=tuple(reversed(together)))
         if found := best[together[0]]:
             way, own = _WAYS[found.rank], found.id if found.listed else ""
             yield replace(drivers, way=way, image=found.image, id=own, proof=found.proof)
+        elif together[0] in dropped:
+            yield replace(drivers, way=f"take driver {working[0]}: newer ones dropped this GPU")
         else:
-            yield replace(drivers, way=f"take driver {enough} or newer")
+            yield replace(drivers, way=f"take driver {working[-1]} or newer")

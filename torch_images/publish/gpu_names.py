@@ -1,6 +1,8 @@
 """What people and programs call a GPU -> its name in images.yaml. Pure.
 
-nvidia-smi writes "NVIDIA A100-SXM4-80GB", clouds "RTX_6000Ada" or "nvidia-tesla-t4", people "5090".
+nvidia-smi writes "NVIDIA A100-SXM4-80GB", vGPU software "GRID A100D-40C", clouds "RTX_6000Ada",
+"nvidia-tesla-t4" or "a2-highgpu-1g", people "5090" or "8xH100". The names themselves are data, in
+images.yaml: what is known here is how names are put together.
 """
 
 from __future__ import annotations
@@ -10,39 +12,94 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from torch_images.arch import Capability
+from torch_images.config.types import Config
 from torch_images.errors import UsageError, shown, suggest
 
+Words = tuple[str, ...]
 # Words of nvidia-smi that name no model.
 _NOISE = {"nvidia", "geforce", "tesla", "graphics", "device"}
-# What is written together with a model, before and after its number: RTX4090, 3080Ti, 6000Ada.
-_BEFORE = re.compile(r"(?<![a-z0-9])(rtx|gtx)(?=a?[0-9])")
-_AFTER = re.compile(r"(?<=[0-9]{4})(ti|super|ada|d|m)(?![a-z0-9])")
+# The UUID that `nvidia-smi -L` prints, whose digits could be read as a model.
+_UUID = re.compile(r"gpu-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TIMES = "\N{MULTIPLICATION SIGN}"
+# How many of them: 8xH100, 2 x A100, H100x8; not the end of TX2.
+_COUNT = re.compile(
+    r"(?<![a-z0-9])[0-9]{1,2} ?[x*] ?(?=[a-z0-9])"
+    r"|(?:(?<=[0-9])|(?<=[0-9][a-z])|(?<= ))[x*] ?[0-9]{1,2}(?![a-z0-9])"
+)
+# What is written together with a model, before and after its number: RTX4090, RTXPRO6000, 3080Ti.
+_BEFORE = (
+    re.compile(r"(?<![a-z0-9])(rtx|gtx)(?=(?:a|pro)?[0-9])"),
+    re.compile(r"(?<![a-z0-9])(pro)(?=[0-9])"),
+)
+_AFTER = re.compile(r"(?<=[0-9]{4})(?=(?:ti|super|ada|laptop|d|m)+(?![a-z0-9]))")
+# Forms of a model that differ in board or memory only: A100X, V100S, H100XM of vGPU, 8xH100ib.
+_FORM = re.compile(r"([a-z]{1,2}[0-9]{1,4})(?:sxm[0-9]?|pcie|nvl|ib|xm|[dglsx])")
+# Words before a model without which people name it: A4000 is an RTX A4000.
+_BRANDS = {"rtx", "quadro"}
+_SM = re.compile(r"(?<![a-z0-9])(?:sm|compute)[_ ]?([1-9][0-9]{1,2})[af]?(?![a-z0-9])")
+_DOTTED = re.compile(r"(?:sm|cc|compute capability)?[_ ]?([1-9][0-9]?\.[0-9])[af]?")
 
 
-def find(named: str, known: Mapping[str, Capability]) -> str:
-    """The known GPU that a name means, as `known` has it.
+def capabilities(config: Config) -> dict[str, Capability]:
+    """The compute capability of every GPU that images.yaml names."""
+    return {
+        **{name: a.capability for a in config.architectures for name in (*a.geforce, *a.gpus)},
+        **{name: other.capability for other in config.other_gpus for name in other.names},
+    }
+
+
+def capability(named: str) -> Capability | None:
+    """The compute capability that a text names: "8.6", "sm_120", a tag such as "2.14.1-sm120".
+
+    None for a text that names none. Raises UsageError for one that names several.
+    """
+    text = named.strip().lower()
+    if dotted := _DOTTED.fullmatch(text):
+        return Capability.parse(dotted[1])
+    found = {Capability.of_number(int(number)) for number in _SM.findall(text)}
+    if len(found) > 1:
+        names = ", ".join(map(str, sorted(found)))
+        raise UsageError(f"'{shown(named)}' names several architectures: {names}", "give one")
+    return found.pop() if found else None
+
+
+def find(config: Config, named: str) -> str:
+    """The GPU of images.yaml that a name means.
 
     It is the longest known name whose words stand in `named`. If none does, the number of a model
-    is enough, such as "5090". Raises UsageError where it means none, or several that differ in
-    their compute capability.
+    is enough, such as "5090". Raises UsageError where it means none, a family, another maker's, or
+    several GPUs that differ in their compute capability.
     """
+    known = capabilities(config)
     words = _words(named)
-    # Older drivers say it of an RTX A6000.
+    if not {"nvidia", "geforce"}.intersection(re.split(r"[^a-z]+", named.lower())):
+        _refuse_other_makers(config, named, words)
+    # Older drivers call an RTX A6000 a Quadro, too.
     plain = tuple(word for word in words if word != "quadro")
-    for asked in (words, plain):
-        fitting = [name for name in known if _within(_words(name), asked)]
-        if fitting:
-            return max(fitting, key=len)
-    fitting = _by_number(set(words), known)
-    if not fitting:
-        hint = suggest(" ".join(plain).upper(), known)
-        raise UsageError(
-            f"unknown GPU '{shown(named)}'", f"{hint}; or give its compute capability, such as 8.6"
-        )
+    forms = tuple(form[1] if (form := _FORM.fullmatch(word)) else word for word in plain)
+    phrases = _phrases(config)
+    for asked in dict.fromkeys((words, plain, forms)):
+        all_of_it = [phrase for phrase in phrases if _within(phrase, asked)]
+        # "a2 highgpu" is not an A2.
+        longest = [p for p in all_of_it if not any(p != q and _within(p, q) for q in all_of_it)]
+        if longest:
+            return _only(named, [phrases[phrase] for phrase in longest], known)
+    _refuse_families(config, named, words)
+    if fitting := _by_number(set(words), known):
+        return _only(named, fitting, known)
+    hint = suggest(" ".join(plain).upper(), known)
+    raise UsageError(
+        f"unknown GPU '{shown(named)}'",
+        f"{hint}; `invoke pick --list` has all; or give its compute capability, such as 8.6",
+    )
+
+
+def _only(named: str, fitting: list[str], known: Mapping[str, Capability]) -> str:
+    """The longest of some names. Raises UsageError where they differ in compute capability."""
     if len({known[name] for name in fitting}) > 1:
         names = ", ".join(f"{name} ({known[name]})" for name in fitting)
         raise UsageError(f"'{shown(named)}' names several GPUs: {names}", "give the whole name")
-    return fitting[0]
+    return max(fitting, key=len)
 
 
 def _by_number(words: set[str], known: Mapping[str, Capability]) -> list[str]:
@@ -55,14 +112,54 @@ def _by_number(words: set[str], known: Mapping[str, Capability]) -> list[str]:
     return [name for name, count in shared.items() if count == max(shared.values())]
 
 
-@lru_cache(maxsize=256)  # the names of images.yaml, again for every question
-def _words(name: str) -> tuple[str, ...]:
+def _refuse_other_makers(config: Config, named: str, words: Words) -> None:
+    """Raise UsageError for a name with a word of another maker's, alone or before a number."""
+    for maker, theirs in config.other_makers:
+        for own in theirs:
+            pattern = re.compile(rf"{re.escape(own.lower())}(?:[0-9].*)?")
+            if any(pattern.fullmatch(word) for word in words):
+                raise UsageError(
+                    f"'{shown(named)}' is {maker}'s, and these images are for NVIDIA GPUs"
+                )
+
+
+def _refuse_families(config: Config, named: str, words: Words) -> None:
+    """Raise UsageError for the name of an architecture instead of a GPU, such as "Blackwell"."""
+    if any(any(letter.isdecimal() for letter in word) for word in words):
+        return
+    members = [a for a in config.architectures if a.family.lower().split()[0] in words]
+    if members:
+        names = "; ".join(f"{', '.join(a.examples)} ({a.name})" for a in members)
+        raise UsageError(
+            f"'{shown(named)}' is a family of GPUs, not one: {names}",
+            "name the GPU, or give its compute capability",
+        )
+
+
+@lru_cache(maxsize=4)
+def _phrases(config: Config) -> dict[Words, str]:
+    """What GPUs are called, in words, and which GPU that is: names, short names and aliases."""
+    names = capabilities(config)
+    short = {}
+    for name in names:
+        rest = tuple(word for word in _words(name) if word not in _BRANDS)
+        if rest and not all(word.isdecimal() for word in rest):
+            short[rest] = name
+    aliases = {_words(a): gpu for gpu, called in config.gpu_aliases for a in called}
+    return {**short, **{_words(name): name for name in names}, **aliases}
+
+
+@lru_cache(maxsize=512)  # the names of images.yaml, again for every question
+def _words(name: str) -> Words:
     """The words of a GPU's name that tell models apart: "NVIDIA GeForce RTX4090" -> rtx, 4090."""
-    text = _AFTER.sub(r" \1", _BEFORE.sub(r"\1 ", name.lower()))
-    return tuple(word for word in re.findall(r"[a-z0-9]+", text) if word not in _NOISE)
+    text = _COUNT.sub(" ", _UUID.sub(" ", name.lower().replace(_TIMES, "x")))
+    for before in _BEFORE:
+        text = before.sub(r"\1 ", text)
+    words = re.findall(r"[a-z0-9]+", _AFTER.sub(" ", text))
+    return tuple(word for word in words if word not in _NOISE)
 
 
-def _within(short: tuple[str, ...], words: tuple[str, ...]) -> bool:
+def _within(short: Words, words: Words) -> bool:
     """Whether words contain others, side by side."""
     count = len(short)
     return any(words[i : i + count] == short for i in range(len(words) - count + 1))

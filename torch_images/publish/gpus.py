@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch_images.arch import Capability
 from torch_images.config.types import Architecture, Config
@@ -22,13 +23,21 @@ _OLDER = (
     "PyTorch's wheels of CUDA 12.6 (https://download.pytorch.org/whl/cu126) have code for it, "
     "up to torch 2.14"
 )
+# Modules of capabilities that no card has; their CUDA is that of JetPack.
+_JETSON = (
+    "for a Jetson take NVIDIA's own PyTorch "
+    "(https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/)"
+)
+TITAN = "TITAN"  # in names, and the brand that NVML reports
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
     """A GPU: its name, compute capability, and the architecture of images.yaml that serves it.
 
+    `geforce`: whether it is sold as GeForce or TITAN.
     `arm64`: whether only hosts with Arm processors have it.
+    `named`: whether a model was named. A compute capability alone may be a GeForce or not.
     """
 
     name: str
@@ -36,26 +45,62 @@ class Gpu:
     architecture: Architecture
     geforce: bool
     arm64: bool = False
+    named: bool = True
+
+    @property
+    def line(self) -> str:
+        """The product line whose GPUs compat libraries do not run on; "" for another one."""
+        return (TITAN if self.name.startswith(TITAN) else "GeForce") if self.geforce else ""
 
 
 def find_gpu(config: Config, named: str) -> Gpu:
-    """A GPU by its name, as nvidia-smi prints it or shorter, or by its compute capability.
+    """A GPU by its name, see gpu_names.py, or by its compute capability.
 
     Raises UsageError for one that no image serves.
     """
-    try:
-        capability = Capability.parse(named.strip())
-    except ValueError:
-        return _by_name(config, named)
-    having = [name for name, own in _capabilities(config).items() if own == capability]
-    arm64 = bool(having) and set(having) <= set(config.arm64_gpus)
+    known = gpu_names.capabilities(config)
+    capability = gpu_names.capability(named)
+    if capability:
+        having = [name for name, own in known.items() if own == capability]
+        arm64 = bool(having) and set(having) <= set(config.arm64_gpus)
+        serving = _serving(config, capability, "this GPU", arm64=arm64)
+        return Gpu(
+            name=f"GPU {capability}",
+            capability=capability,
+            architecture=serving,
+            geforce=False,
+            arm64=arm64,
+            named=False,
+        )
+    name = gpu_names.find(config, named)
+    arm64 = name in config.arm64_gpus
+    geforce = any(name in architecture.geforce for architecture in config.architectures)
     return Gpu(
-        name=f"GPU {capability}",
-        capability=capability,
-        architecture=_serving(config, capability, "this GPU", arm64=arm64),
-        geforce=False,
+        name=f"GeForce {name}" if geforce and not name.startswith(TITAN) else name,
+        capability=known[name],
+        architecture=_serving(config, known[name], name, arm64=arm64),
+        geforce=geforce,
         arm64=arm64,
     )
+
+
+def known_gpus(config: Config) -> list[dict[str, Any]]:
+    """Every GPU that a name can mean, by compute capability, the newest first, as plain data."""
+    aliases = dict(config.gpu_aliases)
+    rows = [
+        (a.capability, (*a.geforce, *a.gpus), f"{a.family}, from driver {a.first_driver}")
+        for a in config.architectures
+    ]
+    rows += [(other.capability, other.names, "no image") for other in config.other_gpus]
+    return [
+        {
+            "capability": str(capability),
+            "served": served,
+            "names": list(names),
+            "aliases": [alias for name in names for alias in aliases.get(name, ())],
+        }
+        for capability, names, served in sorted(rows, reverse=True)
+    ]
 
 
 def host_platform(config: Config, gpu: Gpu, named: str = "") -> Platform:
@@ -80,39 +125,25 @@ def host_platform(config: Config, gpu: Gpu, named: str = "") -> Platform:
     return wanted
 
 
-def _by_name(config: Config, named: str) -> Gpu:
-    geforce = {name for architecture in config.architectures for name in architecture.geforce}
-    known = _capabilities(config)
-    name = gpu_names.find(named, known)
-    arm64 = name in config.arm64_gpus
-    return Gpu(
-        name=f"GeForce {name}" if name in geforce else name,
-        capability=known[name],
-        architecture=_serving(config, known[name], name, arm64=arm64),
-        geforce=name in geforce,
-        arm64=arm64,
-    )
-
-
-def _capabilities(config: Config) -> dict[str, Capability]:
-    return {
-        **{name: a.capability for a in config.architectures for name in (*a.geforce, *a.gpus)},
-        **{name: other.capability for other in config.other_gpus for name in other.names},
-    }
-
-
 def _serving(config: Config, capability: Capability, name: str, *, arm64: bool) -> Architecture:
     """The architecture whose code a GPU runs best. Raises UsageError where no image has any.
 
     One that only hosts with Arm processors have is for a GPU of such a host, `arm64`.
     """
+    others = {other.capability: other.names for other in config.other_gpus}
     served = [a for a in config.architectures if capability.runs(a.capability)]
+    served = [] if capability in others else served
     served = [a for a in served if arm64 or not config.foreign(a, AMD64)] or served
     if served:
         return max(served, key=lambda a: a.capability)
     known = ", ".join(config.names("arch"))
     oldest = min(a.capability for a in config.architectures)
+    hint = _OLDER if _OLDEST <= capability < oldest else ""
     raise UsageError(
         f"no image serves compute capability {capability}, which {name} has; they serve {known}",
-        _OLDER if _OLDEST <= capability < oldest else "",
+        _JETSON if _is_jetson(others.get(capability, ())) else hint,
     )
+
+
+def _is_jetson(names: tuple[str, ...]) -> bool:
+    return any(name.startswith("Jetson") for name in names)

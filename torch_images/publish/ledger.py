@@ -71,10 +71,14 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Whether an image is proved, and a few words about it for people."""
+    """Whether an image is proved, and a few words about it for people.
+
+    `built`: whether it was ever built and verified, if from other inputs than those of today.
+    """
 
     proved: bool
     words: str
+    built: bool = False
 
 
 def read(root: Path) -> dict[str, Proof]:
@@ -170,15 +174,16 @@ def _state(config: Config, spec: ImageSpec, line: Proof | None, root: Path, lock
     try:
         image = lock_image(config, spec, locks)
     except LockError as error:
-        return State(proved=False, words=f"not proved yet: {error.message}")
+        return State(proved=False, words=f"not proved yet: {error.message}", built=True)
     lacks = bool(image.lock.compat) and not line.compat
     if not line.compat:
         image = replace(image, lock=replace(image.lock, compat=None))
     if plan_image(config, image, root).identity != line.inputs:
-        return State(proved=False, words=f"not proved yet: its inputs changed after {line.date}")
+        words = f"not proved yet: its inputs changed after {line.date}"
+        return State(proved=False, words=words, built=True)
     without = ", but not with its compat library" if lacks else ""
     where = " in an emulator, not on an Arm processor" if line.machine.endswith(EMULATED) else ""
-    return State(proved=True, words=f"proved on {line.date}{where}{without}")
+    return State(proved=True, words=f"proved on {line.date}{where}{without}", built=True)
 
 
 def _machine(builder: Builder) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,17 +19,14 @@ from packaging.version import Version
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec, short
 from torch_images.config.matrix import of_the_project
-from torch_images.config.selection import cudas_for
 from torch_images.config.types import Architecture, Config, Cuda
 from torch_images.errors import UsageError, shown, suggest
 from torch_images.platforms import Platform
 from torch_images.project import project_root
 from torch_images.publish import tag_rules
+from torch_images.publish.drivers import Driver, remedy, unsupported
 from torch_images.publish.gpus import CAVEATS, Gpu
 from torch_images.publish.ledger import State
-
-_DRIVER = re.compile(r"[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?")
-_BRANCH = re.compile(r"[0-9]{3}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +34,9 @@ class Suggestion:
     """One image for a GPU: whether it works there, by which libcuda, and why, in a sentence.
 
     `image` is its name in a registry, `id` its identifier. `rank` orders those that work: natively,
-    with NVIDIA's compat library, by minor version compatibility. `proof` says whether the image was
-    built and verified, `listed` whether the catalogue has it.
+    with NVIDIA's compat library, by minor version compatibility. `proof` says in words whether the
+    image was built and verified, `built` whether ever, `proved` whether from the inputs of today;
+    `listed` says whether the catalogue has it.
     """
 
     image: str
@@ -48,25 +45,9 @@ class Suggestion:
     reason: str
     id: str = ""
     proof: str = ""
+    proved: bool = False
+    built: bool = False
     listed: bool = True
-
-
-def find_driver(config: Config, named: str) -> str:
-    """The version of a driver; for a branch, such as "550", that of its oldest driver.
-
-    Where that is not known, it is a version before all of them. Raises UsageError for any other
-    word.
-    """
-    if _BRANCH.fullmatch(named):
-        # CUDA's own minimum is the first driver of the branch that came out with it.
-        first = [c.driver for c in config.cudas if c.driver.partition(".")[0] == named]
-        return min(first, key=Version, default=f"{named}.00")
-    if not _DRIVER.fullmatch(named):
-        raise UsageError(
-            f"'{named}' is not a driver's version",
-            "give it as nvidia-smi does, such as 570.133, or its branch, such as 570",
-        )
-    return named
 
 
 def pick(
@@ -82,25 +63,45 @@ def pick(
 ) -> tuple[Suggestion, ...]:
     """Every image that could serve, the best first.
 
-    `driver` is a version, see `find_driver`. `platform` is the host's, see `gpus.host_platform`.
+    That is one that works, that was ever built and verified, that the catalogue has, and that needs
+    the least help; of equal ones the one for the newest CUDA.
+
+    `driver` is a version, see drivers.py. `platform` is the host's, see `gpus.host_platform`.
     `compat` is the version of the compat library of a CUDA version for that platform, or "".
     `state` says whether an image is proved. `axes` are as for `candidates`, which may raise.
     """
     suggestions = []
-    for spec in candidates(config, gpu.architecture, platform, **axes):
+    for spec in candidates(config, gpu.architecture, platform, state, **axes):
         judged = judge(
-            *(config, spec.cuda, gpu, driver),
+            *(spec.cuda, gpu, driver),
             compat=compat(spec.cuda),
-            platform=platform,
             name=f"{namespace}/{spec.repository}:{registry_tags(config, spec)[0]}",
         )
-        listed = of_the_project(config, spec)
-        suggestions.append(replace(judged, id=spec.id, proof=state(spec).words, listed=listed))
-    return tuple(sorted(suggestions, key=lambda s: (not s.works, not s.listed, s.rank)))
+        told = state(spec)
+        suggestions.append(
+            replace(
+                judged,
+                id=spec.id,
+                proof=told.words,
+                proved=told.proved,
+                built=told.built,
+                listed=of_the_project(config, spec),
+            )
+        )
+    return tuple(
+        sorted(
+            suggestions,
+            key=lambda s: (not s.works, not s.built, not s.listed, s.rank, not s.proved),
+        )
+    )
 
 
 def candidates(
-    config: Config, architecture: Architecture, platform: Platform, **axes: str
+    config: Config,
+    architecture: Architecture,
+    platform: Platform,
+    state: Callable[[ImageSpec], State],
+    **axes: str,
 ) -> tuple[ImageSpec, ...]:
     """The images for an architecture and a platform, the newest CUDA first.
 
@@ -119,7 +120,7 @@ def candidates(
             continue
         own = {**given, "cuda": cuda.version, "platform": platform.name}
         try:
-            found.append(_serving(config, architecture, own))
+            found.append(_serving(config, architecture, own, state))
         except UsageError as error:
             refused.append((cuda, error))
     if refused and not found:
@@ -128,12 +129,15 @@ def candidates(
 
 
 def _serving(
-    config: Config, architecture: Architecture, axes: Mapping[str, str | None]
+    config: Config,
+    architecture: Architecture,
+    axes: Mapping[str, str | None],
+    state: Callable[[ImageSpec], State],
 ) -> ImageSpec:
     """The image with these axes for an architecture.
 
     It is the one for that alone if the catalogue has it, else the whole one if the catalogue has
-    that. Raises UsageError as `choose` does.
+    that. One that was built comes before one that never was. Raises UsageError as `choose` does.
     """
     whole = choose(config, **axes)
     if architecture not in whole.architectures:
@@ -145,8 +149,8 @@ def _serving(
         return choose(config, **axes, arch=architecture.name)
     with contextlib.suppress(UsageError):  # it may be that of an older architecture
         one = choose(config, **axes, arch=architecture.name)
-        if of_the_project(config, one) or not of_the_project(config, whole):
-            return one
+        listed = [spec for spec in (one, whole) if of_the_project(config, spec)] or [one]
+        return min(listed, key=lambda spec: not state(spec).built)  # of equal ones the first
     return whole
 
 
@@ -167,15 +171,48 @@ def command(image: str) -> str:
     return f"docker run --rm --gpus all {image}"
 
 
-def build_commands(config: Config, spec: ImageSpec) -> dict[str, str]:
-    """How to build an image in a clone, and how to run what was built."""
-    local = f"{spec.repository}:{short(config, spec)}"
-    return {"build": shlex.join(["./inv", "build", *spec.arguments]), "local": command(local)}
+def build_commands(config: Config, spec: ImageSpec, program: str = "./inv") -> dict[str, str]:
+    """How to build an image in a clone, and how to run what was built.
+
+    `program` is this project's command as the user calls it.
+    """
+    build = [program, "build", *_arguments(config, spec)]
+    return {
+        "build": shlex.join(build),
+        "local": command(f"{spec.repository}:{short(config, spec)}"),
+    }
+
+
+def _arguments(config: Config, spec: ImageSpec) -> list[str]:
+    """The words after `./inv build` that build an image, without those that say the default.
+
+    The platform stays: its default is that of the machine.
+    """
+    words = iter(spec.arguments)
+    given = {option.removeprefix("--"): value for option, value in zip(words, words, strict=True)}
+    for axis in [axis for axis in given if axis not in ("cuda", "platform")]:
+        fewer = {**dict.fromkeys(given), **{a: v for a, v in given.items() if a != axis}}
+        with contextlib.suppress(UsageError):
+            if choose(config, **fewer) == spec:
+                del given[axis]
+    return [word for axis, value in given.items() for word in (f"--{axis}", value)]
+
+
+def commands(
+    config: Config, spec: ImageSpec, image: str, *, published: bool, program: str = "./inv"
+) -> dict[str, Any]:
+    """The command that works now, and its parts. It builds what is not known to be published.
+
+    `image` is the name in a registry, `program` as for `build_commands`.
+    """
+    parts = {"run": command(image), **build_commands(config, spec, program)}
+    now = parts["run"] if published else f"{parts['build']} && {parts['local']}"
+    return {"command": now, "published": published, **parts}
 
 
 def serving(gpu: Gpu) -> str:
     """What a GPU is, and that images have code for it."""
-    kind = f"{gpu.architecture.family}{', GeForce' if gpu.geforce else ''}"
+    kind = f"{gpu.architecture.family}{f', {gpu.line}' if gpu.line else ''}"
     name = gpu.architecture.name
     serves = f"a build fails unless the image has code for {name}"
     if gpu.capability != gpu.architecture.capability:
@@ -184,40 +221,41 @@ def serving(gpu: Gpu) -> str:
 
 
 def answer(
+    config: Config,
     gpu: Gpu,
-    driver: str,
+    driver: Driver,
     suggestions: Sequence[Suggestion],
     *,
     platform: Platform,
-    branch: str = "",
 ) -> dict[str, Any]:
-    """The whole answer as plain data; `branch` if the driver stands for one.
+    """The whole answer as plain data. `platform` is that of the images.
 
-    `platform` is that of the images.
-
-    Raises UsageError where no image works.
+    Raises UsageError where no image works, with the driver to install.
     """
-    taken = f"branch {branch} is taken as {driver}: no driver of it is older" if branch else ""
+    assumed = [driver.assumed] if driver.assumed else []
+    if problem := unsupported(gpu, driver.version):
+        raise UsageError("; ".join([problem, *assumed]), remedy(config, gpu))
     best = suggestions[0] if suggestions else None
     if best is None or not best.works:
-        reasons = "; ".join(f"{s.image}: {s.reason}" for s in suggestions)
-        reasons = reasons or "no CUDA version targets it"
-        raise UsageError(f"no image runs on {gpu.name} with driver {driver}: {reasons}", taken)
+        # That for the oldest CUDA needs the least driver.
+        least = min(suggestions, key=lambda s: s.id, default=None)
+        reason = f"{least.image}: {least.reason}" if least else "no CUDA version targets it"
+        problem = f"no image runs on {gpu.name} with driver {driver.version}: {reason}"
+        raise UsageError(problem, "; ".join([*assumed, remedy(config, gpu)]))
     return {
         "gpu": gpu.name,
         "capability": str(gpu.capability),
         "geforce": gpu.geforce,
-        "driver": driver,
-        "branch": branch,
+        "driver": driver.version,
+        "branch": driver.branch,
         "platform": platform.name,
         "image": best.image,
         "id": best.id,
-        "run": command(best.image),
         "proof": best.proof,
         "why": [
             serving(gpu),
             best.reason,
-            *([taken] if taken else []),
+            *assumed,
             f"this image is {best.proof}",
             *([CAVEATS[platform]] if platform in CAVEATS else []),
         ],
@@ -229,31 +267,34 @@ def answer(
     }
 
 
-def judge(
-    config: Config, cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, platform: Platform, name: str
-) -> Suggestion:
+def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, name: str) -> Suggestion:
     """What the start of an image would choose on this GPU."""
+    if problem := unsupported(gpu, driver):
+        return Suggestion(image=name, works=False, rank=0, reason=problem)
     rules = _rules()
-    releases = {
-        c.version: rules.Release(c.version, c.driver, c.floor, c.repository)
-        for c in (*cudas_for(config, platform), cuda)
-    }
-    image = releases.pop(cuda.version)
-    device = rules.Device(gpu.name, rules.GEFORCE if gpu.geforce else rules.NVIDIA)
+    image = rules.Release(cuda.version, cuda.driver, cuda.floor, cuda.repository)
+    device = rules.Device(gpu.name, _brand(rules, gpu))
     host = rules.Host(driver=driver, library="libcuda.so.1", nodes=True, devices=(device,))
     library = None
     if compat:
         own = int(compat.partition(".")[0])
         note = rules.Note((*cuda.compat, own), rules.COMPAT_BRANDS)
         library = rules.Library("/opt/cuda-compat", compat, note)
-    choice = rules.choose(host, image, library, tuple(releases.values()))
+    # No other release is named as a remedy: the answer has those that work.
+    choice = rules.choose(host, image, library)
+    helped = choice.library == rules.COMPAT
+    reason = rules.sentence(choice, host, image, library)
+    if helped and not gpu.named and gpu.architecture.geforce:
+        reason += f"; not so on a GeForce: name it, such as {gpu.architecture.geforce[0]}"
     natively = rules.newer_or_equal(driver, cuda.driver)
-    return Suggestion(
-        image=name,
-        works=choice.works,
-        rank=0 if natively else 1 if choice.library == rules.COMPAT else 2,
-        reason=rules.sentence(choice, host, image, library),
-    )
+    rank = 0 if natively else 1 if helped else 2
+    return Suggestion(image=name, works=choice.works, rank=rank, reason=reason)
+
+
+def _brand(rules: Any, gpu: Gpu) -> int:
+    """The brand that NVML reports for a GPU, as far as compat libraries tell brands apart."""
+    brands = {name.upper(): number for number, name in rules.BRANDS.items()}
+    return int(brands.get(gpu.line.upper(), rules.NVIDIA))
 
 
 def _rules() -> Any:

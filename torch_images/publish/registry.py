@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from torch_images.build import labels
 from torch_images.errors import CommandError, NetworkError, UsageError, shown
 from torch_images.host.runner import Runner
+from torch_images.host.workspace import home
 from torch_images.jsondoc import MalformedError, member, optional, parse
 from torch_images.platforms import AMD64
 from torch_images.publish.index import Index
@@ -134,6 +138,22 @@ def contents(
     with _understood(reference):
         history = member(answer, "image", "history", kind=list)
         return manifest, [member(history, number, kind=dict) for number in range(len(history))]
+
+
+def is_public(reference: str, run: Runner) -> bool:
+    """Whether a registry gives an image to everybody: Docker's credentials are not used.
+
+    False only where the registry refuses; a name that cannot be asked for so is taken for public.
+    """
+    own = Path(os.environ.get("DOCKER_CONFIG") or home() / ".docker")
+    with tempfile.TemporaryDirectory() as folder:
+        # buildx may be there. Contexts and builders are in the configuration that is left out.
+        Path(folder, "cli-plugins").symlink_to(own.absolute() / "cli-plugins")
+        names = ("DOCKER_AUTH_CONFIG", "DOCKER_CONTEXT", "BUILDX_BUILDER")
+        env = {"DOCKER_CONFIG": folder, **dict.fromkeys(names)}
+        command = ["docker", "buildx", "imagetools", "inspect", "--raw", reference]
+        done = run.run(command, env=env, check=False)
+    return not done.code or not _REFUSED.search(done.output + done.errors)
 
 
 def exact(reference: str, run: Runner, *, platform: str) -> str:

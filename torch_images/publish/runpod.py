@@ -1,7 +1,10 @@
-"""A verified or a published image -> a pod template of RunPod's.
+"""A published image -> a pod template of RunPod's that starts.
 
-The body is that of `POST /v2/templates` (https://docs.runpod.io/api-reference-v2, read 2026). That
-API has no word for a readme, so that one goes through `PATCH /v1/templates/{id}`.
+The body is that of `POST /v2/templates`, which refuses fields that it does not know
+(https://docs.runpod.io/api-reference-v2/templates/create-a-template, read in November 2026). API v2
+has no field for a template's readme, and v1, which has one, is retired: it answers 410
+(https://docs.runpod.io/api-reference-v2/migrate-from-v1, https://github.com/dstackai/dstack/issues/4167).
+So the readme is printed, to be pasted in RunPod's console.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -18,7 +21,9 @@ from urllib.parse import urlencode
 import requests
 
 from torch_images.build import labels
+from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec, short
+from torch_images.config.matrix import of_the_project
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, UsageError, shown
 from torch_images.host.network import Network, cause
@@ -29,16 +34,19 @@ from torch_images.platforms import AMD64
 from torch_images.publish.gpus import Gpu
 from torch_images.publish.pick import judge
 from torch_images.publish.registry import Published
+from torch_images.publish.tag_rules import TagTarget
 from torch_images.verify.identify import VerifiedImage, spec_of
 
 _GB = 10**9
 # Unpacked bytes for each byte to pull, which is all that a registry says. Images have 2.0 to 2.1
 # (docs/performance.md); a disk that is too small stops a pod.
 _UNPACKED = 3
-_PAGES = 1000  # of a list of templates
+_PAGES = 1000  # of a list
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 PLATFORM = AMD64.name  # of RunPod's machines
-SSH, JUPYTER = 22, 8888  # the ports of sshd and JupyterLab
+# What RunPod's console connects to, by port.
+SERVICES = {22: "sshd", 8888: "JupyterLab"}
+CONSOLE = "https://console.runpod.io/user"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +66,35 @@ class PodImage:
     note: str = ""
 
 
-def built(image: VerifiedImage, namespace: str) -> PodImage:
-    """A verified image of the engine, by its immutable name in a registry.
+def built(
+    config: Config,
+    image: VerifiedImage,
+    namespace: str,
+    lookup: Callable[[str], TagTarget | None],
+) -> PodImage:
+    """A verified image of the engine, by its immutable name in a registry that has it.
 
-    Raises UsageError for an image of another platform than RunPod's machines have.
+    `lookup(name)`: what the registry has under a name, or None. Raises UsageError for an image that
+    no pod can start, and for one that is not in the registry, or is another one there.
     """
-    _require_platform(image.plan.spec)
+    spec = image.plan.spec
+    _require_pod(config, spec)
     said, seen = labels.read(image.info.labels), image.report.observed
+    reference = f"{namespace}/{spec.repository}:{said.version}"
+    held = lookup(reference)
+    if held is None:
+        raise UsageError(
+            f"{reference} is not in its registry, so no pod can pull it",
+            f"run `invoke push {spec.id} --registry {namespace}` first",
+        )
+    if held.digest != image.info.id:
+        raise UsageError(
+            f"{reference} is another image in the registry than here",
+            f"to make a template of that one, give --image {reference}",
+        )
     return PodImage(
-        reference=f"{namespace}/{image.plan.spec.repository}:{said.version}",
-        spec=image.plan.spec,
+        reference=reference,
+        spec=spec,
         compat=said.compat.partition("-")[0],
         size=image.info.size,
         versions=(("PyTorch", seen["torch"]), ("CUDA", seen["cuda"]), ("Triton", seen["triton"])),
@@ -77,11 +104,11 @@ def built(image: VerifiedImage, namespace: str) -> PodImage:
 def in_registry(config: Config, reference: str, image: Published) -> PodImage:
     """An image that is only known by what its registry says.
 
-    Raises UsageError for one that is not ours, is not for RunPod's machines, or whose labels
-    contradict each other.
+    Raises UsageError for one that is not ours, that no pod can start, or whose labels contradict
+    each other.
     """
     spec, said = spec_of(config, reference, image.labels), image.labels
-    _require_platform(spec)
+    _require_pod(config, spec)
     if said.torch != spec.torch:
         raise UsageError(
             f"{reference} says that it has torch {said.torch or 'none'}, and that it is {spec.id}",
@@ -97,36 +124,68 @@ def in_registry(config: Config, reference: str, image: Published) -> PodImage:
     )
 
 
-def _require_platform(spec: ImageSpec) -> None:
+def _require_pod(config: Config, spec: ImageSpec) -> None:
+    """Raise UsageError for an image of another platform than RunPod's, or without its services."""
     if spec.platform != AMD64:
         raise UsageError(
             f"RunPod's machines are {PLATFORM}, and {spec.id} is for {spec.platform}",
             f"use an image for {PLATFORM}",
         )
+    lacking = [f"{name} (port {n})" for n, name in SERVICES.items() if n not in spec.variant.ports]
+    if lacking:
+        words = " ".join(_pod_variant(config, spec).arguments)
+        raise UsageError(
+            f"{spec.id} has no {' and no '.join(lacking)}, so a pod of it could not be reached",
+            f"build one that has: `invoke build {words}`",
+        )
 
 
-def body(config: Config, image: PodImage, *, geforce: bool = False) -> dict[str, Any]:
+def _pod_variant(config: Config, spec: ImageSpec) -> ImageSpec:
+    """The image for pods that is like another one; the default one where the project has none."""
+    pods = {"variant": config.pods.variant, "platform": PLATFORM}
+    same = {"cuda": spec.cuda.name, "base": spec.base.name, "source": spec.source.name}
+    same |= {} if spec.source.compiled else {"torch": spec.release.version}
+    with contextlib.suppress(UsageError):
+        if of_the_project(config, choose(config, **pods, **same)):
+            # One for fewer architectures has the same locks.
+            return choose(
+                config, **pods, **same, arch=None if spec.whole else ",".join(spec.arches)
+            )
+    return choose(config, **pods)
+
+
+def body(
+    config: Config, image: PodImage, *, geforce: bool = False, credentials: str = ""
+) -> dict[str, Any]:
     """The template of an image, as the API takes it.
 
     With `geforce`, it names only machines on which GeForce GPUs work, too: compat libraries do not
-    run on those.
+    run on those. `credentials` is the id, in the account, of those that a private registry asks
+    for; without it a template keeps the ones that it has. Raises UsageError where the image works
+    on no machine: an empty list would stand for all of them.
     """
     pods, spec = config.pods, image.spec
     suffix = " geforce" if geforce else ""
+    works_on = hosts(config, image, geforce=geforce)
+    if not works_on:
+        raise UsageError(
+            f"{image.reference} works on none of the hosts that pods.hosts in images.yaml lists",
+            "use an image of an older CUDA version",
+        )
     return {
         "name": f"{config.owner}/{spec.repository}:{short(config, spec)}{suffix}",
         "image": image.reference,
-        # What only prints and ends must be kept alive, or the pod would start it again for ever.
-        "args": "" if spec.variant.ports else "sleep infinity",
+        **({"registry": credentials} if credentials else {}),
+        "args": "",  # the image's own command, which starts sshd and JupyterLab
         "category": "NVIDIA",
         "disk": math.ceil(image.size / _GB) + pods.room,
         "ports": list(pods.ports),
         "env": dict(pods.environment),
         "mounts": {"persistent": {"size": pods.volume, "path": pods.volume_path}},
-        "allowedCudaVersions": hosts(config, image, geforce=geforce),
-        # What RunPod hands a key and a password for, where the image starts it.
-        "startSsh": SSH in spec.variant.ports,
-        "startJupyter": JUPYTER in spec.variant.ports,
+        "allowedCudaVersions": works_on,
+        # RunPod then sets PUBLIC_KEY and JUPYTER_PASSWORD, which the image starts them by.
+        "startSsh": True,
+        "startJupyter": True,
         "public": False,
         "serverless": False,
     }
@@ -136,21 +195,19 @@ def hosts(config: Config, image: PodImage, *, geforce: bool) -> list[str]:
     """The CUDA versions of machines on which an image works, as its start would decide there.
 
     A machine that reports a version has at least that version's first driver. Those that only
-    NVIDIA's compat library serves are among them.
+    NVIDIA's compat library serves are among them. A machine counts if the image works with any GPU
+    that it serves.
     """
     spec = image.spec
-    arch = spec.architectures[-1]
-    gpu = Gpu(name="GPU", capability=arch.capability, architecture=arch, geforce=geforce)
-    return [
-        cuda
-        for cuda, branch in config.pods.hosts
-        if judge(
-            *(config, spec.cuda, gpu, f"{branch}.999"),
-            compat=image.compat,
-            platform=spec.platform,
-            name="",
-        ).works
+    gpus = [
+        Gpu(name="GPU", capability=arch.capability, architecture=arch, geforce=geforce)
+        for arch in spec.architectures
     ]
+
+    def works(gpu: Gpu, branch: str) -> bool:
+        return judge(spec.cuda, gpu, f"{branch}.999", compat=image.compat, name="").works
+
+    return [cuda for cuda, branch in config.pods.hosts if any(works(g, branch) for g in gpus)]
 
 
 def readme(config: Config, image: PodImage, template: Mapping[str, Any]) -> str:
@@ -170,7 +227,7 @@ class Templates:
     """The templates of an account. Errors never show the key."""
 
     def __init__(self, config: Config, key: str, network: Network) -> None:
-        self._api, self._readme_api = config.pods.api, config.pods.readme_api
+        self._api = config.pods.api
 
         def bearer(request: requests.PreparedRequest) -> requests.PreparedRequest:
             request.headers["Authorization"] = f"Bearer {key}"
@@ -181,28 +238,23 @@ class Templates:
 
     def find(self, name: str) -> dict[str, Any] | None:
         """The template of this name; None for none. Raises UsageError where there are several."""
-        templates: list[dict[str, Any]] = []
-        cursor = ""
-        seen = {cursor}
-        while True:
-            query = f"?{urlencode({'cursor': cursor})}" if cursor else ""
-            page = self._ask("GET", f"{self._api}/templates{query}")
-            with _understood():
-                templates += [t for t in _templates(page) if t["name"] == name]
-                cursor = _next(page)
-                if not cursor:
-                    break
-                if cursor in seen or len(seen) == _PAGES:
-                    raise MalformedError("its list of templates never ends")
-            seen.add(cursor)
+        templates = [each for each in self._all("templates") if each["name"] == name]
         if len(templates) > 1:
             ids = ", ".join(t["id"] for t in templates)
             raise UsageError(f"several templates are called '{name}': {ids}", "remove all but one")
         return templates[0] if templates else None
 
-    def save(
-        self, template: Mapping[str, Any], text: str, existing: Mapping[str, Any] | None
-    ) -> str:
+    def require_credentials(self, identifier: str) -> None:
+        """Raise UsageError unless the account has registry credentials with this id."""
+        known = {each["id"]: shown(each["name"]) for each in self._all("registries")}
+        if identifier not in known:
+            has = ", ".join(f"{own} ({name})" for own, name in known.items()) or "none"
+            raise UsageError(
+                f"this RunPod account has no registry credentials with id '{shown(identifier)}'",
+                f"it has {has}; add some at {CONSOLE}/settings",
+            )
+
+    def save(self, template: Mapping[str, Any], existing: Mapping[str, Any] | None) -> str:
         """Create a template, or change the one that exists; its id."""
         if existing:
             identifier = _identifier(existing)
@@ -211,8 +263,24 @@ class Templates:
             made = self._ask("POST", f"{self._api}/templates", template)
             with _understood():
                 identifier = _identifier(made)
-        self._ask("PATCH", f"{self._readme_api}/templates/{identifier}", {"readme": text})
         return identifier
+
+    def _all(self, what: str) -> list[dict[str, Any]]:
+        """All templates, or registries, of the account, each with a name and an identifier."""
+        found: list[dict[str, Any]] = []
+        cursor = ""
+        seen = {cursor}
+        while True:
+            query = f"?{urlencode({'cursor': cursor})}" if cursor else ""
+            page = self._ask("GET", f"{self._api}/{what}{query}")
+            with _understood():
+                found += _entries(page, what)
+                cursor = _next(page)
+                if not cursor:
+                    return found
+                if cursor in seen or len(seen) == _PAGES:
+                    raise MalformedError(f"its list of {what} never ends")
+            seen.add(cursor)
 
     def _ask(self, method: str, url: str, document: Mapping[str, Any] | None = None) -> Any:
         try:
@@ -222,7 +290,13 @@ class Templates:
         if answer.status_code in (requests.codes.unauthorized, requests.codes.forbidden):
             raise UsageError(
                 f"RunPod refuses RUNPOD_API_KEY: {_detail(answer)}",
-                "make a key that may write templates (console.runpod.io/user/settings)",
+                f"make a key that may write templates at {CONSOLE}/settings",
+            )
+        if answer.status_code == requests.codes.gone:
+            raise UsageError(
+                f"RunPod answers 410 at {self._api}: {_detail(answer)}",
+                "give pods.api in images.yaml the address of the API that RunPod documents "
+                "(https://docs.runpod.io/api-reference-v2)",
             )
         if answer.status_code in (requests.codes.bad_request, requests.codes.unprocessable_entity):
             raise UsageError(f"RunPod does not take the template: {_detail(answer)}")
@@ -234,13 +308,13 @@ class Templates:
             return parse(answer.content)
 
 
-def _templates(page: Any) -> Iterator[dict[str, Any]]:
-    """The templates of a page, each with a name and an identifier. Raises MalformedError."""
-    for number in range(len(member(page, "templates", kind=list))):
-        template = member(page, "templates", number, kind=dict)
-        member(template, "name", kind=str)
-        _identifier(template)
-        yield template
+def _entries(page: Any, what: str) -> Iterator[dict[str, Any]]:
+    """The entries of a page, each with a name and an identifier. Raises MalformedError."""
+    for number in range(len(member(page, what, kind=list))):
+        entry = member(page, what, number, kind=dict)
+        member(entry, "name", kind=str)
+        _identifier(entry)
+        yield entry
 
 
 def _next(page: Any) -> str:
@@ -248,11 +322,11 @@ def _next(page: Any) -> str:
     return optional(optional(page, "pagination", kind=dict), "nextCursor", kind=str)
 
 
-def _identifier(template: Any) -> str:
-    """A template's identifier, which addresses have in them. Raises MalformedError."""
-    identifier = member(template, "id", kind=str)
+def _identifier(entry: Any) -> str:
+    """The identifier of an entry, which addresses have in them. Raises MalformedError."""
+    identifier = member(entry, "id", kind=str)
     if not _IDENTIFIER.fullmatch(identifier):
-        raise MalformedError(f"{shown(identifier)} is not the identifier of a template")
+        raise MalformedError(f"{shown(identifier)} is not an identifier")
     return identifier
 
 
@@ -275,10 +349,15 @@ def changes(template: Mapping[str, Any], existing: Mapping[str, Any] | None) -> 
 
 
 def _detail(answer: requests.Response) -> str:
-    """The words of an answer: those of application/problem+json, if it is that."""
+    """The words of an answer: those of application/problem+json, if it is that.
+
+    Its `errors` name the fields that are wrong; `detail` then only says that some are.
+    """
     try:
         document = parse(answer.content)
-        said = str(document.get("detail") or document.get("title") or document)
-    except (MalformedError, AttributeError):
+        errors = document.get("errors") or ()
+        said = "; ".join(map(str, errors))
+        said = said or str(document.get("detail") or document.get("title") or document)
+    except (MalformedError, AttributeError, TypeError):
         said = answer.text
     return shown(" ".join(said.split())) or shown(answer.reason or "")

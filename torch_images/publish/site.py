@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import jinja2
 from torch_images.build.plan import LockedImage, lock_image, locked
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
-from torch_images.config.types import Config
+from torch_images.config.types import Architecture, Config
 from torch_images.errors import UsageError, shown
 from torch_images.host import outputs
 from torch_images.locks.image_lock import ImageLock, compat_versions
@@ -68,6 +69,7 @@ def generate(
         branches=answers.branches(config, compat),
         command=pick.command("IMAGE"),
         answers=list(answers.rows(config, compat, namespace=namespace, state=state)),
+        words=partial(_words, config),
         images=[_row(spec, states[spec]) for spec in specs],
     )
     files["index.html"] = index.encode()
@@ -118,14 +120,27 @@ def _locked(
     return found
 
 
+def _words(config: Config, answer: answers.Row) -> str:
+    """What a search looks through beside the GPUs of an answer: "8.9 sm89 Ada Lovelace ..."."""
+    capability = answer.kind.partition(",")[0]
+    served = [_served(a) for a in config.architectures if str(a.capability) == capability]
+    return " ".join((*(served or [capability]), answer.platform))
+
+
+def _served(arch: Architecture) -> str:
+    """An architecture in the words that a search knows."""
+    return f"{arch.capability} {arch.capability.sm} {arch.family}"
+
+
 def _row(spec: ImageSpec, state: ledger.State) -> dict[str, Any]:
-    """A row of the list of images; `words` is what a search looks through beside its text."""
-    gpus = (name for a in spec.architectures for name in (*a.geforce, *a.gpus))
+    """A row of the list of images; `gpus` and `words` are what a search looks through."""
+    arches = spec.architectures
     axes = (spec.cuda.version, spec.torch, spec.base.name, spec.variant.name, spec.source.name)
     return {
         "id": spec.id,
-        "arches": " ".join(a.name for a in spec.architectures),
+        "arches": " ".join(a.name for a in arches),
         "python": spec.base.python,
         "state": state.words,
-        "words": " ".join((*axes, spec.platform.name, *gpus)),
+        "gpus": ", ".join(name for a in arches for name in (*a.geforce, *a.gpus)),
+        "words": " ".join((spec.id, *axes, spec.platform.name, *map(_served, arches))),
     }

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from packaging.version import Version
+
 from torch_images.build import labels
 from torch_images.build.plan import CANDIDATE, ImagePlan, locked, plan_image
 from torch_images.build.render import FOLDER
-from torch_images.config.image import ImageSpec
+from torch_images.config.image import ImageSpec, short
+from torch_images.config.matrix import matrix
 from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError, VerifyError
@@ -97,10 +100,14 @@ def _find(config: Config, image: str, engine: Engine) -> str:
     try:
         spec = find_image(config, image)
     except UsageError:
-        return image
+        tagged = [s for s in matrix(config) if image == f"{s.repository}:{short(config, s)}"]
+        if not tagged or image in engine.tags(image):
+            return image
+        spec = max(tagged, key=lambda s: Version(s.torch))
     names = engine.tags(f"{CANDIDATE}:{spec.id}") or engine.tags(f"{spec.repository}:")
     # The floating tag is the shortest one, and names the latest of several builds.
     for name in sorted(names, key=len):
         if labels.read(engine.inspect(name).labels).id == image:
             return name
-    raise UsageError(f"{image} is not built", "build it first: `invoke build`")
+    words = " ".join(spec.arguments)
+    raise UsageError(f"{image} is not built", f"build it first: `invoke build {words}`")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import decision
@@ -29,12 +29,14 @@ class Image:
     """This image: its release, the project's other releases, and its compat library, if any.
 
     `limits`: by compute capability, a line for each of torch's libraries that lacks code for it.
+    `drivers`: by compute capability, the oldest driver branch that supports it.
     """
 
     release: Release
     others: tuple[Release, ...]
     compat: Library | None
     limits: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    drivers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,13 @@ class Decision:
 def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
     """Read `path`, the facts that the build has written about this image."""
     told = json.loads(path.read_text())
-    releases = [Release(**release) for release in told["releases"]]
+    releases = [
+        Release(**{**one, "targets": tuple(one.get("targets", ()))}) for one in told["releases"]
+    ]
     [own] = [release for release in releases if release.cuda == told["cuda"]]
     compat = facts.find_library(root / COMPAT_ROOT[1:] / own.cuda)
     others = tuple(r for r in releases if r is not own)
-    return Image(own, others, compat, told.get("limits", {}))
+    return Image(own, others, compat, told.get("limits", {}), told.get("drivers", {}))
 
 
 def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
@@ -85,13 +89,21 @@ def decide(root: Path, mode: str, seconds: float) -> Decision:
     # new enough and GPU device files are there.
     native = decision.newer_or_equal(facts.kernel_driver(root), image.release.driver)
     ask = not (native and facts.has_nodes(root)) or mode == decision.ON
-    host = facts.gather(root, deadline, devices=ask)
+    host = _with_drivers(facts.gather(root, deadline, devices=ask), image.drivers)
     choice = decision.choose(host, image.release, image.compat, image.others, mode)
     if not choice.tentative:
         return Decision(image, host, mode, choice, None)
     found = probe(choice.folder, deadline - time.monotonic())
     confirmed = decision.confirm(choice, found, host, image.release, image.others)
     return Decision(image, host, mode, confirmed, found)
+
+
+def _with_drivers(host: Host, drivers: Mapping[str, str]) -> Host:
+    """The host with the oldest driver branch of each of its GPUs."""
+    if not host.devices:
+        return host
+    known = (replace(d, driver=drivers.get(d.capability or "", "")) for d in host.devices)
+    return replace(host, devices=tuple(known))
 
 
 def probe(folder: str, seconds: float) -> Probe:

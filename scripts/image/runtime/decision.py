@@ -68,12 +68,19 @@ class Release:
 
     `driver` is the oldest driver that runs it natively. Drivers from `floor` on run it by minor
     version compatibility, which cannot compile PTX at run time. `repository` has its images.
+    `targets` are the compute capabilities that its images can have code for, () if unknown.
     """
 
     cuda: str
     driver: str
     floor: str
     repository: str
+    targets: tuple[str, ...] = ()
+
+    def serves(self, devices: "tuple[Device, ...]") -> bool:
+        """Whether no device is known to be without code in all of its images."""
+        known = {device.capability for device in devices} - {None}
+        return not self.targets or known <= set(self.targets)
 
 
 @dataclass(frozen=True)
@@ -98,11 +105,13 @@ class Device:
     """A GPU: its name and its brand, a key of BRANDS, as NVML reports them.
 
     `capability`: its compute capability, such as "9.0", None if NVML does not say it.
+    `driver`: the oldest driver branch that supports it, such as "520", "" if unknown.
     """
 
     name: str
     brand: int
     capability: str | None = None
+    driver: str = ""
 
 
 @dataclass(frozen=True)
@@ -184,8 +193,8 @@ def choose(
 
     `others` are the releases whose images a message may suggest if this one cannot run.
     """
-    given = _absent(host) or _sufficient(host, image)
-    if mode == ON and not host.wsl and (given is None or given.library == HOST):
+    given = _absent(host) or _unsupported(host) or _sufficient(host, image)
+    if mode == ON and not host.wsl and (given is None or (given.works and given.library == HOST)):
         if compat:
             return _tentative(compat, "CUDA_COMPAT=on asks for it")
         plain = given or choose(host, image, None, others)
@@ -251,11 +260,28 @@ def _absent(host: Host) -> Choice | None:
         problem = f"{there}this container has no GPU; start it with {option}"
     elif host.devices == ():
         problem = f"no GPU is visible; see NVIDIA_VISIBLE_DEVICES, and --gpus or {_CDI}"
+        if host.driver:
+            problem += f"; or driver {host.driver} does not support the GPU"
     elif not host.library:
         remedy = "NVIDIA_DRIVER_CAPABILITIES must have compute"
         remedy = "start it with --nv" if host.apptainer else remedy
         problem = f"the host's libcuda was not mounted; {remedy}"
     return Choice(NONE, works=False, reason=problem, code=NO_DEVICE) if problem else None
+
+
+def _unsupported(host: Host) -> Choice | None:
+    """The choice if the kernel driver is older than each GPU; None if it supports one of them.
+
+    A compat library is no kernel driver, so it changes nothing.
+    """
+    first = [device.driver for device in host.devices or ()]
+    driver = number(host.driver)
+    if not driver or not all(first) or not first or driver >= min(map(number, first)):
+        return None
+    names = " and ".join(dict.fromkeys(device.name for device in host.devices or ()))
+    reason = f"driver {host.driver} does not support {names}, and no compat library changes that"
+    oldest = min(first, key=number)
+    return Choice(HOST, works=False, reason=reason, code=TOO_OLD, driver=oldest)
 
 
 def _sufficient(host: Host, image: Release) -> Choice | None:
@@ -306,7 +332,11 @@ def _old_driver(
         limits = "by minor version compatibility: PTX is not compiled at run time"
         plain = _host(host, f"{why}; it runs CUDA {image.cuda} {limits}")
         return replace(plain, code=code if code != TOO_OLD else 0)
-    fitting = [other for other in others if newer_or_equal(host.driver, other.floor)]
+    fitting = [
+        other
+        for other in others
+        if newer_or_equal(host.driver, other.floor) and other.serves(host.devices or ())
+    ]
     best = max(fitting, key=lambda other: number(other.driver), default=None)
     return Choice(
         HOST,

@@ -1,0 +1,118 @@
+"""Drivers as programs and people write them, and the first and last one that supports a GPU."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_images.config.types import Config
+from torch_images.errors import UsageError
+from torch_images.publish.drivers import Driver, find_driver, remedy, unsupported
+from torch_images.publish.gpus import find_gpu
+
+SMI = "| NVIDIA-SMI 570.133.20             Driver Version: 570.133.20     CUDA Version: 12.8     |"
+NEW_SMI = "| NVIDIA-SMI 615.71.09   KMD Version: 615.71.09   CUDA UMD Version: 13.4 |"
+NVRM = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs)"
+
+
+@pytest.mark.parametrize(
+    ("written", "version", "branch"),
+    [
+        ("570.133", "570.133", ""),
+        (" 570.133.20 ", "570.133.20", ""),
+        ("v570.133.20", "570.133.20", ""),
+        ("570.133.20-0ubuntu1", "570.133.20", ""),
+        ("nvidia-driver-570_570.133.20-0ubuntu0.24.04.1_amd64.deb", "570.133.20", ""),
+        (SMI, "570.133.20", ""),
+        # In a container, nvidia-smi can be another version than the host's driver.
+        (SMI.replace("SMI 570.133.20", "SMI 575.57.08"), "570.133.20", ""),
+        (NEW_SMI, "615.71.09", ""),
+        (NVRM, "580.159.04", ""),
+        ("NVIDIA H100 80GB HBM3, 550.54.15", "550.54.15", ""),
+        *(
+            (one, "570.26", "570")
+            for one in ("570", "R570", "r570", "570-server", "570.xx", "570+")
+        ),
+        *((one, "570.26", "570") for one in ("nvidia-driver-570-server", "driver 570", "570-open")),
+        ("550", "550.00", "550"),
+        ("580", "580.65.06", "580"),
+        ("595", "595.45.04", "595"),
+        ("R620", "620.00", "620"),
+        ("650", "650.00", "650"),
+    ],
+)
+def test_spellings(config: Config, written: str, version: str, branch: str) -> None:
+    assert find_driver(config, written) == Driver(version=version, branch=branch)
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        *(
+            (cuda, f"'{cuda}' is a CUDA version, not a driver's; run this on the host: nvidia-smi ")
+            for cuda in ("12.8", "13.0.2", "CUDA 13.0", "cu130", "cuda12.8", "cuda-13")
+        ),
+        ("999", "driver 999.00 is too new to be true: the newest known branch is 620; run this"),
+        ("750.10", "driver 750.10 is too new to be true"),
+        *((one, "is not a driver's version; give it as nvidia-smi does") for one in ("57", "²55")),
+        ("", "'' is not a driver's version"),
+        ("5700", "is not a driver's version"),
+        ("192.168.100.200", "is not a driver's version"),
+        ("535.10 or 570.20", "is not a driver's version"),
+        ("<img onerror=alert(123)>", "is not a driver's version"),
+    ],
+)
+def test_what_is_no_driver(config: Config, written: str, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_driver(config, written)
+    assert text in str(caught.value)
+
+
+@given(st.text(max_size=40) | st.from_regex(r"[a-z -]{0,9}[0-9]{3}[0-9.]{0,8}[a-z .-]{0,9}"))
+def test_any_text_is_a_driver_or_an_error(config: Config, text: str) -> None:
+    try:
+        driver = find_driver(config, text)
+    except UsageError as error:
+        assert "\n" not in str(error)
+        return
+    assert re.fullmatch(r"[1-9][0-9]{2}\.[0-9.]+", driver.version)
+    assert find_driver(config, driver.version).version == driver.version
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver", "problem", "install"),
+    [
+        ("RTX 5090", "565.57.01", "first branch that does is 570, and a compat", "580 or newer"),
+        ("12.0", "550.00", "driver 550.00 does not support GPU 12.0: the first ", "580 or newer"),
+        ("B200", "550.00", "first branch that does is 570", "580 or newer"),
+        ("B300", "570.133.20", "first branch that does is 575", "580 or newer"),
+        ("GB10", "570.26", "first branch that does is 575", "580 or newer"),
+        ("Thor", "575.57.08", "first branch that does is 580", "580 or newer"),
+        ("H100", "470.82.01", "first branch that does is 520", "580 or newer"),
+        ("H100", "515.65", "first branch that does is 520", "580 or newer"),
+        ("RTX 4090", "515.65", "first branch that does is 520", "580 or newer"),
+        ("RTX 3090", "450.80.02", "first branch that does is 455", "580 or newer"),
+        ("A100", "418.87", "first branch that does is 450", "580 or newer"),
+        ("V100", "595.45.04", "last branch that does is 580", "580"),
+        ("V100", "380.00", "first branch that does is 384", "580"),
+        *(
+            (gpu, first, "", "580 or newer")
+            for gpu, first in (("RTX 5090", "570.26"), ("A100", "450.1"))
+        ),
+        *(
+            (gpu, first, "", "580 or newer")
+            for gpu, first in (("B300", "575.51.03"), ("H100", "525.1"))
+        ),
+        ("V100", "580.178.04", "", "580"),
+    ],
+)
+def test_the_drivers_that_support_a_gpu(
+    config: Config, gpu: str, driver: str, problem: str, install: str
+) -> None:
+    model = find_gpu(config, gpu)
+    assert problem in (told := unsupported(model, driver))
+    assert bool(problem) == bool(told)
+    assert remedy(config, model) == f"install driver {install}"

@@ -1,0 +1,75 @@
+"""The verb `pick` as users call it; what it answers is tested in test_pick.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from invoke.program import Program
+
+import tasks
+from torch_images.build import labels
+from torch_images.cli import verb
+from torch_images.publish.tag_rules import Manifest, TagTarget
+
+GPU = ("pick", "--gpu", "8xH100", "--driver", "R580", "--torch", "2.14.1")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    def call(*words: str) -> str:
+        Program(namespace=tasks.namespace).run(["inv", *words], exit=False)
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_the_first_line_builds_what_nobody_was_asked_about(run: Callable[..., str]) -> None:
+    answer = json.loads(run(*GPU, "--json"))
+    assert (answer["published"], answer["branch"]) == (False, "580")
+    first, empty, name, *rest = run(*GPU).splitlines()
+    assert first == answer["command"] == f"{answer['build']} && {answer['local']}"
+    assert first.startswith("./inv build --cuda 13.0 ")
+    assert empty == ""
+    assert name == f"  {answer['image']}: its name once it is published"
+    assert "  580 given: assumed 580.65.06, its oldest driver" in rest
+
+
+@pytest.mark.parametrize("there", ["it", "another image", "nothing"])
+def test_it_pulls_what_the_registry_has(
+    run: Callable[..., str], monkeypatch: pytest.MonkeyPatch, there: str
+) -> None:
+    answer = json.loads(run(*GPU, "--json", "--registry", "ghcr.io/me"))
+    asked = []
+
+    def lookup(name: str) -> TagTarget | None:
+        asked.append(name)
+        identifier = answer["id"] if there == "it" else "another"
+        said = labels.read({"io.github.torch-images.id": identifier})
+        target = TagTarget.of("sha256:a", "2026-11-01", said)
+        one = Manifest(
+            platform="linux/amd64",
+            digest="sha256:a",
+            media_type="",
+            size=1,
+            created="",
+            labels=said,
+        )
+        return None if there == "nothing" else replace(target, manifests=(one,))
+
+    monkeypatch.setattr(verb, "registry_lookup", lambda _: lookup)
+    first, _, name, *_ = run(*GPU, "--published", "--registry", "ghcr.io/me").splitlines()
+    assert asked == [answer["image"]]
+    assert (first == answer["run"]) == (there == "it")
+    assert (name == f"  {answer['image']}: published") == (there == "it")
+
+
+def test_the_list(run: Callable[..., str]) -> None:
+    lines = run("pick", "--list").splitlines()
+    assert " 12.1  Blackwell, from driver 575: GB10, DGX Spark" in lines
+    assert any(line.startswith("  3.7  no image: K80; also p2, ") for line in lines)
+    rows: list[dict[str, Any]] = json.loads(run("pick", "--list", "--json"))["gpu"]
+    assert len(rows) == len(lines)
