@@ -62,8 +62,11 @@ def test_it_says_what_a_clone_says(command: Path, tmp_path: Path) -> None:
     for words in (("matrix", "--json"), (*PICK, "--json"), ("render", DEFAULT)):
         done = run(command, tmp_path, *words)
         assert (done.returncode, done.stderr) == (0, "")
-        # Each names the command as it was called.
-        assert done.stdout == invoke(*words).stdout.replace("invoke build", "torch-images build")
+        said = invoke(*words).stdout
+        # Advice names the command as it was called. A Dockerfile's comments are the image's.
+        if words[0] == "pick":
+            said = said.replace("invoke build", "torch-images build")
+        assert done.stdout == said
     assert f"torch-cu130:{T130}-sm120" in run(command, tmp_path, *PICK).stdout
     assert list(tmp_path.iterdir()) == []
 
