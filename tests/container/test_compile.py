@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,15 @@ def untried(expected: dict[str, Any]) -> None:
     """The image tells Inductor that it need not try which vectors can be compiled."""
     if expected["environment"].get("TORCHINDUCTOR_VEC_ISA_OK") != "1":
         pytest.skip("Inductor tries for itself on this platform")
+    if torch._inductor.config.cpp.vec_isa_ok is None:
+        pytest.skip("this release has no such setting")
+
+
+def test_inductor_uses_vectors() -> None:
+    """It tries them with the compiler and headers of the image, unless it need not."""
+    if platform.machine() == "x86_64" and not torch.cpu._is_avx2_supported():
+        pytest.skip("the processor has no vectors of 256 bits")
+    assert vectors.pick_vec_isa()
 
 
 @pytest.mark.usefixtures("untried")

@@ -1,7 +1,8 @@
 """Real PyTorch through the compile stages to the end: `./inv test --real-source`.
 
 It takes hours, unless the compile cache has the units already: what is compiled stays there, so a
-run that was stopped goes on. What it found is in build/real-source.
+run that was stopped goes on. What it found is in build/real-source. Nothing else may use the
+compile cache meanwhile.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +42,15 @@ WHEELS = ("wheels", "--source", "debian", "--progress", "plain", "--skip-disk-ch
 # What images.yaml leaves out, by the names of features.json.
 WITHOUT = {"fbgemm", "magma"}
 CHANGED = "aten/src/ATen/native/Linear.cpp"
+# Files that tell which commit was compiled, or have the hashes of others.
+TOLD = {"version.py", "RECORD"}
+# Removes results from the compile cache.
+FORGET = """FROM {image}
+USER root
+RUN --mount=type=cache,id=torch-images-compile,target=/cache,sharing=locked \\
+    yes {seed} | head --bytes=100000 >/seed && find /cache/ccache -type f -name '*R' | sort \\
+    | shuf --random-source=/seed --head-count={count} | xargs rm --verbose | wc --lines
+"""
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,28 @@ def another(folder: Path, commit: str) -> dict[str, str]:
     return {"TORCH_IMAGES_CONFIG": str(folder / "images.yaml")}
 
 
+def forget(image: str, count: int, seed: str) -> None:
+    """Remove that many objects, chosen by the seed, from the compile cache of this engine."""
+    recipe = FORGET.format(image=image, count=count, seed=seed)
+    command = ["docker", "buildx", "build", "--no-cache", "--progress=plain", "-"]
+    done = subprocess.run(
+        [*command, "--output=type=cacheonly"],
+        input=recipe,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"^#\d+ \S+ {count}$", done.stderr, re.MULTILINE), done.stderr
+
+
+def differing(first: Path, second: Path) -> set[str]:
+    """The files of two wheels that are not equal."""
+    both = [compare.hashes(wheel) for wheel in (first, second)]
+    assert both[0].keys() == both[1].keys()
+    return {path for path, digest in both[0].items() if both[1][path] != digest}
+
+
 @pytest.fixture(scope="module")
 def env() -> Iterator[dict[str, str]]:
     """What verbs need to build from the real tree."""
@@ -99,14 +134,21 @@ def made(env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Made:
     return make(env, tmp_path_factory.mktemp("whole") / "whole")
 
 
-def test_the_image_passes_verification(env: dict[str, str], made: Made) -> None:
+@pytest.fixture(scope="module")
+def image(env: dict[str, str], made: Made) -> dict[str, Any]:
+    """The image with that wheel, as `build --json` describes it."""
     assert made.wheel
     done = invoke("build", "--source", "debian", "--skip-disk-check", "--json", env=env)
+    (REPORT / "image.log").write_text(done.stderr)
     assert done.returncode == 0, done.stderr[-3000:]
     [built] = json.loads(done.stdout)
     (REPORT / "image.json").write_text(json.dumps(built, indent=1))
-    assert built["checks"]["passed"]
-    assert not built["checks"].get("failed")
+    return dict(built)
+
+
+def test_the_image_passes_verification(image: dict[str, Any]) -> None:
+    assert image["checks"]["passed"]
+    assert not image["checks"].get("failed")
 
 
 def test_it_has_what_the_published_wheel_has(made: Made, tmp_path: Path) -> None:
@@ -138,8 +180,17 @@ def test_another_commit_with_equal_files_compiles_nothing(
     commit = tree.change(lane.repository(), "", "", "", "equal-files")
     again = make(env | another(tmp_path / "project", commit), tmp_path / "equal-files")
     assert again.missed == 0
-    first, second = (compare.hashes(one.wheel) for one in (made, again))
-    differ = {path for path, digest in first.items() if second.get(path) != digest}
-    (REPORT / "equal-files.txt").write_text("".join(f"{path}\n" for path in sorted(differ)))
-    assert first.keys() == second.keys()
-    assert {Path(path).name for path in differ} == {"version.py", "RECORD"}
+    assert {Path(path).name for path in differing(made.wheel, again.wheel)} == TOLD
+
+
+def test_what_is_compiled_again_is_equal(
+    env: dict[str, str], made: Made, image: dict[str, Any], tmp_path: Path
+) -> None:
+    """A hundred units at random, all that is linked, and the wheel."""
+    forget(image["image"], 100, seed := uuid.uuid4().hex)
+    commit = tree.change(lane.repository(), "", "", "", "compiled-again")
+    again = make(env | another(tmp_path / "project", commit), tmp_path / "compiled-again")
+    differ = differing(made.wheel, again.wheel)
+    (REPORT / "compiled-again.txt").write_text("\n".join([f"seed {seed}", *sorted(differ)]))
+    assert again.missed == 100
+    assert {Path(path).name for path in differ} == TOLD

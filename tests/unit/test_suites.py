@@ -210,6 +210,24 @@ def test_a_crash_names_the_check(root: Path, tmp_path: Path) -> None:
     )
 
 
+def test_a_module_that_cannot_be_loaded_is_named_with_the_reason(
+    root: Path, tmp_path: Path
+) -> None:
+    machine = Machine(code=2)
+    machine.said = (
+        f"{SAID}\n____ ERROR collecting suite/tests/container/test_a.py ____\nTraceback:\n"
+        "E   ModuleNotFoundError: No module named 'torch.new'\n"
+        "____ ERROR collecting suite/tests/container/test_b.py ____\nE   OSError: other\n"
+        "==== 1 skipped, 2 errors in 5.08s ====\n"
+    )
+    with pytest.raises(TorchImagesError) as caught:
+        machine.examine(root, tmp_path)
+    assert caught.value.message == (
+        "the checks inside the image did not run: "
+        "test_a.py: ModuleNotFoundError: No module named 'torch.new'"
+    )
+
+
 @pytest.mark.parametrize("platform", [AMD64, ARM64])
 def test_the_next_command_names_a_foreign_platform(platform: Platform) -> None:
     done = {

@@ -264,7 +264,14 @@ def _inside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Fo
 
 
 def _end(output: str) -> str:
-    """The last check that pytest named, and the last words of its output."""
+    """The first module that could not be loaded and why, or the last check and the last words."""
+    unloaded = re.search(
+        r"^_+ ERROR collecting \S*?(test_\w+\.py) _+$.*?^E +(.+?)$",
+        output,
+        re.MULTILINE | re.DOTALL,
+    )
+    if unloaded:
+        return f"{unloaded[1]}: {unloaded[2]}"
     named = re.findall(r"^\S*?(test_\w+\.py::\S+)", output, re.MULTILINE)
     return f"{f'{named[-1]}: ' if named else ''}{output[-400:]}"
 
