@@ -80,7 +80,7 @@ def test_inv_in_such_a_folder(project: Path, root: Path) -> None:
     (folder / "bin").mkdir(parents=True)
     (folder / "bin/python").symlink_to(sys.executable)
     (project / "locks").mkdir()
-    for name in ("locks/host.txt", ".venv/installed.txt"):
+    for name in ("locks/host.txt", ".venv/host.txt"):
         (project / name).write_text("x")
     (project / "invoke.py").write_text("import sys; print('invoked', *sys.argv[1:])")
     command = [str(project / "inv"), "--yes", "two words", "$(touch ran)"]
