@@ -34,7 +34,7 @@ def test_the_first_line_builds_what_nobody_was_asked_about(run: Callable[..., st
     assert first == answer["command"] == f"{answer['build']} && {answer['local']}"
     assert first.startswith("./inv build --cuda 13.0 ")
     assert empty == ""
-    assert name == f"  {answer['image']}: its name once it is published"
+    assert name == f"  {answer['image']} (not known to be published)"
     assert "  580 given: assumed 580.65.06, its oldest driver" in rest
 
 

@@ -51,7 +51,7 @@ class Build(Building, DryRun, Json):
     )
     unverified: bool = flag("stop before verification: the image keeps its candidate tag only")
     stale: bool = flag(
-        "build each image of --select that docs/ledger.csv does not prove, and write it"
+        "build each image of --select that docs/ledger.csv has no line for, and write it"
     )
 
 
@@ -113,7 +113,7 @@ def build(options: Build) -> None:
 def _build_stale(
     config: Config, specs: Sequence[ImageSpec], how: BuildOptions, *, dry_run: bool
 ) -> None:
-    """Build what the ledger does not prove, one after the other, and say what became of each.
+    """Build what the ledger lacks, one after the other, and say what became of each.
 
     Raises the first error of an image that was not built, or failed its checks.
     """
@@ -147,7 +147,7 @@ def _build_stale(
         shown=_shown(),
     ):
         if done.line and not done.line.missing:
-            print(f"{done.spec.id}: proved, {done.line.checks} checks passed", flush=True)
+            print(f"{done.spec.id}: tested, {done.line.checks} checks passed", flush=True)
         elif done.error:
             verb.complain(done.spec.id, done.error)
             failed = failed or done.error

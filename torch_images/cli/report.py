@@ -194,9 +194,9 @@ def readme(text: str) -> str:
 
 def picked(answer: dict[str, Any]) -> str:
     """Which image to run, from `pick.answer` and `pick.commands`: first, what to type."""
-    where = "published" if answer["published"] else "its name once it is published"
+    where = "published" if answer["published"] else "not known to be published"
     lines = [answer["command"], ""]
-    lines += [f"  {answer['image']}: {where}", f"  platform: {answer['platform']}"]
+    lines += [f"  {answer['image']} ({where})", f"  platform: {answer['platform']}"]
     lines += [f"  {reason}" for reason in answer["why"]]
     lines += [
         f"  {'or' if other['works'] else 'not'} {other['image']}: {other['why']}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Matrix(Json):
     select: str = option("only images whose identifier matches this glob", default="*")
     platform: str = option("only images for linux/amd64, or only those for linux/arm64")
-    unproved: bool = flag("only images that the ledger does not prove, with the reason")
+    untested: bool = flag("only images that were not tested with today's inputs, with the reason")
     unpublished: bool = flag(
         "only images whose inputs the registry has no image of; with their names"
     )
@@ -40,13 +40,13 @@ def matrix(options: Matrix) -> None:
         where = verb.namespace(config, options.registry)
         names = dict(push.unpublished(config, specs, where, lookup=lookup, workspace=workspace))
     states = ledger.states(config, tuple(names), ledger.read(verb.ROOT), verb.ROOT, workspace.locks)
-    if options.unproved:
-        names = {spec: name for spec, name in names.items() if not states[spec].proved}
+    if options.untested:
+        names = {spec: name for spec, name in names.items() if not states[spec].tested}
     if options.json:
         listed = [
             {
                 **selection.describe(spec),
-                "proved": states[spec].proved,
+                "tested": states[spec].tested,
                 "proof": states[spec].words,
                 **({"reference": name} if name else {}),
             }

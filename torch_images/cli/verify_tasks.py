@@ -1,4 +1,4 @@
-"""The verbs that prove what an image is."""
+"""The verbs that check what an image is."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from torch_images.locks.complete import check_wheels
 from torch_images.locks.wheels import read_wheels, uv_platform
 
 # uv knows no bounds for what an index sends: 16 GiB of addresses, files of 4 GiB or, by another
-# shell, twice that, and an hour. It takes 1.65 GB of addresses to install locks/host.txt, 2.0 GB to
+# shell, twice that, and an hour. It takes 1.65 GB of addresses to install locks/host-dev.txt, 2.0 GB to
 # resolve torch, transformers and vLLM, and 2.4 GB with 192 processors.
 _BOUNDED = """\
 ulimit -v 16777216; ulimit -f 8388608

@@ -1,7 +1,7 @@
 """Build what the ledger has no fresh line for, one image after the other, within the disk.
 
 Each line is written as soon as its image is verified, so a run that was stopped goes on where it
-was. Images that this makes are removed once they are proved; layers that the next ones share stay
+was. Images that this makes are removed once they are tested; layers that the next ones share stay
 until the disk is needed.
 """
 
@@ -51,7 +51,7 @@ def to_build(
     proofs = ledger.read(workspace.root)
     states = ledger.states(config, specs, proofs, workspace.root, workspace.locks)
     tried = {name for name, p in proofs.items() if p.missing and p.date == today.isoformat()}
-    left = [spec for spec in specs if not states[spec].proved and spec.id not in tried]
+    left = [spec for spec in specs if not states[spec].tested and spec.id not in tried]
     return tuple(sorted(left, key=lambda s: (s.cuda.version, s.base.name, s.torch, s.source.name)))
 
 
