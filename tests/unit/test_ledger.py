@@ -146,7 +146,7 @@ def test_the_line_of_a_verified_image_proves_it(config: Config, root: Path) -> N
         tested=True, words="tested on 2026-11-23 without a GPU", built=True
     )
     other = state(config, root, replace(line, inputs="0" * 64))
-    words = "not tested: its inputs changed after 2026-11-23"
+    words = "not tested since its inputs changed after 2026-11-23"
     assert other == ledger.State(tested=False, words=words, built=True)
     # As of a machine that cannot reach NVIDIA's packages, and of one that emulates.
     emulated = replace(image, report=replace(image.report, emulated=True))
@@ -175,7 +175,7 @@ def test_what_could_not_be_had_is_no_proof(config: Config, root: Path) -> None:
     assert never == ledger.State(tested=False, words="not tested: never built")
     foreign = choose(config, arch="9.0,12.0")
     words = ledger.states(config, [foreign], {}, root, root)[foreign].words
-    assert words == "not one of the project's images"
+    assert words == "not tested: not one of the project's images"
 
 
 def test_what_was_not_verified_or_not_locked_gets_no_line(config: Config, root: Path) -> None:

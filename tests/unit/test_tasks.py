@@ -257,7 +257,7 @@ def test_matrix_as_json(root: Path, config: Config) -> None:
     )
 
 
-PROOFS = ("tested on 20", "not tested: ")
+PROOFS = ("tested on 20", "not tested")
 
 
 def test_render_prints_or_writes(root: Path, tmp_path: Path) -> None:

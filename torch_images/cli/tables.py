@@ -1,4 +1,4 @@
-"""The parts of README.md that follow from images.yaml and the locks. Pure but for locks/."""
+"""The tables of README.md and docs that follow from images.yaml and locks. Pure but for locks/."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from torch_images.markdown import table
 from torch_images.publish import ledger
 from torch_images.publish.tag_rules import floating
 
+# The pages with generated tables.
+PAGES = ("README.md", "docs/build.md")
 _NO_COMPAT = "none: no compat library is locked yet"
 _PART = re.compile(r"(<!-- ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -166,7 +166,7 @@ def states(
 
 def _state(config: Config, spec: ImageSpec, line: Proof | None, root: Path, locks: Path) -> State:
     if line is None and not of_the_project(config, spec):
-        return State(tested=False, words="not one of the project's images")
+        return State(tested=False, words="not tested: not one of the project's images")
     if line is None:
         return State(tested=False, words="not tested: never built")
     if line.missing:
@@ -179,7 +179,7 @@ def _state(config: Config, spec: ImageSpec, line: Proof | None, root: Path, lock
     if not line.compat:
         image = replace(image, lock=replace(image.lock, compat=None))
     if plan_image(config, image, root).identity != line.inputs:
-        words = f"not tested: its inputs changed after {line.date}"
+        words = f"not tested since its inputs changed after {line.date}"
         return State(tested=False, words=words, built=True)
     without = "; forward compatibility untested" if lacks else ""
     where = ", in an emulator" if line.machine.endswith(EMULATED) else ""

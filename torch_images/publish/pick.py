@@ -255,7 +255,7 @@ def answer(
             serving(gpu),
             best.reason,
             *assumed,
-            f"the image: {best.proof}",
+            f"this image was {best.proof}",
             *([CAVEATS[platform]] if platform in CAVEATS else []),
         ],
         "others": [
