@@ -188,9 +188,7 @@ def test_a_lock_in_the_place_of_another_platforms(
         parse_image_lock({**mixed, held.name: held.read_text()})
     for path in (root / "locks").iterdir():
         (tmp_path / path.name).symlink_to(held if path.name == name else path)
-    with pytest.raises(
-        LockError, match=rf"^locks/{name} is for linux/amd64, wanted is linux/arm64"
-    ):
+    with pytest.raises(LockError, match=rf"^locks/{name} is for linux/amd64, expected linux/arm64"):
         image_lock(config, arm, tmp_path)
 
 

@@ -94,7 +94,7 @@ def bench_report(options: BenchReport) -> None:
 
 class BenchCompare(Json):
     first: str = word("a result of torch-bench, or rtx5090 or h100 for a document's figures")
-    second: str = word("another one")
+    second: str = word("the result to compare it with")
 
 
 @verb.verb(BenchCompare, example="bench-compare docs/benchmarks/h200/result.json rtx5090")
@@ -138,7 +138,7 @@ def _keep_part(container: RunningContainer, folder: Path) -> None:
                     stream.write(found)
                     break
             outputs.mark(folder, folder, target.name)
-        verb.say(f"what was measured until then is in {target}")
+        verb.say(f"the results so far are in {target}")
 
 
 def _cases() -> list[Path]:

@@ -43,7 +43,7 @@ class Build(Building, DryRun, Json):
         "cache to fill, such as type=registry,ref=HOST/cache:{id},mode=max"
     )
     compat: str = option(
-        "NVIDIA's newer driver libraries: auto (if they can be had), required or off",
+        "NVIDIA's newer driver libraries: auto (if they can be fetched), required or off",
         parse=compat_mode,
     )
     compression: str = option(
@@ -127,7 +127,7 @@ def _build_stale(
     workspace, today = verb.workspace(), dt.datetime.now(dt.UTC).date()
     left = to_build(config, specs, workspace, today)
     if not left:
-        print("nothing to build: each image has a proof, or could not be had today")
+        print("nothing to build: each image was tested, or could not be built today")
         return
     if dry_run:
         print("\n".join(f"would build {spec.id}" for spec in left))
@@ -153,7 +153,8 @@ def _build_stale(
             failed = failed or done.error
         else:
             print(
-                f"{done.spec.id}: built of other inputs than the locks have; no proof", flush=True
+                f"{done.spec.id}: built with other inputs than the locks have; not in the ledger",
+                flush=True,
             )
     if failed:
         raise failed

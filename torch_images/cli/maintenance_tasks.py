@@ -152,10 +152,10 @@ def _shell_scripts() -> list[str]:
 
 class Gc(DryRun, Json):
     older: str = option(
-        "what was not used for this long goes, such as 12h or 8w; else 30d", default="30d"
+        "remove what was not used for this long, such as 12h or 8w; else 30d", default="30d"
     )
     keep: str = option(
-        "of the rest, keep the latest used up to this size of images, and of cache, each"
+        "of the rest, keep the most recently used: images up to this size, and as much of cache"
     )
     images: bool = flag(
         "all images that were built here, however new; those that containers use stay"

@@ -44,7 +44,7 @@ class Outcome:
 def to_build(
     config: Config, specs: Sequence[ImageSpec], workspace: Workspace, today: dt.date
 ) -> tuple[ImageSpec, ...]:
-    """The images that have no fresh line; not those that could not be had today already.
+    """The images that have no fresh line; without those that could not be built today already.
 
     They are ordered so that images with the same libraries follow each other.
     """
@@ -69,8 +69,8 @@ def build_stale(
 ) -> Iterator[Outcome]:
     """Build and verify images, and yield what became of each once the ledger has it.
 
-    An image whose inputs cannot be had gets a line that says so, unless the ledger has a proof of
-    it: a proof, if an old one, stays. One that is built and fails gets no line.
+    An image whose inputs are not available gets a line that says so, unless the ledger has a
+    proof of it: a proof, if an old one, stays. One that is built and fails gets no line.
     """
     there = set(engine.tags())
     for number, spec in enumerate(specs, 1):
