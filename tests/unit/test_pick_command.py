@@ -64,7 +64,7 @@ def test_it_pulls_what_the_registry_has(
     first, _, name, *_ = run(*GPU, "--published", "--registry", "ghcr.io/me").splitlines()
     assert asked == [answer["image"]]
     assert (first == answer["run"]) == (there == "it")
-    assert (name == f"  {answer['image']}: published") == (there == "it")
+    assert (name == f"  {answer['image']} (published)") == (there == "it")
 
 
 def test_the_list(run: Callable[..., str]) -> None:
