@@ -213,7 +213,8 @@ def commands(
 def serving(gpu: Gpu) -> str:
     """What a GPU is, and whose code it runs where images have none of its own."""
     kind = f"{gpu.architecture.family}{f', {gpu.line}' if gpu.line else ''}"
-    text = f"{gpu.name} has compute capability {gpu.capability} ({kind})"
+    capability = f"compute capability {gpu.capability}"
+    text = f"{gpu.name} has {capability} ({kind})" if gpu.named else f"{capability} is {kind}"
     if gpu.capability != gpu.architecture.capability:
         text += f" and runs code for {gpu.architecture.name}"
     return text
