@@ -18,6 +18,26 @@ function words(text) {
   return (apart.match(/[a-z0-9.]+/g) || []).filter((word) => !SILENT.includes(word));
 }
 
+// What clouds call their machines, and short names: pairs of a GPU and the words that mean it.
+const [named] = document.querySelectorAll("[data-aliases]");
+const ALIASES = Object.entries(named ? JSON.parse(named.dataset.aliases) : {}).flatMap(
+  ([gpu, called]) => called.map((alias) => [gpu, words(alias)]),
+);
+
+// The words typed, with a machine type of a cloud replaced by its GPU: "p5.48xlarge" by "h100".
+function translated(names, typed) {
+  const parts = typed.flatMap((word) => word.split("."));
+  const longest = (own) => (own.every((word) => parts.includes(word)) ? own.length : 0);
+  const [gpu, alias] = ALIASES.reduce(
+    (best, pair) => (longest(pair[1]) > longest(best[1]) ? pair : best),
+    ["", []],
+  );
+  // "NVIDIA A2" is an A2, "a2-highgpu-1g" is not.
+  if (names.some((name) => longest(words(name)) >= longest(alias))) return typed;
+  const rest = typed.filter((word) => !word.split(".").some((part) => alias.includes(part)));
+  return [...words(gpu), ...rest];
+}
+
 // The GPUs that a text names: those of which it has every word, of these the longest ("NVIDIA RTX
 // 6000 Ada Generation"); else those of which it has the number, and the most words ("5090").
 function meant(names, typed) {
@@ -37,8 +57,10 @@ function gpus(row) {
 }
 
 // The rows for what was typed, and the words that say nothing about them, as "80GB" of an H100.
-function fitting(rows, typed) {
-  const named = meant([...new Set(rows.flatMap(gpus))], typed);
+function fitting(rows, text) {
+  const names = [...new Set(rows.flatMap(gpus))];
+  const typed = translated(names, words(text));
+  const named = meant(names, typed);
   const own = new Set(named.flatMap(words));
   const ignored = [];
   let found = rows;
@@ -68,8 +90,7 @@ function narrow(form) {
   const rows = [...document.getElementById(form.dataset.table).tBodies[0].rows];
   // nvidia-smi prints name and driver on one line, which may be pasted whole.
   const [, pasted = ""] = (driver && search.value.match(DRIVER)) || [];
-  const typed = words(search.value.replace(pasted, ""));
-  const [found, ignored] = fitting(rows, typed);
+  const [found, ignored] = fitting(rows, search.value.replace(pasted, ""));
   const known = driver ? [...driver.list.options].map((option) => option.value) : [];
   const version = driver ? driver.value.trim() || pasted : "";
   const shown = found.filter((row) => !driver || serves(row, version, known));

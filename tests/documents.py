@@ -35,21 +35,14 @@ KINDS = {
     "measured": "a committed report has our own figure; that of the document is not repeated on its GPU",
     "corrected": "the claim is wrong, not shown, or no longer true; the note says what holds",
     "not run": "the test or the build exists, and has not run where it would show the claim",
-    "open": "nothing here shows the claim yet; the issue will",
     "out of scope": "no image can serve it; the note says why",
-}
-ISSUES = {
-    "22": "use of the images",
-    "23": "the built image on a GPU, and what the documents still lack there",
-    "24": "linux/arm64",
-    "25": "speed of builds",
 }
 # How the note of a part of torch begins that no image changes, and that no check of images uses.
 TORCH = "Part of torch itself"
 ON_GPU = "tests/container/test_gpu_"
 
 # The kinds whose claims the page lists: what a reader of the documents must not rely on.
-LISTED = ("corrected", "not run", "open")
+LISTED = ("corrected", "not run")
 
 HEAD = """\
 # The documents, claim by claim
@@ -59,10 +52,9 @@ This project began with five documents about building and running PyTorch with C
 This page counts them, and lists those that are wrong or untested. `python -m tests.documents` writes it from that file.
 """
 TAIL = """\
-The GPU checks of tested claims passed on an H100 or H200, in built images or with that machine's own torch 2.11.0
-([gpu.md](gpu.md#a-built-image-on-h100)). No other GPU was available, so no figure of an RTX 5090 or a B200 was repeated:
-`./inv bench-compare docs/benchmarks/h200/result.json rtx5090` puts ours beside theirs. "{torch}" means: every wheel of torch has it,
-images have it unchanged but for `removals` in images.yaml, and PyTorch's own tests cover it.
+The GPU checks of tested claims passed in built images on an H100 or H200 ([gpu.md](gpu.md#a-built-image-on-h100)). No other GPU was available, so no figure of an RTX 5090 or a B200 was repeated:
+`./inv bench-compare docs/benchmarks/h200-image/result.json rtx5090` puts ours beside theirs. "{torch}" means: every wheel of torch has it,
+images have it unchanged but for `removals` in images.yaml, and PyTorch's own tests cover it. A claim that cites [the ledger](ledger.csv) holds for the inputs of that line's date.
 """
 
 
@@ -72,7 +64,7 @@ class Claim:
 
     `reference` is empty or has parts, separated by "; ". A part is a test ("FILE::TEST[PARAMETER]"),
     a case of a result or a correction ("FILE.json::KEY"), a line of the ledger ("FILE.csv::IMAGE"), a
-    heading ("FILE.md#SLUG"), the number of an issue, or a URL.
+    heading ("FILE.md#SLUG"), or a URL.
     """
 
     document: str
@@ -139,11 +131,6 @@ def page(claims: Sequence[Claim], root: Path) -> str:
     meanings = [*KINDS.items()]
     meanings[0] = ("tested", f"{KINDS['tested']}; {on_gpu} of {whole['tested']} need a GPU")
     lines += ["", *table(["Kind", "It means"], meanings)]
-    issues = [
-        [f"issue {number}", title] for number, title in ISSUES.items() if _used(claims, number)
-    ]
-    if issues:
-        lines += ["", *table(["Issue", "It is about"], issues)]
     lines += ["", TAIL.format(torch=TORCH).rstrip()]
     for name, title in DOCUMENTS.items():
         own = [claim for claim in claims if claim.document == name and claim.kind in LISTED]
@@ -155,18 +142,12 @@ def page(claims: Sequence[Claim], root: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _used(claims: Sequence[Claim], issue: str) -> bool:
-    return any(claim.kind == "open" and issue in claim.references for claim in claims)
-
-
 def _shown(claim: Claim, root: Path) -> Iterator[str]:
     """The references of a row as links."""
     for part in claim.references:
         path, _, name = part.partition("::")
         here = path.removeprefix("docs/") if path.startswith("docs/") else f"../{path}"
-        if part in ISSUES:
-            yield f"issue {part}"
-        elif part.startswith("https://"):
+        if part.startswith("https://"):
             yield f"[{part.removeprefix('https://').split('/')[0]}]({part})"
         elif path.endswith(".py"):
             gpu = " (GPU)" if part.startswith(ON_GPU) else ""

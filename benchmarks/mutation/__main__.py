@@ -4,7 +4,7 @@ mutmut makes the faults (mutants), one at a time, and runs the tests that reach 
 function. It changes functions at the first level of a module and methods; what a module or class
 says outside of them stays as it is. The project is staged for it: properties become methods that it
 can change, and the modules of the start, which images have in one folder, lie at the top level.
-Prints a table for docs/mutation.md and each survivor as a change. Needs no Docker.
+Prints a table of scores, and each survivor as a change. Needs no Docker.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ def copy_project(folder: Path, locks: Path) -> None:
     written = shutil.ignore_patterns("*.pyc.*")
     shutil.copytree(ROOT / "torch_images", folder / "torch_images", ignore=written)
     shutil.copytree(locks, folder / "locks")
-    shutil.copy(ROOT / "locks" / "host.txt", folder / "locks")
+    for name in ("host.txt", "host-dev.txt"):
+        shutil.copy(ROOT / "locks" / name, folder / "locks")
     for name in (".gitignore", "images.yaml", "inv", "pyproject.toml", "tasks.py"):
         shutil.copy(ROOT / name, folder / name)
 

@@ -82,7 +82,7 @@ def test_an_unreachable_index(built: Built, engine: Engine, project: Callable[..
     index = f"http://127.0.0.1:{closed_port()}/simple"
     done = invoke(*BUILD, cwd=folder, env={"UV_DEFAULT_INDEX": index, "UV_HTTP_RETRIES": "0"})
     assert done.returncode == 6, done.stderr[-2000:]
-    assert last_line(done).startswith("error: the package index could not be asked: ")
+    assert last_line(done).startswith("error: the package index could not be reached: ")
     assert images(engine) == before
 
 

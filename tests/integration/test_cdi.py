@@ -116,5 +116,7 @@ def test_what_the_engine_refuses_is_said_with_a_hint(cdi: Cdi) -> None:
         options = {"device_requests": device_requests(f"{KIND}={name}")}
         with pytest.raises(EngineError) as caught, cdi.engine.container(IMAGE, **options):
             pass
-        assert caught.value.message.startswith(f"the engine gives no GPU: {said[:100]}")
+        assert caught.value.message.startswith(
+            f"the engine cannot give the container a GPU: {said[:100]}"
+        )
         assert "`nvidia-ctk cdi generate" in caught.value.hint

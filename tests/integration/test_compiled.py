@@ -313,7 +313,7 @@ def test_a_tree_of_ones_own(compiling: Compiling, tmp_path: Path) -> None:
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert ran.stdout == "51\n"
     line = refused(compiling, "--torch-source", str(tree), "--locked", code=3)
-    assert "source-fork.txt is not one that `invoke lock` resolved" in line
+    assert "source-fork.txt was not resolved by `invoke lock`" in line
 
 
 @pytest.mark.slow

@@ -147,7 +147,7 @@ def test_gpus_where_the_engine_has_none(built: Built) -> None:
         return
     assert done.returncode == 4, done.stderr
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("error: the engine gives no GPU: ")
+    assert last.startswith("error: the engine cannot give the container a GPU: ")
     assert "; install nvidia-container-toolkit; " in last
 
 

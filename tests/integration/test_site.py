@@ -107,6 +107,11 @@ def test_a_search_finds_what_the_command_says(
         ("NVIDIA H100 PCIe", {"H100"}),
         ("sm_89", {"L4", "RTX 4090"}),
         ("hopper", {"H100", "GH200"}),
+        ("a2-highgpu-1g", {"A100"}),
+        ("p5.48xlarge", {"H100"}),
+        ("g6e.xlarge", {"L40S"}),
+        ("Standard_NC24ads_A100_v4", {"A100"}),
+        ("NVIDIA A2", {"A2"}),
         ("gibberish", set()),
     ],
 )

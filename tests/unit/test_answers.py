@@ -24,7 +24,7 @@ Answer = tuple[str, str, str] | None
 
 
 def proof(spec: ImageSpec) -> State:
-    return State(proved=True, words=f"proved as {spec.id}")
+    return State(tested=True, words=f"tested as {spec.id}")
 
 
 @pytest.fixture(scope="module")

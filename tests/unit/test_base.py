@@ -245,7 +245,7 @@ def test_a_locked_build_tells_silence_from_absence(tmp_path: Path) -> None:
 
 
 def test_a_locked_build_takes_no_lock_of_a_build(tmp_path: Path) -> None:
-    with pytest.raises(LockError, match=r"base-x\.txt is not one that `invoke lock` resolved; run"):
+    with pytest.raises(LockError, match=r"base-x\.txt was not resolved by `invoke lock`; run"):
         prepare(
             ADDED,
             lock(unlocked=True),

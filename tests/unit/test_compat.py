@@ -77,7 +77,7 @@ def test_where_it_cannot_be_had(
         )
         error = LockError if reachable else NetworkError
         with pytest.raises(
-            error, match=r"cuda-compat-13-0 580\.95\.05-1 cannot be had: .*; name a"
+            error, match=r"cuda-compat-13-0 580\.95\.05-1 cannot be fetched: .*; name a"
         ):
             prepare(config.compat, LOCK, "required", cache=tmp_path, network=network)
 

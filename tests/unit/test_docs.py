@@ -14,7 +14,7 @@ from invoke.program import Program
 
 import tasks
 from tests.releases import T130
-from torch_images.cli.tables import fill, tables
+from torch_images.cli.tables import PAGES, fill, tables
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 from torch_images.jobs import GB, TORCH, Builder, choose, hours
@@ -26,11 +26,13 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 BUILD = README.parent / "docs" / "build.md"
 
 
-def test_the_table_of_images_is_up_to_date(config: Config, root: Path) -> None:
+def test_the_tables_are_up_to_date(config: Config, root: Path) -> None:
     """If not: `invoke docs`."""
-    text = README.read_text()
-    assert fill(text, tables(config, root, root / "locks")) == text
-    assert f"| `torch-cu130` | {T130} |" in text
+    parts = tables(config, root, root / "locks")
+    texts = [(root / name).read_text() for name in PAGES]
+    assert [fill(text, parts) for text in texts] == texts
+    assert all("".join(texts).count(table) == 1 for table in parts.values())
+    assert f"| `torch-cu130` | {T130} |" in parts["images"]
 
 
 def test_the_tables_are_the_same_on_an_arm_processor(
@@ -111,7 +113,10 @@ TEXTS = [
     *sorted((README.parent / "docs").glob("*.md")),
 ]
 COMMANDS = [
-    line for text in TEXTS for line in re.findall(r"^\./inv (.*)$", text.read_text(), re.MULTILINE)
+    line
+    for text in TEXTS
+    if text != README  # test_readme.py runs its commands
+    for line in re.findall(r"^\./inv (.*)$", text.read_text(), re.MULTILINE)
 ]
 
 
@@ -124,7 +129,7 @@ def test_every_command_exists(line: str) -> None:
 
 def test_the_picture_of_pick_shows_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     """If not: tests/screens.py draws it again."""
-    words = ["pick", "--gpu", "RTX 5090", "--driver", "570.133"]
+    words = ["pick", "--gpu", "RTX 5090", "--driver", "580.95.05"]
     Program(namespace=tasks.namespace).run(["inv", *words], exit=False)
     drawn = (README.parent / "docs" / "screens" / "pick.svg").read_text()
     texts = map(html.unescape, re.findall(r"<text [^>]*>(.*?)</text>", drawn))

@@ -11,7 +11,6 @@ import pytest
 from tests.documents import (
     DATA,
     DOCUMENTS,
-    ISSUES,
     KINDS,
     PAGE,
     ROOT,
@@ -23,6 +22,8 @@ from tests.documents import (
     slugs,
 )
 from torch_images.bench.results import read
+from torch_images.config.matrix import matrix
+from torch_images.config.types import Config
 from torch_images.publish import ledger
 
 CLAIMS = load(ROOT / DATA)
@@ -33,7 +34,6 @@ REFERS = {
     "measured": {"figure", "heading", "correction"},
     "corrected": {"test", "heading", "correction", "url"},
     "not run": {"test", "heading", "missing"},
-    "open": {"issue"},
     "out of scope": {"heading"},
 }
 # The checks on a GPU that did not run there as they are now, by docs/gpu.md: they show nothing yet.
@@ -63,8 +63,6 @@ def parsed(path: str) -> tuple[frozenset[str], frozenset[str]]:
 
 def kind_of(part: str) -> str:
     """What a part of a reference is. Raises AssertionError where it leads nowhere."""
-    if part in ISSUES:
-        return "issue"
     if part.startswith("https://"):
         assert re.fullmatch(r"https://[\w.-]+\.[a-z]+/\S*", part)
         return "url"
@@ -118,6 +116,19 @@ def test_what_is_tested_has_a_test_that_ran(claim: Claim) -> None:
     assert not {name.partition("[")[0] for name in tests} & NEVER_RAN
 
 
+def test_what_is_cited_is_the_newest_of_its_kind(config: Config) -> None:
+    """A report of an image, not of another torch, and a built image that the project still has."""
+    of_the_image = read(ROOT / "docs/benchmarks/h200-image/result.json")
+    listed = {spec.id for spec in matrix(config)}
+    for part in {part for claim in CLAIMS for part in claim.references}:
+        path, _, name = part.partition("::")
+        if path == "docs/ledger.csv":
+            assert name in listed
+        elif path.startswith("docs/benchmarks/") and "image" not in path and "h100" not in path:
+            assert path.endswith("h200-cutlass/result.json")
+            assert not of_the_image.figure(name), f"{part} is in the report of an image, too"
+
+
 def test_no_claim_is_there_twice() -> None:
     assert len({(claim.document, claim.claim) for claim in CLAIMS}) == len(CLAIMS)
 
@@ -126,7 +137,7 @@ def test_figures_of_the_documents_are_those_of_the_reference_data() -> None:
     """Each case of the reference data is a claim, with the time that it says."""
     for name, document in (("rtx5090", "fork"), ("h100", "pod")):
         for case in read(ROOT / "benchmarks" / "reference" / f"{name}.json").figures:
-            key = f"docs/benchmarks/h200/result.json::{case.key}"
+            key = f"docs/benchmarks/h200-image/result.json::{case.key}"
             found = [c for c in CLAIMS if c.document == document and key in c.references]
             assert [c for c in found if f"takes {case.median * 1e3:.2f} ms" in c.claim], case.key
 

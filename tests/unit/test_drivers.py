@@ -55,8 +55,8 @@ def test_spellings(config: Config, written: str, version: str, branch: str) -> N
             (cuda, f"'{cuda}' is a CUDA version, not a driver's; run this on the host: nvidia-smi ")
             for cuda in ("12.8", "13.0.2", "CUDA 13.0", "cu130", "cuda12.8", "cuda-13")
         ),
-        ("999", "driver 999.00 is too new to be true: the newest known branch is 620; run this"),
-        ("750.10", "driver 750.10 is too new to be true"),
+        ("999", "driver 999.00 does not exist yet: the newest known branch is 620; run this"),
+        ("750.10", "driver 750.10 does not exist yet"),
         *((one, "is not a driver's version; give it as nvidia-smi does") for one in ("57", "²55")),
         ("", "'' is not a driver's version"),
         ("5700", "is not a driver's version"),

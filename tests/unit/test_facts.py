@@ -433,7 +433,7 @@ def test_facts_of_other_extras_or_another_wheel_are_out_of_step(
         check_facts(item, root / "locks", almost(lock.sha256))
     path = item.path(tmp_path)
     path.write_text(format_facts(replace(lock, request=("torch==1",))))
-    with pytest.raises(LockError, match=r"out of step: it was found for torch==1, wanted is "):
+    with pytest.raises(LockError, match=r"out of step: it was found for torch==1, expected "):
         check_facts(item, tmp_path, lock.sha256)
     assert with_facts(config, tmp_path).facts == ()  # as if they were not there
     path.write_text("torch: [")

@@ -120,7 +120,7 @@ OCI = (
 def test_a_refusal_is_the_engines_own_words_and_a_hint(words: str, said: str) -> None:
     error = gpu_refusal(words)
     assert isinstance(error, EngineError)
-    assert error.message == f"the engine gives no GPU: {said}"
+    assert error.message == f"the engine cannot give the container a GPU: {said}"
     assert "install nvidia-container-toolkit" in error.hint
     assert "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`" in error.hint
     assert len(str(error).splitlines()) == 1

@@ -148,7 +148,7 @@ def test_what_buildx_should_not_say(path: tuple[str, ...], value: Any, problem: 
         at = at[step]
     at[path[-1]] = value
     with pytest.raises(
-        NetworkError, match=f"what was said of {NAME} cannot be understood: "
+        NetworkError, match=f"buildx's description of {NAME} cannot be understood: "
     ) as caught:
         lookup(NAME, FakeRunner({INSPECT: (0, json.dumps(held))}))
     assert problem in str(caught.value)

@@ -320,7 +320,7 @@ def test_what_is_out_of_step_is_said_word_by_word(config: Config, locks: Path) -
         image_lock(config, choose(config), locks)
     assert caught.value.message == (
         f"locks/wheel-cu130-torch{T130}-py313.txt is out of step: it was resolved for numpy setuptools "
-        f"torch=={T130}, wanted is numpy pip setuptools torch=={T130}"
+        f"torch=={T130}, expected numpy pip setuptools torch=={T130}"
     )
 
 

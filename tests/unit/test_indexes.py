@@ -599,7 +599,9 @@ def test_a_package_that_the_index_is_named_for_and_lacks(both: Indexes) -> None:
 
 def test_an_index_that_does_not_answer(both: Indexes) -> None:
     index = replace(both.index("torch"), url="http://127.0.0.1:9")
-    with pytest.raises(NetworkError, match=r"^the index http://127\.0\.0\.1:9 could not be asked"):
+    with pytest.raises(
+        NetworkError, match=r"^the index http://127\.0\.0\.1:9 could not be reached"
+    ):
         both.resolve(index, "torch==2.15.1")
 
 

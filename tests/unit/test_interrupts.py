@@ -86,7 +86,7 @@ def project(root: Path, tmp_path: Path) -> Callable[..., Path]:
         (folder / "locks" / "host.txt").write_text("x\n")
         if made:
             (folder / ".venv" / "bin").mkdir(parents=True)
-            (folder / ".venv" / "installed.txt").write_text("x\n")
+            (folder / ".venv" / "host.txt").write_text("x\n")
         path = folder / ".venv/bin/python" if made else folder / "bin" / "python3"
         path.parent.mkdir(exist_ok=True)
         path.write_text(script)

@@ -143,21 +143,23 @@ def test_the_line_of_a_verified_image_proves_it(config: Config, root: Path) -> N
     assert (line.image, line.checks, line.machine) == (RUNTIME, "2", "2 processors, 25 GB")
     assert line.digest == "sha256:" + "d" * 64
     assert state(config, root, line) == ledger.State(
-        proved=True, words="proved on 2026-11-23", built=True
+        tested=True, words="tested on 2026-11-23 without a GPU", built=True
     )
     other = state(config, root, replace(line, inputs="0" * 64))
-    words = "not proved yet: its inputs changed after 2026-11-23"
-    assert other == ledger.State(proved=False, words=words, built=True)
+    words = "not tested since its inputs changed after 2026-11-23"
+    assert other == ledger.State(tested=False, words=words, built=True)
     # As of a machine that cannot reach NVIDIA's packages, and of one that emulates.
     emulated = replace(image, report=replace(image.report, emulated=True))
-    for proved, compat, machine, words in (
-        (made(config, root, compat=False), "", "", ", but not with its compat library"),
-        (emulated, line.compat, ledger.EMULATED, " in an emulator, not on an Arm processor"),
+    for tested, compat, machine, words in (
+        (made(config, root, compat=False), "", "", "; forward compatibility untested"),
+        (emulated, line.compat, ledger.EMULATED, ", in an emulator"),
     ):
-        found = ledger.proof(proved, "2026-11-23", MACHINE)
+        found = ledger.proof(tested, "2026-11-23", MACHINE)
         assert found is not None
         assert (found.compat, found.machine) == (compat, f"{line.machine}{machine}")
-        told = ledger.State(proved=True, words=f"proved on 2026-11-23{words}", built=True)
+        told = ledger.State(
+            tested=True, words=f"tested on 2026-11-23 without a GPU{words}", built=True
+        )
         assert state(config, root, found) == told
 
 
@@ -167,13 +169,13 @@ def test_what_could_not_be_had_is_no_proof(config: Config, root: Path) -> None:
     assert line.missing.startswith("no answer from host xx")
     assert len(line.missing) == 300
     found = state(config, root, line)
-    assert not found.proved
-    assert found.words.startswith("not proved yet, tried on 2026-11-23: no answer from host")
+    assert not found.tested
+    assert found.words.startswith("not tested yet, tried on 2026-11-23: no answer from host")
     never = ledger.states(config, [spec(config)], {}, root, root)[spec(config)]
-    assert never == ledger.State(proved=False, words="not proved yet: it was never built")
+    assert never == ledger.State(tested=False, words="not tested: never built")
     foreign = choose(config, arch="9.0,12.0")
     words = ledger.states(config, [foreign], {}, root, root)[foreign].words
-    assert words == "not one of the project's images"
+    assert words == "not tested: not one of the project's images"
 
 
 def test_what_was_not_verified_or_not_locked_gets_no_line(config: Config, root: Path) -> None:
@@ -306,13 +308,13 @@ def test_only_what_has_no_fresh_line_is_built(config: Config, root: Path, tmp_pa
         return [one.id for one in stale.to_build(config, specs, workspace, day)]
 
     assert left(TODAY) == [OLDER, RUNTIME]
-    proved = ledger.proof(made(config, root), "2026-11-23", MACHINE)
-    assert proved is not None
+    tested = ledger.proof(made(config, root), "2026-11-23", MACHINE)
+    assert tested is not None
     tried = ledger.impossible(spec(config, OLDER), "no answer", "2026-11-23", MACHINE)
-    ledger.write(tmp_path, {RUNTIME: proved, OLDER: tried})
+    ledger.write(tmp_path, {RUNTIME: tested, OLDER: tried})
     assert left(TODAY) == []
     assert left(TODAY + dt.timedelta(days=1)) == [OLDER]
-    ledger.write(tmp_path, {RUNTIME: replace(proved, inputs="0" * 64), OLDER: tried})
+    ledger.write(tmp_path, {RUNTIME: replace(tested, inputs="0" * 64), OLDER: tried})
     assert left(TODAY) == [RUNTIME]
 
 

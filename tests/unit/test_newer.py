@@ -93,7 +93,7 @@ def test_a_newer_patch_release_of_cuda(config: Config) -> None:
     detail = "-> 12.8.10; set `release`, and lock toolkit-cu128"
     assert found[1:] == [Finding("images.yaml", "CUDA 12.8", "12.8.1", NEWER, detail)]
     assert [(f.name, f.state) for f in unknown[1:]] == [("CUDA 12.8", UNCHANGED)]
-    assert unknown[1].detail.startswith("newer ones could not be asked for: ")
+    assert unknown[1].detail.startswith("newer ones could not be looked up: ")
 
 
 def lock(**versions: str) -> WheelLock:
@@ -140,7 +140,7 @@ def test_a_plan_has_a_place_for_each_release_or_says_why_not(config: Config) -> 
     assert plans[1].sentence == "CUDA 13.2: torch 2.99.0 comes; torch 2.15.0 goes: its tags stay"
     assert notes == (
         "torch 3.0.0 is for CUDA 14.0, which images.yaml lacks",
-        "torch 3.1.0 cannot be had: no wheel",
+        "torch 3.1.0 is not available: no wheel",
     )
     assert plan(config, {}) == ((), ())
 

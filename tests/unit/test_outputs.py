@@ -342,7 +342,7 @@ def test_a_benchmark_that_broke_off_keeps_what_it_found(
     folder = tmp_path / "new"
     bench_tasks._keep_part(cast("Any", Broken()), folder)
     assert (folder / "result.json.part").read_bytes() == b"{}"
-    assert f"until then is in {folder}/result.json.part\n" in capsys.readouterr().err
+    assert f"results so far are in {folder}/result.json.part\n" in capsys.readouterr().err
     outputs.claim(folder)  # so the next benchmark goes there, too
     (folder / "result.json.part").write_text("the user's")
     bench_tasks._keep_part(cast("Any", Broken()), folder)

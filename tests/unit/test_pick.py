@@ -70,7 +70,7 @@ def ask(
         variant=variant,
         platform=host,
         namespace="ghcr.io/me",
-        state=state or (lambda spec: State(proved=True, words=f"proved: {spec.id}", built=True)),
+        state=state or (lambda spec: State(tested=True, words=f"tested: {spec.id}", built=True)),
     )
     return answer(config, found, known, suggestions, platform=host)
 
@@ -163,7 +163,7 @@ def test_an_image_of_the_project_comes_first(
     ours = spec.id in {listed.id for listed in matrix(config)}
     assert ours == ("sm90-" not in image)
     words = states(config, [spec], {}, root, root / "locks")[spec].words
-    assert (words == "not one of the project's images") != ours
+    assert (words == "not tested: not one of the project's images") != ours
 
 
 def test_cuda_versions_without_the_variant_are_left_out(config: Config, root: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_host_with_an_arm_processor_gets_an_image_for_it(config: Config, root:
         assert found["platform"] == "linux/arm64"
         assert found["image"] == f"ghcr.io/me/torch-cu130:{torch}"
         assert found["id"] == f"cu130-torch{torch}-trixie-runtime-arm64"
-        assert found["proof"] == f"proved: {found['id']}"
+        assert found["proof"] == f"tested: {found['id']}"
         assert found["others"] == []  # no torch of CUDA 12.8 is for it
         assert found["why"][-1] == CAVEATS[ARM64]
     told = build_commands(config, find_image(config, found["id"]))
@@ -336,14 +336,14 @@ def test_no_pick(config: Config, root: Path, gpu: str, driver: str, text: str) -
 
 
 def states_of(**words: str) -> Callable[[ImageSpec], State]:
-    """States by the beginning of an identifier: "proved", "built" from older inputs, else none."""
+    """States by the beginning of an identifier: "tested", "built" from older inputs, else none."""
 
     def state(spec: ImageSpec) -> State:
         fitting = (
             word for name, word in words.items() if spec.id.startswith(name.replace("_", "-"))
         )
         word = next(fitting, "never")
-        return State(proved=word == "proved", words=word, built=word != "never")
+        return State(tested=word == "tested", words=word, built=word != "never")
 
     return state
 
@@ -359,9 +359,9 @@ def states_of(**words: str) -> Callable[[ImageSpec], State]:
         ("580.95.05", {"cu128_sm90": "built"}, "torch-cu128:sm90"),
         ("550.54.14", {"cu128_torch": "built"}, "torch-cu128:"),
         # Of those that were built, the one that needs the least help, if its inputs changed since.
-        ("570.133", {"cu128": "built", "cu130": "proved"}, "torch-cu128:sm90"),
-        ("580.95.05", {"cu128": "proved", "cu130": "built"}, "torch-cu128:sm90"),
-        ("580.95.05", {"cu128": "proved", "cu130": "proved"}, "torch-cu130:sm90"),
+        ("570.133", {"cu128": "built", "cu130": "tested"}, "torch-cu128:sm90"),
+        ("580.95.05", {"cu128": "tested", "cu130": "built"}, "torch-cu128:sm90"),
+        ("580.95.05", {"cu128": "tested", "cu130": "tested"}, "torch-cu130:sm90"),
     ],
     ids=str,
 )

@@ -34,7 +34,7 @@ def test_the_first_line_builds_what_nobody_was_asked_about(run: Callable[..., st
     assert first == answer["command"] == f"{answer['build']} && {answer['local']}"
     assert first.startswith("./inv build --cuda 13.0 ")
     assert empty == ""
-    assert name == f"  {answer['image']}: its name once it is published"
+    assert name == f"  {answer['image']} (not known to be published)"
     assert "  580 given: assumed 580.65.06, its oldest driver" in rest
 
 
@@ -64,7 +64,7 @@ def test_it_pulls_what_the_registry_has(
     first, _, name, *_ = run(*GPU, "--published", "--registry", "ghcr.io/me").splitlines()
     assert asked == [answer["image"]]
     assert (first == answer["run"]) == (there == "it")
-    assert (name == f"  {answer['image']}: published") == (there == "it")
+    assert (name == f"  {answer['image']} (published)") == (there == "it")
 
 
 def test_the_list(run: Callable[..., str]) -> None:

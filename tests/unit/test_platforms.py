@@ -158,7 +158,7 @@ def test_wheels_of_a_platform() -> None:
     ("file", "old", "new", "problem"),
     [
         ("wheel", "# platform: linux/arm64\n", "", "is not a wheel for Python 3.13 on linux/amd64"),
-        ("wheel", "linux/arm64", "linux/amd64", "names the platform linux/amd64, which goes witho"),
+        ("wheel", "linux/arm64", "linux/amd64", "names the platform linux/amd64, which is the def"),
         ("wheel", "linux/arm64", "linux/mips", "unknown platform 'linux/mips'"),
         ("base", "# platform: linux/arm64\n", "", "_arm64.deb is not a package for linux/amd64"),
         ("base", "linux/arm64", "arm64", "unknown platform 'arm64'"),
@@ -188,9 +188,7 @@ def test_a_lock_in_the_place_of_another_platforms(
         parse_image_lock({**mixed, held.name: held.read_text()})
     for path in (root / "locks").iterdir():
         (tmp_path / path.name).symlink_to(held if path.name == name else path)
-    with pytest.raises(
-        LockError, match=rf"^locks/{name} is for linux/amd64, wanted is linux/arm64"
-    ):
+    with pytest.raises(LockError, match=rf"^locks/{name} is for linux/amd64, expected linux/arm64"):
         image_lock(config, arm, tmp_path)
 
 

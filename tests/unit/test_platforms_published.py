@@ -531,7 +531,7 @@ def test_an_index_of_other_bytes_in_the_registry_stops_it(pair: Pair) -> None:
     shelf.held = held_by(*pair.both)
     shelf.becomes = digest("other")
     due = pair.joint(shelf.held)
-    with pytest.raises(VerifyError, match=f"{due.version} is {shelf.becomes}, built was "):
+    with pytest.raises(VerifyError, match=f"{due.version} is {shelf.becomes}, expected "):
         carry_out(pair, shelf, Buildx(shelf, due))
     assert shelf.did == [due.version]
 
@@ -551,7 +551,7 @@ def test_an_index_waits_until_the_registry_shows_its_images(pair: Pair) -> None:
 def test_another_index_of_buildx_is_not_sent(pair: Pair) -> None:
     made = pair.index(*map(manifest, pair.both))
     run = FakeRunner({"docker": (0, made.data.decode().replace("475", "476"))})
-    with pytest.raises(UsageError, match="writes another index than it should"):
+    with pytest.raises(UsageError, match="writes an index with other bytes than expected"):
         make_index("r.io/me/x:y", made, run)
     assert ["--dry-run" in command for command in run.commands] == [True]
     old = FakeRunner({"docker": (1, "unknown flag: --annotation\n")})

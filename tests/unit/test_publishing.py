@@ -262,7 +262,7 @@ def test_another_digest_in_the_registry_stops_before_the_next_name(
     monkeypatch: pytest.MonkeyPatch, becomes: str, words: str
 ) -> None:
     engine = Stub(becomes=becomes)
-    with pytest.raises(VerifyError, match=f"^{NAMES[0]} is {words}, built was {DIGEST}$"):
+    with pytest.raises(VerifyError, match=f"^{NAMES[0]} is {words}, expected {DIGEST}$"):
         pushed(engine, monkeypatch)
     assert engine.did == [NAMES[0]]
 

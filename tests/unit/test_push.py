@@ -142,7 +142,7 @@ def test_a_text_that_is_no_reference_reaches_no_command() -> None:
         *("ghcr.io/Me/x", "ghcr.io/me/x:", "ghcr.io/me/x@sha256:a", "-a.b/x", "a.b/x y"),
         *("a.b/../x", "a.b/x\n", "ghcr.io/", "me:secret@ghcr.io/x"),
     ):
-        with pytest.raises(UsageError, match="is no name of a published image") as caught:
+        with pytest.raises(UsageError, match="is not the name of a published image") as caught:
             published(reference, FakeRunner({}))
         assert "secret" not in str(caught.value)
 
@@ -150,12 +150,12 @@ def test_a_text_that_is_no_reference_reaches_no_command() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("580.95.05-0ubuntu1", "x", "its compat library is x, which is no version"),
-        ("580.95.05-0ubuntu1", "580", "its compat library is 580, which is no version"),
+        ("580.95.05-0ubuntu1", "x", "its compat library is x, which is not a version"),
+        ("580.95.05-0ubuntu1", "580", "its compat library is 580, which is not a version"),
         ('"size": 3', '"size": -3', "a layer has a size that none can have"),
         ('"size": 3', '"size": 1e3', "'layers[0].size' is not a number"),
         ('"size": 3', f'"size": {10**13}', "a layer has a size that none can have"),
-        ('"2.11.0"', '"new"', "its torch is new, which is no version"),
+        ('"2.11.0"', '"new"', "its torch is new, which is not a version"),
         ("sha256:a", "sha256:/", "is not a digest"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_revision_that_nobody_has(workspace: Workspace, tmp_path: Path) -> Non
     run = runner(workspace, here=False)
     run.answers["git clone"] = (128, "fatal: repository not found")
     with pytest.raises(
-        UsageError, match=r"could not be had from https.*not found; name a repository"
+        UsageError, match=r"could not be fetched from https.*not found; name a repository"
     ):
         _check_out(COMMIT, tmp_path / "copy", workspace, HOME, run)
 

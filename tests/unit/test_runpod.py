@@ -293,7 +293,7 @@ def test_nobody_there(config: Config, account: Account) -> None:
     pods = dataclasses.replace(config.pods, api="http://127.0.0.1:1/v2")
     there = Templates(dataclasses.replace(config, pods=pods), KEY, Network())
     there._session.mount("http://", type(there._session.adapters["https://"])())
-    with pytest.raises(NetworkError, match=r"RunPod could not be asked: .*refused"):
+    with pytest.raises(NetworkError, match=r"RunPod could not be reached: .*refused"):
         there.find("x")
 
 

@@ -171,7 +171,7 @@ def test_the_page_says_what_pick_says(
     compat = {p: compat_versions(config, root / "locks", p) for p in config.platforms}
     wanted = answers.rows(config, compat, namespace="ghcr.io/me", state=states.__getitem__)
     [body] = re.findall(
-        r'<table id="answers">.*?<tbody>(.*?)</tbody>', whole["index.html"].decode(), re.DOTALL
+        r'<table id="answers"[^>]*>.*?<tbody>(.*?)</tbody>', whole["index.html"].decode(), re.DOTALL
     )
     found = [Page(row.encode()) for row in body.strip().splitlines()]
     for page, row in zip(found, wanted, strict=True):

@@ -257,7 +257,7 @@ def test_matrix_as_json(root: Path, config: Config) -> None:
     )
 
 
-PROOFS = ("proved on 20", "not proved yet: ")
+PROOFS = ("tested on 20", "not tested")
 
 
 def test_render_prints_or_writes(root: Path, tmp_path: Path) -> None:
@@ -278,13 +278,13 @@ def test_dry_run_changes_nothing(root: Path, tmp_path: Path) -> None:
 
 
 def test_the_matrix_says_what_is_proved(root: Path) -> None:
-    """Each image by the ledger; --unproved leaves the proved ones out."""
+    """Each image by the ledger; --untested leaves the tested ones out."""
     words = ("matrix", "--json", "--select", "cu13*-runtime")
     told = json.loads(invoke(root, *words).stdout)["image"]
-    left = json.loads(invoke(root, *words, "--unproved").stdout)["image"]
-    assert [image for image in told if not image["proved"]] == left
-    for image in told:  # how many are proved changes with every lock
-        assert image["proof"].startswith(PROOFS[not image["proved"]])
+    left = json.loads(invoke(root, *words, "--untested").stdout)["image"]
+    assert [image for image in told if not image["tested"]] == left
+    for image in told:  # how many are tested changes with every lock
+        assert image["proof"].startswith(PROOFS[not image["tested"]])
     plain = invoke(root, "matrix", "--select", told[0]["id"]).stdout
     assert plain.rstrip().endswith(told[0]["proof"])
 

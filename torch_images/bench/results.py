@@ -186,7 +186,7 @@ def read(path: Path) -> Result:
         near = suggest(path.name, [p.name for p in path.parent.glob("*.json")])
         raise UsageError(f"{path} does not exist", near) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is no result of torch-bench: {error!r}") from None
+        raise UsageError(f"{path} is not a result of torch-bench: {error!r}") from None
 
 
 def _figure(case: Mapping[str, Any], schema: int) -> Figure:

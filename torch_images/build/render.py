@@ -40,7 +40,7 @@ from torch_images.project import PACKAGE
 ENTRYPOINT = ("/usr/bin/tini", "-s", "-g", "--", "/usr/local/bin/torch-entrypoint")
 POD = "pod-start"  # the command of variants that get what scripts/image/pod has
 FLASH_ATTENTION = "flash-attn-4"  # the wheel of images that get what scripts/image/attention has
-FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its bill of materials
+FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its SBOM
 CONSTRAINTS = f"{FOLDER}/constraints.txt"
 RUNTIME = "/usr/local/lib/torch-images"  # and what runs at every start
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch_images.cli import verb
 from torch_images.cli.options import GPUS, Image, Json, Options, option, word
+from torch_images.errors import UsageError
 from torch_images.host.gpus import Request, device_requests
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def bench(options: Bench) -> None:
     from torch_images.host.runner import Runner
     from torch_images.verify.identify import identify
 
+    _need("matplotlib")
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, plan = identify(config, options.image, workspace, engine)
     folder = Path(options.output) if options.output else workspace.output / "bench" / plan.spec.id
@@ -84,6 +86,7 @@ def bench_report(options: BenchReport) -> None:
     """Write the report and the plots of a result."""
     from torch_images.bench.results import read
 
+    _need("matplotlib")
     result = Path(options.result)
     read(result)
     _write(result.read_text(), Path(options.output or result.with_suffix("")))
@@ -91,7 +94,7 @@ def bench_report(options: BenchReport) -> None:
 
 class BenchCompare(Json):
     first: str = word("a result of torch-bench, or rtx5090 or h100 for a document's figures")
-    second: str = word("another one")
+    second: str = word("the result to compare it with")
 
 
 @verb.verb(BenchCompare, example="bench-compare docs/benchmarks/h200/result.json rtx5090")
@@ -102,10 +105,22 @@ def bench_compare(options: BenchCompare) -> None:
     from torch_images.bench.compare import compare, compared
     from torch_images.bench.results import read
 
+    _need("scipy")
     a, b = (read(_path(word)) for word in (options.first, options.second))
     differences = compare(a, b)
     rows = [{**asdict(d), "ratio": d.ratio, "verdict": d.verdict} for d in differences]
     print(verb.as_json(rows) if options.json else compared(a, b, differences))
+
+
+def _need(package: str) -> None:
+    """Raise UsageError where a package that only benchmarks need is not installed."""
+    from importlib.util import find_spec
+
+    if not find_spec(package):
+        raise UsageError(
+            f"{package} is not installed, which plots and comparisons of benchmarks need",
+            "install torch-images[bench]; ./inv does so by itself",
+        )
 
 
 def _keep_part(container: RunningContainer, folder: Path) -> None:
@@ -123,7 +138,7 @@ def _keep_part(container: RunningContainer, folder: Path) -> None:
                     stream.write(found)
                     break
             outputs.mark(folder, folder, target.name)
-        verb.say(f"what was measured until then is in {target}")
+        verb.say(f"the results so far are in {target}")
 
 
 def _cases() -> list[Path]:

@@ -43,7 +43,7 @@ class Build(Building, DryRun, Json):
         "cache to fill, such as type=registry,ref=HOST/cache:{id},mode=max"
     )
     compat: str = option(
-        "NVIDIA's newer driver libraries: auto (if they can be had), required or off",
+        "NVIDIA's newer driver libraries: auto (if they can be fetched), required or off",
         parse=compat_mode,
     )
     compression: str = option(
@@ -51,7 +51,7 @@ class Build(Building, DryRun, Json):
     )
     unverified: bool = flag("stop before verification: the image keeps its candidate tag only")
     stale: bool = flag(
-        "build each image of --select that docs/ledger.csv does not prove, and write it"
+        "build each image of --select that docs/ledger.csv has no line for, and write it"
     )
 
 
@@ -113,7 +113,7 @@ def build(options: Build) -> None:
 def _build_stale(
     config: Config, specs: Sequence[ImageSpec], how: BuildOptions, *, dry_run: bool
 ) -> None:
-    """Build what the ledger does not prove, one after the other, and say what became of each.
+    """Build what the ledger lacks, one after the other, and say what became of each.
 
     Raises the first error of an image that was not built, or failed its checks.
     """
@@ -127,7 +127,7 @@ def _build_stale(
     workspace, today = verb.workspace(), dt.datetime.now(dt.UTC).date()
     left = to_build(config, specs, workspace, today)
     if not left:
-        print("nothing to build: each image has a proof, or could not be had today")
+        print("nothing to build: each image was tested, or could not be built today")
         return
     if dry_run:
         print("\n".join(f"would build {spec.id}" for spec in left))
@@ -147,13 +147,14 @@ def _build_stale(
         shown=_shown(),
     ):
         if done.line and not done.line.missing:
-            print(f"{done.spec.id}: proved, {done.line.checks} checks passed", flush=True)
+            print(f"{done.spec.id}: tested, {done.line.checks} checks passed", flush=True)
         elif done.error:
             verb.complain(done.spec.id, done.error)
             failed = failed or done.error
         else:
             print(
-                f"{done.spec.id}: built of other inputs than the locks have; no proof", flush=True
+                f"{done.spec.id}: built with other inputs than the locks have; not in the ledger",
+                flush=True,
             )
     if failed:
         raise failed

@@ -125,19 +125,21 @@ class Docs(Options):
 
 @verb.verb(Docs, example="docs --check")
 def docs(options: Docs) -> None:
-    """Write the tables of README.md that follow from images.yaml."""
-    from torch_images.cli.tables import fill, tables
+    """Write the tables in README.md and docs that follow from images.yaml."""
+    from torch_images.cli.tables import PAGES, fill, tables
     from torch_images.errors import UsageError
 
     verb.require_clone("docs")
-    readme = verb.ROOT / "README.md"
-    text = readme.read_text()
-    filled = fill(text, tables(verb.config(), verb.ROOT, verb.workspace().locks))
-    if options.check and filled != text:
-        raise UsageError("README.md is out of step with images.yaml", "run `invoke docs`")
-    if filled != text:
-        readme.write_text(filled)
-    print("README.md is up to date" if filled == text else "README.md was written")
+    parts = tables(verb.config(), verb.ROOT, verb.workspace().locks)
+    for name in PAGES:
+        page = verb.ROOT / name
+        text = page.read_text()
+        filled = fill(text, parts)
+        if options.check and filled != text:
+            raise UsageError(f"{name} is out of step with images.yaml", "run `invoke docs`")
+        if filled != text:
+            page.write_text(filled)
+        print(f"{name} is up to date" if filled == text else f"{name} was written")
 
 
 def _shell_scripts() -> list[str]:
@@ -150,10 +152,10 @@ def _shell_scripts() -> list[str]:
 
 class Gc(DryRun, Json):
     older: str = option(
-        "what was not used for this long goes, such as 12h or 8w; else 30d", default="30d"
+        "remove what was not used for this long, such as 12h or 8w; else 30d", default="30d"
     )
     keep: str = option(
-        "of the rest, keep the latest used up to this size of images, and of cache, each"
+        "of the rest, keep the most recently used: images up to this size, and as much of cache"
     )
     images: bool = flag(
         "all images that were built here, however new; those that containers use stay"

@@ -51,7 +51,9 @@ def tag(options: Tag) -> None:
 
 class Push(Tag):
     retries: int = option(
-        "how often in a row it may fail without getting on", default=5, parse=number(least=0)
+        "failed attempts in a row, without progress, before it gives up",
+        default=5,
+        parse=number(least=0),
     )
 
 

@@ -93,7 +93,7 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         ),
         f"time: {_time(image, jobs, builder)}",
         (
-            "not proved: only stand-ins were compiled to the end, and parts of PyTorch 2.6.0, see "
+            "not tested: only stand-ins were compiled to the end, and parts of PyTorch 2.6.0, see "
             "docs/compile.md"
         ),
     ]
@@ -119,10 +119,10 @@ def exported(folder: Path, files: Sequence[Path]) -> str:
 def outcome(made: Made) -> dict[str, Any]:
     """A finished build as plain data."""
     result, proof, lock = made.result, made.report, made.result.plan.lock
-    proved: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     if proof:
         counts = {o: proof.count(o) for o in ("passed", "failed", "skipped")}
-        proved = {"observed": dict(proof.observed), "checks": counts}
+        shown = {"observed": dict(proof.observed), "checks": counts}
     return {
         "id": result.plan.spec.id,
         "platform": result.plan.spec.platform.name,
@@ -133,7 +133,7 @@ def outcome(made: Made) -> dict[str, Any]:
         "size": result.size,
         "seconds": {"build": round(result.seconds, 1), "verify": proof.seconds if proof else None},
         "tags": list(made.tags),
-        **proved,
+        **shown,
     }
 
 
@@ -194,9 +194,9 @@ def readme(text: str) -> str:
 
 def picked(answer: dict[str, Any]) -> str:
     """Which image to run, from `pick.answer` and `pick.commands`: first, what to type."""
-    where = "published" if answer["published"] else "its name once it is published"
+    where = "published" if answer["published"] else "not known to be published"
     lines = [answer["command"], ""]
-    lines += [f"  {answer['image']}: {where}", f"  platform: {answer['platform']}"]
+    lines += [f"  {answer['image']} ({where})", f"  platform: {answer['platform']}"]
     lines += [f"  {reason}" for reason in answer["why"]]
     lines += [
         f"  {'or' if other['works'] else 'not'} {other['image']}: {other['why']}"

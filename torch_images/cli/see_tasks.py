@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class Matrix(Json):
     select: str = option("only images whose identifier matches this glob", default="*")
     platform: str = option("only images for linux/amd64, or only those for linux/arm64")
-    unproved: bool = flag("only images that the ledger does not prove, with the reason")
+    untested: bool = flag("only images that were not tested with today's inputs, with the reason")
     unpublished: bool = flag(
-        "only images whose inputs the registry has no image of; with their names"
+        "only images that the registry lacks with today's inputs; with their names"
     )
     registry: str = option("with --unpublished: registry and owner, such as ghcr.io/me")
 
@@ -40,13 +40,13 @@ def matrix(options: Matrix) -> None:
         where = verb.namespace(config, options.registry)
         names = dict(push.unpublished(config, specs, where, lookup=lookup, workspace=workspace))
     states = ledger.states(config, tuple(names), ledger.read(verb.ROOT), verb.ROOT, workspace.locks)
-    if options.unproved:
-        names = {spec: name for spec, name in names.items() if not states[spec].proved}
+    if options.untested:
+        names = {spec: name for spec, name in names.items() if not states[spec].tested}
     if options.json:
         listed = [
             {
                 **selection.describe(spec),
-                "proved": states[spec].proved,
+                "tested": states[spec].tested,
                 "proof": states[spec].words,
                 **({"reference": name} if name else {}),
             }
@@ -71,13 +71,13 @@ class Pick(Registry, Json):
     driver: str = word(
         "version of the host's driver, such as 570.133, or its branch, such as 570", unless="list"
     )
-    list: bool = flag("print every GPU that is known, and what it is called")
+    list: bool = flag("print every known GPU and its names")
     published: bool = flag("ask the registry whether it has the image; if so, the answer pulls it")
     torch: str = option("release of torch, else the newest of each CUDA version")
     base: str = option("what the image starts from, such as trixie: it decides on Python")
     variant: str = option("what the image holds beside torch, such as devel")
     platform: str = option(
-        "that of the host: linux/amd64, or linux/arm64 for an Arm one; else the GPU's"
+        "platform of the host: linux/amd64 or linux/arm64; else the usual one of the GPU"
     )
 
 

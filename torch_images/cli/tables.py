@@ -1,4 +1,4 @@
-"""The parts of README.md that follow from images.yaml and the locks. Pure but for locks/."""
+"""The tables of README.md and docs that follow from images.yaml and locks. Pure but for locks/."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from torch_images.markdown import table
 from torch_images.publish import ledger
 from torch_images.publish.tag_rules import floating
 
+# The pages with generated tables.
+PAGES = ("README.md", "docs/build.md")
 _NO_COMPAT = "none: no compat library is locked yet"
 _PART = re.compile(r"(<!-- ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -41,7 +43,7 @@ def fill(text: str, parts: Mapping[str, str]) -> str:
 def _images(config: Config, root: Path, locks: Path) -> str:
     """A row for each release of torch in the catalogue: what its images hold, and their tags.
 
-    Of each image it names the shortest tag. The last column says how many images are proved.
+    Of each image it names the shortest tag. The last column says how many images are tested.
     """
     specs, compat = matrix(config), compat_versions(config, locks, config.platforms[0])
     states = ledger.states(config, specs, ledger.read(root), root, locks)
@@ -58,12 +60,12 @@ def _images(config: Config, root: Path, locks: Path) -> str:
             cuda.driver,
             *_architectures(config, images),
             ", ".join(f"`{tag}`" for tag in tags) if compat[cuda.version] else _NO_COMPAT,
-            f"{sum(states[s].proved for s in images)} of {len(images)}",
+            f"{sum(states[s].tested for s in images)} of {len(images)}",
         )
         rows.append(cells)
     header = ["Image", "PyTorch", "Triton", "Python", "Driver"]
     header += [f"Architectures, {platform}" for platform in config.platforms]
-    return "\n".join(table([*header, "Tags", "Proved images"], rows)) + "\n"
+    return "\n".join(table([*header, "Tags", "Tested images"], rows)) + "\n"
 
 
 def _architectures(config: Config, images: Sequence[ImageSpec]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The verbs that prove what an image is."""
+"""The verbs that check what an image is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Verify(Image, Json):
         default=(),
         parse=lambda _, words: device_requests(words),
     )
-    no_cache: bool = flag("list machine code anew that an earlier verification has listed")
+    no_cache: bool = flag("list all machine code again, without the lists of earlier verifications")
 
 
 @verb.verb(Verify, example="verify torch-cu130:sm120")

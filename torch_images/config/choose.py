@@ -102,7 +102,8 @@ def _architectures(config: Config, cuda: Cuda, named: str) -> tuple[Architecture
         return config.architectures
     if named == "all":
         raise UsageError(
-            "'all' is no architecture", "leave --arch out: the image then has code for all of them"
+            "'all' is not an architecture",
+            "leave --arch out: the image then has code for all of them",
         )
     names = dict.fromkeys(name for name in named.replace(";", ",").split(",") if name)
     if not names:

@@ -256,7 +256,7 @@ class Resolver:
             answer = Session(self.network).get(url)
             answer.raise_for_status()
         except requests.RequestException as error:
-            raise NetworkError(f"{url} could not be had: {cause(error)}", _WAYS) from None
+            raise NetworkError(f"{url} could not be fetched: {cause(error)}", _WAYS) from None
         return answer.content
 
 

@@ -43,8 +43,8 @@ def prepare(
     """Get a compat package from the cache, a mirror or NVIDIA's repository.
 
     `mode` is one of COMPAT_MODES: "off" gives None at once; "auto" gives None, with a warning, if
-    the package cannot be had; "required" raises LockError or NetworkError then. Raises LockError in
-    each mode if the file is not the locked one.
+    the package cannot be fetched; "required" raises LockError or NetworkError then. Raises
+    LockError in each mode if the file is not the locked one.
     """
     if mode == "off":
         return None
@@ -70,7 +70,7 @@ def prepare(
 
 
 def go_without(what: str, problem: LockError | NetworkError, mode: str, lock: str = "") -> None:
-    """Warn that a build goes without a compat package, or raise the problem if it is required.
+    """Warn that a build leaves a compat package out, or raise the problem if it is required.
 
     `what` names the package. `lock` is the lock to resolve, "" where a mirror may help.
     """
@@ -81,9 +81,9 @@ def go_without(what: str, problem: LockError | NetworkError, mode: str, lock: st
     )
     ways = f"{way}, or build without it: --compat off"
     if mode == "required":
-        raise type(problem)(f"{what} cannot be had: {problem.message}", ways)
+        raise type(problem)(f"{what} cannot be fetched: {problem.message}", ways)
     _log.warning(
-        "BUILDING WITHOUT FORWARD COMPATIBILITY: %s cannot be had (%s); %s",
+        "BUILDING WITHOUT FORWARD COMPATIBILITY: %s cannot be fetched (%s); %s",
         what,
         problem.message,
         ways,

@@ -1,4 +1,4 @@
-"""What can be had that images.yaml does not ask for.
+"""Newer inputs that images.yaml does not ask for.
 
 That is newer releases of torch, of CUDA's archives, and of the packages that it holds back.
 """
@@ -82,7 +82,7 @@ def _archives(cuda: Cuda, root: str, network: Network) -> Iterator[Finding]:
     try:
         found = _RELEASE.findall(read(f"{root}/", network))
     except NetworkError as error:
-        said = f"newer ones could not be asked for: {error.message}"
+        said = f"newer ones could not be looked up: {error.message}"
         yield Finding(FILE, name, cuda.release, UNCHANGED, said)
         return
     versions = {text.decode() for text in found if text.decode().startswith(f"{cuda.version}.")}

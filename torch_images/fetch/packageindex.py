@@ -92,7 +92,7 @@ class PackageIndex(contextlib.ExitStack):
             raise _malformed(name, index, error) from None
         except requests.RequestException as error:
             raise NetworkError(
-                f"{_called(index)} could not be asked: {cause(error)}",
+                f"{_called(index)} could not be reached: {cause(error)}",
                 _OTHER_WAYS if index else _WAYS,
             ) from None
         except (

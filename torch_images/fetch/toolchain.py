@@ -58,7 +58,7 @@ def prepare(
     """
     if locked and lock.unlocked:
         raise LockError(
-            f"locks/{lock.name}.txt is not one that `invoke lock` resolved",
+            f"locks/{lock.name}.txt was not resolved by `invoke lock`",
             f"run `invoke lock --select {lock.name}`, and build without --torch-source",
         )
     trees = {

@@ -17,8 +17,8 @@ from torch_images.locks.complete import check_wheels
 from torch_images.locks.wheels import read_wheels, uv_platform
 
 # uv knows no bounds for what an index sends: 16 GiB of addresses, files of 4 GiB or, by another
-# shell, twice that, and an hour. It takes 1.65 GB of addresses to install locks/host.txt, 2.0 GB to
-# resolve torch, transformers and vLLM, and 2.4 GB with 192 processors.
+# shell, twice that, and an hour. Installing locks/host-dev.txt takes 1.65 GB of
+# addresses, resolving torch, transformers and vLLM 2.0 GB, and 2.4 GB with 192 processors.
 _BOUNDED = """\
 ulimit -v 16777216; ulimit -f 8388608
 if command -v timeout >/dev/null; then exec timeout --foreground 3600 "$@"; fi
@@ -40,7 +40,7 @@ def endless(error: CommandError) -> NetworkError | None:
         return NetworkError("the package index took more than an hour", hint)
     codes = (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
     if error.code in codes or "memory allocation of " in error.output:
-        return NetworkError("what the package index sends has no end", hint)
+        return NetworkError("the package index sends more than any wheel can have", hint)
     return None
 
 

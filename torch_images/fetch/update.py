@@ -33,7 +33,7 @@ class Finding:
 
     `lock`: the name of its lock file. `name`, `version`: of the input.
     `state`: UNCHANGED; NEWER, if it can still be had but is replaced or not needed any more;
-        VANISHED, if it cannot be had; ALTERED, if another file has its name.
+        VANISHED, if it is no longer available; ALTERED, if another file has its name.
     `detail`: what replaces it or was found instead, such as "-> 2.3.6"; "" for nothing to say.
     """
 
@@ -114,7 +114,7 @@ def check(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> t
         wheels = read_wheels(item.path(folder), item.index)
         try:
             fresh = resolve_input(item, folder, resolver, cache)
-        except LockError:  # what is asked for cannot be had any more; the index says what is gone
+        except LockError:  # the request cannot be resolved any more; the index says what is gone
             fresh = wheels
         assert isinstance(fresh, WheelLock)
         return tuple(_wheels(item.name, wheels, fresh, resolver.network))
@@ -130,7 +130,9 @@ def require(findings: Iterable[Finding]) -> None:
     if bad:
         names = ", ".join(f"{f.name} {f.version} {f.state} ({f.lock})" for f in bad[:5])
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""  # noqa: PLR2004
-        raise LockError(f"locked inputs cannot be had any more: {names}{more}", "run `invoke lock`")
+        raise LockError(
+            f"locked inputs are no longer available: {names}{more}", "run `invoke lock`"
+        )
 
 
 def _kept(item: LockRequest, folder: Path) -> Iterable[str]:

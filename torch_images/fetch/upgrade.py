@@ -72,7 +72,7 @@ def plan(config: Config, cudas: Mapping[str, str]) -> tuple[tuple[Plan, ...], tu
     notes = (
         f"torch {torch} is for CUDA {version}, which images.yaml lacks"
         if version.replace(".", "").isdigit()
-        else f"torch {torch} cannot be had: {version}"
+        else f"torch {torch} is not available: {version}"
         for torch, version in cudas.items()
         if version not in known
     )

@@ -40,9 +40,11 @@ def registry_refusal(image: str, text: str, *, missing: bool = False) -> Network
     so or refuses access. NetworkError otherwise.
     """
     if missing or re.search(r"not found|manifest unknown|denied|no such (?!host)", text):
-        return UsageError(f"no registry gives {image}: {text}", "check its name, or `docker login`")
+        return UsageError(
+            f"no registry has {image} for you: {text}", "check its name, or `docker login`"
+        )
     return NetworkError(
-        f"the registry of {image} could not be asked: {text}", "check network, proxy and login"
+        f"the registry of {image} could not be reached: {text}", "check network, proxy and login"
     )
 
 
@@ -62,5 +64,5 @@ def gpu_refusal(reason: str) -> EngineError | None:
     """
     if found := _NO_GPU.search(reason):
         words = shown(" ".join(reason[found.start() :].split()))
-        return EngineError(f"the engine gives no GPU: {words}", _GIVE_GPUS)
+        return EngineError(f"the engine cannot give the container a GPU: {words}", _GIVE_GPUS)
     return None

@@ -177,7 +177,7 @@ def check_facts(item: LockRequest, folder: Path, torch: str) -> None:
     lock = read_facts(item.path(folder))
     if lock.request != item.request:
         asked, wanted = " ".join(lock.request)[:500], " ".join(item.request)
-        problem = f"it was found for {asked}, wanted is {wanted}"
+        problem = f"it was found for {asked}, expected {wanted}"
     elif lock.sha256 != torch:
         problem = "it was found in another wheel of torch than the lock has"
     else:

@@ -122,7 +122,7 @@ def platform(header: Mapping[str, str], name: str) -> Platform:
     except UsageError as error:
         raise damaged(name, error.message) from None
     if platform_word(found) != header.get("platform", ""):
-        raise damaged(name, f"the header names the platform {found}, which goes without saying")
+        raise damaged(name, f"the header names the platform {found}, which is the default")
     return found
 
 

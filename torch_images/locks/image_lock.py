@@ -397,14 +397,14 @@ def _asked_for(item: LockRequest, lock: _Kind) -> _Kind:
     """The lock, if it is of what is asked for now. Raises LockError."""
     if not isinstance(lock, SourceLock) and lock.platform != item.platform:
         raise LockError(
-            f"locks/{item.name}.txt is for {lock.platform}, wanted is {item.platform}",
+            f"locks/{item.name}.txt is for {lock.platform}, expected {item.platform}",
             f"run `invoke lock --select {item.name}`",
         )
     if tuple(sorted(lock.request)) != item.request:
         raise LockError(
             f"locks/{item.name}.txt is out of step: it was resolved for "
             f"{' '.join(sorted(lock.request))[:1000] or 'nothing'}, "
-            f"wanted is {' '.join(item.request)}",
+            f"expected {' '.join(item.request)}",
             f"run `invoke lock --select {item.name}`",
         )
     return lock

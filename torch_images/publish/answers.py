@@ -56,7 +56,7 @@ def rows(
     """All answers, for the newest GPUs and drivers first.
 
     `compat` is the version of the compat library by platform and CUDA version, "" for none.
-    `state` says whether an image is proved.
+    `state` says whether an image is tested.
     """
     for (kind, problem), names in _kinds(config).items():
         if problem:

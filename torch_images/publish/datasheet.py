@@ -30,7 +30,7 @@ _STEPS = {
     "install-compat": "NVIDIA's compat libraries",
     "install-devel": "CUDA toolkit and what builds",
     "install-files": "start, profile and commands",
-    "describe": "locks and bill of materials",
+    "describe": "locks and SBOM",
 }
 
 

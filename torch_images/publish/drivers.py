@@ -67,7 +67,7 @@ def find_driver(config: Config, named: str) -> Driver:
     newest = int(config.pods.hosts[-1][1])
     if _branch(driver.version) > newest + _AHEAD:
         raise UsageError(
-            f"driver {driver.version} is too new to be true: the newest known branch is {newest}",
+            f"driver {driver.version} does not exist yet: the newest known branch is {newest}",
             f"run this on the host: {_ASK}",
         )
     return driver

@@ -1,8 +1,8 @@
 """The ledger, docs/ledger.csv: which images were really built and verified, and when.
 
-`invoke build --stale` writes it, one line for each image. A line proves an image for as long as its
+`invoke build --stale` writes it, one line for each image. A line holds for as long as the image's
 inputs are the same: the hash of its build context, which has the locks. Its digest would not do,
-since each commit changes a label. A line can also say what an image could not be built for want of.
+since each commit changes a label. A line can also say why an image could not be built.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Whether an image is proved, and a few words about it for people.
+    """Whether an image is tested, and a few words about it for people.
 
     `built`: whether it was ever built and verified, if from other inputs than those of today.
     """
 
-    proved: bool
+    tested: bool
     words: str
     built: bool = False
 
@@ -157,7 +157,7 @@ def impossible(spec: ImageSpec, problem: str, date: str, machine: Builder) -> Pr
 def states(
     config: Config, specs: Sequence[ImageSpec], proofs: Mapping[str, Proof], root: Path, locks: Path
 ) -> dict[ImageSpec, State]:
-    """Whether each image is proved.
+    """Whether each image is tested.
 
     Only those with a line are rendered, which takes some ten milliseconds each.
     """
@@ -166,24 +166,25 @@ def states(
 
 def _state(config: Config, spec: ImageSpec, line: Proof | None, root: Path, locks: Path) -> State:
     if line is None and not of_the_project(config, spec):
-        return State(proved=False, words="not one of the project's images")
+        return State(tested=False, words="not tested: not one of the project's images")
     if line is None:
-        return State(proved=False, words="not proved yet: it was never built")
+        return State(tested=False, words="not tested: never built")
     if line.missing:
-        return State(proved=False, words=f"not proved yet, tried on {line.date}: {line.missing}")
+        return State(tested=False, words=f"not tested yet, tried on {line.date}: {line.missing}")
     try:
         image = lock_image(config, spec, locks)
     except LockError as error:
-        return State(proved=False, words=f"not proved yet: {error.message}", built=True)
+        return State(tested=False, words=f"not tested: {error.message}", built=True)
     lacks = bool(image.lock.compat) and not line.compat
     if not line.compat:
         image = replace(image, lock=replace(image.lock, compat=None))
     if plan_image(config, image, root).identity != line.inputs:
-        words = f"not proved yet: its inputs changed after {line.date}"
-        return State(proved=False, words=words, built=True)
-    without = ", but not with its compat library" if lacks else ""
-    where = " in an emulator, not on an Arm processor" if line.machine.endswith(EMULATED) else ""
-    return State(proved=True, words=f"proved on {line.date}{where}{without}", built=True)
+        words = f"not tested since its inputs changed after {line.date}"
+        return State(tested=False, words=words, built=True)
+    without = "; forward compatibility untested" if lacks else ""
+    where = ", in an emulator" if line.machine.endswith(EMULATED) else ""
+    words = f"tested on {line.date} without a GPU{where}{without}"
+    return State(tested=True, words=words, built=True)
 
 
 def _machine(builder: Builder) -> str:

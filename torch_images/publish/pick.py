@@ -35,7 +35,7 @@ class Suggestion:
 
     `image` is its name in a registry, `id` its identifier. `rank` orders those that work: natively,
     with NVIDIA's compat library, by minor version compatibility. `proof` says in words whether the
-    image was built and verified, `built` whether ever, `proved` whether from the inputs of today;
+    image was built and verified, `built` whether ever, `tested` whether from the inputs of today;
     `listed` says whether the catalogue has it.
     """
 
@@ -45,7 +45,7 @@ class Suggestion:
     reason: str
     id: str = ""
     proof: str = ""
-    proved: bool = False
+    tested: bool = False
     built: bool = False
     listed: bool = True
 
@@ -68,7 +68,7 @@ def pick(
 
     `driver` is a version, see drivers.py. `platform` is the host's, see `gpus.host_platform`.
     `compat` is the version of the compat library of a CUDA version for that platform, or "".
-    `state` says whether an image is proved. `axes` are as for `candidates`, which may raise.
+    `state` says whether an image is tested. `axes` are as for `candidates`, which may raise.
     """
     suggestions = []
     for spec in candidates(config, gpu.architecture, platform, state, **axes):
@@ -83,7 +83,7 @@ def pick(
                 judged,
                 id=spec.id,
                 proof=told.words,
-                proved=told.proved,
+                tested=told.tested,
                 built=told.built,
                 listed=of_the_project(config, spec),
             )
@@ -91,7 +91,7 @@ def pick(
     return tuple(
         sorted(
             suggestions,
-            key=lambda s: (not s.works, not s.built, not s.listed, s.rank, not s.proved),
+            key=lambda s: (not s.works, not s.built, not s.listed, s.rank, not s.tested),
         )
     )
 
@@ -211,13 +211,13 @@ def commands(
 
 
 def serving(gpu: Gpu) -> str:
-    """What a GPU is, and that images have code for it."""
+    """What a GPU is, and whose code it runs where images have none of its own."""
     kind = f"{gpu.architecture.family}{f', {gpu.line}' if gpu.line else ''}"
-    name = gpu.architecture.name
-    serves = f"a build fails unless the image has code for {name}"
+    capability = f"compute capability {gpu.capability}"
+    text = f"{gpu.name} has {capability} ({kind})" if gpu.named else f"{capability} is {kind}"
     if gpu.capability != gpu.architecture.capability:
-        serves += f", which {gpu.capability} runs, too"
-    return f"{gpu.name} is compute capability {gpu.capability} ({kind}); {serves}"
+        text += f" and runs code for {gpu.architecture.name}"
+    return text
 
 
 def answer(
@@ -256,7 +256,7 @@ def answer(
             serving(gpu),
             best.reason,
             *assumed,
-            f"this image is {best.proof}",
+            f"this image was {best.proof}",
             *([CAVEATS[platform]] if platform in CAVEATS else []),
         ],
         "others": [

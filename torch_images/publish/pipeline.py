@@ -1,4 +1,4 @@
-"""Locked images -> built, verified, tagged, each with its bill of materials: what `build` does."""
+"""Locked images -> built, verified, tagged, each with its SBOM: what `build` does."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ def _arrived(
     say(f"pushed {reference}")
     pushed = retry(partial(engine.registry_digest, reference, missing_ok=True))
     if pushed != digest:
-        raise VerifyError(f"{reference} is {pushed or 'nothing'}, built was {digest}")
+        raise VerifyError(f"{reference} is {pushed or 'nothing'}, expected {digest}")
 
 
 def _send(reference: str, engine: Engine, transfer: Transfer) -> None:

@@ -112,14 +112,16 @@ def published(reference: str, run: Runner, *, platform: str = AMD64.name) -> Pub
     """
     if not _REFERENCE.fullmatch(reference):
         raise UsageError(
-            f"'{shown(re.sub('.*@', '***@', reference))}' is no name of a published image",
+            f"'{shown(re.sub('.*@', '***@', reference))}' is not the name of a published image",
             "give one such as ghcr.io/me/torch-cu130:sm120, or with @sha256:...",
         )
     answer, manifest = _described(reference, run, platform)
     with _understood(reference):
         digest, said = identity_of(answer)
         if not _COMPAT.fullmatch(said.compat):
-            raise MalformedError(f"its compat library is {shown(said.compat)}, which is no version")
+            raise MalformedError(
+                f"its compat library is {shown(said.compat)}, which is not a version"
+            )
         sizes = [layer["size"] for layer in manifest["layers"]]
         if not all(0 <= size <= _LARGEST for size in sizes):
             raise MalformedError("a layer has a size that none can have")
@@ -178,7 +180,7 @@ def make_index(reference: str, index: Index, run: Runner) -> None:
     written = _create([*create, "--dry-run", *words], reference, run)
     if written.rstrip("\n").encode() != index.data:
         raise UsageError(
-            "this docker buildx writes another index than it should",
+            "this docker buildx writes an index with other bytes than expected",
             "install another version of docker-buildx; 0.13 is known to do",
         )
     _create([*create, *words], reference, run)
@@ -320,6 +322,6 @@ def _understood(reference: str) -> Iterator[None]:
         yield
     except MalformedError as error:
         raise NetworkError(
-            f"what was said of {reference} cannot be understood: {error}",
+            f"buildx's description of {reference} cannot be understood: {error}",
             "see `docker buildx imagetools inspect`",
         ) from None

@@ -56,7 +56,9 @@ def entries_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
             raise MalformedError(f"its index has two images for {platform}")
         kind = member(entry, "mediaType", kind=str)
         if kind not in _MANIFESTS:
-            raise MalformedError(f"its index has {shown(kind)} for {platform}, which is no image")
+            raise MalformedError(
+                f"its index has {shown(kind)} for {platform}, which is not an image"
+            )
         digest_of(entry)
         _size(entry)
         entries[platform] = entry
@@ -113,7 +115,7 @@ def identity_of(answer: dict[str, Any]) -> tuple[str, labels.ImageLabels]:
     held = optional(optional(image, "config", kind=dict), "Labels", kind=dict)
     said = labels.read({name: member(held, name, kind=str) for name in held})
     if said.torch and not is_version(said.torch):
-        raise MalformedError(f"its torch is {shown(said.torch)}, which is no version")
+        raise MalformedError(f"its torch is {shown(said.torch)}, which is not a version")
     return digest, said
 
 

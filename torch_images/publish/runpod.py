@@ -286,7 +286,9 @@ class Templates:
         try:
             answer = self._session.request(method, url, json=document)
         except requests.RequestException as error:
-            raise NetworkError(f"RunPod could not be asked: {cause(error)}", "try later") from None
+            raise NetworkError(
+                f"RunPod could not be reached: {cause(error)}", "try later"
+            ) from None
         if answer.status_code in (requests.codes.unauthorized, requests.codes.forbidden):
             raise UsageError(
                 f"RunPod refuses RUNPOD_API_KEY: {_detail(answer)}",

@@ -70,6 +70,7 @@ def generate(
         command=pick.command("IMAGE"),
         answers=list(answers.rows(config, compat, namespace=namespace, state=state)),
         words=partial(_words, config),
+        aliases=dict(config.gpu_aliases),
         images=[_row(spec, states[spec]) for spec in specs],
     )
     files["index.html"] = index.encode()

@@ -1,7 +1,7 @@
 """Build what the ledger has no fresh line for, one image after the other, within the disk.
 
 Each line is written as soon as its image is verified, so a run that was stopped goes on where it
-was. Images that this makes are removed once they are proved; layers that the next ones share stay
+was. Images that this makes are removed once they are tested; layers that the next ones share stay
 until the disk is needed.
 """
 
@@ -44,14 +44,14 @@ class Outcome:
 def to_build(
     config: Config, specs: Sequence[ImageSpec], workspace: Workspace, today: dt.date
 ) -> tuple[ImageSpec, ...]:
-    """The images that have no fresh line; not those that could not be had today already.
+    """The images that have no fresh line; without those that could not be built today already.
 
     They are ordered so that images with the same libraries follow each other.
     """
     proofs = ledger.read(workspace.root)
     states = ledger.states(config, specs, proofs, workspace.root, workspace.locks)
     tried = {name for name, p in proofs.items() if p.missing and p.date == today.isoformat()}
-    left = [spec for spec in specs if not states[spec].proved and spec.id not in tried]
+    left = [spec for spec in specs if not states[spec].tested and spec.id not in tried]
     return tuple(sorted(left, key=lambda s: (s.cuda.version, s.base.name, s.torch, s.source.name)))
 
 
@@ -69,8 +69,8 @@ def build_stale(
 ) -> Iterator[Outcome]:
     """Build and verify images, and yield what became of each once the ledger has it.
 
-    An image whose inputs cannot be had gets a line that says so, unless the ledger has a proof of
-    it: a proof, if an old one, stays. One that is built and fails gets no line.
+    An image whose inputs are not available gets a line that says so, unless the ledger has a
+    proof of it: a proof, if an old one, stays. One that is built and fails gets no line.
     """
     there = set(engine.tags())
     for number, spec in enumerate(specs, 1):

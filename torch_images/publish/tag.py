@@ -1,6 +1,6 @@
 """Verified images -> tags.
 
-A tag says only what was proved: nothing here tags without a passing report of the same digest.
+A tag says only what was tested: nothing here tags without a passing report of the same digest.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Built image -> proof.
 
-Enters: an image of the engine. Leaves: a report of checks, a bill of materials, and the verdict
+Enters: an image of the engine. Leaves: a report of checks, an SBOM, and the verdict
 of a second build.
 """

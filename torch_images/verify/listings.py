@@ -158,7 +158,7 @@ def _parted(output: str) -> Lists:
 
 
 def _program(workspace: Workspace, run: Runner) -> Path:
-    """This machine's cuobjdump. Raises LockError where it cannot be had."""
+    """This machine's cuobjdump. Raises LockError where it is not available."""
     [program] = install_tools(tool_input("tools-code", native()).name, workspace, run).rglob(
         "bin/cuobjdump"
     )

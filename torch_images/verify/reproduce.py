@@ -154,7 +154,7 @@ def _check_out(named: str, root: Path, workspace: Workspace, source: str, run: R
         run.run(["git", "-C", str(root), "checkout", "--quiet", "--detach", named], env=env)
     except CommandError as error:
         raise UsageError(
-            f"revision {named} could not be had from {origin}: {error.output.strip()[-200:]}",
+            f"revision {named} could not be fetched from {origin}: {error.output.strip()[-200:]}",
             "name a repository that has it with --repository",
         ) from None
 

@@ -1,4 +1,4 @@
-"""The bill of materials of an image: written into it by its build, read and checked from here.
+"""The SBOM of an image: written into it by its build, read and checked from here.
 
 CycloneDX 1.6, JSON: https://cyclonedx.org/docs/1.6/json/
 An image that others built on one of ours has the file of that one. So what is really installed is
@@ -26,7 +26,7 @@ PATH = f"{FOLDER}/cyclonedx.json"  # scanners of a derived image do not look for
 
 
 def read(image: str, engine: Engine, say: Callable[[str], None]) -> str:
-    """The bill of materials of an image; `say` is told where it is not the one in the image.
+    """The SBOM of an image; `say` is told where it is not the one in the image.
 
     Raises EngineError where there is none, VerifyError where it is not valid CycloneDX 1.6.
     """
@@ -81,7 +81,7 @@ def derived(
 
 
 def save(image: str, identifier: str, workspace: Workspace, engine: Engine) -> Path:
-    """Put the bill of materials of a built image, by its digest, beside the build; say where.
+    """Put the SBOM of a built image, by its digest, beside the build; say where.
 
     A file that is this image's already stays, so that a repeated build starts no container for it.
     Raises as `read` does.
