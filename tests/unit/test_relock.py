@@ -16,11 +16,18 @@ from torch_images.config.types import Base
 from torch_images.errors import LockError
 from torch_images.fetch import update
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.update import Finding, check, require
+from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.update import Finding, require
 from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb, format_debs
 from torch_images.locks.wheels import LockedWheel, WheelLock, format_wheels
 from torch_images.platforms import AMD64, Platform
+
+
+def check(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> tuple[Finding, ...]:
+    with PackageIndex(resolver.network) as index:
+        return update.check(item, folder, resolver, cache, index)
+
 
 TODAY = datetime.date(2026, 1, 1)
 BASE = Base(
