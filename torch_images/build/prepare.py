@@ -39,7 +39,7 @@ def _say_unlocked(config: Config, images: Sequence[LockedImage], mode: str) -> N
     `mode` is one of COMPAT_MODES. Raises LockError where the package is required.
     """
     without = [(p.spec.cuda, p.spec.platform) for p in images if not p.lock.compat]
-    for cuda, platform in dict.fromkeys(without) if mode != "off" else ():
+    for cuda, platform in dict.fromkeys(without) if mode not in ("off", "locked") else ():
         item = compat_input(config, cuda, platform)
         name = item.name if item else ""
         missing = f"locks/{name}.txt does not exist" if name else "images.yaml has no repository"

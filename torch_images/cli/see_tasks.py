@@ -136,7 +136,7 @@ class Render(Options):
     output: str = option("write the context to this folder")
     standalone: bool = flag("write all that plain `docker buildx build` needs to --output")
     compat: str = option(
-        "with --standalone: NVIDIA's newer driver libraries: auto, required or off",
+        "with --standalone: NVIDIA's newer driver libraries: auto, required, locked or off",
         parse=compat_mode,
     )
 
