@@ -289,7 +289,7 @@ def test_what_is_lacking_on_a_gpu(gpu: str, lacking: tuple[str, ...]) -> None:
 def test_a_wheel_is_downloaded_once_for_what_it_says(
     tmp_path: Path, releases: list[tuple[StandIn, str]]
 ) -> None:
-    """A release of torch has 0.5 GB, and so have some extras: `lock --check` read 95 GB of them."""
+    """A release of torch has 0.5 GB, and so have some extras; a check of all locks took 9 GB."""
     fetched: list[str] = []
     cxx = extra("e", "cxx>=1.7")
     first = facts(tmp_path, releases, "2.14.1", cxx, fetched=fetched)
