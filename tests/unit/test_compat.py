@@ -18,6 +18,9 @@ from tests.decisions import NOTES
 from tests.packages import compat_deb, compat_lock, elf, make_deb
 from tests.servers import closed_port, web_server
 from torch_images.build.nvidia_require import require_cuda
+from torch_images.build.plan import lock_image
+from torch_images.build.prepare import say_unlocked
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import LockError, NetworkError
 from torch_images.fetch.compat import prepare, read_note
@@ -80,9 +83,27 @@ def test_where_it_cannot_be_had(
             error, match=r"cuda-compat-13-0 580\.95\.05-1 cannot be fetched: .*; name a"
         ):
             prepare(config.compat, LOCK, "required", cache=tmp_path, network=network)
+        with pytest.raises(error, match="cannot be had"):
+            prepare(config.compat, LOCK, "locked", cache=tmp_path, network=network)
 
 
-@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_where_none_is_locked(config: Config, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A release may go without, and its name says so; whoever requires one is told."""
+    image = lock_image(config, choose(config, cuda="13.2"), root / "locks")
+    assert image.lock.compat is None
+    with caplog.at_level(logging.WARNING):
+        for mode in ("locked", "off"):
+            say_unlocked(config, [image], mode)
+        assert not caplog.records
+        say_unlocked(config, [image], "auto")
+        assert [r.message.partition(":")[0] for r in caplog.records] == [
+            "BUILDING WITHOUT FORWARD COMPATIBILITY"
+        ]
+    with pytest.raises(LockError, match=r"compat-cu132\.txt does not exist"):
+        say_unlocked(config, [image], "required")
+
+
+@pytest.mark.parametrize("mode", ["auto", "required", "locked"])
 def test_another_file_is_refused_in_any_mode(config: Config, tmp_path: Path, mode: str) -> None:
     with web_server(dict.fromkeys(FILES, b"other")) as (url, _):
         network = Network(compat_mirror=url)

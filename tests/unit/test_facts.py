@@ -22,18 +22,21 @@ from torch_images.config.lock_requests import LockRequest, Probe, facts_input
 from torch_images.config.release import Facts, Fit, Release
 from torch_images.config.types import Config, Cuda
 from torch_images.errors import LockError
-from torch_images.fetch.facts import find_facts
+from torch_images.fetch.facts import UNREAD, find_facts
 from torch_images.fetch.needs import read_needs
+from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.facts import (
     FactsLock,
+    Uses,
     check_facts,
     format_facts,
     read_facts,
     with_facts,
 )
+from torch_images.locks.wheels import LockedWheel
 
 TENSOR, NEWER = "_ZN2at6Tensor3addEv", "_ZNK3c1010TensorImpl5otherEv"
 STABLE = "aoti_torch_empty"
@@ -103,10 +106,27 @@ def dated(wheels: list[tuple[StandIn, str]]) -> dict[str, bytes]:
 
 
 def facts(
-    folder: Path, wheels: list[tuple[StandIn, str]], release: str, *extras: Extra
+    folder: Path,
+    wheels: list[tuple[StandIn, str]],
+    release: str,
+    *extras: Extra,
+    held: FactsLock | None = None,
+    download: bool = True,
+    fetched: list[str] | None = None,
 ) -> FactsLock:
-    """What is found out about a release of torch in an index with these wheels."""
-    with web_server(dated(wheels)) as (url, _):
+    """What is found out about a release of torch in an index with these wheels.
+
+    `fetched` gets the names of the projects whose wheels were downloaded to look into them.
+    """
+    fetch = PackageIndex.fetch
+
+    def watched(self: PackageIndex, wheel: LockedWheel, folder: Path) -> Path:
+        if fetched is not None:
+            fetched.append(wheel.name)
+        return fetch(self, wheel, folder)
+
+    with web_server(dated(wheels)) as (url, _), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PackageIndex, "fetch", watched)
         network = Network(index=f"{url}/simple")
         plain = resolve(
             Requirements(
@@ -126,7 +146,12 @@ def facts(
             within=plain.name,
         )
         return find_facts(
-            item, plain, network=network, run=Runner(), cache=folder / "cache", date=DAY
+            *(item, plain, held),
+            network=network,
+            run=Runner(),
+            cache=folder / "cache",
+            date=DAY,
+            download=download,
         )
 
 
@@ -159,7 +184,8 @@ def test_what_a_wheel_of_torch_has(tmp_path: Path, releases: list[tuple[StandIn,
         fits=(),
     )
     assert found.sha256 == releases[2][0].locked.sha256
-    assert not list((tmp_path / "cache").iterdir())  # what was downloaded is gone
+    left = [path.name for path in (tmp_path / "cache").rglob("*")]
+    assert left == []  # what was downloaded is gone
 
 
 def code(*targets: int) -> list[Code]:
@@ -258,6 +284,42 @@ def test_what_is_lacking_on_a_gpu(gpu: str, lacking: tuple[str, ...]) -> None:
         lacks=(("a.so", (old,)), ("b.so", (old, middle))),
     )
     assert known.lacking(Capability.parse(gpu)) == lacking
+
+
+def test_a_wheel_is_downloaded_once_for_what_it_says(
+    tmp_path: Path, releases: list[tuple[StandIn, str]]
+) -> None:
+    """A release of torch has 0.5 GB, and so have some extras; a check of all locks took 9 GB."""
+    fetched: list[str] = []
+    cxx = extra("e", "cxx>=1.7")
+    first = facts(tmp_path, releases, "2.14.1", cxx, fetched=fetched)
+    assert fetched == ["torch", "cxx"]
+    [read] = first.read
+    assert (read.cxx, read.stable, read.missing, read.cudart, read.pins) == (2, 0, 0, (13,), ())
+    path = tmp_path / f"{first.name}.yaml"
+    path.write_text(format_facts(first))
+    held = read_facts(path)
+    for download in (True, False):
+        fetched.clear()
+        again = facts(
+            tmp_path, releases, "2.14.1", cxx, held=held, download=download, fetched=fetched
+        )
+        assert again == first
+        assert fetched == []
+    # A newer wheel is looked into, what torch exports is in the cache, and a check says that it is
+    # there.
+    newer = symbols_library(uses=[TENSOR], loads=("libcudart.so.13",))
+    releases.append((compiled(tmp_path, "cxx", "1.10", newer), "2026-10-01"))
+    [fit] = facts(tmp_path, releases, "2.14.1", cxx, held=held, download=False).facts.fits
+    assert fit == Fit(extra="e", wheels=("cxx==1.10",), reason=UNREAD)
+    after = facts(tmp_path, releases, "2.14.1", cxx, held=held, fetched=fetched)
+    assert fetched == ["cxx"]
+    assert after.facts.fits[0].wheels == ("cxx==1.10",)
+    assert [one.wheel.split("-")[1] for one in after.read] == ["1.10"]
+    # What is known of another torch says nothing of this one.
+    other = replace(held, sha256=almost(held.sha256))
+    with pytest.raises(LockError, match=r"^torch-2\.14\.1-.* was not looked into yet; run "):
+        facts(tmp_path, releases, "2.14.1", cxx, held=other, download=False)
 
 
 @pytest.mark.parametrize(
@@ -383,13 +445,34 @@ LOCK = FactsLock(
 )
 
 
+READ = (
+    Uses(
+        sha256="1" * 64,  # digits alone
+        wheel="a_b-1.0-cp311-cp311-manylinux_2_28_x86_64.manylinux_2_34_x86_64.whl",
+        cudart=(12, 13),
+        pins=("torch==2.14.1",),
+        cxx=3,
+        stable=0,
+        missing=1,
+    ),
+    Uses(
+        sha256="1e" * 32,
+        wheel="c-1.0+cu130-1-cp311-abi3-linux_x86_64.whl",
+        cudart=(),
+        pins=(),
+        cxx=0,
+        stable=0,
+        missing=0,
+    ),
+)
 LACKS = (("libtorch_cuda_linalg.so", (Capability(9, 0), Capability(10, 0))),)
 
 
 def test_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / f"{LOCK.name}.yaml"
     for changed in ({}, {"fits": ()}, {"lacks": LACKS}):
-        lock = replace(LOCK, facts=replace(LOCK.facts, **changed))
+        read = READ if changed else ()
+        lock = replace(LOCK, facts=replace(LOCK.facts, **changed), read=read)
         path.write_text(format_facts(lock))
         assert ("\nlacks: " in path.read_text()) == ("lacks" in changed)
         assert read_facts(path) == lock
@@ -405,6 +488,10 @@ def test_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
         ('["torchaudio==2.11.0"]', '["torch==1"]', "which is not acceptable here"),
         ("  xformers:", "  ../x:", "is not a name"),
         ("features: ", 'lacks: {"libx.so": []}\nfeatures: ', "'lacks.libx.so' is empty"),
+        ("    wheel: c-1.0", "    wheel: ../c-1.0", "is not a wheel"),
+        ('pins: ["torch==2.14.1"]', 'pins: ["torch>=2"]', "is not an exact requirement of torch"),
+        ("    cxx: 3", "    cxx: -3", "is not a number of symbols"),
+        (f"  {'1' * 64}:", f"  {'1' * 63}:", "is not a SHA-256"),
         ("features: ", 'lacks: {"../x": ["9.0"]}\nfeatures: ', "'lacks.../x' is not a library"),
     ],
 )
@@ -412,7 +499,7 @@ def test_facts_that_nobody_found_are_refused(
     tmp_path: Path, old: str, new: str, problem: str
 ) -> None:
     path = tmp_path / f"{LOCK.name}.yaml"
-    text = format_facts(LOCK)
+    text = format_facts(replace(LOCK, read=READ))
     assert old in text
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(LockError) as caught:

@@ -747,7 +747,9 @@ def test_lock_check_asks_the_index_of_each_wheel(
 
         def states() -> dict[str, str]:
             resolver = Resolver(root=tmp_path, network=both.network, run=Runner())
-            return {f.name: f.state for f in check(item, tmp_path, resolver, tmp_path)}
+            with PackageIndex(both.network) as asked:
+                found = check(item, tmp_path, resolver, tmp_path, asked)
+            return {f.name: f.state for f in found}
 
         path.write_text(format_wheels(held))
         assert states() == {"lib": "unchanged", "torch": "unchanged"}

@@ -177,13 +177,13 @@ def test_cuda_versions_without_the_variant_are_left_out(config: Config, root: Pa
 
 
 def test_a_host_with_an_arm_processor_gets_an_image_for_it(config: Config, root: Path) -> None:
-    """Its name in a registry is that of all platforms; what a clone builds is its own."""
+    """It is named as a build names it: without compat libraries it gets no floating tag."""
     torch = config.cudas[-1].torch[-1]
     alone = ("GH200 480GB", "NVIDIA GB200", "GB300", "GB10", "DGX Spark", "12.1", "Jetson AGX Thor")
     for gpu, named in ((gpu, named) for gpu in (*alone, "11.0") for named in ("", "linux/arm64")):
         found = ask(config, root, gpu, "580", platform=named)
         assert found["platform"] == "linux/arm64"
-        assert found["image"] == f"ghcr.io/me/torch-cu130:{torch}"
+        assert found["image"] == "torch-cu130:latest-arm64"
         assert found["id"] == f"cu130-torch{torch}-trixie-runtime-arm64"
         assert found["proof"] == f"tested: {found['id']}"
         assert found["others"] == []  # no torch of CUDA 12.8 is for it

@@ -30,8 +30,8 @@ from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.publish import registry
 from torch_images.publish.datasheet import describe, markdown, save
-from torch_images.publish.index import INDEX, Index, digits
-from torch_images.publish.joint import index_version, join
+from torch_images.publish.index import INDEX, Index
+from torch_images.publish.joint import join
 from torch_images.publish.push import (
     Preview,
     Transfer,
@@ -136,18 +136,18 @@ class Pair:
         return verified(self.config, self.workspace, ARM64, compat=False)
 
     def index(self, *held: Manifest) -> Index:
-        version = index_version(self.config, self.amd64.plan.spec, held)
-        return Index(repository="torch-cu130", version=version, manifests=held)
+        return Index(repository="torch-cu130", version=T130, manifests=held)
 
-    def due(self, image: VerifiedImage, held: Mapping[str, TagTarget]) -> tuple[set[str], str]:
-        """The digests in the index that is due, and why floating tags wait."""
+    def due(self, image: VerifiedImage, held: Mapping[str, TagTarget]) -> set[str]:
+        """The digests of the images that floating tags have to name."""
         found = join(
             *(self.config, image.plan.spec, manifest(image)),
             repository=REPOSITORY,
             lookup=held.get,
             workspace=self.workspace,
         )
-        return {m.digest for m in found.index.manifests} if found.index else set(), found.waits
+        assert [m.platform for m in found] == sorted({m.platform for m in found})
+        return {m.digest for m in found}
 
     def look(self, image: VerifiedImage, held: Mapping[str, TagTarget], **options: bool) -> Preview:
         """What a push would do."""
@@ -241,15 +241,6 @@ def test_a_revision_that_is_not_all_of_them_is_none(pair: Pair, revisions: Seque
     assert "org.opencontainers.image.revision" not in found.annotations
 
 
-def test_the_name_of_an_index_follows_from_its_images(pair: Pair) -> None:
-    held = tuple(map(manifest, pair.both))
-    lacking = (held[0], manifest(pair.twin))
-    assert pair.index(*held).version == f"{T130}-runtime-{digits(held)}"
-    assert digits(held) == digits(held[::-1])
-    assert digits(held) not in {digits(held[:1]), digits(lacking)}
-    assert pair.index(*lacking).version == f"{T130}-runtime-{digits(lacking)}-nocompat"
-
-
 # --- which index is due ---------------------------------------------------------------------------
 
 
@@ -263,33 +254,38 @@ def without(lock: Path) -> Iterator[None]:
         away.rename(lock)
 
 
-def test_an_index_is_due_once_all_are_there(pair: Pair) -> None:
-    assert pair.due(pair.amd64, {}) == (set(), "linux/arm64 is not pushed yet")
-    assert pair.due(pair.arm64, {}) == (set(), "linux/amd64 is not pushed yet")
+def test_the_platforms_that_are_there_are_named(pair: Pair) -> None:
+    amd64, arm64 = (image.info.id for image in pair.both)
+    assert pair.due(pair.amd64, {}) == {amd64}
+    assert pair.due(pair.arm64, {}) == {arm64}
     held = held_by(*pair.both)
     for image in pair.both:
-        assert pair.due(image, held) == ({pair.amd64.info.id, pair.arm64.info.id}, "")
+        assert pair.due(image, held) == {amd64, arm64}
     with without(pair.workspace.locks / "base-trixie-arm64.txt"):
-        assert pair.due(pair.amd64, held) == (set(), "linux/arm64 is not locked yet")
-    pair.amd64.info.labels["io.github.torch-images.unlocked"] = "yes"  # type: ignore[index]
-    assert pair.due(pair.amd64, held) == (set(), "")  # an unlocked image joins none
+        assert pair.due(pair.amd64, held) == {amd64}
+    with without(pair.workspace.locks / "compat-cu130-arm64.txt"):
+        assert pair.due(pair.amd64, held_by(pair.amd64, pair.twin)) == {amd64}
 
 
-def test_a_twin_counts_only_where_nothing_better_is_there(pair: Pair) -> None:
-    amd64, arm64, twin = *pair.both, pair.twin
-    lacks = "linux/arm64 is there without compat libraries only"
-    held = held_by(amd64, twin)
-    for image in (amd64, twin):
-        assert pair.due(image, held) == ({amd64.info.id, twin.info.id}, lacks)
-    # An index that lacks something gets its immutable tag only.
-    joint = pair.look(amd64, held).joint
-    assert [move.state for move in joint] == [NEW, *[STAYS] * 3]
-    assert joint[0].reference.endswith("-nocompat")
-    assert {move.reason for move in joint[1:]} == {lacks}
-    assert [move.state for move in pair.look(twin, held).joint] == [NEW]
-    held = held_by(amd64, twin, arm64)
-    assert pair.due(amd64, held) == ({amd64.info.id, arm64.info.id}, "")
-    assert pair.due(twin, held) == (set(), "")
+def test_a_platform_stays_until_it_is_pushed_anew(pair: Pair) -> None:
+    """The inputs of one platform can change before those of the other are built."""
+    old = manifest(pair.arm64, digest=digest("old"), created="2026-11-01T00:00:00Z")
+    exact = f"{REPOSITORY}:{T130}"
+    before = single(old)
+    assert pair.due(pair.amd64, {exact: before}) == {pair.amd64.info.id, old.digest}
+    held = {**held_by(pair.arm64), exact: before}
+    assert pair.due(pair.amd64, held) == {pair.amd64.info.id, pair.arm64.info.id}
+    # Another torch has no business below this tag.
+    other = dataclasses.replace(before, torch="2.0.0")
+    assert pair.due(pair.amd64, {exact: other}) == {pair.amd64.info.id}
+
+
+def test_an_image_without_compat_libraries_has_its_immutable_tag_only(pair: Pair) -> None:
+    held = held_by(pair.amd64, pair.twin)
+    found = pair.look(pair.twin, held)
+    assert [(m.reference.endswith("-nocompat"), m.state) for m in found.moves] == [(True, THERE)]
+    assert (found.index, found.index_name) == (None, "")
+    assert pair.look(pair.amd64, held).index is None
 
 
 @pytest.mark.parametrize(
@@ -320,51 +316,48 @@ def states(found: Preview) -> list[tuple[str, str]]:
 FLOATING = (T130, M130, "latest")
 
 
-def test_alone_its_floating_tags_stay(pair: Pair) -> None:
+def test_a_floating_tag_names_one_image_until_another_platform_is_there(pair: Pair) -> None:
     own = labels.read(pair.amd64.info.labels).version
     found = pair.look(pair.amd64, {})
-    assert states(found) == [(own, NEW), *((tag, STAYS) for tag in FLOATING)]
-    assert {move.reason for move in found.moves[1:]} == {"linux/arm64 is not pushed yet"}
+    assert states(found) == [(own, NEW), *((tag, NEW) for tag in FLOATING)]
     assert (found.index, found.index_name, found.alone) == (None, "", False)
-    assert found.names == (f"{REPOSITORY}:{own}",)
-    again = [(own, THERE), *states(found)[1:]]
-    assert states(pair.look(pair.amd64, held_by(pair.amd64))) == again
-    # An engine makes no index, whatever is in it.
+    held = held_by(pair.amd64)
+    [alone] = held.values()
+    held |= {f"{REPOSITORY}:{tag}": alone for tag in FLOATING}
+    assert {state for _, state in states(pair.look(pair.amd64, held))} == {THERE}
+    joined = pair.look(pair.arm64, held)
+    assert [state for _, state in states(joined)] == [NEW, *[MOVES] * 3]
+    # In an engine a name has one image.
     engine = pair.look(pair.amd64, held_by(*pair.both), in_registry=False)
-    assert states(engine) == again
+    assert [state for _, state in states(engine)] == [THERE, *[STAYS] * 3]
     assert {move.reason for move in engine.moves[1:]} == {
-        "it is for an index of linux/amd64 and linux/arm64, which `invoke push` makes"
+        "images for several platforms share it, and `invoke push` moves it"
     }
 
 
-def test_before_the_last_one_is_pushed_its_index_has_no_digest(pair: Pair) -> None:
-    held = held_by(pair.amd64)
-    found = pair.look(pair.arm64, held)
+def test_before_it_is_pushed_its_index_has_no_digest(pair: Pair) -> None:
+    found = pair.look(pair.arm64, held_by(pair.amd64))
     assert found.index
     assert found.index.digest == ""
     own = labels.read(pair.arm64.info.labels).version
-    assert states(found) == [(tag, NEW) for tag in (own, found.index.version, *FLOATING)]
-    # An index of the same images is known without its digest, such as after a tag was removed.
-    made = pair.index(*map(manifest, pair.both)).target
-    there = {**held, f"{REPOSITORY}:{found.index.version}": made}
-    assert pair.look(pair.arm64, there).joint[0].state == THERE
+    assert states(found) == [(tag, NEW) for tag in (own, *FLOATING)]
 
 
 def test_an_index_that_is_there_stays_the_same(pair: Pair) -> None:
     held = held_by(*pair.both)
     due = pair.joint(held)
-    names = [f"{REPOSITORY}:{tag}" for tag in (due.version, *FLOATING)]
+    names = [f"{REPOSITORY}:{tag}" for tag in FLOATING]
     # A name of one manifest moves to the index that has it.
-    alone = {**held, **dict.fromkeys(names[1:], single(manifest(pair.amd64)))}
-    assert [m.state for m in pair.look(pair.arm64, alone).joint] == [NEW, *[MOVES] * 3]
+    alone = {**held, **dict.fromkeys(names, single(manifest(pair.amd64)))}
+    assert [m.state for m in pair.look(pair.arm64, alone).joint] == [MOVES] * 3
     held |= dict.fromkeys(names, due.target)
     for image in pair.both:
         found = pair.look(image, held)
         assert {move.state for move in found.moves} == {THERE}
         assert found.index_name == f"{names[0]}@{due.digest}"
-    other = dataclasses.replace(due.target, digest=digest("other"))
+    taken = {**held, next(iter(held)): single(manifest(pair.amd64, digest=digest("other")))}
     with pytest.raises(PublishError, match="names another image and never moves"):
-        pair.look(pair.amd64, {**held, names[0]: other})
+        pair.look(pair.amd64, taken)
 
 
 def after(
@@ -416,18 +409,21 @@ def test_an_index_that_is_not_made_yet_is_that_of_its_images(pair: Pair) -> None
     assert not nothing.same(nothing)
 
 
-def test_what_lacks_its_index_is_not_published(pair: Pair) -> None:
+def test_what_its_exact_tag_lacks_is_not_published(pair: Pair) -> None:
     specs = [image.plan.spec for image in pair.both]
 
     def lacking(held: Mapping[str, TagTarget]) -> list[ImageSpec]:
         found = unpublished(pair.config, specs, WHERE, lookup=held.get, workspace=pair.workspace)
         return [spec for spec, _ in found]
 
-    held = held_by(*pair.both)
+    held, exact = held_by(*pair.both), f"{REPOSITORY}:{T130}"
     assert lacking({}) == lacking(held) == specs
-    assert lacking(held_by(pair.amd64)) == specs[1:]
-    due = pair.joint(held)
-    assert lacking({**held, f"{REPOSITORY}:{due.version}": due.target}) == []
+    assert lacking({**held, exact: single(manifest(pair.amd64))}) == specs[1:]
+    assert lacking({**held, exact: pair.joint(held).target}) == []
+    # One without compat libraries has no floating tag to wait for.
+    with without(pair.workspace.locks / "compat-cu130-arm64.txt"):
+        held = {**held_by(pair.amd64, pair.twin), exact: single(manifest(pair.amd64))}
+        assert lacking(held) == []
     # A name that has the other platform only is taken: nothing can be pushed to it.
     [name] = held_by(pair.amd64)
     assert lacking({name: single(manifest(pair.arm64))}) == specs[1:]
@@ -443,6 +439,7 @@ class Shelf(Engine):
         self.image, self.held = image, dict[str, TagTarget]()
         self.did: list[str] = []
         self.meanwhile: dict[str, TagTarget] = {}
+        self.late: dict[str, TagTarget] = {}
         self.breaks, self.becomes = 0, ""
 
     def tag(self, image: str, repository: str, tag: str) -> None:
@@ -455,6 +452,8 @@ class Shelf(Engine):
             raise PushError("EOF")
         self.did.append(reference.partition("torch-cu130:")[2])
         self.held |= {reference: single(manifest(self.image)), **self.meanwhile}
+        if len(self.did) > 1:
+            self.held |= self.late
 
     def registry_digest(self, image: str, *, missing_ok: bool = False) -> str:
         return self.becomes or self.held[image].digest
@@ -496,21 +495,34 @@ def test_a_sister_that_came_meanwhile_counts(pair: Pair) -> None:
     run = Buildx(shelf, due)
     found = carry_out(pair, shelf, run)
     own = labels.read(pair.amd64.info.labels).version
-    assert shelf.did == [own, due.version, *FLOATING]
-    assert [move.state for move in found.moves] == [NEW] * 5
+    assert shelf.did == [own, *FLOATING]
+    assert [move.state for move in found.moves] == [NEW] * 4
     made = [" ".join(command) for command in run.commands]
-    assert ["--dry-run" in line for line in made] == [True, False, False, False, False]
+    assert ["--dry-run" in line for line in made] == [True, False, False, False]
     assert all(line.endswith(f" {REPOSITORY}@{due.digest}") for line in made[2:])
     found = carry_out(pair, shelf, FakeRunner())
     assert {move.state for move in found.moves} == {THERE}
-    assert len(shelf.did) == 5
+    assert len(shelf.did) == 4
 
 
 def test_without_its_sister_an_image_is_pushed_alone(pair: Pair) -> None:
     shelf = Shelf(pair.amd64)
     found = carry_out(pair, shelf, FakeRunner())
-    assert shelf.did == [labels.read(pair.amd64.info.labels).version]
-    assert [move.state for move in found.moves] == [NEW, *[STAYS] * 3]
+    assert shelf.did == [labels.read(pair.amd64.info.labels).version, *FLOATING]
+    assert [move.state for move in found.moves] == [NEW] * 4
+
+
+def test_a_sister_that_came_while_names_moved_counts(pair: Pair) -> None:
+    """The other machine's push saw no sister yet, or its index was overwritten by this one."""
+    shelf = Shelf(pair.amd64)
+    own = labels.read(pair.amd64.info.labels).version
+    due = pair.joint(held_by(*pair.both))
+    shelf.late = held_by(pair.arm64)
+    found = carry_out(pair, shelf, Buildx(shelf, due))
+    assert shelf.did == [own, *FLOATING, *FLOATING]
+    assert shelf.held[f"{REPOSITORY}:latest"].digest == due.digest
+    assert [move.state for move in found.moves] == [NEW] * 4
+    assert found.index_name.endswith(f":{T130}@{due.digest}")
 
 
 def test_image_and_index_are_tried_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

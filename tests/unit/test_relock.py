@@ -11,16 +11,24 @@ import pytest
 
 from tests.servers import web_server
 from tests.unit.fakes import FakeRunner
-from torch_images.config.lock_requests import LockRequest
-from torch_images.config.types import Base
+from torch_images.config.lock_requests import LockRequest, compat_input
+from torch_images.config.types import Base, Config, Source
 from torch_images.errors import LockError
 from torch_images.fetch import update
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.update import Finding, check, require
+from torch_images.fetch.packageindex import PackageIndex
+from torch_images.fetch.update import Finding, require
 from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock, LockedDeb, format_debs
+from torch_images.locks.sources import LockedArchive, LockedTree, SourceLock, format_sources
 from torch_images.locks.wheels import LockedWheel, WheelLock, format_wheels
 from torch_images.platforms import AMD64, Platform
+
+
+def check(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> tuple[Finding, ...]:
+    with PackageIndex(resolver.network) as index:
+        return update.check(item, folder, resolver, cache, index)
+
 
 TODAY = datetime.date(2026, 1, 1)
 BASE = Base(
@@ -177,6 +185,41 @@ def test_packages(tmp_path: Path) -> None:
         "same": ("unchanged", ""),
         "unneeded": ("newer", "not needed any more"),
     }
+
+
+def test_a_source_is_asked_for_and_not_downloaded(tmp_path: Path) -> None:
+    """Its Triton names LLVM of 1 GB; a commit says which, so no tree is needed."""
+    commit = "c" * 40
+    with web_server({"/a.zip": b"123", "/b.zip": b"12345"}) as (url, asked):
+        archives = tuple(
+            LockedArchive(name=name, version="1", url=f"{url}/{name}.zip", size=3, sha256="0" * 64)
+            for name in ("a", "b", "c")
+        )
+        tree = LockedTree(name="torch", version="2.0", repository="https://x/y", commit=commit)
+        request = (f"torch@{commit}",)
+        lock = SourceLock(
+            name="source-x", date=TODAY, request=request, trees=(tree,), archives=archives
+        )
+        (tmp_path / "source-x.txt").write_text(format_sources(lock))
+        item = LockRequest(
+            name="source-x", request=request, source=Source(name="x", description="")
+        )
+        found = check(item, tmp_path, sources(), tmp_path)
+    assert states(found) == {
+        "a": ("unchanged", ""),
+        "b": ("altered", "expected 3 bytes, found 5"),
+        "c": ("vanished", f"{url}/c.zip is gone"),
+        "torch": ("unchanged", ""),
+    }
+    assert sorted(asked) == ["/a.zip", "/b.zip", "/c.zip"]
+
+
+def test_compat_libraries_that_nobody_locked_are_no_error(config: Config, tmp_path: Path) -> None:
+    item = compat_input(config, config.cudas[0])
+    assert item
+    [found] = check(item, tmp_path, sources(), tmp_path)
+    assert (found.state, found.version) == ("newer", "none")
+    assert found.detail.startswith("not locked yet, ")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import tasks
+from torch_images.build.diskspace import disk_needed
+from torch_images.build.plan import lock_images
+from torch_images.config.matrix import matrix
+from torch_images.config.types import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 GITHUB = ROOT / ".github"
@@ -141,7 +147,10 @@ def test_only_the_job_that_makes_the_release_may_write_contents() -> None:
     jobs = read(GITHUB / "workflows" / "release.yml")["jobs"]
     writing = [name for name, job in jobs.items() if job["permissions"].get("contents") == "write"]
     assert writing == ["release"]
-    assert "github.ref_type == 'tag'" in jobs["release"]["if"]
+    stop, publish = jobs["release"]["steps"]
+    assert "github.ref_type == 'tag'" in publish["if"]
+    assert "if" not in stop
+    assert {*jobs["release"]["needs"]} == {*jobs} - {"release"}
 
 
 def pins(name: str) -> set[tuple[str, str]]:
@@ -238,12 +247,201 @@ def test_the_digest_of_an_index_is_read_from_what_push_prints(
     assert (tmp_path / "output").read_text() == f"index={said}\n"
 
 
-def test_what_is_built_for_others_is_locked_and_releases_have_compat() -> None:
-    """Others take what is locked: no compat library is locked for CUDA 13.2."""
+def test_what_is_built_for_others_is_locked() -> None:
+    """No compat library is locked for CUDA 13.2: such an image says so in its name."""
     builds = {name: line for name, line in INVOKED if " build " in line}
     assert sorted(builds) == ["nightly.yml", "prove.yml", "release.yml"]
     assert all("--locked" in build for build in builds.values())
-    assert "--compat required" in builds["release.yml"]
+    for name in ("prove.yml", "release.yml"):
+        assert "--compat locked" in builds[name]
+
+
+# https://docs.github.com/en/actions/reference/limits: jobs of a matrix, minutes of a job.
+JOBS, MINUTES = 256, 360
+# What a runner has where .github/actions/engine puts what is large, of 70 GB: GB.
+DISK = 60
+# Minutes for an image, from nothing, with checks: three times what docs/performance.md measured.
+IMAGE = 6
+
+
+def test_the_catalogue_fits_into_what_github_gives(config: Config, root: Path) -> None:
+    images = matrix(config)
+    assert len(images) <= JOBS
+    for image in lock_images(config, images, root / "locks"):
+        assert disk_needed(config, [image], small=True) < DISK * 1e9, image.spec.id
+    build = next(s for s in steps(GITHUB / "workflows" / "prove.yml") if "--stale" in str(s))
+    for platform in config.platforms:
+        own = [spec for spec in images if spec.platform == platform]
+        assert len(own) * IMAGE <= int(build["timeout-minutes"]) < MINUTES
+    # A night: the jobs that have a matrix once for each of its images.
+    jobs = read(GITHUB / "workflows" / "nightly.yml")["jobs"]
+    select = re.search(r"--select '(.+?)'", scripts("nightly")["images"])
+    assert select
+    scanned = [spec for spec in images if fnmatchcase(spec.id, select[1])]
+    count = {name: len(scanned) if "strategy" in job else 1 for name, job in jobs.items()}
+    assert sum(int(job["timeout-minutes"]) * count[name] for name, job in jobs.items()) <= MINUTES
+
+
+def scripts(name: str) -> dict[str, str]:
+    """What a workflow runs, by the name of its step, or its id."""
+    path = GITHUB / "workflows" / f"{name}.yml"
+    return {s.get("name", s.get("id", s["run"])): s["run"] for s in steps(path) if "run" in s}
+
+
+# Stand-ins for what a runner has: each prints what the real one would, and notes its arguments.
+INV = """\
+echo "inv $*" >>"$CALLS"
+case "$*" in
+  *--unpublished*) cat images.json.in ;;
+  "matrix --json"*) cat images.json.in ;;
+  "matrix --untested") echo none ;;
+  "push "*) mkdir -p build/datasheets && echo sheet >build/datasheets/x.md && echo '{"digest": "sha256:1", "index": ""}' ;;
+  *"--upgrade all") echo newer >locks/a.txt && printf 'To review:\\n- x\\n' ; exit "${UPGRADE:-0}" ;;
+  *"--check") echo vanished ; exit "${CHECK:-0}" ;;
+  *"--stale"*) echo line >docs/ledger.csv ;;
+esac
+"""
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a script as GitHub does, in a repository with a commit and stand-ins for commands."""
+    repository, tools = tmp_path / "repository", tmp_path / "tools"
+    for folder in (repository / "locks", repository / "docs", repository / "scripts", tools):
+        folder.mkdir(parents=True)
+    named = {repository / "inv": INV}
+    named |= {tools / n: f'echo "{n} $*" >>"$CALLS"\n' for n in ("gh", "cosign", "sudo")}
+    for path, text in named.items():
+        path.write_text(f"#!/usr/bin/env bash\n{text}")
+        path.chmod(0o755)
+    shutil.copy(ROOT / "scripts" / "lock-changes", repository / "scripts")
+    for name in ("images.yaml", "README.md", "docs/ledger.csv", "locks/a.txt"):
+        (repository / name).write_text(f"{name}\n")
+    environment = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "CALLS": str(tmp_path / "calls"),
+        **{name: str(tmp_path / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")},
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        **{
+            f"GIT_{who}_{what}": "a@b"
+            for who in ("AUTHOR", "COMMITTER")
+            for what in ("NAME", "EMAIL")
+        },
+    }
+
+    def run(script: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+            cwd=repository,
+            env=environment | more,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    (repository / "images.json.in").write_text('{"image": [{"id": "a"}, {"id": "b"}]}')
+    assert run("git init -q . && git add . && git commit -qm x && touch $CALLS").returncode == 0
+    return run
+
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_a_night_that_finds_something_opens_a_pull_request(runner: Run, tmp_path: Path) -> None:
+    """Also where one input has vanished, and another could not be asked for."""
+    script = scripts("nightly")
+    assert runner(script["Check"], CHECK="1").returncode == 1  # not that of tee
+    assert runner(script["Bring in what is newer"], UPGRADE="1").returncode == 1
+    done = runner(script["Commit"], BRANCH="locks/update")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "GITHUB_OUTPUT").read_text() == "newer=true\n"
+    remote = runner(
+        f"git init -q --bare {tmp_path}/remote && git remote add origin {tmp_path}/remote"
+    )
+    assert remote.returncode == 0
+    done = runner(script["Open a pull request"], BRANCH="locks/update")
+    assert done.returncode == 0, done.stderr
+    calls = (tmp_path / "calls").read_text()
+    assert "gh pr create --head locks/update" in calls
+    assert calls.endswith("gh workflow run ci.yml --ref locks/update\n")
+    assert "vanished" in (tmp_path / "repository" / "body.md").read_text()
+    assert (
+        runner(script["Say that an input has vanished, or could not be asked for"]).returncode == 1
+    )
+
+
+def test_a_proof_that_fails_fails_its_job(runner: Run, tmp_path: Path) -> None:
+    script = scripts("prove")
+    assert runner(script["Build what has no proof"], SELECT="*").returncode == 0
+    done = runner(script["Commit"], BRANCH="ledger/update-amd64")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "GITHUB_OUTPUT").read_text() == "newer=true\n"
+    assert runner(script["Say that an image failed"]).returncode == 1
+    *_, last = steps(GITHUB / "workflows" / "prove.yml")
+    assert last["if"] == "${{ !cancelled() && steps.build.outcome != 'success' }}"
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="no jq, which GitHub's machines have")
+def test_what_a_release_publishes(runner: Run, tmp_path: Path) -> None:
+    script = scripts("release")
+    done = runner(script["images"], SELECT="*")
+    assert done.returncode == 0, done.stderr
+    *_, count = (tmp_path / "GITHUB_OUTPUT").read_text().splitlines()
+    assert count == "count=2"
+    done = runner(script["Push"], IMAGE="a")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "GITHUB_OUTPUT").read_text().endswith("digest=sha256:1\nindex=\n")
+    names = {"TORCH_IMAGES_REGISTRY": "r.io/me", "REPOSITORY": "t", "DIGEST": "sha256:1"}
+    assert runner(script["Sign"], **names, INDEX="").returncode == 0
+    assert "cosign sign --yes r.io/me/t@sha256:1\n" in (tmp_path / "calls").read_text()
+
+
+def test_the_notes_of_a_release_are_what_changed_in_the_locks(runner: Run, tmp_path: Path) -> None:
+    step = scripts("release")["Say what changed in the locks"]
+    assert runner(step).returncode == 0
+    notes = tmp_path / "repository" / "notes.md"
+    assert notes.read_text() == "The first release.\n"
+    sha = "0" * 64
+    for name, version in (("v1", "1.0"), ("v2", "2.0~rc1")):
+        for lock in ("base-a", "base-b"):
+            text = f"# date: x\nlib={version} sha256:{sha}\n"
+            text += f"gone==1 --hash=sha256:{sha}\n" if (name, lock) == ("v1", "base-b") else ""
+            (tmp_path / "repository" / "locks" / f"{lock}.txt").write_text(text)
+        done = runner(f"git add . && git commit -qm {name} && git tag {name}")
+        assert done.returncode == 0, done.stderr
+    assert runner(step).returncode == 0
+    assert notes.read_text().splitlines() == [
+        "Inputs that changed since v1:",
+        "",
+        "- gone 1 -> none (base-b)",
+        "- lib 1.0 -> 2.0~rc1 (base-a, base-b)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "results", "code"),
+    [
+        ("42", "success success success", 0),
+        ("0", "success skipped skipped", 0),
+        ("42", "success failure success", 1),
+        ("42", "success success failure", 1),
+        ("42", "success skipped skipped", 1),
+        ("", "failure skipped skipped", 1),
+        ("42", "success cancelled success", 1),
+    ],
+)
+def test_nothing_is_released_after_a_failure(
+    runner: Run, count: str, results: str, code: int
+) -> None:
+    matrix_, image, again = results.split()
+    [step] = [
+        s for s in steps(GITHUB / "workflows" / "release.yml") if "RESULTS" in s.get("env", {})
+    ]
+    said = step["env"]["RESULTS"]
+    for name, result in (("matrix", matrix_), ("image", image), ("reproduce", again)):
+        said = said.replace(f"${{{{ needs.{name}.result }}}}", result)
+    assert runner(step["run"], COUNT=count, RESULTS=said).returncode == code
 
 
 def test_a_release_takes_nothing_from_a_cache() -> None:

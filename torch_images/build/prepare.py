@@ -33,13 +33,13 @@ from torch_images.oci.compression import Compression
 from torch_images.platforms import AMD64
 
 
-def _say_unlocked(config: Config, images: Sequence[LockedImage], mode: str) -> None:
+def say_unlocked(config: Config, images: Sequence[LockedImage], mode: str) -> None:
     """Say which images go without a compat package because none is locked.
 
     `mode` is one of COMPAT_MODES. Raises LockError where the package is required.
     """
     without = [(p.spec.cuda, p.spec.platform) for p in images if not p.lock.compat]
-    for cuda, platform in dict.fromkeys(without) if mode != "off" else ():
+    for cuda, platform in dict.fromkeys(without) if mode not in ("off", "locked") else ():
         item = compat_input(config, cuda, platform)
         name = item.name if item else ""
         missing = f"locks/{name}.txt does not exist" if name else "images.yaml has no repository"
@@ -77,7 +77,7 @@ class Preparer:
 
     def first(self, images: Sequence[LockedImage]) -> None:
         """Ask for what may stop a build before gigabytes are packed, or a base is made."""
-        _say_unlocked(self._config, images, self._options.compat)
+        say_unlocked(self._config, images, self._options.compat)
         locks = [image.lock for image in images]
         for lock in locks:
             if lock.compat:

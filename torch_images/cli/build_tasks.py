@@ -43,7 +43,8 @@ class Build(Building, DryRun, Json):
         "cache to fill, such as type=registry,ref=HOST/cache:{id},mode=max"
     )
     compat: str = option(
-        "NVIDIA's newer driver libraries: auto (if they can be fetched), required or off",
+        "NVIDIA's newer driver libraries: auto (if they can be fetched), required, locked "
+        "(required where locks/ has them, else off), or off",
         parse=compat_mode,
     )
     compression: str = option(

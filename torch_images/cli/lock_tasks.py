@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+import time
+from typing import TYPE_CHECKING, TypeVar
 
 from torch_images.cli import verb
 from torch_images.cli.options import Mirror, flag, one_of, option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from torch_images.config.lock_requests import LockRequest
     from torch_images.config.types import Config
+    from torch_images.errors import TorchImagesError
     from torch_images.fetch.apt import Resolver
     from torch_images.fetch.update import Finding
     from torch_images.fetch.upgrade import Plan
 
+T = TypeVar("T")
+_AT_ONCE = 6  # locks; uv asks an index for up to 50 files at once by itself
 _UPGRADES = {"torch": "", "extras": "release-*,wheel-*", "all": "*"}
 
 
@@ -60,25 +66,27 @@ def _resolve(select: str, mirror: Sequence[str]) -> None:
     """
     from torch_images.cli import report
     from torch_images.config.lock_requests import stages
-    from torch_images.errors import TorchImagesError
     from torch_images.fetch.update import resolve_input
     from torch_images.locks.image_lock import update
 
     workspace = verb.workspace()
     resolver = _resolver(verb.config(damaged_ok=True), select, mirror)
-    problem: TorchImagesError | None = None
+    errors: list[TorchImagesError] = []
+
+    def write(item: LockRequest) -> str:
+        resolved = resolve_input(item, workspace.locks, resolver, workspace.cache)
+        changed = update(item.path(workspace.locks), resolved)
+        return report.locked(item.name, resolved, changed=changed)
+
     for number in range(3):
         # What is found about a release decides what the locks of variants are options for.
-        for item in stages(verb.config(damaged_ok=True), select)[number]:
-            try:
-                resolved = resolve_input(item, workspace.locks, resolver, workspace.cache)
-                changed = update(item.path(workspace.locks), resolved)
-                print(report.locked(item.name, resolved, changed=changed), flush=True)
-            except TorchImagesError as error:  # the other inputs are none the worse for it
-                verb.complain(item.name, error)
-                problem = error
-    if problem:
-        raise problem
+        items = stages(verb.config(damaged_ok=True), select)[number]
+        # A torch to look into takes 2 GB of the disk, so of these only one is worked on at once.
+        at_once = 1 if number == 1 else _AT_ONCE
+        for text in _side_by_side(items, write, errors, at_once=at_once):
+            print(text, flush=True)
+    if errors:
+        raise errors[-1]
 
 
 def _check(options: Lock) -> None:
@@ -89,29 +97,68 @@ def _check(options: Lock) -> None:
     from torch_images.config.lock_requests import inputs
     from torch_images.errors import TorchImagesError
     from torch_images.fetch.newer import newer
+    from torch_images.fetch.packageindex import PackageIndex
     from torch_images.fetch.update import check, require
 
     workspace, config = verb.workspace(), verb.config()
     resolver = _resolver(config, options.select, options.mirror)
     findings: list[Finding] = []
-    problem: TorchImagesError | None = None
-    for item in inputs(config, options.select):
-        try:
-            findings += check(item, workspace.locks, resolver, workspace.cache)
-        except TorchImagesError as error:
-            verb.complain(item.name, error)
-            problem = error
+    errors: list[TorchImagesError] = []
+    with PackageIndex(workspace.network) as index:
+
+        def look(item: LockRequest) -> tuple[Finding, ...]:
+            return check(item, workspace.locks, resolver, workspace.cache, index)
+
+        items = inputs(config, options.select)
+        for found in _side_by_side(items, look, errors, progress="checked"):
+            findings += found
     if options.select == "*":
         try:
             findings += newer(config, workspace.network)
         except TorchImagesError as error:
             verb.complain("images.yaml", error)
-            problem = error
+            errors.append(error)
     text = report.findings(findings, every=options.verbose)
     print(verb.as_json([asdict(finding) for finding in findings]) if options.json else text)
     require(findings)
-    if problem:
-        raise problem
+    if errors:
+        raise errors[-1]
+
+
+def _side_by_side(
+    items: Sequence[LockRequest],
+    work: Callable[[LockRequest], T],
+    errors: list[TorchImagesError],
+    *,
+    at_once: int = _AT_ONCE,
+    progress: str = "",
+) -> Iterator[T]:
+    """What `work` makes of each lock, in order. Most of the time servers are waited for.
+
+    An error is told, is added to `errors`, and keeps no other lock from its turn. `progress` is
+    what each line on stderr begins with; "" for no such lines.
+    """
+    from torch_images.errors import TorchImagesError
+    from torch_images.host.workers import workers
+
+    done = itertools.count(1)
+
+    def one(item: LockRequest) -> tuple[T] | None:
+        began, made = time.monotonic(), None
+        try:
+            made = (work(item),)
+        except TorchImagesError as error:
+            verb.complain(item.name, error)
+            errors.append(error)
+        if progress:
+            took = f"{time.monotonic() - began:.1f} s"
+            verb.say(f"{progress} {next(done)} of {len(items)}: {item.name}, {took}")
+        return made
+
+    with workers(at_once) as pool:
+        for made in pool.map(one, items):
+            if made:
+                yield made[0]
 
 
 def _upgrade(what: str, mirror: Sequence[str], *, dry_run: bool) -> None:

@@ -194,7 +194,9 @@ def readme(text: str) -> str:
 
 def picked(answer: dict[str, Any]) -> str:
     """Which image to run, from `pick.answer` and `pick.commands`: first, what to type."""
-    where = "published" if answer["published"] else "not known to be published"
+    once = "not known to be published"
+    local = "its name on this machine: without compat libraries it gets no tag that moves"
+    where = "published" if answer["published"] else once if "/" in answer["image"] else local
     lines = [answer["command"], ""]
     lines += [f"  {answer['image']} ({where})", f"  platform: {answer['platform']}"]
     lines += [f"  {reason}" for reason in answer["why"]]

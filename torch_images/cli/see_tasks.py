@@ -91,9 +91,10 @@ def pick(options: Pick) -> None:
     from torch_images.publish import ledger
     from torch_images.publish.drivers import find_driver
     from torch_images.publish.gpus import find_gpu, host_platform, known_gpus
-    from torch_images.publish.pick import answer, commands, pick
+    from torch_images.publish.pick import answer, commands, immutable, pick
 
     config, locks = verb.config(), verb.workspace().locks
+    where = verb.namespace(config, options.registry)
     if options.list:
         found = known_gpus(config)
         print(verb.as_json({"gpu": found}) if options.json else report.gpus(found))
@@ -112,13 +113,14 @@ def pick(options: Pick) -> None:
         base=options.base,
         variant=options.variant or config.defaults.variant,
         platform=host,
-        namespace=verb.namespace(config, options.registry),
+        namespace=where,
         state=lambda spec: ledger.states(config, [spec], proofs, verb.ROOT, locks)[spec],
     )
     choice = answer(config, model, driver, suggestions, platform=host)
-    image = choice["image"]
-    published = options.published and _is_published(image, choice["id"])
-    spec = find_image(config, choice["id"])
+    spec, image = find_image(config, choice["id"]), choice["image"]
+    if options.published and not versions[spec.cuda.version]:  # it has no floating tag
+        image = immutable(config, spec, where, root=verb.ROOT, locks=locks)
+    published = options.published and _is_published(image, spec.id)
     choice |= commands(config, spec, image, published=published, program=called())
     print(verb.as_json(choice) if options.json else report.picked(choice))
 
@@ -134,7 +136,7 @@ class Render(Options):
     output: str = option("write the context to this folder")
     standalone: bool = flag("write all that plain `docker buildx build` needs to --output")
     compat: str = option(
-        "with --standalone: NVIDIA's newer driver libraries: auto, required or off",
+        "with --standalone: NVIDIA's newer driver libraries: auto, required, locked or off",
         parse=compat_mode,
     )
 

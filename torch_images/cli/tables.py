@@ -13,7 +13,7 @@ from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions, image_lock
 from torch_images.markdown import table
 from torch_images.publish import ledger
-from torch_images.publish.tag_rules import floating
+from torch_images.publish.tag_rules import earned
 
 # The pages with generated tables.
 PAGES = ("README.md", "docs/build.md")
@@ -45,13 +45,18 @@ def _images(config: Config, root: Path, locks: Path) -> str:
 
     Of each image it names the shortest tag. The last column says how many images are tested.
     """
-    specs, compat = matrix(config), compat_versions(config, locks, config.platforms[0])
+    specs = matrix(config)
+    compat = {platform: compat_versions(config, locks, platform) for platform in config.platforms}
     states = ledger.states(config, specs, ledger.read(root), root, locks)
     rows = []
     for cuda, torch in dict.fromkeys((s.cuda, s.torch) for s in specs):
         images = [s for s in specs if (s.cuda, s.torch) == (cuda, torch)]
         first = images[0]
-        tags = dict.fromkeys(floating(config, s)[-1] for s in images)
+        tags = dict.fromkeys(
+            tag
+            for s in images
+            for tag in earned(config, s, complete=bool(compat[s.platform][cuda.version]))[-1:]
+        )
         cells = (
             f"`{cuda.repository}`",
             torch,
@@ -59,7 +64,7 @@ def _images(config: Config, root: Path, locks: Path) -> str:
             first.base.python,
             cuda.driver,
             *_architectures(config, images),
-            ", ".join(f"`{tag}`" for tag in tags) if compat[cuda.version] else _NO_COMPAT,
+            ", ".join(f"`{tag}`" for tag in tags) or _NO_COMPAT,
             f"{sum(states[s].tested for s in images)} of {len(images)}",
         )
         rows.append(cells)

@@ -12,7 +12,7 @@ from torch_images.config.indexes import Index
 from torch_images.config.schema import FILLED, NAME, As, Section, Wrong, choice, matches, pairs
 from torch_images.platforms import Platform
 
-COMPAT_MODES = ("auto", "required", "off")
+COMPAT_MODES = ("auto", "required", "locked", "off")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,8 +43,9 @@ def prepare(
     """Get a compat package from the cache, a mirror or NVIDIA's repository.
 
     `mode` is one of COMPAT_MODES: "off" gives None at once; "auto" gives None, with a warning, if
-    the package cannot be fetched; "required" raises LockError or NetworkError then. Raises
-    LockError in each mode if the file is not the locked one.
+    the package cannot be fetched; "required" and "locked" raise LockError or NetworkError then:
+    they differ where there is no lock. Raises LockError in each mode if the file is not the locked
+    one.
     """
     if mode == "off":
         return None
@@ -80,7 +81,7 @@ def go_without(what: str, problem: LockError | NetworkError, mode: str, lock: st
         else ("name a mirror with TORCH_IMAGES_COMPAT_MIRROR")
     )
     ways = f"{way}, or build without it: --compat off"
-    if mode == "required":
+    if mode in ("required", "locked"):
         raise type(problem)(f"{what} cannot be fetched: {problem.message}", ways)
     _log.warning(
         "BUILDING WITHOUT FORWARD COMPATIBILITY: %s cannot be fetched (%s); %s",

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 import requests
 
@@ -108,6 +108,26 @@ def fetch_url(url: str, path: Path, pinned: Pinned, network: Network) -> bool:
 def read(url: str, network: Network) -> bytes:
     """The content of a page at a URL. Raises NetworkError."""
     return _open(url, network, stream=False).content
+
+
+def size(url: str, network: Network) -> int | None:
+    """Bytes of a file at a URL, asked of its server; None if the file is gone.
+
+    Raises NetworkError.
+    """
+    try:
+        identity = {"Accept-Encoding": "identity"}
+        answer = Session(network).head(url, allow_redirects=True, headers=identity)
+        if answer.status_code in _GONE:
+            return None
+        answer.raise_for_status()
+        return int(answer.headers["Content-Length"])
+    except requests.RequestException as error:
+        said = cause(error)
+    except (KeyError, ValueError):
+        said = "its server does not say it"
+    name = unquote(urlsplit(url).path).rpartition("/")[2]
+    raise NetworkError(f"the size of {name} could not be read: {said}")
 
 
 def discover(url: str, folder: Path, network: Network) -> tuple[str, int]:

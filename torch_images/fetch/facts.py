@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import importlib.util
 import json
 import re
 import zipfile
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -22,13 +24,14 @@ from torch_images.config.indexes import origin
 from torch_images.config.lock_requests import LockRequest, Probe
 from torch_images.config.release import Facts, Fit
 from torch_images.errors import LockError
-from torch_images.fetch.needs import Needs, exports, read_needs
+from torch_images.fetch.needs import exports, read_needs
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.resolve import Requirements, resolve
+from torch_images.host.cache import Part, keep, used
 from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.host.scratch import scratch
-from torch_images.locks.facts import FactsLock
+from torch_images.locks.facts import FactsLock, Uses
 from torch_images.locks.wheels import LockedWheel, WheelLock
 from torch_images.project import project_root
 
@@ -38,32 +41,43 @@ _PIN = re.compile(r"depends on torch==([0-9]+(?:\.[0-9]+)*)")
 _MAIN = "libtorch_cuda.so"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Torch:
-    """A release of torch: when it and the next minor release came, and what its libraries export.
+# Why nothing is said of wheels that nobody has read yet.
+UNREAD = "not looked into yet"
 
-    `since` is the day of the first release of its minor version, `until` that of the next one, None
-    where there is none yet. Both are None for an index without dates.
+
+class _UnreadError(Exception):
+    """What is asked for is in a wheel that nobody has read, and that may not be downloaded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Days:
+    """The day of the first release of a minor version of torch, and that of the next one.
+
+    `until` is None where there is no next one yet, both are for an index without dates.
     """
 
     since: dt.date | None
     until: dt.date | None
-    symbols: frozenset[str]
 
 
 def find_facts(
     item: LockRequest,
     plain: WheelLock,
+    held: FactsLock | None = None,
     *,
     network: Network,
     run: Runner,
     cache: Path,
     date: dt.date,
+    download: bool = True,
 ) -> FactsLock:
     """The facts that a request asks for; `plain` is the lock of its release's wheels.
 
-    It downloads the wheel of torch, and those of extras whose metadata does not say what they fit.
-    Raises NetworkError, DiskError, and LockError for a wheel that cannot be read.
+    What `held` says of a wheel with the same SHA-256 is taken from there. Any other wheel is
+    downloaded, torch's and those of extras; their metadata does not say what they fit. Without
+    `download`, wheels of extras that nobody has read are named with UNREAD for a reason.
+    Raises NetworkError, DiskError, and LockError for a wheel that cannot be read, or for a torch
+    that nobody has read, without `download`.
     """
     probe = item.probe
     assert probe
@@ -80,37 +94,104 @@ def find_facts(
             f"{probe.cuda.version}",
             "name an index in images.yaml that has wheels for this CUDA version only",
         )
+    if held and held.sha256 != wheel.sha256:
+        held = None
     cache.mkdir(parents=True, exist_ok=True)
     with (
         PackageIndex(network) as index,
         scratch(cache, ".facts-") as room,
     ):
-        folder = room / "torch"
-        _unpack(index.fetch(wheel, room), folder)
+        torch = _Torch(wheel, index, cache / Part.SYMBOLS, room, download)
+        facts = held.facts if held else _own_facts(item, probe, torch)
         # An index without dates has, beside nightly builds, the releases of the main one's days.
         days = index.days("torch", wheel.index) or index.days("torch")
         minor = Version(probe.torch).release[:2]
-        torch = _Torch(
-            since=_first(days, minor, later=False),
-            until=_first(days, minor, later=True),
-            symbols=exports(folder),
+        released = _Days(
+            since=_first(days, minor, later=False), until=_first(days, minor, later=True)
         )
-        finder = _Finder(item, probe, plain, torch, index, network, run, date, room)
-        code, single = _code(folder)
-        facts = Facts(
-            cuda=probe.cuda.version,
-            torch=probe.torch,
-            python=item.python,
-            arches=code[_MAIN],
-            features=_features(folder),
-            fits=tuple(finder.fit(extra) for extra in probe.extras),
-            platform=item.platform.name,
-            lacks=_lacks(code),
-            single=single,
-        )
+        reader = _Reader(torch, {one.sha256: one for one in held.read} if held else {})
+        finder = _Finder(item, probe, plain, released, reader, network, run, date)
+        fits = tuple(finder.fit(extra) for extra in probe.extras)
     return FactsLock(
-        name=item.name, date=date, request=item.request, sha256=wheel.sha256, facts=facts
+        name=item.name,
+        date=date,
+        request=item.request,
+        sha256=wheel.sha256,
+        facts=replace(facts, fits=fits),
+        read=tuple(sorted(reader.asked.values(), key=lambda one: (one.wheel, one.sha256))),
     )
+
+
+@dataclass(frozen=True)
+class _Torch:
+    """The wheel of a release of torch, downloaded once something is asked that only it says."""
+
+    wheel: LockedWheel
+    index: PackageIndex
+    kept: Path
+    room: Path
+    download: bool
+
+    def libraries(self) -> Path:
+        """The folder with its libraries. Raises LockError without `download`."""
+        folder = self.room / "torch"
+        if not folder.exists():
+            if not self.download:
+                raise LockError(
+                    f"{self.wheel.filename} was not looked into yet", "run `invoke lock`"
+                )
+            _unpack(self.index.fetch(self.wheel, self.room), folder)
+        return folder
+
+    def symbols(self) -> frozenset[str]:
+        """The symbols that it exports, from the cache if they were read before."""
+        path = self.kept / f"{self.wheel.sha256}.gz"
+        if not path.exists():
+            text = "\n".join(sorted(exports(self.libraries())))
+            self.kept.mkdir(exist_ok=True)
+            made = self.room / path.name
+            made.write_bytes(gzip.compress(text.encode(), mtime=0))
+            keep(made, path)
+        return frozenset(gzip.decompress(used(path).read_bytes()).decode().split())
+
+
+class _Reader:
+    """Says what wheels of extras use: what is kept of them, else what is read in them now.
+
+    `asked` is what was said, by SHA-256.
+    """
+
+    def __init__(self, torch: _Torch, kept: Mapping[str, Uses]) -> None:
+        self._torch, self._kept = torch, kept
+        self.asked = dict[str, Uses]()
+
+    def uses(self, wheel: LockedWheel) -> Uses:
+        """What a wheel uses. Raises _UnreadError for one that may not be downloaded."""
+        known = self.asked.get(wheel.sha256) or self._kept.get(wheel.sha256)
+        self.asked[wheel.sha256] = found = known or self._read(wheel)
+        return found
+
+    def day(self, wheel: LockedWheel) -> dt.date | None:
+        """The day on which the index got the first file of a wheel's version; None if unknown."""
+        return self._torch.index.days(wheel.name, wheel.index).get(wheel.version)
+
+    def _read(self, wheel: LockedWheel) -> Uses:
+        torch = self._torch
+        if not torch.download:
+            raise _UnreadError
+        path = torch.index.fetch(wheel, torch.room)
+        needs = read_needs(path)
+        path.unlink()
+        symbols = needs.cxx | needs.stable
+        return Uses(
+            sha256=wheel.sha256,
+            wheel=wheel.filename,
+            cudart=tuple(sorted(needs.cudart)),
+            pins=tuple(sorted("".join(pin.split()) for pin in needs.pins if "==" in pin)),
+            cxx=len(needs.cxx),
+            stable=len(needs.stable),
+            missing=len(symbols - torch.symbols()) if symbols else 0,
+        )
 
 
 @dataclass(frozen=True)
@@ -120,26 +201,28 @@ class _Finder:
     item: LockRequest
     probe: Probe
     plain: WheelLock
-    torch: _Torch
-    index: PackageIndex
+    released: _Days
+    reader: _Reader
     network: Network
     run: Runner
     date: dt.date
-    scratch: Path
 
     def fit(self, extra: Extra) -> Fit:
         """The newest wheels of an extra that fit, else those from the time of the release."""
         reason = ""
-        for before in dict.fromkeys((None, self.torch.until)):
+        for before in dict.fromkeys((None, self.released.until)):
             try:
                 chosen = self._resolve(extra, before)
             except LockError as error:
                 reason = reason or _why(error.message, self.plain.versions()["torch"])
                 continue
-            verdicts = [self._judge(wheel) for wheel in chosen]
+            exact = tuple(f"{wheel.name}=={wheel.version}" for wheel in chosen)
+            try:
+                verdicts = [self._judge(wheel) for wheel in chosen]
+            except _UnreadError:
+                return Fit(extra=extra.name, wheels=exact, reason=UNREAD)
             bad = [text for fits, text in verdicts if not fits]
             if not bad:
-                exact = tuple(f"{wheel.name}=={wheel.version}" for wheel in chosen)
                 return Fit(extra=extra.name, wheels=exact, reason="; ".join(t for _, t in verdicts))
             reason = "; ".join(bad)
         return Fit(extra=extra.name, wheels=(), reason=reason)
@@ -179,38 +262,53 @@ class _Finder:
         return resolve(asked, network=self.network, run=self.run, index=self.item.index)
 
     def _judge(self, wheel: LockedWheel) -> tuple[bool, str]:
-        """Whether a wheel fits, and what shows it."""
+        """Whether a wheel fits, and what shows it. Raises _UnreadError."""
         name, torch = f"{wheel.name} {wheel.version}", self.probe.torch
         if wheel.filename.endswith("-none-any.whl"):
             return True, f"{name} is not compiled"
-        needs = read_needs(self.index.fetch(wheel, self.scratch))
-        (self.scratch / wheel.filename).unlink()
+        uses = self.reader.uses(wheel)
         cuda = int(self.probe.cuda.version.partition(".")[0])
-        if wrong := needs.cudart - {cuda}:
+        if wrong := {*uses.cudart} - {cuda}:
             return False, f"{name} is compiled for CUDA {max(wrong)}"
-        if any("==" in pin for pin in needs.pins):  # uv has chosen it for that
+        if uses.pins:  # uv has chosen it for that
             return True, f"{name} requires torch {torch}"
-        missing = sorted((needs.cxx | needs.stable) - self.torch.symbols)
-        if missing:
-            return False, f"{name} needs {len(missing)} symbols that torch {torch} lacks"
-        if not needs.cxx:
-            return True, f"{name} uses torch's stable interface only" if needs.stable else (
+        if uses.missing:
+            return False, f"{name} needs {uses.missing} symbols that torch {torch} lacks"
+        if not uses.cxx:
+            return True, f"{name} uses torch's stable interface only" if uses.stable else (
                 f"{name} uses no symbol of torch's"
             )
-        return self._by_day(wheel, needs)
+        return self._by_day(wheel, uses)
 
-    def _by_day(self, wheel: LockedWheel, needs: Needs) -> tuple[bool, str]:
+    def _by_day(self, wheel: LockedWheel, uses: Uses) -> tuple[bool, str]:
         """Whether a wheel that uses torch's C++ came between its minor release and the next."""
         name = f"{wheel.name} {wheel.version}"
         minor = ".".join(self.probe.torch.split(".")[:2])
-        day = self.index.days(wheel.name, wheel.index).get(wheel.version)
-        if not day or not self.torch.since:
+        day = self.reader.day(wheel)
+        if not day or not self.released.since:
             return False, f"the index does not say when it got {name}, which uses torch's C++"
-        if day < self.torch.since:
+        if day < self.released.since:
             return False, f"{name} uses torch's C++, and is older than torch {minor}"
-        if self.torch.until and day >= self.torch.until:
+        if self.released.until and day >= self.released.until:
             return False, f"{name} uses torch's C++, and is newer than the release after {minor}"
-        return True, f"torch {minor} has all {len(needs.cxx)} C++ symbols that {name} uses"
+        return True, f"torch {minor} has all {uses.cxx} C++ symbols that {name} uses"
+
+
+def _own_facts(item: LockRequest, probe: Probe, torch: _Torch) -> Facts:
+    """What the libraries of torch say, without extras."""
+    folder = torch.libraries()
+    code, single = _code(folder)
+    return Facts(
+        cuda=probe.cuda.version,
+        torch=probe.torch,
+        python=item.python,
+        arches=code[_MAIN],
+        features=_features(folder),
+        fits=(),
+        platform=item.platform.name,
+        lacks=_lacks(code),
+        single=single,
+    )
 
 
 def _unpack(wheel: Path, folder: Path) -> None:

@@ -50,12 +50,15 @@ class Needs:
 
 
 def exports(folder: Path) -> frozenset[str]:
-    """The symbols that the libraries in a folder define. Raises LockError for a damaged one."""
+    """The symbols that torch's libraries in a folder define, of those that wheels use of torch.
+
+    Raises LockError for a damaged library.
+    """
     found: set[str] = set()
     for path in sorted(folder.glob("*.so*")):
         with path.open("rb") as file:
             found |= _symbols(file, path.name)[0]
-    return frozenset(found)
+    return frozenset(name for name in found if _CXX.match(name) or _STABLE.match(name))
 
 
 def read_needs(wheel: Path) -> Needs:

@@ -34,7 +34,7 @@ _OTHER_WAYS = "check network and proxy (HTTPS_PROXY), and certificates (SSL_CERT
 
 
 class PackageIndex(contextlib.ExitStack):
-    """The package indexes. Several threads may ask them at once.
+    """The package indexes, each asked once for a project. Several threads may ask at once.
 
     Each has a session of its own: what one is told, such as a password, no other one learns.
     """
@@ -44,6 +44,7 @@ class PackageIndex(contextlib.ExitStack):
         self._network = network
         self._lock = threading.Lock()
         self._clients: dict[str, PyPISimple] = {}
+        self._pages: dict[tuple[str, str], tuple[DistributionPackage, ...]] = {}
 
     def _client(self, index: str) -> PyPISimple:
         """The client for an index; "" for the main one."""
@@ -82,6 +83,11 @@ class PackageIndex(contextlib.ExitStack):
 
         `index` is its URL, "" for the main one. Raises NetworkError as `find` does.
         """
+        if (name, index) not in self._pages:
+            self._pages[name, index] = self._ask(name, index)
+        return self._pages[name, index]
+
+    def _ask(self, name: str, index: str) -> tuple[DistributionPackage, ...]:
         from pypi_simple import NoSuchProjectError, UnsupportedRepoVersionError
 
         try:

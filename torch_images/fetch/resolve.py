@@ -21,16 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-import requests
 from packaging.utils import canonicalize_name
 
 from torch_images.config.indexes import Index, origin
 from torch_images.errors import CommandError, LockError, NetworkError
+from torch_images.fetch.download import size
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.tools import endless, uv_command
-from torch_images.host.network import Network, cause
+from torch_images.host.network import Network
 from torch_images.host.runner import Runner
-from torch_images.host.web import Session
 from torch_images.host.workers import workers
 from torch_images.locks.wheels import MAIN, LockedWheel, WheelLock, best_wheel, uv_platform
 from torch_images.platforms import AMD64, Platform
@@ -157,11 +156,11 @@ def _resolve(
             name=canonicalize_name(package["name"]),
             version=str(package.get("version", "")),
             filename=_filename(wheel["url"]),
-            size=size,
+            size=count,
             sha256=wheel["hashes"]["sha256"],
             index=origin(canonicalize_name(package["name"]), index),
         )
-        for package, wheel, size in zip(packages, chosen, sizes, strict=True)
+        for package, wheel, count in zip(packages, chosen, sizes, strict=True)
     ]
     return WheelLock(
         name=wanted.name,
@@ -219,18 +218,11 @@ def _pick(package: dict[str, Any], python: str, platform: Platform) -> dict[str,
 def _size(url: str, network: Network) -> int:
     """Bytes of a file at a URL, asked of its server, since indexes need not state sizes (PEP 700).
 
-    Raises NetworkError.
+    Raises NetworkError, also where the index lists a file that is gone.
     """
-    try:
-        identity = {"Accept-Encoding": "identity"}
-        answer = Session(network).head(url, allow_redirects=True, headers=identity)
-        answer.raise_for_status()
-        return int(answer.headers["Content-Length"])
-    except requests.RequestException as error:
-        said = cause(error)
-    except (KeyError, ValueError):
-        said = "its server does not say it"
-    raise NetworkError(f"the size of {_filename(url)} could not be read: {said}")
+    if found := size(url, network):
+        return found
+    raise NetworkError(f"the size of {_filename(url)} could not be read: the file is gone")
 
 
 def _resolve_error(output: str) -> Exception:

@@ -86,6 +86,7 @@ def resolve_sources(
     request: tuple[str, ...],
     trees: tuple[LockedTree, ...],
     *,
+    known: tuple[LockedArchive, ...] = (),
     cache: Path,
     network: Network,
     run: Runner,
@@ -93,9 +94,10 @@ def resolve_sources(
 ) -> SourceLock:
     """The lock of a source: its trees, and the archives that its Triton asks for today.
 
-    `name`, `request` and `date` are those of the lock. Raises NetworkError, LockError, DiskError.
+    `name`, `request` and `date` are those of the lock. An archive in `known` is not downloaded.
+    Raises NetworkError, LockError, DiskError.
     """
-    lock = SourceLock(name=name, date=date, request=request, trees=trees)
+    lock = SourceLock(name=name, date=date, request=request, trees=trees, archives=known)
     wanted = next((tree for tree in trees if tree.name == "triton"), None)
     triton = check_out(wanted, cache=cache, network=network, run=run) if wanted else None
     return replace(lock, archives=_archives(triton, lock, cache, network)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from pathlib import Path
 from torch_images.config.lock_requests import LockRequest
 from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
-from torch_images.fetch.download import holders
-from torch_images.fetch.facts import find_facts
+from torch_images.fetch.download import holders, size
+from torch_images.fetch.facts import UNREAD, find_facts
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.resolve import Requirements, resolve
 from torch_images.fetch.toolchain import resolve_sources, resolve_toolkit
@@ -21,7 +22,7 @@ from torch_images.locks import complete
 from torch_images.locks.debs import DebLock, LockedDeb, read_debs
 from torch_images.locks.facts import FactsLock, read_facts
 from torch_images.locks.image_lock import AnyLock
-from torch_images.locks.sources import SourceLock, locked_trees, read_sources
+from torch_images.locks.sources import LockedArchive, SourceLock, locked_trees, read_sources
 from torch_images.locks.wheels import WheelLock, read_wheels
 
 UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered"
@@ -47,7 +48,8 @@ class Finding:
 def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> AnyLock:
     """The lock of a request, resolved with what its sources have today.
 
-    `folder` has the locks, of which `item.within` is read. Raises NetworkError, LockError,
+    `folder` has the locks, of which `item.within` is read. What the lock of today says of a file
+    that is still the same is kept, and that file is not downloaded. Raises NetworkError, LockError,
     BuildError, DiskError, or EngineError if an image is needed and there is no engine.
     """
     today = dt.datetime.now(dt.UTC).date()
@@ -60,6 +62,7 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
             item.name,
             item.request,
             locked_trees(item.source),
+            known=_known_archives(item, folder, resolver.network),
             cache=cache,
             network=resolver.network,
             run=resolver.run,
@@ -75,10 +78,7 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
             date=today,
         )
     if item.probe:
-        plain = read_wheels(folder / f"{item.within}.txt", item.index)
-        return find_facts(
-            item, plain, network=resolver.network, run=resolver.run, cache=cache, date=today
-        )
+        return _find(item, folder, resolver, cache, held=_known_facts(item, folder))
     if item.base is None:
         wanted = Requirements(
             name=item.name,
@@ -98,17 +98,27 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
     return resolver.resolve(item.name, item.base, image, today, platform=item.platform)
 
 
-def check(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> tuple[Finding, ...]:
-    """What became of every input in a lock file. Raises what `resolve_input` raises."""
-    if item.source or item.cuda:
+def check(
+    item: LockRequest, folder: Path, resolver: Resolver, cache: Path, index: PackageIndex
+) -> tuple[Finding, ...]:
+    """What became of every input in a lock file, by what indexes and servers say of it.
+
+    Neither wheels, nor archives, nor trees are downloaded. `index` may be that of other checks, so
+    that each project is asked for once. Raises what `resolve_input` raises.
+    """
+    if item.compat and not item.path(folder).exists():  # a build goes without it
+        detail = f"not locked yet, `invoke lock --select {item.name}` does it"
+        return (Finding(item.name, item.request[0], "none", NEWER, detail),)
+    if item.source:
+        return tuple(_sources(item.name, read_sources(item.path(folder)), resolver.network))
+    if item.cuda:
         held = read_sources(item.path(folder))
         now = resolve_input(item, folder, resolver, cache)
         assert isinstance(now, SourceLock)
         return tuple(_archives(item.name, held, now))
     if item.probe:
         held_facts = read_facts(item.path(folder))
-        found = resolve_input(item, folder, resolver, cache)
-        assert isinstance(found, FactsLock)
+        found = _find(item, folder, resolver, cache, held=held_facts, download=False)
         return tuple(_facts(item.name, held_facts, found))
     if item.base is None and item.compat is None:
         wheels = read_wheels(item.path(folder), item.index)
@@ -117,7 +127,7 @@ def check(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> t
         except LockError:  # the request cannot be resolved any more; the index says what is gone
             fresh = wheels
         assert isinstance(fresh, WheelLock)
-        return tuple(_wheels(item.name, wheels, fresh, resolver.network))
+        return tuple(_wheels(item.name, wheels, fresh, index))
     debs = read_debs(item.path(folder))
     latest = resolve_input(item, folder, resolver, cache)
     assert isinstance(latest, DebLock)
@@ -143,40 +153,95 @@ def _kept(item: LockRequest, folder: Path) -> Iterable[str]:
                 yield f"{wheel.name}=={wheel.version}"
 
 
-def _wheels(name: str, lock: WheelLock, fresh: WheelLock, network: Network) -> Iterable[Finding]:
+def _find(
+    item: LockRequest,
+    folder: Path,
+    resolver: Resolver,
+    cache: Path,
+    *,
+    held: FactsLock | None,
+    download: bool = True,
+) -> FactsLock:
+    """The facts of a release today; see `find_facts`."""
+    return find_facts(
+        item,
+        read_wheels(folder / f"{item.within}.txt", item.index),
+        held,
+        network=resolver.network,
+        run=resolver.run,
+        cache=cache,
+        date=dt.datetime.now(dt.UTC).date(),
+        download=download,
+    )
+
+
+def _known_facts(item: LockRequest, folder: Path) -> FactsLock | None:
+    """What was found about a release before; None where no file says so."""
+    with contextlib.suppress(LockError):
+        return read_facts(item.path(folder))
+    return None
+
+
+def _known_archives(item: LockRequest, folder: Path, network: Network) -> tuple[LockedArchive, ...]:
+    """The locked archives of which the server has as many bytes as before."""
+    with contextlib.suppress(LockError):
+        held = read_sources(item.path(folder)).archives
+        return tuple(a for a in held if size(network.mirrored(a.url), network) == a.size)
+    return ()
+
+
+def _wheels(name: str, lock: WheelLock, fresh: WheelLock, index: PackageIndex) -> Iterable[Finding]:
     """What became of each wheel of a lock; `fresh` is the lock as it would be today."""
     latest = fresh.versions()
-    with PackageIndex(network) as index:
-        with workers(8) as pool:
-            files = pool.map(index.find, lock.wheels)
-        for wheel, file in zip(lock.wheels, files, strict=True):
-            offered = file.digests.get("sha256", wheel.sha256) if file else ""
-            state, detail = UNCHANGED, ""
-            if not file:
-                state, detail = VANISHED, f"the index has no {wheel.filename}"
-            elif offered != wheel.sha256:
-                state, detail = ALTERED, f"expected sha256:{wheel.sha256}, found sha256:{offered}"
-            elif wheel.name not in latest:
-                state, detail = NEWER, "not needed any more"
-            elif latest[wheel.name] != wheel.version:
-                state, detail = NEWER, f"-> {latest[wheel.name]}"
-            elif file.is_yanked:
-                detail = f"yanked: {file.yanked_reason or 'no reason given'}"
-            yield Finding(name, wheel.name, wheel.version, state, detail)
+    with workers(8) as pool:
+        files = pool.map(index.find, lock.wheels)
+    for wheel, file in zip(lock.wheels, files, strict=True):
+        offered = file.digests.get("sha256", wheel.sha256) if file else ""
+        state, detail = UNCHANGED, ""
+        if not file:
+            state, detail = VANISHED, f"the index has no {wheel.filename}"
+        elif offered != wheel.sha256:
+            state, detail = ALTERED, f"expected sha256:{wheel.sha256}, found sha256:{offered}"
+        elif wheel.name not in latest:
+            state, detail = NEWER, "not needed any more"
+        elif latest[wheel.name] != wheel.version:
+            state, detail = NEWER, f"-> {latest[wheel.name]}"
+        elif file.is_yanked:
+            detail = f"yanked: {file.yanked_reason or 'no reason given'}"
+        yield Finding(name, wheel.name, wheel.version, state, detail)
 
 
 def _facts(name: str, held: FactsLock, now: FactsLock) -> Iterable[Finding]:
     """What became of the wheels that fit a release."""
-    latest = {fit.extra: fit.wheels for fit in now.facts.fits}
+    latest = {fit.extra: fit for fit in now.facts.fits}
     for fit in held.facts.fits:
-        wheels, offered = " ".join(fit.wheels) or "none", latest.get(fit.extra, ())
-        newer = offered != fit.wheels
+        wheels, other = " ".join(fit.wheels) or "none", latest.get(fit.extra)
+        offered, reason = (other.wheels, other.reason) if other else ((), "")
+        newer = offered != fit.wheels or reason == UNREAD
         detail = f"-> {' '.join(offered) or 'none'}" if newer else ""
+        if reason == UNREAD:
+            detail += f", {UNREAD}: `invoke lock --select {name}` downloads it"
         yield Finding(name, fit.extra, wheels, NEWER if newer else UNCHANGED, detail)
 
 
+def _sources(name: str, held: SourceLock, network: Network) -> Iterable[Finding]:
+    """What became of each archive and tree of a source, by what the servers say of the archives.
+
+    A tree cannot change, nor can what it asks for: its commit is its hash.
+    """
+    for archive in held.archives:
+        found, state, detail = size(network.mirrored(archive.url), network), UNCHANGED, ""
+        if found is None:
+            state, detail = VANISHED, f"{archive.url} is gone"
+        elif found != archive.size:
+            state, detail = ALTERED, f"expected {archive.size} bytes, found {found}"
+        yield Finding(name, archive.name, archive.version, state, detail)
+    for tree in held.trees:
+        yield Finding(name, tree.name, f"{tree.version} {tree.commit}", UNCHANGED)
+
+
 def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]:
-    """What became of each archive and tree. A tree cannot change: its commit is its hash."""
+    """What became of each archive of a compiler."""
     offered = {archive.name: archive for archive in now.archives}
     locked = {archive.name: archive for archive in held.archives}
     for archive in (*held.archives, *(a for a in now.archives if a.name not in locked)):
@@ -189,8 +254,6 @@ def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]
             state = ALTERED
             detail = f"expected sha256:{archive.sha256}, found sha256:{other.sha256}"
         yield Finding(name, archive.name, archive.version, state, detail)
-    for tree in held.trees:
-        yield Finding(name, tree.name, f"{tree.version} {tree.commit}", UNCHANGED)
 
 
 def _image(

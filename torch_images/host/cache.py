@@ -26,6 +26,7 @@ class Part(enum.StrEnum):
     LAYERS = "layers"  # layers made of wheels, layers/make.py
     LISTINGS = "listings"  # what cuobjdump says of a library, verify/listings.py
     PARENTS = "parents"  # OCI layouts of parent images, layers/parent.py
+    SYMBOLS = "symbols"  # what torch exports, by the SHA-256 of its wheel, fetch/facts.py
     SOURCES = "sources"  # source trees, one for each commit, fetch/checkout.py
     TOOLS = "tools"  # programs that builds and tests use, fetch/tools.py
 

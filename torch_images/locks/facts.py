@@ -32,6 +32,7 @@ from torch_images.config.schema import (
     choice,
     matches,
     pairs,
+    whole_number,
 )
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, LockError
@@ -68,6 +69,32 @@ class _Fit(Section, keys={"extra": NAME, "reason": "because"}):
     reason: str
 
 
+_MOST = 999_999_999  # of anything that is counted here
+_Sha256 = Annotated[str, matches(r"[0-9a-f]{64}", "a SHA-256")]
+_Count = Annotated[int, whole_number("a number of symbols", 0, _MOST)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uses(Section, keys={"sha256": NAME}):
+    """What a compiled wheel uses of CUDA's runtime and of one release of torch.
+
+    It is kept, so that nobody downloads the wheel for it again.
+    `sha256`: of the wheel, 64 hexadecimal digits; `wheel`: its file name.
+    `cudart`: the major versions of CUDA's runtime that its libraries load.
+    `pins`: its requirements of one version of torch, such as "torch==2.14.0".
+    `cxx`, `stable`: how many symbols it uses of torch's C++, and of its stable C interface.
+    `missing`: how many of those this release of torch lacks.
+    """
+
+    sha256: _Sha256
+    wheel: Annotated[str, matches(r"[A-Za-z0-9._+]+(?:-[A-Za-z0-9._+]+){4,5}\.whl", "a wheel")]
+    cudart: tuple[Annotated[int, whole_number("a CUDA version", 1, 99)], ...]
+    pins: tuple[Annotated[str, matches(r"torch==[!-~]+", "an exact requirement of torch")], ...]
+    cxx: _Count
+    stable: _Count
+    missing: _Count
+
+
 @dataclass(frozen=True, kw_only=True)
 class _File(Section):
     """The file as it is written. linux/amd64 is not written."""
@@ -80,7 +107,7 @@ class _File(Section):
     torch: Annotated[str, AfterValidator(_version)]
     python: str
     request: Annotated[str, matches(r"[!-~]+(?: [!-~]+)*", "what was asked for")]
-    sha256: Annotated[str, matches(r"[0-9a-f]{64}", "a SHA-256")]
+    sha256: _Sha256
     arches: _Arches
     single: tuple[Arch, ...]
     lacks: Annotated[
@@ -88,6 +115,7 @@ class _File(Section):
     ] = ()
     features: tuple[str, ...]
     extras: Annotated[tuple[_Fit, ...], NAMED]
+    read: Annotated[tuple[Uses, ...], NAMED, FILLED] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +126,7 @@ class FactsLock:
     `date`: the day on which they were found (UTC).
     `request`: what was looked into, sorted: torch, and the requirements of each extra.
     `sha256`: of the wheel of torch that was read, 64 hexadecimal digits.
+    `read`: what the wheels of extras use that were read beside it, by file name.
     """
 
     name: str
@@ -105,6 +134,7 @@ class FactsLock:
     request: tuple[str, ...]
     sha256: str
     facts: Facts
+    read: tuple[Uses, ...] = ()
 
 
 def format_facts(lock: FactsLock) -> str:
@@ -130,6 +160,13 @@ def format_facts(lock: FactsLock) -> str:
         lines.append(f"  {fit.extra}:")
         lines += [f"    wheels: {json.dumps(list(fit.wheels))}"] if fit.wheels else []
         lines.append(f"    because: {json.dumps(fit.reason)}")
+    lines += ["read:"] if lock.read else []
+    for one in lock.read:
+        lines.append(f"  {one.sha256}:")
+        lines.append(f"    wheel: {one.wheel}")
+        words = {"cudart": [str(major) for major in one.cudart], "pins": list(one.pins)}
+        lines += [f"    {key}: {json.dumps(value)}" for key, value in words.items()]
+        lines += [f"    {key}: {getattr(one, key)}" for key in ("cxx", "stable", "missing")]
     return "\n".join(lines) + "\n"
 
 
@@ -204,6 +241,7 @@ def parse_facts(text: str, name: str) -> FactsLock:
         request=tuple(found.request.split(" ")),
         sha256=found.sha256,
         facts=Facts(**facts),
+        read=found.read,
     )
 
 

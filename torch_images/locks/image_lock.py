@@ -118,6 +118,11 @@ class ImageLock:
         return any(getattr(lock, "unlocked", False) for lock in self.all)
 
     @property
+    def complete(self) -> bool:
+        """Whether an image of it lacks nothing: all is locked, and compat libraries are in it."""
+        return bool(self.compat) and not self.unlocked
+
+    @property
     def compat_version(self) -> str:
         """The version of NVIDIA's compat package in the image; "" for an image without."""
         return self.compat.debs[0].version if self.compat else ""

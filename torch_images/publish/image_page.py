@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_images.arch import Capability, coverage
-from torch_images.build.plan import LockedImage
+from torch_images.build.plan import ImagePlan, version
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.layers.plan import layer_plans
@@ -17,13 +17,19 @@ from torch_images.publish import pick
 from torch_images.publish.datasheet import packages
 from torch_images.publish.gpus import CAVEATS
 from torch_images.publish.ledger import Proof, State
+from torch_images.publish.tag_rules import Names, earned
 
 
 def describe(
-    config: Config, image: LockedImage, *, state: State, proof: Proof | None, namespace: str
+    config: Config, image: ImagePlan, *, state: State, proof: Proof | None, namespace: str
 ) -> dict[str, Any]:
     """Everything known about an image; `proof` is its line of the ledger."""
     spec, lock = image.spec, image.lock
+    names = Names(
+        repository=spec.repository,
+        immutable=version(config, image),
+        floating=earned(config, spec, complete=lock.complete),
+    )
     held = packages(lock)
     return {
         "id": spec.id,
@@ -32,9 +38,7 @@ def describe(
         "caveat": CAVEATS.get(spec.platform, ""),
         "state": state,
         "proof": proof,
-        "names": [
-            f"{namespace}/{spec.repository}:{tag}" for tag in pick.registry_tags(config, spec)
-        ],
+        "names": list(names.references(namespace)),
         **pick.build_commands(config, spec),
         "versions": _versions(spec, lock),
         "arches": [

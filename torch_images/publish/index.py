@@ -21,7 +21,7 @@ _REVISION = re.compile(r"[0-9a-f]{40,64}(?:-dirty)?")
 
 @dataclass(frozen=True, kw_only=True)
 class Index:
-    """An index: its repository, such as "torch-cu130", its immutable tag, and its manifests.
+    """An index: its repository, such as "torch-cu130", its exactest floating tag, its manifests.
 
     There is one manifest for a platform; the order of `manifests` is that of the platforms' names.
     """
@@ -85,15 +85,6 @@ class Index:
             revision=self.revision,
             manifests=self.manifests,
         )
-
-
-def digits(manifests: tuple[Manifest, ...]) -> str:
-    """Twelve hexadecimal digits for the inputs of some images.
-
-    They are of SHA-256 over their immutable tags, each of which ends in the hash of its inputs.
-    """
-    lines = sorted(f"{m.platform} {m.labels.version}\n" for m in manifests)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()[:12]
 
 
 def _descriptor(manifest: Manifest) -> dict[str, Any]:

@@ -12,10 +12,12 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
+from torch_images.build.plan import lock_image, plan_image, version
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec, short
 from torch_images.config.matrix import of_the_project
@@ -33,7 +35,7 @@ from torch_images.publish.ledger import State
 class Suggestion:
     """One image for a GPU: whether it works there, by which libcuda, and why, in a sentence.
 
-    `image` is its name in a registry, `id` its identifier. `rank` orders those that work: natively,
+    `image` is its name, see `name`, `id` its identifier. `rank` orders those that work: natively,
     with NVIDIA's compat library, by minor version compatibility. `proof` says in words whether the
     image was built and verified, `built` whether ever, `tested` whether from the inputs of today;
     `listed` says whether the catalogue has it.
@@ -75,7 +77,7 @@ def pick(
         judged = judge(
             *(spec.cuda, gpu, driver),
             compat=compat(spec.cuda),
-            name=f"{namespace}/{spec.repository}:{registry_tags(config, spec)[0]}",
+            name=name(config, spec, namespace, complete=bool(compat(spec.cuda))),
         )
         told = state(spec)
         suggestions.append(
@@ -160,10 +162,24 @@ def _telling(config: Config, cuda: Cuda, torch: str) -> tuple[bool, bool, Versio
     return has or not torch, cuda.version == config.defaults.cuda, Version(cuda.version)
 
 
-def registry_tags(config: Config, spec: ImageSpec) -> tuple[str, ...]:
-    """The floating tags of an image in a registry, where one tag names it for all platforms."""
-    suffix = spec.platform.suffix
-    return tuple(tag.removesuffix(suffix) for tag in tag_rules.floating(config, spec))
+def name(config: Config, spec: ImageSpec, namespace: str, *, complete: bool) -> str:
+    """What to call an image: the exactest floating tag that it gets in a registry, if it gets one.
+
+    Else the name that a build gives it on this machine, such as "torch-cu132:sm120".
+    """
+    tags = tag_rules.earned(config, spec, complete=complete)
+    if not tags:
+        return f"{spec.repository}:{short(config, spec)}"
+    return f"{namespace}/{spec.repository}:{tags[0]}"
+
+
+def immutable(config: Config, spec: ImageSpec, namespace: str, *, root: Path, locks: Path) -> str:
+    """The name that an image with the inputs of today has in a registry, whatever it lacks.
+
+    Raises LockError for an image without locks.
+    """
+    plan = plan_image(config, lock_image(config, spec, locks), root)
+    return f"{namespace}/{spec.repository}:{version(config, plan)}"
 
 
 def command(image: str) -> str:

@@ -4,9 +4,9 @@ The immutable name goes first, with all layers, and must have the built digest i
 before any floating one is touched. Each name is a single manifest put at the end, so what is cut
 off leaves no half of one; the same push again sends what is missing.
 
-Where an image is built for several platforms, its floating names are those of an index. Whoever
-finds all of its images in the registry makes it: each push looks for the others after its own image
-is there, so the last one does. Two at a time make the same index.
+Where an image is built for several platforms, its floating names are those of an index of the ones
+that are there; while no other one is, of the image itself. Each push looks for the others after its
+own image is there, and again after it moved a name: so the last one of two at a time has both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from torch_images.build import labels
 from torch_images.build.build import revision
-from torch_images.build.plan import plan_images, version
+from torch_images.build.plan import ImagePlan, plan_images, version
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import sisters
 from torch_images.config.types import Config
@@ -37,13 +37,15 @@ from torch_images.publish.tag_rules import (
     TAKEN,
     Manifest,
     Move,
-    Names,
     TagTarget,
+    earned,
     observed,
     plan_moves,
 )
 from torch_images.verify.identify import VerifiedImage
 
+# How often a push looks for sisters that came meanwhile. Each that comes looks for itself, too.
+_ROUNDS = 4
 _DONE = ("Pushed", "Layer already exists", "Mounted from")
 
 
@@ -78,8 +80,8 @@ class Transfer:
 class Preview:
     """What tagging, or pushing, would do: `own` to the names of the image, `joint` to an index's.
 
-    `index` is that of the image and its sisters; None where it has none, or one is missing. `alone`
-    says whether it has none.
+    `index` is that of the image and its sisters; None where none is there. `alone` says whether the
+    image is for one platform only.
     """
 
     own: tuple[Move, ...]
@@ -99,7 +101,7 @@ class Preview:
 
     @property
     def index_name(self) -> str:
-        """The immutable name of the index, with its digest; "" where there is none."""
+        """The exactest name of the index, with its digest; "" where there is none."""
         if not self.index:
             return ""
         return f"{self.joint[0].reference}@{self.index.digest}"
@@ -130,26 +132,23 @@ def preview(
         lookup=lookup,
         descends=partial(_descends, workspace=workspace, run=run),
     )
-    others = sisters(config, spec)
-    if not others:
-        return Preview(own=_free(moved(names, ours)), alone=True)
+    alone = not sisters(config, spec)
+    own = _free(moved(replace(names, floating=()), ours))
+    if alone or not names.floating:
+        return Preview(own=own + moved(replace(names, immutable=""), ours), alone=alone)
     if not in_registry:
-        every = " and ".join(sorted(s.platform.name for s in (spec, *others)))
-        waits = f"it is for an index of {every}, which `invoke push` makes"
-        return Preview(own=_free(moved(names, ours, waits=waits)))
+        waits = "images for several platforms share it, and `invoke push` moves it"
+        return Preview(own=own + moved(replace(names, immutable=""), ours, waits=waits))
     repository = f"{namespace}/{names.repository}"
     manifest = _manifest(image, lookup(f"{repository}:{names.immutable}"))
-    found = join(
+    manifests = join(
         *(config, spec, manifest), repository=repository, lookup=lookup, workspace=workspace
     )
-    if not found.index:
-        return Preview(own=_free(moved(names, ours, waits=found.waits)))
-    own = _free(moved(replace(names, floating=()), ours))
-    tags = Names(
-        repository=names.repository, immutable=found.index.version, floating=names.floating
-    )
-    joint = _free(moved(tags, found.index.target, waits=found.waits))
-    return Preview(own=own, joint=joint, index=found.index)
+    tags = replace(names, immutable="")
+    if len(manifests) == 1:
+        return Preview(own=own + moved(tags, replace(ours, manifests=manifests)))
+    index = Index(repository=spec.repository, version=tags.floating[0], manifests=manifests)
+    return Preview(own=own, joint=moved(tags, index.target), index=index)
 
 
 def _free(moves: tuple[Move, ...]) -> tuple[Move, ...]:
@@ -188,25 +187,24 @@ def unpublished(
 ) -> list[tuple[ImageSpec, str]]:
     """The images whose inputs nobody has published yet, each with the name it will have.
 
-    One that is there with all of its sisters, but without their index, is among them: a push was
-    cut off then, and any of them repairs that.
+    One that is there, but not below the floating tag with its version of torch, is among them: a
+    push was cut off then, and another one repairs that.
     """
     plans = plan_images(config, specs, workspace.root, workspace.locks)
     names = [f"{namespace}/{p.spec.repository}:{version(config, p)}" for p in plans]
 
-    def lacks(spec: ImageSpec, name: str) -> bool:
-        held = lookup(name)
-        manifest = held.of_platform(spec.platform.name) if held else None
-        if held is None or manifest is None or not sisters(config, spec):
-            return held is None
-        repository = name.rpartition(":")[0]
-        found = join(
-            *(config, spec, manifest), repository=repository, lookup=lookup, workspace=workspace
-        )
-        return found.index is not None and not lookup(f"{repository}:{found.index.version}")
+    def lacks(plan: ImagePlan, name: str) -> bool:
+        platform, held = plan.spec.platform.name, lookup(name)
+        if held is None:
+            return True
+        if not held.of_platform(platform):  # the name is taken: nothing can be pushed to it
+            return False
+        exact = earned(config, plan.spec, complete=plan.lock.complete)[:1]
+        tagged = [lookup(f"{name.rpartition(':')[0]}:{tag}") for tag in exact]
+        return not all(target and target.of_platform(platform) for target in tagged)
 
     with workers(8) as pool:
-        lacking = pool.map(lacks, specs, names)
+        lacking = pool.map(lacks, plans, names)
     return [(s, name) for s, name, lacks_ in zip(specs, names, lacking, strict=True) if lacks_]
 
 
@@ -229,19 +227,29 @@ def publish(
     transfer: Transfer,
     say: Callable[[str], None],
 ) -> Preview:
-    """Push an image under its own names, then the index that it is the last one for.
+    """Push an image under its immutable name, then move the floating ones, an index's too.
 
-    `look()` is `preview`. It is asked again once the image is there: a sister that another machine
-    pushed meanwhile counts. Returns what became of each name. Raises as `push` does.
+    `look()` is `preview`. It is asked again after each step: a sister that another machine pushed
+    meanwhile counts. Returns what became of each name. Raises as `push` does.
     """
-    found = look()
-    push(digest, found.own, engine, retries=retries, transfer=transfer, say=say)
-    if not found.alone and found.own[0].changes:
-        again = look()
-        found = replace(again, own=(found.own[0], *again.own[1:]))
-    if found.index:
-        push_index(found.index, found.joint, engine, run=run, retries=retries, say=say)
-    return found
+    found, did = look(), dict[str, Move]()
+    first = found.own[:1]
+    push(digest, first, engine, retries=retries, transfer=transfer, say=say)
+    for _ in range(_ROUNDS):
+        if first[0].changes or did:
+            found = look()
+        floating = [m for m in found.moves if m.reference != first[0].reference and m.changes]
+        if not floating:
+            break
+        if found.index:
+            push_index(found.index, floating, engine, run=run, retries=retries, say=say)
+        else:
+            push(digest, floating, engine, retries=retries, transfer=transfer, say=say)
+        did = {**{move.reference: move for move in floating}, **did}
+        if found.alone:
+            break
+    own = (*first, *(did.get(m.reference, m) for m in found.own[1:]))
+    return replace(found, own=own, joint=tuple(did.get(m.reference, m) for m in found.joint))
 
 
 def push(
@@ -278,21 +286,18 @@ def push_index(
 ) -> None:
     """Carry out what `preview` found for the names of an index, in its order.
 
-    Its images are in the registry already, so only the index is sent. Floating names follow once
-    the immutable one has its digest. Raises as `push` does, and NetworkError where the registry
-    does not show one of the images yet.
+    Its images are in the registry already, so only the index is sent, once. Raises as `push` does,
+    and NetworkError where the registry does not show one of the images yet.
     """
     if not index.digest:
         raise NetworkError(f"{moves[0].reference}: an image of it is not seen yet", "push again")
     retry = partial(registry.retry, retries=retries, say=say)
+    source = partial(registry.make_index, index=index)
     for move in moves:
         if move.changes:
-            immutable = move.reference.endswith(f":{index.version}")
-            source = partial(registry.make_index, index=index)
-            if not immutable:
-                source = partial(registry.name_index, digest=index.digest)
             retry(partial(source, move.reference, run=run))
             _arrived(move.reference, index.digest, engine, retry, say)
+            source = partial(registry.name_index, digest=index.digest)
 
 
 def _arrived(

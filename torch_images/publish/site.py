@@ -7,20 +7,20 @@ whole without JavaScript, and nothing on them comes from another server.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from torch_images.build.plan import LockedImage, lock_image, locked
+from torch_images.build.plan import plan_images
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Architecture, Config
 from torch_images.errors import UsageError, shown
 from torch_images.host import outputs
-from torch_images.locks.image_lock import ImageLock, compat_versions
+from torch_images.locks.image_lock import compat_versions
 from torch_images.publish import answers, image_page, ledger, pick
 from torch_images.publish.datasheet import size_text
 from torch_images.publish.gpus import CAVEATS
@@ -44,7 +44,7 @@ def generate(
     specs = matrix(config)
     proofs = ledger.read(root)
     states = ledger.states(config, specs, proofs, root, locks)
-    images = _locked(config, specs, locks)
+    images = dict(zip(specs, plan_images(config, specs, root, locks), strict=True))
 
     def state(spec: ImageSpec) -> ledger.State:
         """Also of an image that an answer names and the catalogue lacks."""
@@ -104,21 +104,6 @@ def _environment(folder: Path) -> jinja2.Environment:
     )
     environment.filters["size"] = size_text
     return environment
-
-
-def _locked(
-    config: Config, specs: Sequence[ImageSpec], locks: Path
-) -> dict[ImageSpec, LockedImage]:
-    """Images with their locks. Those that differ in architectures only have the same one."""
-    read: dict[tuple[str, ...], ImageLock] = {}
-    found = {}
-    for spec in specs:
-        own = (spec.cuda.version, spec.origin, spec.base.name, spec.variant.name)
-        key = (*own, spec.platform.name)
-        if key not in read:
-            read[key] = lock_image(config, spec, locks).lock
-        found[spec] = locked(spec, read[key])
-    return found
 
 
 def _words(config: Config, answer: answers.Row) -> str:

@@ -5,8 +5,8 @@ floating ones are for typing; each only ever moves forward, to a newer torch, th
 then to a later revision. An image that lacks something - a lock, NVIDIA's compat libraries - gets
 no floating tag, because nobody who types "sm120" asks for less.
 
-A floating tag has no platform in it. Where an image is built for several platforms, it names an
-index of them all: see index.py.
+A floating tag has no platform in it. It names an index once images for several platforms are there:
+see joint.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _NAMESPACE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """The tags of one image in its repository, such as "torch-cu130"; the exactest come first."""
+    """The tags of one image in its repository, such as "torch-cu130"; the exactest come first.
+
+    `immutable` is "" for an index, which has floating tags only.
+    """
 
     repository: str
     immutable: str
@@ -42,9 +45,8 @@ class Names:
 
     def references(self, namespace: str) -> tuple[str, ...]:
         """Every name in a registry, the immutable one first."""
-        return tuple(
-            f"{namespace}/{self.repository}:{tag}" for tag in (self.immutable, *self.floating)
-        )
+        tags = (self.immutable, *self.floating)
+        return tuple(f"{namespace}/{self.repository}:{tag}" for tag in tags if tag)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +117,14 @@ class Move:
         return self.state in (NEW, MOVES)
 
 
+def earned(config: Config, spec: ImageSpec, *, complete: bool) -> tuple[str, ...]:
+    """The floating tags that an image gets once its checks passed; () for one that lacks something.
+
+    All that promises a tag asks here: tables, pages, `invoke pick`, and the push itself.
+    """
+    return floating(config, spec) if complete else ()
+
+
 def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     """The floating tags of a complete image, the same ones for each platform.
 
@@ -167,7 +177,7 @@ def observed(
     return Names(
         repository=spec.repository,
         immutable=labels.version,
-        floating=floating(config, spec) if labels.complete else (),
+        floating=earned(config, spec, complete=labels.complete),
     )
 
 
@@ -183,16 +193,18 @@ def plan_moves(
     """What becomes of each tag.
 
     `lookup(reference)`: current target or None. `descends(a, b)`: whether commit a
-    follows commit b. `waits` is why no floating tag may move yet, "" for no reason. All names are
+    follows commit b. `waits` is why no floating tag may move, "" for no reason. All names are
     looked up at once, because a registry may be far away.
     """
     references = names.references(namespace)
+    if not references:
+        return ()
     with workers(len(references)) as pool:
         targets = tuple(pool.map(lookup, references))
     moves = []
     for reference, held in zip(references, targets, strict=True):
         state, reason = NEW, ""
-        immutable = reference.endswith(f":{names.immutable}")
+        immutable = bool(names.immutable) and reference.endswith(f":{names.immutable}")
         if held and held.same(ours):
             state = THERE
         elif held and immutable:
