@@ -147,6 +147,10 @@ def test_a_scale(taken: list[str]) -> None:
     assert torch.allclose(found, exact.half(), atol=2e-3)
 
 
+def many(batches: int, heads: int) -> list[torch.Tensor]:
+    return [torch.empty(batches, heads, 1, 64, dtype=torch.half) for _ in range(3)]
+
+
 def misaligned() -> list[torch.Tensor]:
     query, key, value = tensors()
     flat = torch.empty(query.numel() + 1, dtype=query.dtype)
@@ -171,6 +175,8 @@ NOT_FOR_IT: dict[str, Callable[[], list[torch.Tensor]]] = {
     "one head for all": lambda: [tensors()[0], *(t[:, :1].expand(2, 4, 16, 64) for t in tensors()[1:])],
     "one batch for all": lambda: [tensors()[0], *(t[:1] for t in tensors()[1:])],
     "nothing": lambda: tensors(rows=0),
+    "65536 batches": lambda: many(65536, 1),
+    "65536 heads": lambda: many(1, 65536),
 }  # fmt: skip
 
 
@@ -179,6 +185,15 @@ def test_what_it_cannot_do_is_torchs(taken: list[str], case: str) -> None:
     given = NOT_FOR_IT[case]()
     assert by_cudnn(*given) == routes.CUDNN
     assert taken == []
+
+
+def test_so_many_batches_and_heads_it_can_do(taken: list[str]) -> None:
+    assert by_cudnn(*many(65535, 1)) != routes.CUDNN
+    assert by_cudnn(*many(1, 65535)) != routes.CUDNN
+    assert by_flash(*many(65536, 1)) == routes.FLASH
+    assert by_flash(*many(1, 65536)) == routes.FLASH
+    assert backward_of(*many(65536, 1)) == routes.CUDNN_BACKWARD
+    assert not fa4.broken()
 
 
 @pytest.mark.parametrize(
@@ -238,8 +253,25 @@ def test_which_gpus_take_it(
     assert chosen is (
         (mode == "auto" and capability == HOPPER) or (mode == "fa4" and capability[0] == 9)
     )
-    monkeypatch.setattr(routes, "_cudnn_version", ["9.24"])
+    monkeypatch.setattr(routes, "_cudnn_version", ["9.99"])  # not measured
     assert routes._chosen("forward", *large, causal, heads=1, rows=2) is (chosen and mode == "fa4")
+
+
+def test_deterministic_programs_have_rules_of_their_own(
+    taken: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(routes, "mode", "auto")
+    monkeypatch.setattr(
+        routes.rules, "faster", lambda *_, **how: asked.append(how["deterministic"])
+    )
+    by_cudnn(*tensors())
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        by_cudnn(*tensors())
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+    assert asked == [False, True]
 
 
 def test_a_program_that_wants_cudnn_gets_it(taken: list[str]) -> None:
@@ -286,6 +318,7 @@ def test_sequences_of_several_lengths(taken: list[str]) -> None:
 
     assert call(starts)[1].shape == (4, 20)
     assert call(starts.long()) == routes.FLASH
+    assert call(torch.zeros(65537, dtype=torch.int32)) == routes.FLASH
     assert taken == ["ragged"]
     routes.mode = "auto"  # not measured, so it is torch's by default
     assert call(starts) == routes.FLASH

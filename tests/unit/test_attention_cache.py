@@ -129,7 +129,7 @@ def test_a_damaged_file_beside_a_whole_one(kept: ModuleType, tmp_path: Path) -> 
     assert cache[1].code == "A"
 
 
-@pytest.mark.parametrize("when", ["export", "rename"])
+@pytest.mark.parametrize("when", ["export_to_c", "rename"])
 def test_a_folder_that_fails_is_left_alone(
     kept: ModuleType,
     tmp_path: Path,
@@ -142,9 +142,8 @@ def test_a_folder_that_fails_is_left_alone(
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(
-        *((Compiled, "export_to_c") if when == "export" else (Path, "rename")), fail
-    )
+    where: type = Compiled if when == "export_to_c" else Path
+    monkeypatch.setattr(where, when, fail)
     cache = kernels(kept, tmp_path)
     compile_into(cache, 1, "A")
     compile_into(cache, 2, "B")
