@@ -122,6 +122,17 @@ def test_each_release_has_a_report_and_is_on_the_page(rules: ModuleType) -> None
     assert said.count("torch ") == len(rules.MEASURED)
 
 
+def test_the_page_has_the_rules(rules: ModuleType) -> None:
+    page = (ROOT / "docs" / "attention.md").read_text()
+    [table] = {id(table): table for table, _ in rules.MEASURED.values()}.values()
+    columns = [(s, m) for m in ("usual", "deterministic") for s in ("forward", "backward")]
+    for width in (64, 96, 128):
+        least = [table[column][width] for column in columns]
+        cells = (f"{x.shortest}, {x.operations:.2g}".replace("e+", "e") for x in least)
+        assert f"| {width} | {' | '.join(cells)} |\n" in page
+    assert {w for by_width in table.values() for w in by_width} == {64, 96, 128}
+
+
 # Batch, heads, queries, keys, width; whether the program is deterministic, and which passes are
 # taken; the ratio measured on an H100 with torch 2.11.0. These shapes are in no report.
 HELD_OUT = [
