@@ -3,21 +3,32 @@
     docker run --rm --gpus all -v "$PWD/benchmarks/attention:/attention:ro" \
         torch-cu130:sm90-attention python /attention --output - > result.json
 
-It needs an image with the extra `flash-attention`. Each row calls torch's own functions, and only
-the setting of the image differs between the two. They take turns call by call, so that a GPU whose
-clock falls is the same to both. `docs/attention.md` shows the results, and
-scripts/image/attention/rules.py follows from them.
+`--measure` says what: the shapes of the report, the grid that rules.py follows from (240 s on an
+H100), the first call of a process, or how far scores may grow (a minute each).
+
+It needs an image with the extra `flash-attention`. Elsewhere, PYTHONPATH names a folder in which
+torch_image_attention is a copy of scripts/image/attention. Each row calls torch's own functions,
+and only the setting of the image differs between the two. They take turns call by call, so that a
+GPU whose clock falls is the same to both. `docs/attention.md` shows the results, and
+scripts/image/attention/rules.py follows from them (thresholds.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
+import os
+import random
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its customary name
@@ -135,29 +146,196 @@ def measure(shape: tuple[int, ...], dtype: str, *, causal: bool) -> Row:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One point of the grid: batch, heads, heads of key and value, queries, keys, width."""
+
+    shape: tuple[int, int, int, int, int, int]
+    dtype: str
+    causal: bool
+    deterministic: bool
+
+    @property
+    def operations(self) -> float:
+        """Floating-point operations of the forward pass."""
+        batch, heads, _, queries, keys, width = self.shape
+        return 4.0 * batch * heads * queries * keys * width / (2 if self.causal else 1)
+
+
+HEADS = 16
+GRID_WIDTHS, GRID_LENGTHS = (64, 96, 128), (1024, 1280, 2048, 4096)
+GRID_OPERATIONS = (3.5e10, 7e10, 1.4e11, 2.8e11)
+# Shapes of no report that were measured by hand, here again beside the grid.
+HELD_OUT = (
+    Cell(shape=(1, 16, 16, 16384, 16384, 128), dtype="bf16", causal=False, deterministic=True),
+    Cell(shape=(4, 32, 8, 4096, 4096, 128), dtype="bf16", causal=False, deterministic=True),
+    Cell(shape=(4, 32, 32, 2048, 2048, 64), dtype="bf16", causal=False, deterministic=True),
+    Cell(shape=(16, 16, 16, 1280, 1280, 96), dtype="bf16", causal=False, deterministic=False),
+    Cell(shape=(1, 16, 16, 65536, 1024, 64), dtype="bf16", causal=False, deterministic=False),
+    Cell(shape=(8, 32, 4, 2048, 2048, 64), dtype="bf16", causal=False, deterministic=False),
+)
+
+
+def grid() -> Iterator[Cell]:
+    """All points, in an order that leaves no part out where the time ends before."""
+    cells: set[Cell] = set()
+    for width in GRID_WIDTHS:
+        for length in GRID_LENGTHS:
+            for causal in (False, True):
+                one = 4.0 * HEADS * length**2 * width / (2 if causal else 1)
+                for batch in {max(1, round(least / one)) for least in GRID_OPERATIONS}:
+                    shape = (batch, HEADS, HEADS, length, length, width)
+                    cells |= {
+                        Cell(shape=shape, dtype="bf16", causal=causal, deterministic=mode)
+                        for mode in (False, True)
+                    }
+    yield from HELD_OUT
+    yield from random.Random(0).sample(sorted(cells, key=repr), len(cells))  # noqa: S311
+
+
+def measure_cell(cell: Cell) -> dict[str, Any]:
+    """The pairs of one point: forward, by one call and by calls in a row, and backward."""
+    batch, heads, keys_heads, queries, keys, width = cell.shape
+    given = [
+        torch.randn(batch, n, length, width, device="cuda", dtype=DTYPES[cell.dtype])
+        for n, length in ((heads, queries), (keys_heads, keys), (keys_heads, keys))
+    ]
+    grads = [t.detach().requires_grad_() for t in given]
+    upstream = torch.randn_like(given[0])
+
+    def forward(*tensors: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(
+            *tensors, is_causal=cell.causal, enable_gqa=keys_heads != heads
+        )
+
+    torch.use_deterministic_algorithms(cell.deterministic)
+    try:
+        routes.register(STOCK)
+        out = forward(*grads)
+        with torch.no_grad():
+            call = pair(lambda: forward(*given), 11)
+            queued = pair(lambda: forward(*given), 7, 4)
+        backward = pair(lambda: torch.autograd.grad(out, grads, upstream, retain_graph=True), 11)
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+    pairs = {"call": call, "queued": queued, "backward": backward}
+    return {
+        **asdict(cell), "operations": cell.operations,
+        "pairs": {name: asdict(found) for name, found in pairs.items()},
+    }  # fmt: skip
+
+
+FIRST = """
+import json, os, time
+import torch
+import torch_image_attention
+torch_image_attention.activate()
+query = torch.randn(1, 16, 4096, 128, device="cuda", dtype=torch.half, requires_grad=True)
+torch.cuda.synchronize()
+times, began = {}, time.perf_counter()
+
+def note(name):
+    torch.cuda.synchronize()
+    times[name] = time.perf_counter() - began
+
+if os.environ["TORCH_IMAGE_ATTENTION"] == "fa4":
+    torch_image_attention.routes.fa4.ready(waits=True)
+    note("imported")
+out = torch.nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)
+note("forward")
+out.sum().backward()
+note("backward")
+print(json.dumps(times))
+"""
+
+
+def first_calls() -> Generator[dict[str, Any]]:
+    """Seconds from the first call of a process on: torch's own, an empty cache, a full one."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, mode in (("stock", STOCK), ("cold", OURS), *(("warm", OURS),) * 3):
+            done = subprocess.run(
+                [sys.executable, "-c", FIRST], capture_output=True, text=True, check=True,
+                env={
+                    **os.environ, "TORCH_IMAGE_ATTENTION": mode,
+                    "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": folder,
+                },
+            )  # fmt: skip
+            yield {"cache": name, **json.loads(done.stdout)}
+
+
+def exact(*given: torch.Tensor, scale: float) -> torch.Tensor:
+    """Attention in float64."""
+    query, key, value = given
+    return (query @ key.mT * scale).softmax(-1) @ value
+
+
+def large_scores() -> Generator[dict[str, Any]]:
+    """Errors against float64 while the scores grow, as a share of the largest right value.
+
+    Each key is there four times, so that no row has one weight of 1 and gradients of 0.
+    """
+    torch.manual_seed(0)
+    parts = [torch.randn(1, 2, 512, 128, device="cuda", dtype=torch.float64) for _ in range(4)]
+    parts[1] = parts[1][:, :, :128].repeat(1, 1, 4, 1)
+    for (name, dtype), power in itertools.product(DTYPES.items(), range(31)):
+        size = 2 ** (power / 2)  # of one value; the scores are alike to some percent
+        if size * 1.5 > torch.finfo(dtype).max:
+            continue
+        given = [size * (1 + p / 64) for p in parts[:2]] + [parts[2]]
+        halves = [t.to(dtype).requires_grad_() for t in given]
+        doubles = [t.detach().double().requires_grad_() for t in halves]
+        right = exact(*doubles, scale=128**-0.5)
+        rights = (right, *torch.autograd.grad(right, doubles[1:], parts[3]))
+        row: dict[str, Any] = {"dtype": name, "score": size**2 * 128**0.5}
+        for mode in (STOCK, OURS):
+            routes.register(mode)
+            out = F.scaled_dot_product_attention(*halves)
+            found = (out, *torch.autograd.grad(out, halves[1:], parts[3].to(dtype)))
+            row[mode] = {
+                part: float((ours - theirs).abs().max() / theirs.abs().max())
+                for part, ours, theirs in zip(("out", "key", "value"), found, rights, strict=True)
+            }
+        yield row
+
+
+def shapes() -> Generator[dict[str, Any]]:
+    """The rows of the report."""
+    for *shape, dtype in SHAPES:
+        for causal in (True, False):
+            yield asdict(measure(tuple(map(int, shape)), str(dtype), causal=causal))
+
+
+MEASURES: dict[str, Callable[[], Generator[dict[str, Any]]]] = {
+    "shapes": shapes,
+    "grid": lambda: (measure_cell(cell) for cell in grid()),
+    "first": first_calls,
+    "scores": large_scores,
+}
+
+
 def main() -> None:
-    """Measure all shapes, or as many as the time allows, and write the result."""
+    """Measure, as much as the time allows, and write the result."""
     parser = argparse.ArgumentParser(description="Torch's attention against FlashAttention-4.")
+    parser.add_argument("--measure", choices=MEASURES, default="shapes")
     parser.add_argument("--output", default="-", help="file for the result as JSON; - prints it")
     parser.add_argument("--seconds", type=float, default=600, help="start no row after this time")
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
     rows = []
-    for *shape, dtype in SHAPES:
-        for causal in (True, False):
+    with contextlib.closing(MEASURES[options.measure]()) as measured:
+        for row in measured:
+            rows.append(row)
+            print({k: v for k, v in row.items() if k != "pairs"}, *ratios(row), file=sys.stderr)
             if time.monotonic() > end:
                 break
-            row = measure(tuple(map(int, shape)), str(dtype), causal=causal)
-            rows.append(row)
-            ratios = ", ".join(f"{name} {p.ratio:.3f}" for name, p in row.pairs.items())
-            print(row.shape, row.dtype, "causal" if causal else "full", ratios, file=sys.stderr)
     result = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "python": ".".join(map(str, sys.version_info[:3])),
         "cudnn": torch.backends.cudnn.version(),
+        "measure": options.measure,
         "failed": fa4.broken(),
-        "rows": [asdict(row) for row in rows],
+        "rows": rows,
     }
     text = json.dumps(result, indent=1)
     if options.output == "-":
@@ -165,6 +343,12 @@ def main() -> None:
     else:
         with open(options.output, "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write(text + "\n")
+
+
+def ratios(row: dict[str, Any]) -> Iterator[str]:
+    """What a line on the terminal says of a row's pairs."""
+    for name, found in row.get("pairs", {}).items():
+        yield f"{name} {found['ratio']:.3f}"
 
 
 if __name__ == "__main__":

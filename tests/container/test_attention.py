@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,6 +147,10 @@ def test_a_scale(taken: list[str]) -> None:
     assert torch.allclose(found, exact.half(), atol=2e-3)
 
 
+def many(batches: int, heads: int) -> list[torch.Tensor]:
+    return [torch.empty(batches, heads, 1, 64, dtype=torch.half) for _ in range(3)]
+
+
 def misaligned() -> list[torch.Tensor]:
     query, key, value = tensors()
     flat = torch.empty(query.numel() + 1, dtype=query.dtype)
@@ -172,6 +175,8 @@ NOT_FOR_IT: dict[str, Callable[[], list[torch.Tensor]]] = {
     "one head for all": lambda: [tensors()[0], *(t[:, :1].expand(2, 4, 16, 64) for t in tensors()[1:])],
     "one batch for all": lambda: [tensors()[0], *(t[:1] for t in tensors()[1:])],
     "nothing": lambda: tensors(rows=0),
+    "65536 batches": lambda: many(65536, 1),
+    "65536 heads": lambda: many(1, 65536),
 }  # fmt: skip
 
 
@@ -180,6 +185,15 @@ def test_what_it_cannot_do_is_torchs(taken: list[str], case: str) -> None:
     given = NOT_FOR_IT[case]()
     assert by_cudnn(*given) == routes.CUDNN
     assert taken == []
+
+
+def test_so_many_batches_and_heads_it_can_do(taken: list[str]) -> None:
+    assert by_cudnn(*many(65535, 1)) != routes.CUDNN
+    assert by_cudnn(*many(1, 65535)) != routes.CUDNN
+    assert by_flash(*many(65536, 1)) == routes.FLASH
+    assert by_flash(*many(1, 65536)) == routes.FLASH
+    assert backward_of(*many(65536, 1)) == routes.CUDNN_BACKWARD
+    assert not fa4.broken()
 
 
 @pytest.mark.parametrize(
@@ -239,8 +253,25 @@ def test_which_gpus_take_it(
     assert chosen is (
         (mode == "auto" and capability == HOPPER) or (mode == "fa4" and capability[0] == 9)
     )
-    monkeypatch.setattr(routes, "_cudnn_version", ["9.24"])
+    monkeypatch.setattr(routes, "_cudnn_version", ["9.99"])  # not measured
     assert routes._chosen("forward", *large, causal, heads=1, rows=2) is (chosen and mode == "fa4")
+
+
+def test_deterministic_programs_have_rules_of_their_own(
+    taken: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(routes, "mode", "auto")
+    monkeypatch.setattr(
+        routes.rules, "faster", lambda *_, **how: asked.append(how["deterministic"])
+    )
+    by_cudnn(*tensors())
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        by_cudnn(*tensors())
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+    assert asked == [False, True]
 
 
 def test_a_program_that_wants_cudnn_gets_it(taken: list[str]) -> None:
@@ -287,6 +318,7 @@ def test_sequences_of_several_lengths(taken: list[str]) -> None:
 
     assert call(starts)[1].shape == (4, 20)
     assert call(starts.long()) == routes.FLASH
+    assert call(torch.zeros(65537, dtype=torch.int32)) == routes.FLASH
     assert taken == ["ragged"]
     routes.mode = "auto"  # not measured, so it is torch's by default
     assert call(starts) == routes.FLASH
@@ -338,29 +370,42 @@ def test_nothing_is_imported_while_a_graph_is_captured(
     assert loaded == ["once"]
 
 
-def test_threads_note_their_own_functions() -> None:
-    """One thread's call of FlashAttention-4 is never kept for another one's shape."""
-    cache = fa4._Recorder({"ours": 1, "theirs": 2})
-    assert cache["ours"] == 1
-    other = threading.Thread(target=lambda: cache["theirs"])
-    other.start()
-    other.join()
-    assert cache.last == 1
-
-
+@pytest.mark.parametrize("told", [None, "0", "1"])
 @pytest.mark.parametrize("writable", [True, False])
-def test_a_folder_that_cannot_be_written_keeps_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, writable: bool
+def test_where_nothing_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, writable: bool, told: str | None
 ) -> None:
-    """Such as a volume that is mounted read-only. FlashAttention-4 would fail at it."""
+    """A folder that cannot be written, such as a volume that is mounted read-only, or by request."""
+    monkeypatch.setenv(fa4.CACHE_DIR, str(tmp_path / "cache"))
+    monkeypatch.delenv(fa4.CACHE_ON, raising=False)
+    if told:
+        monkeypatch.setenv(fa4.CACHE_ON, told)
+    monkeypatch.setattr(os, "access", lambda *_: writable)
+    kept = tmp_path / "cache" if writable and told != "0" else None
+    assert fa4._folder() == kept
+
+
+@pytest.mark.parametrize("told", [None, "1"])
+def test_a_failed_import_is_said_and_changes_no_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str | None
+) -> None:
+    """While FlashAttention-4 is imported its own cache is off."""
     monkeypatch.setenv(fa4.CACHE_DIR, str(tmp_path))
     monkeypatch.delenv(fa4.CACHE_ON, raising=False)
-    monkeypatch.setattr(os, "access", lambda *_: writable)
-    monkeypatch.setattr(fa4.importlib, "import_module", lambda _: 1 / 0)
+    if told:
+        monkeypatch.setenv(fa4.CACHE_ON, told)
+    seen: list[str] = []
+
+    def fail() -> None:
+        seen.append(os.environ[fa4.CACHE_ON])
+        raise ImportError("no FlashAttention-4")
+
+    monkeypatch.setattr(fa4.loading, "interface", fail)
     monkeypatch.setattr(fa4, "_broken", False)
     monkeypatch.setattr(fa4, "_module", None)
     fa4._load()
-    assert os.environ[fa4.CACHE_ON] == ("1" if writable else "0")
+    assert seen == ["0"]
+    assert os.environ.get(fa4.CACHE_ON) == told
     assert fa4.broken()
 
 
@@ -443,3 +488,47 @@ def test_flash_attention_4_has_what_is_called() -> None:
     assert list(backward)[:6] == ["q", "k", "v", "out", "dout", "lse"]
     assert {"deterministic", "dq", "dk", "dv", "max_seqlen_k"} <= set(backward)
     assert hasattr(interface._flash_attn_fwd, "compile_cache")
+
+
+COMPILES = """
+import json, os, sys, torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch_image_attention import fa4
+
+before = set(sys.modules)
+assert fa4.ready(waits=True)
+heavy = {"quack", "torch._dynamo", "sympy", "triton"} & set(sys.modules) - before
+with FakeTensorMode():
+    query = torch.empty(2, 512, 4, 64, dtype=torch.half, device="cuda:0")
+    lse = torch.empty(2, 4, 512, device="cuda:0")
+    fa4._module._flash_attn_fwd(query, query, query, out=torch.empty_like(query), lse=lse)
+print(json.dumps(sorted(heavy)))
+"""
+
+
+def test_it_compiles_without_a_gpu_and_keeps_what_it_compiled(tmp_path: Path) -> None:
+    """For compute capability 9.0, in three processes: one compiles, one loads, one finds damage."""
+    pytest.importorskip("flash_attn.cute", reason="no FlashAttention-4 here")
+    target = {
+        "CUTE_DSL_ARCH": "sm_90a", "FLASH_ATTENTION_ARCH": "sm_90",
+        "FLASH_ATTENTION_NUM_SMS": "132", fa4.CACHE_DIR: str(tmp_path),
+    }  # fmt: skip
+    environ = {k: v for k, v in os.environ.items() if k not in ("TORCH_IMAGE_QUIET", fa4.CACHE_ON)}
+
+    def call() -> str:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", COMPILES],
+            env={**environ, **target}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == []  # at the first call only what it needs is imported
+        ours = (line for line in done.stderr.splitlines() if line.startswith("torch-images: "))
+        return "\n".join(ours)
+
+    assert " compiled attention's forward pass (FlashAttention-4) in " in call()
+    [file] = tmp_path.glob("*/*/*.o")
+    whole = file.read_bytes()
+    assert call() == ""
+    file.write_bytes(whole[:4096] + bytes(4096) + whole[8192:])
+    assert " is damaged; " in call()
+    assert file.read_bytes() == whole

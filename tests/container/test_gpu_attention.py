@@ -188,6 +188,17 @@ def test_a_long_sequence() -> None:
     close(found[..., -4:, :], scores.softmax(-1) @ v.double(), 3e-2)
 
 
+@pytest.mark.parametrize(
+    "shape", [(65536, 1, 16, 64), (1, 65536, 16, 64)], ids=["batches", "heads"]
+)
+def test_more_than_a_grid_has_is_torchs(shape: tuple[int, ...]) -> None:
+    """FlashAttention-4 fails at it. The next call is its own again."""
+    many = [torch.randn(shape, device="cuda").half() for _ in range(3)]
+    close(F.scaled_dot_product_attention(*many), in_float64(*many))
+    q, k, v, _ = tensors((2, 4, 4, 512, 128), torch.float16)
+    assert ran(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
 def test_equal_calls_give_equal_bits() -> None:
     *given, upstream = tensors((2, 4, 4, 1024, 128), torch.float16)
     given = [t.requires_grad_() for t in given]

@@ -36,10 +36,16 @@ def rows_of(gpu: str) -> list[dict[str, Any]]:
     return found
 
 
+def on(report: dict[str, Any]) -> tuple[tuple[int, int], str]:
+    """The compute capability and cuDNN's version of a report; all are of Hopper GPUs."""
+    return (9, 0), f"{report['cudnn'] // 10000}.{report['cudnn'] // 100 % 100}"
+
+
 def rows() -> Iterator[Any]:
     for path in REPORTS:
+        place = on(json.loads(path.read_text()))
         for number, row in enumerate(rows_of(path.stem)):
-            yield pytest.param(row, id=f"{path.stem}-{number}")
+            yield pytest.param(place, row, id=f"{path.stem}-{number}")
 
 
 @pytest.mark.parametrize(
@@ -88,15 +94,16 @@ def test_without_torch_nothing_fails(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("row", list(rows()))
-def test_what_is_taken_was_measured_to_be_faster(rules: ModuleType, row: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("place", "row"), list(rows()))
+def test_what_is_taken_was_measured_to_be_faster(
+    rules: ModuleType, place: tuple[tuple[int, int], str], row: dict[str, Any]
+) -> None:
     """Each shape that the rules give away, on each GPU that was measured."""
     asked = {
         "width": row["shape"][4], "shortest": row["shape"][3], "operations": row["operations"],
+        "deterministic": False,
     }  # fmt: skip
-    forward, backward = (
-        rules.faster(step, (9, 0), "9.19", **asked) for step in ("forward", "backward")
-    )
+    forward, backward = (rules.faster(step, place, **asked) for step in ("forward", "backward"))
     ratios = {name: pair["ratio"] for name, pair in row["pairs"].items()}
     if forward:
         assert ratios["call"] <= 1.0
@@ -105,15 +112,62 @@ def test_what_is_taken_was_measured_to_be_faster(rules: ModuleType, row: dict[st
         assert ratios.get("backward", ratios["training"]) <= 1.0
 
 
+def test_each_release_has_a_report_and_is_on_the_page(rules: ModuleType) -> None:
+    reports = [json.loads(path.read_text()) for path in REPORTS]
+    page = (ROOT / "docs" / "attention.md").read_text()
+    [said] = [line for line in page.splitlines() if line.startswith("Measured releases: ")]
+    for place, (_, release) in rules.MEASURED.items():
+        assert (place, release) in {(on(r), r["torch"].partition("+")[0]) for r in reports}
+        assert f"torch {release} (cuDNN {place[1]})" in said
+    assert said.count("torch ") == len(rules.MEASURED)
+
+
+def test_the_page_has_the_rules(rules: ModuleType) -> None:
+    page = (ROOT / "docs" / "attention.md").read_text()
+    [table] = {id(table): table for table, _ in rules.MEASURED.values()}.values()
+    columns = [(s, m) for m in ("usual", "deterministic") for s in ("forward", "backward")]
+    for width in (64, 96, 128):
+        least = [table[column][width] for column in columns]
+        cells = (f"{x.shortest}, {x.operations:.2g}".replace("e+", "e") for x in least)
+        assert f"| {width} | {' | '.join(cells)} |\n" in page
+    assert {w for by_width in table.values() for w in by_width} == {64, 96, 128}
+
+
+# Batch, heads, queries, keys, width; whether the program is deterministic, and which passes are
+# taken; the ratio measured on an H100 with torch 2.11.0. These shapes are in no report.
+HELD_OUT = [
+    ((1, 16, 16384, 16384, 128), True, ("forward", "backward"), 0.326),
+    ((4, 32, 4096, 4096, 128), True, ("forward", "backward"), 0.580),
+    ((4, 32, 2048, 2048, 64), True, ("forward", "backward"), 0.670),
+    ((16, 16, 1280, 1280, 96), False, ("backward",), 0.826),
+    ((1, 16, 65536, 1024, 64), False, ("backward",), 0.842),
+    ((8, 32, 2048, 2048, 64), False, ("backward",), 0.873),
+]
+
+
+@pytest.mark.parametrize(("shape", "deterministic", "steps", "ratio"), HELD_OUT)
+def test_what_pays_is_taken(
+    rules: ModuleType, shape: tuple[int, ...], deterministic: bool, steps: tuple[str, ...],
+    ratio: float,
+) -> None:  # fmt: skip
+    assert ratio < 0.9
+    batch, heads, queries, keys, width = shape
+    asked = {
+        "width": width, "shortest": min(queries, keys), "deterministic": deterministic,
+        "operations": rules.operations(batch * queries * keys, heads, width, causal=False),
+    }  # fmt: skip
+    taken = [s for s in ("forward", "backward") if rules.faster(s, ((9, 0), "9.19"), **asked)]
+    assert tuple(taken) == steps
+
+
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.stem)
 def test_the_documents_shape_meets_its_goal(rules: ModuleType, path: Path) -> None:
     """At most 0.95 of torch's time."""
     report = json.loads(path.read_text())
     first = report["rows"][0]
     assert (first["shape"], first["causal"]) == ([16, 96, 96, 4096, 128], True)
-    version = f"{report['cudnn'] // 10000}.{report['cudnn'] // 100 % 100}"
-    asked = {"width": 128, "shortest": 4096, "operations": 6.6e12}
-    assert rules.faster("forward", (9, 0), version, **asked)
+    asked = {"width": 128, "shortest": 4096, "operations": 6.6e12, "deterministic": False}
+    assert rules.faster("forward", on(report), **asked)
     assert first["pairs"]["call"]["ratio"] <= 0.95
     assert first["pairs"]["queued"]["ratio"] <= 0.95
     assert not report["failed"]
@@ -129,11 +183,15 @@ def test_the_documents_shape_meets_its_goal(rules: ModuleType, path: Path) -> No
         ("forward", (9, 0), "9.19", 256, 4096, 1e12, False),
         ("forward", (10, 0), "9.19", 128, 4096, 1e12, False),
         ("forward", (9, 1), "9.19", 128, 4096, 1e12, False),
-        ("forward", (9, 0), "9.24", 128, 4096, 1e12, False),
+        ("forward", (9, 0), "9.99", 128, 4096, 1e12, False),
         ("forward", (9, 0), "0.0", 128, 4096, 1e12, False),
-        ("backward", (9, 0), "9.19", 64, 1024, 3e11, True),
-        ("backward", (9, 0), "9.19", 64, 1023, 3e11, False),
-        ("backward", (9, 0), "9.19", 64, 1024, 2.99e11, False),
+        ("backward", (9, 0), "9.19", 128, 1024, 3e11, True),
+        ("backward", (9, 0), "9.19", 128, 1023, 3e11, False),
+        ("backward", (9, 0), "9.19", 128, 1024, 2.99e11, False),
+        ("backward", (9, 0), "9.19", 64, 1024, 1.3e11, True),
+        ("backward", (9, 0), "9.19", 64, 1024, 1.29e11, False),
+        ("backward", (9, 0), "9.19", 96, 1279, 1e12, False),
+        ("backward", (9, 0), "9.19", 256, 4096, 1e12, False),
     ],
 )
 def test_where_the_rules_end(
@@ -147,7 +205,7 @@ def test_where_the_rules_end(
     taken: bool,
 ) -> None:
     asked = {"width": width, "shortest": shortest, "operations": operations}
-    assert rules.faster(step, capability, cudnn, **asked) is taken
+    assert rules.faster(step, (capability, cudnn), **asked, deterministic=False) is taken
 
 
 def test_the_page_shows_the_reports() -> None:

@@ -6,17 +6,21 @@ the release that the lock has; tests/container/test_gpu_attention.py compares bo
 """
 
 import contextlib
+import hashlib
 import importlib
 import os
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from platform import machine
 from typing import Any
 
 import torch
-from torch_image_attention import say
+from torch_image_attention import loading, say
+from torch_image_attention.kept import FUNCTION, Folder, Kernels
 
 CACHE_ON = "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED"
 CACHE_DIR = "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR"
@@ -25,6 +29,15 @@ CACHE_DIR = "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR"
 WIDTHS = {9: (64, 96, 128, 256)}
 BATCHES = 256  # with more sequences than this it has other kernels
 BLOCK = 256  # rows, more than a block of any kernel has
+# Its functions that compile kernels for these calls, and what a line calls those that take long.
+CACHES = {
+    "_flash_attn_fwd": "forward pass",
+    "_flash_attn_bwd": "backward pass",
+    "_bwd_preprocess": "",
+    "_bwd_postprocess_convert": "",
+    "_compute_tile_cumsum": "",
+    "_compute_blocks_to_batch": "",
+}
 KEPT = 4096  # calls that are remembered by shape; programs with changing lengths have many
 
 _lock = threading.RLock()  # autograd calls from threads of its own
@@ -84,40 +97,6 @@ class Attention:
         return (query.shape[1:], key.shape[1:], many, longest, *kind)
 
 
-class _Recorder:
-    """FlashAttention-4's cache of compiled functions, which also notes the last one taken.
-
-    Each thread has its own note: a program may call FlashAttention-4 beside us.
-    """
-
-    def __init__(self, cache: Any) -> None:
-        self._cache = cache
-        self._mine = threading.local()
-
-    @property
-    def last(self) -> Any:
-        """The function that this thread took last."""
-        return self._mine.last
-
-    def __contains__(self, key: object) -> bool:
-        self._mine.began = time.monotonic()
-        return key in self._cache
-
-    def __getitem__(self, key: object) -> Any:
-        self._mine.last = function = self._cache[key]
-        return function
-
-    def __setitem__(self, key: object, function: Any) -> None:
-        seconds = time.monotonic() - self._mine.began
-        self._cache[key] = function
-        kept = os.environ.get(CACHE_ON) == "1"
-        place = f"to be kept in {os.environ.get(CACHE_DIR)}" if kept else "not kept"
-        say(f"compiled attention (FlashAttention-4) in {seconds:.1f} s, {place}")
-
-    def clear(self) -> None:
-        self._cache.clear()
-
-
 def cache_folder() -> str:
     """Where compiled kernels are kept, unless told otherwise. A volume there outlives containers.
 
@@ -146,24 +125,60 @@ def ready(*, waits: bool) -> bool:
 
 def _load() -> None:
     global _module, _aux  # noqa: PLW0603  once in a process
-    os.environ[CACHE_DIR] = folder = cache_folder()
+    kept = _folder()
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
-        kept = os.access(folder, os.W_OK | os.X_OK)
-    except OSError:
-        kept = False
-    # FlashAttention-4 fails at a folder that it cannot write, such as a volume mounted read-only.
-    os.environ[CACHE_ON] = os.environ.get(CACHE_ON, "1") if kept else "0"
-    try:
-        with _compiling(()):
-            module = importlib.import_module("flash_attn.cute.interface")
-            _aux = importlib.import_module("flash_attn.cute.utils").AuxData(None, None)
-        function = module._flash_attn_fwd
-        function.compile_cache = _Recorder(function.compile_cache)
+        with _compiling(()), _own_cache_off():
+            module = loading.interface()
+        _aux = module.AuxData(None, None)
+        _keep(module, kept)
     except Exception as error:  # noqa: BLE001  whatever it is, torch's own attention works
         give_up(error)
     else:
         _module = module
+
+
+@contextlib.contextmanager
+def _own_cache_off() -> Iterator[None]:
+    """While FlashAttention-4 is imported: it reads CACHE_ON then, and kept.py takes its place."""
+    told = os.environ.get(CACHE_ON)
+    os.environ[CACHE_ON] = "0"
+    try:
+        yield
+    finally:
+        if told is None:
+            del os.environ[CACHE_ON]
+        else:
+            os.environ[CACHE_ON] = told
+
+
+def _folder() -> Path | None:
+    """Where compiled kernels are kept; None where nothing is, or where it cannot be written."""
+    if os.environ.get(CACHE_ON, "1") != "1":
+        return None
+    folder = cache_folder()
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
+    except OSError:
+        return None
+    return Path(folder) if os.access(folder, os.W_OK | os.X_OK) else None
+
+
+def _keep(module: Any, folder: Path | None) -> None:
+    """Put our cache in the place of FlashAttention-4's, with what that one has."""
+    if folder is not None:
+        # Kernels follow from the sources, but FlashAttention-4 does not count quack's among them.
+        sources = importlib.import_module("flash_attn.cute.cache_utils")
+        stamp = sources._compute_source_fingerprint() + version("quack-kernels") + machine()
+        folder /= hashlib.sha256(stamp.encode()).hexdigest()
+
+    def load(file: Path) -> Any:
+        return getattr(module.cute.runtime.load_module(str(file), enable_tvm_ffi=True), FUNCTION)
+
+    for name, step in CACHES.items():
+        function = getattr(module, name)
+        known = getattr(function.compile_cache, "cache", {})
+        place = Folder(folder and folder / name.strip("_"), load)
+        function.compile_cache = Kernels(known, place, step)
 
 
 def give_up(error: Exception) -> None:

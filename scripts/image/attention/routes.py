@@ -26,6 +26,9 @@ CUDNN_BACKWARD, FLASH_BACKWARD = f"{CUDNN}_backward", "_flash_attention_backward
 HALVES = (torch.float16, torch.bfloat16)
 ALIGNED = 16  # bytes, what the kernels' loads need
 INDEXED = 2**31  # values of a tensor; the kernels count in 32 bits
+# Heads and batches; the kernels count them by the second and third dimension of a grid of CUDA's
+# (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications).
+GRID = 65535
 BATCHED, RAGGED = 4, 3  # dimensions
 UNBOUND = (None, -1)  # a window's bound
 T = TypeVar("T")
@@ -231,8 +234,8 @@ def _chosen(
         pairs = query.shape[0] * queries * keys
         count = rules.operations(pairs, query.shape[heads], width, causal=causal)
         wanted = rules.faster(
-            step, capability, _cudnn_release(), width=width, shortest=min(queries, keys),
-            operations=count,
+            step, (capability, _cudnn_release()), width=width, shortest=min(queries, keys),
+            operations=count, deterministic=torch.are_deterministic_algorithms_enabled(),
         )  # fmt: skip
     return bool(
         wanted
@@ -242,6 +245,8 @@ def _chosen(
         and key.shape == value.shape
         and key.shape[-1] == width
         and query.shape[heads] % key.shape[heads] == 0
+        and query.shape[heads] <= GRID
+        and (len(ragged.starts_q) - 1 if ragged else query.shape[0]) <= GRID
         and all(map(_readable, (query, key, value)))
     )
 
