@@ -187,7 +187,7 @@ def test_what_is_compiled_again_is_equal(
     env: dict[str, str], made: Made, image: dict[str, Any], tmp_path: Path
 ) -> None:
     """A hundred units at random, all that is linked, and the wheel."""
-    forget(image["image"], 100, seed := uuid.uuid4().hex)
+    forget(image["tags"][0], 100, seed := uuid.uuid4().hex)
     commit = tree.change(lane.repository(), "", "", "", "compiled-again")
     again = make(env | another(tmp_path / "project", commit), tmp_path / "compiled-again")
     differ = differing(made.wheel, again.wheel)
