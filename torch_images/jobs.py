@@ -38,13 +38,13 @@ class Measured:
     seconds: float
 
 
-# PyTorch 2.6.0 with CUDA 13.0 for 9.0, on two processors: the mean of some units of each kind.
-# Where 64 processors were all busy, each unit took two to four times as long (docs/compile.md).
+# All units of PyTorch 2.6.0 with CUDA 13.0 for 9.0, each on one of 64 processors that were all busy,
+# by the launcher's ledger. Of two busy processors, each took about 0.6 times as long.
 TORCH = (
-    Measured(units=48, seconds=118),  # flash attention; 3 were measured
-    Measured(units=47, seconds=17),  # memory-efficient attention; 2
-    Measured(units=246, seconds=21),  # other units of CUDA; 9
-    Measured(units=1671, seconds=6.7),  # C and C++; 6
+    Measured(units=48, seconds=265),  # flash attention
+    Measured(units=47, seconds=39),  # memory-efficient attention
+    Measured(units=246, seconds=66),  # other units of CUDA
+    Measured(units=1671, seconds=14.6),  # C and C++
 )
 # Triton 3.7.1 took about 76 minutes of one processor with gcc 12.
 TRITON = (Measured(units=289, seconds=76 * 60 / 289),)

@@ -83,7 +83,7 @@ def test_where_it_cannot_be_had(
             error, match=r"cuda-compat-13-0 580\.95\.05-1 cannot be fetched: .*; name a"
         ):
             prepare(config.compat, LOCK, "required", cache=tmp_path, network=network)
-        with pytest.raises(error, match="cannot be had"):
+        with pytest.raises(error, match="cannot be fetched"):
             prepare(config.compat, LOCK, "locked", cache=tmp_path, network=network)
 
 

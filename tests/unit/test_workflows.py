@@ -315,7 +315,7 @@ def runner(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         path.write_text(f"#!/usr/bin/env bash\n{text}")
         path.chmod(0o755)
     shutil.copy(ROOT / "scripts" / "lock-changes", repository / "scripts")
-    for name in ("images.yaml", "README.md", "docs/ledger.csv", "locks/a.txt"):
+    for name in ("images.yaml", "README.md", "docs/build.md", "docs/ledger.csv", "locks/a.txt"):
         (repository / name).write_text(f"{name}\n")
     environment = {
         "PATH": f"{tools}:{os.environ['PATH']}",
