@@ -38,8 +38,8 @@ class Measured:
     seconds: float
 
 
-# All units of PyTorch 2.6.0 with CUDA 13.0 for 9.0, each on one of 64 processors that were all busy,
-# by the launcher's ledger. Of two busy processors, each took about 0.6 times as long.
+# All units of PyTorch 2.6.0 with CUDA 13.0 for 9.0, each on one of 64 processors that were all
+# busy, by the launcher's ledger. Of two busy processors, each took about 0.6 times as long.
 TORCH = (
     Measured(units=48, seconds=265),  # flash attention
     Measured(units=47, seconds=39),  # memory-efficient attention
