@@ -266,7 +266,10 @@ def test_a_shared_cache_that_does_not_answer(builder: Builder, way: str) -> None
     assert "secret" not in str(ended)
 
 
-@pytest.mark.parametrize("url", ["redis://:secret@host:99999", "redis://:secret@[::1"])
+@pytest.mark.parametrize(
+    "url",
+    ["redis://:secret@host:99999", "redis://:secret@[::1", "redis://user:secret/more@host"],
+)
 def test_a_shared_cache_that_is_no_url(builder: Builder, url: str) -> None:
     ended, _ = builder.build(CCACHE_REMOTE_STORAGE=url)
     assert str(ended).startswith("build-wheel: tree: the shared compile cache does not answer: ")

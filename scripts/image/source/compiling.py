@@ -245,17 +245,21 @@ def reach(name: str, storage: str, seconds: float = 10) -> None:
     `storage` is what CCACHE_REMOTE_STORAGE says: URLs of caches, each with attributes after "|".
     """
     for url in storage.split():
-        where = "CCACHE_REMOTE_STORAGE"  # its text may have a password
         try:
             parts = urlsplit(url.partition("|")[0])
-            if not parts.hostname:
-                continue
-            where = parts.hostname
-            port = parts.port or {"https": 443, "redis": 6379}.get(parts.scheme, 80)
-            where = f"{parts.hostname}:{port}"
-            socket.create_connection((parts.hostname, port), timeout=seconds).close()
-        except (OSError, ValueError) as error:
-            fail(f"{name}: the shared compile cache does not answer: {where}: {error}")
+            host, port = parts.hostname, parts.port
+        except ValueError:  # its words may be a part of the password
+            fail(
+                f"{name}: the shared compile cache does not answer: CCACHE_REMOTE_STORAGE has a "
+                "URL that is not valid"
+            )
+        if not host:
+            continue
+        port = port or {"https": 443, "redis": 6379}.get(parts.scheme, 80)
+        try:
+            socket.create_connection((host, port), timeout=seconds).close()
+        except (OSError, UnicodeError) as error:  # UnicodeError: such a host name cannot be
+            fail(f"{name}: the shared compile cache does not answer: {host}:{port}: {error}")
 
 
 def is_full(error: OSError) -> bool:
