@@ -92,10 +92,7 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
             f"{builder.cores} processors and {builder.memory / 1e9:.0f} GB; --jobs says otherwise)"
         ),
         f"time: {_time(image, jobs, builder)}",
-        (
-            "tested: PyTorch 2.6.0 was compiled whole for 9.0, this commit was not, see "
-            "docs/compile.md"
-        ),
+        ("tested: of whole trees, only PyTorch 2.6.0 was compiled, for 9.0; see docs/compile.md"),
     ]
 
 
