@@ -64,8 +64,8 @@ def small_image(address: str) -> None:
 def written_by_setup() -> dict[str, Any]:
     """The daemon.json that scripts/setup-engine writes."""
     script = (ROOT / "scripts" / "setup-engine").read_text()
-    [text] = re.findall(r"<<'JSON'\n(.*?)\nJSON\n", script, re.DOTALL)
-    return dict(json.loads(text))
+    [text] = re.findall(r"<<JSON\n(.*?)\nJSON\n", script, re.DOTALL)
+    return dict(json.loads(text.replace("${keep}", "40")))
 
 
 def edits(name: str, mounted: Path) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 
-from tests.integration.support import TESTS
+from tests.integration.support import TESTS, Built
 from torch_images.host.engine import Engine
 
 
@@ -29,3 +29,9 @@ def test_images_come_and_go_while_they_are_listed(engine: Engine) -> None:
     changes.join()
     assert listings > 10
     assert name not in engine.tags()
+
+
+def test_what_a_container_prints_comes_after_what_it_warns_of(engine: Engine, built: Built) -> None:
+    """The engine mixes the two streams in any order, and the last line is read as a result."""
+    done = engine.run(built.digest, "-c", "echo first; echo warned >&2; echo last", entrypoint="sh")
+    assert done.output == "warned\nfirst\nlast\n"

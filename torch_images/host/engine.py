@@ -306,6 +306,7 @@ class Engine:
     def run(self, image: str, *command: str, **options: Any) -> ExecResult:
         """`docker run --rm`: start a container, wait for its end, remove it.
 
+        The output has all of stderr before stdout: the engine does not keep the order of the two.
         `options` are those of docker-py's `containers.create`. Raises EngineError for an image of
         another processor that nothing emulates.
         """
@@ -313,7 +314,8 @@ class Engine:
             container.start()
             code = member(container.wait(), "StatusCode", kind=int)
             with read_by_docker():
-                output = container.logs().decode(errors="replace")
+                streams = (container.logs(stdout=out, stderr=not out) for out in (False, True))
+                output = b"".join(streams).decode(errors="replace")
             if code and (refusal := platform_refusal(output)):
                 raise refusal
             return ExecResult(code, output)
