@@ -136,7 +136,7 @@ def test_an_emulator_that_containers_cannot_see_is_named(binfmt: Path) -> None:
 
 # --- scripts/setup-engine -------------------------------------------------------------------------
 
-TOOLS = ("bash", "cat", "env", "grep", "head", "mktemp", "rm", "sed", "sh", "tail")
+TOOLS = ("bash", "cat", "df", "env", "grep", "head", "mktemp", "rm", "sed", "sh", "tail")
 # Stand-ins for all that the script would start. Each writes down what it was asked for.
 STUB = '#!/bin/sh\necho "${0##*/} $*" >>"$FOLDER/log"\n'
 STUBS = {
