@@ -175,7 +175,7 @@ TABLE = (
     host("580 GeForce", "580.95.05", gpus=(GEFORCE,)),
     host("580, image without compat", "580.95.05", compat=False),
     host("580, not root, read-only", "580.95.05", runs_as=USER_READ_ONLY),
-    # CUDA 12.8: minor version compatibility from 525 on.
+    # CUDA 12.8: minor-version compatibility from 525 on.
     compat("12.8 on 535 data centre", "535.230.02", cuda="12.8"),
     compat("12.8 on 550 data centre", "550.163.01", cuda="12.8"),
     compat("12.8 on 470 data centre", "470.256.02", cuda="12.8"),
@@ -187,9 +187,9 @@ TABLE = (
         "550.120",
         cuda="12.8",
         gpus=(GEFORCE,),
-        says=("error 804", "by minor version compatibility", "PTX is not compiled at run time"),
+        says=("error 804", "by minor-version compatibility", "Numba and CuPy raw kernels fail"),
     ),
-    host("12.8 on 555, not listed", "555.58.02", cuda="12.8", says=("not 555", "minor version")),
+    host("12.8 on 555, not listed", "555.58.02", cuda="12.8", says=("not 555", "minor-version")),
     host("12.8 on 550 without compat", "550.120", cuda="12.8", compat=False, says=("minor",)),
     refused("12.8 on 515", "515.105.01", "driver 570.26 or newer would do", cuda="12.8"),
     # Who may write what.
@@ -275,7 +275,7 @@ TABLE = (
         toolkit=True,
         gpus=(GEFORCE,),
         how="loader cache",
-        says=("error 804", "minor version"),
+        says=("error 804", "minor-version"),
     ),
     # What the trial finds.
     compat("no note, trial passes", "560.35.05", note=""),
@@ -308,19 +308,19 @@ TABLE = (
         "550.163.01",
         cuda="12.8",
         gpus="hang",
-        says=("no trial of the compat library ended in time", "minor version"),
+        says=("no trial of the compat library ended in time", "minor-version"),
     ),
     host(
         "12.8 on 550, trial fails",
         "550.163.01",
         cuda="12.8",
         answer="804 0 0",
-        says=("804 at cuInit", "minor version"),
+        says=("804 at cuInit", "minor-version"),
     ),
     # CUDA_COMPAT.
     refused("off on 570", "570.124.06", "CUDA_COMPAT=off", NEEDS_580, mode="off"),
     host("off on 580", "580.95.05", mode="off"),
-    host("off, 12.8 on 550", "550.163.01", cuda="12.8", mode="off", says=("minor version",)),
+    host("off, 12.8 on 550", "550.163.01", cuda="12.8", mode="off", says=("minor-version",)),
     host(
         "on, newer driver",
         "580.159.04",

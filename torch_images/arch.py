@@ -48,6 +48,12 @@ class Capability:
         return cls(int(match[1][:-1]), int(match[1][-1]))
 
     @classmethod
+    def named(cls, text: str) -> Capability:
+        """Read "12.0" or a plain target's name: "sm_120", "sm120", "120". Raises ValueError."""
+        short = re.fullmatch(r"(?:sm|compute)?_?([5-9][0-9]|[1-9][0-9]{2})", text)
+        return cls.of_number(int(short[1])) if short else cls.parse(text)
+
+    @classmethod
     def of_number(cls, number: int) -> Capability:
         """The capability that a target's number stands for: 120 is 12.0."""
         return cls(*divmod(number, 10))

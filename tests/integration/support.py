@@ -83,6 +83,17 @@ def invoke(
     )
 
 
+def docker(*words: str) -> subprocess.CompletedProcess[str]:
+    """What a command of docker's says, on both of its streams."""
+    return subprocess.run(
+        ["docker", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
 def as_root(*words: str) -> list[str]:
     """A command that runs as root, with this process's environment but sudo's own PATH.
 

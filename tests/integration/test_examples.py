@@ -1,42 +1,28 @@
-"""The examples of docs/derive.md and docs/places.md, built and run as users do."""
+"""The examples of docs/derive.md, built and run as users do."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
+import requests
 
-from tests.integration.support import ROOT, TESTS, Built, compose_command, invoke
+from tests.integration.standins import model_hub
+from tests.integration.support import ROOT, TESTS, Built, docker, invoke, running
 from tests.releases import T130
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 
 DERIVE = ROOT / "docs" / "examples" / "derive"
-PLACES = ROOT / "docs" / "examples" / "places"
 TORCH = f"{T130}+cu130"
-TRAINED = "processes on cpu, loss 0."
 
 
 @pytest.fixture(scope="module")
 def image(built: Built) -> str:
     return built.tags[0]
-
-
-def docker(*words: str) -> subprocess.CompletedProcess[str]:
-    """What a command of docker's says, on both of its streams."""
-    return subprocess.run(
-        ["docker", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +76,7 @@ def shown(engine: Engine, image: str, name: str) -> list[str]:
     return done.output.splitlines()[-1].split()
 
 
-@pytest.mark.parametrize("example", ["pip", "uv"], indirect=True)
+@pytest.mark.parametrize("example", ["pip", "uv", "requirements"], indirect=True)
 def test_a_package(example: str, engine: Engine) -> None:
     torch, _, folder = shown(engine, example, "einops")
     assert torch == TORCH
@@ -148,6 +134,28 @@ def test_a_volume_keeps_what_was_compiled(example: str) -> None:
     assert said == ["compiled", "from the cache"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["caches"], indirect=True)
+def test_a_volume_keeps_models(example: str) -> None:
+    """A user without a name fetches one from a stand-in for Hugging Face; others read it offline."""
+    volume = f"{TESTS}-models"
+    words = ["run", "--rm", f"--volume={volume}:/cache"]
+    fetch = ["hf", "download", "example/model"]
+    docker("volume", "rm", volume)
+    try:
+        with model_hub("example/model", {"config.json": b"{}"}) as address:
+            online = ("--network=host", f"--env=HF_ENDPOINT={address}", "--user=12345")
+            first = docker(*words, *online, example, *fetch)
+        offline = ("--network=none", "--env=HF_HUB_OFFLINE=1")
+        second = docker(*words, *offline, example, *fetch)
+        unknown = docker(*words, *offline, example, "hf", "download", "example/other")
+    finally:
+        docker("volume", "rm", volume)
+    assert "/cache/huggingface/hub/models--example--model/" in first.stdout, first.stdout
+    assert second.returncode == 0, second.stdout
+    assert unknown.returncode != 0
+
+
 @pytest.mark.parametrize("example", ["user"], indirect=True)
 def test_another_user_by_default(example: str, engine: Engine) -> None:
     code = "import einops, getpass, os; print(getpass.getuser(), os.getcwd(), os.environ['HOME'])"
@@ -170,128 +178,48 @@ def test_batches_larger_than_shared_memory(
     assert full is not works, done.stdout
 
 
-def test_compose(image: str, tmp_path: Path) -> None:
-    """Docker Compose reads the file as it is, and runs it without GPUs."""
-    unpacked = tmp_path / "compose"
-    unpacked.mkdir()
-    for name in ("compose.yaml", "train.py"):
-        shutil.copy(PLACES / name, tmp_path)
-    (tmp_path / "here.yaml").write_text(
-        f"services: {{train: {{image: '{image}', deploy: !reset null, network_mode: bridge}}}}"
-    )
-    command = [*compose_command(unpacked), f"--project-name={TESTS}"]
-    read = subprocess.run(
-        [*command, "config", "--format=json"], cwd=tmp_path, capture_output=True, check=True
-    )
-    service = json.loads(read.stdout)["services"]["train"]
-    [device] = service["deploy"]["resources"]["reservations"]["devices"]
-    assert (device["capabilities"], device["count"]) == (["gpu"], -1)
-    assert service["shm_size"] == str(8 * 1024**3)
-    command += ["--file=compose.yaml", "--file=here.yaml"]
-    try:
-        done = subprocess.run(
-            [*command, "run", "--rm", "--no-TTY", "train"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    finally:
-        subprocess.run([*command, "down", "--volumes"], cwd=tmp_path, check=True)
-    assert done.returncode == 0, done.stderr
-    assert TRAINED in done.stdout
-
-
-def test_the_job_of_kubernetes_runs_without_rights(image: str) -> None:
-    """Its arguments, user and read-only file system; not its GPUs, which only a cluster has."""
-    job = yaml.safe_load((PLACES / "kubernetes-job.yaml").read_text())
-    pod = job["spec"]["template"]["spec"]
-    [container] = pod["containers"]
-    context = pod["securityContext"]
-    assert container["securityContext"]["readOnlyRootFilesystem"]
-    words = [f"--user={context['runAsUser']}:{context['runAsGroup']}", "--read-only"]
-    words += ["--tmpfs=/tmp:exec", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
-    words += [f"--volume={PLACES}:/workspace:ro", image, *container["args"]]
-    done = docker("run", "--rm", *words)
-    assert done.returncode == 0, done.stdout
-    assert TRAINED in done.stdout
-
-
-# The image's environment and the mounts, not its entrypoint.
-SRUN = """#!/bin/bash
-for word; do
-    case $word in
-        --container-image=*) ;;
-        --container-mounts=*) mounts=${word#*=} ;;
-        --container-workdir=*) folder=${word#*=} ;;
-        *) break ;;
-    esac
-    shift
-done
-program=$1
-shift
-exec docker run --rm --entrypoint="$program" --volume="$mounts:ro" --workdir="$folder" "$IMAGE" "$@"
+# What ComfyUI v0.35.0 requires, by its requirements.txt.
+COMFYUI = """
+torch torchsde torchvision torchaudio numpy>=1.25.0 einops transformers>=4.50.3 tokenizers>=0.13.3
+sentencepiece safetensors>=0.4.2 aiohttp>=3.11.8 yarl>=1.18.0 pyyaml Pillow scipy tqdm psutil alembic
+SQLAlchemy>=2.0.0 filelock av>=16.0.0 requests simpleeval>=1.0.0 blake3 kornia>=0.7.1 spandrel
+pydantic~=2.0 pydantic-settings~=2.0
+"""
+# A program that is started as ComfyUI is, and answers with the release of torch.
+SERVER = """
+import argparse, torch, torchaudio, torchsde, torchvision
+from aiohttp import web
+asked = argparse.ArgumentParser()
+asked.add_argument("--listen", nargs="?", const="0.0.0.0,::")
+host = asked.parse_args().listen.split(",")[0]
+program = web.Application()
+program.router.add_get("/", lambda request: web.Response(text=torch.__version__))
+web.run_app(program, host=host, port=8188)
 """
 
 
-def test_a_job_of_slurm_with_pyxis(image: str, tmp_path: Path) -> None:
-    for name, text in (("srun", SRUN), ("scontrol", "#!/bin/sh\necho localhost\n")):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "IMAGE": image}
-    env |= {"SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": "1", "SLURM_JOB_ID": "7"}
-    done = subprocess.run(
-        ["bash", PLACES / "slurm-pyxis.sbatch"],
-        cwd=PLACES,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "torch-images: CUDA 13.0 cannot work" in done.stderr  # the start was there
-    assert TRAINED in done.stdout
-
-
 @pytest.mark.slow
-def test_a_dev_container(image: str, tmp_path: Path) -> None:
-    """By the tool behind VS Code. What it starts without a shell has the choice of a login shell."""
-    if not shutil.which("npm"):
-        pytest.skip("needs npm, for the Dev Container CLI")
-    install = [
-        "npm",
-        "install",
-        "--silent",
-        "--prefix",
-        str(tmp_path / "cli"),
-        "@devcontainers/cli",
-    ]
-    subprocess.run(install, check=True, capture_output=True)
-    project = tmp_path / "project"
-    (project / ".devcontainer").mkdir(parents=True)
-    told = json.loads((PLACES / "devcontainer.json").read_text()) | {"image": image}
-    told["mounts"][0]["source"] = f"{TESTS}-dev"
-    (project / ".devcontainer" / "devcontainer.json").write_text(json.dumps(told))
-    tool = [str(tmp_path / "cli/node_modules/.bin/devcontainer")]
-    folder = [f"--workspace-folder={project}"]
-    up = subprocess.run([*tool, "up", *folder], capture_output=True, text=True, check=False)
-    assert up.returncode == 0, up.stdout + up.stderr
-    made = json.loads(up.stdout.splitlines()[-1])
-    try:
-        code = "import json, os, sys; print(json.dumps([sys.executable, dict(os.environ)]))"
-        done = subprocess.run(
-            [*tool, "exec", *folder, "python", "-c", code],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        executable, environment = json.loads(done.stdout.splitlines()[-1])
-    finally:
-        docker("rm", "--force", "--volumes", made["containerId"])
-        docker("volume", "rm", f"{TESTS}-dev")
-    assert (
-        executable == told["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"]
+def test_a_program_such_as_comfyui(reaching: str, workspace: Workspace, tmp_path: Path) -> None:
+    """With what the real one requires; a small server stands in for the program itself."""
+    program = tmp_path / "comfyui"
+    program.mkdir()
+    (program / "requirements.txt").write_text("\n".join(COMFYUI.split()))
+    (program / "main.py").write_text(SERVER)
+    shutil.copy(DERIVE / "comfyui.Dockerfile", tmp_path)
+    tag = f"{TESTS}:comfyui"
+    words = [f"--file={tmp_path}/comfyui.Dockerfile", f"--build-arg=IMAGE={reaching}"]
+    words += ["--network=host"] if workspace.network.on_loopback else []
+    done = docker(
+        *("buildx", "build", "--load", f"--tag={tag}", "--build-arg=COMFYUI=comfyui"),
+        *words,
+        str(tmp_path),
     )
-    assert environment["TORCH_IMAGE_STARTED"] == "1"
-    assert environment["HF_HOME"] == "/cache/huggingface"
+    assert done.returncode == 0, done.stdout[-3000:]
+    try:
+        published = ("--publish=127.0.0.1::8188",)
+        with running(tag, options=published, until="Running on", network="bridge") as name:
+            [address] = docker("port", name, "8188").stdout.split()
+            answer = requests.get(f"http://{address}/", timeout=60).text
+    finally:
+        docker("rmi", tag)
+    assert answer == TORCH

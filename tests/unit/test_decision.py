@@ -296,8 +296,8 @@ def test_off_is_the_hosts_library_whatever_that_means() -> None:
     minor = decision.choose(MACHINE, replace(CUDA_12, driver="575.51.03"), OURS, mode=decision.OFF)
     assert (minor.library, minor.works, minor.code) == (HOST, True, 0)
     assert minor.reason == (
-        "CUDA_COMPAT=off; it runs CUDA 12.8 by minor version compatibility: PTX is not compiled at "
-        "run time"
+        "CUDA_COMPAT=off; it runs CUDA 12.8 by minor-version compatibility; Numba and CuPy "
+        "raw kernels fail"
     )
 
 

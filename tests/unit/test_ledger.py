@@ -143,11 +143,11 @@ def test_the_line_of_a_verified_image_proves_it(config: Config, root: Path) -> N
     assert (line.image, line.checks, line.machine) == (RUNTIME, "2", "2 processors, 25 GB")
     assert line.digest == "sha256:" + "d" * 64
     assert state(config, root, line) == ledger.State(
-        tested=True, words="tested on 2026-11-23 without a GPU", built=True
+        tested=True, words="tested on 2026-11-23 without a GPU", built=True, compat=True
     )
     other = state(config, root, replace(line, inputs="0" * 64))
-    words = "not tested since its inputs changed after 2026-11-23"
-    assert other == ledger.State(tested=False, words=words, built=True)
+    words = "last tested on 2026-11-23; its inputs have changed since"
+    assert other == ledger.State(tested=False, words=words, built=True, compat=True)
     # As of a machine that cannot reach NVIDIA's packages, and of one that emulates.
     emulated = replace(image, report=replace(image.report, emulated=True))
     for tested, compat, machine, words in (
@@ -158,7 +158,10 @@ def test_the_line_of_a_verified_image_proves_it(config: Config, root: Path) -> N
         assert found is not None
         assert (found.compat, found.machine) == (compat, f"{line.machine}{machine}")
         told = ledger.State(
-            tested=True, words=f"tested on 2026-11-23 without a GPU{words}", built=True
+            tested=True,
+            words=f"tested on 2026-11-23 without a GPU{words}",
+            built=True,
+            compat=bool(compat),
         )
         assert state(config, root, found) == told
 

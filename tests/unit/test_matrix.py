@@ -178,7 +178,7 @@ def test_each_cuda_version_has_its_default_base(
     ("axes", "expected"),
     [
         ({"arch": "9.9"}, "unknown arch '9.9'; did you mean '9.0'?"),
-        ({"arch": "sm_120"}, "'sm_120' is not a compute capability like 9.0 or 12.0"),
+        ({"arch": "sm_120a"}, "'sm_120a' is not a compute capability like 9.0 or 12.0"),
         ({"arch": "all"}, "'all' is not an architecture; leave --arch out"),
         ({"source": "fork", "cuda": "12.8", "base": "trixie"}, "cannot be built: CUDA 12.8's nvcc"),
         ({"variant": "vllm", "cuda": "12.8"}, "cannot be built: vllm has no wheels for CUDA 12.8"),

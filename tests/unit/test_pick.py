@@ -30,7 +30,7 @@ from torch_images.publish.gpus import CAVEATS, find_gpu, host_platform
 from torch_images.publish.ledger import State, states
 from torch_images.publish.pick import answer, build_commands, commands, pick
 
-COMPAT, MINOR = "uses the compat library", "by minor version compatibility"
+COMPAT, MINOR = "uses the compat library", "by minor-version compatibility"
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def ask(
         variant=variant,
         platform=host,
         namespace="ghcr.io/me",
-        state=state or (lambda spec: State(tested=True, words=f"tested: {spec.id}", built=True)),
+        state=state or (lambda spec: State(tested=True, words=f"tested: {spec.id}", built=True, compat=True)),
     )
     return answer(config, found, known, suggestions, platform=host)
 
@@ -100,6 +100,38 @@ def test_picks(config: Config, root: Path, gpu: str, driver: str, image: str, wh
     assert not found["id"].endswith("arm64")
     assert why in found["why"][1]
     assert CAVEATS[ARM64] not in found["why"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver"), [("H100", "550.54.14"), ("A100", "535.183.01"), ("T4", "550.54.14")]
+)
+def test_a_compat_library_that_no_image_had_is_no_first_choice(
+    config: Config, root: Path, gpu: str, driver: str
+) -> None:
+    """Without it, CUDA 12.8 works all the same, and CUDA 13.0 does not."""
+
+    def state(spec: ImageSpec) -> State:
+        return State(tested=True, words="tested", built=True)
+
+    found = ask(config, root, gpu, driver, state=state)
+    assert "torch-cu128:" in found["image"]
+    assert not found["needs_compat"]
+    assert found["why"][1].endswith("without that library, it works by minor-version compatibility")
+    [other] = [one for one in found["others"] if one["works"]]
+    assert "torch-cu130:" in other["image"]
+    assert other["why"].endswith("no image with this library was tested yet")
+    # Where only the library helps, the build may not go on without it.
+    found = ask(config, root, gpu, driver, state=state, torch="2.14.1")
+    spec = find_image(config, found["id"])
+    assert found["needs_compat"]
+    told = commands(config, spec, found["image"], published=False, needs_compat=True)
+    assert "--compat required" in told["command"]
+
+
+def test_it_says_what_fails_on_a_gpu(config: Config, root: Path) -> None:
+    """torch's wheels of CUDA 13.0 have no code of MAGMA for a T4."""
+    assert any("MAGMA" in line for line in ask(config, root, "T4", "580.95.05")["why"])
+    assert not any("MAGMA" in line for line in ask(config, root, "H100", "580.95.05")["why"])
 
 
 def test_it_says_what_else_there_is(config: Config, root: Path) -> None:

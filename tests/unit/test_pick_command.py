@@ -30,11 +30,11 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 def test_the_first_line_builds_what_nobody_was_asked_about(run: Callable[..., str]) -> None:
     answer = json.loads(run(*GPU, "--json"))
     assert (answer["published"], answer["branch"]) == (False, "580")
-    first, empty, name, *rest = run(*GPU).splitlines()
+    first, empty, release, *rest = run(*GPU).splitlines()
     assert first == answer["command"] == f"{answer['build']} && {answer['local']}"
     assert first.startswith("./inv build --cuda 13.0 ")
     assert empty == ""
-    assert name == f"  {answer['image']} (not known to be published)"
+    assert release == f"  torch 2.14.1 for linux/amd64: {answer['proof']}"
     assert "  580 given: assumed 580.65.06, its oldest driver" in rest
 
 
@@ -61,10 +61,10 @@ def test_it_pulls_what_the_registry_has(
         return None if there == "nothing" else replace(target, manifests=(one,))
 
     monkeypatch.setattr(verb, "registry_lookup", lambda _: lookup)
-    first, _, name, *_ = run(*GPU, "--published", "--registry", "ghcr.io/me").splitlines()
+    first, _, told, *_ = run(*GPU, "--published", "--registry", "ghcr.io/me").splitlines()
     assert asked == [answer["image"]]
     assert (first == answer["run"]) == (there == "it")
-    assert (name == f"  {answer['image']} (published)") == (there == "it")
+    assert (told == f"  {answer['image']} is published") == (there == "it")
 
 
 def test_the_list(run: Callable[..., str]) -> None:

@@ -86,7 +86,7 @@ def test_a_refusal_is_not_repeated() -> None:
         ("unexpected status from PUT request: 429 Too Many Requests", NetworkError, "again later"),
         ("write tcp 127.0.0.1:404->127.0.0.1:403: connection reset by peer", NetworkError, "later"),
         ("failed commit on ref: unexpected EOF", NetworkError, "again later"),
-        ("dial tcp: lookup ghcr.oi: no such host", UsageError, "check its name"),
+        ("dial tcp: lookup ghcr.oi: no such host", NetworkError, "check its name"),
         ("x509: certificate signed by unknown authority", UsageError, "x509"),
         ("error getting credentials - err: 1, out: `my-password`", UsageError, "see credsStore"),
     ],

@@ -172,7 +172,7 @@ def test_an_image_that_no_host_can_run_is_refused(config: Config, root: Path) ->
         ("13.0", True, False, f"12.2 12.4 12.7 12.8 12.9 {NEWER}"),
         ("13.0", True, True, NEWER),
         ("13.0", False, False, NEWER),
-        # From 525 on 12.8 runs by minor version compatibility.
+        # From 525 on 12.8 runs by minor-version compatibility.
         ("12.8", True, True, f"12.0 12.1 12.2 12.3 12.4 12.5 12.6 12.7 12.8 12.9 {NEWER}"),
     ],
 )

@@ -22,7 +22,7 @@ def require_cuda(cuda: Cuda, note: str) -> str:
     """NVIDIA_REQUIRE_CUDA: the hosts that an image can start on, in the container toolkit's words.
 
     Space is "or", comma is "and". `note` is that of the compat library, "" where there is none.
-    Drivers that run the CUDA version by minor version compatibility are let in, too: NVIDIA's own
+    Drivers that run the CUDA version by minor-version compatibility are let in, too: NVIDIA's own
     images refuse them, although their GPUs can be used.
     """
     branch = int(cuda.driver.partition(".")[0])

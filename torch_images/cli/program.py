@@ -209,7 +209,11 @@ def _problem(error: ParseError, verbs: Iterable[str]) -> UsageError:
         if word[1].startswith("-"):
             flags = [flag for flag in context.flags if flag.startswith("--")] if context else ()
             return UsageError(f"unknown option '{word[1]}'", suggest(word[1], flags))
-        return UsageError(f"unknown word '{word[1]}'", f"verbs: {suggest(word[1], verbs)}")
+        about = f"{help_} has the options" if context and context.name else ""
+        return UsageError(f"unknown word '{word[1]}'", about or suggest(word[1], verbs))
+    if context and (missing := context.missing_positional_args):
+        names = " and ".join(f"--{arg.name}" for arg in missing)
+        return UsageError(f"'{context.name}' needs {names}: {missing[0].help}", f"see {help_}")
     if flag := re.match(r"Flag <_?Argument: ([^\s>]+)", str(error)):
         return UsageError(f"--{flag[1].replace('_', '-')} needs a value", f"see {help_}")
     return UsageError(str(error).rstrip("!."), f"see {help_}")

@@ -191,14 +191,14 @@ def readme(text: str) -> str:
 
 def picked(answer: dict[str, Any]) -> str:
     """Which image to run, from `pick.answer` and `pick.commands`: first, what to type."""
-    once = "not known to be published"
-    local = "its name on this machine: without compat libraries it gets no tag that moves"
-    where = "published" if answer["published"] else once if "/" in answer["image"] else local
     lines = [answer["command"], ""]
-    lines += [f"  {answer['image']} ({where})", f"  platform: {answer['platform']}"]
+    if answer["published"]:
+        lines.append(f"  {answer['image']} is published")
+    lines.append(f"  torch {answer['torch']} for {answer['platform']}: {answer['proof']}")
     lines += [f"  {reason}" for reason in answer["why"]]
     lines += [
-        f"  {'or' if other['works'] else 'not'} {other['image']}: {other['why']}"
+        f"  {'or' if other['works'] else 'not'} {other['local']}, torch {other['torch']}: "
+        f"{other['why']}"
         for other in answer["others"]
     ]
     return as_called("\n".join(lines))

@@ -69,7 +69,8 @@ class Pick(Registry, Json):
         unless="list",
     )
     driver: str = word(
-        "version of the host's driver, such as 570.133, or its branch, such as 570", unless="list"
+        "the host's driver as nvidia-smi prints it, such as 570.133, or its branch, such as 570",
+        unless="list",
     )
     list: bool = flag("print every known GPU and its names")
     published: bool = flag("ask the registry whether it has the image; if so, the answer pulls it")
@@ -88,6 +89,7 @@ def pick(options: Pick) -> None:
     from torch_images.cli.program import called
     from torch_images.config.selection import find_image
     from torch_images.locks.image_lock import compat_versions
+    from torch_images.platforms import native
     from torch_images.publish import ledger
     from torch_images.publish.drivers import find_driver
     from torch_images.publish.gpus import find_gpu, host_platform, known_gpus
@@ -121,7 +123,13 @@ def pick(options: Pick) -> None:
     if options.published and not versions[spec.cuda.version]:  # it has no floating tag
         image = immutable(config, spec, where, root=verb.ROOT, locks=locks)
     published = options.published and _is_published(image, spec.id)
-    choice |= commands(config, spec, image, published=published, program=called())
+    choice |= commands(
+        *(config, spec, image),
+        published=published,
+        needs_compat=choice["needs_compat"],
+        program=called(),
+        machine=native(),
+    )
     print(verb.as_json(choice) if options.json else report.picked(choice))
 
 

@@ -204,7 +204,8 @@ def find(axis: str, values: tuple[T, ...], wanted: str) -> T:
 
 def _arch(config: Config, cuda: Cuda, wanted: str) -> Architecture:
     try:
-        capability = Capability.parse(wanted)
+        capability = Capability.named(wanted)
+        wanted = str(capability)
     except ValueError as error:
         raise UsageError(str(error), suggest(wanted, config.names("arch"))) from None
     reason = _impossible(cuda, capability)

@@ -39,7 +39,7 @@ class Cuda(Section, keys={"version": NAME}):
 
     `version`: major and minor, such as "13.0".
     `driver`: the oldest Linux driver that runs it natively, such as "580.65.06".
-    `floor`: the oldest driver branch that runs it by minor version compatibility, such as "580".
+    `floor`: the oldest driver branch that runs it by minor-version compatibility, such as "580".
     `targets`: what its compiler can produce code for.
     `torch`: the releases of torch whose published wheels are for it, the oldest first.
     `indexes`: the package indexes that have those of them that the main one lacks.
@@ -89,7 +89,7 @@ class Cuda(Section, keys={"version": NAME}):
 
     @property
     def older_branch(self) -> str:
-        """The branch from which minor version compatibility helps; "" if it is the driver's own."""
+        """The branch from which minor-version compatibility helps; "" if it is the driver's own."""
         return "" if self.driver.startswith(f"{self.floor}.") else self.floor
 
     @property

@@ -73,12 +73,14 @@ class Proof:
 class State:
     """Whether an image is tested, and a few words about it for people.
 
-    `built`: whether it was ever built and verified, if from other inputs than those of today.
+    `built`: whether it was ever built and verified, from any inputs. `compat`: whether that image
+    had its compat library.
     """
 
     tested: bool
     words: str
     built: bool = False
+    compat: bool = False
 
 
 def read(root: Path) -> dict[str, Proof]:
@@ -174,17 +176,18 @@ def _state(config: Config, spec: ImageSpec, line: Proof | None, root: Path, lock
     try:
         image = lock_image(config, spec, locks)
     except LockError as error:
-        return State(tested=False, words=f"not tested: {error.message}", built=True)
+        words = f"not tested: {error.message}"
+        return State(tested=False, words=words, built=True, compat=bool(line.compat))
     lacks = bool(image.lock.compat) and not line.compat
     if not line.compat:
         image = replace(image, lock=replace(image.lock, compat=None))
     if plan_image(config, image, root).identity != line.inputs:
-        words = f"not tested since its inputs changed after {line.date}"
-        return State(tested=False, words=words, built=True)
+        words = f"last tested on {line.date}; its inputs have changed since"
+        return State(tested=False, words=words, built=True, compat=bool(line.compat))
     without = "; forward compatibility untested" if lacks else ""
     where = ", in an emulator" if line.machine.endswith(EMULATED) else ""
     words = f"tested on {line.date} without a GPU{where}{without}"
-    return State(tested=True, words=words, built=True)
+    return State(tested=True, words=words, built=True, compat=bool(line.compat))
 
 
 def _machine(builder: Builder) -> str:

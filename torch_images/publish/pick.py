@@ -17,6 +17,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from torch_images.build.limits import limits
 from torch_images.build.plan import lock_image, plan_image, version
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec, short
@@ -35,17 +36,22 @@ from torch_images.publish.ledger import State
 class Suggestion:
     """One image for a GPU: whether it works there, by which libcuda, and why, in a sentence.
 
-    `image` is its name, see `name`, `id` its identifier. `rank` orders those that work: natively,
-    with NVIDIA's compat library, by minor version compatibility. `proof` says in words whether the
-    image was built and verified, `built` whether ever, `tested` whether from the inputs of today;
-    `listed` says whether the catalogue has it.
+    `image` is its name, see `name`, `local` the name that a build gives it, `id` its identifier.
+    `rank` orders those that work: natively, with NVIDIA's compat library, by minor-version
+    compatibility. `needs_compat`: whether it works with that library only. `proof` says in words
+    whether the image was built and verified, `built` whether ever, `tested` whether from the inputs
+    of today; `listed` says whether the catalogue has it. `limits`: what fails on this GPU, or "".
     """
 
     image: str
     works: bool
     rank: int
     reason: str
+    needs_compat: bool = False
+    local: str = ""
     id: str = ""
+    torch: str = ""
+    limits: str = ""
     proof: str = ""
     tested: bool = False
     built: bool = False
@@ -66,36 +72,39 @@ def pick(
     """Every image that could serve, the best first.
 
     That is one that works, that was ever built and verified, that the catalogue has, and that needs
-    the least help; of equal ones the one for the newest CUDA.
+    the least help; of equal ones the one for the newest CUDA. An image that works with its compat
+    library only comes after the others until it was built with that library.
 
     `driver` is a version, see drivers.py. `platform` is the host's, see `gpus.host_platform`.
     `compat` is the version of the compat library of a CUDA version for that platform, or "".
     `state` says whether an image is tested. `axes` are as for `candidates`, which may raise.
     """
-    suggestions = []
+    ranked = []
     for spec in candidates(config, gpu.architecture, platform, state, **axes):
+        library, told = compat(spec.cuda), state(spec)
         judged = judge(
             *(spec.cuda, gpu, driver),
-            compat=compat(spec.cuda),
-            name=name(config, spec, namespace, complete=bool(compat(spec.cuda))),
+            compat=library,
+            name=name(config, spec, namespace, complete=bool(library)),
         )
-        told = state(spec)
-        suggestions.append(
-            replace(
-                judged,
-                id=spec.id,
-                proof=told.words,
-                tested=told.tested,
-                built=told.built,
-                listed=of_the_project(config, spec),
-            )
+        suggestion = replace(
+            judged,
+            local=f"{spec.repository}:{short(config, spec)}",
+            id=spec.id,
+            torch=spec.torch,
+            limits="; ".join(limits(spec).get(gpu.architecture.name, ())),
+            proof=told.words,
+            tested=told.tested,
+            built=told.built,
+            listed=of_the_project(config, spec),
         )
-    return tuple(
-        sorted(
-            suggestions,
-            key=lambda s: (not s.works, not s.built, not s.listed, s.rank, not s.tested),
-        )
-    )
+        untried = suggestion.needs_compat and not told.compat
+        if untried:
+            more = f"{suggestion.reason}; no image with this library was tested yet"
+            suggestion = replace(suggestion, reason=more)
+        ranked.append(((not judged.works, untried), suggestion))
+    ranked.sort(key=lambda r: (*r[0], not r[1].built, not r[1].listed, r[1].rank, not r[1].tested))
+    return tuple(suggestion for _, suggestion in ranked)
 
 
 def candidates(
@@ -187,12 +196,14 @@ def command(image: str) -> str:
     return f"docker run --rm --gpus all {image}"
 
 
-def build_commands(config: Config, spec: ImageSpec, program: str = "./inv") -> dict[str, str]:
-    """How to build an image in a clone, and how to run what was built.
+def build_commands(
+    config: Config, spec: ImageSpec, program: str = "./inv", *options: str
+) -> dict[str, str]:
+    """How to build an image in a clone, with more options, and how to run what was built.
 
     `program` is this project's command as the user calls it.
     """
-    build = [program, "build", *_arguments(config, spec)]
+    build = [program, "build", *_arguments(config, spec), *options]
     return {
         "build": shlex.join(build),
         "local": command(f"{spec.repository}:{short(config, spec)}"),
@@ -215,13 +226,25 @@ def _arguments(config: Config, spec: ImageSpec) -> list[str]:
 
 
 def commands(
-    config: Config, spec: ImageSpec, image: str, *, published: bool, program: str = "./inv"
+    config: Config,
+    spec: ImageSpec,
+    image: str,
+    *,
+    published: bool,
+    needs_compat: bool = False,
+    program: str = "./inv",
+    machine: Platform | None = None,
 ) -> dict[str, Any]:
     """The command that works now, and its parts. It builds what is not known to be published.
 
-    `image` is the name in a registry, `program` as for `build_commands`.
+    `image` is the name in a registry, `program` as for `build_commands`. With `needs_compat`, the
+    build fails where NVIDIA's server does not give it the compat library. `machine`: the platform
+    that builds, which the command then leaves out.
     """
-    parts = {"run": command(image), **build_commands(config, spec, program)}
+    options = ("--compat", "required") if needs_compat else ()
+    parts = {"run": command(image), **build_commands(config, spec, program, *options)}
+    if spec.platform == machine:
+        parts["build"] = parts["build"].replace(f" --platform {machine}", "")
     now = parts["run"] if published else f"{parts['build']} && {parts['local']}"
     return {"command": now, "published": published, **parts}
 
@@ -267,16 +290,26 @@ def answer(
         "platform": platform.name,
         "image": best.image,
         "id": best.id,
+        "torch": best.torch,
         "proof": best.proof,
+        "needs_compat": best.needs_compat,
         "why": [
             serving(gpu),
             best.reason,
             *assumed,
-            f"this image was {best.proof}",
+            *([best.limits] if best.limits else []),
             *([CAVEATS[platform]] if platform in CAVEATS else []),
         ],
         "others": [
-            {"image": s.image, "id": s.id, "works": s.works, "why": s.reason, "proof": s.proof}
+            {
+                "image": s.image,
+                "local": s.local,
+                "id": s.id,
+                "torch": s.torch,
+                "works": s.works,
+                "why": s.reason,
+                "proof": s.proof,
+            }
             for s in suggestions
             if s is not best
         ],
@@ -302,9 +335,12 @@ def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, name: str) -> Sugge
     reason = rules.sentence(choice, host, image, library)
     if helped and not gpu.named and gpu.architecture.geforce:
         reason += f"; not so on a GeForce: name it, such as {gpu.architecture.geforce[0]}"
+    needs = helped and not rules.choose(host, image, None).works
+    if helped and not needs:
+        reason += "; without that library, it works by minor-version compatibility"
     natively = rules.newer_or_equal(driver, cuda.driver)
     rank = 0 if natively else 1 if helped else 2
-    return Suggestion(image=name, works=choice.works, rank=rank, reason=reason)
+    return Suggestion(image=name, works=choice.works, rank=rank, reason=reason, needs_compat=needs)
 
 
 def _brand(rules: Any, gpu: Gpu) -> int:

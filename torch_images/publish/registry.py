@@ -43,7 +43,7 @@ _REFUSED = re.compile(
     re.IGNORECASE,
 )
 _PERMANENT = re.compile(
-    r":\s(?:400|404|405|413)\b|no such host|x509|server gave HTTP response to HTTPS client"
+    r":\s(?:400|404|405|413)\b|x509|server gave HTTP response to HTTPS client"
     r"|does not exist|invalid reference|unsupported",
     re.IGNORECASE,
 )
@@ -272,8 +272,9 @@ def problem(reference: str, text: str) -> UsageError | NetworkError:
             f"{host} refuses: {said}", f"`docker login {host}`, or ask for the right to write there"
         )
     if _PERMANENT.search(said):
-        return UsageError(f"{host} cannot take {reference}: {said}", "check its name")
-    return NetworkError(f"{host} could not be reached: {said}", "run the same again later")
+        return UsageError(f"{host} refuses {reference}: {said}", "check its name")
+    hint = "check its name, and this machine's network" if "no such host" in said else ""
+    return NetworkError(f"{host} could not be reached: {said}", hint or "run the same again later")
 
 
 def retry(

@@ -1,4 +1,4 @@
 ARG IMAGE=torch-cu130:sm120
 FROM $IMAGE
-RUN install -d -m 1777 /cache
+RUN pip install --no-cache-dir huggingface_hub && install -d -m 1777 /cache
 ENV TORCHINDUCTOR_CACHE_DIR=/cache/inductor TRITON_CACHE_DIR=/cache/triton HF_HOME=/cache/huggingface

@@ -329,7 +329,7 @@ def _old_driver(
     """
     code, why = obstacle or (TOO_OLD, "this image has no compat library")
     if newer_or_equal(host.driver, image.floor):
-        limits = "by minor version compatibility: PTX is not compiled at run time"
+        limits = "by minor-version compatibility; Numba and CuPy raw kernels fail"
         plain = _host(host, f"{why}; it runs CUDA {image.cuda} {limits}")
         return replace(plain, code=code if code != TOO_OLD else 0)
     fitting = [

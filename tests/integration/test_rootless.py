@@ -1,8 +1,8 @@
-"""Our image as a SIF file, built and started by a real Apptainer as a user without rights.
+"""Our image started by Apptainer and by Podman, as a user without rights.
 
-Apptainer is Debian's, of sid: no release of Debian has it. It runs in a system of its own that
-mmdebstrap makes, so nothing is installed here. NVIDIA's libraries of that system are stand-ins,
-which `--nv` finds and binds as it does real ones.
+Both are real, and Debian's, of sid: no release of Debian has Apptainer. They run in a system of
+their own that mmdebstrap makes, so nothing is installed here. NVIDIA's libraries of that system are
+stand-ins, which Apptainer's `--nv` and Podman's `--device` bind as they do real ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ pytestmark = pytest.mark.slow  # it unpacks and compresses a whole image
 PLACES = ROOT / "docs" / "examples" / "places"
 COMPAT = "/opt/cuda-compat/13.0"
 HOSTS = "/.singularity.d/libs"
-SID = ["mmdebstrap", "--variant=essential", "--include=apptainer,mount,squashfuse,tzdata"]
+PACKAGES = "apptainer,mount,podman,runc,squashfuse,tzdata,uidmap"
+SID = ["mmdebstrap", "--variant=essential", f"--include={PACKAGES}"]
 # A mirror may lag behind; who signed its lists is checked all the same.
 SID += ['--aptopt=Acquire::Check-Valid-Until "false"', "sid"]
 # The words after the folders run in the system of the first one, as user 1000, who has /dev/fuse.
@@ -69,7 +70,7 @@ print("LOOK", maps[0])
 
 @dataclass(frozen=True)
 class System:
-    """A Debian with Apptainer: its root, and the folder that it has at /work."""
+    """A Debian with Apptainer and Podman: its root, and the folder that it has at /work."""
 
     root: Path
     work: Path
@@ -92,7 +93,7 @@ class System:
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[System]:
-    """Debian's sid with Apptainer. Fails with what mmdebstrap says where it cannot be had."""
+    """Debian's sid with both programs. Where it cannot be made, the test fails with the reason."""
     folder = Path(tempfile.mkdtemp(prefix="torch-images-test-", dir=scratch_room()))
     folder.chmod(0o755)
     made = System(folder / "root", folder / "work")
@@ -105,10 +106,11 @@ def system() -> Iterator[System]:
             as_root(*SID, str(made.root)), capture_output=True, text=True, check=False
         )
         if done.returncode:
-            pytest.fail(f"Apptainer cannot be had:\n{done.stderr[-2000:]}", pytrace=False)
+            pytest.fail(f"mmdebstrap cannot make the system:\n{done.stderr[-2000:]}", pytrace=False)
         lines = "echo tester:x:1000:1000::/work/home:/bin/sh >>etc/passwd; echo tester:x:1000: >>etc/group"
         # torchrun's processes find each other by the machine's name.
         lines += '; echo 127.0.0.1 localhost "$(hostname)" >etc/hosts'
+        lines += "; echo tester:100000:65536 | tee etc/subuid >etc/subgid"
         lines += "; touch etc/resolv.conf; mkdir -p work"
         lines += "; ln -sf /usr/share/zoneinfo/Etc/UTC etc/localtime; chmod 1777 tmp"
         subprocess.run(as_root("sh", "-ec", lines), cwd=made.root, check=True)
@@ -138,14 +140,19 @@ def drivers(
 
 
 @pytest.fixture(scope="module")
-def sif(system: System, drivers: None, built: Built) -> str:
-    """The image of the project as a SIF file, by way of `docker save`."""
-    archive = system.work / "torch.tar"
-    subprocess.run(["docker", "save", built.tags[0], "--output", archive], check=True)
-    archive.chmod(0o644)
+def archive(system: System, built: Built) -> str:
+    """What `docker save` makes of the image, as a path in the system."""
+    path = system.work / "torch.tar"
+    subprocess.run(["docker", "save", built.tags[0], "--output", path], check=True)
+    path.chmod(0o644)
+    return path.name
+
+
+@pytest.fixture(scope="module")
+def sif(system: System, drivers: None, archive: str) -> str:
+    """The image as a SIF file."""
     fast = "--mksquashfs-args=-comp zstd -Xcompression-level 1"
-    done = system.run("apptainer", "build", fast, "torch.sif", "docker-archive:torch.tar")
-    archive.unlink()
+    done = system.run("apptainer", "build", fast, "torch.sif", f"docker-archive:{archive}")
     assert done.returncode == 0, done.stdout[-3000:]
     (system.work / "look.py").write_text(LOOK)
     for name, text in (
@@ -226,3 +233,70 @@ def test_the_job_of_slurm(system: System, sif: str) -> None:
     done = system.run("bash", "slurm-apptainer.sbatch", **slurm)
     assert done.returncode == 0, done.stdout
     assert "processes on cpu, loss 0." in done.stdout
+
+
+# A device as NVIDIA's toolkit describes it to Podman, with the stand-ins for its libraries.
+CDI = {
+    "cdiVersion": "0.5.0",
+    "kind": "nvidia.com/gpu",
+    "devices": [
+        {
+            "name": "all",
+            "containerEdits": {
+                "mounts": [
+                    {"hostPath": path, "containerPath": path, "options": ["ro", "bind"]}
+                    for path in (
+                        "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+                        "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+                    )
+                ]
+            },
+        }
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def podman(system: System, drivers: None, archive: str, built: Built) -> tuple[str, ...]:
+    """The beginning of a command that runs the image with Podman's words for GPUs."""
+    (system.work / "nvidia.json").write_text(json.dumps(CDI))
+    copy = f"mkdir -p etc/cdi && cp {shlex.quote(str(system.work))}/nvidia.json etc/cdi"
+    subprocess.run(as_root("sh", "-ec", copy), cwd=system.root, check=True)
+    done = system.run("podman", "load", "--quiet", "--input", archive)
+    assert done.returncode == 0, done.stdout[-3000:]
+    # crun refuses this machine's control groups where version 1 is mounted beside version 2.
+    run = ("podman", "--runtime=runc", "run", "--rm", "--network=none")
+    return (
+        *run,
+        "--device=nvidia.com/gpu=all",
+        "--volume=/work/look.py:/look.py:ro",
+        built.tags[0],
+    )
+
+
+def test_podman_without_rights_starts_the_entrypoint(
+    system: System, podman: tuple[str, ...]
+) -> None:
+    """Root of the container, who is nobody outside, makes the choice as under Docker."""
+    *run, image = podman
+    (system.work / "look.py").write_text(LOOK)
+    compat = f"--volume=/work/compat:{COMPAT}:ro"
+    told = ("--env=STUB_DRIVER=570.86.15", "--env=STUB_GPUS=2")
+    done = system.run(*run, compat, *told, image, "/usr/bin/python3", "/look.py")
+    assert done.returncode == 0, done.stdout
+    assert "torch-images: CUDA 13.0 uses the compat library" in done.stdout
+    assert f"LOOK {COMPAT}/libcuda.so." in done.stdout
+
+
+def test_podman_keeps_the_callers_id_where_it_is_asked_to(
+    system: System, podman: tuple[str, ...]
+) -> None:
+    """With --userns=keep-id, as people run who want their own files in a mounted folder."""
+    *run, image = podman
+    (system.work / "look.py").write_text(LOOK)
+    told = ("--userns=keep-id", "--env=STUB_DRIVER=580.95.05", "--env=STUB_GPUS=2")
+    done = system.run(*run, *told, image, "sh", "-c", "id -u; python /look.py")
+    assert done.returncode == 0, done.stdout
+    assert "torch-images: CUDA 13.0 uses the host's driver 580.95.05" in done.stdout
+    assert "\n1000\n" in done.stdout
+    assert "LOOK /usr/lib/x86_64-linux-gnu/libcuda.so." in done.stdout
