@@ -103,9 +103,12 @@ def another(folder: Path, commit: str = "", option: str = "") -> dict[str, str]:
 
 
 def forget(image: str, count: int, seed: str) -> None:
-    """Remove that many objects, chosen by the seed, from the compile cache of this engine."""
+    """Remove that many objects, chosen by the seed, from the compile cache of this engine.
+
+    Not with --no-cache: BuildKit then makes a new, empty cache mount and drops the old one.
+    """
     recipe = FORGET.format(image=image, count=count, seed=seed)
-    command = ["docker", "buildx", "build", "--no-cache", "--progress=plain", "-"]
+    command = ["docker", "buildx", "build", "--progress=plain", "-"]
     done = subprocess.run(
         [*command, "--output=type=cacheonly"],
         input=recipe,

@@ -103,7 +103,8 @@ def build(
     if not options.skip_disk_check:
         check_room(config, images, workspace.cache, engine, small=small)
     started = time.monotonic()
-    # A build from nothing must not meet what earlier builds left in the compile cache.
+    # A build from nothing must not meet what earlier builds left in the compile cache. Nor may it
+    # cost that cache: with --no-cache, BuildKit makes a new mount and drops the one it has.
     compiles = any(image.lock.sources for image in images)
     namespace = _namespace() if options.no_cache and compiles else ""
     builds = None if load else engine
