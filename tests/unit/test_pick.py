@@ -70,7 +70,8 @@ def ask(
         variant=variant,
         platform=host,
         namespace="ghcr.io/me",
-        state=state or (lambda spec: State(tested=True, words=f"tested: {spec.id}", built=True, compat=True)),
+        state=state
+        or (lambda spec: State(tested=True, words=f"tested: {spec.id}", built=True, compat=True)),
     )
     return answer(config, found, known, suggestions, platform=host)
 
@@ -129,7 +130,7 @@ def test_a_compat_library_that_no_image_had_is_no_first_choice(
 
 
 def test_it_says_what_fails_on_a_gpu(config: Config, root: Path) -> None:
-    """torch's wheels of CUDA 13.0 have no code of MAGMA for a T4."""
+    """MAGMA in the wheels of CUDA 13.0 has no code for a T4."""
     assert any("MAGMA" in line for line in ask(config, root, "T4", "580.95.05")["why"])
     assert not any("MAGMA" in line for line in ask(config, root, "H100", "580.95.05")["why"])
 

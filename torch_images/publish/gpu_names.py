@@ -83,7 +83,9 @@ def find(config: Config, named: str) -> str:
         # "a2 highgpu" is not an A2.
         longest = [p for p in all_of_it if not any(p != q and _within(p, q) for q in all_of_it)]
         if longest:
-            return _only(named, [phrases[phrase] for phrase in longest], known)
+            found = _only(named, [phrases[phrase] for phrase in longest], known)
+            _refuse_ada(named, words, found, max(longest, key=len), known)
+            return found
     _refuse_families(config, named, words)
     if fitting := _by_number(set(words), known):
         return _only(named, fitting, known)
@@ -102,6 +104,15 @@ def _only(named: str, fitting: list[str], known: Mapping[str, Capability]) -> st
     return max(fitting, key=len)
 
 
+def _refuse_ada(
+    named: str, words: Words, found: str, phrase: Words, known: Mapping[str, Capability]
+) -> None:
+    """Raise UsageError for a model of another architecture that is called Ada: A6000 Ada."""
+    if "ada" in words and "ada" not in (*phrase, *_words(found)):
+        adas = [name for name in known if "ada" in _words(name)]
+        raise UsageError(f"there is no {found} Ada", suggest(named, [found, *adas]))
+
+
 def _by_number(words: set[str], known: Mapping[str, Capability]) -> list[str]:
     """The known names whose number is among the words, of these those with the most of them."""
     shared = {}
@@ -118,9 +129,12 @@ def _refuse_other_makers(config: Config, named: str, words: Words) -> None:
         for own in theirs:
             pattern = re.compile(rf"{re.escape(own.lower())}(?:[0-9].*)?")
             if any(pattern.fullmatch(word) for word in words):
-                raise UsageError(
-                    f"'{shown(named)}' is {maker}'s, and these images are for NVIDIA GPUs"
+                problem = (
+                    f"'{shown(named)}' is made by {maker}; these images need an NVIDIA GPU"
                 )
+                rtx = re.sub(r"\brx\b", "RTX", named, flags=re.IGNORECASE)
+                meant = _by_number(set(_words(rtx)), capabilities(config)) if rtx != named else []
+                raise UsageError(problem, f"did you mean '{meant[0]}'?" if meant else "")
 
 
 def _refuse_families(config: Config, named: str, words: Words) -> None:
