@@ -319,7 +319,7 @@ def test_a_release_that_cannot_be_locked_changes_nothing(root: Path, tmp_path: P
     [
         ("--upgrade torhc", "unknown upgrade 'torhc'; did you mean 'torch'?"),
         ("--upgrade torch --check", "--check and --upgrade exclude each other"),
-        ("--dry-run", "--dry-run says what --upgrade would do"),
+        ("--dry-run", "--dry-run shows what --upgrade would do"),
     ],
 )
 def test_options_that_do_not_go_together(root: Path, words: str, told: str) -> None:

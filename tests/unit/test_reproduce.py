@@ -118,7 +118,7 @@ def test_the_verdict_is_fit_for_a_release_note() -> None:
         "Docker 26.1.5",
     ):
         assert fact in text
-    assert "the same content, compressed otherwise" in verdict(made(SAME_CONTENT))
+    assert "the same content, compressed differently" in verdict(made(SAME_CONTENT))
     assert made(SAME_CONTENT).reproducible
 
 

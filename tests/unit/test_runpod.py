@@ -376,7 +376,9 @@ def test_applied_it_prints_the_readme_to_paste(
     run(apply=True)
     said = capsys.readouterr()
     assert said.out == "tpl_0\n"
-    assert f"paste it there:\n\n# {account.templates['tpl_0']['name']}\n" in said.err
+    assert (
+        f"paste this one into the template:\n\n# {account.templates['tpl_0']['name']}\n" in said.err
+    )
     run(apply=True, json=True)
     done = json.loads(capsys.readouterr().out)
     assert done["id"] == "tpl_0"

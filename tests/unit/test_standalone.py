@@ -169,7 +169,7 @@ def test_what_cannot_be_one(config: Config, root: Path) -> None:
     ("words", "error"),
     [
         ((IMAGE, "--standalone"), "--standalone writes a folder; name it with --output FOLDER"),
-        ((IMAGE, "--compat", "off"), "--compat is for a standalone folder; add --standalone"),
+        ((IMAGE, "--compat", "off"), "--compat needs a standalone folder; add --standalone"),
         (
             (IMAGE, "--standalone", "--output", "x", "--compat", "of"),
             "unknown compat mode 'of'; did you mean 'off'",

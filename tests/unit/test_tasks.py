@@ -36,12 +36,12 @@ from torch_images.errors import NetworkError, told
     [
         ("build --torch-source .", "source wheel compiles no torch; add --source fork"),
         ("wheels --source wheel", "source wheel compiles nothing; its wheels are published"),
-        ("build --source fork --jobs=-1", "--jobs '-1' is not a number; give one from 1 on"),
-        ("wheels --slice 90", "--slice '90' is not a time; give one such as 30s, 90m or 2h"),
+        ("build --source fork --jobs=-1", "--jobs '-1' is not a number; give 1 or more"),
+        ("wheels --slice 90", "--slice '90' is not a duration; give one such as 30s, 90m or 2h"),
         ("wheels --share 3/2", "--share '3/2' is not a share; give 1/2 to one builder and 2/2"),
         ("wheels --share 1/2", "--share needs a compile cache that the builders share; set"),
         ("wheels --slice 1h --no-cache", "--no-cache keeps nothing for the next build; leave"),
-        ("push x --retries ٣", "--retries '٣' is not a number; give one from 0 on"),
+        ("push x --retries ٣", "--retries '٣' is not a number; give 0 or more"),
         (
             "bench x --gpus ²",
             "--gpus \\xb2 is not a choice of GPUs; give all, 2, or device=0,1; or ",
@@ -137,7 +137,7 @@ def test_verbs_are_listed_in_the_order_of_the_flow(root: Path) -> None:
 
 def test_help_names_the_values_of_images_yaml(root: Path, tmp_path: Path) -> None:
     text = " ".join(process(root, "invoke", "--help", "build").stdout.split())
-    assert "where torch comes from; one of wheel, fork --" in text
+    assert "source of torch; one of wheel, fork --" in text
     assert "CUDA version; one of 12.8, 13.0, 13.2 --" in text
     broken = tmp_path / "images.yaml"
     broken.write_text("{")
