@@ -351,7 +351,7 @@ def test_a_slice_stops_with_7_and_the_next_call_goes_on(
     words = (*WHEELS, "--arch", "12.0", "--jobs", "1", "--output", str(output))
     stopped = (
         r"error: (torch|triton)(: \d+ of \d+ units compiled, \d+ (s|min) in this build"
-        r"(, the largest compiler took (\d\.\d GB|\d+ MB))?| was not begun); run the same command again to go on"
+        r"(, the largest compiler took (\d\.\d GB|\d+ MB))?| was not begun); run the same command again to continue"
     )
     ended = []
     for _ in range(20):

@@ -127,7 +127,7 @@ def test_an_image_that_another_command_still_loads(
     command = ["ctr", f"--address={socket}", "--namespace=moby", "images", "import"]
     runner.run([*command, "--local", "--no-unpack", str(saved)])
     with pytest.raises(
-        UsageError, match=r"is not whole: another command loads or removes it; wait"
+        UsageError, match=r"is incomplete: another command is loading or removing it; wait"
     ):
         engine.inspect(name)
     assert having(engine, layers) == []
@@ -136,5 +136,5 @@ def test_an_image_that_another_command_still_loads(
 
 
 def test_an_archive_that_is_none(engine: Engine) -> None:
-    with pytest.raises(EngineError, match=r"the engine did not take the layers: .+; build again"):
+    with pytest.raises(EngineError, match=r"the engine refused the layers: .+; build again"):
         engine.load([b"this is no archive" * 1000])

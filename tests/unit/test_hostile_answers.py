@@ -163,7 +163,7 @@ def test_whatever_buildx_writes_of_a_build(
     found = ends_well(lambda: _digests(path, ["a"]))
     assert found is None or isinstance(found["a"], str)
     path.unlink()
-    with pytest.raises(EngineError, match="buildx does not say what it built"):
+    with pytest.raises(EngineError, match="buildx wrote no usable metadata of the build"):
         _digests(path, ["a"])
 
 
@@ -266,7 +266,7 @@ def test_whatever_an_engine_says(call: str, data: st.DataObject) -> None:
 )
 def test_what_an_engine_should_not_say(call: str, path: str, text: str, problem: str) -> None:
     with pytest.raises(
-        EngineError, match=f"^the engine's answer cannot be understood: .*{problem}.*; see whether"
+        EngineError, match=f"^the engine sent an invalid answer: .*{problem}.*; check that"
     ):
         CALLS[call](told(**{path: text}))
 

@@ -217,7 +217,10 @@ def test_a_path_that_cannot_be_used_is_one_line(root: Path) -> None:
     ("error", "told"),
     [
         (ImageNotFound("gone", explanation="No such image: x\n"), "refused: No such image: x; "),
-        (requests.ReadTimeout("silent for 600 s"), "broke off: silent for 600 s; "),
+        (
+            requests.ReadTimeout("silent for 600 s"),
+            "engine connection lost: silent for 600 s; ",
+        ),
     ],
 )
 def test_what_the_engine_refuses_is_one_line(error: Exception, told: str) -> None:
