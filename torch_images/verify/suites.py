@@ -256,7 +256,7 @@ def _inside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Fo
             if shares := _SHARE.findall(text):
                 progress(int(shares[-1]) / 100)
 
-        done = container.exec(*start, *command, env=env, said=said)
+        done = container.exec(*start, *command, env=env, show=said)
         if done.code > 1 and not (modules and done.code == _NOTHING):
             raise TorchImagesError(f"the checks inside the image did not run: {_end(done.output)}")
         progress(1)
