@@ -148,7 +148,7 @@ def test_what_buildx_should_not_say(path: tuple[str, ...], value: Any, problem: 
         at = at[step]
     at[path[-1]] = value
     with pytest.raises(
-        NetworkError, match=f"buildx's description of {NAME} cannot be understood: "
+        NetworkError, match=f"buildx describes {NAME} in an invalid way: "
     ) as caught:
         lookup(NAME, FakeRunner({INSPECT: (0, json.dumps(held))}))
     assert problem in str(caught.value)
@@ -434,7 +434,7 @@ def test_what_runpod_should_not_say(
     templates: Templates, service: Service, body: str, problem: str
 ) -> None:
     service.body = body.encode()
-    with pytest.raises(NetworkError, match=r"^RunPod's answer cannot be understood: ") as caught:
+    with pytest.raises(NetworkError, match=r"^RunPod sent an invalid answer: ") as caught:
         templates.find("mine")
     assert problem in str(caught.value)
 

@@ -60,7 +60,7 @@ def test_uncommitted_files_are_copied_while_they_are_here(
 
 @pytest.mark.parametrize("named", ["", f"{COMMIT}-dirty"])
 def test_files_that_are_gone_are_refused(workspace: Workspace, tmp_path: Path, named: str) -> None:
-    with pytest.raises(UsageError, match=r"from files that no commit has.*commit, build again"):
+    with pytest.raises(UsageError, match=r"from uncommitted files.*commit, build again"):
         _check_out(named, tmp_path / "copy", workspace, HOME, runner(workspace))
 
 

@@ -216,7 +216,10 @@ def test_a_path_that_cannot_be_used_is_one_line(root: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (ImageNotFound("gone", explanation="No such image: x\n"), "refused: No such image: x; "),
+        (
+            ImageNotFound("gone", explanation="No such image: x\n"),
+            "the engine refused: No such image: x; ",
+        ),
         (
             requests.ReadTimeout("silent for 600 s"),
             "engine connection lost: silent for 600 s; ",
@@ -233,7 +236,7 @@ def test_what_the_engine_refuses_is_one_line(error: Exception, told: str) -> Non
     with pytest.raises(Exit) as caught:
         cli.verb(Options)(ask).body(None)
     assert caught.value.code == 4
-    assert str(caught.value.message).startswith(f"error: the engine {told}")
+    assert str(caught.value.message).startswith(f"error: {told}")
 
 
 def test_any_other_error_shows_where_it_is_from() -> None:
