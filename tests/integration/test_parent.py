@@ -103,8 +103,8 @@ def test_nothing_is_left_of_one_that_broke_off(
 ) -> None:
     """A layer that fails while the others are handed over; the engine takes the next one."""
     failed: Future[ReadyLayer] = Future()
-    failed.set_exception(LockError("not the file that was locked"))
-    with pytest.raises(LockError, match="not the file that was locked"):
+    failed.set_exception(LockError("not the locked file"))
+    with pytest.raises(LockError, match="not the locked file"):
         contexts(parents, {"x": [*layers, failed]})
     assert having(engine, layers) == []
     [context] = contexts(parents, {"x": layers}).values()

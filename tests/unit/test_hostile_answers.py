@@ -496,7 +496,7 @@ def test_a_page_that_is_none_is_named(service: Service) -> None:
         with (
             PackageIndex(Network(index=f"{service.url}/simple/")) as index,
             pytest.raises(
-                NetworkError, match="the package index's page of a cannot be understood: "
+                NetworkError, match="the package index's page of a is malformed: "
             ) as caught,
         ):
             index.find(WHEEL)

@@ -293,7 +293,7 @@ def _no_file(files: dict[str, bytes]) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (_other, r"two 1\.0 is not the file that was locked: expected sha256:"),
+        (_other, r"two 1\.0 is not the locked file: expected sha256:"),
         (_no_page, r"a locked wheel is not in the package index \(two-1\.0-"),
         (_no_file, r"a locked wheel is not in the package index \(two-1\.0-"),
     ],

@@ -228,7 +228,7 @@ def test_what_apt_is_told() -> None:
         "http://:a@h",
         "http://me:%c3%a4@h",
     ):
-        with pytest.raises(ConfigError, match="a mirror has a password that apt cannot be told"):
+        with pytest.raises(ConfigError, match="a mirror has a password that apt does not support"):
             without_users([odd])
 
 
