@@ -30,10 +30,10 @@ def complaint(path: Path) -> str:
     [
         # Texts.
         ("ports: [22, 8888]", f"ports: [{'9' * 900}]", "999...', which is not a port"),
-        ("ports: [22, 8888]", f"ports: [{'9' * 5000}]", "is longer than 1000 letters; shorten it"),
+        ("ports: [22, 8888]", f"ports: [{'9' * 5000}]", "is longer than 1000 characters; shorten it"),
         ("torch: [2.11.0", "torch: [2026-01-01", "must be text, not '2026-01-01'"),
-        ("owner: torch-images", "owner: ' '", "'owner' must be text, it is blank; write a value"),
-        ("  recsys:\n", f"  {'a' * 101}:\n", "a key is longer than 100 letters; shorten it"),
+        ("owner: torch-images", "owner: ' '", "'owner' must be text, but is blank; write a value"),
+        ("  recsys:\n", f"  {'a' * 101}:\n", "a key is longer than 100 characters; shorten it"),
         # What YAML has beyond a tree of plain values.
         ("owner: torch", "owner: &a torch", "images.yaml:5:8: '&a' is not allowed; write out"),
         ("owner: ", "owner: !!python/object/apply:os.system ", "the tag 'tag:yaml.org,2002:python/"),
