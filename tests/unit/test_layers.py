@@ -173,7 +173,7 @@ def test_a_list_that_cannot_be_corrected_is_named(wheel: Path) -> None:
     removal = Removal(wheels=("tool",), reason="r", lists=("tool.py",))
     with pytest.raises(
         BuildError,
-        match=r"that tool\.py names cannot be corrected: it has 0 lists .*without --arch",
+        match=r"list of architectures in tool\.py cannot be corrected: it has 0 lists .*without --arch",
     ):
         layer(wheel, removals=[removal], arches=[90])
 
