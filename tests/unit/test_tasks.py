@@ -28,7 +28,7 @@ from torch_images.cli.collection import GROUPS
 from torch_images.cli.options import Options
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
-from torch_images.errors import NetworkError, told
+from torch_images.errors import NetworkError, one_line
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_no_error_is_longer_than_300_characters(
 
 
 def test_a_long_path_keeps_its_file_name() -> None:
-    line = told("error", f"/{'folder/' * 60}images.yaml is not a file", "")
+    line = one_line("error", f"/{'folder/' * 60}images.yaml is not a file", "")
     assert line.startswith("error: /folder/")
     assert line.endswith("folder/images.yaml is not a file")
 
@@ -348,5 +348,5 @@ def test_a_long_path_keeps_its_file_name() -> None:
 @pytest.mark.parametrize("about", range(280, 320))
 def test_an_error_about_a_long_name_does_not_grow(about: int) -> None:
     """A room of no letters was one for all."""
-    line = told("x" * about, "a message " * 70, "hint " * 30)
+    line = one_line("x" * about, "a message " * 70, "hint " * 30)
     assert len(line) < about + 200

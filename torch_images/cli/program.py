@@ -19,7 +19,7 @@ from invoke.exceptions import Exit, ParseError
 from invoke.parser.argument import Argument
 
 from torch_images import interrupts
-from torch_images.errors import TorchImagesError, UsageError, suggest, told
+from torch_images.errors import TorchImagesError, UsageError, one_line, suggest
 from torch_images.redact import Redactor, stream
 
 CONFIG = "TORCH_IMAGES_CONFIG"
@@ -46,7 +46,7 @@ def as_called(text: str) -> str:
 
 def line(error: TorchImagesError, about: str = "error") -> str:
     """The line that reports an error; `about` names its subject."""
-    return told(about, as_called(error.message), as_called(error.hint))
+    return one_line(about, as_called(error.message), as_called(error.hint))
 
 
 class Program(program.Program):
