@@ -52,7 +52,7 @@ def complaint(kind: Any, value: object) -> str:
         (fields.Served, "has no port; give one from 1 to 65535", ["65536/tcp"]),
         (fields.Gigabytes, "is not a number of GB; give one from 1 to 99999", ["0", "20GB"]),
         (fields.Pin, "does not pin a version", [LONG, ".nan", ">=2.11", "three"]),
-        (fields.Pin, "cannot stand in a tag", ["1!2.11.0"]),
+        (fields.Pin, "is not valid in a tag", ["1!2.11.0"]),
         (fields.Pin, "names a local version; write 2.11.0", ["2.11.0+cu130"]),
         (fields.CanonicalPin, "is not in PEP 440's normal form; write 2.12", ["v2.12"]),
         (fields.Branch, "is not a driver branch like 580", ["525.60", "x", "0525"]),

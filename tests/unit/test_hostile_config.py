@@ -85,7 +85,7 @@ def test_depth_does_not_end_the_process(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
-        "more than 20 levels within each other; write out what is meant"
+        "more than 20 levels within each other; write the value out"
     )
 
 

@@ -592,7 +592,7 @@ def test_a_package_that_the_index_is_named_for_and_lacks(both: Indexes) -> None:
     with pytest.raises(LockError) as caught:
         both.resolve(index, "torch==2.15.1", "hungry")
     assert str(caught.value) == (
-        f"hungry 1.0 is not in {index.url}, where images.yaml says that it comes from; "
+        f"hungry 1.0 is not in {index.url}, its index in images.yaml; "
         f"correct `packages` of the index {index.url}"
     )
 
@@ -616,15 +616,15 @@ def test_the_guard_does_not_trust_what_was_resolved(
         good = replace(other[1].locked, index=index.url)
         check_origin(lock(main[0].locked, good), index, asked)
         for bad, problem in (
-            (other[0].locked, "a 1 is not in the main index, where images.yaml says"),
-            (other[2].locked, "b 1 is not in the main index, where images.yaml says"),
+            (other[0].locked, "a 1 is not in the main index, its index in images.yaml"),
+            (other[2].locked, "b 1 is not in the main index, its index in images.yaml"),
             (replace(main[1].locked, index=index.url), f"torch 1 is not in {index.url}, where im"),
             (
                 replace(main[0].locked, sha256=almost(main[0].locked.sha256)),
-                "a 1 is not in the main index, where images.yaml says",
+                "a 1 is not in the main index, its index in images.yaml",
             ),
-            (wheel("a"), "a 1 is not in the main index, where images.yaml says"),
-            (wheel("none"), "none 1 is not in the main index, where images.yaml says"),
+            (wheel("a"), "a 1 is not in the main index, its index in images.yaml"),
+            (wheel("none"), "none 1 is not in the main index, its index in images.yaml"),
         ):
             with pytest.raises(LockError, match=f"^{re.escape(problem)}"):
                 check_origin(lock(good, bad), index, asked)
@@ -639,7 +639,7 @@ def test_a_resolver_that_takes_all_from_the_index_is_found_out(
             write_pages(replace(index, packages=("torch", "triton", "lib")), asked, folder)
 
     monkeypatch.setattr(resolving, "write_pages", shortcut)
-    with pytest.raises(LockError, match=r"^lib 2\.0 is not in the main index, where"):
+    with pytest.raises(LockError, match=r"^lib 2\.0 is not in the main index, its"):
         both.resolve(both.index("torch", "triton"), "torch==2.15.1")
 
 

@@ -1,7 +1,7 @@
 """ImageSpec and lock -> build context. Pure: nothing is read but templates, nothing is written.
 
-A value that comes from images.yaml cannot leave its place in a Dockerfile: what is not plain text
-must pass a quoting filter, or rendering fails.
+A value from images.yaml cannot break out of its place in a Dockerfile: text that is not plain must
+pass a quoting filter, or rendering fails.
 """
 
 from __future__ import annotations
@@ -356,14 +356,14 @@ def write_context(
 def quoted(value: str) -> str:
     """A Dockerfile word that means exactly `value`, in double quotes and without expansion."""
     if not value.isprintable():
-        raise ConfigError(f"{value!r} cannot stand in a Dockerfile", "use one line of plain text")
+        raise ConfigError(f"{value!r} is not valid in a Dockerfile", "use one line of plain text")
     return _Safe('"' + re.sub(r'([\\"$])', r"\\\1", value) + '"')
 
 
 def comment(value: str) -> str:
     """Text for a comment line, without a backslash at its end, which would continue the line."""
     if not value.isprintable():
-        raise ConfigError(f"{value!r} cannot stand in a Dockerfile", "use one line of plain text")
+        raise ConfigError(f"{value!r} is not valid in a Dockerfile", "use one line of plain text")
     return _Safe(value.rstrip("\\ "))
 
 
@@ -382,7 +382,7 @@ def _finalize(value: Any) -> Any:
     """Reject text in a template that is neither plain nor made safe by a filter."""
     if not isinstance(value, _Safe) and not _PLAIN.fullmatch(str(value)):
         raise ConfigError(
-            f"{str(value)!r} cannot stand unquoted in a Dockerfile",
+            f"{str(value)!r} is not valid unquoted in a Dockerfile",
             "use letters, digits and . _ / : @ + = , - only",
         )
     return value

@@ -194,7 +194,7 @@ def _check(text: str, name: str) -> None:
         if problem:
             mark = event.start_mark
             where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-            raise ConfigError(f"{name}{where}: {problem}", "write out what is meant")
+            raise ConfigError(f"{name}{where}: {problem}", "write the value out")
 
 
 def _strange(event: yaml.Event) -> str:

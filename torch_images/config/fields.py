@@ -87,7 +87,7 @@ def _release(text: str) -> str:
     if version.local:
         raise Wrong("names a local version", f"write {version.public}")
     if version.epoch:
-        raise Wrong("cannot stand in a tag", "give one like 2.11.0")
+        raise Wrong("is not valid in a tag", "give one like 2.11.0")
     return str(version)
 
 

@@ -111,7 +111,7 @@ def check_origin(lock: WheelLock, index: Index, asked: PackageIndex) -> None:
         if not file or file.digests.get("sha256") != wheel.sha256:
             raise LockError(
                 f"{wheel.name} {wheel.version} is not in {wheel.index or MAIN}, "
-                "where images.yaml says that it comes from",
+                "its index in images.yaml",
                 f"correct `packages` of the index {index.url}",
             )
 

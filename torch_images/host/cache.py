@@ -67,5 +67,5 @@ def used(path: Path) -> Path:
 
 
 def mark(path: Path) -> Path:
-    """The file whose time is that of the last use of a folder in the cache."""
+    """The file whose time is the last use of a folder in the cache."""
     return path.with_name(f".{path.name}.used")

@@ -83,7 +83,7 @@ class Uses(Section, keys={"sha256": NAME}):
     `cudart`: the major versions of CUDA's runtime that its libraries load.
     `pins`: its requirements of one version of torch, such as "torch==2.14.0".
     `cxx`, `stable`: the number of symbols it uses of torch's C++, and of its stable C interface.
-    `missing`: the number of those that this release of torch lacks.
+    `missing`: how many of these symbols this release of torch lacks.
     """
 
     sha256: _Sha256

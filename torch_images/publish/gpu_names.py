@@ -2,7 +2,7 @@
 
 nvidia-smi writes "NVIDIA A100-SXM4-80GB", vGPU software "GRID A100D-40C", clouds "RTX_6000Ada",
 "nvidia-tesla-t4" or "a2-highgpu-1g", people "5090" or "8xH100". images.yaml has the names
-themselves; this module knows how such texts are composed.
+themselves; this module knows the forms of these texts.
 """
 
 from __future__ import annotations

@@ -352,7 +352,7 @@ def changes(template: Mapping[str, Any], existing: Mapping[str, Any] | None) -> 
 def _detail(answer: requests.Response) -> str:
     """The message of an answer, from application/problem+json if possible.
 
-    Its `errors` name the invalid fields; `detail` then only says that there are some.
+    `errors` name the invalid fields; `detail` then only says that there are some.
     """
     try:
         document = parse(answer.content)

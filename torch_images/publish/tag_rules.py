@@ -1,4 +1,4 @@
-"""Which tags an image gets, and which of them may move. Pure.
+"""The tags that an image gets, and which of them may move. Pure.
 
 The immutable tag names the axes of an image, ends in the hash of its inputs and never moves. The
 floating tags are short. Each only moves forward: to a newer torch, then to newer inputs, then to a
