@@ -35,7 +35,7 @@ def complaint(path: Path) -> str:
         ("owner: torch-images", "owner: ' '", "'owner' must be text, but is blank; write a value"),
         ("  recsys:\n", f"  {'a' * 101}:\n", "a key is longer than 100 characters; shorten it"),
         # What YAML has beyond a tree of plain values.
-        ("owner: torch", "owner: &a torch", "images.yaml:5:8: '&a' is not allowed; write out"),
+        ("owner: torch", "owner: &a torch", "images.yaml:5:8: '&a' is not allowed; write the"),
         ("owner: ", "owner: !!python/object/apply:os.system ", "the tag 'tag:yaml.org,2002:python/"),
         ("owner: ", "<<: {a: b}\nowner: ", "the merge key '<<' is not allowed; write the"),
         ("owner: ", "? [a, b]\n: c\nowner: ", "5:3: a key of the file must be a value, not a list"),

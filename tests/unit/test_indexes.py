@@ -618,7 +618,7 @@ def test_the_guard_does_not_trust_what_was_resolved(
         for bad, problem in (
             (other[0].locked, "a 1 is not in the main index, its index in images.yaml"),
             (other[2].locked, "b 1 is not in the main index, its index in images.yaml"),
-            (replace(main[1].locked, index=index.url), f"torch 1 is not in {index.url}, where im"),
+            (replace(main[1].locked, index=index.url), f"torch 1 is not in {index.url}, its index"),
             (
                 replace(main[0].locked, sha256=almost(main[0].locked.sha256)),
                 "a 1 is not in the main index, its index in images.yaml",

@@ -50,15 +50,15 @@ def supplies(lock: ImageLock, groups: Sequence[str]) -> tuple[Supply, ...]:
     if lock.platform != AMD64:
         contexts["native"] = "a base for the processor of the builder, whose Python makes bytecode"
     contexts["tools"] = f"uv, which installs wheels, locks/{lock.build.name}.txt"
-    contexts["sbom"] = f"what writes the bill of materials, locks/{lock.sbom.name}.txt"
+    contexts["sbom"] = f"what writes the SBOM, locks/{lock.sbom.name}.txt"
     arguments = {
         "SOURCE_DATE_EPOCH": "the date of the newest lock, in seconds since 1970",
-        "IMAGE_VERSION": "the image's version, for its bill of materials",
+        "IMAGE_VERSION": "the image's version, for its SBOM",
         "NVIDIA_REQUIRE_CUDA": "the hosts that it starts on, which follow from the compat library",
     }
     secrets = {
         "ca": "certificates that the host trusts, for what passes a proxy; may be missing",
-        "index": "the URL of a package index, which may hold a password; may be missing",
+        "index": "the URL of a package index, which may have a password; may be missing",
     }
     if lock.sources:
         secrets["compile"] = "the number of compilers, and where a compile cache is"

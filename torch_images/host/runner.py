@@ -24,8 +24,8 @@ from torch_images.host.workers import workers
 from torch_images.interrupts import ending, held_back
 from torch_images.redact import Lines, Redactor
 
-# Seconds that an interrupted process has to clean up: in the main thread, and in others, which nobody
-# waits for.
+# Seconds that an interrupted process has to clean up: in the main thread, and in other threads,
+# which nobody waits for.
 _GRACE, _SHORT = 5.0, 1.0
 _TAIL = 400  # lines of output kept of a streamed command, enough for any build error
 

@@ -36,7 +36,7 @@ def control(deb: LockedDeb, path: Path) -> Deb822:
         identity = fields.get("Package", ""), fields.get("Version", "")
     if identity != (deb.name, deb.version):
         raise LockError(
-            f"{deb.filename} was locked as {deb.name} {deb.version}, but is "
+            f"{deb.filename} was locked as {deb.name} {deb.version}, but says "
             f"{shown(' '.join(identity))}"
         )
     return fields
