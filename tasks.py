@@ -1,4 +1,4 @@
-"""The verbs, for Invoke. Each one parses, calls, prints; they stand in torch_images/cli/."""
+"""The verbs, for Invoke. Each one parses, calls and prints; see torch_images/cli/."""
 
 from torch_images.cli.program import adopt
 

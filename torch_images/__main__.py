@@ -1,11 +1,11 @@
-"""What ./inv starts: Invoke with this project's tasks.py."""
+"""The program behind ./inv: Invoke with this project's verbs."""
 
 from __future__ import annotations
 
 from torch_images.interrupts import end_at_once
 
 if __name__ == "__main__":
-    end_at_once()  # the imports below take a while
+    end_at_once()  # before the slow imports below
 
     from torch_images.cli.program import main
 

@@ -1,9 +1,8 @@
-"""The architectures that torch says it was compiled for, corrected after code was left out.
+"""Corrects torch's list of compiled architectures after code was removed.
 
 `torch.cuda.get_arch_list()` splits one text in libtorch_python.so, such as "sm_75 sm_80 sm_90".
-torch uses it to warn of a GPU that it has no code for, and to choose what extensions are compiled
-for.
-Standard library only, as images use this while they are built: see build/standalone.py.
+torch uses it to warn about GPUs that it has no code for, and as the targets of extensions.
+Standard library only, because images use this while they are built: see build/standalone.py.
 """
 
 from __future__ import annotations
@@ -13,24 +12,23 @@ from collections.abc import Iterable
 
 from torch_images.arch import Capability
 
-# Two targets at least: "sm_90" alone may be another text, and has nothing to leave out.
+# At least two targets: "sm_90" alone may be another text, and has nothing to remove.
 _LIST = re.compile(rb"(?<=\0)sm_[0-9]{2,3}(?: (?:sm|compute)_[0-9]{2,3}[af]?)+(?=\0)")
 
 
 class ArchListError(Exception):
-    """A library without exactly one list, or one whose list has nothing for an architecture."""
+    """A library does not have exactly one list, or its list has nothing for an architecture."""
 
 
 def narrowed(data: bytes, arches: Iterable[int]) -> bytes:
     """The library with only those targets in its list that these architectures load.
 
-    `arches` are numbers such as 90. The text keeps its length: blanks fill it up. Raises
-    ArchListError.
+    `arches` are numbers such as 90. Blanks keep the text's length. Raises ArchListError.
     """
-    found = list(_LIST.finditer(data))
-    if len(found) != 1:
-        raise ArchListError(f"it has {len(found)} lists of architectures, not one")
-    [place] = found
+    lists = list(_LIST.finditer(data))
+    if len(lists) != 1:
+        raise ArchListError(f"it has {len(lists)} lists of architectures, not one")
+    [place] = lists
     # Sorted, so that machine code (sm_120) comes after PTX for the same GPU (compute_120).
     targets = {Capability.of_target(word): word for word in sorted(place[0].decode().split())}
     kept = []

@@ -1,8 +1,7 @@
-"""Every error a user can meet, and the exit code each one ends with.
+"""Every error for users, with its exit code.
 
-An error is one line: what is wrong, then what to change. `cli/program.py` makes the line of
-them; anything else that escapes is a bug and keeps its traceback. No error shows a secret, see
-`redact.py`.
+An error is one line: the problem, then what to change. `cli/program.py` prints it; any other
+exception is a bug and keeps its traceback. No error shows a secret, see `redact.py`.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from collections.abc import Iterable
 from torch_images.redact import redact
 
 _LISTED, _NEAREST = 12, 5  # names in a hint
-_LONGEST = 300  # characters of a line that tells of an error
-_HINT = 160  # of these for a hint, at least
-_SHOWN = 120  # characters that a message repeats of what came from outside
+_LONGEST = 300  # characters of an error's line
+_HINT = 160  # of these at least for the hint
+_SHOWN = 120  # characters of text from outside that a message repeats
 
 
 class TorchImagesError(Exception):
     """A failure that the user can act on.
 
-    `message` says what is wrong, `hint` what to change; `str()` joins them on one line.
+    `message` is the problem, `hint` what to change; `str()` joins them on one line.
     """
 
     exit_code = 1
@@ -34,19 +33,19 @@ class TorchImagesError(Exception):
 
 
 class UsageError(TorchImagesError):
-    """A request that no image of the matrix can meet."""
+    """A request that cannot be met, such as an invalid option or an impossible image."""
 
     exit_code = 2
 
 
 class ConfigError(TorchImagesError):
-    """images.yaml, or a value from it, is not acceptable."""
+    """images.yaml, or a setting of the environment, is invalid."""
 
     exit_code = 2
 
 
 class LockError(TorchImagesError):
-    """A lock is missing or stale, or an input is not the one that was locked."""
+    """A lock is missing or stale, or an input differs from its lock."""
 
     exit_code = 3
 
@@ -58,7 +57,7 @@ class EngineError(TorchImagesError):
 
 
 class RightsError(EngineError):
-    """There may be a Docker Engine, but this user has no rights on its socket."""
+    """The user has no rights on the engine's socket."""
 
 
 class DiskError(TorchImagesError):
@@ -74,17 +73,17 @@ class NetworkError(TorchImagesError):
 
 
 class UnfinishedError(TorchImagesError):
-    """A build stopped as it was asked to, with more to do; what is compiled is kept."""
+    """A build stopped early as requested; compiled files are kept."""
 
     exit_code = 7
 
 
 class PushError(TorchImagesError):
-    """A registry, or the way to it, did not take an image; `message` is what was said."""
+    """A registry, or a proxy before it, refused an image; `message` is its answer."""
 
 
 class PublishError(TorchImagesError):
-    """An image must not be published as it was asked."""
+    """An image must not be published as requested."""
 
 
 class BuildError(TorchImagesError):
@@ -92,13 +91,13 @@ class BuildError(TorchImagesError):
 
 
 class VerifyError(TorchImagesError):
-    """The image is not what it claims to be."""
+    """An image failed its checks."""
 
 
 class CommandError(TorchImagesError):
-    """A process failed; `command` can be pasted into a shell, `output` is its last lines.
+    """A process failed; `command` can be pasted into a shell, `output` is its output.
 
-    Secrets in them are replaced.
+    Secrets in both are replaced.
     """
 
     def __init__(self, command: str, code: int, output: str) -> None:
@@ -110,9 +109,9 @@ class CommandError(TorchImagesError):
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """A hint for a word that is not one of `known`: the nearest one, and some of the others.
+    """A hint for a word that is not in `known`: the nearest name, and others.
 
-    A dozen names are listed, of more the five nearest, or as many as there is room for.
+    Lists up to a dozen names; of more, the five nearest, or as many as fit.
     """
     names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(word, names, n=_NEAREST, cutoff=0.5)
@@ -127,8 +126,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"{guess}known: {', '.join(some)} and {len(names) - len(some)} more"
 
 
-def told(about: str, message: str, hint: str) -> str:
-    """The line that tells of an error; what came from outside cannot make it any longer."""
+def one_line(about: str, message: str, hint: str) -> str:
+    """The line of an error, cut to a fixed length, since it may repeat text from outside."""
     room = _LONGEST - len(f"{about}: ; ")
     ends = _cut(hint, max(_HINT, room - len(message)))
     begins = _cut(message, room - len(ends))
@@ -136,9 +135,9 @@ def told(about: str, message: str, hint: str) -> str:
 
 
 def _cut(text: str, room: int) -> str:
-    """The text; where there is no room for it, with less of its long words and of its middle.
+    """The text, shortened to fit: first its long words, then its middle.
 
-    What went wrong is said at the beginning, and why, by those who pass errors on, at the end.
+    The beginning usually has the problem, and the end the reason.
     """
     if len(text) > room:
         text = re.sub(r"(\S{30})\S{50,}(\S{20})", r"\1...\2", text)
@@ -149,7 +148,7 @@ def _cut(text: str, room: int) -> str:
 
 
 def shown(text: str) -> str:
-    """The beginning of a text from outside, with nothing in it that a terminal would obey."""
+    """The beginning of a text from outside, without control characters."""
     start = text[:_SHOWN].encode("ascii", "backslashreplace").decode()
     visible = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in start)
     return visible if len(text) <= _SHOWN else f"{visible}..."

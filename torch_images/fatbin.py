@@ -1,14 +1,14 @@
-"""Leave out of a shared library machine code that no chosen architecture runs, and its symbols.
+"""Remove machine code that no chosen architecture runs, and symbols, from a shared library.
 
 nvcc puts device code into the section .nv_fatbin as containers, one for each object file, with an
-entry for each target. A wrapper in .nvFatBinSegment points to each container, by way of a
-relocation. Here the containers move together, so that one hole remains, the wrappers' relocations
-follow, and the segment is split in two around the hole, whose bytes leave the file. All other code
-and data stay at their addresses. Tables for debuggers (.symtab, .strtab, .debug_*), which no
-program needs to run, leave in the same way.
+entry for each target. A wrapper in .nvFatBinSegment points to each container through a relocation.
+This module moves the containers together, which leaves one hole, and updates the wrappers'
+relocations. It splits the segment around the hole, and removes the hole's bytes from the file. All
+other code and data keep their addresses. Tables for debuggers (.symtab, .strtab, .debug_*), which
+no program needs to run, are removed in the same way.
 
-Wrapper and container are as in CUDA's fatbinary_section.h and fatBinaryCtl.h; entries as seen in
-torch 2.10 and 2.11 and confirmed by cuobjdump, since NVIDIA documents none.
+Wrapper and container are as in CUDA's fatbinary_section.h and fatBinaryCtl.h. NVIDIA does not
+document entries: they are as seen in torch 2.10 and 2.11, and confirmed by cuobjdump.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SHDR = struct.Struct("<IIQQQQIIQQ")
 _RELATION = struct.Struct("<QQq")
 _WRAP = struct.Struct("<IIQQ")
 _HEAD = struct.Struct("<IHHQ")
-# More sections or segments than any library has; some checks take the square of their number.
+# More sections or segments than any library has; some checks take time quadratic in their number.
 _MOST = 1000
 _LONGEST_NAME = 1000  # bytes of a section's
 _SHORTEST = 48  # bytes of an entry's header with flags
@@ -42,14 +42,15 @@ _ENTRY = struct.Struct("<HHIQIIHHI")
 
 
 class PruneError(Exception):
-    """A file that is not built as expected; the message says where it differs."""
+    """A file has an unexpected structure; the message says where."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Code for one target: its architecture as a number such as 90, and the bytes, header included.
+    """Code for one target: its architecture as a number such as 90, and the bytes, with the header.
 
-    `ptx` is code that a driver still compiles; `specific` that of targets such as sm_90a.
+    `ptx`: whether a driver still has to compile it; `specific`: whether it is for a target such as
+    sm_90a.
     """
 
     arch: int
@@ -59,13 +60,13 @@ class Entry:
 
     @property
     def target(self) -> str:
-        """The target as cuobjdump names it, but for what makes it specific."""
+        """The target in cuobjdump's form, with "*" for a specific one."""
         return f"{'compute' if self.ptx else 'sm'}_{self.arch}{'*' if self.specific else ''}"
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """A library in its new form: its pieces in order, and how many bytes each removal took off."""
+    """A pruned library: its pieces in order, and the bytes that each removal saved."""
 
     pieces: tuple[bytes | memoryview, ...]
     code: int
@@ -81,8 +82,8 @@ class Pruned:
 def chosen(entries: Sequence[Entry], arches: Iterable[int]) -> tuple[Entry, ...]:
     """The entries of a container that one of these architectures would load, in their order.
 
-    That is what is made for it; else the newest older machine code of the same major version; else
-    the newest PTX that is not newer.
+    That is machine code for exactly this architecture; else the newest older machine code of the
+    same major version; else the newest PTX that is not newer.
     """
     kept: set[int] = set()
     for arch in arches:
@@ -163,8 +164,8 @@ class _File:
 def prune(data: memoryview, arches: Iterable[int] | None = None, *, symbols: bool = True) -> Pruned:
     """The library without code that no architecture in `arches` loads, and without `symbols`.
 
-    `arches` are numbers such as 90; None leaves all code as it is.
-    Raises PruneError for a library that is built otherwise.
+    `arches` are numbers such as 90; None keeps all code.
+    Raises PruneError for a library with another structure.
     """
     try:
         return _prune(data, arches, symbols=symbols)
@@ -173,7 +174,7 @@ def prune(data: memoryview, arches: Iterable[int] | None = None, *, symbols: boo
 
 
 def section(data: memoryview, name: str) -> bytes:
-    """The content of a section of an ELF file; b"" where there is none. Raises PruneError."""
+    """The content of a section of an ELF file; b"" if it is missing. Raises PruneError."""
     try:
         file = _read(data)
     except (struct.error, IndexError, ValueError, OverflowError) as error:
@@ -241,7 +242,7 @@ def _read(data: memoryview) -> _File:
 def _packed(
     file: _File, fatbin: _Section, arches: Sequence[int]
 ) -> tuple[bytes, dict[int, int], Counter[str]]:
-    """The section with its containers moved together, where each went by address, what is left."""
+    """The section with its containers moved together, their new addresses, and the targets left."""
     section = file.data[fatbin.offset : fatbin.offset + fatbin.size]
     packed, moved, left = bytearray(), {}, Counter[str]()
     for offset, entries in containers(section):
@@ -257,7 +258,7 @@ def _packed(
 
 
 def _relocated(file: _File, fatbin: _Section, moved: dict[int, int]) -> dict[int, bytes]:
-    """The relocations with which each wrapper finds its container where it is now."""
+    """The relocations that point each wrapper to the new address of its container."""
     wrappers = file.section(".nvFatBinSegment")
     if not wrappers:
         raise PruneError("no .nvFatBinSegment")
@@ -291,7 +292,7 @@ def _hole(start: int, end: int) -> tuple[int, int] | None:
 
 
 def _split(segments: Sequence[_Segment], hole: tuple[int, int]) -> list[_Segment]:
-    """The segments, with the loaded one that has the hole as two; offsets are the old ones."""
+    """The segments, with the loaded one around the hole split in two; offsets are the old ones."""
     parts = []
     for s in segments:
         if s.type == _LOAD and s.offset < hole[0] and hole[1] <= s.offset + s.filesz:
@@ -317,7 +318,7 @@ def _split(segments: Sequence[_Segment], hole: tuple[int, int]) -> list[_Segment
 
 
 def _symbols(file: _File) -> tuple[list[_Section], list[tuple[int, int]]]:
-    """The sections for debuggers, and the pages of the file that only they have."""
+    """The sections for debuggers, and the pages of the file that only they use."""
     tables = [
         s
         for s in file.sections
@@ -380,7 +381,7 @@ def _headers(
 def _pieces(
     data: memoryview, patches: dict[int, bytes], cuts: Sequence[tuple[int, int]]
 ) -> Iterator[bytes | memoryview]:
-    """The file with the patches in place and without the cuts; neither overlap."""
+    """The file with the patches applied and without the cuts, which must not overlap."""
     changes = [(start, start + len(new), new) for start, new in patches.items()]
     changes += [(start, end, b"") for start, end in cuts]
     at = 0

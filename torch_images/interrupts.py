@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM: one line at once, an end that waits for no thread, nothing left running.
+"""Ctrl-C and SIGTERM: one line at once, a quick end without waiting, nothing left running.
 
-Imports nothing that takes time. ./inv starts Python with Ctrl-C blocked, so one that comes while
-Python itself starts is dealt with here, too.
+All imports are fast. ./inv starts Python with Ctrl-C blocked, so a Ctrl-C during Python's start is
+handled here too.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 TEXT = "interrupted"
-CODE = 130  # as shells have it: 128 and the signal's number
+CODE = 130  # the convention of shells: 128 plus the signal's number
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE = 1.0  # seconds for threads to end by themselves
-_PATIENCE = 10.0  # seconds until a process ends, whatever it cleans up: an engine may hang
+_PATIENCE = 10.0  # seconds until a process ends despite its cleanup: an engine may hang
 
 _lock = threading.Lock()
 _ends: list[Callable[[], object]] = []
-_deadline = 0.0  # until when threads are waited for; 0 until a signal comes
+_deadline = 0.0  # end of waiting for threads; 0 until a signal comes
 _over = False
 _came: Interrupted | None = None
 _held_back = False
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked this process to end; `code` is the exit code for that."""
+    """A signal asked this process to end; `code` is its exit code."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -38,13 +38,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def end_at_once() -> None:
-    """Let Ctrl-C end this process with one line: nothing is under way yet."""
+    """Make Ctrl-C end this process with one line, because nothing needs cleanup yet."""
     signal.signal(signal.SIGINT, _end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def raise_from_now_on() -> None:
-    """Let Ctrl-C and SIGTERM raise Interrupted, where `end_at_once` was called before."""
+    """Make Ctrl-C and SIGTERM raise Interrupted, if `end_at_once` was called before."""
     if signal.getsignal(signal.SIGINT) is _end:
         for number in _SIGNALS:
             signal.signal(number, _raise)
@@ -52,9 +52,9 @@ def raise_from_now_on() -> None:
 
 @contextlib.contextmanager
 def ending(end: Callable[[], object]) -> Iterator[None]:
-    """While this is open, `finish` calls `end`, which ends what a thread may be waiting for.
+    """Within this block, `finish` calls `end`, which stops something that a thread waits for.
 
-    Once it has done so, this calls `end` at once and raises Interrupted.
+    If `finish` has already run, calls `end` at once and raises Interrupted.
     """
     with _lock:
         over = _over
@@ -71,9 +71,9 @@ def ending(end: Callable[[], object]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Let a signal raise Interrupted at the end of this, and not in between."""
+    """Delay Interrupted from a signal until the end of this block."""
     global _held_back  # noqa: PLW0603  signals are a process's own
-    if threading.current_thread() is not threading.main_thread():  # none is raised in others
+    if threading.current_thread() is not threading.main_thread():  # signals raise only there
         yield
         return
     before, _held_back = _came, True
@@ -87,7 +87,7 @@ def held_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def finishing() -> Iterator[None]:
-    """End this process after a signal, whatever has become of the exception that it raised."""
+    """End this process after a signal, even if its exception was caught."""
     try:
         yield
     finally:
@@ -96,12 +96,12 @@ def finishing() -> Iterator[None]:
 
 
 def grace() -> float:
-    """How many seconds threads may still take to end by themselves."""
+    """The seconds that threads still have to end by themselves."""
     return max(0.0, _deadline - time.monotonic()) if _deadline else _GRACE
 
 
 def finish(stop: Interrupted) -> NoReturn:
-    """End this process. Threads that go on are left behind."""
+    """End this process, without waiting for threads that keep running."""
     global _over  # noqa: PLW0603  a process ends once
     with _lock:
         _over = True
@@ -119,9 +119,9 @@ def finish(stop: Interrupted) -> NoReturn:
 
 
 def _raise(number: int, _frame: object) -> None:
-    """Raise Interrupted. Further signals change nothing: what is cleaned up is not left halfway."""
+    """Raise Interrupted. Ignores further signals, so that the cleanup completes."""
     global _deadline, _came  # noqa: PLW0603  as above
-    with contextlib.suppress(OSError):  # on a terminal, below a bar and what was typed
+    with contextlib.suppress(OSError):  # on a terminal, below a bar and typed text
         os.write(2, ("\n" * os.isatty(2) + f"{TEXT}\n").encode())
     _deadline = time.monotonic() + _GRACE
     for each in _SIGNALS:

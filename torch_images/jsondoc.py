@@ -1,4 +1,4 @@
-"""JSON from outside: documents that are not what they should be give one kind of error."""
+"""JSON from outside: malformed documents raise one kind of error."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _TOO_DEEP = "it is nested too deeply"
-_DEEPEST = 100  # levels; what is written again, or walked through, has the same limit of Python's
+_DEEPEST = 100  # levels; Python's recursion limit applies to writing and walking too
 _KINDS = {dict: "an object", list: "a list", str: "text", int: "a number"}
 
 
 class MalformedError(ValueError):
-    """A document that is not what it should be; the message says where, on one line."""
+    """A malformed document; the message says where, on one line."""
 
 
 def parse(text: str | bytes) -> Any:
-    """What a text says. Raises MalformedError for what is not JSON, or cannot be held."""
+    """Parse a text. Raises MalformedError for invalid or too deeply nested JSON."""
     try:
         document = json.loads(text)
     except RecursionError:
         raise MalformedError(_TOO_DEEP) from None
-    except ValueError as error:  # also for bytes that are no text, and for endless numbers
+    except ValueError as error:  # also for bytes that are not text, and for huge numbers
         raise MalformedError(f"it is not JSON: {' '.join(str(error).split())[:100]}") from None
     level = [document]
     for _ in range(_DEEPEST):
@@ -35,9 +35,9 @@ def parse(text: str | bytes) -> Any:
 
 
 def member(document: Any, *path: str | int, kind: type[T]) -> T:
-    """What a document has at a path of keys and places, which must be of a kind.
+    """The value at a path of keys and list positions, which must be of type `kind`.
 
-    Raises MalformedError where it is missing or of another kind.
+    Raises MalformedError if it is missing or of another type.
     """
     where, value = "", document
     for step in path:
@@ -46,14 +46,14 @@ def member(document: Any, *path: str | int, kind: type[T]) -> T:
             value = value[step]
         except (LookupError, TypeError):
             raise MalformedError(f"'{where}' is missing") from None
-    # A truth is a number to Python, but not to whoever wrote the document.
+    # A boolean is an int in Python, but not in JSON.
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise MalformedError(f"'{where or 'it'}' is not {_KINDS.get(kind, kind.__name__)}")
     return value
 
 
 def optional(document: Any, key: str, *, kind: type[T]) -> T:
-    """What an object has under a key; empty where that is nothing, or null.
+    """The value of a key of an object; empty if it is missing or null.
 
     Raises MalformedError.
     """

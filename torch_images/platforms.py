@@ -1,4 +1,4 @@
-"""The platforms that images are for: the names that Docker, Debian, Linux and wheels have. Pure."""
+"""The platforms of images, with their names in Docker, Debian, Linux and wheels. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch_images.errors import UsageError, shown, suggest
 class Platform:
     """The system and processor that an image runs on.
 
-    `name`: as Docker has it, such as "linux/arm64".
-    `machine`: the processor as Linux and the tags of wheels have it, such as "aarch64".
+    `name`: in Docker, such as "linux/arm64".
+    `machine`: the processor in Linux and in tags of wheels, such as "aarch64".
     """
 
     name: str
@@ -21,12 +21,12 @@ class Platform:
 
     @property
     def architecture(self) -> str:
-        """The processor as OCI images and Debian packages have it, such as "arm64"."""
+        """The processor in OCI images and Debian packages, such as "arm64"."""
         return self.name.rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
-        """The end of names of locks and images: "-arm64"; "" for amd64, which was there first."""
+        """The suffix of locks and images: "-arm64"; "" for amd64, the first platform."""
         return "" if self == AMD64 else f"-{self.architecture}"
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ def find(name: str) -> Platform:
 
 
 def of_machine(machine: str) -> Platform:
-    """The platform of a processor such as "aarch64"; AMD64 for one that no image is for.
+    """The platform of a processor such as "aarch64"; AMD64 for any other processor.
 
     macOS calls that processor "arm64".
     """
@@ -56,5 +56,5 @@ def of_machine(machine: str) -> Platform:
 
 
 def native() -> Platform:
-    """The platform of this machine's processor, as `of_machine` has it."""
+    """The platform of this machine's processor, by `of_machine`."""
     return of_machine(platform.machine())

@@ -1,4 +1,4 @@
-"""Where the project's own files lie: in a clone, or inside an installed package."""
+"""The paths of the project's own files: in a clone, or inside an installed package."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
-PACKED = PACKAGE / "project"  # only a wheel has it
-# Which images were really built, below the project's folder. No image is made from it.
+PACKED = PACKAGE / "project"  # only in a wheel
+# The ledger of tested images, below the project's folder. It is not an input of images.
 LEDGER = Path("docs", "ledger.csv")
 
 
@@ -18,27 +18,27 @@ def project_root() -> Path:
 
 
 def is_clone(root: Path) -> bool:
-    """Whether a folder is a clone of the project, rather than what an installed package has."""
+    """Whether a folder is a clone of the project, rather than a part of an installed package."""
     return root != PACKED
 
 
 def made_in(root: Path) -> Path:
-    """The folder above `build` and `dist`: the clone, else the folder that a command runs in."""
+    """The folder above `build` and `dist`: the clone, else the current folder."""
     return root if is_clone(root) else Path.cwd()
 
 
 def config_file(root: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """The file of images: TORCH_IMAGES_CONFIG, which --config sets, else the project's own."""
-    named = environ.get("TORCH_IMAGES_CONFIG")
-    return Path(named).absolute() if named else root / "images.yaml"
+    """images.yaml: TORCH_IMAGES_CONFIG, which --config sets, else the project's own."""
+    path = environ.get("TORCH_IMAGES_CONFIG")
+    return Path(path).absolute() if path else root / "images.yaml"
 
 
 def locks_folder(root: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of locks: TORCH_IMAGES_LOCKS, else the one beside the file of images."""
-    named = environ.get("TORCH_IMAGES_LOCKS")
-    return Path(named).absolute() if named else config_file(root, environ).parent / "locks"
+    """The folder of locks: TORCH_IMAGES_LOCKS, else locks/ beside images.yaml."""
+    path = environ.get("TORCH_IMAGES_LOCKS")
+    return Path(path).absolute() if path else config_file(root, environ).parent / "locks"
 
 
 def is_packaged(path: Path) -> bool:
-    """Whether a path, or what it links to, lies inside the installed package's own files."""
+    """Whether a path, with links resolved, is inside the installed package's own files."""
     return path.resolve().is_relative_to(PACKED)

@@ -1,15 +1,15 @@
-"""Text -> the same text without secrets. Pure, but for the streams at the end.
+"""Text -> the same text without secrets. Pure, except for the streams at the end.
 
 `errors.py` applies it to every error, `program.py` to standard output and standard error, and
-`runner.py` to what a streamed command prints. As a program, `python -m torch_images.redact`
+`runner.py` to the output of streamed commands. As a program, `python -m torch_images.redact`
 filters its standard input.
 
 Three kinds of secrets are replaced by `***`:
-- user and password in a URL, wherever they come from;
+- user and password in any URL;
 - the value of a word such as `secret_access_key=...` or `"password": "..."`, and of an
   Authorization header;
-- what this process was given as a secret, by its environment or its command line, wherever that
-  occurs and however it is quoted there.
+- secrets in this process's environment or command line, wherever they occur and however they are
+  quoted there.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from typing import TextIO, cast
 from urllib.parse import unquote
 
 MASK = "***"
-# Shorter values are hidden where a URL or a name marks them, and not elsewhere: a value such as
-# "1", "true" or "root" is part of ordinary words, and an output without those cannot be read.
+# Shorter values are hidden only where a URL or a name marks them: values such as "1", "true" or
+# "root" are parts of ordinary words, and output without those would be unreadable.
 SHORTEST = 6  # characters
-_LONGEST_LINE = 1 << 16  # characters that a stream holds back while it waits for a line's end
+_LONGEST_LINE = 1 << 16  # characters that a stream buffers while it waits for a line's end
 
 _URL = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]{0,20})://"
     r"(?P<rest>(?:(?![a-z][a-z0-9+.-]{0,20}://)[^\s\"'<>\x1b])+)",
     re.IGNORECASE,
 )
-# Image names have "@" and ":" of their own.
+# Image names contain "@" and ":" themselves.
 _IMAGES = ("docker-image", "oci-layout")
 _PORT = re.compile(r"\d{0,5}(?:$|[/?#:;,.)\]}|`\\])")
 _KEYS = (
@@ -51,7 +51,7 @@ _KEYS = (
 _KEY = re.compile(f"{_KEYS}$", re.IGNORECASE)
 _WORD = re.compile(
     rf"(?P<key>{_KEYS}(?:=|\"\s*:\s*\"|(?P<nested>\\\"\s*:\s*\\\")))"
-    r"(?!\{\{|\$[{(])"  # a place that another program fills
+    r"(?!\{\{|\$[{(])"  # a placeholder of another program
     r"(?(nested)(?:(?!\\\").)+|(?:(?<==)[^\s,;&\"'<>\x1b]+|(?<=\")(?:[^\"\\]|\\.)+))",
     re.IGNORECASE,
 )
@@ -59,14 +59,14 @@ _HEADER = re.compile(
     r"(?P<name>authorization[\"']?\s*[:=]\s*[\"']?(?:basic|bearer|token)\s+)[^\s\"',;]+",
     re.IGNORECASE,
 )
-# Variables that hold a secret, by the end of their names; SECRET may stand anywhere.
+# Variables with a secret, by the end of their names; SECRET may be anywhere in them.
 _SECRET_NAME = re.compile(
     r"(?:PASSWORD|PASSWD|PASSPHRASE|TOKEN|(?:^|_)(?:PASS|KEY|KEY_ID|AUTH|CREDENTIALS?)"
     r"|CONNECTION_STRING)$|SECRET",
     re.IGNORECASE,
 )
 _PLACE_NAME = re.compile(r"_(?:FILE|DIR|PATH|NAME)$", re.IGNORECASE)
-# Variables that are URLs, perhaps without a scheme, and may be written with "/" in a password.
+# Variables with URLs, perhaps without a scheme and with "/" in a password.
 _URL_NAME = re.compile(
     r"(?:_PROXY|_INDEX|_URL|_MIRROR|_ENDPOINT|_HOST|_STORAGE)$",
     re.IGNORECASE,
@@ -78,7 +78,7 @@ _DOCKER_AUTH = re.compile(
 
 @dataclass(frozen=True)
 class Redactor:
-    """Replaces secrets in text; `known` matches those that this process was given."""
+    """Replaces secrets in text; `known` matches the secrets of this process."""
 
     known: re.Pattern[str] | None = None
 
@@ -102,14 +102,14 @@ class Redactor:
 
 
 def redact(text: str) -> str:
-    """The text without secrets, those of this process's environment and command line included."""
+    """The text without secrets, including those of this process's environment and command line."""
     return _redactor(tuple(os.environ.items()), tuple(sys.argv))(text) if text else ""
 
 
-# `pick` and the site try many images that are refused, and each refusal is an error.
+# Cached, because `pick` and the site create an error for each of many refused images.
 @lru_cache(maxsize=1)
 def _redactor(environ: tuple[tuple[str, str], ...], words: tuple[str, ...]) -> Redactor:
-    """The redactor of this process, for as long as its environment stays as it is."""
+    """The redactor of this process, as long as its environment does not change."""
     return Redactor.of(dict(environ), words)
 
 
@@ -130,7 +130,7 @@ def secrets(environ: Mapping[str, str], words: Sequence[str]) -> Iterator[str]:
 
 
 def _of_text(text: str) -> Iterator[str]:
-    """The secrets in a value that may hold URLs and `key=value` words."""
+    """The secrets in a value that may contain URLs and `key=value` words."""
     if "://" in text:
         for match in _URL.finditer(text):
             yield from _of_user(_user(match["scheme"], match["rest"]))
@@ -142,28 +142,28 @@ def _of_text(text: str) -> Iterator[str]:
 
 
 def _fields(text: str) -> Iterator[str]:
-    """The parts of options: buildx reads a cache's as CSV, a connection string has semicolons."""
-    with contextlib.suppress(csv.Error):  # one part of it is longer than any option
+    """The parts of options: buildx parses caches as CSV, connection strings have semicolons."""
+    with contextlib.suppress(csv.Error):  # a part is longer than any option
         for fields in csv.reader(text.splitlines()):
             for field in fields:
                 yield from (field, *field.split(";"))
 
 
 def _of_user(user: str) -> Iterator[str]:
-    """The secrets in "user:password", a URL's beginning."""
+    """The secrets in "user:password" of a URL."""
     name, _, password = user.partition(":")
     yield from _forms(user) if password else ()
     yield from _forms(password)
-    # A URL that cannot be read is shown in pieces.
+    # Programs may show an invalid URL in pieces.
     pieces = re.split(r"[@/?#]", password)
     yield from pieces if len(pieces) > 1 else ()
-    if password in ("", "x-oauth-basic"):  # a token stands where the user's name would
+    if password in ("", "x-oauth-basic"):  # a token in place of the user's name
         yield from _forms(name)
     yield base64.b64encode(unquote(user).encode(errors="replace")).decode() if password else ""
 
 
 def _of_docker_auth(text: str) -> Iterator[str]:
-    """The secrets in Docker's configuration, as DOCKER_AUTH_CONFIG has it."""
+    """The secrets in Docker's configuration, in the form of DOCKER_AUTH_CONFIG."""
     for kind, value in _DOCKER_AUTH.findall(text):
         yield value
         if kind.lower() == "auth":
@@ -179,7 +179,7 @@ def _forms(secret: str) -> tuple[str, str]:
 
 
 def _user(scheme: str, rest: str) -> str:
-    """What stands before "@" in a URL, or would if that were not cut off; "" for nothing secret."""
+    """The user in a URL, before "@" or before a cut; "" if it has no secret."""
     if scheme.lower() in _IMAGES:
         return ""
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
@@ -190,12 +190,12 @@ def _user(scheme: str, rest: str) -> str:
     before, colon, after = rest.partition(":")
     if not colon or re.search(r"[/?#\[@]", before) or _PORT.match(after):
         return ""
-    # No port follows the colon: a password with "/" in it, or one whose end is cut off.
+    # No port follows the colon: a password that contains "/", or that is cut off.
     return rest.rpartition("@")[0] or rest
 
 
 def _lenient_user(url: str) -> str:
-    """What stands before the last "@" of what is known to be a URL."""
+    """The part before the last "@" in a text that is known to be a URL."""
     user = url.partition("://")[2] or url
     return user.rpartition("@")[0] if ":" in user else ""
 
@@ -208,7 +208,7 @@ def _without_user(match: re.Match[str]) -> str:
 
 
 def _spelled(secret: str) -> str:
-    """A pattern for a secret as URLs, JSON, Python and shells spell it."""
+    """A pattern for a secret as written in URLs, JSON, Python and shells."""
     pattern = ""
     for part in re.split(r"(%[0-9A-Fa-f]{2})", secret):
         if re.fullmatch(r"%[0-9A-Fa-f]{2}", part):
@@ -230,14 +230,14 @@ def _character(character: str) -> str:
 
 
 class Lines:
-    """Redacts text that comes in pieces: a line is shown once it is whole, so no secret is cut."""
+    """Redacts text that comes in pieces, line by line, so that no secret is split."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """All whole lines up to here; a carriage return ends one, too."""
+        """All complete lines so far; a carriage return also ends a line."""
         self._held += text
         end = max(self._held.rfind("\n"), self._held.rfind("\r")) + 1
         if not end and len(self._held) > _LONGEST_LINE:
@@ -246,13 +246,13 @@ class Lines:
         return self._redactor(ready)
 
     def rest(self) -> str:
-        """What no line's end has followed yet."""
+        """The incomplete last line."""
         ready, self._held = self._held, ""
         return self._redactor(ready)
 
 
 class _Stream:
-    """A text stream that shows no secret; for all but writing, the stream below."""
+    """A text stream without secrets; everything but writing goes to the stream below."""
 
     def __init__(self, below: TextIO, redactor: Redactor) -> None:
         self._below = below

@@ -1,9 +1,9 @@
-"""Measure this GPU with this torch, and write what was found as JSON.
+"""Measure this GPU with this torch, and write the results as JSON.
 
     python bench [--output FILE] [--select GLOB ...] [--list]
 
-Every sample is kept, so that two results can be compared with their spread. While it runs, what
-was found so far is in FILE.part.
+Results keep every sample, so that two of them can be compared with their spread. While it runs,
+FILE.part has the results so far.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ ATTENTION = {
 
 @dataclass(frozen=True)
 class Progress:
-    """A line on a terminal that says where the run is, or plain lines in a log."""
+    """Progress of a run: one line on a terminal, or plain lines in a log."""
 
     total: int
     bar: int = 24
 
     def __call__(self, done: int, name: str) -> None:
-        """Show that `done` are over and `name` is next."""
+        """Show that `done` cases are done and `name` is next."""
         if not sys.stderr.isatty():
             print(f"{done}/{self.total} {name}", file=sys.stderr, flush=True)
             return
@@ -59,7 +59,7 @@ class Progress:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on and with."""
+    """The machine and the software of the measurements."""
     device = torch.cuda.get_device_properties()
     return {
         "gpu": device.name,
@@ -86,7 +86,7 @@ def machine() -> dict[str, Any]:
 
 
 def driver() -> str:
-    """The version of the kernel's driver; "" where it cannot be read."""
+    """The version of the kernel's driver; "" if it cannot be read."""
     try:
         words = Path("/proc/driver/nvidia/version").read_text().split()
     except OSError:
@@ -95,7 +95,7 @@ def driver() -> str:
 
 
 def triton_version() -> str:
-    """Of the Triton that torch.compile uses; "" for none."""
+    """The version of torch.compile's Triton; "" if there is none."""
     try:
         import triton
     except ImportError:
@@ -114,7 +114,7 @@ def reason(case: Case) -> str:
 
 
 def settings() -> dict[str, Any]:
-    """What the cases run under, beside the machine."""
+    """The settings of torch during the run."""
     return {
         "cudnn.benchmark": True,
         "cudnn.allow_tf32": True,
@@ -125,7 +125,7 @@ def settings() -> dict[str, Any]:
 
 
 def flash() -> str:
-    """Which implementation stands behind the flash backend of attention."""
+    """The implementation of the flash backend of attention."""
     try:
         from torch.nn.attention import current_flash_attention_impl
     except ImportError:
@@ -134,7 +134,7 @@ def flash() -> str:
 
 
 def image_attention() -> str:
-    """What the image's own extension does with attention; TORCH_IMAGE_ATTENTION chooses it."""
+    """The mode of the image's own attention extension; TORCH_IMAGE_ATTENTION sets it."""
     try:
         from torch_image_attention import routes
     except ImportError:
@@ -143,9 +143,9 @@ def image_attention() -> str:
 
 
 def kernel(call: Callable[[int], object]) -> str:
-    """Which attention a call ran: the backend, and operators of other libraries beneath it.
+    """The attention that a call ran: the backend, and operators of other libraries below it.
 
-    FlashAttention-4 stands behind the operator of another backend, so it is known by its kernels.
+    FlashAttention-4 replaces the operator of another backend, so its kernels identify it.
     """
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
@@ -168,7 +168,7 @@ def kernel(call: Callable[[int], object]) -> str:
 
 
 def run(case: Case) -> dict[str, Any]:
-    """Measure one case, with the precision of float32 products that it names."""
+    """Measure one case, with its precision of float32 products."""
     torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
     sets = sets_for(case.size) if case.size else 1
     ready = case.make(sets)
@@ -225,7 +225,7 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 def measured(case: Case) -> tuple[str, dict[str, Any]]:
-    """("cases", what was found), or ("skipped" or "failed", why)."""
+    """("cases", the results), or ("skipped" or "failed", the reason)."""
     why = reason(case)
     if why:
         return "skipped", {"key": case.key, "reason": why}
@@ -242,12 +242,12 @@ def measured(case: Case) -> tuple[str, dict[str, Any]]:
 
 
 def results(chosen: list[Case]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What became of each case, as `measured` says it."""
+    """The outcome of each case, from `measured`."""
     progress = Progress(len(chosen))
     for number, case in enumerate(chosen):
         progress(number, case.key)
         yield measured(case)
-        with suppress(Exception):  # after some errors a device can do nothing any more
+        with suppress(Exception):  # some errors leave the device unusable
             gc.collect()
             torch.cuda.empty_cache()
             torch.compiler.reset()
@@ -275,7 +275,7 @@ def main() -> None:
     globs = options.select or ["*"]
     chosen = [case for case in cases() if any(fnmatchcase(case.key, glob) for glob in globs)]
     if options.list:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # who has read enough may close it
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end quietly if the reader closes the pipe
         print("\n".join(case.key for case in chosen))
         return
     if not chosen:
@@ -292,7 +292,7 @@ def main() -> None:
         "failed": [],
     }
     output = Path(options.output)
-    # A device or a link is no file to put another one in the place of.
+    # Do not replace a device or a link by a file.
     part = None if output.is_symlink() or (output.exists() and not output.is_file()) else output
     part = None if options.output == "-" or part is None else Path(f"{output}.part")
     for kind, value in results(chosen):

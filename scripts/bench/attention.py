@@ -50,7 +50,7 @@ def forward(
 
 
 def memory(batch: int, heads: int, length: int, dim: int, precision: str) -> Case:
-    """Causal attention by default in a process of its own, and the memory that it takes there."""
+    """Causal attention by the default backend in its own process, with its memory use."""
     plain = forward(batch, heads, length, dim, precision, causal=True)
     return Case(
         table="attention memory",
@@ -69,7 +69,7 @@ def memory(batch: int, heads: int, length: int, dim: int, precision: str) -> Cas
 
 
 def taken(shape: tuple[int, int, int, int], precision: str) -> Ready:
-    """Time it, and say what the allocator held and reserved at most, in GiB as torch counts."""
+    """Measure time and the peak of memory allocated and reserved, in GiB by torch's count."""
     plain = forward(*shape, precision, causal=True)
     call = plain.make(1)
     assert callable(call)
@@ -132,7 +132,7 @@ def grouped(batch: int, heads: int, length: int, dim: int, precision: str, *, gr
 
 
 def queued(batch: int, heads: int, length: int, dim: int, precision: str) -> Case:
-    """Attention as decoders call it, many times in one CUDA graph. The row is about one call."""
+    """Attention as in decoders, many times in one CUDA graph. The row is for one call."""
     plain = forward(batch, heads, length, dim, precision, causal=True, table="attention shapes")
 
     def make(sets: int) -> Ready:
@@ -163,5 +163,5 @@ def _each(call: Call, sets: int) -> Callable[[int], None]:
 
 
 def shape_name(batch: int, heads: int, length: int, dim: int, *, causal: bool) -> str:
-    """A shape, as the documents write it."""
+    """A shape in the documents' notation."""
     return f"B={batch}, H={heads}, S={length}, D={dim}" + (", causal" if causal else "")

@@ -15,7 +15,7 @@ MODE = "max-autotune-no-cudagraphs"
 # Seconds for a case of CUTLASS. On 32 processors it took 122 on Python 3.12, and 394 on 3.11.2:
 # up to 3.11.8 torch starts one nvcc at a time.
 PATIENCE = 600
-# CUTLASS has thousands of kernels, and nvcc takes half a minute for one. These are what it has for
+# CUTLASS has thousands of kernels, and nvcc takes half a minute for one. These are its kernels for
 # large products on Hopper; the swizzles are of one kernel.
 CUTLASS: dict[str, Any] = {
     "cutlass_max_profiling_configs": 4,
@@ -68,7 +68,7 @@ def product(m: int, n: int, k: int, backend: str, precision: str) -> Case:
 
 
 def limits(config: Any) -> dict[str, Any]:
-    """The settings that limit what CUTLASS profiles. Raises Skipped where it cannot be used."""
+    """Settings that limit CUTLASS's profiling. Raises Skipped if CUTLASS cannot be used."""
     part = "cutlass" if hasattr(config, "cutlass") else "cuda"  # the older name
     if not importable():
         folder = getattr(config, part).cutlass_dir
@@ -82,9 +82,9 @@ def limits(config: Any) -> dict[str, Any]:
 
 
 def forget() -> None:
-    """Let torch write the sources of CUTLASS's kernels again.
+    """Make torch write the sources of CUTLASS's kernels again.
 
-    It remembers for a whole process where it wrote them, though a fresh cache is another folder.
+    It caches their paths for the whole process, although a fresh cache is another folder.
     """
     from torch._inductor import codecache
 
@@ -104,20 +104,20 @@ def importable() -> bool:
 
 
 def nvcc() -> str | None:
-    """The compiler that torch.compile would use for CUTLASS's kernels; None for none."""
+    """The compiler that torch.compile would use for CUTLASS's kernels, or None."""
     folder = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     places = (os.environ.get("CUDACXX", ""), f"{folder}/bin/nvcc", "nvcc")
     return next((found for place in places if (found := shutil.which(place))), None)
 
 
 class watched:  # noqa: N801  used as a function
-    """A context that notes the fastest choice of each product that is tuned in it."""
+    """A context that records the fastest choice of each product tuned in it."""
 
     def __init__(self, chosen: list[str]) -> None:
         self.chosen = chosen
 
     def __enter__(self) -> None:
-        """Ask the tuner for its times."""
+        """Start recording the tuner's times."""
         from torch._inductor.select_algorithm import add_feedback_saver
 
         add_feedback_saver(self.note)
@@ -130,7 +130,7 @@ class watched:  # noqa: N801  used as a function
             self.chosen.append(f"{' '.join(filter(None, words))[:160]}, of {len(timings)}")
 
     def __exit__(self, *_: object) -> None:
-        """Leave the tuner alone."""
+        """Stop recording."""
         from torch._inductor.select_algorithm import clear_feedback_savers
 
         clear_feedback_savers()

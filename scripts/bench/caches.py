@@ -1,4 +1,4 @@
-"""Compiling from nothing, and how long it takes."""
+"""Compiling with an empty cache, and its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step of training, and CUDA graphs of what a case calls."""
+"""A step of training, and CUDA graphs of a case's calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a case is, and what the cases have in common: types, random inputs, sets that rotate."""
+"""The type of a case, and shared parts of cases: types, random inputs, rotating sets."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ MB = 2**20
 GB = 2**30
 
 
-class Skipped(Exception):  # noqa: N818  it is no error
+class Skipped(Exception):  # noqa: N818  not an error
     """A case cannot run here; its text says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """What a case made ready: a call to time here, or what was timed elsewhere.
+    """A prepared case: a call to time here, or times from elsewhere.
 
-    `calls` is how many times `call` does what the row is about. `probe` is what a profiler may look
-    at in its place, where a CUDA graph hides its operators. `figures` are numbers beside the time;
-    their names have the unit ("compile, s"). `notes` are words, such as the kernel chosen.
+    `calls` is how often `call` runs the operation of the row. `probe` is a call to profile instead,
+    if a CUDA graph hides its operators. `figures` are numbers besides the time, with the unit in
+    their names ("compile, s"). `notes` are texts, such as the chosen kernel.
     """
 
     call: Call | None = None
@@ -46,16 +46,16 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One row: what a call does, and how to make it.
+    """One row: an operation, and how to prepare it.
 
-    `make(sets)` gives a call that takes a set of inputs by number, or a `Ready`; it raises
-    `Skipped`. `size` is the bytes of one set, 0 where each call has the same inputs; `same` names
-    what is the same for all sets, such as weights. `flops` and `moved` are what a call computes and
-    moves at least, `items` how many things (`unit`) it deals with. `ceiling` is the precision whose
-    best product its share is of, if not its own. `baseline` is the key of the case that a report
-    gives its speed-up over. `needs` is a compute capability, `gpus` how many GPUs. `attention` rows
-    also note which kernel ran. `settings` are noted in the result. `limit` is how many seconds it
-    may take.
+    `make(sets)` returns a call that takes a set of inputs by number, or a `Ready`; it may raise
+    `Skipped`. `size` is the bytes of one set, 0 if each call has the same inputs; `same` names
+    inputs that all sets share, such as weights. `flops` and `moved` are the least operations and
+    bytes of a call, `items` the number of things (`unit`) that it processes. `ceiling` is the
+    precision of the product that its share refers to, if not its own. `baseline` is the key of the
+    case that its speed-up refers to. `needs` is a compute capability, `gpus` the number of GPUs.
+    `attention` rows also record which kernel ran. `settings` are recorded in the result. `limit` is
+    the most seconds that it may take.
     """
 
     table: str
@@ -78,7 +78,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Names it in every report."""
+        """Its name in every report."""
         return f"{self.table}/{self.name}/{self.precision}"
 
 
@@ -102,7 +102,7 @@ def width(precision: str) -> int:
 
 
 def rotating(make: Callable[[], object], call: Callable[..., object]) -> Callable[[int], Call]:
-    """A case's `make` from one that makes a set of inputs, and what is called with a set."""
+    """A case's `make`, from a function that makes a set of inputs and one to call with a set."""
 
     def all_sets(sets: int) -> Call:
         inputs = [make() for _ in range(sets)]

@@ -1,4 +1,4 @@
-"""What is measured: each row of the documents' tables, with its operations and bytes counted."""
+"""All cases: each row of the documents' tables, with its operations and bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from case import GB, MB, Case
 
 
 def cases() -> Iterator[Case]:
-    """All of them, in the order of the documents. Making the list takes little memory."""
+    """All cases, in the order of the documents. The list itself takes little memory."""
     yield from _products()
     yield from _attention()
     yield from _layers()

@@ -1,7 +1,7 @@
-"""One measurement in a process of its own: `python child.py MODULE:FUNCTION ARGUMENTS`.
+"""One measurement in its own process: `python child.py MODULE:FUNCTION ARGUMENTS`.
 
-Some settings are read once, when torch or CUDA starts. The last line of the output is what was
-found, as JSON; `in_child` runs this and reads it.
+Some settings are read once, when torch or CUDA starts. The last line of the output is the result,
+as JSON; `in_child` runs this and reads it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LIMIT = 120  # seconds
 
 
 def in_child(function: str, env: Mapping[str, str | None], **arguments: Any) -> Ready:
-    """What `MODULE:FUNCTION` returns with these arguments, in a child.
+    """The result of `MODULE:FUNCTION` with these arguments, in a child process.
 
-    `env` adds to the environment; None takes a variable away. Raises Skipped where the function
-    did, and RuntimeError with the last line of its errors where it failed.
+    `env` adds to the environment; None removes a variable. Raises Skipped if the function did, and
+    RuntimeError with the last line of its errors if it failed.
     """
     whole = {**os.environ, **env}
     done = subprocess.run(
@@ -43,7 +43,7 @@ def in_child(function: str, env: Mapping[str, str | None], **arguments: Any) -> 
 
 
 def packed(ready: Ready) -> dict[str, Any]:
-    """What a child found, for JSON."""
+    """The result of a child, for JSON."""
     timing = ready.timing
     assert timing is not None
     return {
@@ -56,7 +56,7 @@ def packed(ready: Ready) -> dict[str, Any]:
 
 
 def unpacked(found: Mapping[str, Any]) -> Ready:
-    """The inverse of `packed`. Raises Skipped for what a child that skips prints."""
+    """The inverse of `packed`. Raises Skipped for the result of a skipped case."""
     if "skipped" in found:
         raise Skipped(found["skipped"])
     return Ready(
@@ -67,7 +67,7 @@ def unpacked(found: Mapping[str, Any]) -> Ready:
 
 
 def main() -> None:
-    """Run a function of a module beside this one, and print what it found."""
+    """Run a function of a module in this folder, and print its result."""
     function, arguments = sys.argv[1:]
     module, _, name = function.partition(":")
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 STEPS = 2000
-LIMIT = 8 * 2**30  # bytes that are held at once, at most
-PHASES = (4, 12, 20, 48, 80, 112, 24, 64)  # MiB: what sizes are around in each part
+LIMIT = 8 * 2**30  # most bytes allocated at once
+PHASES = (4, 12, 20, 48, 80, 112, 24, 64)  # MiB: the typical size in each part
 MIB = 2**20
 
 

@@ -1,4 +1,4 @@
-"""How many operations a call computes, from its shapes alone. Pure: no torch."""
+"""The number of operations of a call, from its shapes alone. Pure: no torch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ CLASSES = 1000
 
 
 def taps(size: int, kernel: int, stride: int = 1, padding: int = 0) -> int:
-    """How many taps of a kernel touch real values along one axis, over all places of the output.
+    """The taps of a kernel on real values along one axis, summed over all output positions.
 
-    Those on padding multiply by zero, which kernels may leave out; they are not counted.
+    Taps on padding multiply by zero, which kernels may skip; they are not counted.
     """
     places = (size + 2 * padding - kernel) // stride + 1
     found = 0

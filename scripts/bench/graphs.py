@@ -27,7 +27,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 def graph(model: str, *, train: bool, capture: bool) -> Case:
     """Inference or training of a model, eager or captured.
 
-    A captured one reads each batch from the same memory, so a copy of the batch is a part of it.
+    A captured model reads each batch from the same memory, so it includes a copy of the batch.
     """
     make, shape = MODELS[model]
 

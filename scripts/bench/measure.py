@@ -1,4 +1,4 @@
-"""How a call is timed on a GPU: events, warm-up, many samples, inputs that no cache has."""
+"""Timing of a call on a GPU: events, warm-up, many samples, inputs that are not cached."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CACHES = 3  # inputs rotate through this many times the size of the L2 cache
 SETS = 1024  # sets of inputs, at most
 PACES = 5  # how often the host's and the device's share is measured
 QUEUED = 10  # calls that wait on the device together, at most: its queue has some 1000 places
-HELD = 0.5  # seconds that the device is held, at most, while calls are queued
-CYCLES = 2e7  # of the device's clock, to learn how fast it is
+HELD = 0.5  # most seconds that the device is blocked while calls are queued
+CYCLES = 2e7  # of the device's clock, to measure its speed
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """Half of the samples took longer."""
+        """The median of the samples."""
         return statistics.median(self.samples)
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Between them is the middle half of the samples."""
+        """The first and third quartile of the samples."""
         first, _, third = statistics.quantiles(self.samples, n=4)
         return first, third
 
 
 def sets_for(size: int) -> int:
-    """How many sets of inputs of `size` bytes it takes that none stays in the L2 cache."""
+    """The number of sets of inputs of `size` bytes with which none stays in the L2 cache."""
     l2: int = torch.cuda.get_device_properties().L2_cache_size
     return min(SETS, max(1, math.ceil(CACHES * l2 / max(size, 1))))
 
@@ -61,7 +61,7 @@ def measure(call: Call, sets: int, devices: Sequence[int] = (0,), calls: int = 1
 
     A sample is what two events on the device measure around as many calls as take a millisecond,
     divided by them. What a call waits for in Python counts where the device waits for it, too, as
-    it does in a program that runs eagerly. `calls` is how many times `call` does what is timed.
+    it does in a program that runs eagerly. `calls` is how often `call` runs the timed operation.
     """
     turn = 0
 
@@ -98,7 +98,7 @@ def measure(call: Call, sets: int, devices: Sequence[int] = (0,), calls: int = 1
 def fixed(call: Call, sets: int, warm: int, count: int) -> Timing:
     """Time one call a sample, `count` samples after `warm` calls.
 
-    Processes that wait for each other need this: all of them make the same number of calls.
+    Processes that wait for each other need this, because all must make the same number of calls.
     """
     samples = []
     for turn in range(warm + count):
@@ -142,7 +142,7 @@ def paces(several: Callable[[int], object], devices: Sequence[int] = (0,)) -> tu
 
 @cache
 def _clock() -> float:
-    """Cycles a second of the clock that holding the device counts in."""
+    """Cycles per second of the clock that blocks the device."""
     for _ in range(2):  # the first one wakes the device
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

@@ -1,4 +1,4 @@
-"""The models of the tables. All but one are of torch alone, so that any image measures them."""
+"""The models of the tables. All but one need only torch, so that any image can measure them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def encoder(width: int = 1024, heads: int = 16, layers: int = 6, wide: int = 204
 
 
 class Proposing(nn.Module):
-    """The part of torchvision's Mask R-CNN whose shapes do not depend on what it finds.
+    """The part of torchvision's Mask R-CNN whose shapes do not depend on its detections.
 
     That is ResNet-50, the pyramid of features, and the head that scores boxes in each of its
     levels. What follows chooses among the boxes, so no CUDA graph can hold it.
@@ -81,7 +81,7 @@ def mask_rcnn() -> nn.Module:
     try:
         from torchvision.models import detection
     except ImportError as error:
-        raise Skipped(f"torchvision is not here: {error}") from None
+        raise Skipped(f"torchvision is not installed: {error}") from None
     whole = detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None)
     return Proposing(whole).eval()
 

@@ -58,7 +58,7 @@ def inference(
 
 
 def resnet(batch: int, precision: str, table: str = "resnet-50", mode: str = "") -> Case:
-    """ResNet-50. In float32 its convolutions use TF32, which cuDNN does unless told otherwise."""
+    """ResNet-50. In float32 its convolutions use TF32, which is cuDNN's default."""
     name = f"B={batch}" + (f", {mode}" if mode else ", eager" if table != "resnet-50" else "")
     baseline = f"{table}/B={batch}, eager/{precision}" if mode else ""
     return inference(

@@ -29,7 +29,7 @@ def shapes() -> list[tuple[int, ...]]:
 
 
 def values() -> int:
-    """How many values they have."""
+    """The number of their values."""
     return sum(shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in shapes())
 
 

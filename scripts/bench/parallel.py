@@ -22,7 +22,7 @@ KINDS = ("DDP", "FSDP2")
 
 
 def scaling(kind: str, gpus: int) -> Case:
-    """A transformer's step on so many GPUs. The speed-up is that of sequences a second."""
+    """A transformer's step on some GPUs. The speed-up is that of sequences per second."""
     name = f"transformer, B={BATCH} a GPU, S={LENGTH}, {kind}"
     return Case(
         table=TABLE,
@@ -48,7 +48,7 @@ def train(kind: str, gpus: int) -> Ready:
 
 
 def worker(rank: int, kind: str, gpus: int, folder: str) -> None:
-    """Train on GPU `rank`. All make the same number of steps, since they wait for each other."""
+    """Train on GPU `rank`. All run the same number of steps, since they wait for each other."""
     from torch import distributed
 
     torch.cuda.set_device(rank)

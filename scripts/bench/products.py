@@ -12,7 +12,7 @@ from case import Case, random, rotating, width
 
 
 def gemm(table: str, n: int, precision: str) -> Case:
-    """A square product; FP8 with one scale for each factor, made beforehand."""
+    """A square product; FP8 with one scale for each factor, computed beforehand."""
 
     def factors() -> tuple[torch.Tensor, ...]:
         a, b = random(precision, n, n), random(precision, n, n)
@@ -71,7 +71,7 @@ def convolution(
 
 
 def linear(batch: int, length: int, inside: int, outside: int, precision: str) -> Case:
-    """A layer with bias. Its weights rotate, too: a model has more than one such layer."""
+    """A layer with bias. Its weights rotate too, because a model has several of these layers."""
 
     def make() -> tuple[torch.Tensor, ...]:
         weight, bias = random(precision, outside, inside), random(precision, outside)

@@ -21,8 +21,8 @@ LAYERS = 8  # of the model: 4096 to 4096, 134 million weights
 def weights(precision: str, *sides: int) -> list[nn.Linear]:
     """Linear layers without bias on the GPU, with `sides` inside and outside in turn.
 
-    Those that are not a type of torch's own are made by torchao, from bf16, for the weights only.
-    Raises Skipped where it is not installed, or cannot make them.
+    torchao converts the weights from bf16 to types that torch itself lacks. Raises Skipped if it is
+    not installed, or fails.
     """
     dtype = DTYPES[precision] if precision in PLAIN else torch.bfloat16
     net = nn.Sequential(
@@ -37,11 +37,11 @@ def weights(precision: str, *sides: int) -> list[nn.Linear]:
 
 
 def quantize(net: nn.Module, precision: str) -> None:
-    """Let torchao replace the weights. Raises Skipped, with the reasons, where it cannot."""
+    """Let torchao replace the weights. Raises Skipped, with the reasons, if it cannot."""
     try:
         from torchao import quantization
     except ImportError as error:
-        raise Skipped(f"torchao is not here: {error}") from None
+        raise Skipped(f"torchao is not installed: {error}") from None
     reasons = []
     for config in configs(quantization, precision):
         try:
@@ -54,20 +54,20 @@ def quantize(net: nn.Module, precision: str) -> None:
 
 
 def configs(quantization: Any, precision: str) -> list[Callable[[], Any]]:
-    """What to ask torchao for, the first that works. Their options differ between releases."""
+    """Configurations of torchao to try in order, because its options differ between releases."""
     name = {"fp8": "Float8WeightOnlyConfig", "int8": "Int8WeightOnlyConfig"}.get(precision)
     if name:
         return [getattr(quantization, name)] if hasattr(quantization, name) else []
     kind = getattr(quantization, "Int4WeightOnlyConfig", None)
     if kind is None:
         return []
-    # Tiles are for the kernel that torch has itself; the plain format wants another library.
+    # Tiles are for torch's own kernel; the plain format needs another library.
     tiles = {"group_size": 128, "int4_packing_format": "tile_packed_to_4d"}
     return [lambda: kind(**tiles), lambda: kind(group_size=128, version=1), kind]
 
 
 def held(make: Callable[[], Any]) -> tuple[Any, int]:
-    """What `make` gives, and the bytes on the device that it still holds afterwards."""
+    """The result of `make`, and the bytes on the device that it keeps afterwards."""
     gc.collect()
     before = torch.cuda.memory_allocated()
     made = make()
@@ -76,7 +76,7 @@ def held(make: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """What is compiled. The weights are an argument, so that sets of them can rotate."""
+    """The function to compile. The weights are an argument, so that sets of them can rotate."""
     return F.linear(x, weight)
 
 

@@ -1,4 +1,4 @@
-"""The same work under settings that are read once, so each runs in a process of its own."""
+"""The same work under settings that are read once, so each runs in its own process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKSPACES = (":4096:8", ":16:8")  # size in KiB, and how many of it
 
 
 def allocator(name: str) -> Case:
-    """Taking and giving back memory of changing sizes; how much more is reserved than held.
+    """Allocating and freeing memory of changing sizes; how much more is reserved than allocated.
 
     The time is the processor's: it never waits for the device.
     """
@@ -87,7 +87,7 @@ def _pass(plan: list[tuple[int, int]]) -> float:
 
 
 def cudnn(*, benchmark: bool) -> Case:
-    """A step of training of ResNet-50: cuDNN tries its kernels, or takes what its rules say."""
+    """A training step of ResNet-50: cuDNN tries its kernels, or chooses by its rules."""
     table = "cudnn.benchmark"
     name = f"ResNet-50, B={BATCH}, training step"
     return Case(
@@ -106,7 +106,7 @@ def cudnn(*, benchmark: bool) -> Case:
 
 
 def train(*, benchmark: bool) -> Ready:
-    """Steps of training, and how long the first one takes, in which kernels are tried."""
+    """Training steps, and the time of the first one, in which kernels are tried."""
     torch.backends.cudnn.benchmark = benchmark
     net = loaded(resnet50, "bf16").train()
     by = torch.optim.AdamW(net.parameters(), lr=1e-5, fused=True)

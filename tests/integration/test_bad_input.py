@@ -67,9 +67,9 @@ def test_a_wheel_whose_hash_differs(
     done = invoke(*BUILD, cwd=folder)
     assert done.returncode == 3
     assert last_line(done) == (
-        f"error: typing-extensions {wheel.version} is not the file that was locked: expected "
+        f"error: typing-extensions {wheel.version} is not the locked file: expected "
         f"sha256:{'0' * 64}, found sha256:{wheel.sha256}; the server has another one; if that "
-        "is meant, run `invoke lock`"
+        "is intended, run `invoke lock`"
     )
     assert images(engine) == before
 
@@ -109,7 +109,7 @@ def test_a_disk_that_fills_up_while_the_base_is_made(
     (tmp_path / "debs").symlink_to(workspace.cache / "debs")
     resolver = Resolver(root=ROOT, network=workspace.network, run=runner)
     lock = read_debs(workspace.locks / "base-trixie.txt")
-    with pytest.raises(DiskError, match="the disk filled up while base trixie was made"):
+    with pytest.raises(DiskError, match="the disk filled up while making base trixie"):
         prepare(choose(config).base, lock, cache=tmp_path, resolver=resolver)
     assert [p for p in (tmp_path / "bases").iterdir() if p.is_dir()] == []
     assert list(small_disk.iterdir()) == []

@@ -300,7 +300,7 @@ def test_a_tree_of_ones_own(compiling: Compiling, tmp_path: Path) -> None:
     (inside / "src" / "fbgemm.cpp").write_text("int fbgemm_answer() { return 9; }\n")
     subprocess.run([*git, "-C", inside, "commit", "--quiet", "--all", "-m", "x"], check=True)
     line = refused(compiling, "--torch-source", str(tree), code=2)
-    assert line.startswith(f"error: {tree} has changes that no commit has; commit them, or name")
+    assert line.startswith(f"error: {tree} has uncommitted changes; commit them, or name")
     (tree / "version.txt").write_text("2.12.1\n")
     subprocess.run([*git, "-C", tree, "commit", "--quiet", "--all", "-m", "x"], check=True)
     compiling.wheels("--arch", "12.0", "--torch-source", str(tree), output=tmp_path / "dist")
@@ -335,7 +335,7 @@ def test_what_triton_asks_for_is_locked(compiling: Compiling, tmp_path: Path) ->
         cache = {**compiling.env, "TORCH_IMAGES_CACHE": str(tmp_path / "cache")}
         other = dataclasses.replace(compiling, env=cache)
         line = refused(other, "--locked", code=3)
-        assert "llvm f6ded0be-ubuntu-x64 is not the file that was locked" in line
+        assert "llvm f6ded0be-ubuntu-x64 is not the locked file" in line
     finally:
         compiling.files[LLVM] = original
         shutil.rmtree(tmp_path / "cache", ignore_errors=True)
@@ -351,7 +351,7 @@ def test_a_slice_stops_with_7_and_the_next_call_goes_on(
     words = (*WHEELS, "--arch", "12.0", "--jobs", "1", "--output", str(output))
     stopped = (
         r"error: (torch|triton)(: \d+ of \d+ units compiled, \d+ (s|min) in this build"
-        r"(, the largest compiler took (\d\.\d GB|\d+ MB))?| was not begun); run the same command again to go on"
+        r"(, the largest compiler took (\d\.\d GB|\d+ MB))?| was not begun); run the same command again to continue"
     )
     ended = []
     for _ in range(20):

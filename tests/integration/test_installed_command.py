@@ -95,8 +95,7 @@ def test_what_needs_a_clone_says_so(command: Path, tmp_path: Path) -> None:
         done = run(command, tmp_path, verb)
         assert done.returncode == 2
         assert done.stderr == (
-            f"error: '{verb}' works on the project itself, which is not here; "
-            "run it in a clone, as ./inv\n"
+            f"error: '{verb}' needs a clone of the project; run it there, as ./inv\n"
         )
 
 

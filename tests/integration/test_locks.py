@@ -156,7 +156,7 @@ def test_a_stale_lock_is_replaced_where_it_need_not(
     done = invoke(*BUILD, "--json", cwd=folder, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
-    [warning] = [line for line in warnings if "base trixie is resolved afresh" in line]
+    [warning] = [line for line in warnings if "base trixie is resolved again" in line]
     assert f"tini 0.0 -> {tini(fresh)}" in warning
     [image] = json.loads(done.stdout)
     try:

@@ -103,8 +103,8 @@ def test_nothing_is_left_of_one_that_broke_off(
 ) -> None:
     """A layer that fails while the others are handed over; the engine takes the next one."""
     failed: Future[ReadyLayer] = Future()
-    failed.set_exception(LockError("not the file that was locked"))
-    with pytest.raises(LockError, match="not the file that was locked"):
+    failed.set_exception(LockError("not the locked file"))
+    with pytest.raises(LockError, match="not the locked file"):
         contexts(parents, {"x": [*layers, failed]})
     assert having(engine, layers) == []
     [context] = contexts(parents, {"x": layers}).values()
@@ -127,7 +127,7 @@ def test_an_image_that_another_command_still_loads(
     command = ["ctr", f"--address={socket}", "--namespace=moby", "images", "import"]
     runner.run([*command, "--local", "--no-unpack", str(saved)])
     with pytest.raises(
-        UsageError, match=r"is not whole: another command loads or removes it; wait"
+        UsageError, match=r"is incomplete: another command is loading or removing it; wait"
     ):
         engine.inspect(name)
     assert having(engine, layers) == []
@@ -136,5 +136,5 @@ def test_an_image_that_another_command_still_loads(
 
 
 def test_an_archive_that_is_none(engine: Engine) -> None:
-    with pytest.raises(EngineError, match=r"the engine did not take the layers: .+; build again"):
+    with pytest.raises(EngineError, match=r"the engine refused the layers: .+; build again"):
         engine.load([b"this is no archive" * 1000])

@@ -135,7 +135,7 @@ def test_another_file_of_that_name_is_refused(serve: Serve, tmp_path: Path) -> N
     with pytest.raises(LockError) as caught:
         get(tmp_path, f"{site.url}/debian")
     text = str(caught.value)
-    assert text.startswith("a 1+x is not the file that was locked: expected sha256:")
+    assert text.startswith("a 1+x is not the locked file: expected sha256:")
     assert LOCK.debs[0].sha256 in text
     assert f"found sha256:{found}" in text
     assert list(tmp_path.iterdir()) == []

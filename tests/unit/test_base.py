@@ -214,7 +214,9 @@ def test_what_has_vanished_is_resolved_afresh_and_said(
     assert ready.lock.debs == (NEW, TINI)
     assert ready.lock.digest != lock(OLD, TINI).digest
     [message] = caplog.messages
-    assert message.startswith("base bookworm is resolved afresh, the image will be marked as unlo")
+    assert message.startswith(
+        "base bookworm is resolved again, so the image will be marked as unlo"
+    )
     assert message.endswith("g++ 1 -> 2")
 
 
@@ -395,10 +397,10 @@ class Bootstrap(FakeRunner):
     [
         ({"g++": "1", "tini": "1"}, ""),
         ({"tini": "1", "g++": "1"}, ""),
-        ({"g++": "1"}, "tini was locked as 1, installed is none"),
-        ({"g++": "1", "tini": "1", "sudo": "2"}, "sudo was locked as absent, installed is 2"),
-        ({"g++": "1", "tini": "1.1"}, r"tini was locked as 1, installed is 1\.1"),
-        ({}, "g[+][+] was locked as 1, installed is none"),
+        ({"g++": "1"}, "tini was locked as 1, but none is installed"),
+        ({"g++": "1", "tini": "1", "sudo": "2"}, "sudo was locked as absent, but 2 is installed"),
+        ({"g++": "1", "tini": "1.1"}, r"tini was locked as 1, but 1\.1 is installed"),
+        ({}, "g[+][+] was locked as 1, but none is installed"),
     ],
 )
 def test_a_base_has_the_locked_packages_and_no_others(

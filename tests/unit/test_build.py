@@ -177,7 +177,7 @@ FAILURES = [
         f"#9 1.2       Expected:\n#9 1.2         sha256:{'1' * 64}\n#9 1.2 \n"
         f"#9 1.2       Computed:\n#9 1.2         sha256:{'2' * 64}\n",
         LockError,
-        f"a==1 is not the wheel that was locked: expected sha256:{'1' * 64}, found sha256:{'2' * 64}",
+        f"a==1 is not the locked wheel: expected sha256:{'1' * 64}, found sha256:{'2' * 64}",
     ),
     (
         "#9 error: Failed to fetch: `http://x/simple/a/`\n#9   Caused by: client error (Connect)",
@@ -300,7 +300,7 @@ def test_what_the_compiling_step_says_is_the_error() -> None:
     )
     assert isinstance(error, BuildError)
     assert error.message == line
-    assert "what is compiled is kept" in error.hint
+    assert "compiled files are kept" in error.hint
 
 
 def test_a_full_disk_while_compiling_is_a_full_disk() -> None:
@@ -310,14 +310,14 @@ def test_a_full_disk_while_compiling_is_a_full_disk() -> None:
     error = explain(f"#23 1.0 as: No space left on device\n#23 2.0 build-wheel: {full}\n")
     assert isinstance(error, DiskError)
     assert str(error) == (
-        f"{full}; what is compiled is kept in the build cache: free some space elsewhere, and run the "
-        "same command again to go on"
+        f"{full}; compiled files are kept in the build cache: free some space elsewhere, and run the "
+        "same command again to continue"
     )
 
 
 def test_a_build_that_stopped_as_it_was_asked_to() -> None:
     for line, hint in (
-        ("torch: 1163 of 2058 units compiled", "run the same command again to go on"),
+        ("torch: 1163 of 2058 units compiled", "run the same command again to continue"),
         ("share 1/2 of torch: 1040 of 2058 units compiled", "compile the other shares, then"),
     ):
         error = explain(f"#9 1.0 Could not connect\n#9 9.0 build-wheel: unfinished: {line}\n")

@@ -219,7 +219,7 @@ def test_a_submodule_of_another_transport(tmp_path: Path) -> None:
     with pytest.raises(LockError) as caught:
         checked_out(tmp_path, Failing("update", said))
     assert str(caught.value) == (
-        f"a submodule of {URL} is not on the network: its address is one of ext; check it out in a "
+        f"a submodule of {URL} is not on the network: its address is of type ext; check it out in a "
         "clone, and name that folder with --torch-source"
     )
 
@@ -257,7 +257,7 @@ def test_submodules_that_are_not_those_of_the_commit(tmp_path: Path, line: str) 
     run = Failing("", "", output=f" abc good (x)\n{line}\n")
     with pytest.raises(LockError) as caught:
         checked_out(tmp_path, run)
-    assert caught.value.message == f"the submodules of {URL} are not those of its commit"
+    assert caught.value.message == f"the submodules of {URL} do not match its commit"
     assert run.commands[-1][3:] == ["submodule", "status", "--recursive"]
     assert not list((tmp_path / "sources").iterdir())
     assert checked_out(tmp_path, Failing("", "", output=" abc good\n b c\n")).is_dir()
@@ -277,10 +277,10 @@ def test_a_small_file_of_a_tree(tmp_path: Path) -> None:
     assert checkout.read_file(tree, "none") is None
     assert len(checkout.read_file(tree, "large") or "") == 65536
     for name, said in (
-        ("larger", "larger of torch-1 is no short text"),
-        ("latin", "latin of torch-1 is no short text"),
-        ("folder", "folder of torch-1 is no short text"),
-        ("out", "out of torch-1 is a link to a place outside the tree"),
+        ("larger", "larger of torch-1 is not a short text"),
+        ("latin", "latin of torch-1 is not a short text"),
+        ("folder", "folder of torch-1 is not a short text"),
+        ("out", "out of torch-1 is a link out of the tree"),
     ):
         with pytest.raises(LockError) as caught:
             checkout.read_file(tree, name)
@@ -292,12 +292,12 @@ def test_a_small_file_of_a_tree(tmp_path: Path) -> None:
     [
         (
             "https://u:secret@host/x@abc",
-            "'https://...' has credentials, which an image would carry; leave them to git's "
+            "'https://...' has credentials, which the image would show; leave them to git's "
             "credential helpers",
         ),
         (
             "https://u:secret@host/x?y=://z@abc",
-            "'https://...' has credentials, which an image would carry; leave them to git's "
+            "'https://...' has credentials, which the image would show; leave them to git's "
             "credential helpers",
         ),
         (
@@ -340,7 +340,7 @@ def test_work_that_no_commit_has(nested: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UsageError) as caught:
         checkout.parse(str(nested), Runner())
     assert str(caught.value) == (
-        f"{nested} has changes that no commit has; commit them, or name the commit to build: "
+        f"{nested} has uncommitted changes; commit them, or name the commit to build: "
         f"{nested}@COMMIT"
     )
     head = git(nested, "rev-parse", "HEAD")
@@ -372,7 +372,7 @@ def test_a_tree_that_is_cached_is_not_asked_for(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         with_tree(f"{URL}@{COMMIT}", tmp_path, run)
     assert str(caught.value) == (
-        f"version.txt of {URL}@{COMMIT} does not hold a version: 'nightly'; write one such as "
+        f"version.txt of {URL}@{COMMIT} has no valid version: 'nightly'; write one such as "
         "2.13.0a0 (PEP 440, in its normal form, without + and !)"
     )
 
@@ -408,8 +408,8 @@ def test_a_tree_of_this_host_is_local_and_one_of_a_url_is_its_url(
     [
         (8, False, ""),
         (8, True, ""),
-        (65536, False, "version.txt of {} does not hold a version: '" + "1" * 40),
-        (65537, False, "version.txt of {} is no small file; correct it"),
+        (65536, False, "version.txt of {} has no valid version: '" + "1" * 40),
+        (65537, False, "version.txt of {} is not a small file; correct it"),
     ],
 )
 def test_the_version_file_of_a_commit(
@@ -435,7 +435,7 @@ def test_a_commit_without_a_version_file(nested: Path, tmp_path: Path) -> None:
     git(nested, "commit", "--quiet", "-m", "z")
     with pytest.raises(UsageError) as caught:
         with_tree(str(nested), tmp_path, Runner())
-    assert str(caught.value) == f"version.txt of {nested} is no small file; correct it"
+    assert str(caught.value) == f"version.txt of {nested} is not a small file; correct it"
 
 
 @pytest.mark.parametrize(
@@ -461,9 +461,7 @@ def test_a_version_that_an_image_can_have(tmp_path: Path, stated: str, fits: boo
         return
     with pytest.raises(UsageError) as caught:
         with_tree(text, tmp_path, FakeRunner())
-    assert caught.value.message == (
-        f"version.txt of {text} does not hold a version: {stated[:40]!r}"
-    )
+    assert caught.value.message == (f"version.txt of {text} has no valid version: {stated[:40]!r}")
 
 
 def test_a_tree_is_checked_out_once(nested: Path, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_plain_invoke_refuses_it_too(root: Path, tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: --")
-    assert done.stderr.endswith(" means nothing here; leave it out\n")
+    assert done.stderr.endswith(" is not supported here; leave it out\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,7 +169,7 @@ def test_words_become_one_object() -> None:
 
 @pytest.mark.parametrize("words", [{"image": "a\0b"}, {"image": "x", "mirror": ["a", "\0"]}])
 def test_a_zero_byte_is_refused(words: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"^--\w+ has a zero byte in it; leave it out$"):
+    with pytest.raises(UsageError, match=r"^--\w+ contains a zero byte; leave it out$"):
         Every.of(words)
 
 

@@ -107,7 +107,7 @@ def test_where_none_is_locked(config: Config, root: Path, caplog: pytest.LogCapt
 def test_another_file_is_refused_in_any_mode(config: Config, tmp_path: Path, mode: str) -> None:
     with web_server(dict.fromkeys(FILES, b"other")) as (url, _):
         network = Network(compat_mirror=url)
-        with pytest.raises(LockError, match="is not the file that was locked"):
+        with pytest.raises(LockError, match="is not the locked file"):
             prepare(config.compat, LOCK, mode, cache=tmp_path, network=network)
 
 

@@ -56,7 +56,7 @@ def test_bases_on_which_the_wheels_are_copied(config: Config) -> None:
     both = [choose(config, base=name) for name in ("bookworm", "ubuntu24.04")]
     check_compression(both, Compression.FAST)
     check_compression(both[:1], Compression.SMALL)
-    with pytest.raises(UsageError, match=r"BuildKit packs the wheels of images on ubuntu24\.04, "):
+    with pytest.raises(UsageError, match=r"--compression small does not work on ubuntu24\.04: "):
         check_compression(both, Compression.SMALL)
 
 

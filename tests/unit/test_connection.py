@@ -97,7 +97,7 @@ def test_an_id_without_a_name_and_a_home_is_told_to_set_one(
     monkeypatch.setattr(pwd, "getpwuid", nameless)
     words = said("tcp://h:1", "ca.pem")
     for ask in (lambda: default_cache({}), lambda: current(answer(words), {})):
-        with pytest.raises(UsageError, match="has no name, and so no home; set HOME"):
+        with pytest.raises(UsageError, match="has no name, and therefore no home; set HOME"):
             ask()
     assert current(answer(said(SOCKET)), {}) == Endpoint(host=SOCKET)  # needs no certificates
 

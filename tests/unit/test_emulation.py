@@ -226,7 +226,10 @@ REGISTER = (
     "setup:   register QEMU's emulator of aarch64 with the kernel, for all programs of linux/arm64 "
     "and in all containers"
 )
-READY = ["setup: Docker Engine 26.1.5 is ready", "setup: programs of linux/arm64 run here, by QEMU"]
+READY = [
+    "setup: Docker Engine 26.1.5 is ready",
+    "setup: programs of linux/arm64 run here, through QEMU",
+]
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -356,7 +359,7 @@ def test_without_root(machine: Machine) -> None:
     machine.stub("sudo", "exit 1")
     code, [line] = machine("--yes", *ARM_WORDS)
     assert code == 3
-    assert "sudo wants a password, and there is no terminal for it" in line
+    assert "sudo asks for a password and there is no terminal" in line
 
 
 @pytest.mark.parametrize("docker", [True, False])

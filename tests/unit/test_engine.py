@@ -82,7 +82,7 @@ def test_an_image_that_goes_after_the_list_is_left_out() -> None:
 
 
 def test_an_error_of_the_archive_is_not_the_engines() -> None:
-    """A bug of ours that packs layers was "the engine's answer cannot be understood"."""
+    """A bug of ours that packs layers was reported as an invalid answer of the engine."""
 
     def archive() -> Iterator[bytes]:
         yield b""
@@ -133,5 +133,5 @@ def test_an_image_that_was_pulled_without_its_layers() -> None:
     manifest = json.dumps({"config": {"digest": "sha256:b"}}).encode()
     for files in ({}, {f"blobs/{digest.replace(':', '/')}": manifest}):
         engine = engine_with(get_image=lambda _image, held=files: iter([tars.pack(held)]))
-        with pytest.raises(EngineError, match=f"has not all layers of {digest}; build it here"):
+        with pytest.raises(EngineError, match=f"lacks layers of {digest}; build it here"):
             engine.contents(digest)

@@ -318,7 +318,7 @@ def test_a_wheel_is_downloaded_once_for_what_it_says(
     assert [one.wheel.split("-")[1] for one in after.read] == ["1.10"]
     # What is known of another torch says nothing of this one.
     other = replace(held, sha256=almost(held.sha256))
-    with pytest.raises(LockError, match=r"^torch-2\.14\.1-.* was not looked into yet; run "):
+    with pytest.raises(LockError, match=r"^torch-2\.14\.1-.* was not inspected yet; run "):
         facts(tmp_path, releases, "2.14.1", cxx, held=other, download=False)
 
 
@@ -516,11 +516,11 @@ def test_facts_of_other_extras_or_another_wheel_are_out_of_step(
     lock = read_facts(item.path(root / "locks"))
     assert item.request == lock.request
     check_facts(item, root / "locks", lock.sha256)
-    with pytest.raises(LockError, match="in another wheel of torch than the lock has"):
+    with pytest.raises(LockError, match="it is of another wheel of torch than the lock's"):
         check_facts(item, root / "locks", almost(lock.sha256))
     path = item.path(tmp_path)
     path.write_text(format_facts(replace(lock, request=("torch==1",))))
-    with pytest.raises(LockError, match=r"out of step: it was found for torch==1, expected "):
+    with pytest.raises(LockError, match=r"out of step: it was made for torch==1, expected "):
         check_facts(item, tmp_path, lock.sha256)
     assert with_facts(config, tmp_path).facts == ()  # as if they were not there
     path.write_text("torch: [")

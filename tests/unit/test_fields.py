@@ -28,16 +28,16 @@ def complaint(kind: Any, value: object) -> str:
             "make-", "apt-", "make*", "^git$", "lamp^", "?essential", "~n.", "m..e", "mak.", "g.+",
             "make/sid", "make=4", "make:i386", "--purge", "$(reboot)"]),
         (fields.Name, "is not a name; use lower-case", ["La pack", "a..b", "-a", "a-", "ü"]),
-        (fields.Name, "is too long; give one of at most 24 letters", ["a" * 25]),
+        (fields.Name, "is too long; give one of at most 24 characters", ["a" * 25]),
         (fields.PlainName, "is not a name; use lower-case", ["x-q", "-a", "a..b", "9a", "A"]),
-        (fields.PlainName, "is too long; give one of at most 24 letters", ["a" * 25]),
+        (fields.PlainName, "is too long; give one of at most 24 characters", ["a" * 25]),
         # Paths in Dockerfiles and in the shell of a step.
         (fields.Folder, "is not an absolute path", [
             "/opt/../etc", "/opt/./x", "/opt/..", "/opt/a b", "/opt/$HOME", "/opt/x/", "/", "/..",
             "/w`id`", "/usr/*", '/usr/"x', "cuda"]),
-        (fields.OwnFolder, "is, holds or lies in /opt/venv; give one of its own", ["/opt"]),
-        (fields.OwnFolder, "is, holds or lies in /etc", ["/etc", "/etc/x"]),
-        (fields.OwnFolder, "is, holds or lies in /usr/bin", ["/usr"]),
+        (fields.OwnFolder, "is, contains or is inside /opt/venv; give a separate folder", ["/opt"]),
+        (fields.OwnFolder, "is, contains or is inside /etc", ["/etc", "/etc/x"]),
+        (fields.OwnFolder, "is, contains or is inside /usr/bin", ["/usr"]),
         (fields.Below, "is not a path below the folder", [
             "../etc", "a b", "a=b", "/a", "a/../../b", "a/", "."]),
         (fields.Glob, "is not a path below site-packages, with * and ?", [
@@ -52,9 +52,9 @@ def complaint(kind: Any, value: object) -> str:
         (fields.Served, "has no port; give one from 1 to 65535", ["65536/tcp"]),
         (fields.Gigabytes, "is not a number of GB; give one from 1 to 99999", ["0", "20GB"]),
         (fields.Pin, "does not pin a version", [LONG, ".nan", ">=2.11", "three"]),
-        (fields.Pin, "cannot stand in a tag", ["1!2.11.0"]),
+        (fields.Pin, "is not valid in a tag", ["1!2.11.0"]),
         (fields.Pin, "names a local version; write 2.11.0", ["2.11.0+cu130"]),
-        (fields.CanonicalPin, "is not how PEP 440 writes it; write 2.12", ["v2.12"]),
+        (fields.CanonicalPin, "is not in PEP 440's normal form; write 2.12", ["v2.12"]),
         (fields.Branch, "is not a driver branch like 580", ["525.60", "x", "0525"]),
         (fields.Arch, "is not a compute capability like 9.0", ["8", "sm_90", "12.0a"]),
         (fields.ArchName, "is not a compute capability like 9.0", ["8"]),
@@ -80,7 +80,7 @@ def test_refused_texts(kind: Any, problem: str, texts: list[str]) -> None:
     [
         ("has a marker or parentheses", ["a; (((((((((((os_name=='x'"]),
         ("has a marker or parentheses", [f"a; {'(' * 190}"]),
-        ("is longer than 200 letters", [f"a=={LONG}"]),
+        ("is longer than 200 characters", [f"a=={LONG}"]),
         ("is not acceptable here", ["a===x"]),
         ("is not acceptable here; name a package of the index; torch is set per", ["torch"]),
         ("is not acceptable here", ["a @ https://x/y.whl"]),

@@ -273,7 +273,7 @@ def test_what_a_killed_process_left_goes_at_once(
 def test_the_build_cache_goes_only_where_it_is_asked_for() -> None:
     """It has what other projects and people built, too; BuildKit cannot tell them apart."""
     run = FakeRunner({"docker buildx du": (0, "ID  SIZE\nReclaimable:\t1.5GB\nTotal: 2GB\n")})
-    line = "build cache: 1.5GB, of whatever was built here; `invoke gc --cache` removes it"
+    line = "build cache: 1.5GB, of all projects; `invoke gc --cache` removes it"
     assert build_cache(run, asked=False) == line
     assert not [command for command in run.commands if "prune" in command]
     build_cache(run, asked=True)

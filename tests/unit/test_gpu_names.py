@@ -90,7 +90,7 @@ REFUSED = {
     "Tesla P100-PCIE-16GB": "6.0, which P100 has",
     "p2.xlarge": "3.7, which K80 has",
     "Orin (nvgpu)": "8.7, which Orin has; they serve 7.0",
-    "NVIDIA Jetson AGX Orin Developer Kit": "; for a Jetson take NVIDIA's own PyTorch (https://docs",
+    "NVIDIA Jetson AGX Orin Developer Kit": "; for a Jetson use NVIDIA's own PyTorch (https://docs",
     "NVIDIA Jetson Orin Nano": "8.7, which Jetson Orin Nano has",
     "8.7": "8.7, which this GPU has",
     "sm_87": "8.7, which this GPU has",
@@ -107,8 +107,8 @@ REFUSED = {
     "Gaudi 3": "is made by Intel",
     "trn1.32xlarge": "is made by Amazon",
     "TPU v5e": "is made by Google",
-    "Blackwell": "'Blackwell' is a family of GPUs, not one: B200, GB200, B100 (10.0); B300, GB300 (1",
-    "NVIDIA Hopper architecture": "is a family of GPUs, not one: H100, H200, GH200 (9.0); name the",
+    "Blackwell": "'Blackwell' is a family of GPUs, not a GPU: B200, GB200, B100 (10.0); B300, GB300 (1",
+    "NVIDIA Hopper architecture": "is a family of GPUs, not a GPU: H100, H200, GH200 (9.0); name the",
     "Ada Lovelace": "RTX 4090, RTX 4080, L40S, L4 (8.9)",
     "Ampere": "A100, A30, A800 (8.0); RTX 3090, RTX 3080, RTX A6000, A40 (8.6)",
     "6000": "names several GPUs: Quadro RTX 6000 (7.5), RTX 6000 Ada (8.9), RTX PRO 6000 (12.0)",
@@ -117,7 +117,7 @@ REFUSED = {
     "H100 and A100": "names several GPUs: ",
     "sm_90 sm_120": "names several architectures: 9.0, 12.0; give one",
     "RTX 5990": "unknown GPU 'RTX 5990'; did you mean 'RTX 5090'?",
-    "MIG 1g.10gb": "`invoke pick --list` has all",
+    "MIG 1g.10gb": "`invoke pick --list` lists all",
     "": "unknown GPU ''; known: ",
 }
 

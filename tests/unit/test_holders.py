@@ -42,8 +42,8 @@ def test_an_image_without_our_labels_is_older_than_any() -> None:
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({}, "verification saw CUDA none, the tag says 13.0"),
-        ({"cuda": "13.0"}, f"verification saw torch none, the tag says {T130}"),
+        ({}, "verification saw CUDA none, but the tag says 13.0"),
+        ({"cuda": "13.0"}, f"verification saw torch none, but the tag says {T130}"),
         ({"cuda": "13.0", "torch": f"{T130}"}, "verification saw arch 12.0 none"),
         ({"cuda": "13.0", "torch": f"{T130}+cu130+x", "arch 12.0": "native"}, ""),
         ({"cuda": "13.0", "torch": f"{T130}", "arch 12.0": "native"}, ""),

@@ -221,9 +221,9 @@ def test_a_package_is_indexed_as_it_is(tmp_path: Path) -> None:
         (b"", "is not a Debian package: "),
         (TINI[:-200], "is not a Debian package: "),
         (archive(("debian-binary", b"2.0\n")), "is not a Debian package: "),
-        (said(""), "was locked as tini 1, it says"),
-        (said("Package: bash\nVersion: 1\n"), "was locked as tini 1, it says bash 1"),
-        (said("Package: tini\nVersion: 2\n"), "was locked as tini 1, it says tini 2"),
+        (said(""), "was locked as tini 1, but says"),
+        (said("Package: bash\nVersion: 1\n"), "was locked as tini 1, but says bash 1"),
+        (said("Package: tini\nVersion: 2\n"), "was locked as tini 1, but says tini 2"),
         (said("Package: \udcff\nVersion: 1\n"), ""),
     ],
 )

@@ -30,12 +30,12 @@ def complaint(path: Path) -> str:
     [
         # Texts.
         ("ports: [22, 8888]", f"ports: [{'9' * 900}]", "999...', which is not a port"),
-        ("ports: [22, 8888]", f"ports: [{'9' * 5000}]", "is longer than 1000 letters; shorten it"),
+        ("ports: [22, 8888]", f"ports: [{'9' * 5000}]", "is longer than 1000 characters; shorten it"),
         ("torch: [2.11.0", "torch: [2026-01-01", "must be text, not '2026-01-01'"),
-        ("owner: torch-images", "owner: ' '", "'owner' must be text, it is blank; write a value"),
-        ("  recsys:\n", f"  {'a' * 101}:\n", "a key is longer than 100 letters; shorten it"),
+        ("owner: torch-images", "owner: ' '", "'owner' must be text, but is blank; write a value"),
+        ("  recsys:\n", f"  {'a' * 101}:\n", "a key is longer than 100 characters; shorten it"),
         # What YAML has beyond a tree of plain values.
-        ("owner: torch", "owner: &a torch", "images.yaml:5:8: '&a' is not allowed; write out"),
+        ("owner: torch", "owner: &a torch", "images.yaml:5:8: '&a' is not allowed; write the"),
         ("owner: ", "owner: !!python/object/apply:os.system ", "the tag 'tag:yaml.org,2002:python/"),
         ("owner: ", "<<: {a: b}\nowner: ", "the merge key '<<' is not allowed; write the"),
         ("owner: ", "? [a, b]\n: c\nowner: ", "5:3: a key of the file must be a value, not a list"),
@@ -85,7 +85,7 @@ def test_depth_does_not_end_the_process(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
-        "more than 20 levels within each other; write out what is meant"
+        "more than 20 levels within each other; write the value out"
     )
 
 

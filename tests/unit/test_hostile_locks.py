@@ -144,16 +144,16 @@ def wheel(filename: str, line: str = "a==1") -> str:
     ("text", "problem"),
     [
         (WHEELS + ENTRY.replace("# 1 ", f"# {'9' * 5000} "), "locks/x.txt:3: not a locked input"),
-        (WHEELS + ENTRY * 2, "a is there twice"),
+        (WHEELS + ENTRY * 2, "a occurs twice"),
         (WHEELS + ENTRY.split("\n", maxsplit=1)[0], "it ends in the middle of an input"),
-        (WHEELS + ENTRY.split("\n", maxsplit=1)[0] + "\n" + ENTRY, ":3: a size is followed by no locked input"),
-        (WHEELS + "# python: 3.12\n", "the header 'python' is there twice"),
-        (WHEELS + "# colour: red\n", "the header 'colour' is not known"),
+        (WHEELS + ENTRY.split("\n", maxsplit=1)[0] + "\n" + ENTRY, ":3: no locked input follows this size"),
+        (WHEELS + "# python: 3.12\n", "the header 'python' occurs twice"),
+        (WHEELS + "# colour: red\n", "the header 'colour' is unknown"),
         (WHEELS + "\x1b[31m", "not a locked input: \\x1b[31m;"),
         ("# date: 2026-01-01\n# python: 3.\n", "lacks the version of Python"),
         ("# date: 2026-02-30\n# python: 3.11\n", "lacks a date"),
-        (wheel("../a-1-py3-none-any.whl"), "a has a file name that is not one of a wheel"),
-        (wheel("a" * 300 + "-1-py3-none-any.whl"), "a has a file name that is not one of a wheel"),
+        (wheel("../a-1-py3-none-any.whl"), "a has a file name that is not a wheel's"),
+        (wheel("a" * 300 + "-1-py3-none-any.whl"), "a has a file name that is not a wheel's"),
         (wheel("a.whl"), "a.whl is not the name of a wheel"),
         (wheel("b-1-py3-none-any.whl"), "b-1-py3-none-any.whl is not a wheel of a 1"),
         (wheel("a-1-cp312-cp312-linux_x86_64.whl"), "is not a wheel for Python 3.11 on linux/amd64"),
@@ -178,11 +178,11 @@ def deb(name: str = "tini", path: str = "debian/pool/tini_1_amd64.deb") -> str:
         (deb("apt-"), "not a locked input: apt-=1"),
         (deb(path="debian/../tini_1.deb"), "not a locked input: tini=1"),
         (deb(path="debian/pool/./tini_1.deb"), "not a locked input: tini=1"),
-        (deb() + deb().removeprefix(DEBS), "tini is there twice"),
-        (deb() + deb("t2").removeprefix(DEBS), "tini_1_amd64.deb is there twice"),
-        (deb() + deb("t2").removeprefix(DEBS).replace("/tini_", "/Tini_"), "is there twice"),
-        (f"{DEBS}# image: a/b:1\n", "image a/b:1 is not one with a tag and a digest"),
-        (f"{DEBS}# unlocked: no\n", "'unlocked' says neither yes nor nothing"),
+        (deb() + deb().removeprefix(DEBS), "tini occurs twice"),
+        (deb() + deb("t2").removeprefix(DEBS), "tini_1_amd64.deb occurs twice"),
+        (deb() + deb("t2").removeprefix(DEBS).replace("/tini_", "/Tini_"), "occurs twice"),
+        (f"{DEBS}# image: a/b:1\n", "image a/b:1 lacks a tag or a digest"),
+        (f"{DEBS}# unlocked: no\n", "'unlocked' may only be yes"),
     ],
 )
 def test_a_lock_of_packages_is_refused(text: str, problem: str) -> None:
@@ -202,11 +202,11 @@ def archive(url: str, name: str = "llvm") -> str:
         (archive("file:///etc/passwd"), "llvm has no URL of a file"),
         (
             archive("https://host/x") + archive("https://other/x", "json").split("\n", 1)[1],
-            "x is there twice",
+            "x occurs twice",
         ),
         (
             archive("https://host/x") + archive("https://other/X", "json").split("\n", 1)[1],
-            "x is there twice",
+            "x occurs twice",
         ),
         (f"# date: 2026-01-01\n# ? bytes, u\ntorch==x git:{'0' * 40}\n", "torch==x git:"),
     ],
@@ -244,8 +244,8 @@ def pinned(name: str) -> str:
     [
         ({}, f"wheel-cu130-torch{T130}-py313", pinned("triton"), "", "it lacks triton"),
         ({}, "base-trixie", pinned("tini"), "", "it lacks tini"),
-        ({"variant": "devel"}, f"wheel-cu130-torch{T130}-py313-devel", r"numpy([-=]+)[0-9.]+", r"numpy\g<1>1.0", f"it has numpy 1.0, and locks/wheel-cu130-torch{T130}-py313.txt has "),
-        ({"variant": "pod"}, "unpacked-cutlass-cu130-py313", pinned("nvidia-cutlass"), "", "it has no nvidia-cutlass, and"),
+        ({"variant": "devel"}, f"wheel-cu130-torch{T130}-py313-devel", r"numpy([-=]+)[0-9.]+", r"numpy\g<1>1.0", f"it has numpy 1.0, but locks/wheel-cu130-torch{T130}-py313.txt has "),
+        ({"variant": "pod"}, "unpacked-cutlass-cu130-py313", pinned("nvidia-cutlass"), "", "it has no nvidia-cutlass, but"),
         ({}, "compat-cu130", pinned("cuda-compat-13-0"), "", "it must pin one package"),
         ({}, "compat-cu130", "^cuda-compat-13-0=", "cuda-compat-13-1=", "it lacks cuda-compat-13-0"),
         ({"source": "fork"}, "source-fork", pinned("triton"), "", "it lacks triton"),
@@ -324,7 +324,7 @@ def test_a_bootstrapped_base_names_no_image(
     config: Config, copied: Callable[[str, str, str], Path]
 ) -> None:
     folder = copied("base-trixie", "^# system:", f"# image: a:1@sha256:{HEX}\n# system:")
-    with pytest.raises(LockError, match=r"is of image a:1@sha256:0+, images\.yaml names none"):
+    with pytest.raises(LockError, match=r"is of image a:1@sha256:0+, but images\.yaml has none"):
         image_lock(config, choose(config), folder)
 
 
@@ -347,7 +347,7 @@ def test_the_locks_in_an_image_are_complete(config: Config, name: str) -> None:
 def test_a_request_that_is_none_is_named(config: Config, word: str) -> None:
     wheels = dataclasses.replace(whole(config).wheels, request=(word,))
     with pytest.raises(
-        LockError, match=rf"^locks/wheel-cu130-torch{T130}-py313\.txt: it was asked for '"
+        LockError, match=rf"^locks/wheel-cu130-torch{T130}-py313\.txt: it was requested for '"
     ):
         complete.check_wheels(wheels)
 

@@ -157,7 +157,7 @@ def test_a_submodule_is_no_folder_of_this_host(
         monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
     head = git(outer, "rev-parse", "HEAD")
     for repository in (copy, f"file://{copy}"):
-        with pytest.raises(LockError, match="is not on the network: its address is one of file;"):
+        with pytest.raises(LockError, match="is not on the network: its address is of type file;"):
             check_out(repository, tmp_path / "cache", head)
 
 
@@ -229,7 +229,7 @@ def test_the_version_is_no_link(tmp_path: Path, config: Config, scheme: str, lin
     (outer / "version.txt").symlink_to(link.replace("SECRET", str(tmp_path / "secret")))
     git(outer, "add", ".")
     where = f"{scheme}{outer}@{commit(outer)}"
-    with pytest.raises(UsageError, match=r"version\.txt of .*outer is no small file"):
+    with pytest.raises(UsageError, match=r"version\.txt of .*outer is not a small file"):
         named(config, where, tmp_path / "cache")
 
 

@@ -104,7 +104,7 @@ def test_inv_leaves_an_environment_of_somebody_else(root: Path, tmp_path: Path, 
         (tmp_path / ".venv").write_text("mine")
     done = subprocess.run([tmp_path / "inv"], capture_output=True, text=True, check=False)
     assert done.returncode
-    assert done.stderr == "setup: .venv was not made by ./inv; move it away, or remove it\n"
+    assert done.stderr == "setup: .venv was not created by ./inv; move or remove it\n"
     kept = tmp_path / ".venv"
     assert (kept if made == "file" else kept / "pyvenv.cfg").read_text() == "mine"
 
@@ -126,7 +126,7 @@ def test_inv_takes_up_its_own(root: Path, tmp_path: Path) -> None:
     python.chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     done = subprocess.run([tmp_path / "inv"], env=env, capture_output=True, text=True, check=False)
-    assert "setup: the Python environment could not be made; check network" in done.stderr
+    assert "setup: the Python environment could not be created; check network" in done.stderr
     assert not (tmp_path / ".venv").exists()
     # What was half made is gone before, and the mark is there from the start.
     assert (tmp_path / "found").read_text() == "torch-images\n"

@@ -173,7 +173,7 @@ def test_a_base_of_another_image_is_refused(
     with pytest.raises(LockError) as caught:
         image_lock(config, spec, locks)
     assert caught.value.message.startswith(
-        f"locks/{name}.txt is of image {locked or 'none'}, images.yaml names {named or 'none'}"
+        f"locks/{name}.txt is of image {locked or 'none'}, but images.yaml has {named or 'none'}"
     )
     assert caught.value.hint == f"run `invoke lock --select {name}`"
 
@@ -385,7 +385,7 @@ def test_a_lock_with_another_torch_than_it_was_asked_for(config: Config, locks: 
     path = locks / f"wheel-cu130-torch{T130}-py313.txt"
     path.write_text(path.read_text().replace(f"torch-{T130}", "torch-2.10.0"))
     edit(locks, path.stem, f"\ntorch=={T130}", "\ntorch==2.10.0")
-    with pytest.raises(LockError, match=rf"has torch 2\.10\.0.*, and was asked for torch=={T130}"):
+    with pytest.raises(LockError, match=rf"has torch 2\.10\.0.*, but torch=={T130} was requested"):
         image_lock(config, choose(config), locks)
 
 

@@ -155,10 +155,10 @@ def test_all_releases_may_be_in_another_index(yaml_file: Write, main: str) -> No
         ((entry(torch="[2.15.1+cu130]"),), RELEASES, "names a local version; write 2.15.1"),
         ((entry(torch="[2.14.1]"),), RELEASES, "'2.14.1', which is listed twice for one CUDA version"),
         ((entry(torch="[2.14.1.0]"),), RELEASES, "'2.14.1.0', which is listed twice for one CUDA"),
-        ((entry(torch="[2.16.0.dev1]"),), RELEASES, "does not say the day of a night's build"),
-        ((entry(torch="[2.16.0.dev20261320]"),), RELEASES, "does not say the day of a night's bui"),
-        ((entry(torch="[2.16.0.dev20260230]"),), RELEASES, "does not say the day of a night's bui"),
-        ((entry(torch="[2.16.0.dev120261120]"),), RELEASES, "does not say the day of a night's b"),
+        ((entry(torch="[2.16.0.dev1]"),), RELEASES, "lacks the date of a nightly build"),
+        ((entry(torch="[2.16.0.dev20261320]"),), RELEASES, "lacks the date of a nightly build"),
+        ((entry(torch="[2.16.0.dev20260230]"),), RELEASES, "lacks the date of a nightly build"),
+        ((entry(torch="[2.16.0.dev120261120]"),), RELEASES, "lacks the date of a nightly build"),
         ((entry(), entry(torch="[2.17.0]")), RELEASES, f"lists the index {URL} twice"),
         ((entry(), entry("https://other.example")), RELEASES, "'2.15.1', which is listed twice"),
         (("      - url: https://index.example\n",), RELEASES, "lacks the key 'packages'"),
@@ -167,7 +167,7 @@ def test_all_releases_may_be_in_another_index(yaml_file: Write, main: str) -> No
         ((), "    indexes: {a: b}\n", "must be a list, not a mapping"),
         ((), "", "'cuda.13.0' names no release of torch; list releases under `torch`, or under"),
         ((), "    torch: []\n", "'cuda.13.0' names no release of torch"),
-        ((), f"    torch: [2.14.1, {NIGHT}]\n", "is a pre-release, and those are not taken from th"),
+        ((), f"    torch: [2.14.1, {NIGHT}]\n", "is a pre-release, and the main index may not provide th"),
         ((), "    torch: [2.14.1, 2.15.0rc1]\n", "list it under `indexes`, below the index that ha"),
     ],
 )  # fmt: skip
@@ -208,7 +208,7 @@ def test_where_there_are_pre_releases_only(yaml_file: Write) -> None:
     with pytest.raises(UsageError) as caught:
         choose(config, cuda="13.0")
     assert str(caught.value) == (
-        f"CUDA 13.0 has pre-releases of torch only; ask for one with --torch {NIGHT}"
+        f"CUDA 13.0 only has pre-releases of torch; ask for one with --torch {NIGHT}"
     )
     assert choose(config, cuda="13.0", torch=NIGHT).torch == NIGHT
     assert choose(config, cuda="13.0", source="fork").release.version == NIGHT
@@ -328,7 +328,7 @@ def test_an_origin_that_is_no_index(origin: str) -> None:
     with pytest.raises(LockError) as caught:
         parse_wheels(text, "w")
     said = str(caught.value)
-    assert said.startswith("locks/w.txt: torch comes from ")
+    assert said.startswith("locks/w.txt: torch is from ")
     assert ", which is not an index; run `invoke lock --select w`" in said
     assert "secret" not in said
     assert len(said) < 300
@@ -354,11 +354,11 @@ def test_other_inputs_have_no_index(root: Path) -> None:
 @pytest.mark.parametrize(
     ("held", "index", "problem"),
     [
-        (wheel("torch", index=URL), None, f"torch comes from {URL}, images.yaml says the main ind"),
-        (wheel("torch"), OTHER, f"torch comes from the main index, images.yaml says {URL}"),
-        (wheel("numpy", index=URL), OTHER, f"numpy comes from {URL}, images.yaml says the main"),
-        (wheel("torch", index=f"{URL}x"), OTHER, f"comes from {URL}x, images.yaml says {URL}"),
-        (wheel("numpy", index=f"{URL}x"), OTHER, f"numpy comes from {URL}x, images.yaml says the"),
+        (wheel("torch", index=URL), None, f"torch is from {URL}, but images.yaml has the main ind"),
+        (wheel("torch"), OTHER, f"torch is from the main index, but images.yaml has {URL}"),
+        (wheel("numpy", index=URL), OTHER, f"numpy is from {URL}, but images.yaml has the main"),
+        (wheel("torch", index=f"{URL}x"), OTHER, f"is from {URL}x, but images.yaml has {URL}"),
+        (wheel("numpy", index=f"{URL}x"), OTHER, f"numpy is from {URL}x, but images.yaml has the"),
     ],
 )
 def test_a_wheel_from_where_it_may_not_come(
@@ -508,13 +508,13 @@ def test_a_package_that_only_the_index_has(both: Indexes) -> None:
     text = str(caught.value)
     assert "only was not found" in text
     assert text.endswith(
-        f"; what only {index.url} has must be named under `packages` of this index"
+        f"; list packages that only {index.url} has under `packages` of this index"
     )
 
 
 def test_a_version_that_only_the_index_has_is_refused(both: Indexes) -> None:
     index = both.index("torch", "triton")
-    with pytest.raises(LockError, match=r"^no set of wheels .*lib>=2.* has must be named under"):
+    with pytest.raises(LockError, match=r"^no set of wheels .*lib>=2.* list packages that only"):
         both.resolve(index, "torch==2.15.1", "needy")
     held = both.resolve(both.index("torch", "triton", "lib"), "torch==2.15.1", "needy")
     assert {w.name: w.version for w in held.wheels}["lib"] == "2.0"
@@ -552,7 +552,7 @@ def test_what_other_locks_add_is_resolved_in_the_same_way(both: Indexes, tmp_pat
         resolve_input(replace(more, probe=probe), tmp_path, resolver, tmp_path)
     for item in (more, replace(more, probe=probe)):
         both.asked["other"].clear()
-        with pytest.raises(LockError, match=r"^locks/plain\.txt: torch comes from http://"):
+        with pytest.raises(LockError, match=r"^locks/plain\.txt: torch is from http://"):
             resolve_input(replace(item, index=None), tmp_path, resolver, tmp_path)
         assert not both.asked["other"]
 
@@ -592,7 +592,7 @@ def test_a_package_that_the_index_is_named_for_and_lacks(both: Indexes) -> None:
     with pytest.raises(LockError) as caught:
         both.resolve(index, "torch==2.15.1", "hungry")
     assert str(caught.value) == (
-        f"hungry 1.0 is not in {index.url}, where images.yaml says that it comes from; "
+        f"hungry 1.0 is not in {index.url}, its index in images.yaml; "
         f"correct `packages` of the index {index.url}"
     )
 
@@ -616,15 +616,15 @@ def test_the_guard_does_not_trust_what_was_resolved(
         good = replace(other[1].locked, index=index.url)
         check_origin(lock(main[0].locked, good), index, asked)
         for bad, problem in (
-            (other[0].locked, "a 1 is not in the main index, where images.yaml says"),
-            (other[2].locked, "b 1 is not in the main index, where images.yaml says"),
-            (replace(main[1].locked, index=index.url), f"torch 1 is not in {index.url}, where im"),
+            (other[0].locked, "a 1 is not in the main index, its index in images.yaml"),
+            (other[2].locked, "b 1 is not in the main index, its index in images.yaml"),
+            (replace(main[1].locked, index=index.url), f"torch 1 is not in {index.url}, its index"),
             (
                 replace(main[0].locked, sha256=almost(main[0].locked.sha256)),
-                "a 1 is not in the main index, where images.yaml says",
+                "a 1 is not in the main index, its index in images.yaml",
             ),
-            (wheel("a"), "a 1 is not in the main index, where images.yaml says"),
-            (wheel("none"), "none 1 is not in the main index, where images.yaml says"),
+            (wheel("a"), "a 1 is not in the main index, its index in images.yaml"),
+            (wheel("none"), "none 1 is not in the main index, its index in images.yaml"),
         ):
             with pytest.raises(LockError, match=f"^{re.escape(problem)}"):
                 check_origin(lock(good, bad), index, asked)
@@ -639,7 +639,7 @@ def test_a_resolver_that_takes_all_from_the_index_is_found_out(
             write_pages(replace(index, packages=("torch", "triton", "lib")), asked, folder)
 
     monkeypatch.setattr(resolving, "write_pages", shortcut)
-    with pytest.raises(LockError, match=r"^lib 2\.0 is not in the main index, where"):
+    with pytest.raises(LockError, match=r"^lib 2\.0 is not in the main index, its"):
         both.resolve(both.index("torch", "triton"), "torch==2.15.1")
 
 
@@ -693,7 +693,7 @@ def test_a_wheel_is_fetched_from_its_index(make: Callable[..., StandIn], tmp_pat
         both.asked["main"].clear()
         assert asked.fetch(locked_there, tmp_path).read_bytes() == theirs.data
         assert not both.asked["main"]
-        with pytest.raises(LockError, match=r"^torch 1 is not the file that was locked: expected"):
+        with pytest.raises(LockError, match=r"^torch 1 is not the locked file: expected"):
             asked.fetch(replace(ours.locked, index=url), tmp_path)
         gone = replace(wheel("gone"), index=url)
         with pytest.raises(LockError) as caught:
@@ -758,7 +758,7 @@ def test_lock_check_asks_the_index_of_each_wheel(
         assert states() == {"lib": "altered", "torch": "altered"}
         both.asked["other"].clear()
         path.write_text(format_wheels(lock(replace(main[0].locked, index=index.url))))
-        with pytest.raises(LockError, match="lib comes from http://"):
+        with pytest.raises(LockError, match="lib is from http://"):
             states()
         assert not both.asked["other"]
 
@@ -886,14 +886,14 @@ def test_an_image_whose_lock_names_another_index(
 ) -> None:
     ours, folder = moved
     axes = {"cuda": "13.0", "torch": "2.14.1", "arch": "12.0", "variant": "pod"}
-    with pytest.raises(LockError, match=rf"comes from {URL}, images\.yaml says the main index"):
+    with pytest.raises(LockError, match=rf"is from {URL}, but images\.yaml has the main index"):
         image_lock(config, choose(config, **axes), folder)
     path = folder / f"{file}.txt"
     path.write_text(path.read_text().replace(URL, "https://evil.example"))
     with pytest.raises(LockError) as caught:
         image_lock(ours, choose(ours, **axes), folder)
     assert str(caught.value).startswith(f"locks/{file}.txt: torch")
-    assert f" comes from https://evil.example, images.yaml says {URL}; run" in str(caught.value)
+    assert f" is from https://evil.example, but images.yaml has {URL}; run" in str(caught.value)
 
 
 def test_uv_installs_the_list_of_a_build(make: Callable[..., StandIn], tmp_path: Path) -> None:

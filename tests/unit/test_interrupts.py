@@ -171,9 +171,11 @@ def test_two_first_calls_at_once_make_one_environment(project: Callable[..., Pat
             assert second.stderr
             said = second.stderr.readline()
             (folder / "go").write_text("\n")
-            assert said == "setup: another ./inv makes the Python environment: waiting for it\n"
+            assert (
+                said == "setup: another ./inv is creating the Python environment: waiting for it\n"
+            )
             assert second.communicate() == ("ran\n", "")
-        assert first.communicate() == ("ran\n", "setup: making a Python environment in .venv\n")
+        assert first.communicate() == ("ran\n", "setup: creating a Python environment in .venv\n")
     assert (folder / "installations").read_text() == "x\n"
 
 

@@ -173,7 +173,7 @@ def test_a_list_that_cannot_be_corrected_is_named(wheel: Path) -> None:
     removal = Removal(wheels=("tool",), reason="r", lists=("tool.py",))
     with pytest.raises(
         BuildError,
-        match=r"that tool\.py names cannot be corrected: it has 0 lists .*without --arch",
+        match=r"list of architectures in tool\.py cannot be corrected: it has 0 lists .*without --arch",
     ):
         layer(wheel, removals=[removal], arches=[90])
 
@@ -293,7 +293,7 @@ def _no_file(files: dict[str, bytes]) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (_other, r"two 1\.0 is not the file that was locked: expected sha256:"),
+        (_other, r"two 1\.0 is not the locked file: expected sha256:"),
         (_no_page, r"a locked wheel is not in the package index \(two-1\.0-"),
         (_no_file, r"a locked wheel is not in the package index \(two-1\.0-"),
     ],

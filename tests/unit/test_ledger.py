@@ -295,7 +295,7 @@ def test_room_is_made_only_of_what_this_run_made(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
     shown = Shown(say=lines.append)
     run_stale(config, root, tmp_path, monkeypatch, {}, engine, run, shown)
-    assert [line for line in lines if line.startswith("made room: 1 parent images, 0 layers; ")]
+    assert [line for line in lines if line.startswith("freed disk: 1 parent images, 0 layers; ")]
     assert all(image in engine.images for image in (before, derived))
     assert not [command for command in run.commands if "prune" in command]
 

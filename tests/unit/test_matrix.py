@@ -225,13 +225,13 @@ def test_which_torch_an_image_has(config: Config, axes: dict[str, str], torch: s
         ({"torch": "2.1"}, "CUDA 13.0 has no torch '2.1'; "),
         (
             {"torch": "2.11.0", "source": "fork"},
-            "source fork compiles torch 2.12.0a0, not 2.11.0; leave --torch out, or take --source",
+            "source fork compiles torch 2.12.0a0, not 2.11.0; leave --torch out, or use --source",
         ),
         (
             {"source": "fork", "cuda": "13.2"},
             "source fork is not compiled for CUDA 13.2; it is for",
         ),
-        ({"torch": "2.12.1", "variant": "vllm"}, "; it is built with --torch 2.13.0"),
+        ({"torch": "2.12.1", "variant": "vllm"}, "; --torch 2.13.0 works"),
     ],
 )
 def test_a_torch_that_an_image_cannot_have(
@@ -342,7 +342,7 @@ def test_a_base_without_an_image_for_a_cuda_version_is_refused(
     config = load_config(yaml_file(('"12.8": nvidia/cuda:', '# "12.8": nvidia/cuda:')))
     assert complaint(config, cuda="12.8", base="ubuntu24.04", platform="linux/amd64") == (
         f"CUDA 12.8, torch {T128}, source wheel, base ubuntu24.04, variant runtime cannot be "
-        "built: base ubuntu24.04 names no image for CUDA 12.8"
+        "built: base ubuntu24.04 has no image for CUDA 12.8"
     )
     assert choose(config, cuda="13.0", base="ubuntu24.04").base.name == "ubuntu24.04"
 

@@ -75,7 +75,7 @@ def test_what_images_yaml_holds_back(config: Config) -> None:
         found = {finding.name: finding for finding in held_back(config, index)}
     assert found.keys() == {"nvidia-cutlass", "cmake"}
     assert found["cmake"] == Finding(
-        "images.yaml", "cmake", "<4,>=3.31", NEWER, "-> 4.9.0, which images.yaml leaves out"
+        "images.yaml", "cmake", "<4,>=3.31", NEWER, "-> 4.9.0, which images.yaml excludes"
     )
 
 
@@ -137,7 +137,7 @@ def test_a_plan_has_a_place_for_each_release_or_says_why_not(config: Config) -> 
         ),
         Plan(cuda="13.2", releases=("2.99.0",), added=("2.99.0",), dropped=("2.15.0",)),
     )
-    assert plans[1].sentence == "CUDA 13.2: torch 2.99.0 comes; torch 2.15.0 goes: its tags stay"
+    assert plans[1].sentence == "CUDA 13.2: adds torch 2.99.0; drops torch 2.15.0, its tags stay"
     assert notes == (
         "torch 3.0.0 is for CUDA 14.0, which images.yaml lacks",
         "torch 3.1.0 is not available: no wheel",
@@ -278,7 +278,7 @@ def test_an_upgrade_is_one_line_and_its_locks(root: Path, tmp_path: Path) -> Non
         make_wheel(tmp_path, "cuda-toolkit", "13.2.1"),
     ]
     tried = upgrade(root, config, wheels, "--dry-run")
-    line = "CUDA 13.2: torch 2.99.0 comes; torch 2.15.0 goes: its tags stay"
+    line = "CUDA 13.2: adds torch 2.99.0; drops torch 2.15.0, its tags stay"
     assert (tried.returncode, tried.stdout, tried.stderr) == (0, f"{line}\n", "")
     assert config.read_text() == before
 
@@ -319,7 +319,7 @@ def test_a_release_that_cannot_be_locked_changes_nothing(root: Path, tmp_path: P
     [
         ("--upgrade torhc", "unknown upgrade 'torhc'; did you mean 'torch'?"),
         ("--upgrade torch --check", "--check and --upgrade exclude each other"),
-        ("--dry-run", "--dry-run says what --upgrade would do"),
+        ("--dry-run", "--dry-run shows what --upgrade would do"),
     ],
 )
 def test_options_that_do_not_go_together(root: Path, words: str, told: str) -> None:

@@ -110,7 +110,9 @@ def test_what_was_not_written_here_stays(
     folder = tmp_path / "out"
     prepare(folder)
     before = listing(tmp_path)
-    with pytest.raises(UsageError, match=f"has {name}, which was not written by this; name a new"):
+    with pytest.raises(
+        UsageError, match=f"has {name}, which this program did not write; name a new"
+    ):
         write(folder)
     assert listing(tmp_path) == before
 
@@ -137,13 +139,13 @@ def test_new_empty_and_written_here(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        (".", "is the folder that this runs in, or above it"),
-        ("..", "is the folder that this runs in, or above it"),
-        ("../here/sub/..", "is the folder that this runs in"),
+        (".", "is the current folder, or above it"),
+        ("..", "is the current folder, or above it"),
+        ("../here/sub/..", "is the current folder"),
         ("file", "file is not a folder"),
         ("link", "link is a link"),
         ("loop/below", "cannot be written|not a folder"),
-        ("sub", "sub has mine, which was not written by this"),
+        ("sub", "sub has mine, which this program did not write"),
         ("pipe", "pipe is not a folder"),
         ("/proc/torch-images", "/proc/torch-images cannot be written"),
         ("x" * 300, "cannot be written: File name too long"),
@@ -228,7 +230,7 @@ def test_wheels_are_refused_before_hours_of_compiling(
     (tmp_path / f"torch-{T130}-cp311-cp311-linux_x86_64.whl").write_text("mine")
     workspace = Workspace(root=root, cache=tmp_path / "c", network=Network(), locks=root / "locks")
     run = FakeRunner()
-    with pytest.raises(UsageError, match=rf"has torch-{T130}-.*, which was not written by this"):
+    with pytest.raises(UsageError, match=rf"has torch-{T130}-.*, which this program did not write"):
         build.export(
             config,
             cast("ImagePlan", None),
@@ -282,7 +284,9 @@ def test_a_report_replaces_only_reports(result: Path, name: str, *, first: bool)
     folder.mkdir(exist_ok=True)
     (folder / name).write_text("# mine\n")
     before = listing(result.parent)
-    with pytest.raises(UsageError, match=f"has {name}, which was not written by this; name a new"):
+    with pytest.raises(
+        UsageError, match=f"has {name}, which this program did not write; name a new"
+    ):
         bench_tasks._write(result.read_text(), folder)
     assert listing(result.parent) == before
 
@@ -305,7 +309,7 @@ def test_a_report_stands_beside_its_result(
     refused = invoke(root, "bench-report", str(result), "--output", str(result.parent))
     assert refused.returncode == UsageError.exit_code
     assert (
-        "which was not written by this; name a new or an empty folder with --output"
+        "which this program did not write; name a new or an empty folder with --output"
         in refused.stderr
     )
     assert listing(result.parent) == made
@@ -318,7 +322,7 @@ def test_a_benchmark_is_refused_before_it_measures(
     monkeypatch.setattr(identify, "identify", lambda *_: ("x", plan))
     monkeypatch.setattr(verb, "engine", lambda: None)
     done = invoke(root, "bench", "x", "--output", str(result.parent))
-    assert "has result.json, which was not written by this" in done.stderr
+    assert "has result.json, which this program did not write" in done.stderr
 
 
 def test_pruning_leaves_what_is_not_of_the_cache(tmp_path: Path) -> None:

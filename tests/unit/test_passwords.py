@@ -228,7 +228,7 @@ def test_what_apt_is_told() -> None:
         "http://:a@h",
         "http://me:%c3%a4@h",
     ):
-        with pytest.raises(ConfigError, match="a mirror has a password that apt cannot be told"):
+        with pytest.raises(ConfigError, match="a mirror has a password that apt does not support"):
             without_users([odd])
 
 
@@ -241,7 +241,7 @@ def test_a_password_among_the_words_of_a_command_is_refused(
         f"deb https://me:{WORD}@h/d s main",
         *(f"{kind}://me:{WORD}@host/debian" for kind in kinds),
     ):
-        with pytest.raises(UsageError, match=r"everybody .* can see; name .* TORCH_IMAGES_MIRROR$"):
+        with pytest.raises(UsageError, match=r"all users .* can see; name .* TORCH_IMAGES_MIRROR$"):
             verb.mirrors((mirror,))
         monkeypatch.setenv("TORCH_IMAGES_MIRROR", f"{mirror}\n\n  {mirror}\n")
         assert verb.mirrors(()) == (mirror, mirror)
@@ -255,6 +255,6 @@ def test_nor_does_a_repository_of_the_command_line_hold_one(root: Path) -> None:
     said = invoke(root, "reproduce", "x", "--repository", f"https://me:{WORD}@git.example/x")
     assert said.returncode == 2
     assert said.stderr == (
-        "error: --repository has a user or a password, which everybody on this machine can see; "
+        "error: --repository has a user or a password, which all users of this machine can see; "
         "leave it to git's credential helpers\n"
     )

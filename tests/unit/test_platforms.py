@@ -294,6 +294,6 @@ def test_standalone_folders_are_for_amd64_only(config: Config, root: Path) -> No
     amd, arm = (lock_image(config, spec, root / "locks") for spec in specs(config))
     check_standalone(amd)
     with pytest.raises(
-        UsageError, match=r"^a standalone folder is for linux/amd64 only, cu130-torch"
+        UsageError, match=r"^a standalone folder is only for linux/amd64, but cu130-torch"
     ):
         check_standalone(arm)

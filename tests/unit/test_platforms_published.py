@@ -302,7 +302,7 @@ def test_a_sister_is_what_its_name_says(pair: Pair, change: dict[str, Any]) -> N
     said = labels.read({**pair.arm64.info.labels, **change.get("label", {})})
     platform = change.get("platform", ARM64)
     other = single(manifest(pair.arm64, labels=said, platform=platform))
-    with pytest.raises(PublishError, match=f"^{name} is not the image that its name says"):
+    with pytest.raises(PublishError, match=f"^{name} is not the image that its name promises"):
         pair.due(pair.amd64, {name: other})
 
 
@@ -554,7 +554,7 @@ def test_an_index_waits_until_the_registry_shows_its_images(pair: Pair) -> None:
     found = pair.look(pair.amd64, held_by(pair.arm64))
     assert found.index
     run = Buildx(shelf, found.index)
-    said = f"{found.index.version}: an image of it is not seen yet; push again$"
+    said = f"{found.index.version}: the registry does not show its images yet; push again$"
     with pytest.raises(NetworkError, match=said):
         push_index(found.index, found.joint, shelf, run=run, retries=0, say=lambda _: None)
     assert run.commands == []
@@ -563,7 +563,7 @@ def test_an_index_waits_until_the_registry_shows_its_images(pair: Pair) -> None:
 def test_another_index_of_buildx_is_not_sent(pair: Pair) -> None:
     made = pair.index(*map(manifest, pair.both))
     run = FakeRunner({"docker": (0, made.data.decode().replace("475", "476"))})
-    with pytest.raises(UsageError, match="writes an index with other bytes than expected"):
+    with pytest.raises(UsageError, match="writes an index with unexpected bytes"):
         make_index("r.io/me/x:y", made, run)
     assert ["--dry-run" in command for command in run.commands] == [True]
     old = FakeRunner({"docker": (1, "unknown flag: --annotation\n")})
@@ -676,9 +676,9 @@ def test_a_name_of_one_manifest_is_for_its_platform() -> None:
         ([entry("s390x", D1)], "its index has an image for linux/s390x"),
         ([entry("amd64", D1, mediaType=INDEX)], f"its index has {INDEX} for linux/amd64"),
         ([entry("amd64", "sha256:../x")], "sha256:../x is not a digest"),
-        ([entry("amd64", D1, size=0)], "a manifest has a size that none can have"),
-        ([entry("amd64", D2)], "its index names something else for linux/amd64"),
-        ([entry("amd64", f"sha256:{HEX}")], "its index names an image for linux/amd64 that is not"),
+        ([entry("amd64", D1, size=0)], "a manifest has an impossible size"),
+        ([entry("amd64", D2)], "its index names another image for linux/amd64"),
+        ([entry("amd64", f"sha256:{HEX}")], "its index names a missing image for linux/amd64"),
         (None, "'manifest.manifests' is not a list"),
         ([ATTESTATION] * 101, "its index has more than 100 entries"),
     ],
@@ -699,8 +699,8 @@ def test_an_index_that_nobody_should_make(entries: Any, said: str) -> None:
             member("arm64", D2, labels={"io.github.torch-images.torch": "2.9"}),
             "its images have torch 2.14.1 and 2.9",
         ),
-        (member("arm64", D2, created="yesterday"), "yesterday is no time"),
-        (member("amd64", D2), "its index names something else for linux/arm64"),
+        (member("arm64", D2, created="yesterday"), "yesterday is not a time"),
+        (member("amd64", D2), "its index names another image for linux/arm64"),
     ],
 )
 def test_images_that_do_not_belong_together(other: dict[str, Any], said: str) -> None:

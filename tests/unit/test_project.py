@@ -99,7 +99,7 @@ def test_an_installed_command_does_not_write_the_packages_locks(site: Path, fold
     done = run(site, folder, "lock", "--select", "tools-build")
     assert done.returncode == 2
     assert done.stderr == (
-        "error: the locks of the installed package are not written; name other ones with "
+        "error: the locks of the installed package are read-only; name others with "
         "--config or TORCH_IMAGES_LOCKS, or run this in a clone, as ./inv\n"
     )
     assert sorted(locks.iterdir()) == before

@@ -104,7 +104,7 @@ def test_an_immutable_tag_of_another_image_stops_everything(
     with pytest.raises(
         PublishError,
         match=rf"^r.io/me/torch-cu130:{IMMUTABLE}[0-9a-f]+ names another image and never moves: "
-        rf"it is {OTHER}, built from revision x; the inputs are the same, so use that one",
+        rf"it is {OTHER}, built from revision x; the inputs are the same, so use that image",
     ):
         previewed(config, image, held, tmp_path)
 
@@ -113,7 +113,7 @@ def test_tags_that_verification_did_not_see_are_refused(
     config: Config, image: VerifiedImage, tmp_path: Path
 ) -> None:
     image.report.observed["torch"] = "2.10.0+cu130"  # type: ignore[index]
-    with pytest.raises(VerifyError, match=rf"saw torch 2\.10\.0, the tag says {T130}"):
+    with pytest.raises(VerifyError, match=rf"saw torch 2\.10\.0, but the tag says {T130}"):
         previewed(config, image, {}, tmp_path)
 
 

@@ -152,9 +152,9 @@ def test_a_text_that_is_no_reference_reaches_no_command() -> None:
     [
         ("580.95.05-0ubuntu1", "x", "its compat library is x, which is not a version"),
         ("580.95.05-0ubuntu1", "580", "its compat library is 580, which is not a version"),
-        ('"size": 3', '"size": -3', "a layer has a size that none can have"),
+        ('"size": 3', '"size": -3', "a layer has an impossible size"),
         ('"size": 3', '"size": 1e3', "'layers[0].size' is not a number"),
-        ('"size": 3', f'"size": {10**13}', "a layer has a size that none can have"),
+        ('"size": 3', f'"size": {10**13}', "a layer has an impossible size"),
         ('"2.11.0"', '"new"', "its torch is new, which is not a version"),
         ("sha256:a", "sha256:/", "is not a digest"),
     ],

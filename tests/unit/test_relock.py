@@ -115,7 +115,7 @@ def test_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "gone": ("vanished", "the index has no gone-1-py3-none-any.whl"),
         "newer": ("newer", "-> 2"),
         "same": ("unchanged", ""),
-        "unneeded": ("newer", "not needed any more"),
+        "unneeded": ("newer", "no longer needed"),
         "yanked": ("unchanged", "yanked: broken"),
     }
 
@@ -180,10 +180,10 @@ def test_packages(tmp_path: Path) -> None:
     assert states(findings) == {
         "altered": ("altered", f"expected sha256:{'0' * 64}, found sha256:{'f' * 64}"),
         "dropped": ("vanished", "-> 2"),
-        "kept": ("newer", "-> 2, the locked one is in the snapshot archive only"),
+        "kept": ("newer", "-> 2, only the snapshot archive has the locked one"),
         "newer": ("newer", "-> 2"),
         "same": ("unchanged", ""),
-        "unneeded": ("newer", "not needed any more"),
+        "unneeded": ("newer", "no longer needed"),
     }
 
 

@@ -60,7 +60,7 @@ def test_uncommitted_files_are_copied_while_they_are_here(
 
 @pytest.mark.parametrize("named", ["", f"{COMMIT}-dirty"])
 def test_files_that_are_gone_are_refused(workspace: Workspace, tmp_path: Path, named: str) -> None:
-    with pytest.raises(UsageError, match=r"from files that no commit has.*commit, build again"):
+    with pytest.raises(UsageError, match=r"from uncommitted files.*commit, build again"):
         _check_out(named, tmp_path / "copy", workspace, HOME, runner(workspace))
 
 
@@ -118,7 +118,7 @@ def test_the_verdict_is_fit_for_a_release_note() -> None:
         "Docker 26.1.5",
     ):
         assert fact in text
-    assert "the same content, compressed otherwise" in verdict(made(SAME_CONTENT))
+    assert "the same content, compressed differently" in verdict(made(SAME_CONTENT))
     assert made(SAME_CONTENT).reproducible
 
 

@@ -121,7 +121,7 @@ def test_only_an_image_that_the_registry_has(config: Config, root: Path) -> None
         f"{name} is not in its registry, so no pod can pull it; run `invoke push "
         f"{image.plan.spec.id} --registry ghcr.io/me` first"
     )
-    with pytest.raises(UsageError, match="is another image in the registry than here; to make a"):
+    with pytest.raises(UsageError, match="is another image in the registry than here; for a"):
         built(config, image, WHERE, lambda _: pushed("sha256:b"))
 
 
@@ -142,10 +142,10 @@ def test_an_image_without_sshd_is_refused_with_the_build_that_has_it(
     spec = choose(config, **axes)
     with pytest.raises(UsageError) as caught:
         in_registry(config, "ghcr.io/you/x", published(config, root, id=spec.id, torch=spec.torch))
-    message, _, command = str(caught.value).partition("; build one that has: `invoke build ")
+    message, _, command = str(caught.value).partition("; build an image with them: `invoke build ")
     assert message == (
-        f"{spec.id} has no sshd (port 22) and no JupyterLab (port 8888), so a pod of it could not "
-        "be reached"
+        f"{spec.id} has no sshd (port 22) and no JupyterLab (port 8888), so nobody could connect to "
+        "its pod"
     )
     assert command.startswith(words)
     named = shlex.split(command.removesuffix("`"))
@@ -223,9 +223,9 @@ def test_a_published_image_needs_no_build(config: Config, root: Path) -> None:
     ("changes", "text"),
     [
         ({"id": ""}, "'ghcr.io/you/x' was not built by torch-images; it has no label"),
-        ({"id": "cu130-x\x1b[2J"}, r"cannot be built any more: 'cu130-x\\x1b\[2J' names no imag"),
-        ({"torch": "1.0.0"}, "says that it has torch 1.0.0, and that it is cu130-torch"),
-        ({"torch": ""}, "says that it has torch none"),
+        ({"id": "cu130-x\x1b[2J"}, r"can no longer be built: 'cu130-x\\x1b\[2J' names no imag"),
+        ({"torch": "1.0.0"}, "contradict: torch 1.0.0, but cu130-torch"),
+        ({"torch": ""}, "contradict: torch none, but"),
     ],
 )
 def test_what_is_not_ours_is_refused(
@@ -376,7 +376,9 @@ def test_applied_it_prints_the_readme_to_paste(
     run(apply=True)
     said = capsys.readouterr()
     assert said.out == "tpl_0\n"
-    assert f"paste it there:\n\n# {account.templates['tpl_0']['name']}\n" in said.err
+    assert (
+        f"paste this one into the template:\n\n# {account.templates['tpl_0']['name']}\n" in said.err
+    )
     run(apply=True, json=True)
     done = json.loads(capsys.readouterr().out)
     assert done["id"] == "tpl_0"

@@ -152,14 +152,16 @@ def test_the_bill_of_a_derived_image_is_of_what_is_installed(
     own = made["metadata"]["component"]
     assert (own["name"], own["version"]) == ("mine", "sha256:1")
     assert own["pedigree"]["ancestors"] == [BASE["metadata"]["component"]]
-    assert said == ["mine is derived from torch-cu130:2.14.1-x: this is what is installed in it"]
+    assert said == [
+        "mine is derived from torch-cu130:2.14.1-x: this SBOM lists the installed packages"
+    ]
 
 
 @pytest.mark.parametrize(
     "said", [[], {}, "x", INSTALLED | {"wheels": [1]}, INSTALLED | {"debs": 5}]
 )
 def test_an_image_that_says_nothing_of_use(said: object) -> None:
-    with pytest.raises(VerifyError, match=r"^mine: what is installed in it cannot be read: "):
+    with pytest.raises(VerifyError, match=r"^mine: its installed packages cannot be listed: "):
         bill_of(said)
 
 
@@ -193,12 +195,12 @@ def test_a_bill_of_a_foreign_image_is_hostile_until_parsed(text: str, workspace:
 def test_what_a_foreign_image_says_of_itself_may_be_deep() -> None:
     image = Derived(BASE, INSTALLED)
     image.installed = "[" * 100_000
-    with pytest.raises(VerifyError, match="what is installed in it cannot be read"):
+    with pytest.raises(VerifyError, match="its installed packages cannot be listed"):
         sbom.read("mine", cast("Engine", image), print)
 
 
 def test_a_bill_that_is_not_ours() -> None:
-    with pytest.raises(VerifyError, match="is not ours: it lacks 'components'"):
+    with pytest.raises(VerifyError, match="is not this project's: it lacks 'components'"):
         bill_of(INSTALLED, BILL)
 
 

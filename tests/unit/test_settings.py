@@ -73,7 +73,7 @@ def test_names_of_an_architecture_and_of_a_cuda_version() -> None:
     assert replace(SM90, geforce=("1", "2", "3")).examples == ("1", "2", "a", "b")
     assert replace(SM90, geforce=("1",)).examples == ("1", "a", "b")
     assert (CUDA.name, CUDA.short, CUDA.repository) == ("13.0", "cu130", "torch-cu130")
-    assert target_range(CUDA) == "its compiler goes from 7.5 to 12.1"
+    assert target_range(CUDA) == "its compiler supports 7.5 to 12.1"
 
 
 def test_what_a_build_is_told_tells_sources_apart() -> None:
@@ -272,7 +272,7 @@ def test_features_of_a_source_that_is_compiled(config: Config) -> None:
         ({"arch": "12.0+PTX"}, "'12.0+PTX' is not a compute capability like 9.0 or 12.0; {advice}"),
         (
             {"arch": "6.1"},
-            "CUDA 13.0 cannot target 6.1: its compiler goes from 7.5 to 12.1; images.yaml does not "
+            "CUDA 13.0 cannot target 6.1: its compiler supports 7.5 to 12.1; images.yaml does not "
             "list 6.1 either; {advice}",
         ),
         ({"arch": "x"}, "'x' is not a compute capability like 9.0 or 12.0; {advice}"),
@@ -290,7 +290,7 @@ def test_an_architecture_that_only_another_cuda_version_can(config: Config) -> N
     with pytest.raises(UsageError) as caught:
         choose(config, arch="7.0")
     assert str(caught.value) == (
-        "CUDA 13.0 cannot target 7.0: its compiler goes from 7.5 to 12.1; CUDA 12.8 can"
+        "CUDA 13.0 cannot target 7.0: its compiler supports 7.5 to 12.1; CUDA 12.8 can"
     )
 
     twice = replace(config, cudas=(*config.cudas, replace(config.cudas[0], version="12.9")))

@@ -141,7 +141,7 @@ def test_a_second_build_of_an_image_waits_for_the_first(
         second = pool.submit(make, images[1])
         first.result()
         second.result()
-    waiting = f"another build of {images[1].spec.id} runs here: waiting for its end"
+    waiting = f"another build of {images[1].spec.id} is running here: waiting for it"
     assert told == ["begins", waiting, "ends", "begins", "ends"]
 
 

@@ -238,7 +238,7 @@ def test_nothing_of_a_users_is_replaced(plain: dict[str, bytes], tmp_path: Path)
     assert (folder / "index.html").read_bytes() == b"two"
     assert not (folder / "images").exists()
     (folder / "mine").write_text("mine")
-    with pytest.raises(UsageError, match="has mine, which was not written by this"):
+    with pytest.raises(UsageError, match="has mine, which this program did not write"):
         write(plain, folder)
     assert (folder / "index.html").read_bytes() == b"two"
     shutil.rmtree(folder)

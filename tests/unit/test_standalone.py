@@ -161,7 +161,7 @@ def test_what_it_says_of_itself(config: Config, root: Path) -> None:
 
 
 def test_what_cannot_be_one(config: Config, root: Path) -> None:
-    with pytest.raises(UsageError, match=r"base ubuntu24\.04 is an image of a registry"):
+    with pytest.raises(UsageError, match=r"base ubuntu24\.04 is a registry image"):
         check_standalone(on_an_image(config, root))
 
 
@@ -169,14 +169,14 @@ def test_what_cannot_be_one(config: Config, root: Path) -> None:
     ("words", "error"),
     [
         ((IMAGE, "--standalone"), "--standalone writes a folder; name it with --output FOLDER"),
-        ((IMAGE, "--compat", "off"), "--compat is for a standalone folder; add --standalone"),
+        ((IMAGE, "--compat", "off"), "--compat needs a standalone folder; add --standalone"),
         (
             (IMAGE, "--standalone", "--output", "x", "--compat", "of"),
             "unknown compat mode 'of'; did you mean 'off'",
         ),
         (
             ("cu130-sm120-fork-trixie-runtime", "--standalone", "--output", "x"),
-            "source fork is compiled, which no standalone folder can do",
+            "source fork is compiled, which a standalone folder cannot do",
         ),
     ],
 )
@@ -266,7 +266,7 @@ def test_a_folder_of_somebody_else_stays(config: Config, root: Path, tmp_path: P
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / "notes").write_text("mine")
-    with pytest.raises(UsageError, match="has notes, which was not written by this"):
+    with pytest.raises(UsageError, match="has notes, which this program did not write"):
         write(config, root, folder)
     assert [path.name for path in folder.iterdir()] == ["notes"]
     assert not [*Ready.made.iterdir()]  # said before anything is fetched

@@ -46,15 +46,15 @@ class Container:
         self,
         *command: str,
         env: Mapping[str, str] | None = None,
-        said: Callable[[str], None] | None = None,
+        show: Callable[[str], None] | None = None,
     ) -> ExecResult:
         if command[0] == "nvidia-smi":
             return ExecResult(0 if self.machine.smi else 127, self.machine.smi)
         if "pytest" in command:
             self.machine.commands.append(command)
-            assert said
+            assert show
             for line in self.machine.said.splitlines(keepends=True):
-                said(line)
+                show(line)
             return ExecResult(self.machine.code, self.machine.said)
         return ExecResult(0, "")
 

@@ -28,7 +28,7 @@ from torch_images.cli.collection import GROUPS
 from torch_images.cli.options import Options
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
-from torch_images.errors import NetworkError, told
+from torch_images.errors import NetworkError, one_line
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ from torch_images.errors import NetworkError, told
     [
         ("build --torch-source .", "source wheel compiles no torch; add --source fork"),
         ("wheels --source wheel", "source wheel compiles nothing; its wheels are published"),
-        ("build --source fork --jobs=-1", "--jobs '-1' is not a number; give one from 1 on"),
-        ("wheels --slice 90", "--slice '90' is not a time; give one such as 30s, 90m or 2h"),
+        ("build --source fork --jobs=-1", "--jobs '-1' is not a number; give 1 or more"),
+        ("wheels --slice 90", "--slice '90' is not a duration; give one such as 30s, 90m or 2h"),
         ("wheels --share 3/2", "--share '3/2' is not a share; give 1/2 to one builder and 2/2"),
         ("wheels --share 1/2", "--share needs a compile cache that the builders share; set"),
         ("wheels --slice 1h --no-cache", "--no-cache keeps nothing for the next build; leave"),
-        ("push x --retries ٣", "--retries '٣' is not a number; give one from 0 on"),
+        ("push x --retries ٣", "--retries '٣' is not a number; give 0 or more"),
         (
             "bench x --gpus ²",
             "--gpus \\xb2 is not a choice of GPUs; give all, 2, or device=0,1; or ",
@@ -138,7 +138,7 @@ def test_verbs_are_listed_in_the_order_of_the_flow(root: Path) -> None:
 
 def test_help_names_the_values_of_images_yaml(root: Path, tmp_path: Path) -> None:
     text = " ".join(process(root, "invoke", "--help", "build").stdout.split())
-    assert "where torch comes from; one of wheel, fork --" in text
+    assert "source of torch; one of wheel, fork --" in text
     assert "CUDA version; one of 12.8, 13.0, 13.2 --" in text
     broken = tmp_path / "images.yaml"
     broken.write_text("{")
@@ -217,8 +217,14 @@ def test_a_path_that_cannot_be_used_is_one_line(root: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (ImageNotFound("gone", explanation="No such image: x\n"), "refused: No such image: x; "),
-        (requests.ReadTimeout("silent for 600 s"), "broke off: silent for 600 s; "),
+        (
+            ImageNotFound("gone", explanation="No such image: x\n"),
+            "the engine refused: No such image: x; ",
+        ),
+        (
+            requests.ReadTimeout("silent for 600 s"),
+            "engine connection lost: silent for 600 s; ",
+        ),
     ],
 )
 def test_what_the_engine_refuses_is_one_line(error: Exception, told: str) -> None:
@@ -231,7 +237,7 @@ def test_what_the_engine_refuses_is_one_line(error: Exception, told: str) -> Non
     with pytest.raises(Exit) as caught:
         cli.verb(Options)(ask).body(None)
     assert caught.value.code == 4
-    assert str(caught.value.message).startswith(f"error: the engine {told}")
+    assert str(caught.value.message).startswith(f"error: {told}")
 
 
 def test_any_other_error_shows_where_it_is_from() -> None:
@@ -335,7 +341,7 @@ def test_no_error_is_longer_than_300_characters(
 
 
 def test_a_long_path_keeps_its_file_name() -> None:
-    line = told("error", f"/{'folder/' * 60}images.yaml is not a file", "")
+    line = one_line("error", f"/{'folder/' * 60}images.yaml is not a file", "")
     assert line.startswith("error: /folder/")
     assert line.endswith("folder/images.yaml is not a file")
 
@@ -343,5 +349,5 @@ def test_a_long_path_keeps_its_file_name() -> None:
 @pytest.mark.parametrize("about", range(280, 320))
 def test_an_error_about_a_long_name_does_not_grow(about: int) -> None:
     """A room of no letters was one for all."""
-    line = told("x" * about, "a message " * 70, "hint " * 30)
+    line = one_line("x" * about, "a message " * 70, "hint " * 30)
     assert len(line) < about + 200

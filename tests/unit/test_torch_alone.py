@@ -100,7 +100,7 @@ def test_triton_alone_is_refused(tmp_path: Path) -> None:
     assert found
     path.write_text(f"{head}    triton:\n      repository{rest}")
     with pytest.raises(
-        ConfigError, match=r"'sources\.debian\.triton' is compiled, and no torch for it"
+        ConfigError, match=r"'sources\.debian\.triton' is compiled, but torch is not"
     ):
         load_config(path)
 

@@ -1,4 +1,4 @@
 """Results of torch-bench -> report and plots.
 
-Enters: the JSON that torch-bench prints. Leaves: a comparison, Markdown and pictures.
+Enters: the JSON that torch-bench writes. Leaves: a comparison, Markdown and plots.
 """

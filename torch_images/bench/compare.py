@@ -1,4 +1,4 @@
-"""Two results side by side: which differences are more than chance. Pure."""
+"""The comparison of two results, with the differences that are significant. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch_images.bench.results import Result
 from torch_images.errors import UsageError
 from torch_images.markdown import table
 
-CERTAIN = 0.01  # how likely a difference may be chance
-NOTABLE = 0.02  # smaller ones are noted as equal, whatever their certainty: clocks drift as much
+CERTAIN = 0.01  # largest p-value of a significant difference
+NOTABLE = 0.02  # smaller differences count as equal, because clocks drift as much
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One case of two results: how many times as long the second takes, and whether that is real.
+    """One case in two results: the ratio of their times, and whether it is significant.
 
-    `chance` is the probability that samples of equal origin differ as much (Mann-Whitney, two
-    sided), None where a side has no samples.
+    `first` and `second` are medians in seconds. `chance` is the p-value of the Mann-Whitney test,
+    two-sided; None if a result has no samples.
     """
 
     key: str
@@ -45,26 +45,26 @@ class Difference:
 
 
 def compare(first: Result, second: Result) -> tuple[Difference, ...]:
-    """The cases that both have. Raises UsageError where there is none."""
+    """The cases in both results. Raises UsageError if there are none."""
     from scipy.stats import mannwhitneyu
 
-    found = []
+    differences = []
     for ours in first.figures:
         theirs = second.figure(ours.key)
         if theirs:
             chance = None
             if ours.samples and theirs.samples:
                 chance = float(mannwhitneyu(ours.samples, theirs.samples).pvalue)
-            found.append(Difference(ours.key, ours.median, theirs.median, chance))
-    if not found:
+            differences.append(Difference(ours.key, ours.median, theirs.median, chance))
+    if not differences:
         raise UsageError(f"{first.name} and {second.name} have no case in common")
-    return tuple(found)
+    return tuple(differences)
 
 
-def compared(first: Result, second: Result, found: Sequence[Difference]) -> str:
-    """A comparison as Markdown. It says whose figures have no samples."""
+def compared(first: Result, second: Result, differences: Sequence[Difference]) -> str:
+    """A comparison as Markdown, with a note on results without samples."""
     lines = [f"A: {_title(first)}", f"B: {_title(second)}", ""]
-    keys = {d.key for d in found}
+    keys = {d.key for d in differences}
     for letter, result in (("A", first), ("B", second)):
         if any(f.key in keys and not f.samples for f in result.figures):
             lines += [
@@ -73,12 +73,12 @@ def compared(first: Result, second: Result, found: Sequence[Difference]) -> str:
                 "",
             ]
     rows = []
-    for d in found:
+    for d in differences:
         chance = "" if d.chance is None else f"{d.chance:.1g}"
         rows.append([d.key, ms(d.first), ms(d.second), f"{d.ratio:.3f}", d.verdict, chance])
     lines += table(["Case", "A, ms", "B, ms", "B / A", "", "chance"], rows)
-    mean = math.exp(statistics.fmean(math.log(d.ratio) for d in found))
-    lines += ["", f"Geometric mean of B / A over {len(found)} cases: {mean:.3f}."]
+    mean = math.exp(statistics.fmean(math.log(d.ratio) for d in differences))
+    lines += ["", f"Geometric mean of B / A over {len(differences)} cases: {mean:.3f}."]
     return "\n".join(lines)
 
 

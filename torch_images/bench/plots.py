@@ -13,14 +13,14 @@ from matplotlib.axes import Axes
 
 from torch_images.bench.results import Figure, Result
 
-# Equal results give equal files: no date in them, no random names.
+# Equal results give equal files, without dates and random names.
 mpl.rcParams["svg.hashsalt"] = "torch-images"
 mpl.rcParams["svg.fonttype"] = "none"  # text stays text
 _COLOUR = "#4c72b0"
 
 
 def plots(result: Result, folder: Path) -> tuple[str, ...]:
-    """Write the plots into a folder. Returns their names; those without figures are left out."""
+    """Write the plots into a folder, except those without figures. Returns their names."""
     tables = {
         "gemm": ("Products of 8192x8192", _of(result, "precision"), "TFLOPS"),
         "sdpa": ("Attention, 16x96x4096x128, fp16", _of(result, "sdpa baseline"), "TFLOPS"),

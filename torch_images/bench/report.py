@@ -27,7 +27,7 @@ _FIRST = (
 
 
 def markdown(result: Result, references: Sequence[Result] = (), plots: Sequence[str] = ()) -> str:
-    """A result as Markdown: what on, how, the ceilings, each table, and what documents say."""
+    """A result as Markdown: machine, method, ceilings, tables, and corrections of documents."""
     lines = [f"# {result.machine['gpu']}, torch {result.machine['torch']}", ""]
     lines += [f"Measured {result.date} by `torch-bench`.", ""]
     facts = [(name.replace("_", " "), value) for name, value in result.machine.items()]
@@ -56,7 +56,7 @@ def markdown(result: Result, references: Sequence[Result] = (), plots: Sequence[
 
 
 def _table(result: Result, name: str, references: Sequence[Result]) -> list[str]:
-    """The rows of a table. Columns that say nothing in any row are left out."""
+    """The rows of a table, without columns that are empty in every row."""
     figures = [f for f in result.figures if f.table == name]
     head = ["Case", "Precision", "Median, ms", "Spread", "Rate", "Share"]
     columns = [_always(result, f) for f in figures]
@@ -86,7 +86,7 @@ def _table(result: Result, name: str, references: Sequence[Result]) -> list[str]
 
 
 def _always(result: Result, f: Figure) -> list[str]:
-    """The cells that each row has."""
+    """The cells of every row."""
     share = result.share(f)
     shown = "" if share is None else f"{share:.0%}"
     return [f.name, f.precision, ms(f.median), f"{f.spread:.1%}", f.rate, shown]

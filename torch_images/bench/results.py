@@ -1,6 +1,6 @@
-"""What `torch-bench` measured, read. Pure, but for reading the files.
+"""Results of `torch-bench`, as types. Pure except for reading files.
 
-A result holds every sample of every case, in seconds for one call (scripts/bench).
+A result has every sample of every case, in seconds per call (scripts/bench).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _PRODUCTS = ("gemm", "precision", "gemm by backend")
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One case of a result; `median`, `low` and `high` (quartiles) in seconds for one call.
+    """One case of a result; `median`, `low` and `high` (quartiles) in seconds per call.
 
-    `flops` and `moved` are floating-point operations and bytes of a call, `items` how many `unit`s
-    it deals with; 0 where that says nothing. `samples` are () for figures of documents. `sets` of
-    inputs of `input_bytes` each rotate, 0 where that was not noted; `same` names what does not
-    rotate. `host` is the seconds that the processor needs to enqueue a call, `device` what the GPU
-    needs where it never waits; 0 where not measured. `ceiling` is the precision whose best product
-    the share is of, `baseline` the key of the case that a speed-up is over. `figures` are numbers
-    with their units in their names, `notes` words.
+    `flops` and `moved` are floating-point operations and bytes of a call, `items` the number of
+    `unit`s that it processes; 0 if not meaningful. `samples` is () for figures of documents. `sets`
+    of inputs of `input_bytes` each rotate, 0 if not recorded; `same` names inputs that do not
+    rotate. `host` is the seconds that the processor needs to enqueue a call, `device` those of a
+    GPU that never waits; 0 if not measured. `ceiling` is the precision of the product that the
+    share refers to, `baseline` the key of the case that the speed-up refers to. `figures` are
+    numbers with units in their names, `notes` are texts.
     """
 
     key: str
@@ -60,7 +60,7 @@ class Figure:
 
     @property
     def name(self) -> str:
-        """The rest of its key: its shape, and what else tells it from other cases of the table."""
+        """The rest of its key: the shape, and other properties that identify it in the table."""
         return self.key.partition("/")[2].rpartition("/")[0]
 
     @property
@@ -80,7 +80,7 @@ class Figure:
 
     @property
     def rate(self) -> str:
-        """What its time comes to, with the unit: TFLOPS, GB/s, or items per second."""
+        """Its rate with the unit: TFLOPS, GB/s, or items per second."""
         if self.items:
             return f"{self.items / self.median:,.0f} {self.unit}/s"
         if self.moved:
@@ -90,10 +90,10 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """All figures of one run, or of a document; `corrections` say where a document is wrong.
+    """All figures of one run, or of a document; `corrections` list errors of a document.
 
-    `skipped` and `failed` are keys of cases, each with the reason. `settings` are what the cases
-    ran under, beside the machine.
+    `skipped` and `failed` are keys of cases, each with the reason. `settings` are the settings of
+    torch during the run.
     """
 
     name: str
@@ -108,28 +108,28 @@ class Result:
     schema: int = SCHEMA
 
     def figure(self, key: str) -> Figure | None:
-        """A case by its key; None where this result lacks it."""
+        """A case by its key; None if this result lacks it."""
         return next((f for f in self.figures if f.key == key), None)
 
     @cached_property
     def best(self) -> dict[str, Figure]:
-        """The fastest product of each precision, and "bytes": the copy."""
-        found: dict[str, Figure] = {}
+        """The fastest product of each precision, and the copy as "bytes"."""
+        fastest: dict[str, Figure] = {}
         for f in self.figures:
             if f.table in _PRODUCTS and f.flops:
-                held = found.get(f.precision)
-                if held is None or f.flops / f.median > held.flops / held.median:
-                    found[f.precision] = f
+                best = fastest.get(f.precision)
+                if best is None or f.flops / f.median > best.flops / best.median:
+                    fastest[f.precision] = f
         copy = self.figure(COPY)
-        return found | ({"bytes": copy} if copy and copy.moved else {})
+        return fastest | ({"bytes": copy} if copy and copy.moved else {})
 
     @cached_property
     def ceilings(self) -> dict[str, float]:
-        """The best of this GPU: operations per second in products by precision, bytes in copies."""
+        """The best rates of this GPU, per second: operations by precision, bytes of copies."""
         return {name: (f.moved or f.flops) / f.median for name, f in self.best.items()}
 
     def share(self, figure: Figure) -> float | None:
-        """How much of this GPU's own ceiling a case reaches; None where that says nothing."""
+        """The share of this GPU's own ceiling that a case reaches; None if not meaningful."""
         if figure.table == "gpu to gpu":
             return None
         if figure.moved and "bytes" in self.ceilings:
@@ -138,7 +138,7 @@ class Result:
         return figure.flops / figure.median / ceiling if figure.flops and ceiling else None
 
     def inputs(self, figure: Figure) -> str:
-        """Whether a case's inputs come from a cache, in words; "" where it was not noted."""
+        """Whether a case's inputs come from a cache, in words; "" if not recorded."""
         if not figure.sets:
             return ""
         cache = self.machine.get("l2_bytes", 0)
@@ -150,9 +150,9 @@ class Result:
         return f"{what}{fit}{f', same {figure.same}' if figure.same else ''}"
 
     def speedup(self, figure: Figure) -> float | None:
-        """How many times as fast as its baseline a case is; None without one.
+        """The speed-up of a case over its baseline; None without one.
 
-        Items per second are compared where both have items, times otherwise.
+        Compares items per second if both have items, else times.
         """
         base = self.figure(figure.baseline) if figure.baseline else None
         if base is None:
@@ -169,7 +169,7 @@ def read(path: Path) -> Result:
         schema = data["schema"]
         if schema not in SCHEMAS:
             known = " and ".join(map(str, SCHEMAS))
-            raise UsageError(f"{path} has schema {schema}, known are {known}")
+            raise UsageError(f"{path} has schema {schema}; known are {known}")
         return Result(
             name=path.stem,
             date=data.get("date", ""),
@@ -193,8 +193,8 @@ def _figure(case: Mapping[str, Any], schema: int) -> Figure:
     known = {each.name for each in fields(Figure)}
     facts = {name: value for name, value in case.items() if name in known}
     if schema == 1:
-        # It does not say whether a single set was larger than the cache; and it has no ceilings:
-        # cuDNN used TF32 in models of float32.
+        # Schema 1 does not record whether a single set was larger than the cache. It also lacks
+        # ceilings: cuDNN used TF32 in models of float32.
         facts["sets"] = sets if (sets := case.get("sets", 0)) > 1 else 0
         if case.get("items") and case["key"].endswith("/fp32"):
             facts["ceiling"] = "tf32"

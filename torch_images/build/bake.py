@@ -22,20 +22,19 @@ from torch_images.fetch.toolchain import ReadySources
 from torch_images.host.network import Network
 from torch_images.oci.compression import Compression
 
-# Below the folder for all that is made, each bake has one of its own, with this file.
+# Each bake has its own folder below the output folder, with this file.
 FOLDERS, FILE = ".bake-", "docker-bake.json"
 _COMPILE = ("type=env,id=compile,env=TORCH_IMAGES_COMPILE",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What a user can say about how to build.
+    """How to build, as the user asked.
 
-    `cache_from` and `cache_to` are caches in buildx's words, such as "type=registry,ref=...";
-    "{id}" in them stands for the image. `compression` is that of the layers of wheels. `slice` is
-    how many seconds to compile at most, 0 for as long as it takes; trees with the same `call`
-    compile one after the other, in one slice. `share` is the part of the units to compile, such as
-    "1/2".
+    `cache_from` and `cache_to` are caches in buildx's syntax, such as "type=registry,ref=...", with
+    "{id}" for the image. `compression` applies to the layers of wheels. `slice` limits the seconds
+    of compiling (0: no limit); trees with the same `call` share one slice and compile one after the
+    other. `share` is the part of the units to compile, such as "1/2".
     """
 
     builder: str = ""
@@ -56,10 +55,10 @@ class BuildOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What was made ready for an image before its build: for itself, and for what compiles it.
+    """The prepared inputs of an image's build and of its compile stages.
 
-    `parents` are the contexts with its wheels. `native` is a base for the processor of the builder,
-    where the image is for linux/arm64.
+    `parents` are the contexts with its wheels. `native` is a base for the builder's processor, set
+    for images for linux/arm64.
     """
 
     base: ReadyBase
@@ -72,7 +71,7 @@ class Parts:
     native: ReadyBase | None = None
 
     def contexts(self) -> dict[str, str]:
-        """Named contexts: what they hold by name."""
+        """The named contexts: folder or image by name."""
         contexts = dict(self.parents)
         if "debs" in self.base.contexts:
             contexts["debs"] = self.base.contexts["debs"]
@@ -95,10 +94,9 @@ class Parts:
 
 
 def bake_command(files: Sequence[Path], options: BuildOptions) -> list[str]:
-    """The command that builds every target of bake files; the last one has the last word.
+    """The command that builds every target of bake files; later files override earlier ones.
 
-    Attestations are made beside the image after the build, so that its digest depends on content
-    alone.
+    It adds no attestations, so that an image's digest depends on its content alone.
     """
     command = ["docker", "buildx", "bake", *(f"--file={file}" for file in files)]
     command += ["--provenance=false", "--sbom=false", f"--progress={options.progress}"]
@@ -121,12 +119,12 @@ def bake_file(
     options: BuildOptions,
     namespace: str = "",
 ) -> dict[str, Any]:
-    """The bake definition: a target per image; `parts` are by target, `tools` folders by lock.
+    """The bake definition, a target per image: `parts` by target, `tools` folders by lock.
 
-    The context of each image is a folder of its name in `folder`.
-    Proxies and caches, which may hold secrets, stand in it by name only; bake takes their values
-    from the environment, see `environment`. `namespace` keeps the build's cache mounts apart from
-    those of other builds.
+    The context of each image is the folder of its identifier in `folder`.
+    Proxies and caches may hold secrets, so the definition only names variables for them; bake takes
+    the values from the environment, see `environment`. `namespace` separates the build's cache
+    mounts from those of other builds.
     """
     secrets = ["type=env,id=index,env=TORCH_IMAGES_INDEX"] if network.index else []
     if network.ca_bundle:
@@ -177,7 +175,7 @@ def bake_file(
 
 
 def _literally(value: Any) -> Any:
-    """A value in which bake finds nothing to fill in, though it may look so."""
+    """A value escaped so that bake expands nothing in it."""
     if isinstance(value, dict):
         return {key: _literally(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -186,7 +184,7 @@ def _literally(value: Any) -> Any:
 
 
 def _caches(options: BuildOptions) -> dict[str, dict[str, str]]:
-    """The caches of a build by the key of a target, each by the variable that holds it."""
+    """The caches of a build, by a target's key, then by the variable with the cache's value."""
     given = {"cache-from": options.cache_from, "cache-to": options.cache_to}
     return {
         key: {
@@ -201,15 +199,15 @@ def _caches(options: BuildOptions) -> dict[str, dict[str, str]]:
 def host_network(images: Sequence[LockedImage]) -> dict[str, Any]:
     """A Compose file that gives every target the host's network.
 
-    Bake reads it before its own file, which keeps the last word on contexts. The format of that
-    file has no word for this before buildx 0.14.
+    Bake reads it before its own file, which overrides the contexts. The bake format itself has no
+    key for the network before buildx 0.14.
     """
     build = {"context": ".", "network": "host"}
     return {"services": {image.target: {"build": build} for image in images}}
 
 
 def output(image: LockedImage, archive: Path | None = None) -> str:
-    """The exporter: into the engine, or as an archive to load where the builder is elsewhere."""
+    """The exporter: into the engine, or for a remote builder to an archive that is loaded later."""
     if archive:
         where = f"type=docker,name={image.candidate},{destination(archive)}"
     else:
@@ -218,22 +216,22 @@ def output(image: LockedImage, archive: Path | None = None) -> str:
 
 
 def destination(path: Path) -> str:
-    """Where an exporter writes to, as one field of its comma-separated words."""
+    """The file that an exporter writes, as one of its comma-separated fields."""
     return '"dest={}"'.format(str(path).replace('"', '""'))
 
 
 def environment(network: Network, options: BuildOptions) -> dict[str, str | None]:
-    """The environment of the command: values that the definition names only."""
+    """The environment of the bake command, with the values that its definition only names."""
     index = {"TORCH_IMAGES_INDEX": network.index} if network.index else {}
-    # A secret: how many jobs there are, and where a cache is, must not change the result.
-    told: dict[str, Any] = {"jobs": options.jobs, "environment": dict(network.compile_cache)}
+    # A secret does not count as input: number of jobs and place of a cache must not matter.
+    settings: dict[str, Any] = {"jobs": options.jobs, "environment": dict(network.compile_cache)}
     if options.slice:
-        told |= {"slice": options.slice, "call": options.call}
+        settings |= {"slice": options.slice, "call": options.call}
     if options.share:
-        told["share"] = options.share
+        settings["share"] = options.share
     return {
         "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
-        "TORCH_IMAGES_COMPILE": json.dumps(told),
+        "TORCH_IMAGES_COMPILE": json.dumps(settings),
         **dict(network.proxies),
         **index,
         **{name: cache for names in _caches(options).values() for name, cache in names.items()},

@@ -1,7 +1,7 @@
-"""Rendered contexts -> one `docker buildx bake` -> images in the engine, under candidate names.
+"""Rendered contexts -> one `docker buildx bake` -> images in the engine, under candidate tags.
 
-A build never touches a final tag: that is given by `verify.py` to what passed. A killed build
-leaves BuildKit's cache and at most a candidate, so it is safe to repeat.
+A build never touches a final tag: only verified images get one, see publish/pipeline.py. A killed
+build leaves BuildKit's cache and at most a candidate, so it is safe to repeat.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from torch_images.project import LEDGER
 class BuildResult:
     """A built image: its manifest's digest, size in the engine in bytes, and the wall time.
 
-    `seconds` covers the whole build, which may have made several images side by side.
+    `seconds` is the time of the whole build, which may include other images built in parallel.
     """
 
     plan: ImagePlan
@@ -58,10 +58,10 @@ class BuildResult:
 def with_torch(
     image: LockedImage, named: str, workspace: Workspace, run: Runner, *, obtain: bool = True
 ) -> LockedImage:
-    """The image with torch compiled from the tree that a user names instead.
+    """The image with torch compiled from the tree that the user names.
 
-    The tree is checked out into the cache if `obtain` is set: its lock does not say where on this
-    host it was. Raises UsageError for an image that compiles nothing, and as `checkout.with_tree`
+    With `obtain`, checks the tree out into the cache, because its lock does not record the path on
+    this host. Raises UsageError for an image that compiles no torch, and as `checkout.with_tree`
     does.
     """
     spec, sources = image.spec, image.lock.sources
@@ -73,10 +73,10 @@ def with_torch(
     tree = with_tree(spec.source.torch, named, cache=cache, network=network, run=run, obtain=obtain)
     if tree == spec.source.torch:
         return image
-    ours = LockedTree(
+    replacement = LockedTree(
         name="torch", version=tree.version, repository=tree.repository, commit=tree.commit
     )
-    trees = tuple(sorted((ours, *(tree for tree in sources.trees if tree.name != "torch"))))
+    trees = tuple(sorted((replacement, *(tree for tree in sources.trees if tree.name != "torch"))))
     lock = replace(image.lock, sources=replace(sources, trees=trees, unlocked=True))
     return locked(spec, lock)
 
@@ -91,9 +91,9 @@ def build(
     run: Runner,
     progress: Progress = no_progress,
 ) -> tuple[BuildResult, ...]:
-    """Build images side by side and load them into the engine under their candidate tags.
+    """Build images in parallel and load them into the engine under their candidate tags.
 
-    `progress` shows how many bytes of wheels are done, of how many.
+    `progress` shows how many bytes of wheels are packed, and the total.
 
     Raises DiskError, NetworkError, LockError (a wheel is not the locked one), EngineError or
     BuildError; nothing is tagged then.
@@ -126,9 +126,9 @@ def build(
         digests = _digests(metadata, [image.target for image in plans])
         for image in plans if load else ():
             run.run(["docker", "load", "--input", str(folder / f"{image.target}.tar")])
-    own = engine.platform()
+    native = engine.platform()
     for image in plans:
-        if image.spec.platform != own:
+        if image.spec.platform != native:
             engine.unpack(image.candidate)
     seconds = time.monotonic() - started
     results = []
@@ -140,12 +140,12 @@ def build(
 
 
 def _digests(metadata: Path, targets: Sequence[str]) -> dict[str, str]:
-    """The digest of each image, from what buildx wrote of a build. Raises EngineError."""
+    """The digest of each image, from the metadata that buildx wrote. Raises EngineError."""
     try:
         document = jsondoc.parse(metadata.read_bytes())
         return {t: jsondoc.member(document, t, "containerimage.digest", kind=str) for t in targets}
     except (OSError, jsondoc.MalformedError) as error:
-        raise EngineError(f"buildx does not say what it built: {error}") from None
+        raise EngineError(f"buildx wrote no usable metadata of the build: {error}") from None
 
 
 def check_compression(specs: Sequence[ImageSpec], compression: Compression) -> None:
@@ -153,8 +153,8 @@ def check_compression(specs: Sequence[ImageSpec], compression: Compression) -> N
     copied = [spec.base.name for spec in specs if not spec.base.suite]
     if copied and compression is Compression.SMALL:
         raise UsageError(
-            f"BuildKit packs the wheels of images on {copied[0]}, and knows no such compression",
-            "leave --compression out, or take base bookworm or trixie",
+            f"--compression small does not work on {copied[0]}: BuildKit packs its wheels itself",
+            "leave --compression out, or use base bookworm or trixie",
         )
 
 
@@ -179,10 +179,10 @@ def export(
 ) -> tuple[Path, ...]:
     """Compile the wheels of an image and put them into a folder.
 
-    Raises as `build` does, UsageError for a folder with anything but such wheels in it, and
-    UnfinishedError where the options ask for a part of the work.
+    Raises as `build` does, UsageError if the folder holds anything but exported wheels, and
+    UnfinishedError if the options limit the work.
     """
-    named, folder = folder, outputs.claim(folder)
+    requested, folder = folder, outputs.claim(folder)
     builds = None if is_remote(options.builder, run) else engine
     if not options.skip_disk_check:
         check_disk(engine.local_root(), config, [image])
@@ -199,18 +199,18 @@ def export(
     )
     plans = tuple(plan_image(config, image, workspace.root) for image in ready)
     workspace.output.mkdir(parents=True, exist_ok=True)
-    with outputs.saying(named):
+    with outputs.saying(requested):
         folder.parent.mkdir(parents=True, exist_ok=True)
         compiled = tempfile.TemporaryDirectory(dir=folder.parent, prefix=".torch-images-")
     with compiled, scratch(workspace.output, bake.FOLDERS) as own:
         command = write_bake(
             config, plans, parts, workspace, options, folder=own, run=run, namespace=namespace
         )
-        made = Path(compiled.name, "wheels")
+        exported = Path(compiled.name, "wheels")
         target = image.target
-        # Triton takes far less time than torch; the build that collects the shares compiles it.
+        # Triton compiles fast: the final build, without --share, compiles it.
         stage = "compile-torch" if options.share else "compiled"
-        kept = "cacheonly" if options.share else f"local,{bake.destination(made)}"
+        kept = "cacheonly" if options.share else f"local,{bake.destination(exported)}"
         command += ["--set", f"{target}.target={stage}"]
         command += ["--set", f"{target}.output=type={kept}"]
         _bake(command, workspace, options, namespace=namespace, run=run)
@@ -218,18 +218,18 @@ def export(
             raise UnfinishedError(
                 "all of torch is compiled already", "run the same command without --share"
             )
-        wheels = sorted(made.glob("*.whl"))
-        outputs.claim(named)  # again: it took hours
-        with outputs.saying(named):
+        wheels = sorted(exported.glob("*.whl"))
+        outputs.claim(requested)  # again: compiling took hours
+        with outputs.saying(requested):
             folder.mkdir(exist_ok=True)
-            outputs.mark(folder, made)
+            outputs.mark(folder, exported)
             for wheel in wheels:
                 os.replace(wheel, folder / wheel.name)
     return tuple(folder / wheel.name for wheel in wheels)
 
 
 def check_parts(options: BuildOptions, workspace: Workspace) -> None:
-    """Raise UsageError for a part of the work that no later build could go on from."""
+    """Raise UsageError for a partial build whose result no later build could use."""
     if options.share and not workspace.network.compile_cache:
         raise UsageError(
             "--share needs a compile cache that the builders share",
@@ -259,7 +259,7 @@ def write_bake(
     shared = bool(workspace.network.compile_cache)
     for image in images:
         context = image.context
-        if shared and image.lock.sources:  # its compilers reach the cache; no input of the image
+        if shared and image.lock.sources:  # lets compilers reach the cache; not an input
             context = render(config, image.spec, image.lock, workspace.root, shared_cache=True)
         write_context(context, folder / image.spec.id)
     commit = revision(workspace.root, run)
@@ -282,15 +282,15 @@ def write_bake(
     host.write_text(json.dumps(bake.host_network(images), indent=2) + "\n")
     command = bake.bake_command((host, file), options)
     if "--allow" in run.run(["docker", "buildx", "bake", "--help"]).output:
-        # Since buildx 0.17 the host's network must be granted; older ones lack the word.
+        # buildx 0.17 and newer require this for the host's network; older ones lack the option.
         command.append("--allow=network.host")
     return command
 
 
 def revision(root: Path, run: Runner) -> str | None:
-    """The commit that `root` is at, with "-dirty" when files differ from it; None without git.
+    """The commit that `root` is at, with "-dirty" if files differ from it; None without git.
 
-    The ledger does not count: it changes after each image that `build --stale` makes.
+    Ignores the ledger, because it changes after each image that `build --stale` builds.
     """
     if not (root / ".git").exists() or not shutil.which("git"):
         return None
@@ -316,7 +316,7 @@ def _bake(
     namespace: str,
     run: Runner,
 ) -> None:
-    """Run a bake, with what it keeps in a namespace of its own removed; raise why it failed."""
+    """Run a bake, then remove its cache mounts in `namespace`. Raises the reason of a failure."""
     done = run.stream(command, env=bake.environment(workspace.network, options))
     if namespace:
         _drop_mounts(namespace, options, run)
@@ -325,11 +325,11 @@ def _bake(
 
 
 def _drop_mounts(namespace: str, options: BuildOptions, run: Runner) -> None:
-    """Remove the cache mounts of a build from nothing, which no later build would use."""
+    """Remove the cache mounts of a build without cache, which no later build would use."""
     builder = [f"--builder={options.builder}"] if options.builder else []
     records = run.run(["docker", "buildx", "du", "--verbose", *builder], check=False).output
     for record in records.split("\n\n"):
-        # buildx knows filters for equality only, and the namespace is a part of the description.
+        # buildx filters only by equality, and the namespace is one part of the description.
         mount = re.search(r"^ID:\s+(\S+)", record, re.MULTILINE)
         if mount and namespace in record:
             prune = ["docker", "buildx", "prune", "--force", "--all", f"--filter=id={mount[1]}"]

@@ -1,7 +1,7 @@
-"""Which images of an engine this project built: those that it noted, and those named by digest.
+"""Which images of an engine this project built: noted ones, and parents tagged by digest.
 
-Labels prove nothing. FROM and `docker commit` hand them on to images of the user's, and those are
-nobody else's to count or to remove.
+Labels prove nothing: FROM and `docker commit` copy them to images of the user, which this project
+must neither count nor remove.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch_images.host.engine import Engine
 from torch_images.host.image_info import ListedImage
 from torch_images.layers.parent import parent_name
 
-# Below the cache, beside the parts that are pruned by age: a note lives as long as its image.
+# In the cache, beside the parts that are pruned by age: a note lives as long as its image.
 _FOLDER = "built"
 
 
 def note(cache: Path, engine: Engine, digest: str) -> None:
     """Note that this project built an image, named by the digest of its manifest.
 
-    A cache that this user may only read keeps no notes, and `gc` none of its images.
+    Does nothing in a read-only cache; `gc` then does not find the image.
     """
     folder = _folder(cache, engine)
     with contextlib.suppress(PermissionError):
@@ -30,9 +30,9 @@ def note(cache: Path, engine: Engine, digest: str) -> None:
 
 
 def ours(cache: Path, engine: Engine) -> tuple[ListedImage, ...]:
-    """The images of an engine that this project built, and the parent images that they start from.
+    """The images of an engine that this project built, and their parent images.
 
-    A parent image is named by its own digest, so that one made by another cache is known, too.
+    The tag of a parent image has its digest, so those made with another cache are recognised too.
     """
     noted = _noted(_folder(cache, engine))
     return tuple(i for i in engine.listed() if i.id in noted or parent_name(i.id) in i.tags)
@@ -41,13 +41,13 @@ def ours(cache: Path, engine: Engine) -> tuple[ListedImage, ...]:
 def forget(cache: Path, engine: Engine) -> None:
     """Remove the notes of images that the engine no longer has."""
     folder = _folder(cache, engine)
-    noted = _noted(folder)  # first: a build notes an image once the engine has it
+    noted = _noted(folder)  # before listing: a build notes an image after the engine has it
     for digest in noted - {image.id for image in engine.listed()}:
         (folder / digest.removeprefix("sha256:")).unlink(missing_ok=True)
 
 
 def _folder(cache: Path, engine: Engine) -> Path:
-    """The notes on one engine: its image's absence says nothing of another engine's."""
+    """The notes of one engine. Each engine has its own folder, since it has its own images."""
     return cache / _FOLDER / hashlib.sha256(engine.id().encode()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""What a build step is told to compile: a recipe per wheel, for scripts/image/source. Pure."""
+"""Recipes for compiling wheels, one per wheel, read by scripts/image/source. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.types import Removal, Source
 from torch_images.locks.image_lock import ImageLock
 
-CUDA_HOME = "/usr/local/cuda"  # of the build, whatever the variant has
+CUDA_HOME = "/usr/local/cuda"  # in compile stages, whatever the variant's is
 LAUNCHER = "/run/source/compile"
 WORK = "/src"
 
@@ -17,23 +17,23 @@ WORK = "/src"
 def recipes(
     spec: ImageSpec, lock: ImageLock, removals: Iterable[Removal] = ()
 ) -> dict[str, dict[str, Any]]:
-    """The recipes of an image by the name of the wheel; none for published wheels.
+    """The recipes of an image by the name of the wheel; {} for published wheels.
 
     `removals` are those of images.yaml.
     """
     if not lock.sources:
         return {}
     make = {"torch": _torch, "triton": _triton}
-    made = {tree.name: make[tree.name](spec, lock) for tree in lock.sources.trees}
-    left = [
+    compiled = {tree.name: make[tree.name](spec, lock) for tree in lock.sources.trees}
+    applied = [
         r for r in removals if r.applies(spec.cuda.version, spec.platform, narrowed=spec.narrowed)
     ]
-    for name, recipe in made.items():
+    for name, recipe in compiled.items():
         recipe["removals"] = {
-            "files": [glob for r in left if name in r.wheels for glob in r.files],
-            "symbols": [glob for r in left if name in r.wheels for glob in r.symbols],
+            "files": [glob for r in applied if name in r.wheels for glob in r.files],
+            "symbols": [glob for r in applied if name in r.wheels for glob in r.symbols],
         }
-    return made
+    return compiled
 
 
 def flags(source: Source, features: tuple[str, ...]) -> dict[str, str]:
@@ -50,10 +50,10 @@ def _launchers(*languages: str) -> dict[str, str]:
 
 
 def _programs(spec: ImageSpec) -> tuple[str, str]:
-    """Where NVIDIA's programs are looked for: in the toolkit, then in the published Triton.
+    """Folders searched for NVIDIA's programs: the toolkit's, then the published Triton's.
 
-    nvcc and ptxas are in every toolkit. cuobjdump and nvdisasm are only where `sources.*.wheels` or
-    the archives of a CUDA version name them: the package index has none before 13.2.
+    Every toolkit has nvcc and ptxas. It has cuobjdump and nvdisasm only if `sources.*.wheels` or
+    the archives of a CUDA version list them: the package index has none before 13.2.
     """
     backend = "triton/backends/nvidia"
     site = f"/opt/venv/lib/python{spec.base.python}/site-packages"
@@ -64,7 +64,7 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
     assert lock.sources
     version = lock.compiled["torch"]
     switches = flags(spec.source, spec.features)
-    told = dict(spec.source.torch_options)
+    options = dict(spec.source.torch_options)
     return {
         "version": version,
         "commit": lock.sources.tree("torch").commit,
@@ -75,20 +75,20 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
         "needs": {
             f.name: f.needs for f in spec.source.features if f.needs and f.name in spec.features
         },
-        "options": sorted({*switches, *told}),
+        "options": sorted({*switches, *options}),
         "environment": {
             **_launchers("C", "CXX", "CUDA"),
             "CMAKE_GENERATOR": "Ninja",
             "CUDA_HOME": CUDA_HOME,
             "CUDACXX": f"{CUDA_HOME}/bin/nvcc",
             **switches,
-            **told,
+            **options,
             "TORCH_CUDA_ARCH_LIST": ";".join(spec.arches),
             **({"TORCH_NVCC_FLAGS": spec.cuda.nvcc_flags} if spec.cuda.nvcc_flags else {}),
             "PYTORCH_BUILD_VERSION": version,
-            "PYTORCH_BUILD_NUMBER": "1",  # asked for with a version; not shown before 2
-            "USE_CCACHE": "0",  # it would take the launchers' place
-            # Where MKL's wheels are.
+            "PYTORCH_BUILD_NUMBER": "1",  # required with a version; shown from 2 on
+            "USE_CCACHE": "0",  # it would replace the launchers
+            # The wheels of MKL are there.
             "CMAKE_PREFIX_PATH": "/opt/venv",
             "CMAKE_INCLUDE_PATH": "/opt/venv/include",
             "CMAKE_LIBRARY_PATH": "/opt/venv/lib",
@@ -108,7 +108,7 @@ def _torch(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
 def _triton(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
     assert lock.sources
     tree = lock.sources.tree("triton")
-    told = dict(spec.source.triton_options)
+    options = dict(spec.source.triton_options)
     backend = "triton/backends/nvidia"
     toolkit, published = _programs(spec)
     archives = {a.name: a.filename for a in lock.sources.archives}
@@ -120,15 +120,15 @@ def _triton(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
         "arches": ";".join(spec.arches),
         "features": [],
         "needs": {},
-        "options": sorted(told),
-        # setup.py or CMake itself reads each of these: see tests/fixtures/triton-reads.json. Places
-        # of NVIDIA's tools are not among them: an offline build leaves the tools out.
+        "options": sorted(options),
+        # setup.py or CMake itself reads each of these: see tests/fixtures/triton-reads.json. Paths
+        # of NVIDIA's tools are not set: an offline build leaves the tools out.
         # scikit-build-core, for newer trees of PyTorch, wraps the command build_ext of every
         # setup.py in this environment. The wrapper acts only in a tree whose pyproject.toml has
         # [tool.scikit-build], or whose setup() has cmake_source_dir. Triton has neither.
         "environment": {
             **_launchers("C", "CXX"),
-            **told,
+            **options,
             "TRITON_OFFLINE_BUILD": "1",
             "TRITON_BUILD_WITH_CCACHE": "0",
             "TRITON_WHEEL_VERSION_SUFFIX": f"+git{tree.commit[:7]}",
@@ -137,20 +137,20 @@ def _triton(spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
         },
         "archives": archives,
         # Triton looks for both names of ptxas. The published wheel has two releases of it; here the
-        # one of the image's CUDA serves every architecture.
+        # ptxas of the image's CUDA version serves every architecture.
         "programs": {
             f"{backend}/bin/ptxas": [f"{toolkit}/ptxas"],
             f"{backend}/bin/ptxas-blackwell": [f"{toolkit}/ptxas"],
             f"{backend}/bin/cuobjdump": [f"{toolkit}/cuobjdump", f"{published}/cuobjdump"],
             f"{backend}/bin/nvdisasm": [f"{toolkit}/nvdisasm", f"{published}/nvdisasm"],
         },
-        # To where, from where, and a folder that has the names of the headers.
+        # Target, source, and a folder that has the names of the headers.
         "headers": [
             f"{backend}/include",
             f"{CUDA_HOME}/include",
             f"{published.removesuffix('/bin')}/include",
         ],
         "tools": [],
-        "keeps_commit": False,  # a suffix says it
+        "keeps_commit": False,  # it is in the version's suffix
         "searches": False,
     }

@@ -1,6 +1,6 @@
-"""The labels of an image: what it says of itself, written by the build and read back. Pure.
+"""The labels of an image: written by the build, and read back. Pure.
 
-Keys of the standard: https://github.com/opencontainers/image-spec/blob/v1.1.0/annotations.md
+Standard keys: https://github.com/opencontainers/image-spec/blob/v1.1.0/annotations.md
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch_images.oci.compression import Compression
 
 _STANDARD = "org.opencontainers.image"
 _OURS = "io.github.torch-images"
-# The labels that an engine is asked for by name: every image of ours has both.
+# Labels that queries to an engine filter by: every image of this project has both.
 ID, LOCK = f"{_OURS}.id", f"{_OURS}.lock"
 LICENSES = "BSD-3-Clause AND MIT AND LicenseRef-NVIDIA-Proprietary"
 _NONE = "none"  # a label cannot be empty in every client
@@ -50,7 +50,7 @@ def write(config: Config, image: ImagePlan) -> dict[str, str]:
 
 
 def _arches(spec: ImageSpec) -> tuple[str, ...]:
-    """What the image has code for: of a whole published torch, what its wheel says."""
+    """The architectures of the image's code; for a whole published torch, those of its wheel."""
     facts = spec.release.facts
     if facts and spec.whole and not spec.source.compiled:
         return tuple(str(code) for code in facts.arches)
@@ -66,8 +66,8 @@ def write_found(
 ) -> dict[str, str]:
     """The labels that only a build knows.
 
-    `base_digest` is that of what the image starts from, `compat_note` the ELF note of its compat
-    library ("" for none), `revision` the commit of this project (None where git does not know it).
+    `base_digest` is the base's, `compat_note` the ELF note of the compat library ("" without one),
+    `revision` the commit of this project (None without git).
     """
     return {
         **({f"{_STANDARD}.revision": revision} if revision else {}),
@@ -79,10 +79,10 @@ def write_found(
 
 @dataclass(frozen=True, kw_only=True)
 class ImageLabels:
-    """What an image says of itself; "" for what it does not say. `id` is "" for one not ours.
+    """The labels of an image; "" for a missing one. `id` is "" if the image is not this project's.
 
-    `lock` and `inputs` are digests with "sha256:" before them. `compat` is the version of NVIDIA's
-    compat package, `compat_note` the note of its library as JSON; both are "" for an image without.
+    `lock` and `inputs` are digests as "sha256:...". `compat` is the version of NVIDIA's compat
+    package, `compat_note` the note of its library as JSON; both are "" for an image without it.
     """
 
     id: str
@@ -100,12 +100,12 @@ class ImageLabels:
 
     @property
     def complete(self) -> bool:
-        """Whether the image lacks nothing that its kind has: a whole lock and compat libraries."""
+        """Whether the image has compat libraries and is built from locked inputs only."""
         return bool(self.compat) and not self.unlocked
 
 
 def read(labels: Mapping[str, str]) -> ImageLabels:
-    """The labels of an image of an engine or a registry, which may be anybody's."""
+    """The labels of any image in an engine or a registry, ours or not."""
 
     def ours(name: str) -> str:
         text = labels.get(f"{_OURS}.{name}", "")

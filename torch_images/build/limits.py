@@ -1,4 +1,4 @@
-"""What fails on a GPU that one of torch's libraries has no machine code for, as images say it."""
+"""What fails on GPUs that one of torch's libraries has no machine code for, as images print it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from packaging.version import Version
 
 from torch_images.config.image import ImageSpec
 
-# What libtorch_cuda_linalg.so calls MAGMA for, by the first release of torch of which it is true:
-# its strings name the routines of MAGMA that are linked, and BatchLinearAlgebra.cpp says when they
-# are called. Tried with torch 2.11.0 on an H100, the code for 9.0 taken out of that library: most
-# of it ended in illegal memory accesses, after which the process cannot use the GPU any more. With
-# cuSOLVER preferred, only `ldl_factor` failed.
+# Calls of libtorch_cuda_linalg.so into MAGMA, by the first release of torch that they apply to. The
+# library's strings name the MAGMA routines linked; BatchLinearAlgebra.cpp shows when they run.
+# Tried with torch 2.11.0 on an H100, after removing the library's code for 9.0: most calls ended in
+# illegal memory accesses, after which the process cannot use the GPU any more. With cuSOLVER
+# preferred, only `ldl_factor` failed.
 _MAGMA = "libtorch_cuda_linalg.so"
 _LU = "lu_factor of batches and of matrices that are not square, solve, inv and det of batches"
 _CALLS = (
@@ -25,16 +25,16 @@ _INSTEAD = (
 
 
 def limits(spec: ImageSpec) -> dict[str, list[str]]:
-    """A line for each library that lacks code, by the image's architectures, such as "7.5".
+    """A line for each library that lacks code, by compute capability of the image, such as "7.5".
 
-    Those that all libraries have code for are left out, and so are compiled sources: they have code
-    for what they are compiled for.
+    Compute capabilities that every library has code for are left out. Compiled sources have no
+    limits: they are compiled for all of the image's architectures.
     """
     facts = None if spec.source.compiled else spec.release.facts
-    found = {a.name: facts.lacking(a.capability) if facts else () for a in spec.architectures}
+    lacking = {a.name: facts.lacking(a.capability) if facts else () for a in spec.architectures}
     return {
         arch: [_line(library, arch, spec.torch) for library in libraries]
-        for arch, libraries in found.items()
+        for arch, libraries in lacking.items()
         if libraries
     }
 

@@ -1,4 +1,4 @@
-"""Which hosts an image asks for. Pure."""
+"""NVIDIA_REQUIRE_CUDA: the hosts that an image can start on. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch_images.config.types import Cuda
 COMPAT_FOLDER = (
     "/opt/cuda-compat"  # in images; NVIDIA's container toolkit acts on /usr/local/cuda/compat
 )
-# The brands of NVIDIA's official value, in its order and in the container toolkit's words, read in
+# The brands of NVIDIA's official value, in its order and in the container toolkit's syntax, read in
 # nvidia/cuda:13.0.2 and 12.8.1. scripts/image/runtime/decision.py has the brands by number; a unit
-# test holds both together.
+# test keeps both in step.
 _BRANDS = (
     *("unknown", "grid", "tesla", "nvidia", "quadro", "quadrortx", "nvidiartx"),
     *("vapps", "vpc", "vcs", "vws", "cloudgaming"),
@@ -19,11 +19,11 @@ _BRANDS = (
 
 
 def require_cuda(cuda: Cuda, note: str) -> str:
-    """NVIDIA_REQUIRE_CUDA: the hosts that an image can start on, in the container toolkit's words.
+    """The hosts that an image can start on, in the container toolkit's syntax.
 
-    Space is "or", comma is "and". `note` is that of the compat library, "" where there is none.
-    Drivers that run the CUDA version by minor-version compatibility are let in, too: NVIDIA's own
-    images refuse them, although their GPUs can be used.
+    Space is "or", comma is "and". `note` is the compat library's, "" without one. Drivers that run
+    the CUDA version by minor-version compatibility are allowed too: NVIDIA's own images refuse
+    them, although their GPUs work.
     """
     branch = int(cuda.driver.partition(".")[0])
     floor = int(cuda.floor)
@@ -37,7 +37,7 @@ def require_cuda(cuda: Cuda, note: str) -> str:
 
 
 def _branches(note: str) -> list[int]:
-    """The driver branches in a note; none in one that cannot be understood."""
+    """The driver branches in a note; [] for a malformed one."""
     try:
         return sorted(json.loads(note)["driver"])
     except (ValueError, KeyError, TypeError):

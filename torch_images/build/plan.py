@@ -1,7 +1,7 @@
 """Images paired with their locks, and with the context that they are built from.
 
-An image that is not built yet is a `LockedImage`: its inputs may still change, where a mirror has
-dropped a package. Once they are ready it is rendered, once, and is an `ImagePlan`.
+An image starts as a `LockedImage`: its inputs may still change, if a mirror has dropped a package.
+Once they are ready, it is rendered once and becomes an `ImagePlan`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ CANDIDATE = "torch-images-candidate"
 
 @dataclass(frozen=True, kw_only=True)
 class LockedImage:
-    """An image with the lock that it is built from; the trees of `spec` are those of the lock."""
+    """An image with the lock that it is built from; `spec` has the trees of the lock."""
 
     spec: ImageSpec
     lock: ImageLock
 
     @property
     def target(self) -> str:
-        """Its name in the bake file, where a dot would mean an attribute."""
+        """Its name in the bake file, where a dot would separate attributes."""
         return self.spec.id.replace(".", "_")
 
     @property
     def candidate(self) -> str:
-        """The tag it has until it is verified."""
+        """Its tag until it is verified."""
         return f"{CANDIDATE}:{self.spec.id}"
 
 
@@ -44,9 +44,9 @@ class ImagePlan(LockedImage):
 
     @property
     def identity(self) -> str:
-        """SHA-256 in hexadecimal over all inputs: images with equal ones have equal content.
+        """SHA-256 in hexadecimal over all inputs: equal identities mean equal content.
 
-        It is the digest of the context, which has the locks and the hash of each layer in it.
+        It is the digest of the context, which includes the locks and the hash of each layer.
         """
         return self.context.digest
 
@@ -54,7 +54,7 @@ class ImagePlan(LockedImage):
 def lock_image(config: Config, spec: ImageSpec, locks: Path) -> LockedImage:
     """An image with its lock from the folder `locks`.
 
-    Raises LockError for a lock that is missing, or is not of what images.yaml asks for.
+    Raises LockError for a lock that is missing, or does not match images.yaml.
     """
     return locked(spec, image_lock(config, spec, locks))
 
@@ -65,7 +65,7 @@ def lock_images(config: Config, specs: Sequence[ImageSpec], locks: Path) -> tupl
 
 
 def locked(spec: ImageSpec, lock: ImageLock) -> LockedImage:
-    """An image with a lock that is already read, and may have a user's own trees."""
+    """An image with a lock that is already read; its trees may be a user's own."""
     return LockedImage(spec=with_locked_trees(spec, lock), lock=lock)
 
 
@@ -78,7 +78,7 @@ def plan_image(config: Config, image: LockedImage, root: Path) -> ImagePlan:
 def plan_images(
     config: Config, specs: Sequence[ImageSpec], root: Path, locks: Path
 ) -> tuple[ImagePlan, ...]:
-    """Images as they are built while no mirror has dropped an input of theirs.
+    """Images as they are built from their locks, if no mirror has dropped an input.
 
     Raises LockError as `lock_image` does.
     """
@@ -89,7 +89,7 @@ def version(config: Config, image: ImagePlan) -> str:
     """The version of an image, also its immutable tag: "2.11.0-sm120-runtime-<inputs>".
 
     It ends in "-arm64" for an image for linux/arm64, then in "-nocompat" for one without NVIDIA's
-    compat libraries, and in "-unlocked" where the build resolved a part of the lock for itself.
+    compat libraries, and in "-unlocked" if the build resolved part of the lock itself.
     """
     spec, lock = image.spec, image.lock
     ends = [] if lock.compat else ["nocompat"]
@@ -98,7 +98,7 @@ def version(config: Config, image: ImagePlan) -> str:
 
 
 def version_text(config: Config, spec: ImageSpec, *ends: str) -> str:
-    """A version of an image, which names all of its axes but the platform, with its last parts."""
+    """A version of an image: its axes but the platform, except defaults, then `ends`."""
     source = spec.source.name if spec.source.name != config.defaults.source else ""
     base = spec.base.name if spec.base.name != spec.cuda.base else ""
     words = (spec.torch, spec.arch_name, source, spec.variant.name, base, *ends)

@@ -1,4 +1,4 @@
-"""Locked images -> what their builds read, made ready: layers, bases, trees, compat packages."""
+"""Locked images -> the inputs of their builds: layers, bases, trees, compat packages."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from torch_images.platforms import AMD64
 
 
 def say_unlocked(config: Config, images: Sequence[LockedImage], mode: str) -> None:
-    """Say which images go without a compat package because none is locked.
+    """Warn about images built without a compat package because none is locked.
 
-    `mode` is one of COMPAT_MODES. Raises LockError where the package is required.
+    `mode` is one of COMPAT_MODES. Raises LockError if the package is required.
     """
     without = [(p.spec.cuda, p.spec.platform) for p in images if not p.lock.compat]
     for cuda, platform in dict.fromkeys(without) if mode not in ("off", "locked") else ():
@@ -48,7 +48,7 @@ def say_unlocked(config: Config, images: Sequence[LockedImage], mode: str) -> No
 
 
 class Preparer:
-    """Makes ready what images read beside the layers of their wheels, each thing once.
+    """Prepares the inputs of images, each input once.
 
     Its methods raise LockError, NetworkError, DiskError or EngineError, as fetching does.
     """
@@ -76,7 +76,7 @@ class Preparer:
         self.toolkit = cache(self._toolkit)
 
     def first(self, images: Sequence[LockedImage]) -> None:
-        """Ask for what may stop a build before gigabytes are packed, or a base is made."""
+        """Prepare inputs that may fail, before gigabytes are packed or a base is made."""
         say_unlocked(self._config, images, self._options.compat)
         locks = [image.lock for image in images]
         for lock in locks:
@@ -90,7 +90,7 @@ class Preparer:
                 self.toolkit(lock.toolkit)
 
     def base(self, base: Base, lock: DebLock, present: frozenset[str] | None = None) -> ReadyBase:
-        """A base, or the packages to add to the ones that are `present`."""
+        """A base, or the packages to add to those that are `present`."""
         if lock.digest not in self._bases:
             self._bases[lock.digest] = prepare_base(
                 base,
@@ -105,14 +105,14 @@ class Preparer:
 
     def layout(self, base: Base, lock: DebLock) -> Path:
         """The OCI layout of a bootstrapped base."""
-        made = self.base(base, lock).layout
-        assert made, f"{base.name} is not bootstrapped"
-        return made
+        path = self.base(base, lock).layout
+        assert path, f"{base.name} is not bootstrapped"
+        return path
 
     def stack(
         self, images: Sequence[LockedImage], builds: Engine | None, progress: Progress
     ) -> dict[str, dict[str, str]]:
-        """Make the layers and bases of images, and parent images of them; contexts by target.
+        """Make the layers, bases and parent images of images. Returns named contexts by target.
 
         `builds` is as in `prepare_inputs`.
         """
@@ -148,7 +148,7 @@ class Preparer:
     def parts(
         self, image: LockedImage, parents: Mapping[str, str] | None = None
     ) -> tuple[LockedImage, Parts]:
-        """An image with the lock of what was really taken, and its parts.
+        """An image with the lock of the inputs really used, and its parts.
 
         `parents` are the contexts with its wheels.
         """
@@ -184,9 +184,9 @@ class Preparer:
         return locked(spec, lock), parts
 
     def _native(self, spec: ImageSpec, own: ReadyBase) -> ReadyBase | None:
-        """The base whose Python makes the bytecode of an image for linux/arm64.
+        """The base whose Python compiles the bytecode of an image for linux/arm64.
 
-        That of the engine's own processor needs no emulator. A builder elsewhere takes the image's.
+        A base for the engine's own processor needs no emulator. Remote builders use the image's.
         """
         if spec.platform == AMD64:
             return None
@@ -222,10 +222,10 @@ def prepare_inputs(
     builds: Engine | None = None,
     progress: Progress = no_progress,
 ) -> tuple[tuple[LockedImage, ...], dict[str, Parts]]:
-    """Make layers, bases, trees and compat packages ready, each once.
+    """Prepare layers, bases, trees and compat packages, each once.
 
-    Returns the images with the locks of what was really taken, in the same order, and the parts of
-    each by its target. `builds` is the engine if it builds itself, and gets the layers then.
+    Returns the images with the locks of the inputs really used, in the same order, and the parts of
+    each by its target. `builds` is the engine if it is also the builder; it then gets the layers.
     Raises LockError, NetworkError, DiskError or EngineError, as fetching and packing do.
     """
     preparer = Preparer(config, workspace, options, run, engine)
@@ -233,6 +233,6 @@ def prepare_inputs(
     contexts = preparer.stack(images, builds, progress)
     ready = {image.target: preparer.parts(image, contexts[image.target]) for image in images}
     return (
-        tuple(made for made, _ in ready.values()),
+        tuple(image for image, _ in ready.values()),
         {target: parts for target, (_, parts) in ready.items()},
     )

@@ -1,7 +1,7 @@
 """ImageSpec and lock -> build context. Pure: nothing is read but templates, nothing is written.
 
-A value that comes from images.yaml cannot leave its place in a Dockerfile: what is not plain text
-must pass a quoting filter, or rendering fails.
+A value from images.yaml cannot break out of its place in a Dockerfile: text that is not plain must
+pass a quoting filter, or rendering fails.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from torch_images.locks.wheels import WheelLock, requirements_text
 from torch_images.platforms import AMD64, Platform
 from torch_images.project import PACKAGE
 
-# -s: it reaps orphans, and does not warn, also where it is not process 1 (--init, --pid=host).
+# -s: reap orphans without a warning, even if it is not process 1 (--init, --pid=host).
 ENTRYPOINT = ("/usr/bin/tini", "-s", "-g", "--", "/usr/local/bin/torch-entrypoint")
-POD = "pod-start"  # the command of variants that get what scripts/image/pod has
-FLASH_ATTENTION = "flash-attn-4"  # the wheel of images that get what scripts/image/attention has
+POD = "pod-start"  # the command of variants that get scripts/image/pod
+FLASH_ATTENTION = "flash-attn-4"  # images with this wheel get scripts/image/attention
 FOLDER = "/usr/share/torch-images"  # where an image keeps its locks and its SBOM
 CONSTRAINTS = f"{FOLDER}/constraints.txt"
-RUNTIME = "/usr/local/lib/torch-images"  # and what runs at every start
+RUNTIME = "/usr/local/lib/torch-images"  # programs that run at every start
 
 _PLAIN = re.compile(r"[A-Za-z0-9._/:@+=,-]+(?: [A-Za-z0-9._/:@+=,-]+)*| \\\n +|")
 
@@ -58,9 +58,9 @@ class ContextFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """All that BuildKit needs for an image, beside its named contexts (see supplies.py).
+    """Everything that BuildKit needs for an image, besides its named contexts (see supplies.py).
 
-    `layers`: the keys of the layers of wheels, which come in such a context.
+    `layers`: the keys of the layers of wheels, which are in a named context.
     """
 
     id: str
@@ -69,10 +69,10 @@ class Context:
 
     @property
     def digest(self) -> str:
-        """SHA-256 in hexadecimal over all that decides about the files of the image.
+        """SHA-256 in hexadecimal over everything that determines the files of the image.
 
-        That is the path, the mode and the content of each file, and the key of each layer of
-        wheels. Comments of the Dockerfile do not count: they change no byte of an image.
+        That is the path, mode and content of each file, and the key of each layer of wheels.
+        Comments of the Dockerfile do not count: they change no byte of an image.
         """
         digest = hashlib.sha256("\0".join(self.layers).encode())
         for file in self.files:
@@ -91,9 +91,9 @@ def render(
 ) -> Context:
     """The build context of an image; `root` is the project's folder, with docker/ and scripts/.
 
-    Compiling needs the network only for a compile cache that is `shared_cache`, with others.
+    Compiling gets the network only with `shared_cache`: a compile cache shared with other builders.
     """
-    made = recipes(spec, lock, config.removals)
+    compiled = recipes(spec, lock, config.removals)
     facts = dockerfile_facts(config, spec, lock)
     facts["source"] = _source(spec, lock, shared_cache=shared_cache)
     dockerfile = templates(root / "docker").get_template("Dockerfile.j2").render(facts)
@@ -107,8 +107,8 @@ def render(
     for name, text in lock.texts().items():
         files.append(ContextFile(path=f"lock/{name}", data=text.encode()))
     folders = ["build", "finish", "commands", "runtime"]
-    folders += ["devel"] if spec.variant.cuda_home or made else []
-    folders += ["source"] if made else []
+    folders += ["devel"] if spec.variant.cuda_home or compiled else []
+    folders += ["source"] if compiled else []
     folders += ["native"] if facts["native"] else []
     folders += ["pod"] if spec.variant.command == POD else []
     folders += ["attention"] if facts["attention"] else []
@@ -125,10 +125,10 @@ def render(
     files.append(ContextFile(path="finish/constraints.txt", data=held.encode()))
     lines = project(spec, lock)
     files.append(ContextFile(path="finish/uv-project.toml", data=lines.encode()))
-    for name, recipe in made.items():
+    for name, recipe in compiled.items():
         text = json.dumps(recipe, indent=1) + "\n"
         files.append(ContextFile(path=f"source/{name}.json", data=text.encode()))
-    for module in ("__init__", "arch", "jobs") if made else ():  # the build step's part of it
+    for module in ("__init__", "arch", "jobs") if compiled else ():  # imported by compile steps
         data = (PACKAGE / f"{module}.py").read_bytes()
         files.append(ContextFile(path=f"source/torch_images/{module}.py", data=data))
     keys = (p.key for plans in layer_plans(config, spec, lock).values() for p in plans)
@@ -136,7 +136,7 @@ def render(
 
 
 def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
-    """What the templates read, but for the stages that compile."""
+    """The variables of the templates, except those of the compile stages."""
     groups = wheel_groups(lock)
     names = tuple(name for name, _, wheels in groups if wheels)
     return {
@@ -187,7 +187,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
 
 
 def _source(spec: ImageSpec, lock: ImageLock, *, shared_cache: bool) -> dict[str, Any] | None:
-    """What the stages that compile read; None for published wheels."""
+    """The variables of the compile stages; None for published wheels."""
     if not lock.sources:
         return None
     assert lock.tools
@@ -216,20 +216,20 @@ def _archives(lock: ImageLock, archives: SourceLock) -> str:
 
 
 def _wheels(lock: ImageLock, name: str, title: str, wheels: WheelLock) -> dict[str, str]:
-    """What the template of a step that installs wheels reads; `name` is that of its list."""
+    """The variables of a step that installs wheels; `name` is its list's."""
     size = sum(wheel.size for wheel in wheels.wheels) / 1e6
     count = f"{len(wheels.wheels)} wheels, {size:.0f} MB to download"
     return {"name": name, "brought": f"{title}: {count}, {_text_of(lock, wheels.name)}"}
 
 
 def _text_of(lock: ImageLock, name: str) -> str:
-    """Names a lock in the context, with the hash that `sha256sum` says of it."""
+    """The path of a lock in the context, with its SHA-256."""
     file = f"{name}.txt"
     return f"lock/{file} sha256:{hashlib.sha256(lock.texts()[file].encode()).hexdigest()}."
 
 
 def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
-    """What a variant adds, as its template reads it; None for one that adds nothing."""
+    """The variables of a variant's additions; None for a variant that adds nothing."""
     if not spec.variant.adds:
         return None
     debs, wheels = lock.extra_debs, lock.extra_wheels
@@ -259,10 +259,10 @@ def image_facts(
     platform: Platform = AMD64,
     limits: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
-    """What an image's own programs need to know of it: see scripts/image/runtime.
+    """Facts that an image's own programs read, see scripts/image/runtime.
 
-    `releases` are those that a user of the platform can have, `drivers` the first driver branch by
-    compute capability. `limits` are as limits.py has them.
+    `releases` are those available for the platform, `drivers` the first driver branch by compute
+    capability. `limits` are those of limits.py.
     """
     releases = [
         {
@@ -283,7 +283,7 @@ def image_facts(
 
 
 def whole_environment(spec: ImageSpec, lock: ImageLock, note: str) -> dict[str, str]:
-    """All of an image's environment; `note` is that of its compat library, "" for none."""
+    """The whole environment of an image; `note` is its compat library's, "" without one."""
     return {**environment(spec, lock), "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, note)}
 
 
@@ -294,7 +294,7 @@ def environment(spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
     folders += [f"{variant.cuda_home}/bin"] if variant.cuda_home else []
     folders += ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     return {
-        # Scripts of bash that the entrypoint did not start. Nothing but bash reads the variable.
+        # For bash scripts that the entrypoint did not start. Only bash reads the variable.
         "BASH_ENV": f"{RUNTIME}/shell.sh",
         **({"CUDA_HOME": variant.cuda_home} if variant.cuda_home else {}),
         **_inductor(spec.platform),
@@ -308,17 +308,17 @@ def environment(spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
 
 
 def _inductor(platform: Platform) -> dict[str, str]:
-    """What torch.compile is told on a platform, about the compiler that the image has."""
+    """Settings of torch.compile for the image's compiler on a platform."""
     if platform == AMD64:
-        # For each kind of vectors that the processor has, Inductor tries whether the compiler and
-        # torch have it, too: seconds before the first kernel. Here both are known to.
+        # For each vector extension of the processor, Inductor tries whether the compiler and torch
+        # support it: seconds before the first kernel. Here both are known to.
         return {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
-    # g++ 12 crashes on torch's headers for SVE where they are precompiled, which Inductor does.
+    # g++ 12 crashes when Inductor precompiles torch's headers for SVE.
     return {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 
 
 def _instructions(dockerfile: bytes) -> bytes:
-    """A Dockerfile without comments and blank lines. None of ours has a heredoc."""
+    """A Dockerfile without comments and blank lines. Our templates have no heredocs."""
     lines = (line for line in dockerfile.splitlines() if line.strip())
     return b"\n".join(line for line in lines if not line.startswith(b"#"))
 
@@ -330,41 +330,40 @@ def write_context(
     keep: bool = False,
     add: Callable[[Path], None] = lambda _: None,
 ) -> None:
-    """Write a context, replacing what is there; modes are fixed.
+    """Write a context, replacing the folder's content; modes are fixed.
 
-    With `keep`, the folder is a user's: nothing of theirs is replaced, see host/outputs.py, which
-    raises UsageError. `add` puts more files into the folder.
-    Times must not be fixed: BuildKit takes a file of equal size and time for the one it has
-    already, and would build from an older lock. No time of a context reaches a layer, see
-    clamp-mtimes.
+    With `keep`, the folder is a user's, and host/outputs.py raises UsageError rather than replace
+    files of theirs. `add` puts more files into the folder.
+    Times must not be fixed: BuildKit treats a file of equal size and time as unchanged, and would
+    build from an older lock. No time of a context reaches a layer, see clamp-mtimes.
     """
     guard = outputs.saying(folder) if keep else contextlib.nullcontext()
     folder = outputs.claim(folder) if keep else folder
-    with guard, outputs.replacing(folder) as made:
+    with guard, outputs.replacing(folder) as new:
         for file in context.files:
-            path = made / file.path
+            path = new / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.data)
             path.chmod(0o755 if file.executable else 0o644)
-        add(made)
-        for path in made.rglob("*"):
+        add(new)
+        for path in new.rglob("*"):
             if path.is_dir():
                 path.chmod(0o755)
         if keep:
-            outputs.mark(made, made)
+            outputs.mark(new, new)
 
 
 def quoted(value: str) -> str:
-    """A Dockerfile word that means exactly `value`: in double quotes, nothing in it expanded."""
+    """A Dockerfile word that means exactly `value`, in double quotes and without expansion."""
     if not value.isprintable():
-        raise ConfigError(f"{value!r} cannot stand in a Dockerfile", "use one line of plain text")
+        raise ConfigError(f"{value!r} is not valid in a Dockerfile", "use one line of plain text")
     return _Safe('"' + re.sub(r'([\\"$])', r"\\\1", value) + '"')
 
 
 def comment(value: str) -> str:
-    """Text for a comment line; a line that ends in a backslash would swallow the next one."""
+    """Text for a comment line, without a backslash at its end, which would continue the line."""
     if not value.isprintable():
-        raise ConfigError(f"{value!r} cannot stand in a Dockerfile", "use one line of plain text")
+        raise ConfigError(f"{value!r} is not valid in a Dockerfile", "use one line of plain text")
     return _Safe(value.rstrip("\\ "))
 
 
@@ -374,16 +373,16 @@ def exec_form(words: Sequence[str]) -> str:
 
 
 class _Safe(str):
-    """Text that a filter has already made fit for its place."""
+    """Text that a filter has made safe for its place."""
 
     __slots__ = ()
 
 
 def _finalize(value: Any) -> Any:
-    """Let only plain text into a template where no filter has made it safe."""
+    """Reject text in a template that is neither plain nor made safe by a filter."""
     if not isinstance(value, _Safe) and not _PLAIN.fullmatch(str(value)):
         raise ConfigError(
-            f"{str(value)!r} cannot stand unquoted in a Dockerfile",
+            f"{str(value)!r} is not valid unquoted in a Dockerfile",
             "use letters, digits and . _ / : @ + = , - only",
         )
     return value
@@ -391,7 +390,7 @@ def _finalize(value: Any) -> Any:
 
 @cache
 def templates(folder: Path) -> jinja2.Environment:
-    """The templates of a folder, which let only safe text through."""
+    """The templates of a folder, which accept only safe text."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,

@@ -1,8 +1,8 @@
-"""An image as a folder that `docker buildx build` alone turns into an image: without this project.
+"""An image as a folder that `docker buildx build` builds without this project.
 
-The folder has the base, the Debian packages and the programs that build. Wheels are fetched by
-their hashes during the build, and unpacked by the code that also makes our layers, so the installed
-files are the same. What follows the wheels are the steps of the ordinary Dockerfile.
+The folder has the base, the Debian packages and the build's programs. The build downloads wheels by
+hash and unpacks them with the same code as our layers, so the installed files are the same. The
+remaining steps are those of the ordinary Dockerfile.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ _MODULES = (
 
 
 def check_standalone(image: LockedImage) -> None:
-    """Raise UsageError for an image that no standalone folder can be made of."""
+    """Raise UsageError for an image that cannot become a standalone folder."""
     spec = image.spec
     if spec.platform != AMD64:
         raise UsageError(
-            f"a standalone folder is for {AMD64} only, {spec.id} is for {spec.platform}",
+            f"a standalone folder is only for {AMD64}, but {spec.id} is for {spec.platform}",
             "build it with `invoke build`",
         )
     if image.lock.sources:
         raise UsageError(
-            f"source {spec.source.name} is compiled, which no standalone folder can do",
-            "take an image of source wheel",
+            f"source {spec.source.name} is compiled, which a standalone folder cannot do",
+            "use an image of source wheel",
         )
     if image.lock.base.image:
         raise UsageError(
-            f"base {spec.base.name} is an image of a registry, a standalone folder has its own",
-            "take base bookworm or trixie",
+            f"base {spec.base.name} is a registry image; a standalone folder has its own base",
+            "use base bookworm or trixie",
         )
 
 
@@ -80,8 +80,8 @@ def write_standalone(
 ) -> ImagePlan:
     """Write the standalone folder of an image. Returns the image as it is in the folder.
 
-    It may lack NVIDIA's compat library, as `options.compat` says. Raises UsageError for an image
-    that cannot be one and for a folder that is not ours, and as `Preparer` does.
+    Depending on `options.compat` it may lack NVIDIA's compat library. Raises UsageError as
+    `check_standalone` does and for a folder that is not ours, and as `Preparer` does.
     """
     check_standalone(image)
     outputs.claim(folder)
@@ -101,10 +101,10 @@ def write_standalone(
     layout = parts.base.layout
     assert layout
 
-    def add(made: Path) -> None:
+    def add(new: Path) -> None:
         for name, path in folders.items():
-            shutil.copytree(path, made / "supplies" / name)
-        _write_base(layout, made / "base.tar.gz")
+            shutil.copytree(path, new / "supplies" / name)
+        _write_base(layout, new / "base.tar.gz")
 
     context = render_standalone(config, plan, parts, workspace.root, folders)
     write_context(context, folder, keep=True, add=add)
@@ -114,7 +114,7 @@ def write_standalone(
 def render_standalone(
     config: Config, image: ImagePlan, parts: Parts, root: Path, folders: Iterable[str]
 ) -> Context:
-    """The texts of a standalone folder; `folders` are the names of those with supplies. Pure.
+    """The text files of a standalone folder; `folders` are the names of its supplies. Pure.
 
     `root` is the project's folder, with docker/ and scripts/.
     """
@@ -140,8 +140,8 @@ def render_standalone(
     files = [ContextFile(path="Dockerfile", data=text.encode())]
     files += [file for file in image.context.files if file.path != "Dockerfile"]
     for name, plan in _named(plans).items():
-        wanted = requirements_text(plan.wheels)
-        files.append(ContextFile(path=f"layers/{name}/requirements.txt", data=wanted.encode()))
+        pins = requirements_text(plan.wheels)
+        files.append(ContextFile(path=f"layers/{name}/requirements.txt", data=pins.encode()))
         recipe = json.dumps(_recipe(plan), indent=1) + "\n"
         files.append(ContextFile(path=f"layers/{name}/layer.json", data=recipe.encode()))
     program = root / "scripts" / "image" / "standalone" / "install-layer"
@@ -157,7 +157,7 @@ def render_standalone(
 def _supplied(
     image: ImagePlan, groups: tuple[str, ...], folders: set[str]
 ) -> dict[str, tuple[Supply, ...]]:
-    """What the folder has as stages, and the secrets that a user may give."""
+    """The supplies that are stages of the Dockerfile, and the secrets that a user may give."""
     listed = supplies(image.lock, groups)
     tools = Supply(
         kind="context",
@@ -171,7 +171,7 @@ def _supplied(
 
 
 def _labels(config: Config, image: ImagePlan, parts: Parts, note: str) -> Mapping[str, str]:
-    """The labels of the image, but for those by which our own verbs know what they may remove."""
+    """The labels of the image, except those that mark images our own verbs may remove."""
     every = labels.write(config, image) | labels.write_found(
         base_digest=parts.base.digest, compat_note=note, revision=None
     )
@@ -179,12 +179,12 @@ def _labels(config: Config, image: ImagePlan, parts: Parts, note: str) -> Mappin
 
 
 def _named(plans: Iterable[LayerPlan]) -> dict[str, LayerPlan]:
-    """The layers by the names of their folders, in the order in which they are installed."""
+    """The layers by the names of their folders, in the order of installation."""
     return {f"{number:02}": plan for number, plan in enumerate(plans, 1)}
 
 
 def _recipe(plan: LayerPlan) -> dict[str, object]:
-    """What install-layer reads beside the requirements."""
+    """The settings that install-layer reads besides the requirements."""
     return {
         "title": plan.title,
         "python": plan.python,
@@ -196,7 +196,7 @@ def _recipe(plan: LayerPlan) -> dict[str, object]:
 
 
 def _write_base(layout: Path, target: Path) -> None:
-    """The one layer of a base as a tar that ADD of every builder unpacks: not all know zstd."""
+    """Write the one layer of a base as .tar.gz: not every builder's ADD supports zstd."""
     [blob] = layout_layers(layout)
     with (
         blob.open("rb") as packed,

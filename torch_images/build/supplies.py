@@ -1,6 +1,6 @@
-"""What the bake file gives a Dockerfile beside its folder: contexts, arguments, secrets. Pure.
+"""What the bake file gives a Dockerfile besides its folder: contexts, arguments, secrets. Pure.
 
-The Dockerfile lists them in its header, so that it can be read, and built, without this project.
+The Dockerfile lists them in its header, so people can read and build it without this project.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch_images.platforms import AMD64
 
 @dataclass(frozen=True, kw_only=True)
 class Supply:
-    """One thing that bake supplies: `kind` is context, argument or secret, `text` its purpose."""
+    """One input that bake supplies: `kind` is context, argument or secret, `text` its purpose."""
 
     kind: str
     name: str
@@ -22,7 +22,7 @@ class Supply:
 
 
 def supplies(lock: ImageLock, groups: Sequence[str]) -> tuple[Supply, ...]:
-    """All that the Dockerfile of an image uses; `groups` are the names of its groups of wheels."""
+    """All supplies of an image's Dockerfile; `groups` are the names of its groups of wheels."""
     contexts: dict[str, str] = {}
     if lock.base.image:
         contexts["debs"] = f"packages that the base lacks, locks/{lock.base.name}.txt"
@@ -50,21 +50,21 @@ def supplies(lock: ImageLock, groups: Sequence[str]) -> tuple[Supply, ...]:
     if lock.platform != AMD64:
         contexts["native"] = "a base for the processor of the builder, whose Python makes bytecode"
     contexts["tools"] = f"uv, which installs wheels, locks/{lock.build.name}.txt"
-    contexts["sbom"] = f"what writes the bill of materials, locks/{lock.sbom.name}.txt"
+    contexts["sbom"] = f"what writes the SBOM, locks/{lock.sbom.name}.txt"
     arguments = {
         "SOURCE_DATE_EPOCH": "the date of the newest lock, in seconds since 1970",
-        "IMAGE_VERSION": "the image's version, for its bill of materials",
+        "IMAGE_VERSION": "the image's version, for its SBOM",
         "NVIDIA_REQUIRE_CUDA": "the hosts that it starts on, which follow from the compat library",
     }
     secrets = {
         "ca": "certificates that the host trusts, for what passes a proxy; may be missing",
-        "index": "the URL of a package index, which may hold a password; may be missing",
+        "index": "the URL of a package index, which may have a password; may be missing",
     }
     if lock.sources:
         secrets["compile"] = "the number of compilers, and where a compile cache is"
     kinds = (("context", contexts), ("argument", arguments), ("secret", secrets))
     return tuple(
         Supply(kind=kind, name=name, text=text)
-        for kind, held in kinds
-        for name, text in held.items()
+        for kind, texts in kinds
+        for name, text in texts.items()
     )

@@ -1,4 +1,4 @@
-"""The verbs that measure and compare."""
+"""Verbs that benchmark images and compare the results."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 REFERENCE = verb.ROOT / "benchmarks" / "reference"
 RESULT, REPORT = "result.json", "README.md"
-_INSIDE = "/run/result.json"  # where the program in the container writes
+_INSIDE = "/run/result.json"  # written by the benchmark in the container
 
 
 class Bench(Image):
     gpus: Sequence[Request] = option(
-        f"which to measure, else all: {GPUS}",
+        f"GPUs to measure (default: all): {GPUS}",
         default=(),
         parse=lambda _, words: device_requests(words),
     )
     select: str = option(
-        "only cases that match this glob; `python scripts/bench --list` names them", default="*"
+        "only cases that match this glob; `python scripts/bench --list` lists them", default="*"
     )
     output: str = option(
-        "folder for the result, its report and plots, new or with earlier ones, else "
-        "build/bench/IDENTIFIER"
+        "folder for the result, report and plots: new, or holding earlier ones (default: "
+        "build/bench/IDENTIFIER)"
     )
 
 
 @verb.verb(Bench, example="bench torch-cu130:sm120 --select 'sdpa*'")
 def bench(options: Bench) -> None:
-    """Measure GPUs with an image: the documents' tables, as JSON, Markdown and plots."""
+    """Benchmark GPUs with an image; write the result as JSON, Markdown and plots."""
     from torch_images.errors import CommandError, TorchImagesError
     from torch_images.host import outputs
     from torch_images.host.runner import Runner
@@ -70,20 +70,20 @@ def bench(options: Bench) -> None:
         except KeyboardInterrupt:
             _keep_part(container, folder)
             raise
-        found = container.read(_INSIDE).decode()
-    _write(found, folder, keep=True)
+        text = container.read(_INSIDE).decode()
+    _write(text, folder, keep=True)
 
 
 class BenchReport(Options):
-    result: str = word("what torch-bench wrote")
+    result: str = word("result.json written by `invoke bench`")
     output: str = option(
-        "folder to write, new or with an earlier report, else one beside the result, of its name"
+        "folder for the report, new or holding an earlier one (default: RESULT, no suffix)"
     )
 
 
 @verb.verb(BenchReport, example="bench-report result.json")
 def bench_report(options: BenchReport) -> None:
-    """Write the report and the plots of a result."""
+    """Write the report and plots of a benchmark result."""
     from torch_images.bench.results import read
 
     _need("matplotlib")
@@ -93,13 +93,13 @@ def bench_report(options: BenchReport) -> None:
 
 
 class BenchCompare(Json):
-    first: str = word("a result of torch-bench, or rtx5090 or h100 for a document's figures")
+    first: str = word("result of a benchmark, or rtx5090 or h100 for the reference results")
     second: str = word("the result to compare it with")
 
 
 @verb.verb(BenchCompare, example="bench-compare docs/benchmarks/h200/result.json rtx5090")
 def bench_compare(options: BenchCompare) -> None:
-    """Two results side by side, and which differences are more than chance."""
+    """Compare two results, and mark the differences that are statistically significant."""
     from dataclasses import asdict
 
     from torch_images.bench.compare import compare, compared
@@ -113,49 +113,49 @@ def bench_compare(options: BenchCompare) -> None:
 
 
 def _need(package: str) -> None:
-    """Raise UsageError where a package that only benchmarks need is not installed."""
+    """Raise UsageError if a package that only benchmarks need is not installed."""
     from importlib.util import find_spec
 
     if not find_spec(package):
         raise UsageError(
-            f"{package} is not installed, which plots and comparisons of benchmarks need",
-            "install torch-images[bench]; ./inv does so by itself",
+            f"plots and comparisons of benchmarks need {package}, which is not installed",
+            "install torch-images[bench], or run this in a clone, as ./inv",
         )
 
 
 def _keep_part(container: RunningContainer, folder: Path) -> None:
-    """Keep what a benchmark that broke off had found, beside earlier files; say where."""
+    """Save the partial results of an interrupted benchmark beside earlier files; print the path."""
     from torch_images.errors import EngineError
     from torch_images.host import outputs
 
-    with contextlib.suppress(EngineError):  # there is none before the first case is over
-        found = container.read(f"{_INSIDE}.part")
+    with contextlib.suppress(EngineError):  # no file before the first case ends
+        partial = container.read(f"{_INSIDE}.part")
         with outputs.saying(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for number in itertools.count(1):
                 target = folder / f"{RESULT}.part{number if number > 1 else ''}"
                 with contextlib.suppress(FileExistsError), target.open("xb") as stream:
-                    stream.write(found)
+                    stream.write(partial)
                     break
             outputs.mark(folder, folder, target.name)
         verb.say(f"the results so far are in {target}")
 
 
 def _cases() -> list[Path]:
-    """The program that measures. No image has it: a new case would be a new image."""
+    """The benchmark program. Images do not contain it, so a new case changes no image."""
     return sorted((verb.ROOT / "scripts" / "bench").glob("*.py"))
 
 
 def _path(word: str) -> Path:
     """A result by path, or reference data by name."""
-    named = REFERENCE / f"{word}.json"
-    return named if named.is_file() else Path(word)
+    reference = REFERENCE / f"{word}.json"
+    return reference if reference.is_file() else Path(word)
 
 
 def _write(text: str, folder: Path, *, keep: bool = False) -> None:
-    """Markdown and plots of a result, beside the documents' figures; `keep` the result as well.
+    """Write the report and plots of a result beside the references; with `keep`, the result too.
 
-    Raises UsageError for a folder with anything else in it, see host/outputs.py.
+    Raises UsageError if the folder holds other files, see host/outputs.py.
     """
     from torch_images.bench.plots import plots
     from torch_images.bench.report import markdown
@@ -167,13 +167,13 @@ def _write(text: str, folder: Path, *, keep: bool = False) -> None:
     with outputs.saying(folder):
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".torch-images-") as scratch:
-            made = Path(scratch)
-            (made / RESULT).write_text(text)
-            measured = read(made / RESULT)
-            (made / REPORT).write_text(markdown(measured, references, plots(measured, made)))
+            new = Path(scratch)
+            (new / RESULT).write_text(text)
+            measured = read(new / RESULT)
+            (new / REPORT).write_text(markdown(measured, references, plots(measured, new)))
             if not keep:
-                (made / RESULT).unlink()
-            outputs.mark(path, made)
-            for file in made.iterdir():
+                (new / RESULT).unlink()
+            outputs.mark(path, new)
+            for file in new.iterdir():
                 os.replace(file, path / file.name)
     print(f"{folder / REPORT} was written")

@@ -1,4 +1,4 @@
-"""The verbs from locks to built images: build, wheels."""
+"""Verbs that turn locks into images and wheels: build, wheels."""
 
 from __future__ import annotations
 
@@ -30,30 +30,28 @@ if TYPE_CHECKING:
 
 
 class Build(Building, DryRun, Json):
-    torch: str = option("release of torch, else the newest that the image is built with")
-    variant: str = option("what the image holds beside torch")
+    torch: str = option("release of torch (default: the newest for the CUDA version)")
+    variant: str = option("what the image contains besides torch")
     platform: str = option(
-        "linux/amd64, linux/arm64 or all, else this machine's; a foreign one is emulated"
+        "linux/amd64, linux/arm64 or all (default: this machine's); others are emulated"
     )
-    select: str = option("build every image whose identifier matches this glob, side by side")
+    select: str = option("build every image whose identifier matches this glob, in parallel")
     cache_from: tuple[str, ...] = several(
-        "cache to use, in buildx's words, with {id} for the image"
+        "build cache to read, in buildx's syntax, with {id} for the image"
     )
     cache_to: tuple[str, ...] = several(
-        "cache to fill, such as type=registry,ref=HOST/cache:{id},mode=max"
+        "build cache to write, such as type=registry,ref=HOST/cache:{id},mode=max"
     )
     compat: str = option(
         "NVIDIA's newer driver libraries: auto (if they can be fetched), required, locked "
-        "(required where locks/ has them, else off), or off",
+        "(required if locks/ has them, else off), or off",
         parse=compat_mode,
     )
     compression: str = option(
-        "of the layers of wheels: fast, or small for images that are pulled often", default="fast"
+        "of wheel layers: fast, or small for images that are pulled often", default="fast"
     )
-    unverified: bool = flag("stop before verification: the image keeps its candidate tag only")
-    stale: bool = flag(
-        "build each image of --select that docs/ledger.csv has no line for, and write it"
-    )
+    unverified: bool = flag("skip verification; the image gets only its candidate tag")
+    stale: bool = flag("build the images of --select that docs/ledger.csv lacks, and record them")
 
 
 @verb.verb(Build, example="build --cuda 13.0 --arch 12.0")
@@ -83,7 +81,8 @@ def build(options: Build) -> None:
     if options.stale:
         if options.torch_source or options.unverified:
             raise UsageError(
-                "--stale builds what images.yaml has, and verifies it", "leave the rest"
+                "--stale verifies images of images.yaml as they are",
+                "leave out --torch-source and --unverified",
             )
         _build_stale(config, specs, how, dry_run=options.dry_run)
         return
@@ -114,9 +113,9 @@ def build(options: Build) -> None:
 def _build_stale(
     config: Config, specs: Sequence[ImageSpec], how: BuildOptions, *, dry_run: bool
 ) -> None:
-    """Build what the ledger lacks, one after the other, and say what became of each.
+    """Build the images that the ledger lacks, one by one, and print each outcome.
 
-    Raises the first error of an image that was not built, or failed its checks.
+    Raises the first error after trying all images.
     """
     import datetime as dt
 
@@ -128,7 +127,7 @@ def _build_stale(
     workspace, today = verb.workspace(), dt.datetime.now(dt.UTC).date()
     left = to_build(config, specs, workspace, today)
     if not left:
-        print("nothing to build: each image was tested, or could not be built today")
+        print("nothing to build: each image is tested, or could not be built today")
         return
     if dry_run:
         print("\n".join(f"would build {spec.id}" for spec in left))
@@ -154,7 +153,7 @@ def _build_stale(
             failed = failed or done.error
         else:
             print(
-                f"{done.spec.id}: built with other inputs than the locks have; not in the ledger",
+                f"{done.spec.id}: built with inputs that the locks lack; not added to the ledger",
                 flush=True,
             )
     if failed:
@@ -163,15 +162,15 @@ def _build_stale(
 
 class Wheels(Building):
     slice: int = option(
-        "stop cleanly after compiling so long, such as 90m; the next call goes on",
+        "stop cleanly after compiling for this long, such as 90m; the next call continues",
         default=0,
         parse=seconds,
     )
     share: str = option(
-        "compile one builder's part only, such as 1/2, into a cache that builders share",
+        "compile only one builder's part, such as 1/2, into a compile cache that builders share",
         parse=fraction,
     )
-    output: str = option("folder for the wheels, else dist/IMAGE")
+    output: str = option("folder for the wheels (default: dist/IMAGE)")
 
 
 @verb.verb(Wheels, example="wheels --cuda 13.0 --arch 9.0,12.0")
@@ -201,14 +200,14 @@ def wheels(options: Wheels) -> None:
 
 
 def _shown() -> Shown:
-    """How a build shows what it does: bars on a terminal, lines elsewhere."""
+    """How a build shows progress: bars on a terminal, lines elsewhere."""
     from torch_images.publish.pipeline import Shown
 
     return Shown(layers=verb.layer_progress, say=verb.say, checks=verb.check_progress)
 
 
 def _how(options: Building, **more: Any) -> BuildOptions:
-    """How to build, from what verbs that build have in common; `more` is their own."""
+    """Build options from those that building verbs share; `more` adds a verb's own."""
     from torch_images.build.bake import BuildOptions
 
     return BuildOptions(

@@ -1,4 +1,4 @@
-"""All verbs, by what they are for and in the order of the flow."""
+"""All verbs, grouped by purpose, in the order of the workflow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ namespace = Collection(*(task for tasks in GROUPS.values() for task in tasks))
 
 
 def axis_values(options: Container[str]) -> dict[str, tuple[str, ...]]:
-    """The values that images.yaml has for those options that are axes; none if it has errors."""
+    """The values in images.yaml of each option that is an axis; {} if the file has errors."""
     from torch_images.config.types import AXES
     from torch_images.errors import TorchImagesError
 

@@ -1,4 +1,4 @@
-"""The verb that resolves every input, says what is newer, and brings in what is new."""
+"""The verb that resolves inputs, reports newer ones, and upgrades to them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Lock(Mirror):
     select: str = option(
         "only locks whose name matches this glob, such as 'base-*' (see locks/)", default="*"
     )
-    check: bool = flag("change nothing; say what is newer, has vanished, or was altered")
+    check: bool = flag("change nothing; report inputs that are newer, vanished or altered")
     upgrade: str = option(
-        "bring in what is newer: torch (edits images.yaml), extras, or all; then lock",
+        "upgrade torch (edits images.yaml), extras, or all; then lock",
         parse=one_of(*_UPGRADES),
     )
-    dry_run: bool = flag("with --upgrade: say what would change in images.yaml, change nothing")
-    verbose: bool = flag("with --check: name the inputs that are unchanged, too")
+    dry_run: bool = flag("with --upgrade: show what would change in images.yaml; change nothing")
+    verbose: bool = flag("with --check: list unchanged inputs too")
     json: bool = flag("with --check: print every input as JSON")
 
 
@@ -48,7 +48,7 @@ def lock(options: Lock) -> None:
     if options.check and options.upgrade:
         raise UsageError("--check and --upgrade exclude each other", "give one of them")
     if options.dry_run and not options.upgrade:
-        raise UsageError("--dry-run says what --upgrade would do", "add --upgrade, or take --check")
+        raise UsageError("--dry-run shows what --upgrade would do", "add --upgrade, or use --check")
     if options.upgrade and options.select != "*":
         raise UsageError("--upgrade chooses the locks itself", "leave --select out")
     if options.upgrade:
@@ -60,9 +60,9 @@ def lock(options: Lock) -> None:
 
 
 def _resolve(select: str, mirror: Sequence[str]) -> None:
-    """Write the locks that match. One that fails keeps no other from being written.
+    """Write the locks that match `select`. A lock that fails does not stop the others.
 
-    Raises its error afterwards.
+    Raises the last error at the end.
     """
     from torch_images.cli import report
     from torch_images.config.lock_requests import stages
@@ -79,9 +79,9 @@ def _resolve(select: str, mirror: Sequence[str]) -> None:
         return report.locked(item.name, resolved, changed=changed)
 
     for number in range(3):
-        # What is found about a release decides what the locks of variants are options for.
+        # Later stages depend on the locks of earlier ones: see `stages`.
         items = stages(verb.config(damaged_ok=True), select)[number]
-        # A torch to look into takes 2 GB of the disk, so of these only one is worked on at once.
+        # Inspecting a release of torch takes 2 GB of disk, so releases are inspected one by one.
         at_once = 1 if number == 1 else _AT_ONCE
         for text in _side_by_side(items, write, errors, at_once=at_once):
             print(text, flush=True)
@@ -90,7 +90,7 @@ def _resolve(select: str, mirror: Sequence[str]) -> None:
 
 
 def _check(options: Lock) -> None:
-    """Print what became of the locked inputs; of all, what images.yaml could ask for, too."""
+    """Print the state of the locked inputs; without --select, also what images.yaml could add."""
     from dataclasses import asdict
 
     from torch_images.cli import report
@@ -110,8 +110,8 @@ def _check(options: Lock) -> None:
             return check(item, workspace.locks, resolver, workspace.cache, index)
 
         items = inputs(config, options.select)
-        for found in _side_by_side(items, look, errors, progress="checked"):
-            findings += found
+        for checked in _side_by_side(items, look, errors, progress="checked"):
+            findings += checked
     if options.select == "*":
         try:
             findings += newer(config, workspace.network)
@@ -133,10 +133,10 @@ def _side_by_side(
     at_once: int = _AT_ONCE,
     progress: str = "",
 ) -> Iterator[T]:
-    """What `work` makes of each lock, in order. Most of the time servers are waited for.
+    """Apply `work` to each lock in parallel, and yield the results in order.
 
-    An error is told, is added to `errors`, and keeps no other lock from its turn. `progress` is
-    what each line on stderr begins with; "" for no such lines.
+    An error is printed and added to `errors`; the other locks go on. `progress` begins each line
+    of progress on stderr; "" prints none.
     """
     from torch_images.errors import TorchImagesError
     from torch_images.host.workers import workers
@@ -144,25 +144,25 @@ def _side_by_side(
     done = itertools.count(1)
 
     def one(item: LockRequest) -> tuple[T] | None:
-        began, made = time.monotonic(), None
+        began, result = time.monotonic(), None
         try:
-            made = (work(item),)
+            result = (work(item),)
         except TorchImagesError as error:
             verb.complain(item.name, error)
             errors.append(error)
         if progress:
             took = f"{time.monotonic() - began:.1f} s"
             verb.say(f"{progress} {next(done)} of {len(items)}: {item.name}, {took}")
-        return made
+        return result
 
     with workers(at_once) as pool:
-        for made in pool.map(one, items):
-            if made:
-                yield made[0]
+        for result in pool.map(one, items):
+            if result:
+                yield result[0]
 
 
 def _upgrade(what: str, mirror: Sequence[str], *, dry_run: bool) -> None:
-    """Change images.yaml and the locks to what is newer, and say what a reviewer must decide."""
+    """Upgrade images.yaml and the locks, and print what a reviewer must decide."""
     from torch_images.config.lock_requests import inputs
     from torch_images.fetch.upgrade import review
 
@@ -187,9 +187,9 @@ def _upgrade(what: str, mirror: Sequence[str], *, dry_run: bool) -> None:
 
 
 def _take(plans: Sequence[Plan], before: Config, mirror: Sequence[str]) -> None:
-    """Write the new lists of releases, and the locks of those that came.
+    """Write the new lists of releases, and the locks of the added releases.
 
-    Where one cannot be locked, images.yaml and the locks are as before. Raises its error.
+    If a release cannot be locked, restores images.yaml and the locks, and raises its error.
     """
     from torch_images.config import edit
     from torch_images.config.lock_requests import inputs
@@ -213,7 +213,7 @@ def _take(plans: Sequence[Plan], before: Config, mirror: Sequence[str]) -> None:
 
 
 def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
-    """What becomes of the releases of torch, by what the main index has today."""
+    """Changes to the releases of torch, and notes, from the main index as it is today."""
     import datetime as dt
 
     from torch_images.config.choose import choose
@@ -224,9 +224,9 @@ def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
 
     network = verb.workspace().network
     with PackageIndex(network) as index:
-        found = newer_torch(config, index)
+        releases = newer_torch(config, index)
     python, today = choose(config).base.python, dt.datetime.now(dt.UTC).date()
-    return plan(config, find_cudas(found, python, network=network, run=Runner(), date=today))
+    return plan(config, find_cudas(releases, python, network=network, run=Runner(), date=today))
 
 
 def _names(cuda: str, torch: str) -> str:
@@ -235,7 +235,7 @@ def _names(cuda: str, torch: str) -> str:
 
 
 def _resolver(config: Config, select: str, mirror: Sequence[str]) -> Resolver:
-    """What resolves the locks that match; it starts an engine where one of them needs it."""
+    """A resolver for the locks that match `select`; starts an engine if one of them needs it."""
     from torch_images.config.lock_requests import inputs
     from torch_images.fetch.apt import Resolver
     from torch_images.host.runner import Runner

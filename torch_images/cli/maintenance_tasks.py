@@ -1,4 +1,4 @@
-"""The verbs that keep the project and this machine in order."""
+"""Verbs that maintain the project and this machine."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torch_images.cli.options import DryRun, Json, Options, flag, option
 from torch_images.cli.program import as_called
 from torch_images.errors import TorchImagesError
 
-# Bytes that integration tests need, as CONTRIBUTING.md says: without those marked slow, and all.
+# Disk in bytes that integration tests need (CONTRIBUTING.md): without slow ones, and with all.
 _DISK, _DISK_OF_ALL = 45 * 10**9, 65 * 10**9
 
 
 class Test(Options):
-    all: bool = flag("also what is too slow for every change")
+    all: bool = flag("also the tests that are too slow for every change")
     fast: bool = flag("only lint, types and unit tests: no Docker")
     real_source: bool = flag(
-        "only real PyTorch, compiled whole: hours, unless it was compiled before"
+        "only the test that compiles all of PyTorch: hours, unless it was compiled before"
     )
 
 
@@ -40,13 +40,13 @@ def test(options: Test) -> None:
     _run("-m", "ruff", "format", "--check", ".")
     _run("-m", "mypy")
     _run(*scripts, program=str(Path(sys.executable).with_name("shellcheck")))
-    # a test that cannot be collected is found before anything waits for an engine
+    # a test that cannot be collected fails here, before anything waits for an engine
     _run("-m", "pytest", "tests/integration", "--collect-only", "--quiet", "--quiet")
     _run("-m", "pytest", "tests/unit", "--numprocesses=2")
     if options.fast:
         return
     if options.all:
-        # Other examples every day; a failure names the seed, which makes the same ones again.
+        # New examples every day; a failure prints the seed that reproduces them.
         files = sorted(str(path) for path in (verb.ROOT / "tests/unit").glob("test_hostile_*.py"))
         seed = f"--hypothesis-seed={datetime.now(UTC):%Y%m%d}"
         long = {"HYPOTHESIS_PROFILE": "long"}
@@ -55,7 +55,7 @@ def test(options: Test) -> None:
     print(_disk_warning(root, _DISK_OF_ALL if options.all else _DISK), end="", flush=True)
     locks, warning = _usable_locks(every=options.all)
     slow = [] if options.all else ["-m", "not slow"]
-    # Two lanes side by side: see tests/integration/conftest.py.
+    # Two lanes in parallel: see tests/integration/conftest.py.
     lanes = ["--numprocesses=2", "--dist=loadscope", "--verbose", "--durations=30"]
     try:
         _run("-m", "pytest", "tests/integration", *lanes, *slow, env=locks)
@@ -64,9 +64,9 @@ def test(options: Test) -> None:
 
 
 def _disk_warning(root: Path | None, needed: int) -> str:
-    """A line where the engine's disk has less free than tests need, in bytes; else "".
+    """A warning if the engine's disk has fewer free bytes than tests need, else "".
 
-    `root` is None for an engine elsewhere. It is no error: layers in the cache need less.
+    `root` is None for a remote engine. It is only a warning: cached layers need less.
     """
     free = shutil.disk_usage(root).free if root else needed
     if free >= needed:
@@ -76,20 +76,20 @@ def _disk_warning(root: Path | None, needed: int) -> str:
 
 
 def _usable_locks(*, every: bool) -> tuple[dict[str, str], str]:
-    """What tells the tests their locks, and a warning where those are not the committed ones.
+    """The environment that selects the tests' locks, and a warning if these are not committed.
 
-    Debian's mirrors drop a package when a newer one appears. Then the tests get locks of today.
-    Only slow tests use another base than the default one; `every` is for them.
+    Debian's mirrors drop a package when a newer one appears. Then the tests use locks of today.
+    Only slow tests use a base other than the default; `every` locks all bases.
     """
     config = verb.config()
     suites = (base.name for base in config.bases if base.suite)
-    usual = next(cuda.base for cuda in config.cudas if cuda.version == config.defaults.cuda)
-    bases = ",".join(f"*-{name}*" for name in suites if every or name == usual)
+    default = next(cuda.base for cuda in config.cudas if cuda.version == config.defaults.cuda)
+    bases = ",".join(f"*-{name}*" for name in suites if every or name == default)
     folder = verb.workspace().output / "test-locks"
     if not _code("-m", "invoke", "lock", "--check", "--select", bases):
         return {}, ""
     warning = as_called(
-        "THE COMMITTED LOCKS CANNOT BE BUILT HERE: Debian has moved on, see above. The tests take "
+        "THE COMMITTED LOCKS CANNOT BE BUILT HERE: Debian has moved on, see above. The tests use "
         f"locks of today instead; run `invoke lock --select '{bases}'` and commit the result."
     )
     warning = verb.red(warning)
@@ -108,9 +108,9 @@ def _run(*words: str, program: str = sys.executable, env: Mapping[str, str] | No
 
 
 def _code(*words: str, program: str = sys.executable, env: Mapping[str, str] | None = None) -> int:
-    """Run a program of this environment in the project's folder, on the user's own terminal.
+    """Run a program of this environment in the project's folder; return its exit code.
 
-    No shell reads its words, which may hold any path. Its exit code.
+    It uses the user's terminal. No shell parses its arguments, which may contain any path.
     """
     from torch_images.host.runner import Runner
 
@@ -125,7 +125,7 @@ class Docs(Options):
 
 @verb.verb(Docs, example="docs --check")
 def docs(options: Docs) -> None:
-    """Write the tables in README.md and docs that follow from images.yaml."""
+    """Write the tables in README.md and docs that are generated from images.yaml."""
     from torch_images.cli.tables import PAGES, fill, tables
     from torch_images.errors import UsageError
 
@@ -146,26 +146,26 @@ def _shell_scripts() -> list[str]:
     files_below = (path for path in (verb.ROOT / "scripts").rglob("*") if path.is_file())
     files = sorted(path for path in files_below if path.suffix != ".pyc")
     first = {path: path.read_text().split("\n")[0] for path in files}
-    shell = re.compile(r"#.*\b(?:ba)?sh\b")  # #!/bin/sh, or a comment that tells shellcheck
+    shell = re.compile(r"#.*\b(?:ba)?sh\b")  # #!/bin/sh, or a comment for shellcheck
     return [str(path.relative_to(verb.ROOT)) for path, line in first.items() if shell.match(line)]
 
 
 class Gc(DryRun, Json):
     older: str = option(
-        "remove what was not used for this long, such as 12h or 8w; else 30d", default="30d"
+        "remove what was not used for this long, such as 12h or 8w (default: 30d)", default="30d"
     )
     keep: str = option(
-        "of the rest, keep the most recently used: images up to this size, and as much of cache"
+        "of the rest, keep the most recently used: this size of images, and as much cache"
     )
     images: bool = flag(
-        "all images that were built here, however new; those that containers use stay"
+        "remove all images built here, however new, except those that containers use"
     )
-    cache: bool = flag("also the whole build cache of the builder, whoever filled it")
+    cache: bool = flag("also remove the whole build cache of the builder, even of other projects")
 
 
 @verb.verb(Gc, example="gc --older 8w --keep 100GB --dry-run")
 def gc(options: Gc) -> None:
-    """Remove what builds leave, and what is old: images built here, and our cache."""
+    """Remove leftovers of builds, and old images and cache of this project."""
     from torch_images.build.built import forget
     from torch_images.cli import report
     from torch_images.host.runner import Runner

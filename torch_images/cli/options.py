@@ -1,7 +1,7 @@
-"""What a command line can say: each option is declared once, with its help, type and default.
+"""The options of verbs: each is declared once, with its help, type and default.
 
-A verb's options are a dataclass. Invoke's arguments are made from it, and what Invoke reads becomes
-one object of it, whose words are checked. Options of several verbs are declared here.
+A verb's options are a dataclass. Invoke's arguments derive from it, and the parsed values become an
+instance of it, which checks them. Options that several verbs share are declared here.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from invoke.parser.argument import Argument
 
 from torch_images.errors import UsageError, suggest
 
-Parse = Callable[[str, str], Any]  # of the option, such as "--jobs", and the word after it
+Parse = Callable[[str, str], Any]  # takes the option, such as "--jobs", and its value
 GPUS = "all, a number, device=0,1, or names of CDI devices such as nvidia.com/gpu=0"
 
 
 def word(text: str, *, unless: str = "") -> Any:
-    """A word that a verb needs, with its help. It may be given as an option, too.
+    """A required word with its help. It may also be given as an option.
 
-    With the flag `unless` the verb does not need it, and gets "".
+    With the flag `unless` it is not required, and is "" if missing.
     """
     return dataclasses.field(metadata={"help": text, "kind": str, "unless": unless})
 
 
 def option(text: str, *, default: Any = "", parse: Parse | None = None) -> Any:
-    """An option with its help, which takes a word; `parse` makes a value of it."""
+    """An option that takes a value; `text` is its help, `parse` converts the value."""
     return dataclasses.field(default=default, metadata={"help": text, "kind": str, "parse": parse})
 
 
 def several(text: str) -> Any:
-    """An option with its help, which can be repeated."""
+    """An option that can be repeated; `text` is its help."""
     return dataclasses.field(default=(), metadata={"help": f"{text}; repeatable", "kind": list})
 
 
 def flag(text: str) -> Any:
-    """An option with its help, which is given or not."""
+    """A flag; `text` is its help."""
     return dataclasses.field(default=False, metadata={"help": text, "kind": bool})
 
 
 class _Argument(Argument):
-    """An argument of Invoke's that is not missing where the flag `unless` is given."""
+    """An Invoke argument that is not required if the flag `unless` is given."""
 
     unless: Argument | None = None
 
     @property
     def value(self) -> Any:
-        """What was given, or the default."""
+        """The value given, or the default."""
         value = super().value
         return "" if value is None and self.unless and self.unless.value else value
 
@@ -61,16 +61,16 @@ class _Argument(Argument):
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(word,))
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of a verb; a class below it becomes a dataclass, too."""
+    """The options of a verb; each subclass becomes a dataclass too."""
 
     def __init_subclass__(cls) -> None:
-        # Each method that dataclass writes costs every start of ./inv; nothing uses those two.
+        # Each generated method slows every start of ./inv; nothing uses these two.
         dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
 
     @classmethod
     def arguments(cls) -> list[Argument]:
-        """The options as Invoke reads them, without short forms."""
-        found = {
+        """The options as Invoke arguments, without short forms."""
+        by_name = {
             one.name: _Argument(
                 names=(one.name.replace("_", "-"),),
                 attr_name=one.name if "_" in one.name else None,
@@ -82,14 +82,14 @@ class Options:
             for one in dataclasses.fields(cls)
         }
         for one in dataclasses.fields(cls):
-            found[one.name].unless = found.get(one.metadata.get("unless", ""))
-        return list(found.values())
+            by_name[one.name].unless = by_name.get(one.metadata.get("unless", ""))
+        return list(by_name.values())
 
     @classmethod
     def of(cls, words: Mapping[str, Any]) -> Self:
-        """The options that Invoke read; an empty word is as good as none.
+        """The options from the values that Invoke parsed; an empty value counts as not given.
 
-        Raises UsageError for a word that its option cannot have.
+        Raises UsageError for a value that an option does not accept.
         """
         given = {}
         for one in dataclasses.fields(cls):
@@ -98,14 +98,14 @@ class Options:
                 continue
             value = tuple(value) if isinstance(value, list) else value
             if "\0" in ("".join(value) if isinstance(value, tuple) else str(value)):
-                raise UsageError(f"{name} has a zero byte in it", "leave it out")
+                raise UsageError(f"{name} contains a zero byte", "leave it out")
             parse = one.metadata.get("parse")
             given[one.name] = parse(name, value) if parse else value
         return cls(**given)
 
 
 def one_of(*known: str, kind: str = "") -> Parse:
-    """One of some words; `kind` is what an error calls them, else the option's name."""
+    """A parser that accepts the words `known`; errors call them `kind`, else the option's name."""
 
     def parse(name: str, text: str) -> str:
         if text not in known:
@@ -116,28 +116,28 @@ def one_of(*known: str, kind: str = "") -> Parse:
 
 
 def number(*, least: int) -> Parse:
-    """A number from `least` on."""
+    """A parser for a number of at least `least`."""
 
     def parse(name: str, text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < least:
-            raise UsageError(f"{name} '{text}' is not a number", f"give one from {least} on")
+            raise UsageError(f"{name} '{text}' is not a number", f"give {least} or more")
         return int(text)
 
     return parse
 
 
 def seconds(name: str, text: str) -> int:
-    """The seconds of a time such as 30s, 90m or 2h. Raises UsageError for anything else."""
-    found = re.fullmatch(r"([1-9][0-9]{0,4})([smh])", text)
-    if not found:
-        raise UsageError(f"{name} '{text}' is not a time", "give one such as 30s, 90m or 2h")
-    return int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+    """Parse a duration such as 30s, 90m or 2h into seconds. Raises UsageError for other text."""
+    match = re.fullmatch(r"([1-9][0-9]{0,4})([smh])", text)
+    if not match:
+        raise UsageError(f"{name} '{text}' is not a duration", "give one such as 30s, 90m or 2h")
+    return int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def fraction(name: str, text: str) -> str:
-    """A builder's part of the units. Raises UsageError for anything but 1/2, 2/2, ..."""
-    found = re.fullmatch(r"([1-9][0-9]?)/([1-9][0-9]?)", text)
-    if not (found and int(found[1]) <= int(found[2]) > 1):
+    """A builder's share of the units to compile, such as 1/2. Raises UsageError for other text."""
+    match = re.fullmatch(r"([1-9][0-9]?)/([1-9][0-9]?)", text)
+    if not (match and int(match[1]) <= int(match[2]) > 1):
         raise UsageError(
             f"{name} '{text}' is not a share", "give 1/2 to one builder and 2/2 to the other"
         )
@@ -145,7 +145,7 @@ def fraction(name: str, text: str) -> str:
 
 
 def compat_mode(name: str, text: str) -> str:
-    """A way to deal with compat libraries. Raises UsageError for one that there is not."""
+    """A mode for compat libraries. Raises UsageError for an unknown one."""
     from torch_images.config.types import COMPAT_MODES
 
     return str(one_of(*COMPAT_MODES, kind="compat mode")(name, text))
@@ -158,52 +158,52 @@ class Json(Options):
 
 
 class DryRun(Options):
-    """For verbs that change what they find."""
+    """For verbs that change state."""
 
-    dry_run: bool = flag("say what would happen, change nothing")
+    dry_run: bool = flag("show what would happen; change nothing")
 
 
 class Image(Options):
-    """For verbs that work on an image that is there."""
+    """For verbs that work on an existing image."""
 
     image: str = word("tag, image id or identifier")
 
 
 class Registry(Options):
-    """For verbs that name images as a registry has them."""
+    """For verbs that use names in a registry."""
 
     registry: str = option(
-        "registry and owner, such as ghcr.io/me, else TORCH_IMAGES_REGISTRY, images.yaml's"
+        "registry and owner, such as ghcr.io/me (default: TORCH_IMAGES_REGISTRY, then images.yaml)"
     )
 
 
 class Mirror(Options):
-    """For verbs that read packages of a distribution."""
+    """For verbs that read a distribution's packages."""
 
     mirror: tuple[str, ...] = several("mirror of the base's packages: URL or sources.list line")
 
 
 class Building(Mirror):
-    """For verbs that build: what, by the axes that all of them have, and how."""
+    """For verbs that build: the axes that they share, and how to build."""
 
     cuda: str = option("CUDA version")
-    arch: str = option("code for this compute capability alone, several as 9.0,12.0; else for all")
-    source: str = option("where torch comes from")
-    base: str = option("what the image starts from")
+    arch: str = option("compute capability to build for, several as 9.0,12.0 (default: all)")
+    source: str = option("source of torch")
+    base: str = option("base of the image")
     torch_source: str = option("compile torch from PATH, PATH@COMMIT or URL@COMMIT instead")
     jobs: int = option(
-        "compilers to run at once, else what the builder has memory for",
+        "compilers to run at once (default: as many as the builder's memory allows)",
         default=0,
         parse=number(least=1),
     )
     builder: str = option("buildx builder to use (see `docker buildx ls`)")
-    no_cache: bool = flag("build from nothing, the base included")
+    no_cache: bool = flag("build without any cache, including the base")
     progress: str = option(
         "how BuildKit shows progress: auto, plain or tty",
         default="auto",
         parse=one_of("auto", "plain", "tty"),
     )
-    locked: bool = flag("stop where a locked input has vanished, instead of resolving it afresh")
+    locked: bool = flag("stop if a locked input has vanished, instead of resolving it again")
     skip_disk_check: bool = flag("build even if the disk looks too small")
 
     @property

@@ -1,6 +1,6 @@
-"""Invoke, as this project uses it: its exit codes, and no secret in anything that is shown.
+"""Invoke, adapted to this project: its exit codes, and no secret in any output.
 
-Plain `invoke` becomes the same as soon as it reads tasks.py.
+Plain `invoke` is adapted as soon as it reads tasks.py.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from invoke.exceptions import Exit, ParseError
 from invoke.parser.argument import Argument
 
 from torch_images import interrupts
-from torch_images.errors import TorchImagesError, UsageError, suggest, told
+from torch_images.errors import TorchImagesError, UsageError, one_line, suggest
 from torch_images.redact import Redactor, stream
 
 CONFIG = "TORCH_IMAGES_CONFIG"
-# Invoke's options before a verb that mean something here; a plain `invoke` has some more.
+# Invoke's options before a verb that work here; plain `invoke` also needs those of _PLAIN.
 _OPTIONS = {"complete", "debug", "help", "list", "list-format", "version"}
 _OPTIONS |= {"print-completion-script"}
 _PLAIN = {"collection", "config", "search-root"}
-# The command, before a verb of its own.
+# The command in a message, followed by a verb.
 _COMMANDS = re.compile(r"(?<=`)invoke(?= )|(?<![\w./])\./inv(?= [a-z])")
 
 
@@ -40,42 +40,44 @@ def called() -> str:
 
 
 def as_called(text: str) -> str:
-    """A text that names verbs, as in "`invoke lock`" or "./inv build", by what the user called."""
+    """A text with commands, such as "`invoke lock`" or "./inv build", as the user calls them."""
     return _COMMANDS.sub(called(), text)
 
 
 def line(error: TorchImagesError, about: str = "error") -> str:
-    """What is printed of an error; `about` names what it is of."""
-    return told(about, as_called(error.message), as_called(error.hint))
+    """The line that reports an error; `about` names its subject."""
+    return one_line(about, as_called(error.message), as_called(error.hint))
 
 
 class Program(program.Program):
-    """Ends with exit code 2, and one line, for a command line that it cannot read."""
+    """Ends with one line and exit code 2 for a command line that it cannot parse."""
 
     def core_args(self) -> list[Argument]:
         """The options before the first verb; --config names this project's file."""
-        text = "images.yaml to use, else TORCH_IMAGES_CONFIG; its locks lie beside it, in locks/"
+        text = (
+            "images.yaml to use (default: TORCH_IMAGES_CONFIG), with its locks in locks/ beside it"
+        )
         args = [arg for arg in super().core_args() if arg.name in _OPTIONS]
         return [*args, Argument(names=("config", "f"), help=text)]
 
     def parse_core_args(self) -> None:
-        """Read the options before the first verb; Invoke looks at its own others, too."""
+        """Parse the options before the first verb; add Invoke's others, which it also reads."""
         super().parse_core_args()
         for arg in super().core_args():
             self.args.setdefault(arg.name, arg)
 
     def parse_core(self, argv: list[str] | None) -> None:
-        """Read the options before the first verb."""
+        """Parse the options before the first verb."""
         with _one_line():
             super().parse_core(argv)
         _settle(self.args.config.value)
         known = ("flat", "nested", "json")
-        if (wanted := self.args["list-format"].value) not in known:
-            error = UsageError(f"unknown list format '{wanted}'", suggest(wanted, known))
+        if (form := self.args["list-format"].value) not in known:
+            error = UsageError(f"unknown list format '{form}'", suggest(form, known))
             raise Exit(line(error), code=error.exit_code)
 
     def parse_tasks(self) -> None:
-        """Read the verbs and their options. Help is for the verb before it, whatever that needs."""
+        """Parse the verbs and their options; `VERB --help` works without the verb's words."""
         words = self.core.unparsed
         for number, word in enumerate(words):
             verbs = [verb for verb in words[:number] if verb in self.collection.task_names]
@@ -86,17 +88,17 @@ class Program(program.Program):
             super().parse_tasks()
 
     def parse_cleanup(self) -> None:
-        """Do what the options before the first verb ask for, such as --help."""
+        """Handle the options before the first verb, such as --help."""
         with _one_line(self.collection.task_names):
             super().parse_cleanup()
 
     def update_config(self, merge: bool = True) -> None:
-        """Leave Invoke's settings as they are: none has a meaning here."""
+        """Do nothing: no setting of Invoke applies here."""
 
     def no_tasks_given(self) -> None:
-        """Print the verbs, where none is named."""
+        """Print the verbs if the command line names none."""
         self.list_flat()
-        print(f"`{called()} VERB --help` has a verb's options, `{called()} --help` all others")
+        print(f"`{called()} VERB --help` lists a verb's options, `{called()} --help` all others")
         raise Exit
 
     def print_help(self) -> None:
@@ -107,7 +109,7 @@ class Program(program.Program):
         self.print_columns(self.initial_context.help_tuples())
 
     def list_flat(self) -> None:
-        """Print the verbs by what they are for, in the order of the flow."""
+        """Print the verbs, grouped by purpose."""
         from torch_images.cli.collection import GROUPS
 
         known = dict(self._make_pairs(self.scoped_collection))
@@ -117,7 +119,7 @@ class Program(program.Program):
             self.print_columns([(name, known[name]) for name in names])
 
     def print_task_help(self, name: str) -> None:
-        """Print the help of a verb; that of an axis names the values of images.yaml."""
+        """Print the help of a verb; the help of an axis lists its values in images.yaml."""
         from torch_images.cli.collection import axis_values
 
         options = self.parser.contexts[name]
@@ -132,8 +134,8 @@ class Program(program.Program):
 
 
 def main() -> None:
-    """Run the verbs of ./inv; ends the process unless all goes well."""
-    # Shells complete ./inv by calling it; without an environment there is no `invoke` to call.
+    """Run the verbs of ./inv; ends the process if one fails."""
+    # Shell completion calls this name. Without an environment, only ./inv exists.
     _run("./inv", name="Invoke", version=__version__)
 
 
@@ -147,7 +149,7 @@ def installed() -> None:
 
 
 def _run(command: str, *, name: str, version: str) -> None:
-    """Run a command to its end, which comes early where nobody reads on, as in `--list | head`."""
+    """Run a command; end quietly if the reader of its output leaves, as in `--list | head`."""
     _hide_secrets()
     from torch_images.cli.collection import namespace
 
@@ -161,7 +163,7 @@ def _run(command: str, *, name: str, version: str) -> None:
 
 
 def adopt() -> None:
-    """Make a plain `invoke` that is running behave as `main` does; without one, do nothing."""
+    """If plain `invoke` is running, make it behave as `main` does."""
     from invoke.main import program as plain
 
     if plain.argv and not isinstance(plain, Program):
@@ -171,20 +173,20 @@ def adopt() -> None:
         _settle(plain.args.config.value)
         for arg in plain.args.values():
             if arg.got_value and arg.name not in _OPTIONS | _PLAIN:
-                raise Exit(f"error: --{arg.name} means nothing here; leave it out", code=2)
+                raise Exit(f"error: --{arg.name} is not supported here; leave it out", code=2)
 
 
-def _settle(named: str | None) -> None:
-    """Let all that reads images.yaml read the file that --config names, wherever it works."""
-    if named:
-        os.environ[CONFIG] = os.path.abspath(named)  # noqa: PTH100  a link stays one
-    # Invoke turns bytecode off, and every command would compile its imports.
+def _settle(file: str | None) -> None:
+    """Put the absolute path from --config into CONFIG, for everything that reads images.yaml."""
+    if file:
+        os.environ[CONFIG] = os.path.abspath(file)  # noqa: PTH100  keeps a link
+    # Invoke disables bytecode; every command would then compile its imports again.
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
 
 
 def _hide_secrets() -> None:
-    """Let no secret reach standard output and standard error, tracebacks included."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a path need not be text in any encoding
+    """Keep secrets out of stdout and stderr, including tracebacks."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path may not be valid text
         sys.stdout.reconfigure(errors="backslashreplace")
     redactor = Redactor.of(os.environ, sys.argv)
     sys.stdout, sys.stderr = stream(sys.stdout, redactor), stream(sys.stderr, redactor)
@@ -195,14 +197,14 @@ def _one_line(verbs: Iterable[str] = ()) -> Iterator[None]:
     try:
         yield
     except ParseError as error:
-        found = _problem(error, verbs)
+        problem = _problem(error, verbs)
     else:
         return
-    raise Exit(line(found), code=found.exit_code) from None
+    raise Exit(line(problem), code=problem.exit_code) from None
 
 
 def _problem(error: ParseError, verbs: Iterable[str]) -> UsageError:
-    """What Invoke cannot read, in this project's words."""
+    """An error of Invoke's parser as one of this project."""
     context = error.context
     help_ = f"`invoke --help{f' {context.name}' if context and context.name else ''}`"
     if word := re.fullmatch(r"No idea what '(.*)' is!", str(error), re.DOTALL):

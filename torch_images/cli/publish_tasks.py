@@ -1,4 +1,4 @@
-"""The verbs that bring verified images to those who use them."""
+"""Verbs that tag and publish verified images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Tag(Image, Registry, DryRun, Json):
 
 @verb.verb(Tag, example="tag torch-cu130:sm120 --registry ghcr.io/me --dry-run")
 def tag(options: Tag) -> None:
-    """Give a verified image, in the engine, the names under which it can be pushed."""
+    """Tag a verified image in the engine with the names to push it under."""
     from torch_images.cli import report
     from torch_images.host.runner import Runner
     from torch_images.publish.push import in_engine, preview
@@ -51,7 +51,7 @@ def tag(options: Tag) -> None:
 
 class Push(Tag):
     retries: int = option(
-        "failed attempts in a row, without progress, before it gives up",
+        "consecutive failed attempts without progress before giving up",
         default=5,
         parse=number(least=0),
     )
@@ -61,8 +61,8 @@ class Push(Tag):
 def push(options: Push) -> None:
     """Push a verified image and its tags to a registry; safe to repeat.
 
-    Where the image is built for several platforms, its floating tags are those of an index, which
-    the push of the last one makes.
+    If the image exists for several platforms, its floating tags point to an index. The push for
+    the last platform creates it.
     """
     from torch_images.cli import report
     from torch_images.host.runner import Runner
@@ -77,13 +77,13 @@ def push(options: Push) -> None:
     subject = verified_image(config, options.image, workspace, engine)
     lookup = verb.registry_lookup(options.retries)
     look = partial(preview, config, subject, where, lookup=lookup, workspace=workspace, run=run)
-    found = look()
+    planned = look()
     if options.dry_run:
-        text = report.moves(found.moves, done=False)
-        print(verb.as_json([asdict(m) for m in found.moves]) if options.json else text)
+        text = report.moves(planned.moves, done=False)
+        print(verb.as_json([asdict(m) for m in planned.moves]) if options.json else text)
         return
     with verb.transfer_progress() as show:
-        found = publish(
+        planned = publish(
             *(look, subject.info.id, engine),
             run=run,
             retries=options.retries,
@@ -91,12 +91,12 @@ def push(options: Push) -> None:
             say=verb.say,
         )
     platform = subject.plan.spec.platform.name
-    look_inside = partial(contents, found.names[0], run, platform=platform)
-    held = retry(look_inside, retries=options.retries, say=verb.say)
-    names, index = found.names, found.index_name
-    sheet = describe(subject, engine, *held, references=names, index=index)
+    look_inside = partial(contents, planned.names[0], run, platform=platform)
+    content = retry(look_inside, retries=options.retries, say=verb.say)
+    names, index = planned.names, planned.index_name
+    sheet = describe(subject, engine, *content, references=names, index=index)
     save(sheet, workspace)
-    print(verb.as_json(sheet) if options.json else report.moves(found.moves, done=True))
+    print(verb.as_json(sheet) if options.json else report.moves(planned.moves, done=True))
 
 
 class Datasheet(Image, Json):
@@ -105,14 +105,14 @@ class Datasheet(Image, Json):
 
 @verb.verb(Datasheet, example="datasheet torch-cu130:sm120")
 def datasheet(options: Datasheet) -> None:
-    """Print what a verified image is: versions, layers with sizes, digests, checks."""
+    """Print the facts of a verified image: versions, layers with sizes, digests, checks."""
     from torch_images.publish.datasheet import describe, markdown, save
     from torch_images.verify.identify import verified_image
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     subject = verified_image(config, options.image, workspace, engine)
-    held = engine.contents(subject.info.id)
-    sheet = describe(subject, engine, *held)
+    content = engine.contents(subject.info.id)
+    sheet = describe(subject, engine, *content)
     save(sheet, workspace)
     print(verb.as_json(sheet) if options.json else markdown(sheet).rstrip())
 
@@ -120,19 +120,19 @@ def datasheet(options: Datasheet) -> None:
 class Runpod(Registry, Json):
     image: str = option(
         "tag, image id, identifier, or name in a registry with its host, which is not "
-        "verified here; else the default image of images.yaml's pods"
+        "verified here (default: the image of `pods` in images.yaml)"
     )
     credentials: str = option(
-        "for an image that is not public: id of registry credentials in your RunPod account"
+        "id of registry credentials in your RunPod account, for an image that is not public"
     )
-    geforce: bool = flag("name only machines on which GeForce GPUs work")
-    apply: bool = flag("create the template, or change the one of this name; needs RUNPOD_API_KEY")
+    geforce: bool = flag("allow only machines on which GeForce GPUs work too")
+    apply: bool = flag("create the template, or update the one of its name; needs RUNPOD_API_KEY")
     dry_run: bool = flag("with --apply: only show what would change")
 
 
 @verb.verb(Runpod, example="runpod --image torch-cu130:pod --registry ghcr.io/me")
 def runpod(options: Runpod) -> None:
-    """Render a pod template of RunPod's; with --apply, create it there."""
+    """Print a RunPod pod template; with --apply, create or update it there."""
     from torch_images.cli import report
     from torch_images.errors import UsageError
     from torch_images.publish.runpod import Templates, body, changes, readme
@@ -163,7 +163,7 @@ def runpod(options: Runpod) -> None:
 
 
 def _pod_image(options: Runpod, config: Config, workspace: Workspace) -> PodImage:
-    """The image of a template, which its registry has, for everybody or by credentials."""
+    """The image of a template. Its registry must have it, public or behind credentials."""
     from torch_images.config.choose import choose
     from torch_images.errors import UsageError
     from torch_images.host.runner import Runner
@@ -172,18 +172,18 @@ def _pod_image(options: Runpod, config: Config, workspace: Workspace) -> PodImag
     from torch_images.verify.identify import verified_image
 
     where = verb.namespace(config, options.registry)
-    usual = choose(config, variant=config.pods.variant, platform=PLATFORM)
-    image = options.image or usual.id
+    default = choose(config, variant=config.pods.variant, platform=PLATFORM)
+    image = options.image or default.id
     if has_host(image):
         if options.registry:
-            raise UsageError(f"--registry is given, and {image} names one", "leave --registry out")
+            raise UsageError(f"--registry is given, but {image} names one", "leave --registry out")
         look = partial(published, image, Runner(), platform=PLATFORM)
-        found = retry(look, retries=5, say=verb.say)
-        subject = in_registry(config, image, found)
-        verb.say(f"{image} was not verified here: its template follows what its labels say")
+        image_info = retry(look, retries=5, say=verb.say)
+        subject = in_registry(config, image, image_info)
+        verb.say(f"{image} was not verified here: its template follows its labels")
     else:
-        held = verified_image(config, image, workspace, verb.engine())
-        subject = built(config, held, where, verb.registry_lookup(5))
+        verified = verified_image(config, image, workspace, verb.engine())
+        subject = built(config, verified, where, verb.registry_lookup(5))
     if not options.credentials and not is_public(subject.reference, Runner()):
         raise UsageError(
             f"{subject.reference} is not public, so RunPod needs credentials to pull it",
@@ -193,13 +193,13 @@ def _pod_image(options: Runpod, config: Config, workspace: Workspace) -> PodImag
 
 
 class Site(Registry):
-    output: str = option("folder to write, new or with an earlier site, else build/site")
-    commit: str = option("the commit of this project that the pages name")
+    output: str = option("folder for the site, new or holding an earlier one (default: build/site)")
+    commit: str = option("commit of this project to show on the pages")
 
 
 @verb.verb(Site, example="site --output build/site")
 def site(options: Site) -> None:
-    """Write a static site: which image for a GPU and a driver, and a page for each image."""
+    """Write a static site: an image picker by GPU and driver, and a page for each image."""
     from torch_images.publish.site import generate, write
 
     config, workspace = verb.config(), verb.workspace()

@@ -1,4 +1,4 @@
-"""What the verbs print: plain lines for people, plain data for `--json`."""
+"""The output of verbs: text for people, plain data for `--json`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torch_images.platforms import native
 from torch_images.publish import tag, tag_rules
 from torch_images.publish.tag_rules import Move
 
-if TYPE_CHECKING:  # a build prints a report, too, and would wait for what it does not need
+if TYPE_CHECKING:  # a build does not need these imports
     from torch_images.fetch.update import Finding
     from torch_images.maintain.gc import Item
     from torch_images.oci.diff import Difference
@@ -58,7 +58,7 @@ def plan(
             *(f"  {line}" for line in compiling(image, options, builder)),
         ]
     small = options.compression is Compression.SMALL
-    lines += ["  packs layers of wheels as small as they get, which takes long"] if small else []
+    lines += ["  packs wheel layers as small as possible, which takes long"] if small else []
     command = bake.bake_command((workspace.output / f"{bake.FOLDERS}XXXXXX" / bake.FILE,), options)
     needed = disk_needed(config, images, small=small)
     lines.append(f"  disk: about {needed / 1e9:.0f} GB from nothing")
@@ -66,7 +66,7 @@ def plan(
 
 
 def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> list[str]:
-    """What compiling an image takes: nothing, for published wheels."""
+    """Lines about what is compiled for an image; none for published wheels."""
     lock, spec = image.lock, image.spec
     if not lock.sources:
         return []
@@ -89,26 +89,26 @@ def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> li
         ),
         (
             f"jobs: {jobs.jobs}, {jobs.heavy} heavy ones of {jobs.threads} threads (for "
-            f"{builder.cores} processors and {builder.memory / 1e9:.0f} GB; --jobs says otherwise)"
+            f"{builder.cores} processors and {builder.memory / 1e9:.0f} GB; --jobs overrides this)"
         ),
         f"time: {_time(image, jobs, builder)}",
-        ("tested: of whole trees, only PyTorch 2.6.0 was compiled, for 9.0; see docs/compile.md"),
+        ("tested: the only full tree compiled so far is PyTorch 2.6.0 for 9.0 (docs/compile.md)"),
     ]
 
 
 def _time(image: LockedImage, jobs: Jobs, builder: Builder) -> str:
     assert image.lock.sources
     soonest, latest = hours(jobs, builder, len(image.spec.arches))
-    said = {
+    estimates = {
         "torch": f"torch {soonest:.1f} to {latest:.1f} hours",
         "triton": f"triton {triton_hours(jobs, builder) * 60:.0f} minutes",
     }
-    times = [said[tree.name] for tree in image.lock.sources.trees]
+    times = [estimates[tree.name] for tree in image.lock.sources.trees]
     return f"{', '.join(times)} (docs/compile.md says how that was measured)"
 
 
 def exported(folder: Path, files: Sequence[Path]) -> str:
-    """The wheels that were compiled."""
+    """The compiled wheels with their sizes, and their folder."""
     lines = [f"{file.name}  {file.stat().st_size / 1e6:.1f} MB" for file in files]
     return "\n".join([*lines, f"in {folder}"])
 
@@ -159,7 +159,7 @@ def built(done: dict[str, Any]) -> str:
 
 
 def moves(listed: Sequence[Move], *, done: bool) -> str:
-    """What became, or would become, of each tag."""
+    """A line for each tag: what was done, or would be done."""
     words = {
         tag_rules.NEW: ("tagged", "would tag"),
         tag_rules.MOVES: ("moved", "would move"),
@@ -186,7 +186,7 @@ def template(name: str, existing: Mapping[str, Any] | None, changes: Sequence[st
 
 def readme(text: str) -> str:
     """The readme of a pod template, which RunPod's API does not take."""
-    return f"RunPod's API takes no readme; to give the template this one, paste it there:\n\n{text}"
+    return f"RunPod's API takes no readme; paste this one into the template:\n\n{text}"
 
 
 def picked(answer: dict[str, Any]) -> str:
@@ -204,17 +204,17 @@ def picked(answer: dict[str, Any]) -> str:
     return as_called("\n".join(lines))
 
 
-def gpus(found: Sequence[Mapping[str, Any]]) -> str:
+def gpus(known: Sequence[Mapping[str, Any]]) -> str:
     """Every known GPU, from `gpus.known_gpus`: a line for each compute capability."""
     return "\n".join(
         f"{one['capability']:>5}  {one['served']}: {', '.join(one['names'])}"
         + (f"; also {', '.join(one['aliases'])}" if one["aliases"] else "")
-        for one in found
+        for one in known
     )
 
 
 def verified(proof: VerifyReport) -> str:
-    """A passing verification: what was seen, and why checks were skipped."""
+    """A passing verification: observed values, and why checks were skipped."""
     lines = [f"{proof.id}: {proof.count('passed')} checks passed in {proof.seconds} s"]
     if proof.emulated:
         lines[0] += ", in an emulator"
@@ -225,7 +225,7 @@ def verified(proof: VerifyReport) -> str:
 
 
 def locked(name: str, lock: AnyLock, *, changed: bool) -> str:
-    """A lock that was resolved."""
+    """A line about a resolved lock."""
     state = "changed" if changed else "unchanged"
     if isinstance(lock, SourceLock):
         size = sum(archive.size for archive in lock.archives)
@@ -243,9 +243,9 @@ def locked(name: str, lock: AnyLock, *, changed: bool) -> str:
 
 
 def findings(listed: Sequence[Finding], *, every: bool = False) -> str:
-    """What became of locked inputs: a count for each lock, a line for each, if not unchanged.
+    """The state of locked inputs: counts for each lock, and a line for each input that changed.
 
-    With `every`, a line for the unchanged ones, too.
+    With `every`, also a line for each unchanged input.
     """
     from torch_images.fetch.update import UNCHANGED
 
@@ -269,9 +269,9 @@ def verdict(result: Verdict) -> str:
     words = {
         IDENTICAL: "is reproducible: a rebuild from nothing has the same digest",
         SAME_CONTENT: "is reproducible: a rebuild from nothing has the same content, compressed "
-        "otherwise",
+        "differently",
     }
-    lock = "in its revision" if result.committed else "resolved by a build, carried in the image"
+    lock = "in its revision" if result.committed else "resolved by a build, stored in the image"
     lines = [
         f"{result.image} {words.get(result.outcome, 'is NOT reproducible: a rebuild differs')}",
         f"  image     {result.manifests[0]}",
@@ -298,7 +298,7 @@ def differences(items: Sequence[Difference], limit: int = 40) -> list[str]:
 
 
 def collected(item: Item, *, done: bool) -> str:
-    """One thing that is gone, or would be."""
+    """A line about an item that was removed, or would be."""
     word = "removed" if done else "would remove"
     used = f"used {item.used:%Y-%m-%d %H:%M}"
     return f"{word} {item.name}, {item.size / 1e6:.1f} MB, {used}"
@@ -307,7 +307,7 @@ def collected(item: Item, *, done: bool) -> str:
 def collection(
     items: Sequence[Item], left: Sequence[str], freed: str, *, done: bool
 ) -> dict[str, Any]:
-    """What is gone, or would be, as plain data; `left` are images that had to stay, and why."""
+    """Removed items as plain data; `left` lists images that could not be removed, and why."""
     return {
         "done": done,
         "items": [

@@ -1,4 +1,4 @@
-"""The verbs that say what there is: matrix, pick, render."""
+"""Verbs that show images before they are built: matrix, pick, render."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 class Matrix(Json):
     select: str = option("only images whose identifier matches this glob", default="*")
-    platform: str = option("only images for linux/amd64, or only those for linux/arm64")
-    untested: bool = flag("only images that were not tested with today's inputs, with the reason")
+    platform: str = option("only images for this platform: linux/amd64 or linux/arm64")
+    untested: bool = flag("only images that are not tested with today's inputs, with the reason")
     unpublished: bool = flag(
-        "only images that the registry lacks with today's inputs; with their names"
+        "only images that the registry lacks with today's inputs, with their names"
     )
     registry: str = option("with --unpublished: registry and owner, such as ghcr.io/me")
 
@@ -65,7 +65,7 @@ def matrix(options: Matrix) -> None:
 
 class Pick(Registry, Json):
     gpu: str = word(
-        "name as nvidia-smi, a cloud or people write it, such as 'RTX 5090', or capability",
+        "name of the GPU, such as 'RTX 5090' or H100 SXM, or its compute capability",
         unless="list",
     )
     driver: str = word(
@@ -73,18 +73,18 @@ class Pick(Registry, Json):
         unless="list",
     )
     list: bool = flag("print every known GPU and its names")
-    published: bool = flag("ask the registry whether it has the image; if so, the answer pulls it")
-    torch: str = option("release of torch, else the newest of each CUDA version")
-    base: str = option("what the image starts from, such as trixie: it decides on Python")
-    variant: str = option("what the image holds beside torch, such as devel")
+    published: bool = flag("ask the registry for the image; if it has it, the command pulls it")
+    torch: str = option("release of torch (default: the newest for each CUDA version)")
+    base: str = option("base of the image, such as trixie; it determines the Python version")
+    variant: str = option("what the image contains besides torch, such as devel")
     platform: str = option(
-        "platform of the host: linux/amd64 or linux/arm64; else the usual one of the GPU"
+        "platform of the host: linux/amd64 or linux/arm64 (default: the GPU's usual one)"
     )
 
 
 @verb.verb(Pick, example="pick --gpu 'RTX 5090' --driver 570")
 def pick(options: Pick) -> None:
-    """Say which image to run on a GPU and a driver, how, and why."""
+    """Print the image to run on a GPU and a driver, how to run it, and why."""
     from torch_images.cli import report
     from torch_images.cli.program import called
     from torch_images.config.selection import find_image
@@ -98,8 +98,8 @@ def pick(options: Pick) -> None:
     config, locks = verb.config(), verb.workspace().locks
     where = verb.namespace(config, options.registry)
     if options.list:
-        found = known_gpus(config)
-        print(verb.as_json({"gpu": found}) if options.json else report.gpus(found))
+        gpus = known_gpus(config)
+        print(verb.as_json({"gpu": gpus}) if options.json else report.gpus(gpus))
         return
     proofs = ledger.read(verb.ROOT)
     model = find_gpu(config, options.gpu)
@@ -134,15 +134,15 @@ def pick(options: Pick) -> None:
 
 
 def _is_published(reference: str, identifier: str) -> bool:
-    """Whether a registry has an image under a name. Raises what `registry.lookup` raises."""
+    """Whether a registry has an image under a name. Raises as `registry.lookup` does."""
     target = verb.registry_lookup(0)(reference)
     return any(one.labels.id == identifier for one in target.manifests) if target else False
 
 
 class Render(Options):
     image: str = word("identifier, see `invoke matrix`")
-    output: str = option("write the context to this folder")
-    standalone: bool = flag("write all that plain `docker buildx build` needs to --output")
+    output: str = option("write the build context to this folder")
+    standalone: bool = flag("write everything to --output that plain `docker buildx build` needs")
     compat: str = option(
         "with --standalone: NVIDIA's newer driver libraries: auto, required, locked or off",
         parse=compat_mode,
@@ -160,7 +160,7 @@ def render(options: Render) -> None:
     if options.standalone and not options.output:
         raise UsageError("--standalone writes a folder", "name it with --output FOLDER")
     if options.compat and not options.standalone:
-        raise UsageError("--compat is for a standalone folder", "add --standalone, or leave it out")
+        raise UsageError("--compat needs a standalone folder", "add --standalone, or leave it out")
     config, workspace = verb.config(), verb.workspace()
     locked = lock_image(config, find_image(config, options.image), workspace.locks)
     if options.standalone:
@@ -175,7 +175,7 @@ def render(options: Render) -> None:
 
 
 def _write_standalone(config: Config, image: LockedImage, folder: Path, compat: str) -> None:
-    """Write a standalone folder, and print how to build it. It needs mmdebstrap, and no engine."""
+    """Write a standalone folder, and print how to build it. Needs mmdebstrap, but no engine."""
     from torch_images.build.bake import BuildOptions
     from torch_images.build.standalone import check_standalone, write_standalone
     from torch_images.host.runner import Runner
@@ -183,7 +183,7 @@ def _write_standalone(config: Config, image: LockedImage, folder: Path, compat: 
 
     check_standalone(image)
     how = BuildOptions(mirrors=verb.mirrors(()), compat=compat or config.compat.mode, locked=True)
-    if not can_bootstrap():  # after all that can be wrong in the command, because it may install
+    if not can_bootstrap():  # last, because it may install an engine
         verb.engine(bootstraps=True)
     write_standalone(config, image, verb.workspace(), how, folder, run=Runner())
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

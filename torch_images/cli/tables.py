@@ -1,4 +1,4 @@
-"""The tables of README.md and docs that follow from images.yaml and locks. Pure but for locks/."""
+"""Tables of README.md and docs, generated from images.yaml and locks/. Pure but for locks/."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _PART = re.compile(r"(<!-- ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def tables(config: Config, root: Path, locks: Path) -> dict[str, str]:
-    """Every generated table by the name that its place in the text has."""
+    """Every generated table, by the name of its marker in the text."""
     return {"drivers": _drivers(config, locks), "images": _images(config, root, locks)}
 
 
 def fill(text: str, parts: Mapping[str, str]) -> str:
-    """A text with its generated parts, between "<!-- name -->" and "<!-- end -->", made anew.
+    """A text with its parts between "<!-- name -->" and "<!-- end -->" replaced by `parts`.
 
-    Raises UsageError for a part that nobody generates.
+    Raises UsageError for a name that `parts` lacks.
     """
 
     def part(table: re.Match[str]) -> str:
@@ -41,9 +41,9 @@ def fill(text: str, parts: Mapping[str, str]) -> str:
 
 
 def _images(config: Config, root: Path, locks: Path) -> str:
-    """A row for each release of torch in the catalogue: what its images hold, and their tags.
+    """A row for each release of torch and CUDA version: versions, architectures, and tags.
 
-    Of each image it names the shortest tag. The last column says how many images are tested.
+    The tags are the shortest one of each image. The last column counts the tested images.
     """
     specs = matrix(config)
     compat = {platform: compat_versions(config, locks, platform) for platform in config.platforms}
@@ -74,14 +74,14 @@ def _images(config: Config, root: Path, locks: Path) -> str:
 
 
 def _architectures(config: Config, images: Sequence[ImageSpec]) -> Iterator[str]:
-    """What the whole image of a release serves on each platform; "none" for no image."""
+    """Compute capabilities of the whole image of a release on each platform; "none" without one."""
     for platform in config.platforms:
         whole = (s for s in images if s.whole and s.platform == platform)
         yield next((" ".join(s.arches) for s in whole), "none")
 
 
 def _drivers(config: Config, locks: Path) -> str:
-    """A row for each CUDA version: from which driver its images work, and with what help."""
+    """A row for each CUDA version: the drivers its images work with, and what those need."""
     compat, rows = compat_versions(config, locks, config.platforms[0]), []
     for cuda in config.cudas:
         native = f"{cuda.driver} or newer"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Options)
 ROOT = project.project_root()
-_QUIET = 60  # seconds between two lines of progress, where there is no terminal
+_QUIET = 60  # seconds between two lines of progress without a terminal
 
 
 class _Warning(logging.Formatter):
@@ -45,26 +45,26 @@ class _Warning(logging.Formatter):
         return f"warning: {as_called(super().format(record))}"
 
 
-_warnings = logging.StreamHandler()  # the project's own; libraries' stay as Python has them
+_warnings = logging.StreamHandler()  # for this project only: libraries keep Python's own
 _warnings.setFormatter(_Warning())
 logging.getLogger("torch_images").addHandler(_warnings)
-logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news
+logging.getLogger("urllib3").setLevel(logging.ERROR)  # hides its lines about retries
 
 
 class Verb(Task[Any]):
-    """An Invoke task whose arguments are made from its options."""
+    """An Invoke task whose arguments derive from its options."""
 
     def __init__(self, body: Callable[..., None], options: type[Options]) -> None:
         super().__init__(body, positional=())
         self.options = options
 
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:  # noqa: ARG002  Invoke's
-        """What Invoke reads for this verb."""
+        """The arguments that Invoke parses for this verb."""
         return self.options.arguments()
 
 
 def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None]], Verb]:
-    """Make a verb of a function of its options.
+    """Turn a function of options into a verb.
 
     Its errors are one line and an exit code, without a traceback. `example` is a command line
     without the program's name; the verb's help ends with it.
@@ -80,7 +80,7 @@ def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None
                     sys.stdout.flush()
             except TorchImagesError as error:
                 raise _exit(error) from None
-            except BrokenPipeError:  # `./inv matrix | head`: the reader has what it wanted
+            except BrokenPipeError:  # `./inv matrix | head`: the reader has left
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise Exit(code=0) from None
             except OSError as error:
@@ -89,7 +89,7 @@ def verb(options: type[T], *, example: str = "") -> Callable[[Callable[[T], None
                 if not (problem := of_system(error)):
                     raise
                 raise _exit(problem) from None
-            except KeyboardInterrupt:  # Ctrl-C where Python's own handler was left in place
+            except KeyboardInterrupt:  # Ctrl-C while Python's own handler is in place
                 raise Exit(TEXT, code=CODE) from None
 
         if example:
@@ -111,12 +111,12 @@ def config(*, damaged_ok: bool = False) -> Config:
     from torch_images.config.load import load_config
     from torch_images.locks.facts import with_facts
 
-    found = load_config(project.config_file(ROOT))
-    return with_facts(found, project.locks_folder(ROOT), damaged_ok=damaged_ok)
+    loaded = load_config(project.config_file(ROOT))
+    return with_facts(loaded, project.locks_folder(ROOT), damaged_ok=damaged_ok)
 
 
 def workspace() -> Workspace:
-    """Where this machine's builds happen."""
+    """The folders and the network of builds on this machine."""
     from torch_images.host.network import detect
     from torch_images.host.workspace import Workspace, default_cache
 
@@ -133,60 +133,59 @@ def require_clone(name: str) -> None:
     """Raise UsageError unless this runs from a clone of the project."""
     if not project.is_clone(ROOT):
         raise UsageError(
-            f"'{name}' works on the project itself, which is not here",
-            "run it in a clone, as ./inv",
+            f"'{name}' needs a clone of the project",
+            "run it there, as ./inv",
         )
 
 
 def require_own_locks(locks: Path) -> None:
-    """Raise UsageError for a folder of locks that belongs to the installed package."""
+    """Raise UsageError if the folder of locks belongs to the installed package."""
     if project.is_packaged(locks):
         raise UsageError(
-            "the locks of the installed package are not written",
-            "name other ones with --config or TORCH_IMAGES_LOCKS, or run this in a clone, as ./inv",
+            "the locks of the installed package are read-only",
+            "name others with --config or TORCH_IMAGES_LOCKS, or run this in a clone, as ./inv",
         )
 
 
 def mirrors(named: Sequence[str]) -> tuple[str, ...]:
     """The mirrors to use: those of the command line, else TORCH_IMAGES_MIRROR.
 
-    Raises ConfigError for one that cannot be read, and UsageError for a password on the command
-    line.
+    Raises ConfigError for an invalid URL, and UsageError for a password on the command line.
     """
     from torch_images.host.network import check_url
 
     text = os.environ.get("TORCH_IMAGES_MIRROR", "")
     lines = (line.strip() for line in text.splitlines())
-    told = tuple(filter(None, lines)) if "deb " in text else tuple(text.split())
-    named_mirrors = tuple(named) or told
-    for word in (word for mirror in named_mirrors for word in mirror.split() if "://" in word):
+    from_environment = tuple(filter(None, lines)) if "deb " in text else tuple(text.split())
+    chosen = tuple(named) or from_environment
+    for word in (word for mirror in chosen for word in mirror.split() if "://" in word):
         check_url("--mirror" if named else "TORCH_IMAGES_MIRROR", word)
         if named:
             check_no_user("--mirror", word, "name this mirror in TORCH_IMAGES_MIRROR")
-    return named_mirrors
+    return chosen
 
 
 def check_no_user(option: str, url: str, hint: str) -> None:
-    """Raise UsageError for a URL of the command line that names a user, often with a password."""
+    """Raise UsageError if a URL on the command line has a user or a password."""
     from torch_images.host.network import check_url, split_user
 
     if "://" in url:
         check_url(option, url)
     if any(split_user(url)[1:]):
         raise UsageError(
-            f"{option} has a user or a password, which everybody on this machine can see", hint
+            f"{option} has a user or a password, which all users of this machine can see", hint
         )
 
 
 def namespace(config: Config, named: str) -> str:
-    """Registry and owner: those of the command line, else TORCH_IMAGES_REGISTRY, images.yaml's."""
+    """Registry and owner: from the command line, else TORCH_IMAGES_REGISTRY, else images.yaml."""
     from torch_images.publish import tag_rules
 
     return tag_rules.namespace(config, named or os.environ.get("TORCH_IMAGES_REGISTRY", ""))
 
 
 def registry_lookup(retries: int) -> Callable[[str], TagTarget | None]:
-    """What a registry has under a name, asked again where that may help."""
+    """A lookup of names in a registry, which retries errors that may pass."""
     from torch_images.host.runner import Runner
     from torch_images.publish.registry import lookup, retry
 
@@ -195,7 +194,7 @@ def registry_lookup(retries: int) -> Callable[[str], TagTarget | None]:
 
 
 def engine(*, bootstraps: bool = False, platforms: Sequence[Platform] = ()) -> Engine:
-    """The engine; set up where none answers and ./inv allows it, with emulators of `platforms`."""
+    """The engine, set up if none answers and ./inv allows it, with emulators for `platforms`."""
     from torch_images.host.runner import Runner
     from torch_images.host.setup import ready_engine
 
@@ -210,12 +209,12 @@ def engine(*, bootstraps: bool = False, platforms: Sequence[Platform] = ()) -> E
 
 
 def complain(name: str, problem: TorchImagesError) -> None:
-    """What went wrong with one of several, on stderr; the others go on."""
+    """Print the error of one of several items on stderr; the others go on."""
     print(red(line(problem, name)), file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:
-    """A line of progress, on stderr."""
+    """Print a line of progress on stderr."""
     text = as_called(text)
     if "tqdm" not in sys.modules:  # there is no bar to write around
         print(text, file=sys.stderr, flush=True)
@@ -227,9 +226,9 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def _bar(**form: Any) -> Iterator[Callable[[float, float | None], None]]:
-    """Moves a bar on a terminal to what is done, of what is known of the total.
+    """Yields a function that moves a bar on a terminal: to the amount done, of the total if known.
 
-    `form` are words of tqdm's, which is imported once there is something to show: that takes 30 ms.
+    `form` are tqdm's arguments. tqdm is imported at the first update, because that takes 30 ms.
     """
     began, bars = time.time(), list[Any]()
 
@@ -253,14 +252,14 @@ def _bar(**form: Any) -> Iterator[Callable[[float, float | None], None]]:
 
 @contextlib.contextmanager
 def transfer_progress() -> Iterator[Callable[[int, int], None]]:
-    """Shows bytes sent, of how many: a bar on a terminal, nothing elsewhere."""
+    """Shows bytes sent of the total: a bar on a terminal, nothing elsewhere."""
     with _bar(unit="B", unit_scale=True) as show:
         yield lambda sent, size: show(sent, size or None)
 
 
 @contextlib.contextmanager
 def check_progress() -> Iterator[Callable[[float], None]]:
-    """Shows the share of checks that are over: a bar on a terminal, a line a minute elsewhere."""
+    """Shows the share of checks that are done: a bar on a terminal, a line a minute elsewhere."""
     began = said = time.monotonic()
     form = "{percentage:3.0f} % of the checks |{bar}| {elapsed}, {remaining} left"
     with _bar(bar_format=form) as bar:
@@ -271,15 +270,15 @@ def check_progress() -> Iterator[Callable[[float], None]]:
             now = time.monotonic()
             if not sys.stderr.isatty() and now - said >= _QUIET and share < 1:
                 said = now
-                left = f", some {(now - began) * (1 / share - 1):.0f} s are left" if share else ""
-                say(f"{share:.0%} of the checks are over after {now - began:.0f} s{left}")
+                left = f", about {(now - began) * (1 / share - 1):.0f} s left" if share else ""
+                say(f"{share:.0%} of the checks are done after {now - began:.0f} s{left}")
 
         yield show
 
 
 @contextlib.contextmanager
 def layer_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Shows layers that are made: a bar on a terminal, lines elsewhere."""
+    """Shows layers being packed: a bar on a terminal, lines elsewhere."""
     with transfer_progress() as bar:
 
         def show(title: str, done: int, size: int) -> None:

@@ -1,4 +1,4 @@
-"""The verbs that check what an image is."""
+"""Verbs that verify images."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch_images.host.gpus import Request, device_requests
 
 class Verify(Image, Json):
     gpus: Sequence[Request] = option(
-        f"also run what needs a GPU, on these: {GPUS}",
+        f"also run the checks that need a GPU, on these: {GPUS}",
         default=(),
         parse=lambda _, words: device_requests(words),
     )
-    no_cache: bool = flag("list all machine code again, without the lists of earlier verifications")
+    no_cache: bool = flag("list all machine code again instead of reusing earlier lists")
 
 
 @verb.verb(Verify, example="verify torch-cu130:sm120")
@@ -52,12 +52,12 @@ def verify(options: Verify) -> None:
 
 class Reproduce(Json):
     image: str = word("tag, image id or registry reference")
-    repository: str = option("git repository that has the image's revision, if this one does not")
+    repository: str = option("git repository with the image's revision, if this one lacks it")
 
 
 @verb.verb(Reproduce, example="reproduce torch-cu130:sm120")
 def reproduce(options: Reproduce) -> None:
-    """Build an image again from nothing, elsewhere, and compare the two."""
+    """Rebuild an image from nothing and compare the two."""
     from dataclasses import asdict
 
     from torch_images.cli import report
@@ -70,7 +70,7 @@ def reproduce(options: Reproduce) -> None:
     verb.check_no_user("--repository", options.repository, "leave it to git's credential helpers")
     config, engine, image = verb.config(), verb.engine(bootstraps=True), options.image
     if has_host(image) and engine.digest(image) is None:
-        # An index has no digest that a build could have: the image for this machine has.
+        # No build has the digest of an index: take its image for this machine.
         platform = default_platform(config).name
         image = retry(partial(exact, image, Runner(), platform=platform), retries=5, say=verb.say)
     verdict = again(

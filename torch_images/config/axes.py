@@ -19,7 +19,7 @@ VariantName = Annotated[str, known("variant")]
 
 @dataclass(frozen=True, kw_only=True)
 class _Axes(Section):
-    """Values of axes as the file has them: one, or several."""
+    """Values of axes in the file: one, or several."""
 
     cuda: Annotated[tuple[str, ...], some(CudaName)] = ()
     torch: Annotated[tuple[str, ...], some(str)] = ()
@@ -31,7 +31,7 @@ class _Axes(Section):
 
     @property
     def named(self) -> dict[str, tuple[str, ...]]:
-        """The values of each axis that has some."""
+        """The values of each axis that the file names."""
         return {axis: values for axis in AXES if (values := getattr(self, axis))}
 
 
@@ -39,9 +39,9 @@ class _Axes(Section):
 class Row:
     """A row of the catalogue: images of the project, each combination of values of its axes.
 
-    `values`: an axis such as "variant", and its values, in pairs. An axis that is not named has its
-        default, the platform the first one. The value "each" stands for every release of torch, or
-        for every architecture in an image of its own.
+    `values`: pairs of an axis, such as "variant", and its values. An axis that is not named has its
+        default, the platform the first one. The value "each" means every release of torch, or one
+        image for every architecture.
     `where`: file, line and column, for messages.
     """
 
@@ -55,10 +55,10 @@ def _row(values: _Axes) -> Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Exclude:
-    """Combinations that are not built: those that are equal on every axis that is not None.
+    """Combinations that are not built: those that match on every axis that is not None.
 
-    `reason` is the sentence that a user is shown. Each other field is a value of the axis of its
-    name, such as "12.8"; None stands for all values.
+    `reason` is the sentence shown to users. Each other field is a value of the axis of its name,
+    such as "12.8"; None means all values.
     """
 
     reason: str
@@ -72,13 +72,13 @@ class Exclude:
 
     @cached_property
     def named(self) -> tuple[tuple[str, str], ...]:
-        """The axes that it names, each with its value."""
+        """The axes that are not None, each with its value."""
         values = ((axis, getattr(self, axis)) for axis in AXES)
         return tuple((axis, value) for axis, value in values if value is not None)
 
     def matches(self, image: Mapping[str, str]) -> bool:
-        """Whether every image with these values of axes is excluded, whatever the others are."""
-        # A loop: this runs for every image of every matrix, and a generator takes twice as long.
+        """Whether every image with these values is excluded, whatever its other axes are."""
+        # A loop: this runs for every image of every matrix, and a generator is half as fast.
         for axis, value in self.named:  # noqa: SIM110
             if image.get(axis) != value:
                 return False
@@ -87,10 +87,10 @@ class Exclude:
 
 @dataclass(frozen=True, kw_only=True)
 class _Excludes(_Axes):
-    """An entry of `exclude` as the file has it."""
+    """An entry of `exclude` in the file."""
 
     reason: str
-    # One that `invoke lock --upgrade` dropped may stay.
+    # Entries may name a release that `invoke lock --upgrade` dropped.
     torch: Annotated[tuple[str, ...], some(Pin)] = ()
     arch: Annotated[tuple[str, ...], some(Annotated[str, known("arch")])] = ()
 

@@ -1,4 +1,4 @@
-"""Values of axes -> the image that has them, or why none has. Pure."""
+"""Values of axes -> the image with them, or the reason why there is none. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def releases(
 ) -> tuple[Release, ...]:
     """The releases of torch that images of a source can have, the newest first.
 
-    For one that is compiled it is the release whose CUDA libraries it has; () for a CUDA version
-    that it is not compiled for.
+    For a compiled source it is the release whose CUDA libraries it uses; () for a CUDA version that
+    it is not compiled for.
     """
     if source.compiled:
         names = tuple(torch for version, torch in source.beside if version == cuda.version)
@@ -42,12 +42,11 @@ def choose(
 ) -> ImageSpec:
     """The image with these values, defaults for the rest; `arch` may list several ("9.0,12.0").
 
-    Without `arch` it has code for all that its torch serves. The default base is that of the CUDA
-    version. `torch` is a release, or a minor version that stands for its newest release; the
-    default is the newest release that the image is built with. Neither means a pre-release. The
-    default platform is this machine's own; where images.yaml lacks it, the first one. Raises
-    UsageError for a value that is unknown, a pair that is impossible and an image that is excluded,
-    with the reason.
+    Without `arch` it has code for every architecture of its torch. The default base is the CUDA
+    version's. `torch` is a release, or a minor version for its newest release; the default is the
+    newest release that the image is built with. Neither selects a pre-release. The default platform
+    is this machine's own, or the first one if images.yaml lacks it. Raises UsageError with the
+    reason for an unknown value, an impossible pair and an excluded image.
     """
     defaults = config.defaults
     cuda_ = find("cuda", config.cudas, cuda or defaults.cuda)
@@ -71,7 +70,7 @@ def choose(
         for release in _meant(config, cuda_, torch or "", source_, known)
     ]
     if problem := same_files(candidates[0]):
-        raise UsageError(problem, "name that architecture, or none: the files are the same")
+        raise UsageError(problem, "give that architecture, or none: the files are the same")
     refused: list[UsageError] = []
     for spec in candidates:
         try:
@@ -92,12 +91,12 @@ def choose(
         )
     except UsageError:
         raise refused[0] from None
-    hint = f"it is built with --torch {other.torch}" if other.release.facts else ""
+    hint = f"--torch {other.torch} works" if other.release.facts else ""
     raise UsageError(refused[0].message, hint)
 
 
 def _architectures(config: Config, cuda: Cuda, named: str) -> tuple[Architecture, ...]:
-    """The architectures that a user named, such as "9.0,12.0"; all for "". Raises UsageError."""
+    """The architectures in a user's text, such as "9.0,12.0"; all for "". Raises UsageError."""
     if not named:
         return config.architectures
     if named == "all":
@@ -112,16 +111,16 @@ def _architectures(config: Config, cuda: Cuda, named: str) -> tuple[Architecture
 
 
 def default_platform(config: Config) -> Platform:
-    """The platform that nobody named: this machine's own, else the first of images.yaml."""
+    """The default platform: this machine's own, else the first of images.yaml."""
     return native() if native() in config.platforms else config.platforms[0]
 
 
 def _meant(
     config: Config, cuda: Cuda, torch: str, source: Source, known: tuple[Release, ...]
 ) -> tuple[Release, ...]:
-    """Those of the known releases of torch that a user's word means; "" means all.
+    """The known releases of torch that a user's word selects; "" selects all.
 
-    Raises UsageError for a word that means none.
+    Raises UsageError for a word that selects none.
     """
     if not known:
         able = ", ".join(version for version, _ in source.beside)
@@ -133,7 +132,7 @@ def _meant(
         return known
     if not torch and not stable:
         raise UsageError(
-            f"CUDA {cuda.version} has pre-releases of torch only",
+            f"CUDA {cuda.version} only has pre-releases of torch",
             f"ask for one with --torch {known[0].version}",
         )
     if not torch:
@@ -144,7 +143,7 @@ def _meant(
             return known
         raise UsageError(
             f"source {source.name} compiles torch {source.torch.version}, not {shown(torch)}",
-            "leave --torch out, or take --source wheel",
+            "leave --torch out, or use --source wheel",
         )
     meant = tuple(r for r in known if r.version == torch)
     meant += tuple(r for r in stable if r.version.startswith(f"{torch}."))
@@ -159,22 +158,22 @@ def _meant(
 
 
 def _served(config: Config, spec: ImageSpec) -> ImageSpec:
-    """A whole image with the architectures that it serves; any other as it is.
+    """A whole image with the architectures that it serves; any other image unchanged.
 
-    Raises UsageError if one of those that a user named is not built, or none is.
+    Raises UsageError if an architecture that the user named cannot be built, or none can.
     """
     refusals = {a: refusal(config, spec, a) for a in spec.architectures}
     architectures = spec.architectures
-    if spec.whole:  # the refused ones are left out; a reason is due if that are all
+    if spec.whole:  # leave out refused architectures; if all are, give the commonest reason
         reason = Counter(refusals.values()).most_common(1)[0][0]
         architectures = tuple(a for a in architectures if refusals[a] is None) or tuple(
             a for a in architectures if refusals[a] == reason
         )
     for architecture in architectures:
         if refusals[architecture] is not None:
-            named = "" if spec.whole else f", arch {architecture.name}"
+            arch = "" if spec.whole else f", arch {architecture.name}"
             raise UsageError(
-                f"CUDA {spec.cuda.version}, torch {spec.torch}{named}, source "
+                f"CUDA {spec.cuda.version}, torch {spec.torch}{arch}, source "
                 f"{spec.source.name}, base {spec.base.name}, variant {spec.variant.name}"
                 f"{_on(spec)} cannot be built: {refusals[architecture]}"
             )
@@ -209,7 +208,7 @@ def _arch(config: Config, cuda: Cuda, wanted: str) -> Architecture:
     except ValueError as error:
         raise UsageError(str(error), suggest(wanted, config.names("arch"))) from None
     reason = _impossible(cuda, capability)
-    # An architecture that this CUDA dropped is impossible, whether images.yaml lists it or not.
+    # An architecture that this CUDA version dropped is impossible, in images.yaml or not.
     able = [c.version for c in config.cudas if capability in c.targets]
     if reason and able and capability < max(cuda.targets):
         hint = f"CUDA {' or '.join(able)} can" if wanted in config.names("arch") else ""
@@ -236,14 +235,14 @@ def _axes(spec: ImageSpec) -> dict[str, str]:
 
 
 def in_no_host(config: Config, platform: Platform, arch: Architecture) -> str | None:
-    """Why no host of a platform has an architecture; None if some have."""
+    """Why no host of a platform has an architecture; None if one may."""
     if not config.foreign(arch, platform):
         return None
     return f"{' and '.join(arch.examples)} are in hosts with Arm processors only: linux/arm64"
 
 
 def same_files(spec: ImageSpec) -> str | None:
-    """Why an image would have the files of one for another architecture; None if it has its own."""
+    """Why an image would have the same files as for another architecture; None if it would not."""
     for arch in spec.architectures if spec.narrowed else ():
         if other := spec.release.same_code(arch.capability):
             return (
@@ -257,7 +256,7 @@ def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
     """Why an image is not built for an architecture; None if it is."""
     cuda, base, source = spec.cuda, spec.base, spec.source
     if base.images and not base.image(cuda.version):
-        return f"base {base.name} names no image for CUDA {cuda.version}"
+        return f"base {base.name} has no image for CUDA {cuda.version}"
     published = None if source.compiled else spec.release
     lacking = (x.refusal(cuda.version, published, (arch.name,)) for x in spec.variant.extras)
     return (

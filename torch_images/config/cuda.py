@@ -1,4 +1,4 @@
-"""The CUDA versions of images.yaml, and where NVIDIA's compat libraries come from."""
+"""The CUDA versions of images.yaml, and the source of NVIDIA's compat libraries."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ COMPAT_MODES = ("auto", "required", "locked", "off")
 
 @dataclass(frozen=True, kw_only=True)
 class Compat(Section, keys={"repositories": "repository"}):
-    """Where NVIDIA's compat packages come from.
+    """The source of NVIDIA's compat packages.
 
-    `mode`: one of COMPAT_MODES, for builds that are not told another one.
-    `repositories`: platform and URL of a flat apt repository, in pairs.
+    `mode`: one of COMPAT_MODES, the default for builds.
+    `repositories`: pairs of a platform and the URL of a flat apt repository.
     `key`: the fingerprint of the key that signs it, 40 upper-case hexadecimal digits.
     """
 
@@ -29,7 +29,7 @@ class Compat(Section, keys={"repositories": "repository"}):
     key: Annotated[str, matches(r"[0-9A-F]{40}", "a full fingerprint of 40 hexadecimal digits")]
 
     def repository(self, platform: Platform) -> str:
-        """The URL of the repository for a platform. Raises KeyError for one without."""
+        """The URL of the repository for a platform. Raises KeyError if there is none."""
         return dict(self.repositories)[platform.name]
 
 
@@ -40,16 +40,16 @@ class Cuda(Section, keys={"version": NAME}):
     `version`: major and minor, such as "13.0".
     `driver`: the oldest Linux driver that runs it natively, such as "580.65.06".
     `floor`: the oldest driver branch that runs it by minor-version compatibility, such as "580".
-    `targets`: what its compiler can produce code for.
+    `targets`: the compute capabilities that its compiler supports.
     `torch`: the releases of torch whose published wheels are for it, the oldest first.
-    `indexes`: the package indexes that have those of them that the main one lacks.
+    `indexes`: the package indexes with the releases that the main index lacks.
     `toolkit`: the parts of its compiler, such as "nvcc": extras of the package cuda-toolkit, whose
-        version torch requires; () if no wheels have it.
-    `release`, `archives`: then NVIDIA's release, such as "12.8.1", and the names of its archives
-        that have the compiler.
+        version torch requires; () if there are no wheels of it.
+    `release`, `archives`: without such wheels, NVIDIA's release, such as "12.8.1", and the names of
+        its archives with the compiler.
     `nvcc_flags`: flags for compiling torch, such as "-compress-mode=size".
-    `compat`: the older driver branches that NVIDIA's compat library for it is made for.
-    `base`: the name of the base that its images start from if nobody names another.
+    `compat`: the older driver branches that NVIDIA's compat library for it supports.
+    `base`: the name of the default base of its images.
     """
 
     version: Annotated[CudaVersion, matches(r"[0-9]{2}\.[0-9]", "a CUDA version like 12.8 or 13.0")]
@@ -89,7 +89,7 @@ class Cuda(Section, keys={"version": NAME}):
 
     @property
     def older_branch(self) -> str:
-        """The branch from which minor-version compatibility helps; "" if it is the driver's own."""
+        """The oldest branch with minor-version compatibility; "" if it is the driver's own."""
         return "" if self.driver.startswith(f"{self.floor}.") else self.floor
 
     @property
@@ -103,15 +103,15 @@ class Cuda(Section, keys={"version": NAME}):
         return f"torch-{self.short}"
 
     def index(self, torch: str) -> Index | None:
-        """The index that has a release of torch; None for the main one."""
+        """The index of a release of torch; None for the main one."""
         return next((index for index in self.indexes if torch in index.torch), None)
 
 
 def with_indexes(cuda: Cuda) -> Cuda:
-    """A CUDA version whose releases of torch are those of all indexes, the oldest first."""
+    """A CUDA version with the releases of torch of all its indexes, the oldest first."""
     for place, torch in enumerate(cuda.torch):
         if Version(torch).is_prerelease:
-            problem = "is a pre-release, and those are not taken from the main index"
+            problem = "is a pre-release, and the main index may not provide those"
             hint = "list it under `indexes`, below the index that has it"
             raise Wrong(problem, hint, at=("torch", place))
     releases = {Version(torch): torch for torch in cuda.torch}
@@ -122,15 +122,15 @@ def with_indexes(cuda: Cuda) -> Cuda:
         for number, torch in enumerate(index.torch):
             if Version(torch) in releases:
                 problem = "is listed twice for one CUDA version"
-                hint = "leave it with the one index that has it"
+                hint = "keep it only at the index that has it"
                 raise Wrong(problem, hint, at=("indexes", place, "torch", number))
             releases[Version(torch)] = torch
     if not releases:
-        hint = "list releases under `torch`, or under `indexes` with the index that has them"
+        hint = "list releases under `torch`, or under `indexes` with their index"
         raise Wrong("names no release of torch", hint)
     return replace(cuda, torch=tuple(releases[version] for version in sorted(releases)))
 
 
 def target_range(cuda: Cuda) -> str:
-    """The oldest and newest target of a CUDA version, as a clause for a message."""
-    return f"its compiler goes from {min(cuda.targets)} to {max(cuda.targets)}"
+    """The oldest and newest target of a CUDA version, as part of a message."""
+    return f"its compiler supports {min(cuda.targets)} to {max(cuda.targets)}"

@@ -1,8 +1,8 @@
 """A YAML file as plain data, and the line and column of each place in it.
 
-Values are taken as they are written: `12.8` and `"12.8"` are both the text 12.8, so that no version
-becomes a float. Aliases, tags and merge keys are refused, so that a line means what it shows. A
-file that is larger, or nested deeper, than a person would write is refused, too.
+Values stay as they are written: `12.8` and `"12.8"` are both the text 12.8, so that no version
+becomes a float. Aliases, tags and merge keys are refused, so that a line means what it shows. Files
+that are larger, or nested deeper, than people write are refused too.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import yaml
 
 from torch_images.errors import ConfigError
 
-# The parser in C, where PyYAML was built with it, takes a tenth of the time.
+# The parser in C, if PyYAML was built with it, takes a tenth of the time.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TEXT_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:float", "tag:yaml.org,2002:int"}
 _KIND = {yaml.MappingNode: "a mapping", yaml.SequenceNode: "a list", yaml.ScalarNode: "a value"}
-# Far beyond what images.yaml needs, and small enough to be read in a moment. The parser in C calls
-# itself for each level, and ends the process where there are too many.
+# Far beyond the needs of images.yaml, and small enough to be read quickly. The parser in C calls
+# itself for each level, and crashes the process if there are too many.
 _MOST_BYTES, _MOST_LEVELS, _MOST_MEMBERS, _MOST_LETTERS = 100_000, 20, 100, 1000
-_SHOWN = 100  # letters of a value that an error repeats
+_SHOWN = 100  # characters of a value that an error repeats
 _KEYS = ("[key]", "")  # last steps that mean the key instead of its value
 _FOUND = "{kind}"
 
@@ -31,7 +31,7 @@ Path_ = Sequence[str | int]
 
 
 class Document:
-    """The data of a file: mappings, lists and texts. Raises ConfigError for anything else."""
+    """The data of a file: mappings, lists and texts. Raises ConfigError for other data."""
 
     def __init__(self, node: yaml.Node, file: str) -> None:
         self._node = node
@@ -57,11 +57,13 @@ class Document:
             raise self._wrong(node, f"{name} must be a value, not {_KIND[type(node)]}")
         value = str(node.value)
         if len(value) > _MOST_LETTERS:
-            raise self._wrong(node, f"{name} is longer than {_MOST_LETTERS} letters", "shorten it")
+            raise self._wrong(
+                node, f"{name} is longer than {_MOST_LETTERS} characters", "shorten it"
+            )
         if not value.isprintable():
             raise self._wrong(node, f"{name} must be one line of printable text")
         if not value.strip():
-            raise self._wrong(node, f"{name} must be text, it is blank", "write a value")
+            raise self._wrong(node, f"{name} must be text, but is blank", "write a value")
         if node.tag == "tag:yaml.org,2002:merge":
             raise self._wrong(node, "the merge key '<<' is not allowed", "write the members out")
         if node.tag not in _TEXT_TAGS:
@@ -84,7 +86,7 @@ class Document:
             key = self._text(at, f"a key of {path or 'the file'}")
             name = f"{path}.{key}" if path else key
             if len(key) > _SHOWN:
-                raise self._wrong(at, f"a key is longer than {_SHOWN} letters", "shorten it")
+                raise self._wrong(at, f"a key is longer than {_SHOWN} characters", "shorten it")
             if key in first:
                 hint = f"first at {self._at(first[key])}"
                 raise self._wrong(at, f"'{name}' is given twice", hint)
@@ -93,7 +95,7 @@ class Document:
         return values
 
     def where(self, path: Path_) -> str:
-        """File, line and column of what is at a place, with colons between."""
+        """File, line and column of a place, joined by colons."""
         node = self._node
         for step in path:
             node = _inner(node, step)[1] or node
@@ -104,9 +106,9 @@ class Document:
     ) -> ConfigError:
         """An error at a place, such as ("cuda", "13.0", "driver"), for the caller to raise.
 
-        `problem` goes on after the name of the place, and "{kind}" in it becomes the kind of node
-        that is there. The value of a scalar is repeated, unless `quote` is false. A number may
-        stand for a key, by its place in the mapping. Steps that lead nowhere are left out.
+        The message is the name of the place followed by `problem`, in which "{kind}" becomes the
+        kind of its node. It repeats the value of a scalar, unless `quote` is false. A number may
+        name a key by its position in the mapping. Steps that lead nowhere are ignored.
         """
         node, at, name = self._node, self._node, ""
         for step in path:
@@ -124,7 +126,7 @@ class Document:
 def _inner(
     node: yaml.Node, step: str | int
 ) -> tuple[yaml.Node | None, yaml.Node] | tuple[None, None]:
-    """The key, None in a list, and the value that a step leads to; both None for nowhere."""
+    """The key (None in a list) and the value that a step leads to; both None if there is none."""
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
         return None, node.value[step]
     for place, (key, value) in enumerate(node.value if isinstance(node, yaml.MappingNode) else ()):
@@ -136,7 +138,7 @@ def _inner(
 def parse(text: str, name: str) -> Document:
     """The YAML in a text; `name` is the file's.
 
-    Raises ConfigError for what is not YAML, or more than a plain tree of texts.
+    Raises ConfigError for invalid YAML, and for anything but a plain tree of texts.
     """
     try:
         _check(text, name)
@@ -155,7 +157,7 @@ def parse(text: str, name: str) -> Document:
 
 
 def read(path: Path) -> str:
-    """The text of a file. Raises ConfigError for one that is missing, no file, or too large."""
+    """The text of a file. Raises ConfigError if it is missing, not a regular file, or too large."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would never end
             raise ConfigError(f"{path.name}: it is not a file", f"looked at {path}")
@@ -165,7 +167,7 @@ def read(path: Path) -> str:
         raise ConfigError(f"{path.name}: {error.strerror}", f"looked for {path}") from None
     if len(data) > _MOST_BYTES:
         problem = f"it is larger than {_MOST_BYTES // 1000} kB"
-        raise ConfigError(f"{path.name}: {problem}", "keep what is not about images elsewhere")
+        raise ConfigError(f"{path.name}: {problem}", "keep other data elsewhere")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -175,16 +177,16 @@ def read(path: Path) -> str:
 
 
 def _after(data: bytes) -> str:
-    """The line and column that follow the beginning of a file."""
+    """The line and column after some bytes of a file."""
     before, _, line = data.rpartition(b"\n")
     number = before.count(b"\n") + (2 if len(line) < len(data) else 1)
     return f":{number}:{len(line.decode('utf-8', 'replace')) + 1}"
 
 
 def _check(text: str, name: str) -> None:
-    """Raise ConfigError for what cannot be read as a tree of plain values.
+    """Raise ConfigError for anything but a tree of plain values.
 
-    Goes through the file without descending into it, and so ends for any depth.
+    Reads the file as a stream of events, and so works for any depth.
     """
     left: list[int] = []  # how many members each open list and mapping may still get
     for event in yaml.parse(text, Loader=_LOADER):
@@ -192,7 +194,7 @@ def _check(text: str, name: str) -> None:
         if problem:
             mark = event.start_mark
             where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-            raise ConfigError(f"{name}{where}: {problem}", "write out what is meant")
+            raise ConfigError(f"{name}{where}: {problem}", "write the value out")
 
 
 def _strange(event: yaml.Event) -> str:

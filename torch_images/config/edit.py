@@ -1,4 +1,4 @@
-"""Change images.yaml as a person would: the releases of one CUDA version, and nothing else."""
+"""Edits of images.yaml: the releases of one CUDA version, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch_images.errors import ConfigError
 def with_releases(text: str, cuda: str, releases: Sequence[str]) -> str:
     """The text of images.yaml with other releases of torch for a CUDA version.
 
-    Only its list `torch` changes; comments and everything else stay. Raises ConfigError where there
-    is no such list in one line.
+    Only its list `torch` changes; comments and everything else stay. Raises ConfigError if the list
+    is missing, or not on one line.
     """
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     for key in ("cuda", cuda, "torch"):
@@ -24,14 +24,14 @@ def with_releases(text: str, cuda: str, releases: Sequence[str]) -> str:
         node = next((value for name, value in pairs if name.value == key), None)
     if not isinstance(node, yaml.SequenceNode) or not node.flow_style:
         raise ConfigError(
-            f"'cuda.{cuda}.torch' is not a list like [2.13.0, 2.14.1]", "write it in one line"
+            f"'cuda.{cuda}.torch' is not a list like [2.13.0, 2.14.1]", "write it on one line"
         )
     listed = f"[{', '.join(releases)}]"
     return f"{text[: node.start_mark.index]}{listed}{text[node.end_mark.index :]}"
 
 
 def write(path: Path, text: str) -> None:
-    """Replace images.yaml, whole or not at all. Its mode stays."""
+    """Replace images.yaml in one step, keeping its mode."""
     with tempfile.NamedTemporaryFile(
         "w", dir=path.parent, prefix=".images-", delete=False, newline="", encoding="utf-8"
     ) as file:

@@ -1,4 +1,4 @@
-"""Variants of images, and the groups of wheels, called extras, that they add."""
+"""Variants of images, and extras: groups of wheels that variants add."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from torch_images.config.schema import (
 
 
 def _for_all(value: Any, info: ValidationInfo) -> Any:
-    """Requirements by CUDA version; a plain list is for all CUDA versions."""
+    """Requirements by CUDA version; a plain list applies to all of them."""
     if not isinstance(value, list):
         return value
     return dict.fromkeys(kept(info, "cuda") if value else (), value)
 
 
 def _apart(links: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Links, if none lies in another one."""
+    """The links. Raises Wrong if one is inside another."""
     for (one, _), (other, _) in itertools.product(links, links):
         if other.startswith(f"{one}/"):
-            problem = f"lies in '{one}', which is a link, too"
+            problem = f"is inside '{one}', which is also a link"
             raise Wrong(problem, at=(other, "[key]"))
     return links
 
@@ -47,16 +47,16 @@ class Extra(Section, keys={"name": NAME}):
     """A group of wheels that variants can add.
 
     `name`, `description`: such as "vision", and a sentence for people.
-    `wheels`: CUDA version and requirements, in pairs. A CUDA version with () goes without; one that
-        is not listed cannot have the extra.
+    `wheels`: pairs of a CUDA version and requirements. A CUDA version with () omits the extra; one
+        that is not listed cannot have it.
     `fit`: "required" or "optional" for wheels that are compiled for one release of torch; "" for
         others.
-    `in_step`: whether the wheels after the first must have its minor version.
+    `in_step`: whether all wheels must have the minor version of the first.
     `arches`: the architectures that the wheels have code for, such as "9.0"; () for all.
     `replaces`: packages of the plain image that the wheels need in another version.
-    `unpack`: the folder to unpack the wheels to, without what they require; "" to install them.
-    `links`: name and target of each link to make there, both paths below that folder.
-    `conflicts`: the names of extras that cannot be beside it, each with the reason.
+    `unpack`: the folder to unpack the wheels to, without their requirements; "" to install them.
+    `links`: name and target of each link to create there, both paths below that folder.
+    `conflicts`: the names of extras that exclude it, each with the reason.
     """
 
     name: fields.Name
@@ -84,19 +84,19 @@ class Extra(Section, keys={"name": NAME}):
     def compiled(self) -> bool:
         """Whether its wheels are compiled for one release of torch, or require one.
 
-        Then `invoke lock` finds which of them fit a release.
+        Then `invoke lock` finds those that fit a release.
         """
         return bool(self.fit)
 
     @property
     def optional(self) -> bool:
-        """Whether an image goes without it where no wheels fit."""
+        """Whether an image omits it if no wheels fit."""
         return self.fit == "optional"
 
     def requirements(self, cuda: str, release: Release) -> tuple[str, ...]:
         """The requirements of its wheels for a CUDA version and a release of torch.
 
-        They are () where it goes without, and exact where it is known what fits.
+        They are () if it is omitted, and exact versions if the fitting wheels are known.
         """
         fit = release.facts.fit(self.name) if self.compiled and release.facts else None
         return fit.wheels if fit else dict(self.wheels).get(cuda, ())
@@ -106,8 +106,8 @@ class Extra(Section, keys={"name": NAME}):
     ) -> str | None:
         """Why an image cannot have it, as a message; None if it can.
 
-        `release` is that of a published torch; None for one that is compiled. `arches` are the
-        image's architectures.
+        `release` is a published torch; None for a compiled one. `arches` are the image's
+        architectures.
         """
         if cuda not in dict(self.wheels):
             return f"{self.name} has no wheels for CUDA {cuda}"
@@ -126,7 +126,7 @@ class Extra(Section, keys={"name": NAME}):
 
 @dataclass(frozen=True, kw_only=True)
 class Variant(Section, keys={"name": NAME}):
-    """What an image holds beside torch.
+    """The content of an image besides torch.
 
     `name`, `description`: such as "devel", and a sentence for people.
     `packages`: names of Debian packages.
@@ -150,7 +150,7 @@ class Variant(Section, keys={"name": NAME}):
 
     @property
     def adds(self) -> bool:
-        """Whether it has anything that the plain image has not."""
+        """Whether it adds anything to the plain image."""
         return bool(self.packages or self.wheels or self.extras or self.cuda_home)
 
     def empty(self, cuda: str) -> str | None:
@@ -160,7 +160,7 @@ class Variant(Section, keys={"name": NAME}):
         if any(wheels for extra in self.extras for v, wheels in extra.wheels if v == cuda):
             return None
         names = " and ".join(extra.name for extra in self.extras)
-        return f"{names} has nothing for CUDA {cuda}, so it would be the variant without it"
+        return f"{names} has nothing for CUDA {cuda}, so the variant would add nothing"
 
     @property
     def replaces(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The kinds of text that several sections of images.yaml have, as types of their fields."""
+"""The kinds of text in images.yaml, as types of fields."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from torch_images.config.schema import As, Wrong, choice, known, matches, whole_
 from torch_images.platforms import PLATFORMS, Platform, find
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-_LETTERS = 24  # of a name, so that tags, which hold several, stay within Docker's 128
+_LETTERS = 24  # of a name: a tag has several names, and Docker allows it 128
 _MOST_PORTS = 65535
 _LARGEST = 99_999  # GB
-_LONGEST = 200  # letters of a requirement
-_REASON = 120  # letters of what the parser of requirements says
+_LONGEST = 200  # characters of a requirement
+_REASON = 120  # characters of a message of the parser of requirements
 _STEP = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+"  # of a path: neither "." nor ".."
 # The grammar of references, without a digest: https://github.com/distribution/reference
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -29,7 +29,7 @@ _TAGGED = (
     rf"(?:[a-z0-9.-]+(?::[0-9]{{1,5}})?/)?{_PART}(?:/{_PART})*:[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}"
 )
 _HOST = r"[A-Za-z0-9]+(?:[.-]+[A-Za-z0-9]+)*"
-# Where a base, its packages and the image's own files are.
+# Folders of a base, its packages and the image's own files.
 _TAKEN = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys"),
     *("/tmp", "/usr/bin", "/usr/include", "/usr/lib", "/usr/sbin", "/usr/share", "/var"),  # noqa: S108
@@ -39,7 +39,7 @@ _TAKEN = (
 
 def _short(text: str) -> str:
     if len(text) > _LETTERS:
-        raise Wrong("is too long", f"give one of at most {_LETTERS} letters")
+        raise Wrong("is too long", f"give one of at most {_LETTERS} characters")
     return text
 
 
@@ -63,12 +63,12 @@ def _served(text: str) -> str:
 def _own_folder(path: str) -> str:
     for taken in _TAKEN:
         if overlap(path, taken):
-            raise Wrong(f"is, holds or lies in {taken}", "give one of its own below /opt")
+            raise Wrong(f"is, contains or is inside {taken}", "give a separate folder below /opt")
     return path
 
 
 def overlap(one: str, two: str) -> bool:
-    """Whether two absolute paths are the same, or one lies in the other."""
+    """Whether two absolute paths are the same, or one is inside the other."""
     return f"{one}/".startswith(f"{two}/") or f"{two}/".startswith(f"{one}/")
 
 
@@ -87,13 +87,13 @@ def _release(text: str) -> str:
     if version.local:
         raise Wrong("names a local version", f"write {version.public}")
     if version.epoch:
-        raise Wrong("cannot stand in a tag", "give one like 2.11.0")
+        raise Wrong("is not valid in a tag", "give one like 2.11.0")
     return str(version)
 
 
 def _canonical_release(text: str) -> str:
     if _release(text) != text:
-        raise Wrong("is not how PEP 440 writes it", f"write {_release(text)}")
+        raise Wrong("is not in PEP 440's normal form", f"write {_release(text)}")
     return text
 
 
@@ -113,7 +113,7 @@ def _wheel_name(text: str) -> str:
 def _requirement_name(text: str) -> str:
     """The normalised name of a requirement: PEP 508 without URL and marker."""
     if len(text) > _LONGEST:
-        raise Wrong(f"is longer than {_LONGEST} letters", "shorten it")
+        raise Wrong(f"is longer than {_LONGEST} characters", "shorten it")
     if ";" in text or "(" in text:
         raise Wrong("has a marker or parentheses", "leave them out: every image has one platform")
     try:
@@ -140,7 +140,7 @@ def _requirements(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _judged(judge: Callable[[str], object]) -> AfterValidator:
-    """A check whose result is not needed."""
+    """A validator that ignores the result of `judge`."""
 
     def check(text: str) -> str:
         judge(text)
@@ -155,7 +155,7 @@ Name = Annotated[
     matches(_LOWER, "a name", "use lower-case letters and digits, with single '.' and '-'"),
     AfterValidator(_short),
 ]
-# Identifiers and tags join these with "-", and are split there again.
+# Identifiers and tags join these names with "-", and are split there.
 PlainName = Annotated[
     str,
     matches(
@@ -199,7 +199,7 @@ Glob = Annotated[
         "a path below site-packages, with * and ?",
     ),
 ]
-# A trailing "-" tells apt to remove what is before it.
+# With a trailing "-", apt would remove the package.
 DebianPackage = Annotated[
     str, matches(r"[a-z0-9](?:[a-z0-9+-]|\.(?![.+-]|$))*[a-z0-9+]", "the name of a Debian package")
 ]
@@ -209,8 +209,8 @@ CudaVersion = Annotated[str, matches(r"[1-9][0-9]?\.[0-9]", "a CUDA version like
 CudaName = Annotated[str, known("cuda")]
 Pairs = tuple[tuple[str, str], ...]
 Variable = Annotated[str, matches(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a variable")]
-# The name of an option of a build, which becomes a variable of its environment. Whether the tree
-# reads it is checked before it is compiled: scripts/image/source/options.py.
+# The name of a build option, which becomes a variable of its environment. A check before compiling
+# ensures that the tree reads it: scripts/image/source/options.py.
 Option = Annotated[
     str,
     matches(r"[A-Za-z][A-Za-z0-9_]{1,99}", "the name of an option", "write one such as USE_NCCL"),
@@ -227,7 +227,7 @@ Arch = Annotated[Capability, As(str, _capability)]
 ArchName = Annotated[str, _judged(_capability)]
 PlatformName = Annotated[str, choice("a platform", [each.name for each in PLATFORMS])]
 HostPlatform = Annotated[Platform, As(PlatformName, find)]
-# A public version such as "2.11.0", as PEP 440 writes it and a tag can hold it.
+# A public version such as "2.11.0", in PEP 440's normal form and valid in tags.
 Pin = Annotated[str, AfterValidator(_release)]
 CanonicalPin = Annotated[str, AfterValidator(_canonical_release)]
 Pins = Annotated[tuple[Pin, ...], AfterValidator(_ordered)]

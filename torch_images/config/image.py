@@ -1,4 +1,4 @@
-"""One image, and the names that follow from what it is. Pure."""
+"""One image, and the names derived from it. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ LATEST = "latest"
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSpec:
-    """One image: what it is built from, and the architectures that it is checked to have code for.
+    """One image: the inputs of its build, and the architectures that checks require code for.
 
-    `whole`: whether nobody named architectures. Then torch has code for all that it was published
-        or compiled for; else only what GPUs of `architectures` load.
-    `release`: the published torch that it has; for a source that is compiled, the one whose CUDA
-        libraries it has.
-    `platform`: what it runs on.
+    `whole`: whether no architectures were named. Then torch has code for everything that it was
+        published or compiled for; else only code that GPUs of `architectures` load.
+    `release`: its published torch; for a compiled source, the one whose CUDA libraries it uses.
+    `platform`: the platform that it runs on.
     """
 
     cuda: Cuda
@@ -44,14 +43,14 @@ class ImageSpec:
 
     @property
     def arches(self) -> tuple[str, ...]:
-        """The architectures as TORCH_CUDA_ARCH_LIST has them: "9.0", "12.0"."""
+        """The architectures in the form of TORCH_CUDA_ARCH_LIST: "9.0", "12.0"."""
         return tuple(a.name for a in self.architectures)
 
     @property
     def id(self) -> str:
         """The stable identifier: "cu130-torch2.14.1-trixie-runtime", "cu130-sm120-torch2.14.1-...".
 
-        That of an image for linux/arm64 ends in "-arm64". Each word in it changes files.
+        For linux/arm64 it ends in "-arm64". Each word in it changes files.
         """
         words = (self.cuda.short, self.arch_name, self.origin, self.base.name, self.variant.name)
         return "-".join(word for word in words if word) + self.platform.suffix
@@ -63,9 +62,9 @@ class ImageSpec:
 
     @property
     def arch_list(self) -> tuple[str, ...]:
-        """What torch.cuda.get_arch_list() must say, such as ("sm_90",); () if it is not known.
+        """The expected torch.cuda.get_arch_list(), such as ("sm_90",); () if unknown.
 
-        It is the code of the release that GPUs of the architectures load; of a whole image, all.
+        It is the release's code that GPUs of the architectures load; for a whole image, all code.
         """
         facts = self.release.facts
         if self.source.compiled or not facts:
@@ -78,7 +77,7 @@ class ImageSpec:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The words after `invoke build` that build this image, whatever the defaults are."""
+        """The options of `invoke build` that build this image, whatever the defaults are."""
         return (
             *("--cuda", self.cuda.name),
             *([] if self.whole else ["--arch", ",".join(self.arches)]),
@@ -101,14 +100,14 @@ class ImageSpec:
     def description(self) -> str:
         """What it is in one line: "PyTorch 2.14.1 for CUDA 13.0, compute capability 9.0 alone".
 
-        It is a label, so it has nothing but what the files follow from.
+        It is a label, so it depends only on inputs of the files.
         """
         alone = "" if self.whole else f", compute capability {' and '.join(self.arches)} alone"
         return f"PyTorch {self.torch} for CUDA {self.cuda.version}{alone}"
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What torch must have been built with, by name; () where no lock says so yet."""
+        """The features that torch must have been built with, by name; () before it is locked."""
         if not self.source.compiled:
             return self.release.facts.features if self.release.facts else ()
         served = {a.capability for a in self.architectures}
@@ -116,7 +115,7 @@ class ImageSpec:
 
 
 def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
-    """What is not the default of source, variant and base, in the order that tags have."""
+    """The values of source, variant and base that are not defaults, in the order of tags."""
     values = (
         (spec.source.name, config.defaults.source),
         (spec.variant.name, config.defaults.variant),
@@ -126,9 +125,9 @@ def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
 
 
 def short(config: Config, spec: ImageSpec) -> str:
-    """The shortest tag: "sm120", "sm120-devel" where something is not the default, "latest".
+    """The shortest tag: "sm120", "sm120-devel" with a value that is not a default, or "latest".
 
-    That of an image for linux/arm64 ends in "-arm64".
+    For linux/arm64 it ends in "-arm64".
     """
     words = (spec.arch_name, *unusual(config, spec))
     return ("-".join(word for word in words if word) or LATEST) + spec.platform.suffix

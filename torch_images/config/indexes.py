@@ -1,12 +1,12 @@
-"""Package indexes beside the main one: what comes from where. Pure.
+"""Package indexes besides the main one, and the index of each package. Pure.
 
-The main index has the published wheels of a release for one CUDA version. PyTorch's own has them
-for others, and each night's build.
+The main index has the published wheels of a release for one CUDA version. PyTorch's own index has
+them for other versions, and the nightly builds.
 
-One rule says where a wheel comes from, and its name alone decides: what an index is named for comes
-from there, everything else from the main index. A package that only the other index has must be
-named, too. Otherwise whoever registered its name in the main index would be asked for it, as
-happened to torchtriton in December 2022 (https://pytorch.org/blog/compromised-nightly-dependency).
+A package's name alone decides its index: packages listed for an index come from there, all others
+from the main index. A package that only the other index has must be listed too. Otherwise anybody
+could register its name in the main index, as happened to torchtriton in December 2022
+(https://pytorch.org/blog/compromised-nightly-dependency).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LONGEST, _MOST_PORTS = 200, 65535
 
 def _url(text: str) -> str:
     url = text.rstrip("/")
-    if "@" in url:  # not repeated: it may hold a password
+    if "@" in url:  # not repeated: it may contain a password
         raise Wrong("names a user", "give a URL that needs no password", quote=False)
     if not is_index(url):
         hint = "give one like https://download.pytorch.org/whl/cu128"
@@ -50,7 +50,7 @@ def _packages(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _dated(releases: tuple[str, ...]) -> tuple[str, ...]:
-    """Releases, if the version of each night's build says of which night it is."""
+    """Releases, if the version of each nightly build has its date."""
     for place, release in enumerate(releases):
         night = _NIGHT.search(release)
         try:
@@ -58,7 +58,7 @@ def _dated(releases: tuple[str, ...]) -> tuple[str, ...]:
         except ValueError:
             day = None
         if Version(release).is_devrelease and not day:
-            problem = "does not say the day of a night's build"
+            problem = "lacks the date of a nightly build"
             raise Wrong(problem, "write it like 2.16.0.dev20261120", at=(place,))
     return releases
 
@@ -68,8 +68,8 @@ class Index(Section):
     """A package index (PEP 503) that has releases of torch for a CUDA version.
 
     `url`: its root without a final slash, such as "https://download.pytorch.org/whl/cu128".
-    `packages`: the normalised names of all packages that are taken from it; torch is one of them.
-    `torch`: the releases of torch that are taken from it, the oldest first.
+    `packages`: the normalised names of all packages from this index, including torch.
+    `torch`: the releases of torch from this index, the oldest first.
     """
 
     url: Annotated[str, AfterValidator(_url)]
@@ -78,15 +78,15 @@ class Index(Section):
 
 
 def origin(name: str, index: Index | None) -> str:
-    """The URL of the index that a package comes from, by its normalised name; "" for the main one.
+    """The URL of a package's index, by its normalised name; "" for the main one.
 
-    `index` is that of the release of torch beside it, None if its release is in the main index.
+    `index` is the index of the image's release of torch, None for the main one.
     """
     return index.url if index and name in index.packages else ""
 
 
 def is_index(url: str) -> bool:
-    """Whether a text is the URL of an index, as images.yaml and locks write it.
+    """Whether a text is the URL of an index in the form of images.yaml and locks.
 
     It is an https URL without user, query and final slash; http only for this machine's loopback.
     """

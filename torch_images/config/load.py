@@ -16,7 +16,7 @@ from torch_images.config.types import Config
 from torch_images.errors import ConfigError
 from torch_images.platforms import AMD64
 
-# What pydantic finds by itself, in our words.
+# Messages for pydantic's own errors.
 _WORDS = {
     "string_type": ("must be a value, not {kind}", ""),
     "tuple_type": ("must be a list, not {kind}", ""),
@@ -25,13 +25,13 @@ _WORDS = {
     "too_short": ("is empty", "give one entry or more, or leave the key out"),
 }
 
-_adapters: dict[Any, TypeAdapter[Any]] = {}  # making one takes longer than a file does
+_adapters: dict[Any, TypeAdapter[Any]] = {}  # cached: making one takes longer than reading a file
 
 T = TypeVar("T")
 
 
 def load_config(path: Path) -> Config:
-    """The content of images.yaml. Raises ConfigError for the first thing that is wrong with it."""
+    """The content of images.yaml. Raises ConfigError for the first problem in it."""
     document = parse(read(path), path.name)
     config = validated(document, Config)
     for problem in problems(config):
@@ -42,8 +42,8 @@ def load_config(path: Path) -> Config:
 
 
 def validated(document: Document, kind: type[T]) -> T:
-    """The data of a file as a type of ours. Raises ConfigError for data that it cannot have."""
-    # What `listed` keeps for `known`. linux/amd64 is a platform of a file that lists none.
+    """The data of a file as type `kind`. Raises ConfigError for invalid data."""
+    # `listed` stores entries here for `known`. A file without platforms has linux/amd64.
     context = defaultdict(dict, {"platform": {AMD64.name: AMD64}})
     adapter = _adapters.get(kind) or _adapters.setdefault(kind, TypeAdapter(kind))
     try:
@@ -54,10 +54,10 @@ def validated(document: Document, kind: type[T]) -> T:
     return result
 
 
-def _error(document: Document, found: ErrorDetails) -> ConfigError:
-    wrong = found.get("ctx", {}).get("error")
-    if found["type"] == "value_error" and wrong:
-        path = (*found["loc"], *wrong.at)
+def _error(document: Document, details: ErrorDetails) -> ConfigError:
+    wrong = details.get("ctx", {}).get("error")
+    if details["type"] == "value_error" and wrong:
+        path = (*details["loc"], *wrong.at)
         return document.error(path, wrong.problem, wrong.hint, quote=wrong.quote)
-    problem, hint = _WORDS.get(found["type"], (found["msg"], ""))
-    return document.error(found["loc"], problem, hint, quote=False)
+    problem, hint = _WORDS.get(details["type"], (details["msg"], ""))
+    return document.error(details["loc"], problem, hint, quote=False)

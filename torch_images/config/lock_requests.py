@@ -1,7 +1,7 @@
-"""Which lock files there are, and what each is asked to hold.
+"""The lock files, and the inputs that each must contain.
 
 There is one file for each set of inputs: the wheels of a CUDA version, the packages of a base, the
-trees of a source, the programs that build. `invoke lock` writes them. A build takes all its inputs
+trees of a source, the programs for builds. `invoke lock` writes them. A build takes all its inputs
 from them.
 """
 
@@ -22,10 +22,10 @@ from torch_images.config.types import Base, Compat, Config, Cuda, Source
 from torch_images.errors import UsageError, suggest
 from torch_images.platforms import AMD64, Platform
 
-# Programs that builds and checks use: what is asked for, by the name of the lock. What the images
-# hold depends on `tools-build` and `tools-sbom`, so these locks count among an image's inputs.
-# `tools-standalone` fetches and unpacks wheels where a build does it for itself. `tools-code` lists
-# the machine code of an image for another platform.
+# Programs for builds and checks: the requested packages by the name of the lock. `tools-build` and
+# `tools-sbom` affect the content of images, so these locks are inputs of images. `tools-standalone`
+# fetches and unpacks wheels in a standalone build. `tools-code` lists the machine code of an image
+# for another platform.
 TOOLS = {
     "tools-build": ("uv",),
     "tools-code": ("nvidia-cuda-cuobjdump",),
@@ -33,14 +33,14 @@ TOOLS = {
     "tools-standalone": ("installer", "packaging", "pip"),
     "tools-verify": ("pytest",),
 }
-# Those that are programs for one platform: that of an image, or for `tools-code` this machine's.
+# Programs for one platform: the image's, or for `tools-code` this machine's.
 _NATIVE_TOOLS = ("tools-build", "tools-code")
 _TOOLS_PYTHON = "3.11"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """A release of torch for a CUDA version, to look into, and extras that may fit it."""
+    """A release of torch for a CUDA version, to inspect, and extras that may fit it."""
 
     cuda: Cuda
     torch: str
@@ -49,24 +49,24 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class LockRequest:
-    """One lock file: its name, and what it is asked to hold.
+    """One lock file: its name, and its requested content.
 
     `name`: the file's name without suffix, such as "wheel-cu130-torch2.14.1-py313".
-    `request`: what is asked for, sorted and without blanks: requirements, or names of packages.
-    `platform`: what the wheels or packages are for. The name ends in its suffix, before a variant.
-    At most one of these five is set; if none is, the lock holds wheels:
-    `base`: the packages of a base; with `image`, they are added to that image with its tag.
+    `request`: requirements or names of packages, sorted and without blanks.
+    `platform`: of the wheels or packages. The name has its suffix, before a variant.
+    At most one of these five is set; if none is, the lock has wheels:
+    `base`: the packages of a base; with `image`, they are added to that tagged image.
     `compat`: one of NVIDIA's compat packages.
     `source`: the trees of a source.
     `cuda`: the archives of a compiler, below the root URL `archives`.
     `probe`: the facts of a release of torch, and of the extras that are compiled for one.
     Of wheels:
     `python`: the version of Python they are for, such as "3.11".
-    `within`: the name of another lock; its wheels keep the versions that they have there, except
-        those that `replaces` names. "" for none.
-    `beside`: requirements that other locks add; the versions here are those that go with them.
-    `overrides`: versions in place of those that other wheels require.
-    `alone`: whether to leave out what the wheels themselves require.
+    `within`: the name of another lock; its wheels keep their versions, except those in `replaces`.
+        "" for none.
+    `beside`: requirements that other locks add; the versions here must fit them too.
+    `overrides`: versions that replace those that other wheels require.
+    `alone`: whether to leave out the requirements of the wheels themselves.
     `runtime`: the CUDA version that torch among them must require, such as "13.0"; "" for any.
     `index`: the index of the release of torch among them; None for the main one.
     """
@@ -92,7 +92,7 @@ class LockRequest:
 
     @property
     def by_apt(self) -> bool:
-        """Whether apt resolves it in an empty root file system, which mmdebstrap makes."""
+        """Whether apt resolves it in an empty root file system of mmdebstrap."""
         return bool(self.compat or (self.base and self.base.suite))
 
     def path(self, folder: Path) -> Path:
@@ -103,8 +103,8 @@ class LockRequest:
 def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
     """The lock of an image's wheels.
 
-    It is the same for a source that is compiled, unless that overrides a version: such an image has
-    the CUDA libraries of the published torch, and shares their layers.
+    A compiled source uses the same lock, unless it overrides a version: its images have the CUDA
+    libraries of the published torch, and share their layers.
     """
     python, overrides = spec.base.python, spec.source.overrides
     own = f"-{spec.source.name}" if overrides else ""
@@ -123,8 +123,8 @@ def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
 def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
     """The facts of an image's release of torch.
 
-    They name what fits of each extra that the catalogue has for that CUDA version, Python and
-    platform.
+    They include the fitting wheels of each extra that the catalogue has for that CUDA version,
+    Python and platform.
     """
     cuda, torch, python = spec.cuda, spec.release.version, spec.base.python
     pythons = {base.name: base.python for base in config.bases}
@@ -151,7 +151,7 @@ def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
 
 
 def facts_inputs(config: Config) -> tuple[LockRequest, ...]:
-    """All facts that the locked images need, by name."""
+    """All facts that the locked images need, sorted by name."""
     of_each = {_release_name(spec): spec for spec in locked_images(config)}
     items = (facts_input(config, spec) for spec in of_each.values())
     return tuple(sorted(items, key=lambda item: item.name))
@@ -160,8 +160,8 @@ def facts_inputs(config: Config) -> tuple[LockRequest, ...]:
 def locked_images(config: Config) -> tuple[ImageSpec, ...]:
     """The images whose inputs `invoke lock` keeps.
 
-    They are the catalogue's, and the default image of each source that is compiled. Any other
-    image can be locked by its identifier.
+    These are the catalogue's images, and the default image of each compiled source. Any other image
+    can be locked by its identifier.
     """
     compiled = (
         choose(config, cuda=cuda, source=source.name, platform=AMD64.name)
@@ -189,10 +189,10 @@ def base_input(spec: ImageSpec) -> LockRequest:
 def variant_inputs(
     config: Config, spec: ImageSpec
 ) -> tuple[LockRequest | None, LockRequest | None]:
-    """The locks of the wheels and of the packages that a variant adds; None where it adds none.
+    """The locks of the wheels and of the packages that a variant adds; None if it adds none.
 
-    Each also holds all that the plain image has, so that the whole is resolved together. A build
-    takes from it only what the locks of the plain image do not have.
+    Each also contains everything of the plain image, so that all is resolved together. A build uses
+    only the inputs that the locks of the plain image lack.
     """
     variant, base = spec.variant, spec.base
     plain, debs = wheel_input(config, spec), base_input(spec)
@@ -213,13 +213,13 @@ def variant_inputs(
 
 
 def _wider(debs: LockRequest, name: str, base: Base, packages: tuple[str, ...]) -> LockRequest:
-    """The lock of a base's packages and of some more."""
+    """The lock of a base's packages and of additional ones."""
     wider = replace(base, packages=(*base.packages, *packages))
     return replace(debs, name=name, request=_request(wider.packages), base=wider)
 
 
 def unpacked_inputs(spec: ImageSpec) -> tuple[LockRequest, ...]:
-    """The locks of the extras that are unpacked, one each, in the order of their names."""
+    """The locks of the extras that are unpacked, one each, sorted by name."""
     python = spec.base.python
     return tuple(
         LockRequest(
@@ -235,9 +235,9 @@ def unpacked_inputs(spec: ImageSpec) -> tuple[LockRequest, ...]:
 
 
 def tools_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest | None, LockRequest | None]:
-    """The locks of what compiles a source: wheels and packages; None for published wheels.
+    """The locks of the wheels and packages for compiling a source; None for published wheels.
 
-    Each also holds all that the plain image has, as the locks of a variant do.
+    Each also contains everything of the plain image, like the locks of a variant.
     """
     source, base = spec.source, spec.base
     if not source.compiled:
@@ -253,7 +253,7 @@ def tools_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest | None, L
 
 
 def source_input(spec: ImageSpec) -> LockRequest | None:
-    """The lock of the trees that are compiled; None for published wheels."""
+    """The lock of the trees to compile; None for published wheels."""
     source = spec.source
     trees = (("torch", source.torch), ("triton", source.triton))
     words = tuple(f"{name}@{tree.commit}" for name, tree in trees if tree)
@@ -263,7 +263,7 @@ def source_input(spec: ImageSpec) -> LockRequest | None:
 
 
 def toolkit_input(config: Config, spec: ImageSpec) -> LockRequest | None:
-    """The lock of NVIDIA's compiler; None where none is needed, or it comes as wheels."""
+    """The lock of NVIDIA's compiler; None if none is needed, or it comes as wheels."""
     cuda = spec.cuda
     if not cuda.archives or not (spec.variant.cuda_home or spec.source.compiled):
         return None
@@ -291,7 +291,7 @@ def compat_input(config: Config, cuda: Cuda, platform: Platform = AMD64) -> Lock
 
 
 def tool_input(name: str, platform: Platform = AMD64) -> LockRequest:
-    """The lock of a set of tools. Those of Python alone have one lock for all platforms."""
+    """The lock of a set of tools. Pure Python tools have one lock for all platforms."""
     if name not in _NATIVE_TOOLS:
         platform = AMD64
     return LockRequest(
@@ -303,7 +303,7 @@ def tool_input(name: str, platform: Platform = AMD64) -> LockRequest:
 
 
 def image_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest, ...]:
-    """Every lock file that an image needs, but for those of the tools."""
+    """Every lock file that an image needs, except those of the tools."""
     items = (
         wheel_input(config, spec),
         facts_input(config, spec),
@@ -319,10 +319,10 @@ def image_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest, ...]:
 
 
 def inputs(config: Config, pattern: str = "*") -> tuple[LockRequest, ...]:
-    """Every lock file that is kept whose name matches a glob, in the order of names.
+    """Every kept lock file whose name matches a glob, sorted by name.
 
-    The pattern may be several globs, by commas, and identifiers of images: each stands for all
-    locks of that image, which need not be in the catalogue. Raises UsageError if nothing matches.
+    The pattern may have several globs, separated by commas, and identifiers of images: each means
+    all locks of that image, in the catalogue or not. Raises UsageError if nothing matches.
     """
     images = locked_images(config)
     requests = {item.name: item for spec in images for item in image_inputs(config, spec)}
@@ -346,10 +346,10 @@ def _of_image(config: Config, word: str) -> dict[str, LockRequest]:
 
 
 def stages(config: Config, pattern: str = "*") -> tuple[tuple[LockRequest, ...], ...]:
-    """The same in three stages: plain wheels, then the facts of releases, then all that follows.
+    """`inputs` in three stages: plain wheels, then the facts of releases, then the rest.
 
-    A request of one stage can depend on what the stages before it wrote. Raises UsageError if no
-    name matches, in any stage.
+    A request can depend on the locks that earlier stages wrote. Raises UsageError if no name
+    matches in any stage.
     """
     chosen = inputs(config, pattern)
     plain = {item.within for item in (*inputs(config), *chosen) if item.probe}
@@ -361,13 +361,13 @@ def stages(config: Config, pattern: str = "*") -> tuple[tuple[LockRequest, ...],
 
 
 def _release_name(spec: ImageSpec) -> str:
-    """The part of a lock's name that says for which CUDA version, torch, Python, platform it is."""
+    """The part of a lock's name with its CUDA version, torch, Python and platform."""
     digits = spec.base.python.replace(".", "")
     return f"{spec.cuda.short}-torch{spec.release.version}-py{digits}{spec.platform.suffix}"
 
 
 def _toolkit(cuda: Cuda) -> tuple[str, ...]:
-    """The requirement of the wheels that have CUDA's compiler; torch requires their version."""
+    """The requirement of the wheels of CUDA's compiler; torch requires their version."""
     return (f"cuda-toolkit[{','.join(cuda.toolkit)}]",) if cuda.toolkit else ()
 
 

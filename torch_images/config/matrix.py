@@ -12,32 +12,32 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError, UsageError
 
-_EACH = "each"  # in a row of the catalogue: every release of torch, or every architecture, alone
+_EACH = "each"  # in the catalogue: each release of torch, or each architecture in its own image
 
 
 @lru_cache(maxsize=4)
 def matrix(config: Config) -> tuple[ImageSpec, ...]:
     """The images of the catalogue, in its order.
 
-    Raises ConfigError for a row with an image that cannot be built, with the reason.
+    Raises ConfigError, with the reason, for a row with an image that cannot be built.
     """
-    found: dict[ImageSpec, None] = {}
+    specs: dict[ImageSpec, None] = {}
     for row in config.catalogue:
         try:
             for axes in combinations(replace(config, catalogue=(row,))):
-                found |= dict.fromkeys(_listed(config, axes))
+                specs |= dict.fromkeys(_listed(config, axes))
         except UsageError as error:
             raise ConfigError(
                 f"{row.where}: the catalogue lists an image that cannot be built: {error.message}",
                 error.hint or "correct the row, or remove it",
             ) from None
-    return tuple(found)
+    return tuple(specs)
 
 
 def combinations(config: Config) -> Iterator[dict[str, str]]:
     """The axes of each combination of values that the catalogue lists, defaults included.
 
-    `torch` and `arch` are there only where a row names them.
+    `torch` and `arch` are present only if a row names them.
     """
     for row in config.catalogue:
         for values in itertools.product(*(values for _, values in row.values)):
@@ -59,8 +59,8 @@ def _listed(config: Config, named: Mapping[str, str]) -> tuple[ImageSpec, ...]:
     newest = choose(config, **axes)
     torches = [newest]
     if named.get("torch") == _EACH:
-        there = releases(config, newest.cuda, newest.source, newest.base, newest.platform)
-        stable = (r.version for r in there if not r.prerelease)
+        known = releases(config, newest.cuda, newest.source, newest.base, newest.platform)
+        stable = (r.version for r in known if not r.prerelease)
         torches = [choose(config, **axes, torch=version) for version in stable]
     if named.get("arch") != _EACH:
         return tuple(torches)
@@ -73,12 +73,12 @@ def _listed(config: Config, named: Mapping[str, str]) -> tuple[ImageSpec, ...]:
 
 
 def of_the_project(config: Config, spec: ImageSpec) -> bool:
-    """Whether the catalogue has an image. All others are built by arguments only."""
+    """Whether an image is in the catalogue. All others are only built by arguments."""
     return any(spec.id == listed.id for listed in matrix(config))
 
 
 def kin(config: Config, spec: ImageSpec) -> tuple[ImageSpec, ...]:
-    """The images of the catalogue that differ from one in platform or release of torch only."""
+    """The images of the catalogue that differ from `spec` only in platform or release of torch."""
 
     def kind(image: ImageSpec) -> tuple[str, ...]:
         origin = image.origin if image.source.compiled else ""
@@ -88,6 +88,6 @@ def kin(config: Config, spec: ImageSpec) -> tuple[ImageSpec, ...]:
 
 
 def sisters(config: Config, spec: ImageSpec) -> tuple[ImageSpec, ...]:
-    """The images of the catalogue that differ from one in platform only."""
+    """The images of the catalogue that differ from `spec` only in platform."""
     alike = (image for image in kin(config, spec) if image.release.version == spec.release.version)
     return tuple(image for image in alike if image.platform != spec.platform)

@@ -1,7 +1,7 @@
-"""What goes together in images.yaml: rules that no field can check by itself. Pure.
+"""Rules of images.yaml that involve several fields. Pure.
 
-Each rule yields the problems that it finds, and `problems` goes through all of them in turn. A rule
-may rely on those before it.
+Each rule yields its problems, and `problems` runs all rules in order. A rule may rely on those
+before it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch_images.config.sources import Source
 from torch_images.config.types import AXES, Config
 from torch_images.errors import suggest
 
-# More combinations than these would take seconds to go through; each of them hours to build.
+# More combinations would take seconds to enumerate, and hours each to build.
 _MOST_COMBINATIONS = 20000
-# What identifiers and tags have beside names, so that no name can be taken for it.
+# Parts of identifiers and tags that no name may look like.
 _RESERVED = re.compile(r"latest|amd64|arm64|(?:cu|sm|torch|py)[0-9].*")
-# Keys of a source that only say how its torch is compiled.
+# Keys of a source that only matter for compiling torch.
 _COMPILING = ("beside", "overrides", "packages", "wheels", "headers", "features", "without")
 Place = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong at a place of the file, whose name `text` goes on after."""
+    """A problem at a place of the file. The message is the place's name followed by `text`."""
 
     path: Place
     text: str
@@ -37,7 +37,7 @@ class Problem:
 
 
 def problems(config: Config) -> Iterator[Problem]:
-    """All that is wrong with a configuration."""
+    """All problems of a configuration."""
     for rule in _RULES:
         yield from rule(config)
 
@@ -51,7 +51,7 @@ def _size(config: Config) -> Iterator[Problem]:
 
 
 def _names(config: Config) -> Iterator[Problem]:
-    """Identifiers and tags join names of these three: none may be taken for another one."""
+    """Identifiers and tags join names of these three axes, so each name must be unique."""
     seen: dict[str, str] = {}
     for axis in ("source", "base", "variant"):
         for name in config.names(axis):
@@ -82,7 +82,7 @@ def _gpus(config: Config) -> Iterator[Problem]:
     ]
     for at, gpu in named:
         if gpu not in seen:
-            yield Problem(at, "is in no list of GPUs", suggest(gpu, sorted(seen)), quote=True)
+            yield Problem(at, "is not in any list of GPUs", suggest(gpu, sorted(seen)), quote=True)
 
 
 def _cudas(config: Config) -> Iterator[Problem]:
@@ -107,7 +107,7 @@ def _bases(config: Config) -> Iterator[Problem]:
         if bool(base.suite) == bool(base.images):
             yield Problem(path, "must have either a suite to bootstrap or images, not both")
         if base.images and not base.mirror:
-            yield Problem(path, "lacks the mirror that has its packages")
+            yield Problem(path, "lacks the mirror of its packages")
 
 
 def _sources(config: Config) -> Iterator[Problem]:
@@ -117,10 +117,10 @@ def _sources(config: Config) -> Iterator[Problem]:
             yield from _compiled(config, source, path)
             continue
         if source.triton:
-            yield Problem((*path, "triton"), "is compiled, and no torch for it")
+            yield Problem((*path, "triton"), "is compiled, but torch is not")
         for key in _COMPILING:
             if getattr(source, key):
-                yield Problem((*path, key), "is for compiling, and the source names no torch")
+                yield Problem((*path, key), "is for compiling, but the source names no torch")
 
 
 def _compiled(config: Config, source: Source, path: Place) -> Iterator[Problem]:
@@ -133,28 +133,28 @@ def _compiled(config: Config, source: Source, path: Place) -> Iterator[Problem]:
     if not source.beside:
         newest = config.cudas[-1]
         hint = f"give beside, such as {{'{newest.version}': {newest.torch[-1]}}}"
-        yield Problem(path, "does not say which torch's CUDA libraries it is compiled with", hint)
+        yield Problem(path, "does not name the torch whose CUDA libraries it uses", hint)
     releases = {cuda.version: cuda.torch for cuda in config.cudas}
     for version, torch in source.beside:
         if torch not in releases[version]:
             at, hint = (*path, "beside", version), suggest(torch, releases[version])
-            yield Problem(at, f"is no torch of CUDA {version}", hint, quote=True)
+            yield Problem(at, f"is not a torch of CUDA {version}", hint, quote=True)
     for place, feature in enumerate(source.without):
         at = (*path, "without", place)
         if not feature.option:
-            yield Problem(at, "cannot be left out: no option does it", quote=True)
+            yield Problem(at, "cannot be left out: it has no option", quote=True)
         if feature in source.features:
-            yield Problem(at, "is one of its features, too", "leave one", quote=True)
+            yield Problem(at, "is also one of its features", "leave one", quote=True)
 
 
 def _options(config: Config) -> Iterator[Problem]:
     for source in config.sources:
-        for key, tree, told in (
+        for key, tree, options in (
             ("torch-options", source.torch, source.torch_options),
             ("triton-options", source.triton, source.triton_options),
         ):
-            if told and not tree:
-                yield Problem(("sources", source.name, key), "has no tree that is compiled")
+            if options and not tree:
+                yield Problem(("sources", source.name, key), "has no tree to compile")
 
 
 def _extras(config: Config) -> Iterator[Problem]:
@@ -184,10 +184,10 @@ def _variants(config: Config) -> Iterator[Problem]:
             for other in variant.extras[:place]:
                 if reason := _conflict(extra, other):
                     text = f"cannot be in one image with {other.name}: {reason}"
-                    hint = "choose one of them, or put them into variants of their own"
+                    hint = "choose one of them, or put them into separate variants"
                     yield Problem((*path, "extras", place), text, hint, quote=True)
             if variant.cuda_home and extra.unpack and overlap(variant.cuda_home, extra.unpack):
-                text = f"is where extra {extra.name} is unpacked, {extra.unpack}"
+                text = f"is the folder of extra {extra.name}, {extra.unpack}"
                 hint = "give another folder to one of them"
                 yield Problem((*path, "cuda-home"), text, hint, quote=True)
 
@@ -208,14 +208,14 @@ def _removals(config: Config) -> Iterator[Problem]:
 
 
 def _toolkits(config: Config) -> Iterator[Problem]:
-    """An image needs a compiler if it has a toolkit, or its source is compiled."""
+    """An image needs a compiler if it has a toolkit or a compiled source."""
     needing = [("variant", v.name, config.names("cuda")) for v in config.variants if v.cuda_home]
     needing += [("source", s.name, tuple(dict(s.beside))) for s in config.sources if s.compiled]
     for axis, name, versions in needing:
         for cuda in config.cudas:
-            named = cuda.toolkit or cuda.archives or cuda.version not in versions
-            if not named and not config.excluded(**{axis: name, "cuda": cuda.version}):
-                text = f"has a compiler, CUDA {cuda.version} names none"
+            provided = cuda.toolkit or cuda.archives or cuda.version not in versions
+            if not provided and not config.excluded(**{axis: name, "cuda": cuda.version}):
+                text = f"has a compiler, but CUDA {cuda.version} names none"
                 hint = (
                     f"add an exclude with cuda: '{cuda.version}', {axis}: '{name}' and a "
                     "reason, or a toolkit to the CUDA version"

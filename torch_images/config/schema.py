@@ -1,7 +1,7 @@
-"""How the types of images.yaml say in their annotations what the file may hold.
+"""Annotations with which the types of images.yaml define the content of the file.
 
-pydantic reads the annotations, and fills the types. A field's key in the file is its own name with
-"-" for "_", unless its class says another one: `class Removal(Section, keys={"wheels": "of"})`.
+pydantic reads the annotations, and fills the types. A field's key in the file is its name with "-"
+for "_", unless its class sets another one: `class Removal(Section, keys={"wheels": "of"})`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 from torch_images.errors import suggest
 
 FILLED = Field(min_length=1)
-# The "key" of a field that the file does not have: the name of an entry, which is its own key.
+# The "key" of a field that is not in the file: the name of an entry, which is the entry's key.
 NAME = ""
 
 
 class Wrong(ValueError):  # noqa: N818  pydantic turns ValueErrors into its own errors
-    """What is wrong with a value: `problem` goes on after "which", or after the value's name.
+    """A problem of a value: `problem` follows "which", or the value's name, in the message.
 
-    `at` leads from the value to the part that is wrong. Its text is repeated if `quote` is true.
+    `at` is the path from the value to its invalid part, whose text is repeated if `quote` is true.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Wrong(ValueError):  # noqa: N818  pydantic turns ValueErrors into its own 
 
 
 class Section:
-    """A mapping with fixed keys. A dataclass that inherits this is filled from one."""
+    """A mapping with fixed keys. Dataclasses that inherit this are filled from one."""
 
     __pydantic_config__: ClassVar[ConfigDict]
     _key: ClassVar[Callable[[str], str]]
@@ -60,7 +60,7 @@ class Section:
 
     @classmethod
     def _with_keys(cls, value: Any) -> Any:
-        """The value, if it has all keys that it must have and no unknown one."""
+        """The value, if it has all required keys and no unknown one."""
         if not isinstance(value, dict):
             return value
         known = {cls._key(field.name): field for field in fields(cls)}  # type: ignore[arg-type]
@@ -86,14 +86,14 @@ NAMED = BeforeValidator(_named)
 
 
 def kept(info: ValidationInfo, kind: str) -> dict[str, Any]:
-    """The entries that are known by `kind` so far, by name."""
+    """The entries of `kind` so far, by name."""
     context: dict[str, dict[str, Any]] | None = info.context
     assert context is not None
     return context[kind]
 
 
 def listed(kind: str) -> AfterValidator:
-    """Makes entries known by `kind` to the places that come later in `Config`."""
+    """Registers entries under `kind`, for later fields of `Config`."""
 
     def keep(entries: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
         names = kept(info, kind)
@@ -106,7 +106,7 @@ def listed(kind: str) -> AfterValidator:
 
 @dataclass(frozen=True)
 class As:
-    """Reads a value as another type first, `shape`, and converts that."""
+    """Reads a value as type `shape` first, then converts it."""
 
     shape: Any
     convert: Callable[[Any], Any]
@@ -117,12 +117,12 @@ class As:
 
 
 def pairs(key: Any, value: Any) -> As:
-    """Makes pairs of a mapping."""
+    """Turns a mapping into pairs."""
     return As(dict[key, value], lambda members: tuple(members.items()))
 
 
 def known(kind: str) -> AfterValidator:
-    """A text that must be the name of an entry."""
+    """A text that must be the name of a registered entry."""
 
     def check(text: str, info: ValidationInfo) -> str:
         _found(text, kind, kept(info, kind))
@@ -132,7 +132,7 @@ def known(kind: str) -> AfterValidator:
 
 
 def entry(kind: str) -> BeforeValidator:
-    """The entry of a name."""
+    """The registered entry of a name."""
 
     def find(text: Any, info: ValidationInfo) -> Any:
         if not isinstance(text, str):
@@ -155,7 +155,7 @@ def some(kind: Any) -> As:
 
 
 def choice(what: str, words: Iterable[str]) -> AfterValidator:
-    """A text that must be one of some words; `what` says of what, such as "a platform"."""
+    """A text that must be one of some words; `what` names their kind, such as "a platform"."""
     names = tuple(words)
 
     def check(text: str) -> str:
@@ -167,7 +167,7 @@ def choice(what: str, words: Iterable[str]) -> AfterValidator:
 
 
 def matches(pattern: str, what: str, hint: str = "") -> AfterValidator:
-    """A text that must match a pattern as a whole; `what` says what such a text is."""
+    """A text that must match a whole pattern; `what` names its kind in an error."""
     compiled = re.compile(pattern)
 
     def check(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Choosing among images, and saying which there are: what verbs ask of the matrix. Pure."""
+"""Selecting and describing images of the matrix, for the verbs. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _ARCHES = re.compile(r"sm[0-9]{2,3}(?:_sm[0-9]{2,3})*")
 def find_image(config: Config, identifier: str) -> ImageSpec:
     """The image with this identifier, in the catalogue or not. The inverse of `id`.
 
-    Raises UsageError for text that is no identifier, with suggestions, and for an image that is
-    not built, with the reason.
+    Raises UsageError, with suggestions, for text that is not an identifier, and, with the reason,
+    for an image that cannot be built.
     """
     words = identifier.split("-")
     platform = next((p for p in config.platforms if p.suffix == f"-{words[-1]}"), AMD64)
@@ -51,33 +51,33 @@ def find_image(config: Config, identifier: str) -> ImageSpec:
 
 
 def select(config: Config, pattern: str, platform: str = ALL) -> tuple[ImageSpec, ...]:
-    """The images of the matrix whose identifier matches a glob, or one of several, by commas.
+    """The images of the matrix whose identifier matches one of several globs, by commas.
 
-    `platform` is the platform that they are for, or ALL; "" is this machine's own, and any that a
-    glob names by its end, such as "*-arm64". Raises UsageError if no image matches.
+    `platform` is their platform, or ALL; "" is this machine's own, and any that a glob ends in,
+    such as "*-arm64". Raises UsageError if no image matches.
     """
     specs, globs = matrix(config), pattern.split(",")
-    wanted = platform or default_platform(config).name
+    platform_ = platform or default_platform(config).name
 
     def fits(spec: ImageSpec, glob: str) -> bool:
-        named = not platform and spec.platform != AMD64 and glob.endswith(spec.platform.suffix)
-        return fnmatchcase(spec.id, glob) and (wanted in (ALL, spec.platform.name) or named)
+        by_suffix = not platform and spec.platform != AMD64 and glob.endswith(spec.platform.suffix)
+        return fnmatchcase(spec.id, glob) and (platform_ in (ALL, spec.platform.name) or by_suffix)
 
-    if wanted not in (ALL, *config.names("platform")):
-        raise unknown_platform(config, wanted)
+    if platform_ not in (ALL, *config.names("platform")):
+        raise unknown_platform(config, platform_)
     chosen = tuple(spec for spec in specs if any(fits(spec, glob) for glob in globs))
     if not chosen:
-        known = (spec.id for spec in specs if wanted in (ALL, spec.platform.name))
-        of = "" if wanted == ALL else f" for {wanted}"
+        known = (spec.id for spec in specs if platform_ in (ALL, spec.platform.name))
+        of = "" if platform_ == ALL else f" for {platform_}"
         raise UsageError(f"no image matches '{shown(pattern)}'{of}", suggest(pattern, known))
     return chosen
 
 
 def chosen(config: Config, pattern: str, axes: Mapping[str, str]) -> tuple[ImageSpec, ...]:
-    """The images that match a glob, or, without one, the image with some values of axes.
+    """The images that match a glob or, without a glob, the image with these values of axes.
 
-    A value "" is the default. The platform may be ALL, and go with a glob. Raises UsageError for a
-    glob and other axes, and as `select` and `choose` do.
+    A value "" is the default. The platform may be ALL, and is allowed with a glob. Raises
+    UsageError for a glob with other axes, and as `select` and `choose` do.
     """
     named = {axis: value for axis, value in axes.items() if value and axis != "platform"}
     platform = axes.get("platform", "")
@@ -99,7 +99,7 @@ def unknown_platform(config: Config, named: str) -> UsageError:
 
 
 def describe(spec: ImageSpec) -> dict[str, str | list[str]]:
-    """The image as plain data, for JSON: CI matrices read it."""
+    """The image as plain data for JSON, which CI matrices read."""
     return {
         "id": spec.id,
         "cuda": spec.cuda.version,
@@ -115,7 +115,7 @@ def describe(spec: ImageSpec) -> dict[str, str | list[str]]:
 
 
 def cudas_for(config: Config, platform: Platform) -> tuple[Cuda, ...]:
-    """The CUDA versions that are not excluded altogether for a platform."""
+    """The CUDA versions that are not entirely excluded for a platform."""
     return tuple(
         cuda
         for cuda in config.cudas

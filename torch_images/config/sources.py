@@ -1,4 +1,4 @@
-"""The sources of torch and Triton in images.yaml, and what a build can have or lack."""
+"""The sources of torch and Triton in images.yaml, and the optional features of builds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Tree(Section):
 
     `repository`: the URL of its git repository.
     `commit`: 40 hexadecimal digits.
-    `version`: what the tree's own files say, such as "2.12.0a0".
+    `version`: from the tree's own files, such as "2.12.0a0".
     """
 
     repository: fields.SecureUrl
@@ -26,13 +26,13 @@ class Tree(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Feature(Section, keys={"name": NAME}):
-    """A part of torch that a build can have or lack.
+    """An optional part of torch.
 
     `name`: such as "cudnn".
     `option`: the option of torch's build that switches it, such as "USE_CUDNN"; "" if none does.
     `arch`: the architecture that a build must be for to have it; None for any.
-    `needs`: the folder of the tree that it is compiled from, such as "third_party/fbgemm"; "" where
-        the system may have it instead.
+    `needs`: the folder of the tree that it is compiled from, such as "third_party/fbgemm"; "" if
+        the system may provide it instead.
     """
 
     name: fields.Name
@@ -43,20 +43,20 @@ class Feature(Section, keys={"name": NAME}):
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Section, keys={"name": NAME}):
-    """Where torch and Triton come from.
+    """The source of torch and Triton.
 
     `name`, `description`: such as "fork", and a sentence for people.
-    `torch`, `triton`: the trees that are compiled; None for a published wheel. Triton may be the
-        published one beside a torch that is compiled.
-    `packages`: Debian packages that compiling needs beside the image's own.
-    `wheels`: requirements of wheels that compiling needs. The image gets neither of both.
-    `torch_options`, `triton_options`: name and value of each option that the builds are told.
-    `features`: what a compiled torch must have; `without`: what its build switches off.
+    `torch`, `triton`: the trees to compile; None for a published wheel. Triton may be published
+        while torch is compiled.
+    `packages`: Debian packages for compiling, besides the image's own.
+    `wheels`: requirements of wheels for compiling. The image gets neither of these.
+    `torch_options`, `triton_options`: name and value of each build option.
+    `features`: those that a compiled torch must have; `without`: those that its build disables.
     `headers`: folders of the wheels, relative to site-packages, whose headers are compiled with.
-    `beside`: CUDA version and published release of torch, in pairs. A compiled torch has the CUDA
-        libraries of that release. A CUDA version that is not listed is not compiled for.
-    `overrides`: versions, such as "triton==3.2.0", that images of this source have in place of
-        those that the release beside it requires.
+    `beside`: pairs of a CUDA version and a published release of torch. A compiled torch uses the
+        CUDA libraries of that release. It is not compiled for other CUDA versions.
+    `overrides`: versions, such as "triton==3.2.0", that images of this source have instead of those
+        that the release in `beside` requires.
     """
 
     name: fields.PlainName
@@ -75,11 +75,11 @@ class Source(Section, keys={"name": NAME}):
 
     @property
     def build(self) -> str:
-        """SHA-256, in hexadecimal, of the options and features that its builds are told."""
-        told = (self.torch_options, self.triton_options, self.features, self.without)
-        return hashlib.sha256(repr(told).encode()).hexdigest()
+        """SHA-256, in hexadecimal, of the options and features of its builds."""
+        facts = (self.torch_options, self.triton_options, self.features, self.without)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     @property
     def compiled(self) -> bool:
-        """Whether torch is compiled rather than taken as published."""
+        """Whether torch is compiled, rather than published."""
         return self.torch is not None

@@ -1,6 +1,6 @@
-"""The types of images.yaml: what a person decides about the images. load.py fills them.
+"""The types of images.yaml: all facts about images that people decide. load.py fills them.
 
-Their annotations say what the file may hold, and rules.py what goes together. A new field is one
+Their annotations define valid values, and rules.py the relations between them. A new field is one
 line here.
 """
 
@@ -57,10 +57,10 @@ class Architecture(Section, keys={"capability": NAME}):
     `capability`: its compute capability, such as 12.0.
     `family`: NVIDIA's name for it, such as "Blackwell".
     `first_driver`: the oldest driver branch that supports it, such as "570".
-    `last_driver`: the newest one, "" where none has dropped it.
-    `gpus`, `geforce`: models in the words of nvidia-smi, without "NVIDIA" and "GeForce", the best
-        known first. Those sold as GeForce or TITAN are apart, because compat libraries do not run
-        on them.
+    `last_driver`: the newest one that supports it; "" if all newer ones do.
+    `gpus`, `geforce`: models by their names in nvidia-smi, without "NVIDIA" and "GeForce", the best
+        known first. Those sold as GeForce or TITAN are separate, because compat libraries do not
+        support them.
     """
 
     capability: fields.Arch
@@ -77,13 +77,13 @@ class Architecture(Section, keys={"capability": NAME}):
 
     @property
     def examples(self) -> tuple[str, ...]:
-        """Two to four of its best known GPUs."""
+        """Two to four of its best-known GPUs."""
         return (*self.geforce[:2], *self.gpus[: 2 if self.geforce else 3])
 
 
 @dataclass(frozen=True, kw_only=True)
 class OtherGpus:
-    """GPUs of a compute capability that no image is built for, by the names of `Architecture`."""
+    """GPUs of a compute capability that no image serves; names are as in `Architecture`."""
 
     capability: Capability
     names: tuple[str, ...]
@@ -95,16 +95,16 @@ def _other_gpus(members: dict[Capability, tuple[str, ...]]) -> tuple[OtherGpus, 
 
 @dataclass(frozen=True, kw_only=True)
 class Base(Section, keys={"name": NAME}):
-    """What images start from: a Debian suite to bootstrap, or an image for each CUDA version.
+    """The base of images: a Debian suite to bootstrap, or an image for each CUDA version.
 
     `name`, `description`: such as "bookworm", and a sentence for people.
     `python`: the version of its Python, such as "3.11".
-    `system`: distribution and codename as its os-release file has them, such as "debian bookworm".
-    `packages`: names of the packages that it is made of, or that are added to the image.
+    `system`: distribution and codename as in its os-release file, such as "debian bookworm".
+    `packages`: names of its packages, or of those added to the image.
     `suite`: the suite to bootstrap, such as "bookworm"; "" for a base that is an image.
-    `images`: CUDA version and image with tag, in pairs; () for a base that is bootstrapped.
+    `images`: pairs of a CUDA version and an image with tag; () for a bootstrapped base.
     `mirror`: the root of the archive with the packages to add to an image; "" for none.
-    `snapshot`: the root of an archive that keeps old packages; "" for none.
+    `snapshot`: the root of an archive of old packages; "" for none.
     """
 
     name: fields.PlainName
@@ -126,18 +126,18 @@ class Base(Section, keys={"name": NAME}):
 
 @dataclass(frozen=True, kw_only=True)
 class Removal(Section, keys={"wheels": "of", "narrowed": NAME, "platforms": "platform"}):
-    """What images leave out of one or more wheels.
+    """A removal from one or more wheels.
 
     `wheels`: their normalised names.
     `reason`: why, for people.
-    `files`: globs below site-packages; the files that match are left out.
+    `files`: globs below site-packages of files to leave out.
     `code`: globs of libraries that lose machine code for architectures the image is not for.
     `symbols`: globs of libraries that lose their tables for debuggers.
-    `lists`: globs of libraries with the list of architectures that torch says it was compiled for,
-        which is then made true.
-    `narrowed`: whether only images for named architectures leave it out.
-    `cuda`: the CUDA versions whose wheels have it; () for all.
-    `platforms`: the platforms whose wheels have it; () for all.
+    `lists`: globs of libraries with torch's list of compiled architectures, which is then
+        corrected.
+    `narrowed`: whether it applies only to images for named architectures.
+    `cuda`: the CUDA versions that it applies to; () for all.
+    `platforms`: the platforms that it applies to; () for all.
     """
 
     wheels: Annotated[tuple[fields.WheelName, ...], FILLED]
@@ -151,7 +151,7 @@ class Removal(Section, keys={"wheels": "of", "narrowed": NAME, "platforms": "pla
     platforms: Annotated[tuple[fields.PlatformName, ...], FILLED] = ()
 
     def applies(self, cuda: str, platform: Platform, *, narrowed: bool) -> bool:
-        """Whether images for a CUDA version and a platform leave it out."""
+        """Whether it applies to images for a CUDA version and a platform."""
         return (
             (narrowed or not self.narrowed)
             and (not self.cuda or cuda in self.cuda)
@@ -176,15 +176,15 @@ def _large(size: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Pods(Section):
-    """What a template for RunPod says beside the image.
+    """The settings of a template for RunPod, besides the image.
 
     `api`: the URL of RunPod's API.
     `variant`: the variant of the image.
     `ports`: port and protocol, such as "8888/http".
     `environment`: name and value of each variable.
-    `room`: GB of disk beside the image.
+    `room`: GB of disk in addition to the image.
     `volume`, `volume_path`: GB of the volume, and where it is mounted.
-    `hosts`: a CUDA version that machines report and their driver branch, in pairs, oldest first.
+    `hosts`: pairs of a CUDA version that machines report and its driver branch, oldest first.
     """
 
     api: fields.Url
@@ -199,10 +199,10 @@ class Pods(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults(Section):
-    """The value of each axis that a user does not name.
+    """The default of each axis that has one here.
 
-    The release of torch is then the newest, the base that of the CUDA version, the platform this
-    machine's own, and without an architecture an image serves all that its torch does.
+    The other defaults: the newest release of torch, the base of the CUDA version, this machine's
+    own platform, and all architectures of torch.
     """
 
     cuda: fields.CudaName
@@ -215,17 +215,16 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
     """All of images.yaml.
 
     `registry`, `owner`: where images are published, such as "ghcr.io" and "torch-images".
-    `homepage`: the URL that images name in their labels.
+    `homepage`: the URL in the labels of images.
     `archives`: the root URL of NVIDIA's archives of CUDA.
-    `packages`: requirements of the Python packages that each image has beside torch.
-    `keep`: of how many minor versions of torch a CUDA version keeps a release, see
-        fetch/upgrade.py.
+    `packages`: requirements of the Python packages that each image has besides torch.
+    `keep`: the number of minor versions of torch that a CUDA version keeps, see fetch/upgrade.py.
     `arm64_gpus`: the names of GPUs that only hosts with Arm processors have.
-    `gpu_aliases`: the name of a GPU and what else it is called, such as the beginning of a cloud's
-        machine type, in pairs.
-    `other_makers`: a maker and words of its GPUs, in pairs.
-    `platforms`: what images are for.
-    `facts`: what `invoke lock` found out about releases of torch; no section of the file.
+    `gpu_aliases`: pairs of the name of a GPU and its other names, such as the beginning of a
+        cloud's machine type.
+    `other_makers`: pairs of a maker and words of its GPUs.
+    `platforms`: the platforms of images.
+    `facts`: facts about releases of torch from `invoke lock`; not a section of the file.
     The other fields are the sections of the file, in its order.
     """
 
@@ -275,7 +274,7 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
     def release(self, cuda: Cuda, torch: str, base: Base, platform: Platform = AMD64) -> Release:
         """A release of torch for a CUDA version, the Python of a base and a platform.
 
-        It has the facts that are known of it.
+        It includes the known facts about it.
         """
         key = (cuda.version, torch, base.python, platform.name)
         same = (f for f in self.facts if (f.cuda, f.torch, f.python, f.platform) == key)
@@ -284,14 +283,14 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
     def foreign(self, arch: Architecture, platform: Platform) -> bool:
         """Whether no host of a platform has a GPU of an architecture.
 
-        GPUs that are built together with an Arm processor are in no other host. All others are
+        GPUs that are built together with an Arm processor are only in those hosts. All others are
         cards, which either kind of host can have.
         """
         return platform == AMD64 and {*arch.gpus, *arch.geforce} <= set(self.arm64_gpus)
 
     def excluded(self, **image: str) -> str | None:
-        """Why no image with these values of axes is built; None if one may be.
+        """The reason why no image with these values of axes is built; None if one may be.
 
-        An axis that is left out may have any value.
+        An axis that is left out matches any value.
         """
         return next((x.reason for x in self.excludes if x.matches(image)), None)

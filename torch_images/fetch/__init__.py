@@ -1,4 +1,4 @@
 """Locked, or newest, inputs -> files and new locks.
 
-Enters: locks and lock requests. Leaves: files whose hashes were checked, and newer locks.
+Enters: locks and lock requests. Leaves: files with checked hashes, and newer locks.
 """

@@ -1,6 +1,6 @@
-"""What apt would install today: the packages of a base, resolved at a mirror or in its image.
+"""The packages of a base that apt would install today, resolved at a mirror or in its image.
 
-In both cases apt itself decides. scripts/print-packages asks it.
+apt itself decides in both cases, through scripts/print-packages.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from torch_images.locks.debs import DebLock, parse_packages
 from torch_images.platforms import AMD64, Platform
 
 _WAYS = "check network and proxy, or name a mirror, see docs/build.md"
-# The users and passwords of mirrors go to apt by a file of its own, and there by the environment.
+# apt reads users and passwords of mirrors from its own file, which is written from the environment.
 _AUTH = "TORCH_IMAGES_APT_AUTH"
 _TELL = (
     'folder="$root/etc/apt/auth.conf.d"; mkdir -p "$folder" && '
     f'(umask 077 && printf %s "${_AUTH}" >"$folder/torch-images.conf")'
 )
-# What mmdebstrap's variant "minbase" installs beside the packages it is asked for.
+# Packages that mmdebstrap's variant "minbase" installs besides the requested ones.
 _MINIMUM = ("?essential", "?priority(required)", "apt")
 
-# What apt or mmdebstrap prints when it fails, the error that it is, and what to do then.
+# Messages of apt or mmdebstrap, with the error and the advice for each.
 _PROBLEMS: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
     (
         r"No space left on device",
@@ -68,8 +68,8 @@ _PROBLEMS: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
     (
         r"unable to pick chroot mode",
         BuildError,
-        "{what}: mmdebstrap cannot work for a user who is not root",
-        "install uidmap, which has newuidmap, and see that /etc/subuid names this user",
+        "{what}: mmdebstrap does not work for users other than root",
+        "install uidmap, which has newuidmap, and check that /etc/subuid lists this user",
     ),
     (
         r"Unable to locate package \S+",
@@ -82,12 +82,12 @@ _PROBLEMS: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Resolver:
-    """Asks apt which packages it would install.
+    """Resolves packages with apt.
 
     `root`: the project's folder, which has scripts/.
     `network`: proxies, certificates and mirrors.
     `run`: starts mmdebstrap, for a base that is bootstrapped.
-    `engine`: runs apt in an image; None where there is no Docker Engine.
+    `engine`: runs apt in an image; None without a Docker Engine.
     `mirrors`: URLs or lines of a sources.list that replace the default ones; () for none.
     """
 
@@ -102,19 +102,19 @@ class Resolver:
     ) -> DebLock:
         """The lock of a base's packages, as its mirror has them now.
 
-        `name` and `date` are those of the lock. `image` is the image to add the packages to, with
-        tag and digest; "" for a base that is bootstrapped. A bootstrapped base of a foreign
-        `platform` needs no emulator: nothing is unpacked. Raises NetworkError, BuildError,
-        DiskError, LockError, or EngineError if an image is needed and there is no engine.
+        `name` and `date` are the lock's. `image` is the image to add the packages to, with tag and
+        digest; "" for a bootstrapped base. A bootstrapped base of a foreign `platform` needs no
+        emulator, because nothing is unpacked. Raises NetworkError, BuildError, DiskError,
+        LockError, or EngineError if an image is needed and there is no engine.
         """
         script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
         if image:
             text = self._in_image(base, image, script)
         else:
             packages = shlex.join((*_MINIMUM, *base.packages))
-            asked = f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {packages}\n{script}'
+            hook = f'export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"\nset -- {packages}\n{script}'
             what = f"base {base.name}"
-            text = self._mmdebstrap(what, asked, base.suite, self.mirrors, platform=platform)
+            text = self._mmdebstrap(what, hook, base.suite, self.mirrors, platform=platform)
         return DebLock(
             name=name,
             date=date,
@@ -137,7 +137,7 @@ class Resolver:
         script = (self.root / "scripts" / "print-packages").read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as keys:
             Path(keys).chmod(0o755)
-            # apt checks that the index is signed by exactly this key, so it may come from anywhere.
+            # Any source of the key will do: apt checks that exactly this key signed the index.
             key = self._download(f"{root}/{compat.key[-8:].lower()}.pub")
             Path(keys, "nvidia.asc").write_bytes(key)
             options = [f"--keyring={keys}"]
@@ -168,8 +168,8 @@ class Resolver:
     def roots(self, base: Base) -> tuple[str, ...]:
         """The root URLs of the archives that have a base's packages, such as ".../debian"."""
         if not base.suite:
-            named = [_address(mirror) for mirror in self.mirrors]
-            return tuple(dict.fromkeys(named or [base.mirror]))
+            urls = [_address(mirror) for mirror in self.mirrors]
+            return tuple(dict.fromkeys(urls or [base.mirror]))
         listing = 'cat "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* 2>/dev/null || true'
         what = f"base {base.name}"
         text = self._mmdebstrap(what, listing, base.suite, self.mirrors, "--skip=update")
@@ -178,12 +178,12 @@ class Resolver:
         return tuple(dict.fromkeys(users.get(uri.rstrip("/"), uri.rstrip("/")) for uri in uris))
 
     def digest(self, image: str, *, missing_ok: bool = False) -> str:
-        """The digest that a registry has for an image; "" where it has none and that is allowed.
+        """The digest that a registry has for an image; "" if it has none and `missing_ok`.
 
         Raises UsageError, NetworkError or EngineError.
         """
         if self.engine is None:
-            raise EngineError(f"image {image} can be looked up with a Docker Engine only")
+            raise EngineError(f"looking up image {image} needs a Docker Engine")
         return self.engine.registry_digest(image, missing_ok=missing_ok)
 
     def _mmdebstrap(
@@ -195,9 +195,9 @@ class Resolver:
         *options: str,
         platform: Platform = AMD64,
     ) -> str:
-        """What a script prints for an empty root file system with the sources of a suite.
+        """The output of a script for an empty root file system with the sources of a suite.
 
-        The script finds that file system's folder in "$1". `what` names the matter in errors, such
+        "$1" of the script is the folder of that file system. `what` is the subject of errors, such
         as "base bookworm". `archives` replace the default mirrors.
         """
         command = ["mmdebstrap", "--variant=custom", "--format=null", *options]
@@ -208,14 +208,14 @@ class Resolver:
             command.append(f"--setup-hook=root=$1; {_TELL}")
         with tree_room(self.run) as folder:
             printed = folder / "printed"
-            # mmdebstrap shows what hooks print as its own messages.
+            # mmdebstrap would show the output of hooks as its own messages.
             command.append(f"--customize-hook=download /printed {shlex.quote(str(printed))}")
             # Nothing is unpacked, so no emulator is needed.
             command += ["--skip=check/qemu"]
             command += [f"--architectures={platform.architecture}", suite, "/dev/null", *archives]
             try:
-                told = {**env, "LC_ALL": "C.UTF-8", "TMPDIR": str(folder)}
-                self.run.run(confined(command, self.run), env=told)
+                env |= {"LC_ALL": "C.UTF-8", "TMPDIR": str(folder)}
+                self.run.run(confined(command, self.run), env=env)
             except CommandError as error:
                 raise explain(what, suite, error) from None
             return printed.read_text(encoding="utf-8")
@@ -235,7 +235,7 @@ class Resolver:
         words = ["sh", "-c", f"{prepare}\n{script}", "print-packages", *base.packages]
         near = self.network.on_loopback or any("//127.0.0.1" in m for m in self.mirrors)
         if self.engine is None:
-            raise EngineError(f"the packages of {image} can be read with a Docker Engine only")
+            raise EngineError(f"reading the packages of {image} needs a Docker Engine")
         self.engine.pull(image)
         done = self.engine.run(
             image,
@@ -261,16 +261,16 @@ class Resolver:
 
 
 def sources(mirrors: Sequence[str], codename: str) -> tuple[str, ...]:
-    """Mirrors as lines of a sources.list. A bare URL becomes the main component of a release."""
+    """Mirrors as lines of a sources.list; a bare URL gets a release's main component."""
     return tuple(m if m.startswith("deb ") else f"deb {m} {codename} main" for m in mirrors)
 
 
 @contextlib.contextmanager
 def tree_room(run: Runner) -> Iterator[Path]:
-    """A folder for mmdebstrap's trees. What killed processes left of others goes first."""
-    # Outside the home directory, which the namespace of a rootless bootstrap cannot enter.
+    """A folder for mmdebstrap's trees. First removes trees that killed processes left."""
+    # Outside the home directory, which a rootless bootstrap's namespace cannot enter.
     place = scratch_room()
-    if os.geteuid():  # the files of such a tree are another user's, whom mmdebstrap alone can be
+    if os.geteuid():  # files of these trees belong to users that only mmdebstrap can become
         for tree in (tree for left in left_behind(place) for tree in left.glob("mmdebstrap.*")):
             empty = ["find", str(tree), "-xdev", "-mindepth", "1", "-delete"]
             run.run(["mmdebstrap", "--unshare-helper", *empty], check=False)
@@ -282,30 +282,30 @@ def tree_room(run: Runner) -> Iterator[Path]:
 def confined(mmdebstrap: Sequence[str], run: Runner) -> list[str]:
     """A command of mmdebstrap that leaves nothing behind, however this process ends.
 
-    Root's mmdebstrap mounts the host's own /dev, /proc and /sys in its tree: that must happen in a
-    mount namespace that is gone with its last process, or not at all. Without root it makes one
-    itself, and clears up when it is told to end.
+    As root, mmdebstrap mounts the host's own /dev, /proc and /sys in its tree: this must happen in
+    a mount namespace that ends with its last process, or not at all. Without root it creates one
+    itself, and cleans up on SIGTERM.
     """
     ends = ["setpriv", "--pdeathsig"]
     if os.geteuid():
         return [*ends, "TERM", *mmdebstrap]
     apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
-    if run.run([*apart, "true"], check=False).code:  # a root that may not mount
+    if run.run([*apart, "true"], check=False).code:  # root without the right to mount
         return [*ends, "TERM", *mmdebstrap[:1], "--skip=chroot/mount", *mmdebstrap[1:]]
     return [*ends, "KILL", *apart, *mmdebstrap]
 
 
 def without_users(mirrors: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """Mirrors without the users and passwords in their URLs, and those as apt_auth.conf(5) has it.
+    """Mirrors without users and passwords, and these in the format of apt_auth.conf(5).
 
-    Raises ConfigError for a password that such a file cannot hold.
+    Raises ConfigError for a password that this format cannot express.
     """
     auth = []
 
     def bare(match: re.Match[str]) -> str:
         url, user, word = split_user(match[0])
         if not re.fullmatch(r"[!-~]+ [!-~]+", f"{user} {word or '-'}"):
-            raise ConfigError("a mirror has a password that apt cannot be told", "choose another")
+            raise ConfigError("a mirror has a password that apt does not support", "choose another")
         password = f" password {word}" if word else ""
         auth.append(f"machine {url} login {user}{password}\n")
         return url
@@ -317,20 +317,20 @@ def without_users(mirrors: Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 
 def explain(what: str, suite: str, error: CommandError) -> TorchImagesError:
-    """The error for the user, from what apt or mmdebstrap printed when it failed.
+    """The error for the user, from the output of a failed apt or mmdebstrap.
 
-    `what` is what it was to make, such as "base bookworm"; `suite` what it looked for.
+    `what` is the product, such as "base bookworm"; `suite` the suite that it asked for.
     """
     text = error.output
     for pattern, kind, problem, hint in _PROBLEMS:
-        if found := re.search(pattern, text):
-            words = {"what": what, "suite": suite, "found": found[0].rpartition(" ")[2]}
+        if match := re.search(pattern, text):
+            words = {"what": what, "suite": suite, "found": match[0].rpartition(" ")[2]}
             return kind(problem.format(**words), hint)
     lines = [line for line in text.splitlines() if line.startswith("E: ")] or [str(error)]
     return BuildError(f"{what} could not be made: {lines[0]}", f"command: {error.command[:200]}")
 
 
 def _address(mirror: str) -> str:
-    """The URL in a mirror that may be a sources.list line."""
+    """The URL of a mirror, which may be a sources.list line."""
     url = re.search(r"[a-z]+://\S+", mirror)
     return (url[0] if url else mirror).rstrip("/")

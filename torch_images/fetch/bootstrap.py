@@ -1,8 +1,8 @@
 """The base of an image: locked Debian packages -> an OCI layout, or packages to add to an image.
 
-mmdebstrap makes a bootstrapped base on the host, without an image registry. It does not see any
-mirror. It gets an archive that has the locked packages and no others, so the result depends on the
-lock alone. A layout appears under its final name only when it is complete.
+mmdebstrap makes a bootstrapped base on the host, without an image registry. It sees no mirror, but
+an archive of exactly the locked packages, so the result depends only on the lock. A layout gets
+its final name only when it is complete.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from torch_images.locks.debs import DebLock, LockedDeb, changes
 from torch_images.oci import layout as oci
 from torch_images.platforms import AMD64, Platform
 
-# Raise this when the steps below change what they make, so that cached layouts are made anew.
+# Raise this when the steps below change their output, so that cached layouts are made again.
 _RECIPE = 4
 
-# The environment of a base: this alone.
+# The whole environment of a base.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _ENV = (f"PATH={PATH}",)
 
-# The options of dpkg by which packages leave documentation out, for the bootstrap and for builds.
+# Options of dpkg that leave documentation out, for the bootstrap and for builds.
 _DOCUMENTATION = Path("scripts", "image", "build", "documentation.dpkg")
 
-# Files that a bootstrap leaves and that are state of this host, or differ from run to run.
+# Files of a bootstrap that are state of this host, or differ from run to run.
 _DROPPED = re.compile(
     r"""
     etc/(?:hostname|resolv\.conf|(?:passwd|shadow|group|gshadow)-)
@@ -63,12 +63,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyBase:
-    """What a build needs of a base.
+    """A base that is ready for a build.
 
-    `lock`: what it was made from. A build without `locked` may have resolved it afresh.
+    `lock`: its lock, which a build without `locked` may have resolved again.
     `contexts`: named contexts for the build: "base", an OCI layout at its digest, or "debs", the
         folder with the packages to add to an image.
-    `digest`: of the image that the build starts from, such as "sha256:..."; "" if there is none.
+    `digest`: of the build's base image, such as "sha256:..."; "" if there is none.
     """
 
     lock: DebLock
@@ -78,8 +78,8 @@ class ReadyBase:
     @property
     def layout(self) -> Path | None:
         """The OCI layout of a bootstrapped base; None for packages to add to an image."""
-        named = self.contexts.get("base", "")
-        return Path(named.removeprefix("oci-layout://").rpartition("@")[0]) if named else None
+        context = self.contexts.get("base", "")
+        return Path(context.removeprefix("oci-layout://").rpartition("@")[0]) if context else None
 
 
 def prepare(
@@ -94,11 +94,11 @@ def prepare(
 ) -> ReadyBase:
     """Make a base from its lock, or take it from the cache unless `fresh`.
 
-    `present` are the names of packages that are there already; the lock then holds the packages to
-    add to them. None means that the lock is the whole base.
-    If no source has a locked package any more, the lock is resolved afresh, with a warning that
-    lists what changed. With `locked` that is a LockError, or a NetworkError if a source that may
-    have the package does not answer. Raises NetworkError, DiskError and BuildError as well.
+    `present` are the names of packages that already exist: the lock then has those to add to them.
+    None means that the lock is the whole base.
+    If no source has a locked package any more, resolves the lock again and logs a warning with the
+    changes. With `locked` that is a LockError, or a NetworkError if a source that may have the
+    package does not answer. Raises NetworkError, DiskError and BuildError as well.
     """
     if locked and lock.unlocked:
         raise LockError(
@@ -139,8 +139,8 @@ def prepare(
 def dpkg_options(root: Path) -> tuple[str, ...]:
     """The options of dpkg that leave documentation out, such as "path-exclude=/usr/share/doc/*".
 
-    They come from scripts/image/build/documentation.dpkg below the project's folder `root`, which
-    install-packages reads in a build. Their order matters: the last one that matches a path holds.
+    They are from scripts/image/build/documentation.dpkg below the project's folder `root`, which
+    install-packages reads in a build. Their order matters: the last one that matches a path wins.
     """
     text = (root / _DOCUMENTATION).read_text(encoding="utf-8")
     return tuple(line for line in text.splitlines() if line and not line.startswith("#"))
@@ -149,19 +149,19 @@ def dpkg_options(root: Path) -> tuple[str, ...]:
 def command(
     base: Base, lock: DebLock, target: Path, repository: str, options: Sequence[str]
 ) -> list[str]:
-    """The mmdebstrap command that makes `target`, a tar, from the packages at a URL alone.
+    """The mmdebstrap command that makes `target`, a tar, only from the packages at a URL.
 
-    `options` are those of dpkg, see `dpkg_options`.
+    `options` are dpkg's, see `dpkg_options`.
     """
     words = ["mmdebstrap", "--variant=minbase", "--format=tar"]
     words += [f"--architectures={lock.platform.architecture}"]
-    # All by name: which ones the variant would add follows priorities that only a mirror knows.
+    # All packages by name: the variant itself depends on priorities that only a mirror knows.
     words += [f"--include={','.join(deb.name for deb in lock.debs)}"]
     words += [f"--dpkgopt={option}" for option in options]
-    # The options above would otherwise stay in the image and hide files of later packages.
+    # Otherwise the options above would stay in the image and drop files of later packages.
     words += ['--customize-hook=rm -f "$1"/etc/dpkg/dpkg.cfg.d/99mmdebstrap']
-    # The image keeps the sources that mmdebstrap knows for the suite; only the bootstrap is given
-    # ours, where the locked hashes stand in for a signature.
+    # The image keeps mmdebstrap's own sources for the suite. Only the bootstrap uses ours, where
+    # locked hashes replace a signature.
     source = f"deb [trusted=yes] {repository} {base.suite} main"
     swap = (
         'mkdir "$1"/etc/apt/kept && mv "$1"/etc/apt/sources.list* "$1"/etc/apt/kept/',
@@ -184,10 +184,10 @@ def kept(path: str) -> bool:
 def repository(
     suite: str, debs: Mapping[LockedDeb, Path], platform: Platform = AMD64
 ) -> dict[str, bytes]:
-    """The index files of an apt repository that has these packages of a platform and no others.
+    """The index files of an apt repository with exactly these packages of a platform.
 
     The keys are paths below the repository's root. Raises LockError for a package that is damaged,
-    or has another name or version than its lock says.
+    or whose name or version differs from its lock.
     """
     from torch_images.locks.debfile import control  # takes 20 ms, once for each base
 
@@ -223,15 +223,15 @@ def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetche
 
 
 def _folder(base: Base, lock: DebLock, cache: Path, options: Sequence[str]) -> Path:
-    """Where the cache has a base: its name follows from all that decides what is in it."""
+    """The folder of a base in the cache, named by a hash over all its inputs."""
     facts = " ".join((str(_RECIPE), oci.COMPRESSOR, lock.digest, *options))
     return cache / Part.BASES / f"{base.name}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
 
 def _stale(lock: DebLock, fetched: Fetched) -> LockError | NetworkError:
-    """The error for packages that no source gave.
+    """The error for packages that no source has.
 
-    It is a NetworkError if some source did not answer: that one may have them.
+    It is a NetworkError if a source did not answer, because that one may have them.
     """
     if fetched.silent:
         return unsettled(fetched.vanished, fetched.silent)
@@ -243,9 +243,9 @@ def _stale(lock: DebLock, fetched: Fetched) -> LockError | NetworkError:
 
 
 def _relocked(base: Base, lock: DebLock, resolver: Resolver, present: frozenset[str]) -> DebLock:
-    """The lock of a base resolved anew today, without the packages in `present`.
+    """The lock of a base resolved again today, without the packages in `present`.
 
-    It is marked as unlocked. A warning lists what changed.
+    Marks it as unlocked, and logs a warning with the changes.
     """
     today = dt.datetime.now(dt.UTC).date()
     fresh = resolver.resolve(lock.name, base, lock.image, today, platform=lock.platform)
@@ -253,7 +253,7 @@ def _relocked(base: Base, lock: DebLock, resolver: Resolver, present: frozenset[
     fresh = replace(fresh, debs=debs, unlocked=True)
     lines = changes(lock, fresh) if lock.debs else ("nothing was locked yet",)
     _log.warning(
-        "base %s is resolved afresh, the image will be marked as unlocked: %s",
+        "base %s is resolved again, so the image will be marked as unlocked: %s",
         base.name,
         "; ".join(lines),
     )
@@ -262,9 +262,9 @@ def _relocked(base: Base, lock: DebLock, resolver: Resolver, present: frozenset[
 
 def _collect(debs: Mapping[LockedDeb, Path], folder: Path) -> None:
     """Fill `folder` with the packages to add to an image, each under its own file name."""
-    with filling(folder) as made:
+    with filling(folder) as new:
         for deb, path in debs.items():
-            shutil.copyfile(path, made / deb.filename)
+            shutil.copyfile(path, new / deb.filename)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -298,7 +298,7 @@ def _bootstrap(
             if error.errno != errno.ENOSPC:
                 raise
             raise DiskError(
-                f"the disk filled up while base {base.name} was made", "free some space"
+                f"the disk filled up while making base {base.name}", "free some space"
             ) from None
         finally:
             os.umask(old_mask)
@@ -319,15 +319,15 @@ def _check_packages(base: Base, lock: DebLock, tar: Path) -> None:
     for name in sorted(installed.keys() | locked.keys()):
         if installed.get(name) != locked.get(name):
             raise LockError(
-                f"base {base.name}: {name} was locked as {locked.get(name, 'absent')}, installed "
-                f"is {installed.get(name, 'none')}",
+                f"base {base.name}: {name} was locked as {locked.get(name, 'absent')}, but "
+                f"{installed.get(name, 'none')} is installed",
                 f"run `invoke lock --select {lock.name}`",
             )
 
 
 @contextlib.contextmanager
 def _served(indexes: Mapping[str, bytes], debs: Mapping[LockedDeb, Path]) -> Iterator[str]:
-    """Serve a repository on loopback while this is open; yields its URL.
+    """Serve a repository on loopback; yields its URL.
 
     A rootless bootstrap runs as another user, who cannot read our files, but can use HTTP.
     """

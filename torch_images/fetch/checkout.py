@@ -1,8 +1,8 @@
 """Git repositories -> source trees: one commit with all its submodules, without history.
 
-A tree appears in the cache under its final name only when it is complete. Git checks every object
-that it fetches against the object's name, so it does not matter who serves a commit. Nothing in a
-tree is run here, and no link in it is followed out of the tree.
+A tree gets its final name in the cache only when it is complete. Git checks every object that it
+fetches against the object's name, so any server will do. No code of a tree runs here, and no link
+is followed out of the tree.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from torch_images.host.network import Network, check_url
 from torch_images.host.runner import Completed, Runner
 from torch_images.locks.sources import LockedTree
 
-_PARALLEL = 8  # submodules fetched side by side
+_PARALLEL = 8  # submodules fetched in parallel
 _VERSION_FILE = "version.txt"
-_LONGEST_VERSION = 40  # characters; a tag has room for 128, and says more
-_LARGEST_FILE = 65536  # bytes of a file that is read here; those that matter are a line or two
+_LONGEST_VERSION = 40  # characters; a tag has at most 128, and has more parts
+_LARGEST_FILE = 65536  # bytes of a file that is read here; these files have a line or two
 
 
 @dataclass(frozen=True)
 class _Git:
-    """Runs git in a folder. Raises CommandError where `check` is set and it fails."""
+    """Runs git in a folder. Raises CommandError if `check` is set and it fails."""
 
     run: Runner
     env: Mapping[str, str | None]
@@ -47,16 +47,16 @@ class _Git:
 def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner) -> Path:
     """The folder with a tree, from the cache or its repository.
 
-    The folder above holds nothing else and can be a build context. The tree itself cannot, because
-    BuildKit would obey its .dockerignore. Raises NetworkError if the repository cannot be asked,
-    and LockError if it lacks the commit.
+    The parent folder contains nothing else and can be a build context. The tree itself cannot,
+    because BuildKit would obey its .dockerignore. Raises NetworkError if the repository is
+    unreachable, and LockError if it lacks the commit.
     """
     folder = _folder(wanted, cache)
     if folder.exists():
         return used(folder) / "tree"
     git = _Git(run, environment(network))
-    with filling(folder) as made:
-        tree = made / "tree"
+    with filling(folder) as new:
+        tree = new / "tree"
         try:
             _obtain(git, tree, wanted.repository, wanted.commit)
             git(tree, "checkout", "--quiet", "--detach", wanted.commit)
@@ -70,21 +70,21 @@ def check_out(wanted: LockedTree, *, cache: Path, network: Network, run: Runner)
         except CommandError as error:
             raise _problem(wanted.repository, wanted.commit, error) from None
         if not all(line.startswith(" ") for line in status.splitlines()):
-            raise LockError(f"the submodules of {wanted.repository} are not those of its commit")
+            raise LockError(f"the submodules of {wanted.repository} do not match its commit")
         for history in [*tree.rglob(".git")]:
             shutil.rmtree(history) if history.is_dir() else history.unlink()
     return folder / "tree"
 
 
 def read_file(tree: Path, name: str) -> str | None:
-    """The text of a small file of a tree; None if there is no such file.
+    """The text of a small file of a tree; None if it is missing.
 
     Raises LockError for a link that leads out of the tree, and for a file that is too large or not
     UTF-8.
     """
     path = os.path.realpath(tree / name)
     if not Path(path).is_relative_to(os.path.realpath(tree)):
-        raise LockError(f"{name} of {tree.parent.name} is a link to a place outside the tree")
+        raise LockError(f"{name} of {tree.parent.name} is a link out of the tree")
     try:
         with open(path, "rb") as stream:  # noqa: PTH123
             data = stream.read(_LARGEST_FILE + 1)
@@ -94,21 +94,21 @@ def read_file(tree: Path, name: str) -> str | None:
         return None
     except (OSError, UnicodeDecodeError):
         pass
-    raise LockError(f"{name} of {tree.parent.name} is no short text")
+    raise LockError(f"{name} of {tree.parent.name} is not a short text")
 
 
 def parse(text: str, run: Runner) -> tuple[str, str]:
-    """Repository and commit from the text of a user: PATH, PATH@COMMIT or URL@COMMIT.
+    """Repository and commit from a user's text: PATH, PATH@COMMIT or URL@COMMIT.
 
-    Raises UsageError for a URL without a full commit or with credentials, for a folder that is no
-    repository, and for one whose work is not committed.
+    Raises UsageError for a URL without a full commit or with credentials, for a folder that is not
+    a repository, and for a repository with uncommitted changes.
     """
     where, _, commit = text.rpartition("@") if re.search(r"@[^/:]*$", text) else (text, "", "")
     if "://" in where:
         check_url("--torch-source", where)
         if urlsplit(where).username is not None:
             raise UsageError(
-                f"'{where.partition('://')[0]}://...' has credentials, which an image would carry",
+                f"'{where.partition('://')[0]}://...' has credentials, which the image would show",
                 "leave them to git's credential helpers",
             )
         if not COMMIT.fullmatch(commit):
@@ -123,7 +123,7 @@ def parse(text: str, run: Runner) -> tuple[str, str]:
         raise UsageError(f"{folder} has no commit {commit or 'at all'}", "name a git repository")
     if not commit and git(folder, "status", "--porcelain").output.strip():
         raise UsageError(
-            f"{folder} has changes that no commit has",
+            f"{folder} has uncommitted changes",
             f"commit them, or name the commit to build: {where}@COMMIT",
         )
     return str(folder), resolved.output.strip()
@@ -132,9 +132,9 @@ def parse(text: str, run: Runner) -> tuple[str, str]:
 def with_tree(
     tree: Tree, text: str, *, cache: Path, network: Network, run: Runner, obtain: bool = False
 ) -> Tree:
-    """The tree that a user names in place of `tree`, with the version that its own files say.
+    """The tree that a user names instead of `tree`, with the version in its own files.
 
-    It is checked out only if `obtain` is set, and only after its version was checked. Raises
+    Checks it out only if `obtain` is set, and only after checking its version. Raises
     NetworkError, LockError, or UsageError, also for a version that no image can have.
     """
     repository, commit = parse(text, run)
@@ -149,13 +149,13 @@ def with_tree(
         named = replace(named, version=_checked(stated, text))
     if obtain:
         check_out(locked, cache=cache, network=network, run=run)
-    if "://" not in repository:  # an image does not tell where on this host
+    if "://" not in repository:  # an image must not contain a path of this host
         named = replace(named, repository=_origin(repository, run))
     return named
 
 
 def _folder(wanted: LockedTree, cache: Path) -> Path:
-    """Where the cache has a tree, whole, once it was checked out."""
+    """The folder of a complete tree in the cache."""
     return cache / Part.SOURCES / f"{wanted.name}-{wanted.commit}"
 
 
@@ -165,21 +165,21 @@ def _obtain(git: _Git, folder: Path, source: str, commit: str, *options: str) ->
     git(folder, "init", "--quiet")
     git(folder, "remote", "add", "--", "origin", source)
     fetch = ["fetch", "--quiet", *options]
-    # Not every server gives single commits.
+    # Not every server supports fetching single commits.
     if git(folder, *fetch, "--depth=1", "origin", commit, check=False).code:
         git(folder, *fetch, "--tags", "origin")
 
 
-def _seed(git: _Git, tree: Path, named: Path) -> None:
-    """Fill a tree with the submodules that are checked out in the local repository `named`.
+def _seed(git: _Git, tree: Path, local: Path) -> None:
+    """Fill a tree with the submodules that are checked out in a local repository.
 
-    They need not be fetched from their servers then. Paths that contain a link are skipped: it
-    could lead to any repository of this host. Raises CommandError.
+    Then they need not be fetched from their servers. Skips paths with a link, which could lead to
+    any repository of this host. Raises CommandError.
     """
     for entry in git(tree, "ls-files", "-z", "--stage").output.split("\0"):
         facts, _, path = entry.partition("\t")
-        ours, theirs = tree / path, named / path
-        if not facts.startswith("160000 ") or not _inside(ours, tree) or not _inside(theirs, named):
+        ours, theirs = tree / path, local / path
+        if not facts.startswith("160000 ") or not _inside(ours, tree) or not _inside(theirs, local):
             continue
         commit = facts.split()[1]
         if not os.path.lexists(theirs / ".git"):
@@ -192,15 +192,15 @@ def _seed(git: _Git, tree: Path, named: Path) -> None:
 
 
 def _inside(path: Path, folder: Path) -> bool:
-    """Whether a path below a folder contains no link, from the folder on."""
+    """Whether a path has no link below a folder."""
     real = Path(os.path.realpath(folder))
     return Path(os.path.realpath(path)) == real / path.relative_to(folder)
 
 
 def _stated(repository: str, commit: str, network: Network, run: Runner) -> str | None:
-    """The content of the version file of a commit; None if the commit has no such file.
+    """The content of the version file of a commit; None if the commit lacks it.
 
-    Nothing is checked out. Of a repository at a URL as little as possible is fetched.
+    Checks nothing out. Fetches as little as possible from a repository at a URL.
     """
     git = _Git(run, environment(network))
     with tempfile.TemporaryDirectory(prefix="torch-images-") as scratch:
@@ -214,14 +214,16 @@ def _stated(repository: str, commit: str, network: Network, run: Runner) -> str 
                 return None
             mode, _, blob, size = fields.groups()
             if mode not in ("100644", "100755") or int(size) > _LARGEST_FILE:
-                raise UsageError(f"{_VERSION_FILE} of {repository} is no small file", "correct it")
+                raise UsageError(
+                    f"{_VERSION_FILE} of {repository} is not a small file", "correct it"
+                )
             return git(folder, "cat-file", "blob", blob).output
         except CommandError as error:
             raise _problem(repository, commit, error) from None
 
 
 def _checked(stated: str, text: str) -> str:
-    """The stated version, if a wheel and a tag can have it. Raises UsageError if not."""
+    """The stated version, if it is valid in wheels and tags. Raises UsageError if not."""
     version = stated.strip()
     try:
         if len(version) <= _LONGEST_VERSION:
@@ -231,7 +233,7 @@ def _checked(stated: str, text: str) -> str:
     except InvalidVersion:
         pass
     raise UsageError(
-        f"{_VERSION_FILE} of {text} does not hold a version: {version[:_LONGEST_VERSION]!r}",
+        f"{_VERSION_FILE} of {text} has no valid version: {version[:_LONGEST_VERSION]!r}",
         "write one such as 2.13.0a0 (PEP 440, in its normal form, without + and !)",
     )
 
@@ -244,7 +246,7 @@ def _origin(folder: str, run: Runner) -> str:
 
 
 def _problem(repository: str, commit: str, error: CommandError) -> Exception:
-    """The error for the user, from what git printed when it failed."""
+    """The error for the user, from the output of a failed git."""
     text = " ".join(error.output.split())
     if re.search(
         r"not our ref|bad object|unable to read tree|reference is not a tree|not a tree object|"
@@ -256,7 +258,7 @@ def _problem(repository: str, commit: str, error: CommandError) -> Exception:
         return error
     if refused := re.search(r"transport '(\w+)' not allowed", text):
         return LockError(
-            f"a submodule of {repository} is not on the network: its address is one of "
+            f"a submodule of {repository} is not on the network: its address is of type "
             f"{refused[1]}",
             "check it out in a clone, and name that folder with --torch-source",
         )

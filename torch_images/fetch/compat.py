@@ -1,7 +1,7 @@
 """NVIDIA's compat package: its lock -> a folder that the build mounts.
 
-An ELF note in its libcuda lists the driver branches and brands of GPU that it is made for. The note
-becomes a label. The hosts that an image asks for follow from it, see build/nvidia_require.py.
+An ELF note in its libcuda lists the driver branches and brands of GPU that it supports. The note
+becomes a label, and determines the hosts of an image, see build/nvidia_require.py.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyCompat:
-    """What a build needs of a compat package.
+    """A compat package that is ready for a build.
 
     `folder`: the folder with the package, and nothing else.
-    `note`: the note of its libcuda as JSON on one line; "" if it has none that can be understood.
+    `note`: the note of its libcuda as JSON on one line; "" if it is missing or malformed.
     """
 
     folder: Path
@@ -42,10 +42,10 @@ def prepare(
 ) -> ReadyCompat | None:
     """Get a compat package from the cache, a mirror or NVIDIA's repository.
 
-    `mode` is one of COMPAT_MODES: "off" gives None at once; "auto" gives None, with a warning, if
-    the package cannot be fetched; "required" and "locked" raise LockError or NetworkError then:
-    they differ where there is no lock. Raises LockError in each mode if the file is not the locked
-    one.
+    `mode` is one of COMPAT_MODES: "off" returns None at once. If the package cannot be fetched,
+    "auto" logs a warning and returns None; "required" and "locked" raise LockError or NetworkError.
+    These two differ only without a lock. Raises LockError in every mode if the file is not the
+    locked one.
     """
     if mode == "off":
         return None
@@ -71,9 +71,9 @@ def prepare(
 
 
 def go_without(what: str, problem: LockError | NetworkError, mode: str, lock: str = "") -> None:
-    """Warn that a build leaves a compat package out, or raise the problem if it is required.
+    """Warn about a build without a compat package, or raise the problem if it is required.
 
-    `what` names the package. `lock` is the lock to resolve, "" where a mirror may help.
+    `what` names the package. `lock` is the lock to resolve, "" if a mirror may help.
     """
     way = (
         f"run `invoke lock --select {lock}`"
@@ -92,9 +92,9 @@ def go_without(what: str, problem: LockError | NetworkError, mode: str, lock: st
 
 
 def read_note(libcuda: Path) -> str:
-    """The note of a libcuda as JSON on one line; "" if it has none that can be understood.
+    """The note of a libcuda as JSON on one line; "" if it is missing or malformed.
 
-    Its members are "driver", a list of driver branches, and "device", one of brands by number.
+    Its members are lists: "driver" of driver branches, and "device" of brands by number.
     """
     try:
         text = fatbin.section(memoryview(libcuda.read_bytes()), _SECTION).decode("latin-1")
@@ -106,13 +106,13 @@ def read_note(libcuda: Path) -> str:
 
 
 def _ready(lock: DebLock, deb: Path, cache: Path) -> ReadyCompat:
-    """The package in a folder of its own, from the cache or put there now."""
+    """The package in its own folder, from the cache or added to it now."""
     folder = cache / Part.COMPAT / deb.stem
     if not folder.exists():
-        with filling(folder) as made:
-            (made / "deb").mkdir()
-            shutil.copyfile(deb, made / "deb" / f"{lock.name}.deb")
-            (made / "note.json").write_text(_note_of(lock, deb, made.parent))
+        with filling(folder) as new:
+            (new / "deb").mkdir()
+            shutil.copyfile(deb, new / "deb" / f"{lock.name}.deb")
+            (new / "note.json").write_text(_note_of(lock, deb, new.parent))
     used(folder)
     return ReadyCompat(folder=folder / "deb", note=(folder / "note.json").read_text())
 

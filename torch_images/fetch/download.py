@@ -1,6 +1,6 @@
 """Locked Debian packages and archives -> files: from the cache, a mirror, or a snapshot archive.
 
-Mirrors drop a package soon after a newer one appears. A snapshot archive keeps each one for good
+Mirrors drop a package soon after a newer one appears. A snapshot archive keeps all of them
 (https://snapshot.debian.org). A file must have the hash in the lock, whichever server sends it.
 """
 
@@ -25,8 +25,8 @@ from torch_images.locks.debs import DebLock, LockedDeb
 from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
 
-# Some servers answer 403 for a file that they do not have. So do proxies that let nobody through;
-# apt, which is asked next, reports those.
+# Some servers answer 403 for a missing file. So do proxies that refuse everything; apt, which runs
+# next, reports those.
 _GONE = (403, 404, 410)
 _CONNECTIONS = 16
 
@@ -36,10 +36,10 @@ Pinned = LockedDeb | LockedArchive | LockedWheel
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """What came of fetching the packages of a lock.
+    """The result of fetching the packages of a lock.
 
-    `files`: the file of each package that was had.
-    `vanished`: the packages that no source which answered has any more.
+    `files`: the file of each package that was fetched.
+    `vanished`: the packages that no answering source has any more.
     `silent`: why a source did not answer, which may have them; "" if all answered.
     """
 
@@ -58,7 +58,7 @@ def fetch(
 ) -> Fetched:
     """Get every package of a lock into `folder`, as <SHA-256>.deb.
 
-    `mirrors` returns the root URLs of archives to ask; it is called only if a file is missing.
+    `mirrors` returns the root URLs of archives; it is called only if a file is missing.
     `snapshot` is the root URL of a snapshot archive; "" for none. Raises LockError if the sources
     have only another file under a package's path, NetworkError if none answers, DiskError.
     """
@@ -73,16 +73,16 @@ def fetch(
     with workers(_CONNECTIONS) as pool:
         got = list(pool.map(lambda d: _get(source, source.urls(d), files[d], d), missing))
     vanished = tuple(deb for deb, is_here in zip(missing, got, strict=True) if not is_here)
-    there = {d: p for d, p in files.items() if d not in vanished}
-    return Fetched(files=there, vanished=vanished, silent=source.problem)
+    present = {d: p for d, p in files.items() if d not in vanished}
+    return Fetched(files=present, vanished=vanished, silent=source.problem)
 
 
 def fetch_archives(
     archives: Sequence[LockedArchive], folder: Path, network: Network
 ) -> dict[LockedArchive, Path]:
-    """Get every archive into `folder`, where its SHA-256 is its name.
+    """Get every archive into `folder`, named by its SHA-256.
 
-    Raises LockError if one is gone or another file, NetworkError, DiskError.
+    Raises LockError if one is gone or differs, NetworkError, DiskError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {archive: folder / archive.sha256 for archive in archives}
@@ -100,7 +100,7 @@ def fetch_archives(
 def fetch_url(url: str, path: Path, pinned: Pinned, network: Network) -> bool:
     """Get one locked file from a URL to `path`; False if the server does not have it.
 
-    Raises LockError if it is another file, NetworkError, DiskError.
+    Raises LockError if the file differs, NetworkError, DiskError.
     """
     return _get(_Source(network), [url], path, pinned)
 
@@ -111,7 +111,7 @@ def read(url: str, network: Network) -> bytes:
 
 
 def size(url: str, network: Network) -> int | None:
-    """Bytes of a file at a URL, asked of its server; None if the file is gone.
+    """The size in bytes of a file at a URL, from its server; None if the file is gone.
 
     Raises NetworkError.
     """
@@ -123,15 +123,15 @@ def size(url: str, network: Network) -> int | None:
         answer.raise_for_status()
         return int(answer.headers["Content-Length"])
     except requests.RequestException as error:
-        said = cause(error)
+        reason = cause(error)
     except (KeyError, ValueError):
-        said = "its server does not say it"
+        reason = "its server does not send it"
     name = unquote(urlsplit(url).path).rpartition("/")[2]
-    raise NetworkError(f"the size of {name} could not be read: {said}")
+    raise NetworkError(f"the size of {name} could not be read: {reason}")
 
 
 def discover(url: str, folder: Path, network: Network) -> tuple[str, int]:
-    """Get a file that is not locked yet into `folder`, where its SHA-256 is its name.
+    """Get a file that is not locked yet into `folder`, named by its SHA-256.
 
     Returns the SHA-256 in hexadecimal and the size in bytes. Raises NetworkError or DiskError.
     """
@@ -143,7 +143,7 @@ def discover(url: str, folder: Path, network: Network) -> tuple[str, int]:
 
 
 def _open(url: str, network: Network, *, stream: bool = True) -> requests.Response:
-    """The answer for a URL, or for its mirror; a `stream` is unread yet. Raises NetworkError."""
+    """The answer for a URL or its mirror; a `stream` is not read yet. Raises NetworkError."""
     source = _Source(network)
     answer = source.get(network.mirrored(url), stream=stream)
     if answer is None or answer.status_code != requests.codes.ok:
@@ -166,7 +166,7 @@ def holders(
     snapshot: str,
     network: Network,
 ) -> dict[LockedDeb, str]:
-    """Where the file of each package still is: "mirror", "snapshot", or "" for nowhere.
+    """The place that still has each package's file: "mirror", "snapshot", or "" for none.
 
     Raises NetworkError if no mirror answers, or if none that answers has a package.
     """
@@ -187,7 +187,7 @@ def holders(
 class _Source:
     """Mirrors and a snapshot archive. A host that does not answer is asked only once.
 
-    `problem` says why the last one did not answer; "" if all did.
+    `problem` is the reason of the last one; "" if all answered.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class _Source:
         return [f"{root}/{quote(deb.path, safe='/+~')}" for root in roots if root]
 
     def get(self, url: str, *, stream: bool = True) -> requests.Response | None:
-        """The answer for a URL, None if its host does not answer; a `stream` is unread yet."""
+        """The answer for a URL, None if its host does not answer; a `stream` is not read yet."""
         host = url.partition("://")[2].partition("/")[0]
         if host in self._silent:
             return None
@@ -230,7 +230,7 @@ class _Source:
 
 
 def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bool:
-    """Save the first file at `urls` that has the right hash to `path`; False if none is there.
+    """Save the first file at `urls` with the right hash to `path`; False if none exists.
 
     Raises LockError if there are only other files, NetworkError if no host answers, DiskError.
     """
@@ -252,9 +252,9 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
         other = f"more than its {most} bytes" if larger else f"sha256:{digest}"
     if other:
         raise LockError(
-            f"{pinned.name} {pinned.version} is not the file that was locked: expected "
+            f"{pinned.name} {pinned.version} is not the locked file: expected "
             f"sha256:{pinned.sha256}, found {other}",
-            "the server has another one; if that is meant, run `invoke lock`",
+            "the server has another one; if that is intended, run `invoke lock`",
         )
     if not asked:
         raise _unreachable(source)
@@ -262,10 +262,10 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
 
 
 def _save(answer: requests.Response, folder: Path, name: str, most: int) -> tuple[Path, str]:
-    """Save a body under a temporary name in `folder`; that file and its SHA-256.
+    """Save a body under a temporary name in `folder`. Returns that file and its SHA-256.
 
-    Of a longer body than `most` bytes it saves one byte more. The caller renames the file. `name`
-    is for errors: NetworkError and DiskError.
+    Stops one byte after `most` bytes. The caller renames the file. `name` is for errors:
+    NetworkError and DiskError.
     """
     digest = hashlib.sha256()
     handle, partial_name = tempfile.mkstemp(dir=folder, prefix=".partial-")
@@ -283,7 +283,7 @@ def _save(answer: requests.Response, folder: Path, name: str, most: int) -> tupl
     except BaseException as error:
         partial.unlink()
         if isinstance(error, requests.RequestException):
-            raise NetworkError(f"the download of {name} broke off: {cause(error)}") from None
+            raise NetworkError(f"the download of {name} failed: {cause(error)}") from None
         if isinstance(error, OSError):
             raise DiskError(f"{name} could not be saved: {error.strerror}") from None
         raise
@@ -291,7 +291,7 @@ def _save(answer: requests.Response, folder: Path, name: str, most: int) -> tupl
 
 
 def is_file(pinned: Pinned, path: Path) -> bool:
-    """Whether a file exists and has the SHA-256 that is locked."""
+    """Whether a file exists and has the locked SHA-256."""
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest() == pinned.sha256
@@ -300,10 +300,10 @@ def is_file(pinned: Pinned, path: Path) -> bool:
 
 
 def unsettled(debs: Sequence[LockedDeb], problem: str) -> NetworkError:
-    """The error for packages that no source which answered has, while another did not answer."""
+    """The error for packages that no answering source has, while another did not answer."""
     names = ", ".join(f"{deb.name} {deb.version}" for deb in debs)
     return NetworkError(
-        f"no archive that answers has {names}, and one does not answer: {problem}",
+        f"no answering archive has {names}, and one does not answer: {problem}",
         "check network and proxy, or name a mirror that has them with --mirror",
     )
 

@@ -1,4 +1,4 @@
-"""Find the facts of a release of torch: read its wheel, and try which wheels of extras fit."""
+"""Find the facts of a release of torch: inspect its wheel, and find wheels of extras that fit."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from torch_images.locks.facts import FactsLock, Uses
 from torch_images.locks.wheels import LockedWheel, WheelLock
 from torch_images.project import project_root
 
-# What uv says of a requirement that no other one can go with.
+# Part of uv's message about a requirement that conflicts with others.
 _PIN = re.compile(r"depends on torch==([0-9]+(?:\.[0-9]+)*)")
-# The library that a GPU needs code in. Others are for single operators.
+# The library that must have code for a GPU. Others are for single operators.
 _MAIN = "libtorch_cuda.so"
 
 
-# Why nothing is said of wheels that nobody has read yet.
+# The reason for wheels that were not inspected yet.
 UNREAD = "not looked into yet"
 
 
 class _UnreadError(Exception):
-    """What is asked for is in a wheel that nobody has read, and that may not be downloaded."""
+    """A wheel was not inspected yet, and may not be downloaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Days:
-    """The day of the first release of a minor version of torch, and that of the next one.
+    """The days of the first release of a minor version of torch, and of the next minor version.
 
-    `until` is None where there is no next one yet, both are for an index without dates.
+    `until` is None if there is no next one yet; both are None for an index without dates.
     """
 
     since: dt.date | None
@@ -71,13 +71,13 @@ def find_facts(
     date: dt.date,
     download: bool = True,
 ) -> FactsLock:
-    """The facts that a request asks for; `plain` is the lock of its release's wheels.
+    """The facts for a request; `plain` is the lock of its release's wheels.
 
-    What `held` says of a wheel with the same SHA-256 is taken from there. Any other wheel is
-    downloaded, torch's and those of extras; their metadata does not say what they fit. Without
-    `download`, wheels of extras that nobody has read are named with UNREAD for a reason.
-    Raises NetworkError, DiskError, and LockError for a wheel that cannot be read, or for a torch
-    that nobody has read, without `download`.
+    Reuses the facts in `held` about wheels with the same SHA-256. Downloads any other wheel, of
+    torch and of extras, because their metadata does not say what they fit. Without `download`,
+    wheels of extras that were not inspected get the reason UNREAD.
+    Raises NetworkError, DiskError, and LockError for an unreadable wheel, or without `download` for
+    a torch that was not inspected.
     """
     probe = item.probe
     assert probe
@@ -103,7 +103,7 @@ def find_facts(
     ):
         torch = _Torch(wheel, index, cache / Part.SYMBOLS, room, download)
         facts = held.facts if held else _own_facts(item, probe, torch)
-        # An index without dates has, beside nightly builds, the releases of the main one's days.
+        # An index without dates has nightly builds, and releases of the same days as the main one.
         days = index.days("torch", wheel.index) or index.days("torch")
         minor = Version(probe.torch).release[:2]
         released = _Days(
@@ -124,7 +124,7 @@ def find_facts(
 
 @dataclass(frozen=True)
 class _Torch:
-    """The wheel of a release of torch, downloaded once something is asked that only it says."""
+    """The wheel of a release of torch, downloaded when it is first needed."""
 
     wheel: LockedWheel
     index: PackageIndex
@@ -137,9 +137,7 @@ class _Torch:
         folder = self.room / "torch"
         if not folder.exists():
             if not self.download:
-                raise LockError(
-                    f"{self.wheel.filename} was not looked into yet", "run `invoke lock`"
-                )
+                raise LockError(f"{self.wheel.filename} was not inspected yet", "run `invoke lock`")
             _unpack(self.index.fetch(self.wheel, self.room), folder)
         return folder
 
@@ -149,16 +147,16 @@ class _Torch:
         if not path.exists():
             text = "\n".join(sorted(exports(self.libraries())))
             self.kept.mkdir(exist_ok=True)
-            made = self.room / path.name
-            made.write_bytes(gzip.compress(text.encode(), mtime=0))
-            keep(made, path)
+            new = self.room / path.name
+            new.write_bytes(gzip.compress(text.encode(), mtime=0))
+            keep(new, path)
         return frozenset(gzip.decompress(used(path).read_bytes()).decode().split())
 
 
 class _Reader:
-    """Says what wheels of extras use: what is kept of them, else what is read in them now.
+    """The symbols that wheels of extras use: stored ones, else by inspecting the wheels now.
 
-    `asked` is what was said, by SHA-256.
+    `asked` has all answers by SHA-256.
     """
 
     def __init__(self, torch: _Torch, kept: Mapping[str, Uses]) -> None:
@@ -166,10 +164,10 @@ class _Reader:
         self.asked = dict[str, Uses]()
 
     def uses(self, wheel: LockedWheel) -> Uses:
-        """What a wheel uses. Raises _UnreadError for one that may not be downloaded."""
+        """The symbols that a wheel uses. Raises _UnreadError if it may not be downloaded."""
         known = self.asked.get(wheel.sha256) or self._kept.get(wheel.sha256)
-        self.asked[wheel.sha256] = found = known or self._read(wheel)
-        return found
+        self.asked[wheel.sha256] = uses = known or self._read(wheel)
+        return uses
 
     def day(self, wheel: LockedWheel) -> dt.date | None:
         """The day on which the index got the first file of a wheel's version; None if unknown."""
@@ -196,7 +194,7 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Finder:
-    """Tries wheels of extras beside a release of torch."""
+    """Finds wheels of extras for a release of torch."""
 
     item: LockRequest
     probe: Probe
@@ -208,7 +206,7 @@ class _Finder:
     date: dt.date
 
     def fit(self, extra: Extra) -> Fit:
-        """The newest wheels of an extra that fit, else those from the time of the release."""
+        """The newest wheels of an extra if they fit, else those from the time of the release."""
         reason = ""
         for before in dict.fromkeys((None, self.released.until)):
             try:
@@ -228,13 +226,13 @@ class _Finder:
         return Fit(extra=extra.name, wheels=(), reason=reason)
 
     def _resolve(self, extra: Extra, before: dt.date | None) -> tuple[LockedWheel, ...]:
-        """The wheels that an extra names, resolved beside the plain image's.
+        """The wheels of an extra, resolved together with the plain image's.
 
-        With `before`, those that the index got on that day or later are left out.
+        With `before`, ignores files that the index got on that day or later.
         """
         wanted = dict(extra.wheels)[self.probe.cuda.version]
         names = [str(canonicalize_name(Requirement(word).name)) for word in wanted]
-        # What the release's own index has was compiled for it, and need not have a date.
+        # Wheels in the release's own index are compiled for it, and need no date.
         dated = [name for name in names if not origin(name, self.item.index)]
         days = dict.fromkeys(dated, before) if before else {}
         if not extra.in_step:
@@ -262,7 +260,7 @@ class _Finder:
         return resolve(asked, network=self.network, run=self.run, index=self.item.index)
 
     def _judge(self, wheel: LockedWheel) -> tuple[bool, str]:
-        """Whether a wheel fits, and what shows it. Raises _UnreadError."""
+        """Whether a wheel fits, and the evidence. Raises _UnreadError."""
         name, torch = f"{wheel.name} {wheel.version}", self.probe.torch
         if wheel.filename.endswith("-none-any.whl"):
             return True, f"{name} is not compiled"
@@ -270,7 +268,7 @@ class _Finder:
         cuda = int(self.probe.cuda.version.partition(".")[0])
         if wrong := {*uses.cudart} - {cuda}:
             return False, f"{name} is compiled for CUDA {max(wrong)}"
-        if uses.pins:  # uv has chosen it for that
+        if uses.pins:  # uv chose it by this requirement
             return True, f"{name} requires torch {torch}"
         if uses.missing:
             return False, f"{name} needs {uses.missing} symbols that torch {torch} lacks"
@@ -281,7 +279,7 @@ class _Finder:
         return self._by_day(wheel, uses)
 
     def _by_day(self, wheel: LockedWheel, uses: Uses) -> tuple[bool, str]:
-        """Whether a wheel that uses torch's C++ came between its minor release and the next."""
+        """Whether a wheel that uses torch's C++ is of the time of this minor version of torch."""
         name = f"{wheel.name} {wheel.version}"
         minor = ".".join(self.probe.torch.split(".")[:2])
         day = self.reader.day(wheel)
@@ -295,7 +293,7 @@ class _Finder:
 
 
 def _own_facts(item: LockRequest, probe: Probe, torch: _Torch) -> Facts:
-    """What the libraries of torch say, without extras."""
+    """The facts from the libraries of torch, without extras."""
     folder = torch.libraries()
     code, single = _code(folder)
     return Facts(
@@ -312,7 +310,7 @@ def _own_facts(item: LockRequest, probe: Probe, torch: _Torch) -> Facts:
 
 
 def _unpack(wheel: Path, folder: Path) -> None:
-    """The libraries of torch's wheel, in a folder. The wheel itself is removed."""
+    """Unpack the libraries of torch's wheel into a folder, and remove the wheel."""
     folder.mkdir()
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -329,25 +327,25 @@ def _unpack(wheel: Path, folder: Path) -> None:
 def _code(folder: Path) -> tuple[dict[str, tuple[Capability, ...]], tuple[Capability, ...]]:
     """The architectures that each library in a folder has machine code for.
 
-    Also those that the main library has further code for, in some of its kernels. Libraries without
-    any are left out. Raises LockError if that is the main one.
+    Also returns architectures that only some kernels of the main library have code for. Leaves out
+    libraries without code. Raises LockError if the main library has none.
     """
-    found, single = {}, set[Capability]()
+    code, single = {}, set[Capability]()
     for path in sorted({folder / _MAIN, *folder.iterdir()}):
         try:
             data = memoryview(path.read_bytes())
             section = memoryview(fatbin.section(data, ".nv_fatbin"))
-            entries = [e for _, held in fatbin.containers(section) for e in held if not e.ptx]
+            entries = [e for _, each in fatbin.containers(section) for e in each if not e.ptx]
         except (OSError, fatbin.PruneError) as error:
             raise LockError(f"torch's {path.name} cannot be read: {error}") from None
         counted = Counter(f"sm_{e.arch}{'a' if e.specific else ''}" for e in entries)
         if arches := sorted(filter(None, map(Capability.of_target, widespread(counted)))):
-            found[path.name] = tuple(arches)
+            code[path.name] = tuple(arches)
         if path.name == _MAIN:
             single = {Capability.of_number(e.arch) for e in entries} - {*arches}
-    if _MAIN not in found:
+    if _MAIN not in code:
         raise LockError(f"torch's {_MAIN} has no machine code")
-    return found, tuple(sorted(single))
+    return code, tuple(sorted(single))
 
 
 def _lacks(
@@ -355,7 +353,8 @@ def _lacks(
 ) -> tuple[tuple[str, tuple[Capability, ...]], ...]:
     """For each other library, the main one's architectures that run none of its machine code.
 
-    libtorch_cuda_linalg.so of CUDA 13 has MAGMA's for 8.0 and newer, the main library for 7.5, too.
+    For CUDA 13, libtorch_cuda_linalg.so has MAGMA's code for 8.0 and newer, the main library also
+    for 7.5.
     """
     lacks = []
     for library, has in code.items():
@@ -365,10 +364,10 @@ def _lacks(
 
 
 def _features(folder: Path) -> tuple[str, ...]:
-    """The features that torch's libraries show, by the evidence of the gate for compiled ones."""
+    """The features of torch's libraries, by the same evidence as the gate of compiled wheels."""
     source = project_root() / "scripts" / "image" / "source"
     evidence = json.loads((source / "features.json").read_text())
-    # No part of this package, since images run it.
+    # The gate is outside this package, because builds run it.
     spec = importlib.util.spec_from_file_location("torch_images_gate", source / "gate.py")
     assert spec
     assert spec.loader
@@ -389,7 +388,7 @@ def _first(days: dict[str, dt.date], minor: tuple[int, ...], *, later: bool) -> 
 def _why(message: str, torch: str) -> str:
     """Why no set of wheels exists, from uv's message, which is a proof of many lines.
 
-    Where the releases of an extra require other releases of torch, those are the reason.
+    If the releases of an extra require other releases of torch, that is the reason.
     """
     pins = {word.rstrip(".") for word in _PIN.findall(message)}
     if pins and torch not in pins:

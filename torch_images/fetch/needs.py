@@ -1,9 +1,9 @@
-"""What the libraries of a wheel need of torch and CUDA: their dynamic symbols and dependencies.
+"""The symbols and libraries of torch and CUDA that a wheel's libraries need.
 
-A wheel that is compiled for another torch fails when it is imported, or worse, later. What it needs
-can be read without running it: each symbol of torch's that it uses must be in torch's libraries.
-C++ symbols say nothing about the layout of the objects behind them, so they are not enough; those
-of torch's C interface, which its stable ABI is made of, are
+A wheel compiled for another torch fails when it is imported, or worse, later. Its needs can be read
+without running it: torch's libraries must define each symbol of torch that it uses. For C++ symbols
+this is not enough, because they say nothing about the layout of objects. For symbols of torch's C
+interface, the base of its stable ABI, it is
 (https://docs.pytorch.org/docs/stable/notes/libtorch_stable_abi.html).
 """
 
@@ -25,7 +25,7 @@ from packaging.metadata import Metadata
 
 from torch_images.errors import LockError
 
-# In mangled names: something in a namespace of torch's, or its table, type or guard.
+# Mangled names of anything in a namespace of torch, or of its table, type or guard.
 _CXX = re.compile(r"_Z(?:T[A-Z]|GV)?N?[KVRO]*(?:3c10|2at|5torch|6caffe2)[0-9A-Z]")
 _STABLE = re.compile(r"(?:aoti_torch_|torch_)[a-z]")
 _LIBRARY = re.compile(r"\.so(?:\.[0-9.]+)?$")
@@ -35,11 +35,10 @@ _LARGEST = 4 << 30  # bytes of a library, unpacked
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a wheel needs of torch, as it was compiled.
+    """The needs of a compiled wheel.
 
-    `pins`: its requirements of torch, such as "torch==2.11.0"; () for none.
-    `cxx`, `stable`: the symbols of torch's that its libraries use, those of C++ and of the C
-        interface.
+    `pins`: its requirements of torch, such as "torch==2.11.0".
+    `cxx`, `stable`: the symbols of torch that its libraries use, of C++ and of the C interface.
     `cudart`: the major versions of CUDA's runtime that its libraries load.
     """
 
@@ -50,19 +49,19 @@ class Needs:
 
 
 def exports(folder: Path) -> frozenset[str]:
-    """The symbols that torch's libraries in a folder define, of those that wheels use of torch.
+    """The symbols that torch's libraries in a folder define, limited to torch's own.
 
     Raises LockError for a damaged library.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for path in sorted(folder.glob("*.so*")):
         with path.open("rb") as file:
-            found |= _symbols(file, path.name)[0]
-    return frozenset(name for name in found if _CXX.match(name) or _STABLE.match(name))
+            names |= _symbols(file, path.name)[0]
+    return frozenset(name for name in names if _CXX.match(name) or _STABLE.match(name))
 
 
 def read_needs(wheel: Path) -> Needs:
-    """What a wheel needs. Raises LockError for one that is no wheel, or has a damaged library."""
+    """The needs of a wheel. Raises LockError if it is not a wheel, or has a damaged library."""
     defined: set[str] = set()
     used: set[str] = set()
     loaded: set[str] = set()

@@ -1,6 +1,6 @@
-"""Newer inputs that images.yaml does not ask for.
+"""Newer inputs that images.yaml does not use.
 
-That is newer releases of torch, of CUDA's archives, and of the packages that it holds back.
+These are newer releases of torch, of CUDA's archives, and of packages that it holds back.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from torch_images.fetch.update import NEWER, UNCHANGED, Finding
 from torch_images.host.network import Network
 from torch_images.locks import grammar
 
-FILE = "images.yaml"  # where a lock's name stands in other findings
+FILE = "images.yaml"  # in place of a lock's name in a finding
 _BOUNDS = {"==", "===", "~=", "<", "<="}
 _RELEASE = re.compile(rb"redistrib_([0-9]{1,2}\.[0-9]{1,2}\.[0-9]{1,2})\.json(?![.\w])")
 
 
 def newer(config: Config, network: Network) -> Iterator[Finding]:
-    """What images.yaml could ask for. Raises NetworkError where the package index is silent."""
+    """Inputs that images.yaml could use. Raises NetworkError if the package index fails."""
     with PackageIndex(network) as index:
         listed = max((t for c in config.cudas for t in c.torch), key=Version)
         for release in newer_torch(config, index):
@@ -42,7 +42,7 @@ def newer(config: Config, network: Network) -> Iterator[Finding]:
 def newer_torch(config: Config, index: PackageIndex) -> tuple[str, ...]:
     """The final releases of torch that images.yaml lacks, the oldest first.
 
-    They are newer than all that it lists, or newer patches of a minor version that it lists. Raises
+    They are newer than every listed release, or newer patches of a listed minor version. Raises
     NetworkError.
     """
     listed = sorted(Version(torch) for cuda in config.cudas for torch in cuda.torch)
@@ -55,7 +55,7 @@ def newer_torch(config: Config, index: PackageIndex) -> tuple[str, ...]:
 
 
 def held_back(config: Config, index: PackageIndex) -> Iterator[Finding]:
-    """Packages whose newest release a requirement of images.yaml leaves out.
+    """Packages whose newest release a requirement of images.yaml excludes.
 
     Raises NetworkError.
     """
@@ -66,34 +66,34 @@ def held_back(config: Config, index: PackageIndex) -> Iterator[Finding]:
         *(source.wheels for source in config.sources),
     )
     for text in dict.fromkeys(texts):
-        asked = Requirement(text)
-        if not any(clause.operator in _BOUNDS for clause in asked.specifier):
+        requirement = Requirement(text)
+        if not any(clause.operator in _BOUNDS for clause in requirement.specifier):
             continue
-        name = canonicalize_name(asked.name)
+        name = canonicalize_name(requirement.name)
         newest = max(_finals(index, name), default=None)
-        if newest and newest not in asked.specifier:
-            said = f"-> {newest}, which images.yaml leaves out"
-            yield Finding(FILE, name, str(asked.specifier), NEWER, said)
+        if newest and newest not in requirement.specifier:
+            detail = f"-> {newest}, which images.yaml excludes"
+            yield Finding(FILE, name, str(requirement.specifier), NEWER, detail)
 
 
 def _archives(cuda: Cuda, root: str, network: Network) -> Iterator[Finding]:
     """A newer patch release of a CUDA version's archives, by the list of files at their URL."""
     name = f"CUDA {cuda.version}"
     try:
-        found = _RELEASE.findall(read(f"{root}/", network))
+        releases = _RELEASE.findall(read(f"{root}/", network))
     except NetworkError as error:
-        said = f"newer ones could not be looked up: {error.message}"
-        yield Finding(FILE, name, cuda.release, UNCHANGED, said)
+        detail = f"newer ones could not be looked up: {error.message}"
+        yield Finding(FILE, name, cuda.release, UNCHANGED, detail)
         return
-    versions = {text.decode() for text in found if text.decode().startswith(f"{cuda.version}.")}
+    versions = {text.decode() for text in releases if text.decode().startswith(f"{cuda.version}.")}
     newest = max(versions, key=Version, default=cuda.release)
     if Version(newest) > Version(cuda.release):
-        said = f"-> {newest}; set `release`, and lock toolkit-{cuda.short}"
-        yield Finding(FILE, name, cuda.release, NEWER, said)
+        detail = f"-> {newest}; set `release`, and lock toolkit-{cuda.short}"
+        yield Finding(FILE, name, cuda.release, NEWER, detail)
 
 
 def _finals(index: PackageIndex, name: str) -> list[Version]:
-    """The final releases of a package that have a wheel which was not withdrawn, in order."""
+    """The final releases of a package with a wheel that is not yanked, in order."""
     texts = {
         file.version
         for file in index.files(name)

@@ -1,7 +1,7 @@
-"""Package indexes: look a locked wheel up, and fetch it.
+"""Package indexes: look up a locked wheel, and fetch it.
 
-pypi-simple reads an index (PEP 503, PEP 691). A wheel is looked for in the index that its lock
-names. host/network.py says which one is the main index, where all others are looked for.
+pypi-simple reads an index (PEP 503, PEP 691). A wheel is looked up in the index that its lock
+names, else in the main index, see host/network.py.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _OTHER_WAYS = "check network and proxy (HTTPS_PROXY), and certificates (SSL_CERT
 
 
 class PackageIndex(contextlib.ExitStack):
-    """The package indexes, each asked once for a project. Several threads may ask at once.
+    """The package indexes, each asked once for a project. Several threads may use it at once.
 
-    Each has a session of its own: what one is told, such as a password, no other one learns.
+    Each has its own session, so that no index gets the password of another.
     """
 
     def __init__(self, network: Network) -> None:
@@ -48,7 +48,7 @@ class PackageIndex(contextlib.ExitStack):
 
     def _client(self, index: str) -> PyPISimple:
         """The client for an index; "" for the main one."""
-        # Not above: it takes long to import, and most runs find all layers made.
+        # Imported here because it is slow, and most runs have all layers cached.
         from pypi_simple import PYPI_SIMPLE_ENDPOINT, PyPISimple
 
         with self._lock:
@@ -61,7 +61,7 @@ class PackageIndex(contextlib.ExitStack):
     def find(self, wheel: LockedWheel) -> DistributionPackage | None:
         """The entry with the file name of a locked wheel, in its index; None if it has none.
 
-        Raises NetworkError, also for a page that cannot be understood.
+        Raises NetworkError, also for a malformed page.
         """
         files = self.files(wheel.name, wheel.index)
         return next((f for f in files if f.filename == wheel.filename), None)
@@ -69,7 +69,7 @@ class PackageIndex(contextlib.ExitStack):
     def days(self, name: str, index: str = "") -> dict[str, dt.date]:
         """The day (UTC) on which an index got the first file of each version (PEP 700).
 
-        Versions without a date are left out. Raises NetworkError as `find` does.
+        Leaves out versions without a date. Raises NetworkError as `find` does.
         """
         days: dict[str, dt.date] = {}
         for file in self.files(name, index):
@@ -110,7 +110,7 @@ class PackageIndex(contextlib.ExitStack):
     def fetch(self, wheel: LockedWheel, folder: Path) -> Path:
         """Put a wheel into a folder, under its own name.
 
-        Raises LockError if its index has no such file or another one, NetworkError, DiskError.
+        Raises LockError if its index lacks the file or has another one, NetworkError, DiskError.
         """
         file, path = self.find(wheel), folder / wheel.filename
         if not file or not fetch_url(file.url, path, wheel, self._network):
@@ -123,14 +123,14 @@ class PackageIndex(contextlib.ExitStack):
 
 
 def _called(index: str) -> str:
-    """An index as messages call it; the URL of the main one may have a password."""
+    """The name of an index in messages; the URL of the main one may have a password."""
     return f"the index {index}" if index else "the package index"
 
 
 def _malformed(name: str, index: str, error: Exception) -> NetworkError:
-    """The error for a page of an index that cannot be understood."""
-    said = shown(" ".join(str(error).split())) or type(error).__name__
+    """The error for a malformed page of an index."""
+    reason = shown(" ".join(str(error).split())) or type(error).__name__
     return NetworkError(
-        f"{_called(index)}'s page of {name} cannot be understood: {said}",
+        f"{_called(index)}'s page of {name} is malformed: {reason}",
         _OTHER_WAYS if index else _WAYS,
     )

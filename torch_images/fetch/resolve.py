@@ -1,10 +1,10 @@
-"""Resolve wheels by uv; also where a release of torch is in an index beside the main one.
+"""Resolve wheels with uv, also for a release of torch from a second index.
 
-uv asks that index for nothing but the packages that it is named for: it gets a folder with copies
-of their pages, as an index that comes first. uv takes a package from the first index that has it
-(https://docs.astral.sh/uv/concepts/indexes), so the main index is not asked for these packages, nor
-the other one for any else. Afterwards each wheel is looked for where it should have come from,
-whatever uv did.
+uv must take only the listed packages from the second index. So it gets a folder with copies of
+their pages as the first index. uv takes a package from the first index that has it
+(https://docs.astral.sh/uv/concepts/indexes), so it does not ask the main index for these packages,
+nor the second index for others. Afterwards each wheel is looked up in the index that it should
+be from, whatever uv did.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """What a lock of wheels is resolved from.
+    """The input of resolving a lock of wheels.
 
-    `name` and `date` are those of the lock. The wheels are for `platform` with the glibc of GLIBC
-    or newer, and for `python`, such as "3.11". `constraints`, such as "numpy==2.3.5", fix the
-    version of a package if it is needed; `overrides` also where another is required. Versions also
-    go with the requirements `beside`, which are not part of the lock. `before` has days (UTC) by
-    name of a package; files that the index got then or later are left out. With `alone`, what the
-    wheels themselves require is left out.
+    `name` and `date` are the lock's. The wheels are for `platform` with glibc GLIBC or newer, and
+    for `python`, such as "3.11". `constraints`, such as "numpy==2.3.5", fix a package's version if
+    it is needed; `overrides` do so even against other requirements. Versions also fit the
+    requirements `beside`, which are not part of the lock. `before` has days (UTC) by name of a
+    package; files uploaded on that day or later are ignored. `alone` ignores the requirements of
+    the wheels themselves.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Requirements:
 def resolve(
     wanted: Requirements, *, network: Network, run: Runner, index: Index | None = None
 ) -> WheelLock:
-    """Resolve requirements, and what they require, to one wheel each. uv decides which.
+    """Resolve requirements and their dependencies to one wheel each, by uv's choice.
 
-    `index` is that of the release of torch, None for the main one. Raises NetworkError if an index
-    cannot be reached, and LockError if there is no solution, an index gives no SHA-256, or a wheel
-    is not where it should be.
+    `index` is the index of the release of torch, None for the main one. Raises NetworkError if an
+    index cannot be reached, and LockError if there is no solution, an index has no SHA-256 for a
+    wheel, or a wheel is not in its index.
     """
     if not index:
         return _resolve(wanted, network, run)
@@ -78,14 +78,14 @@ def resolve(
         try:
             lock = _resolve(wanted, network, run, index, Path(scratch).as_uri())
         except LockError as error:
-            hint = f"what only {index.url} has must be named under `packages` of this index"
+            hint = f"list packages that only {index.url} has under `packages` of this index"
             raise LockError(error.message, hint) from None
         check_origin(lock, index, asked)
         return lock
 
 
 def write_pages(index: Index, asked: PackageIndex, folder: Path) -> None:
-    """Write an index (PEP 503) with the pages of the packages that another one is named for.
+    """Write an index (PEP 503) with the pages of the packages listed for another index.
 
     Raises NetworkError.
     """
@@ -96,22 +96,22 @@ def write_pages(index: Index, asked: PackageIndex, folder: Path) -> None:
         if lines:
             (folder / name).mkdir()
             text = f"<!DOCTYPE html><html><body>{'<br>'.join(lines)}</body></html>"
-            data = text.encode(errors="xmlcharrefreplace")  # JSON can have half a character
+            data = text.encode(errors="xmlcharrefreplace")  # JSON can have lone surrogates
             (folder / name / "index.html").write_bytes(data)
 
 
 def check_origin(lock: WheelLock, index: Index, asked: PackageIndex) -> None:
-    """Raise LockError unless the index of each wheel's origin has it, with the SHA-256 of the lock.
+    """Raise LockError unless the right index has each wheel, with the SHA-256 of the lock.
 
-    Raises NetworkError, too.
+    Also raises NetworkError.
     """
     with workers(8) as pool:
-        found = pool.map(asked.find, lock.wheels)
-    for wheel, file in zip(lock.wheels, found, strict=True):
+        files = pool.map(asked.find, lock.wheels)
+    for wheel, file in zip(lock.wheels, files, strict=True):
         if not file or file.digests.get("sha256") != wheel.sha256:
             raise LockError(
                 f"{wheel.name} {wheel.version} is not in {wheel.index or MAIN}, "
-                "where images.yaml says that it comes from",
+                "its index in images.yaml",
                 f"correct `packages` of the index {index.url}",
             )
 
@@ -133,7 +133,7 @@ def _resolve(
         overrides.write_text("\n".join(wanted.overrides))
         command = uv_command("pip", "compile", "--quiet", "--no-header", "--no-annotate")
         command += ["--format", "pylock.toml", "--python-platform", uv_platform(platform)]
-        # This Python, for builds that there are none of: else uv downloads one from GitHub.
+        # Name this Python, though nothing is built with it: else uv downloads one from GitHub.
         command += ["--python", sys.executable, "--python-version", python]
         command += ["--only-binary", ":all:", "-o", str(target), "-"]
         command += [f"--constraints={limits}"] if constraints else []
@@ -173,7 +173,7 @@ def _resolve(
 
 
 def _link(file: DistributionPackage) -> str:
-    """A file as the page of a project names it."""
+    """The link to a file on the page of a project."""
     sha256 = file.digests.get("sha256", "")
     facts = {"href": file.url + (f"#sha256={sha256}" if sha256 else "")}
     if file.requires_python:
@@ -181,8 +181,8 @@ def _link(file: DistributionPackage) -> str:
     if file.is_yanked:
         facts["data-yanked"] = file.yanked_reason or ""
     if file.has_metadata:
-        said = (file.metadata_digests or {}).get("sha256", "")
-        facts["data-core-metadata"] = f"sha256={said}" if said else "true"
+        digest = (file.metadata_digests or {}).get("sha256", "")
+        facts["data-core-metadata"] = f"sha256={digest}" if digest else "true"
     words = " ".join(f'{key}="{escape(value)}"' for key, value in facts.items())
     return f"<a {words}>{escape(file.filename)}</a>"
 
@@ -194,7 +194,7 @@ def _filename(url: str) -> str:
 def _pick(package: dict[str, Any], python: str, platform: Platform) -> dict[str, Any]:
     """The wheel to install of one package of a pylock.toml (PEP 751).
 
-    Raises LockError if no wheel fits, or if the index gave no SHA-256 for the one that does.
+    Raises LockError if no wheel fits, or if the index has no SHA-256 for it.
     """
     wheels = {
         _filename(wheel["url"]): wheel for wheel in package.get("wheels", []) if "url" in wheel
@@ -216,12 +216,12 @@ def _pick(package: dict[str, Any], python: str, platform: Platform) -> dict[str,
 
 
 def _size(url: str, network: Network) -> int:
-    """Bytes of a file at a URL, asked of its server, since indexes need not state sizes (PEP 700).
+    """The size in bytes of a file, from its server, since indexes need not state it (PEP 700).
 
-    Raises NetworkError, also where the index lists a file that is gone.
+    Raises NetworkError, also if the index lists a file that is gone.
     """
-    if found := size(url, network):
-        return found
+    if count := size(url, network):
+        return count
     raise NetworkError(f"the size of {_filename(url)} could not be read: the file is gone")
 
 

@@ -1,6 +1,6 @@
-"""What compiling needs beside packages and wheels: trees, Triton's archives, NVIDIA's archives.
+"""Inputs of compiling besides packages and wheels: trees, Triton's and NVIDIA's archives.
 
-The host gets all of it before a build begins, so that the build itself needs no network.
+The host gets all of them before a build begins, so that the build itself needs no network.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch_images.host.network import Network
 from torch_images.host.runner import Runner
 from torch_images.locks.sources import LockedArchive, LockedTree, SourceLock
 
-# Triton's setup.py (get_llvm_package_info, get_json_package_info); its LLVM for Ubuntu needs
-# glibc 2.35, every base has 2.36.
+# From Triton's setup.py (get_llvm_package_info, get_json_package_info). Its LLVM for Ubuntu needs
+# glibc 2.35; every base has 2.36.
 _LLVM = "https://oaitriton.blob.core.windows.net/public/llvm-builds/llvm-{name}.tar.gz"
 _SYSTEM = "ubuntu-x64"
 _JSON = "https://github.com/nlohmann/json/releases/download/{version}/include.zip"
@@ -36,11 +36,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ReadySources:
-    """What a build compiles.
+    """The sources that a build compiles.
 
-    `lock`: what the trees and archives are from. A build without `locked` may have completed it.
-    `trees`: the folder of each tree, by "torch", and "triton" where that is compiled.
-    `archives`: the folder with the archives that Triton's build asks for.
+    `lock`: the lock of trees and archives, which a build without `locked` may have completed.
+    `trees`: the folder of each tree, by "torch", and "triton" if that is compiled.
+    `archives`: the folder with the archives that Triton's build needs.
     """
 
     lock: SourceLock
@@ -51,9 +51,9 @@ class ReadySources:
 def prepare(
     lock: SourceLock, *, cache: Path, network: Network, run: Runner, locked: bool = False
 ) -> ReadySources:
-    """Get the trees of a source, and the archives that its Triton asks for.
+    """Get the trees of a source, and the archives that its Triton needs.
 
-    An archive that is not locked is added to the lock, with a warning; with `locked` that is a
+    Adds an archive that is not locked to the lock, with a warning; with `locked` that is a
     LockError. Raises NetworkError and DiskError as well.
     """
     if locked and lock.unlocked:
@@ -72,7 +72,7 @@ def prepare(
                 f"locks/{lock.name}.txt lacks {names}", f"run `invoke lock --select {lock.name}`"
             )
         _log.warning(
-            "%s was not locked and is taken as it is served; the image will be marked as unlocked",
+            "%s was not locked and is used as served; the image will be marked as unlocked",
             names,
         )
     lock = replace(lock, archives=archives, unlocked=lock.unlocked or bool(new))
@@ -92,9 +92,9 @@ def resolve_sources(
     run: Runner,
     date: dt.date,
 ) -> SourceLock:
-    """The lock of a source: its trees, and the archives that its Triton asks for today.
+    """The lock of a source: its trees, and the archives that its Triton needs today.
 
-    `name`, `request` and `date` are those of the lock. An archive in `known` is not downloaded.
+    `name`, `request` and `date` are the lock's. An archive in `known` is not downloaded.
     Raises NetworkError, LockError, DiskError.
     """
     lock = SourceLock(name=name, date=date, request=request, trees=trees, archives=known)
@@ -108,8 +108,8 @@ def resolve_toolkit(
 ) -> SourceLock:
     """The lock of a CUDA version's compiler, from the list of NVIDIA's release.
 
-    `name`, `request` and `date` are those of the lock; `root` is the URL of NVIDIA's archives.
-    Raises NetworkError, and LockError for an archive that the release does not have.
+    `name`, `request` and `date` are the lock's; `root` is the URL of NVIDIA's archives.
+    Raises NetworkError, and LockError for an archive that the release lacks.
     """
     url = f"{root}/redistrib_{cuda.release}.json"
     try:
@@ -131,7 +131,7 @@ def resolve_toolkit(
                     sha256=jsondoc.member(file, "sha256", kind=str),
                 )
             )
-        except ValueError:  # also for a size that is no number
+        except ValueError:  # also for an invalid size
             raise LockError(
                 f"CUDA release {cuda.release} has no {wanted} for {_PLATFORM}",
                 "correct `archives` in images.yaml",
@@ -142,10 +142,9 @@ def resolve_toolkit(
 def _archives(
     triton: Path | None, lock: SourceLock, cache: Path, network: Network
 ) -> tuple[tuple[LockedArchive, ...], list[LockedArchive]]:
-    """The archives that a tree of Triton asks for, sorted; and those that were not locked.
+    """The archives that a tree of Triton needs, sorted; and those that were not locked.
 
-    An archive whose hash the tree itself states counts as locked. Without such a tree there are
-    none.
+    An archive whose hash the tree itself states counts as locked. Without a tree there are none.
     """
     if triton is None:
         return (), []
@@ -170,15 +169,15 @@ def _archives(
 def _wanted(triton: Path) -> Iterable[tuple[str, str, str, str]]:
     """Name, version, URL and SHA-256 of each archive that Triton's setup.py would download.
 
-    The SHA-256 is "" where the tree does not state one. Raises LockError if the files that name the
+    The SHA-256 is "" if the tree does not state one. Raises LockError if the files that name the
     archives do not have the form that setup.py expects.
     """
     info = "cmake/llvm-info.json"
     if text := read_file(triton, info):  # newer ones pin their LLVM themselves
         try:
-            said = jsondoc.parse(text)
-            commit, number = str(said["llvm_hash"]), str(said["build_number"])
-            sha256 = str(said["sha256sum"][_SYSTEM])
+            document = jsondoc.parse(text)
+            commit, number = str(document["llvm_hash"]), str(document["build_number"])
+            sha256 = str(document["sha256sum"][_SYSTEM])
         except (ValueError, KeyError, TypeError):
             commit = number = sha256 = ""
         _check(triton, info, r"[0-9a-f]{40} [0-9]{1,9} [0-9a-f]{64}", f"{commit} {number} {sha256}")
@@ -198,19 +197,19 @@ def _wanted(triton: Path) -> Iterable[tuple[str, str, str, str]]:
 def _check(tree: Path, name: str, pattern: str, text: str) -> None:
     """Raise LockError unless `text`, from the file `name` of a tree, matches `pattern`."""
     if not re.fullmatch(pattern, text):
-        raise LockError(f"{name} of {tree.parent.name} does not name what Triton would download")
+        raise LockError(f"{name} of {tree.parent.name} does not name Triton's downloads")
 
 
 def archive_folder(lock: SourceLock, *, cache: Path, network: Network) -> Path:
     """The cache's folder with exactly the archives of a lock, each under its own file name.
 
-    Raises LockError if one is gone or another file, NetworkError, DiskError.
+    Raises LockError if one is gone or differs, NetworkError, DiskError.
     """
     files = fetch_archives(lock.archives, cache / Part.ARCHIVES, network)
     key = hashlib.sha256("".join(sorted(a.line for a in files)).encode()).hexdigest()[:16]
     folder = cache / Part.ARCHIVE_SETS / key
     if not folder.exists():
-        with filling(folder) as made:
+        with filling(folder) as new:
             for archive, path in files.items():
-                shutil.copyfile(path, made / archive.filename)
+                shutil.copyfile(path, new / archive.filename)
     return used(folder)

@@ -1,7 +1,7 @@
-"""Programs that builds and tests use but images do not hold: uv, pytest, the SBOM library.
+"""Programs that builds and tests use but images do not contain: uv, pytest, the SBOM library.
 
 They are installed on the host from a lock, for the images' platform. So a Mac with a remote builder
-hands over the same files as a Linux server.
+uses the same files as a Linux server.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from torch_images.host.workspace import Workspace
 from torch_images.locks.complete import check_wheels
 from torch_images.locks.wheels import read_wheels, uv_platform
 
-# uv knows no bounds for what an index sends: 16 GiB of addresses, files of 4 GiB or, by another
-# shell, twice that, and an hour. Installing locks/host-dev.txt takes 1.65 GB of
-# addresses, resolving torch, transformers and vLLM 2.0 GB, and 2.4 GB with 192 processors.
+# uv does not limit the data of an index. These limits do: 16 GiB of address space, files of 4 GiB
+# (8 GiB in some shells), and one hour. Installing locks/host-dev.txt takes 1.65 GB of address
+# space, resolving torch, transformers and vLLM 2.0 GB, and 2.4 GB with 192 processors.
 _BOUNDED = """\
 ulimit -v 16777216; ulimit -f 8388608
 if command -v timeout >/dev/null; then exec timeout --foreground 3600 "$@"; fi
 exec "$@\""""
-_TIMED_OUT = 124  # the code of timeout
+_TIMED_OUT = 124  # exit code of `timeout`
 
 
 def uv_command(*words: str) -> list[str]:
-    """A command of uv's, which ends where a server does not."""
+    """A command of uv that ends even if a server keeps sending."""
     import uv
 
     return ["sh", "-c", _BOUNDED, "uv", uv.find_uv_bin(), *words]
 
 
 def endless(error: CommandError) -> NetworkError | None:
-    """The error for the user, if a command of uv's ended at one of these bounds."""
+    """The error for the user if a command of uv reached one of these limits, else None."""
     hint = "name another one in UV_DEFAULT_INDEX"
     if error.code == _TIMED_OUT:
         return NetworkError("the package index took more than an hour", hint)
@@ -59,10 +59,10 @@ def install_tools(name: str, workspace: Workspace, run: Runner) -> Path:
     command += ["--python-platform", uv_platform(lock.platform), "--python-version", lock.python]
     command += ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(path)]
     try:
-        with filling(folder) as made:
-            run.run([*command, "--target", str(made)], env=workspace.network.for_uv())
-            made.chmod(0o755)
+        with filling(folder) as new:
+            run.run([*command, "--target", str(new)], env=workspace.network.for_uv())
+            new.chmod(0o755)
     except CommandError as error:
-        said = error.output[-300:]
-        raise endless(error) or LockError(f"{path.name} could not be installed: {said}") from None
+        end = error.output[-300:]
+        raise endless(error) or LockError(f"{path.name} could not be installed: {end}") from None
     return folder

@@ -1,4 +1,4 @@
-"""Resolve locks afresh, and compare what is locked with what its sources have today."""
+"""Resolve locks again, and compare locked inputs with those that their sources have today."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ UNCHANGED, NEWER, VANISHED, ALTERED = "unchanged", "newer", "vanished", "altered
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one locked input.
+    """The state of one locked input.
 
     `lock`: the name of its lock file. `name`, `version`: of the input.
-    `state`: UNCHANGED; NEWER, if it can still be had but is replaced or not needed any more;
-        VANISHED, if it is no longer available; ALTERED, if another file has its name.
-    `detail`: what replaces it or was found instead, such as "-> 2.3.6"; "" for nothing to say.
+    `state`: UNCHANGED; NEWER, if it is available but replaced or no longer needed; VANISHED, if it
+        is no longer available; ALTERED, if another file has its name.
+    `detail`: its replacement or the other file, such as "-> 2.3.6", or "".
     """
 
     lock: str
@@ -46,11 +46,11 @@ class Finding:
 
 
 def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> AnyLock:
-    """The lock of a request, resolved with what its sources have today.
+    """The lock of a request, resolved with the inputs that its sources have today.
 
-    `folder` has the locks, of which `item.within` is read. What the lock of today says of a file
-    that is still the same is kept, and that file is not downloaded. Raises NetworkError, LockError,
-    BuildError, DiskError, or EngineError if an image is needed and there is no engine.
+    `folder` has the locks, of which `item.within` is read. Facts about files that have not changed
+    are kept, and these files are not downloaded. Raises NetworkError, LockError, BuildError,
+    DiskError, or EngineError if an image is needed and there is no engine.
     """
     today = dt.datetime.now(dt.UTC).date()
     if item.compat:
@@ -101,30 +101,30 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
 def check(
     item: LockRequest, folder: Path, resolver: Resolver, cache: Path, index: PackageIndex
 ) -> tuple[Finding, ...]:
-    """What became of every input in a lock file, by what indexes and servers say of it.
+    """The state of every input in a lock file, from its indexes and servers.
 
-    Neither wheels, nor archives, nor trees are downloaded. `index` may be that of other checks, so
-    that each project is asked for once. Raises what `resolve_input` raises.
+    Downloads neither wheels, nor archives, nor trees. `index` may be shared with other checks, so
+    that each project is requested once. Raises as `resolve_input` does.
     """
-    if item.compat and not item.path(folder).exists():  # a build goes without it
-        detail = f"not locked yet, `invoke lock --select {item.name}` does it"
+    if item.compat and not item.path(folder).exists():  # builds omit it
+        detail = f"not locked yet, `invoke lock --select {item.name}` locks it"
         return (Finding(item.name, item.request[0], "none", NEWER, detail),)
     if item.source:
         return tuple(_sources(item.name, read_sources(item.path(folder)), resolver.network))
     if item.cuda:
-        held = read_sources(item.path(folder))
+        locked = read_sources(item.path(folder))
         now = resolve_input(item, folder, resolver, cache)
         assert isinstance(now, SourceLock)
-        return tuple(_archives(item.name, held, now))
+        return tuple(_archives(item.name, locked, now))
     if item.probe:
-        held_facts = read_facts(item.path(folder))
-        found = _find(item, folder, resolver, cache, held=held_facts, download=False)
-        return tuple(_facts(item.name, held_facts, found))
+        before = read_facts(item.path(folder))
+        today = _find(item, folder, resolver, cache, held=before, download=False)
+        return tuple(_facts(item.name, before, today))
     if item.base is None and item.compat is None:
         wheels = read_wheels(item.path(folder), item.index)
         try:
             fresh = resolve_input(item, folder, resolver, cache)
-        except LockError:  # the request cannot be resolved any more; the index says what is gone
+        except LockError:  # no longer resolvable; the index then shows which files are gone
             fresh = wheels
         assert isinstance(fresh, WheelLock)
         return tuple(_wheels(item.name, wheels, fresh, index))
@@ -135,7 +135,7 @@ def check(
 
 
 def require(findings: Iterable[Finding]) -> None:
-    """Raise LockError, with the first five names, if inputs have vanished or were altered."""
+    """Raise LockError, with the first five names, if inputs vanished or were altered."""
     bad = [f for f in findings if f.state in (VANISHED, ALTERED)]
     if bad:
         names = ", ".join(f"{f.name} {f.version} {f.state} ({f.lock})" for f in bad[:5])
@@ -146,7 +146,7 @@ def require(findings: Iterable[Finding]) -> None:
 
 
 def _kept(item: LockRequest, folder: Path) -> Iterable[str]:
-    """The versions that a lock takes over from lock `item.within`, such as "numpy==2.3.5"."""
+    """The versions that a lock inherits from lock `item.within`, such as "numpy==2.3.5"."""
     if item.within:
         for wheel in read_wheels(folder / f"{item.within}.txt", item.index).wheels:
             if wheel.name not in item.replaces:
@@ -176,22 +176,22 @@ def _find(
 
 
 def _known_facts(item: LockRequest, folder: Path) -> FactsLock | None:
-    """What was found about a release before; None where no file says so."""
+    """The earlier facts about a release; None without a valid file."""
     with contextlib.suppress(LockError):
         return read_facts(item.path(folder))
     return None
 
 
 def _known_archives(item: LockRequest, folder: Path, network: Network) -> tuple[LockedArchive, ...]:
-    """The locked archives of which the server has as many bytes as before."""
+    """The locked archives whose size on the server is unchanged."""
     with contextlib.suppress(LockError):
-        held = read_sources(item.path(folder)).archives
-        return tuple(a for a in held if size(network.mirrored(a.url), network) == a.size)
+        archives = read_sources(item.path(folder)).archives
+        return tuple(a for a in archives if size(network.mirrored(a.url), network) == a.size)
     return ()
 
 
 def _wheels(name: str, lock: WheelLock, fresh: WheelLock, index: PackageIndex) -> Iterable[Finding]:
-    """What became of each wheel of a lock; `fresh` is the lock as it would be today."""
+    """The state of each wheel of a lock; `fresh` is the lock as it would be today."""
     latest = fresh.versions()
     with workers(8) as pool:
         files = pool.map(index.find, lock.wheels)
@@ -203,7 +203,7 @@ def _wheels(name: str, lock: WheelLock, fresh: WheelLock, index: PackageIndex) -
         elif offered != wheel.sha256:
             state, detail = ALTERED, f"expected sha256:{wheel.sha256}, found sha256:{offered}"
         elif wheel.name not in latest:
-            state, detail = NEWER, "not needed any more"
+            state, detail = NEWER, "no longer needed"
         elif latest[wheel.name] != wheel.version:
             state, detail = NEWER, f"-> {latest[wheel.name]}"
         elif file.is_yanked:
@@ -212,7 +212,7 @@ def _wheels(name: str, lock: WheelLock, fresh: WheelLock, index: PackageIndex) -
 
 
 def _facts(name: str, held: FactsLock, now: FactsLock) -> Iterable[Finding]:
-    """What became of the wheels that fit a release."""
+    """The state of the wheels that fit a release."""
     latest = {fit.extra: fit for fit in now.facts.fits}
     for fit in held.facts.fits:
         wheels, other = " ".join(fit.wheels) or "none", latest.get(fit.extra)
@@ -225,29 +225,29 @@ def _facts(name: str, held: FactsLock, now: FactsLock) -> Iterable[Finding]:
 
 
 def _sources(name: str, held: SourceLock, network: Network) -> Iterable[Finding]:
-    """What became of each archive and tree of a source, by what the servers say of the archives.
+    """The state of each archive and tree of a source, from the servers of the archives.
 
-    A tree cannot change, nor can what it asks for: its commit is its hash.
+    A tree cannot change, nor can its needs: its commit is its hash.
     """
     for archive in held.archives:
-        found, state, detail = size(network.mirrored(archive.url), network), UNCHANGED, ""
-        if found is None:
+        count, state, detail = size(network.mirrored(archive.url), network), UNCHANGED, ""
+        if count is None:
             state, detail = VANISHED, f"{archive.url} is gone"
-        elif found != archive.size:
-            state, detail = ALTERED, f"expected {archive.size} bytes, found {found}"
+        elif count != archive.size:
+            state, detail = ALTERED, f"expected {archive.size} bytes, found {count}"
         yield Finding(name, archive.name, archive.version, state, detail)
     for tree in held.trees:
         yield Finding(name, tree.name, f"{tree.version} {tree.commit}", UNCHANGED)
 
 
 def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]:
-    """What became of each archive of a compiler."""
+    """The state of each archive of a compiler."""
     offered = {archive.name: archive for archive in now.archives}
     locked = {archive.name: archive for archive in held.archives}
     for archive in (*held.archives, *(a for a in now.archives if a.name not in locked)):
         other, state, detail = offered.get(archive.name), UNCHANGED, ""
         if other is None or archive.name not in locked:
-            state, detail = NEWER, "not needed any more" if other is None else "not locked"
+            state, detail = NEWER, "no longer needed" if other is None else "not locked"
         elif other.version != archive.version:
             state, detail = NEWER, f"-> {other.version}"
         elif other.sha256 != archive.sha256:
@@ -259,7 +259,7 @@ def _archives(name: str, held: SourceLock, now: SourceLock) -> Iterable[Finding]
 def _image(
     item: LockRequest, lock: DebLock, latest: DebLock, resolver: Resolver
 ) -> Iterable[Finding]:
-    """What became of the image that a base starts from; nothing for a bootstrapped one."""
+    """The state of the image that a base starts from; nothing for a bootstrapped base."""
     if not item.image:
         return
     digest = lock.image.rpartition("@")[2]
@@ -274,13 +274,13 @@ def _image(
 def _debs(
     item: LockRequest, lock: DebLock, latest: DebLock, resolver: Resolver
 ) -> Iterable[Finding]:
-    """What became of each package of a lock; `latest` is the lock as it would be today."""
+    """The state of each package of a lock; `latest` is the lock as it would be today."""
     offered = {deb.name: deb for deb in latest.debs}
     listed = {(deb.name, deb.version) for deb in latest.debs}
     superseded = [deb for deb in lock.debs if (deb.name, deb.version) not in listed]
-    held: dict[LockedDeb, str] = {}
+    places: dict[LockedDeb, str] = {}
     if superseded:
-        held = holders(
+        places = holders(
             lock,
             superseded,
             mirrors=_roots(item, resolver),
@@ -290,15 +290,15 @@ def _debs(
     for deb in lock.debs:
         other = offered.get(deb.name)
         state, detail = UNCHANGED, ""
-        if deb not in held:
+        if deb not in places:
             if other and other.sha256 != deb.sha256:
                 state = ALTERED
                 detail = f"expected sha256:{deb.sha256}, found sha256:{other.sha256}"
         else:
-            state = NEWER if held[deb] else VANISHED
-            detail = f"-> {other.version}" if other else "not needed any more"
-            if held[deb] == "snapshot":
-                detail += ", the locked one is in the snapshot archive only"
+            state = NEWER if places[deb] else VANISHED
+            detail = f"-> {other.version}" if other else "no longer needed"
+            if places[deb] == "snapshot":
+                detail += ", only the snapshot archive has the locked one"
         yield Finding(item.name, deb.name, deb.version, state, detail)
 
 

@@ -1,4 +1,4 @@
-"""Newer releases of torch -> the list of each CUDA version, and what a reviewer must decide."""
+"""Newer releases of torch -> the releases of each CUDA version, and notes for a reviewer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch_images.host.runner import Runner
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What becomes of the releases of one CUDA version: the list to be, what came, what goes."""
+    """The change to one CUDA version: its new list of releases, and those added and dropped."""
 
     cuda: str
     releases: tuple[str, ...]
@@ -28,8 +28,8 @@ class Plan:
     @property
     def sentence(self) -> str:
         """The plan in one line."""
-        gone = f"; torch {', '.join(self.dropped)} goes: its tags stay" if self.dropped else ""
-        return f"CUDA {self.cuda}: torch {', '.join(self.added)} comes{gone}"
+        gone = f"; drops torch {', '.join(self.dropped)}, its tags stay" if self.dropped else ""
+        return f"CUDA {self.cuda}: adds torch {', '.join(self.added)}{gone}"
 
 
 def find_cudas(
@@ -37,23 +37,23 @@ def find_cudas(
 ) -> dict[str, str]:
     """The CUDA version of each release of torch in the main index, for a version of Python.
 
-    One that cannot be resolved has the reason in place of a version. Raises NetworkError.
+    A release that cannot be resolved has the reason instead of a version. Raises NetworkError.
     """
-    found = {}
+    cudas = {}
     for torch in releases:
         try:
             words = (f"torch=={torch}",)
             wanted = Requirements(name=f"torch-{torch}", words=words, python=python, date=date)
             lock = resolve(wanted, network=network, run=run)
         except LockError as error:
-            found[torch] = error.message
+            cudas[torch] = error.message
         else:
-            found[torch] = lock.cuda or "none"
-    return found
+            cudas[torch] = lock.cuda or "none"
+    return cudas
 
 
 def plan(config: Config, cudas: Mapping[str, str]) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
-    """What becomes of each CUDA version's releases, and a line for each that has no place.
+    """The change to each CUDA version, and a line for each new release without a place.
 
     `cudas` has the CUDA version of each new release, see `find_cudas`. Pure.
     """
@@ -64,10 +64,10 @@ def plan(config: Config, cudas: Mapping[str, str]) -> tuple[tuple[Plan, ...], tu
             continue
         before = own_releases(cuda)
         after = kept(config, cuda, (*before, *added))
-        came = tuple(torch for torch in after if torch not in before)
+        new = tuple(torch for torch in after if torch not in before)
         gone = tuple(torch for torch in before if torch not in after)
-        if came:
-            plans.append(Plan(cuda=cuda.version, releases=after, added=came, dropped=gone))
+        if new:
+            plans.append(Plan(cuda=cuda.version, releases=after, added=new, dropped=gone))
     known = {cuda.version for cuda in config.cudas}
     notes = (
         f"torch {torch} is for CUDA {version}, which images.yaml lacks"
@@ -85,10 +85,10 @@ def own_releases(cuda: Cuda) -> tuple[str, ...]:
 
 
 def kept(config: Config, cuda: Cuda, releases: Iterable[str]) -> tuple[str, ...]:
-    """Which releases of a CUDA version stay, the oldest first: the end-of-life rule.
+    """The releases of a CUDA version that stay, the oldest first: the end-of-life rule.
 
     These are the newest patch of each of the `config.keep` newest minor versions, and those whose
-    libraries a compiled source takes.
+    libraries a compiled source uses.
     """
     newest: dict[tuple[int, ...], str] = {}
     for torch in sorted(set(releases), key=Version):
@@ -101,7 +101,7 @@ def kept(config: Config, cuda: Cuda, releases: Iterable[str]) -> tuple[str, ...]
 
 
 def review(before: Config, after: Config, plans: Sequence[Plan]) -> Iterator[str]:
-    """What a reviewer must look at, a line each. Pure."""
+    """The changes that a reviewer must look at, a line each. Pure."""
     yield from (one.sentence for one in plans)
     old = {(f.cuda, f.torch, f.python): f for f in before.facts}
     for facts in after.facts:
@@ -119,7 +119,7 @@ def review(before: Config, after: Config, plans: Sequence[Plan]) -> Iterator[str
 
 
 def _previous(config: Config, facts: Facts) -> Facts | None:
-    """What is known of the newest older release of the same CUDA version and Python."""
+    """The facts of the newest older release of the same CUDA version and Python."""
     older = [
         f
         for f in config.facts
@@ -130,7 +130,7 @@ def _previous(config: Config, facts: Facts) -> Facts | None:
 
 
 def _changes(before: Facts, after: Facts) -> Iterator[str]:
-    """How what is known of a release differs from that of another one."""
+    """The differences between the facts of two releases."""
     that = f" against torch {before.torch}" if before.torch != after.torch else ""
     for what, old, new in (
         ("code for", [str(a) for a in before.arches], [str(a) for a in after.arches]),
@@ -141,8 +141,8 @@ def _changes(before: Facts, after: Facts) -> Iterator[str]:
         words += [f"with {what} {', '.join(won)}"] if won else []
         yield from (f"{text}{that}" for text in words)
     if before.torch == after.torch:
-        held = {fit.extra: fit.wheels for fit in before.fits}
+        wheels = {fit.extra: fit.wheels for fit in before.fits}
         for fit in after.fits:
-            if held.get(fit.extra) != fit.wheels:
-                was = " ".join(held.get(fit.extra, ())) or "none"
+            if wheels.get(fit.extra) != fit.wheels:
+                was = " ".join(wheels.get(fit.extra, ())) or "none"
                 yield f"{fit.extra} {was} -> {' '.join(fit.wheels) or f'none: {fit.reason}'}"

@@ -1,5 +1,5 @@
 """This machine: its processes, engine, network and cache.
 
-Enters: the environment. Leaves: what the later stages call. Only `runner` starts processes; only
+Enters: the environment. Leaves: what later stages call. Only `runner` starts processes; only
 `engine` and `connection` speak to Docker.
 """

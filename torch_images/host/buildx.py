@@ -1,4 +1,4 @@
-"""What `docker buildx` says of itself and of its builders."""
+"""Facts about `docker buildx` and its builders."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def check_buildx(run: Runner) -> None:
 
 
 def is_remote(builder: str, run: Runner) -> bool:
-    """Whether a buildx builder is not the engine itself, so that what it builds must be loaded.
+    """Whether a buildx builder is not the engine itself, so that images must be loaded from it.
 
-    Raises EngineError for one that is unknown or does not answer, and where buildx is missing.
+    Raises EngineError for a builder that is unknown or does not answer, and if buildx is missing.
     """
     command = ["docker", "buildx", "inspect", *([builder] if builder else [])]
     try:
         described = run.run(command).output
-    except TorchImagesError:  # also where there is no docker at all
+    except TorchImagesError:  # also if docker is missing
         check_buildx(run)
         raise EngineError(f"no builder '{builder}'", "see `docker buildx ls`") from None
     facts = dict(re.findall(r"^(Driver|Endpoint|Error):[ \t]*(\S.*)$", described, re.MULTILINE))

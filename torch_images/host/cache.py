@@ -1,4 +1,4 @@
-"""This user's cache: its folders, how a thing gets in whole, and when it was last used."""
+"""This user's cache: its folders, atomic additions, and times of last use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch_images.host.scratch import scratch
 
 
 class Part(enum.StrEnum):
-    """The folders of the cache. Each member of one stands for itself and can go alone.
+    """The folders of the cache. Each member of a folder is independent and can be removed alone.
 
-    All modules name them by this class, and pruning the cache goes through it: a folder that is
-    added here is also one from which old members are removed.
+    All modules use this class, and so does pruning: old members of a folder that is added here are
+    removed too.
     """
 
     ARCHIVE_SETS = "archive-sets"  # folders of the archives that one lock names, fetch/toolchain.py
@@ -24,17 +24,17 @@ class Part(enum.StrEnum):
     COMPAT = "compat"  # NVIDIA's compat package and its note, fetch/compat.py
     DEBS = "debs"  # Debian packages by SHA-256, fetch/download.py
     LAYERS = "layers"  # layers made of wheels, layers/make.py
-    LISTINGS = "listings"  # what cuobjdump says of a library, verify/listings.py
+    LISTINGS = "listings"  # output of cuobjdump for a library, verify/listings.py
     PARENTS = "parents"  # OCI layouts of parent images, layers/parent.py
-    SYMBOLS = "symbols"  # what torch exports, by the SHA-256 of its wheel, fetch/facts.py
+    SYMBOLS = "symbols"  # symbols that torch exports, by the SHA-256 of its wheel, fetch/facts.py
     SOURCES = "sources"  # source trees, one for each commit, fetch/checkout.py
     TOOLS = "tools"  # programs that builds and tests use, fetch/tools.py
 
 
-def keep(made: Path, folder: Path) -> Path:
-    """Move `made` into the cache as `folder`, unless another process was first with the same."""
+def keep(new: Path, folder: Path) -> Path:
+    """Move `new` into the cache as `folder`, unless another process already has added it."""
     try:
-        os.replace(made, folder)
+        os.replace(new, folder)
     except OSError:
         if not folder.exists():
             raise
@@ -43,20 +43,20 @@ def keep(made: Path, folder: Path) -> Path:
 
 @contextlib.contextmanager
 def filling(folder: Path) -> Iterator[Path]:
-    """A folder to fill; afterwards it gets into the cache as `folder`, as `keep` says."""
+    """A folder to fill; afterwards it moves into the cache as `folder`, as by `keep`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch(folder.parent, f".{folder.name}-") as half:
-        made = half / "made"
-        made.mkdir()
-        yield made
-        keep(made, folder)
+        new = half / "made"
+        new.mkdir()
+        yield new
+        keep(new, folder)
 
 
 def used(path: Path) -> Path:
-    """Note that `path`, a member of the cache, is used now. Returns `path`.
+    """Record that `path`, a member of the cache, is used now. Returns `path`.
 
-    For a folder the note lies beside it: the times of what BuildKit is given must not change. A
-    cache that this user may only read is as good, and has no notes.
+    For a folder, a file beside it has the time: times of BuildKit's input must not change. A
+    read-only cache works too, without recorded times.
     """
     with contextlib.suppress(PermissionError):
         if path.is_file():
@@ -67,5 +67,5 @@ def used(path: Path) -> Path:
 
 
 def mark(path: Path) -> Path:
-    """The file whose time says when something of the cache was last used."""
+    """The file whose time is the last use of a folder in the cache."""
     return path.with_name(f".{path.name}.used")

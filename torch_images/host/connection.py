@@ -1,7 +1,7 @@
-"""Which engine to speak to: the one that the docker CLI, and so buildx, would.
+"""The engine to use: the same as the docker CLI, and so buildx, uses.
 
-The CLI itself is asked, because what it makes of DOCKER_HOST, DOCKER_CONTEXT, config.json and the
-contexts is nowhere else. docker-py takes the default engine for whatever it cannot read of that.
+The CLI itself is asked, because only it knows how it reads DOCKER_HOST, DOCKER_CONTEXT, config.json
+and the contexts. docker-py uses the default engine whenever it cannot read one of those.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workspace import home
 
-MINIMUM = (25, 0)  # the first release in which the containerd image store is not experimental
+MINIMUM = (25, 0)  # the first release whose containerd image store is not experimental
 _CONTEXTS = "see `docker context ls`, and DOCKER_HOST and DOCKER_CONTEXT in the environment"
 
 
@@ -32,8 +32,8 @@ _CONTEXTS = "see `docker context ls`, and DOCKER_HOST and DOCKER_CONTEXT in the 
 class Endpoint:
     """An engine's address, such as "unix:///var/run/docker.sock" or "tcp://host:2376".
 
-    With `tls`, `ca` and the pair `client` are files of certificates, where there are such, and
-    `verify` says whether the engine's own is checked.
+    With `tls`, `ca` and the pair `client` are certificate files, None if missing, and `verify` says
+    whether the engine's certificate is checked.
     """
 
     host: str
@@ -44,11 +44,10 @@ class Endpoint:
 
 
 def current(run: Runner, environ: Mapping[str, str] = os.environ) -> Endpoint:
-    """The engine that the docker CLI would use; it need not answer.
+    """The engine that the docker CLI would use; it need not be running.
 
-    Raises EngineError for a context that is unknown or damaged, for a Docker configuration that
-    cannot be read but would have had a say, for a DOCKER_HOST that is no address, and where there
-    is no CLI.
+    Raises EngineError for an unknown or damaged context, for an unreadable Docker configuration
+    that could name the engine, for an invalid DOCKER_HOST, and if there is no CLI.
     """
     try:
         done = run.run(["docker", "context", "inspect"])
@@ -56,8 +55,8 @@ def current(run: Runner, environ: Mapping[str, str] = os.environ) -> Endpoint:
         raise _refused(error.output, environ) from None
     except TorchImagesError as error:  # there is no CLI
         raise EngineError(error.message, error.hint) from None
-    named = environ.get("DOCKER_HOST") or environ.get("DOCKER_CONTEXT")
-    if not named and re.search(r"config ?file", done.errors, re.IGNORECASE):
+    chosen = environ.get("DOCKER_HOST") or environ.get("DOCKER_CONTEXT")
+    if not chosen and re.search(r"config ?file", done.errors, re.IGNORECASE):
         # The CLI warns, and speaks to the default engine.
         raise EngineError(
             f"Docker's configuration cannot be read: {done.errors.strip().splitlines()[-1]}",
@@ -73,28 +72,28 @@ def current(run: Runner, environ: Mapping[str, str] = os.environ) -> Endpoint:
 def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engine:
     """The engine at an endpoint; without one, the engine that the docker CLI would use.
 
-    Raises EngineError when none answers, when it is too old, when it lacks the containerd image
-    store, without which neither zstd layers nor image digests exist before a push, and as
-    `connection.current` does; RightsError when the user may not ask it.
+    Raises EngineError if none answers, if it is too old, if it lacks the containerd image store
+    (without it there are no zstd layers, and no image digests before a push), and as `current`
+    does. Raises RightsError if the user may not use its socket.
     """
     endpoint = endpoint or current(run or Runner())
     if endpoint.host.startswith("ssh://"):
         raise EngineError(
-            f"the engine at {endpoint.host} is behind SSH, which docker-py cannot use here",
-            "forward its socket with `ssh -L`, and name that in DOCKER_HOST",
+            f"the engine at {endpoint.host} is behind SSH, which this program cannot use",
+            "forward its socket with `ssh -L`, and name the forwarded one in DOCKER_HOST",
         )
     try:
         client = docker.DockerClient(
             base_url=endpoint.host,
             tls=_tls(endpoint),
-            timeout=600,  # seconds; the engine is silent while it unpacks what it was given
+            timeout=600,  # seconds; the engine is silent while it unpacks layers
         )
         version = client.version()
         number = str(version["Version"])
     except (
         docker.errors.DockerException,
         requests.RequestException,
-        # What docker-py does not expect of an address, a configuration or an answer.
+        # From docker-py, for an unexpected address, configuration or answer.
         *(AttributeError, KeyError, TypeError, ValueError),
     ) as error:
         if "Permission denied" in str(error):
@@ -121,7 +120,7 @@ def connect(run: Runner | None = None, endpoint: Endpoint | None = None) -> Engi
 
 
 def _tls(endpoint: Endpoint) -> TLSConfig | bool:
-    """An endpoint's certificates as docker-py takes them; False for none."""
+    """An endpoint's certificates for docker-py; False without TLS."""
     if not endpoint.tls or not endpoint.host.startswith("tcp://"):
         return False
     client = endpoint.client and (str(endpoint.client[0]), str(endpoint.client[1]))
@@ -130,14 +129,14 @@ def _tls(endpoint: Endpoint) -> TLSConfig | bool:
 
 
 def _endpoint(context: Any, environ: Mapping[str, str]) -> Endpoint:
-    """What `docker context inspect` says of a context. Raises KeyError and the like for others."""
+    """The endpoint in a context of `docker context inspect`. Raises KeyError and others."""
     engine = context["Endpoints"]["docker"]
     material, skip = context["TLSMaterial"].get("docker") or [], bool(engine["SkipTLSVerify"])
     folder = Path(context["Storage"]["TLSPath"], "docker")
-    # "<IN MEMORY>": the environment's, which is the default context
+    # "<IN MEMORY>": certificates of the environment, in the default context
     if material and not folder.is_absolute():
-        named = environ.get("DOCKER_CERT_PATH") or environ.get("DOCKER_CONFIG")
-        folder = Path(named or home() / ".docker")
+        path = environ.get("DOCKER_CERT_PATH") or environ.get("DOCKER_CONFIG")
+        folder = Path(path or home() / ".docker")
     pair = {"cert.pem", "key.pem"} <= set(material)
     return Endpoint(
         host=str(engine["Host"]),
@@ -148,12 +147,12 @@ def _endpoint(context: Any, environ: Mapping[str, str]) -> Endpoint:
     )
 
 
-def _refused(said: str, environ: Mapping[str, str]) -> EngineError:
-    """The user's view of a CLI that names no engine; `said` are its words."""
-    lines = said.strip().splitlines()
+def _refused(output: str, environ: Mapping[str, str]) -> EngineError:
+    """The error for a CLI that names no engine, from its `output`."""
+    lines = output.strip().splitlines()
     reason = lines[-1] if lines else "no reason given"
     if host := environ.get("DOCKER_HOST"):
-        # A password may stand in it, in quotes of any kind.
+        # The reason may quote a password.
         why = "" if "@" in host else f": {reason}"
         return EngineError(
             f"DOCKER_HOST names no engine{why}",

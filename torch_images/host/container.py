@@ -1,6 +1,6 @@
-"""A started container of a Docker Engine, through docker-py: run commands, put files in, read them.
+"""A started container of a Docker Engine, through docker-py: run commands, write and read files.
 
-engine.py starts it. How an answer becomes one line, where it is not as expected, is here, too.
+engine.py starts it. This module also turns unexpected answers of the engine into one-line errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExecResult:
-    """How a command in a container ended: exit code, and both streams as one text."""
+    """The result of a command in a container: exit code, and both streams as one text."""
 
     code: int
     output: str
@@ -34,24 +34,24 @@ class ExecResult:
 
 @contextlib.contextmanager
 def understood() -> Iterator[None]:
-    """Make one line of an answer that is not what the engine's API says."""
+    """Turn an answer that does not follow the engine's API into a one-line EngineError."""
     try:
         yield
     except (ValueError, RecursionError, docker.errors.StreamParseError) as error:
         raise EngineError(
-            f"the engine's answer cannot be understood: {shown(' '.join(str(error).split()))}",
-            "see whether `docker version` names a Docker Engine",
+            f"the engine sent an invalid answer: {shown(' '.join(str(error).split()))}",
+            "check that `docker version` shows a Docker Engine",
         ) from None
 
 
 @contextlib.contextmanager
 def read_by_docker() -> Iterator[None]:
-    """Raise MalformedError for an answer that docker-py itself reads, and trips over."""
+    """Raise MalformedError for an answer that docker-py fails to read."""
     try:
         yield
     except (docker.errors.DockerException, OSError):
         raise
-    except Exception as error:  # noqa: BLE001  it raises whatever comes of it
+    except Exception as error:  # noqa: BLE001  docker-py may raise anything
         raise MalformedError(f"{type(error).__name__}: {error}") from None
 
 
@@ -71,12 +71,12 @@ class RunningContainer:
         self,
         *command: str,
         env: Mapping[str, str] | None = None,
-        said: Callable[[str], None] | None = None,
+        show: Callable[[str], None] | None = None,
     ) -> ExecResult:
         """Run a command in the container as root, and wait for its end.
 
-        `said` gets its output as it comes. Raises EngineError for an image of another processor
-        that nothing emulates: its container ends at once.
+        `show` gets its output as it comes. Raises EngineError for an image of another processor
+        without an emulator: its container ends at once.
         """
         client, output = self._container.client, []
         assert client is not None
@@ -85,12 +85,12 @@ class RunningContainer:
             started = api.exec_create(self.id, list(command), environment=dict(env or {}), user="0")
             execution = member(started, "Id", kind=str)
             chunks: Any = api.exec_start(execution, stream=True)
-            # docker-py closes the connection of what it reads at once, and leaves this one open.
+            # docker-py leaves the connection of a stream open.
             with contextlib.closing(chunks._response):  # noqa: SLF001
                 for chunk in chunks:
                     output.append(chunk)
-                    if said:
-                        said(chunk.decode(errors="replace"))
+                    if show:
+                        show(chunk.decode(errors="replace"))
             code = member(api.exec_inspect(execution), "ExitCode", kind=int)
         except docker.errors.APIError as error:
             if error.status_code != HTTPStatus.CONFLICT:
@@ -103,7 +103,7 @@ class RunningContainer:
         return ExecResult(code, b"".join(output).decode(errors="replace"))
 
     def put(self, folder: str, files: Mapping[str, bytes]) -> None:
-        """Write files, readable by all, into an existing folder. A remote engine will do, too."""
+        """Write files, readable by all, into an existing folder. Works with remote engines too."""
         self._container.put_archive(folder, tars.pack(files))
 
     def read(self, path: str) -> bytes:
@@ -116,13 +116,13 @@ class RunningContainer:
 
 
 def of_docker(error: OSError) -> EngineError | None:
-    """The user's view of an error of docker-py's or requests'; None for any other.
+    """The error for the user from one of docker-py or requests; None for any other.
 
-    Both derive theirs from OSError.
+    Both libraries derive their errors from OSError.
     """
     if isinstance(error, docker.errors.APIError):
         reason = " ".join(str(error.explanation or error).split())
         return EngineError(f"the engine refused: {reason}", "try again, or restart the engine")
     if isinstance(error, requests.ConnectionError | requests.Timeout):
-        return EngineError(f"the engine broke off: {cause(error)}", "try again once it runs")
+        return EngineError(f"engine connection lost: {cause(error)}", "try again once it runs")
     return None

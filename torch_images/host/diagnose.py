@@ -1,4 +1,4 @@
-"""The user's view of what failed: a bake, by its last lines, and the disk or the engine."""
+"""Errors for the user from a failed bake, by its last lines, and from the system."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
             r".*?Computed:\s*(?P<got>sha256:\w+)"
         ),
         LockError,
-        "{what} is not the wheel that was locked: expected {want}, found {got}",
-        "the index serves another file; if that is meant, run `invoke lock`",
+        "{what} is not the locked wheel: expected {want}, found {got}",
+        "the index serves another file; if that is intended, run `invoke lock`",
     ),
     (
         (
@@ -71,33 +71,32 @@ _FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
 )
 
 
-# How the last line of a compiling step begins, or what it says, the error that it is, and what
-# to do then.
+# Patterns of the last line of a compile step, with the error and the advice for each.
 _COMPILING: tuple[tuple[str, type[TorchImagesError], str], ...] = (
     (
         r"unfinished: (share .*)",
         UnfinishedError,
         "compile the other shares, then run the same command without --share",
     ),
-    (r"unfinished: (.*)", UnfinishedError, "run the same command again to go on"),
+    (r"unfinished: (.*)", UnfinishedError, "run the same command again to continue"),
     (
         r"(the disk is full: .*)",
         DiskError,
         (
-            "what is compiled is kept in the build cache: free some space elsewhere, and run the "
-            "same command again to go on"
+            "compiled files are kept in the build cache: free some space elsewhere, and run the "
+            "same command again to continue"
         ),
     ),
     (
         r"(.*out of memory.*)",
         BuildError,
-        "what is compiled is kept; a builder with more memory goes on from there",
+        "compiled files are kept; continue on a builder with more memory",
     ),
     (r"(.*)", BuildError, ""),
 )
 
 
-# What is wrong with a path that a user gave.
+# Errors about a path that the user gave.
 _PATHS = (
     *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
     *(errno.EACCES, errno.EPERM, errno.EROFS),
@@ -105,14 +104,14 @@ _PATHS = (
 
 
 def explain(output: str) -> Exception:
-    """The user's view of a failed bake, from its last lines."""
+    """The error for a failed bake, from its last lines."""
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
     joined = " ".join(re.sub(r"^#\d+ (?:\d+\.\d+ )?", "", line) for line in plain.splitlines())
     stage = re.search(r"^(?:#\d+ )?(?:\d+\.\d+ )?build-wheel: (.+)$", plain, re.MULTILINE)
-    own = _own(stage[1]) if stage else None
+    compile_error = _own(stage[1]) if stage else None
     for number, (pattern, kind, message, hint) in enumerate(_FAILURES):
-        if own and (number or not isinstance(own, BuildError)):
-            return own  # all but a full disk is for the compiling step to say
+        if compile_error and (number or not isinstance(compile_error, BuildError)):
+            return compile_error  # the compile step explains every failure but a full disk
         if match := re.search(pattern, joined, re.DOTALL):
             words = match.groupdict("")
             words["what"] = words.get("what") or words.get("what2") or ""
@@ -123,17 +122,17 @@ def explain(output: str) -> Exception:
 
 
 def _own(line: str) -> TorchImagesError:
-    """The error of a compiling step that ended with a line of its own."""
-    found = ((re.fullmatch(pattern, line), kind, hint) for pattern, kind, hint in _COMPILING)
-    match, kind, hint = next(each for each in found if each[0])
+    """The error of a compile step, from its last line."""
+    matches = ((re.fullmatch(pattern, line), kind, hint) for pattern, kind, hint in _COMPILING)
+    match, kind, hint = next(each for each in matches if each[0])
     assert match
     return kind(match[1], hint)
 
 
 def of_system(error: OSError) -> TorchImagesError | None:
-    """The user's view of a full disk, a path that cannot be used, or an error of docker-py's.
+    """The error for a full disk, an unusable path, or an error of docker-py or requests.
 
-    Those derive from OSError, too. None for anything else.
+    Those libraries derive their errors from OSError. None for anything else.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" ({error.filename})" if error.filename else ""
@@ -142,7 +141,7 @@ def of_system(error: OSError) -> TorchImagesError | None:
         return UsageError(
             f"'{str(error.filename)[:200]}' cannot be used: {error.strerror}", "name another path"
         )
-    if "docker" in sys.modules:  # else nothing has asked an engine, and imports take a while
+    if "docker" in sys.modules:  # else no engine was used, and imports are slow
         from torch_images.host.container import of_docker
 
         return of_docker(error)

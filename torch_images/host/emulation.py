@@ -1,8 +1,8 @@
-"""Whether programs of another processor run on this machine, by an emulator.
+"""Whether programs of another processor run on this machine, through an emulator.
 
-Linux starts the emulator that is registered in binfmt_misc for a program's first bytes. Containers
-and chroots have it only with flag F: the kernel then opens the emulator's file at registration.
-scripts/setup-engine registers QEMU's, and asks the same questions.
+Linux starts the emulator that is registered in binfmt_misc for a program's first bytes. It works in
+containers and chroots only with flag F: the kernel then opens the emulator's file at registration.
+scripts/setup-engine registers QEMU's emulators, and makes the same checks.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _ENTRY = re.compile(
 # A processor's number in the header of an ELF program.
 _NUMBERS = {AMD64: 0x3E, ARM64: 0xB7}
 
-# What QEMU is told by its own variable, QEMU_CPU. Its default has vectors of 64 bytes, which no
-# Arm processor beside NVIDIA's GPUs has, and torch.compile's code crashes there; Grace has 16.
+# Settings of QEMU, in its variable QEMU_CPU. By default it emulates vectors of 64 bytes, which no
+# Arm processor used with NVIDIA's GPUs has, and torch.compile's code crashes there; Grace has 16.
 _PROCESSORS = {ARM64: {"QEMU_CPU": "max,sve-default-vector-length=16"}}
 
 
 def emulated(platform: Platform, folder: Path = BINFMT) -> bool:
-    """Whether containers of this machine run programs of a platform by an emulator.
+    """Whether containers of this machine run programs of a platform through an emulator.
 
-    `folder` is where binfmt_misc is mounted. The answer is for a foreign platform: no emulator is
-    registered for the machine's own.
+    `folder` is where binfmt_misc is mounted. Only for foreign platforms: no emulator is registered
+    for the machine's own.
     """
     return any(_emulators(platform, folder).values())
 
 
 def processor(platform: Platform) -> dict[str, str]:
-    """The environment in which QEMU's processor is like those that images of a platform run on."""
+    """Environment that makes QEMU's processor like the real ones of a platform."""
     return _PROCESSORS.get(platform, {})
 
 
@@ -48,25 +48,25 @@ def check_platform(
 ) -> None:
     """Raise EngineError unless containers of this machine run programs of a platform.
 
-    `machine` is the platform of this machine's processor, if it is not to be asked for.
+    `machine` is the platform of this machine's processor, detected if None.
     """
     if platform == (machine or native()):
         return
-    found = _emulators(platform, folder)
-    if any(found.values()):
+    emulators = _emulators(platform, folder)
+    if any(emulators.values()):
         return
-    if found:
-        name = shown(next(iter(found)))
+    if emulators:
+        name = shown(next(iter(emulators)))
         raise EngineError(
             f"the emulator '{name}' for {platform} is registered without flag F: containers cannot "
-            "see it",
+            "use it",
             f"as root, `echo -1` into {folder}/{name}, then {set_up(platform)}",
         )
     raise EngineError(f"this machine cannot run programs of {platform}", set_up(platform))
 
 
 def set_up(platform: Platform) -> str:
-    """What to do about a platform that does not run here; for an error's hint."""
+    """The hint of an error about a platform that does not run here."""
     return (
         f"run scripts/setup-engine --platform {platform} in a clone of the project, or give a "
         "native builder with --builder"
@@ -76,7 +76,7 @@ def set_up(platform: Platform) -> str:
 def _emulators(platform: Platform, folder: Path) -> dict[str, bool]:
     """Whether each enabled emulator of a platform has flag F, by its name, sorted.
 
-    Entries that make no sense are passed over.
+    Malformed entries are skipped.
     """
     if _text(folder / "status").strip() != "enabled":
         return {}
@@ -95,7 +95,7 @@ def _emulators(platform: Platform, folder: Path) -> dict[str, bool]:
 def _takes(magic: str, mask: str | None, platform: Platform) -> bool:
     """Whether an entry is for all of a platform's programs; `magic` and `mask` are hexadecimal.
 
-    Those are programs at fixed addresses (type 2), and others (type 3).
+    That is, for programs at fixed addresses (ELF type 2) and for others (type 3).
     """
     if mask is None:
         mask = "ff" * (len(magic) // 2)
@@ -107,13 +107,13 @@ def _takes(magic: str, mask: str | None, platform: Platform) -> bool:
     )  # 64 bits, little-endian, version 1, any system
     pairs = tuple(zip(bytes.fromhex(magic), bytes.fromhex(mask), strict=True))
     return all(
-        not any((byte ^ wanted) & bits for byte, (wanted, bits) in zip(header, pairs, strict=False))
+        not any((byte ^ value) & bits for byte, (value, bits) in zip(header, pairs, strict=False))
         for header in headers
     )
 
 
 def _text(path: Path) -> str:
-    """The beginning of a file; "" for what cannot be read or is no file."""
+    """The beginning of a file; "" if it is unreadable or not a regular file."""
     try:
         if not path.is_file():
             return ""

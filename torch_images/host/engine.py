@@ -47,13 +47,13 @@ from torch_images.platforms import Platform, of_machine
 if TYPE_CHECKING:
     from docker.models.containers import Container
 
-# How often the list of images is asked for. While two threads made and removed images, 42 of 303
-# answers were 404, never two in a row.
+# Attempts to list the images. While two threads built and removed images, 42 of 303 answers were
+# 404, never two in a row.
 _LISTINGS = 10
 
 
 class Engine:
-    """A Docker Engine: the calls that torch-images needs."""
+    """A Docker Engine: the calls that this project needs."""
 
     def __init__(self, client: docker.DockerClient) -> None:
         self._client = client
@@ -61,7 +61,7 @@ class Engine:
 
     @property
     def _api(self) -> Any:
-        """The engine's answers as they come; docker-py's models expect them to be well formed."""
+        """The low-level client: docker-py's models expect well-formed answers."""
         return self._client.api
 
     @understood()
@@ -73,17 +73,17 @@ class Engine:
 
     @understood()
     def id(self) -> str:
-        """What tells the engine from every other one, as long as its data stays."""
+        """The unique id of the engine, which lasts as long as its data."""
         return member(self.info(), "ID", kind=str)
 
     @understood()
     def platform(self) -> Platform:
-        """What the engine's machine runs without an emulator."""
+        """The platform that the engine's machine runs without an emulator."""
         return of_machine(optional(self.info(), "Architecture", kind=str))
 
     @understood()
     def processors(self) -> int:
-        """How many processors the engine's machine has."""
+        """The number of processors of the engine's machine."""
         return optional(self.info(), "NCPU", kind=int) or 1
 
     @understood()
@@ -94,15 +94,15 @@ class Engine:
 
     @understood()
     def local_root(self) -> Path | None:
-        """The folder of the engine's data; None where it is on another machine."""
+        """The folder of the engine's data; None for an engine on another machine."""
         root = Path(member(self.info(), "DockerRootDir", kind=str))
         return root if self._api.base_url.startswith("http+docker") and root.is_dir() else None
 
     @understood()
     def inspect(self, image: str) -> ImageInfo:
-        """Look an image up by tag or id. Raises UsageError if the engine has not all of it."""
+        """Look an image up by tag or id. Raises UsageError if the engine lacks any part of it."""
         try:
-            said = self._api.inspect_image(image)
+            answer = self._api.inspect_image(image)
         except (docker.errors.ImageNotFound, docker.errors.NullResource):
             raise UsageError(
                 f"the engine has no image '{image}'", "build it first: `invoke build`"
@@ -110,20 +110,20 @@ class Engine:
         except docker.errors.APIError as error:
             if error.status_code != HTTPStatus.BAD_REQUEST:
                 raise
-            hint = "`docker images` lists those that are there"
+            hint = "`docker images` lists the names"
             raise UsageError(f"'{image}' is not the name of an image", hint) from None
-        return image_info(said, self._size(image))
+        return image_info(answer, self._size(image))
 
     def _size(self, image: str) -> int:
         """The unpacked bytes of an image.
 
-        Not the "Size" of the image itself, which counts compressed layers and whatever happens to
-        be unpacked.
+        Unlike the engine's "Size", which counts compressed layers and those that happen to be
+        unpacked.
         """
         try:
             return sum(self.layer_sizes(image))
         except docker.errors.NotFound:  # the engine lists an image before its layers are unpacked
-            problem = f"'{image}' is not whole: another command loads or removes it"
+            problem = f"'{image}' is incomplete: another command is loading or removing it"
             raise UsageError(problem, "wait for that command, or load the image again") from None
 
     @understood()
@@ -133,7 +133,7 @@ class Engine:
 
     @understood()
     def digest(self, image: str) -> str | None:
-        """The digest of an image by tag or id; None where the engine does not have it."""
+        """The digest of an image by tag or id; None if the engine does not have it."""
         try:
             return member(self._api.inspect_image(image), "Id", kind=str)
         except docker.errors.ImageNotFound:
@@ -144,7 +144,7 @@ class Engine:
         self._api.tag(image, repository, tag)
 
     def untag(self, reference: str) -> None:
-        """Remove a tag if it exists. Layers stay while another tag needs them."""
+        """Remove a tag if it exists. Layers stay as long as another tag needs them."""
         with contextlib.suppress(docker.errors.ImageNotFound):
             self._api.remove_image(reference, force=True)
 
@@ -155,10 +155,10 @@ class Engine:
 
     @understood()
     def listed(self) -> tuple[ListedImage, ...]:
-        """Every image of the engine, whoever made it.
+        """Every image of the engine, of this project or not.
 
-        The engine is asked again while images go during its answer: moby 26.1 with containerd's
-        image store then answers 404 for the whole list.
+        Asks again if an image is removed meanwhile: moby 26.1 with containerd's image store then
+        answers 404 for the whole list.
         """
         for _ in range(_LISTINGS - 1):
             with contextlib.suppress(docker.errors.NotFound):
@@ -167,22 +167,22 @@ class Engine:
 
     @understood()
     def looked_into(self, images: Iterable[ListedImage]) -> tuple[OurImage, ...]:
-        """What more the engine says of images, less those that are gone, or not whole, by now."""
-        held = images_in_use(self._api.containers(all=True))
-        found = []
+        """More facts about images, without images that are removed or incomplete by now."""
+        in_use = images_in_use(self._api.containers(all=True))
+        details = []
         for image in images:
             with contextlib.suppress(UsageError, docker.errors.NotFound):
-                found.append(
+                details.append(
                     OurImage(
                         id=image.id,
                         tags=image.tags,
                         size=self._size(image.id),
                         tagged=tagged(self._api.inspect_image(image.id)),
-                        in_use=image.id in held,
+                        in_use=image.id in in_use,
                         labels=image.labels,
                     )
                 )
-        return tuple(found)
+        return tuple(details)
 
     @understood()
     def version(self) -> str:
@@ -192,8 +192,7 @@ class Engine:
     def obtain(self, image: str) -> None:
         """Pull an image that the engine does not have, if its name has a "/".
 
-        Raises UsageError for any other that is missing, or that no registry gives, and
-        NetworkError.
+        Raises UsageError for another missing image, or one that no registry has, and NetworkError.
         """
         try:
             self.inspect(image)
@@ -211,21 +210,21 @@ class Engine:
             with contextlib.closing(events):
                 for event in events:
                     problem = _problem(event)
-                    # What a digest names is right, if the engine has it, whatever went wrong now.
+                    # An image named by digest is right if the engine has it, despite the problem.
                     if problem and not ("@" in image and self.digest(image)):
                         raise registry_refusal(image, " ".join(problem.split()))
         except docker.errors.APIError as error:
             raise _registry_error(image, error) from None
         except requests.RequestException as error:
-            raise NetworkError(f"the engine broke off: {cause(error)}", "pull again") from None
+            raise NetworkError(f"engine connection lost: {cause(error)}", "pull again") from None
 
     @understood()
     def push(self, reference: str, report: Callable[[Mapping[str, Any]], None]) -> None:
         """Push a tagged image; layers that the registry has are not sent again.
 
         `report` gets each event of the engine. The credentials are those of Docker's config.json.
-        Raises PushError with the words of the registry or of a proxy, UsageError where a credential
-        helper fails, and EngineError where the connection to the engine breaks.
+        Raises PushError with the message of the registry or of a proxy, UsageError if a credential
+        helper fails, and EngineError if the connection to the engine breaks.
         """
         repository, _, tag = reference.rpartition(":")
         try:
@@ -242,18 +241,18 @@ class Engine:
                 "see credsStore and credHelpers in Docker's config.json",
             ) from None
         except requests.RequestException as error:
-            raise EngineError(f"the engine broke off: {error}", "push again") from None
+            raise EngineError(f"engine connection lost: {error}", "push again") from None
 
     @understood()
     def registry_digest(self, image: str, *, missing_ok: bool = False) -> str:
         """The digest that a registry has for an image.
 
-        Raises NetworkError, and UsageError for an image that no registry gives; with `missing_ok`
-        the answer is "" instead.
+        Raises NetworkError, and UsageError if no registry has the image; with `missing_ok`, returns
+        "" instead.
         """
         try:
-            said = self._api.inspect_distribution(image)
-            return member(said, "Descriptor", "digest", kind=str)
+            answer = self._api.inspect_distribution(image)
+            return member(answer, "Descriptor", "digest", kind=str)
         except docker.errors.APIError as error:
             refusal = _registry_error(image, error)
             if missing_ok and isinstance(refusal, UsageError):
@@ -263,19 +262,19 @@ class Engine:
     def contents(self, image: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The manifest of an image, and the history in its configuration.
 
-        `image` is the digest of the manifest. The engine's API gives neither, so both are read from
-        the stream of `docker save`. This reads the whole image: some GB. Raises EngineError for one
-        that was pulled without its layers.
+        `image` is the digest of the manifest. The engine's API has neither, so both are read from
+        the stream of `docker save`. This reads the whole image: some GB. Raises EngineError for an
+        image that was pulled without its layers.
         """
         documents = tars.json_blobs(self._api.get_image(image))
         try:
             manifest = member(documents, image, kind=dict)
             config = member(manifest, "config", "digest", kind=str)
             return manifest, member(documents, config, "history", kind=list)
-        except MalformedError:  # where a blob is missing the stream just ends
+        except MalformedError:  # a missing blob just ends the stream
             raise EngineError(
-                f"the engine has not all layers of {image}",
-                "build it here; an engine that has its content already pulls it without them "
+                f"the engine lacks layers of {image}",
+                "build it here; an engine that already has its content pulls it without layers "
                 "(moby/moby#49784)",
             ) from None
 
@@ -288,12 +287,12 @@ class Engine:
     def load(self, archive: Iterable[bytes]) -> None:
         """Load images from a tar that is an OCI layout, and unpack them.
 
-        Blobs that the engine has may be missing from the tar. Raises DiskError or EngineError, and
-        whatever iterating over `archive` raises. After an error no image was loaded.
+        The tar may lack blobs that the engine has. Raises DiskError or EngineError, and whatever
+        iterating over `archive` raises. After an error no image is loaded.
         """
         try:
             events = self._api.load_image(iter(archive))
-            with understood():  # no error of `archive` is one
+            with understood():  # not around errors of `archive`
                 for event in events:
                     if problem := _problem(event):
                         raise load_refusal(problem)
@@ -308,7 +307,7 @@ class Engine:
 
         The output has all of stderr before stdout: the engine does not keep the order of the two.
         `options` are those of docker-py's `containers.create`. Raises EngineError for an image of
-        another processor that nothing emulates.
+        another processor without an emulator.
         """
         with self._created(image, *command, **options) as container:
             container.start()
@@ -333,9 +332,9 @@ class Engine:
                 raise EngineError(f"{image} has no {folder}") from None
 
     def unpack(self, image: str) -> None:
-        """Unpack the layers of an image; a build leaves that out for a foreign platform.
+        """Unpack the layers of an image, which a build does not do for a foreign platform.
 
-        Only a container does it: it is made, and not started.
+        Only creating a container does it; the container is not started.
         """
         with self._created(image, "true"):
             pass
@@ -344,8 +343,8 @@ class Engine:
     def container(self, image: str, **options: Any) -> Iterator[RunningContainer]:
         """Start a container that sleeps; remove it at the end, also after an error.
 
-        `options` are those of docker-py's `containers.create`. Raises EngineError where the engine
-        does not give the GPUs that they ask for.
+        `options` are those of docker-py's `containers.create`. Raises EngineError if the engine
+        cannot provide the requested GPUs.
         """
         words, labels = ("sleep", "infinity"), {"torch-images": "verify"}
         with self._created(image, *words, labels=labels, **options) as created:
@@ -360,9 +359,9 @@ class Engine:
 
     @contextlib.contextmanager
     def _created(self, image: str, *command: str, **options: Any) -> Iterator[Container]:
-        """A container that is removed at the end, also after an error and an interruption.
+        """A container that is removed at the end, also after an error or an interruption.
 
-        Its name is known before it is made, so there is no moment in which it could be left.
+        Its name is known before it is created, so it cannot be left behind at any moment.
         """
         name = f"torch-images-{secrets.token_hex(8)}"
 
@@ -373,21 +372,21 @@ class Engine:
         with ending(remove):
             try:
                 with understood(), read_by_docker():
-                    made = self._client.containers.create(
+                    container = self._client.containers.create(
                         image, list(command), name=name, **options
                     )
-                yield made
+                yield container
             finally:
                 remove()
 
 
 def _problem(event: Any) -> str:
-    """What went wrong by a line of progress; "" where nothing did. Raises MalformedError."""
+    """The error in a progress event of the engine, else "". Raises MalformedError."""
     text = optional(event, "error", kind=str)
     return text.strip() or ("no reason given" if text else "")
 
 
 def _registry_error(image: str, error: docker.errors.APIError) -> NetworkError | UsageError:
-    """The error for a registry that gives no image."""
+    """The error for an image that cannot be pulled from a registry."""
     text = " ".join(str(error.explanation or error).split())
     return registry_refusal(image, text, missing=isinstance(error, docker.errors.NotFound))

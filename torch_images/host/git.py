@@ -1,7 +1,7 @@
-"""The environment in which every git of ours runs.
+"""The environment of every git process of this project.
 
-Git lets a repository, a user and the environment say what it runs and where. Here it works where
-it is told to, and what it reads cannot become a command.
+A repository, a user's settings and the environment can make git run commands, or work elsewhere.
+This environment fixes git's repository, and keeps the content of trees from becoming commands.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from torch_images.host.network import Network, split_user
 _SETTINGS = {
     "advice.detachedHead": "false",
     "core.autocrlf": "false",
-    # A user's own may run what lies in a tree.
+    # A user's own setting may run files of a tree.
     "core.fsmonitor": "false",
     "core.hooksPath": os.devnull,
-    # No submodule is a command or a folder of this host, whatever its tree says.
+    # No submodule may be a command or a folder of this host.
     "protocol.ext.allow": "never",
     "protocol.file.allow": "user",
-    # A server that brings less than 1,000 bytes a second for a minute is given up.
+    # Give up a server that sends less than 1,000 bytes a second for a minute.
     "http.lowSpeedLimit": "1000",
     "http.lowSpeedTime": "60",
 }
-# The programs that git starts for a URL have it in their command lines, so it has no password.
+# Programs that git starts show the URL in their command lines, so it must have no password.
 _USER, _PASSWORD = "TORCH_IMAGES_USER", "TORCH_IMAGES_PASSWORD"
 _HELPER = f"""!f() {{ printf 'username=%s\\npassword=%s\\n' "${_USER}" "${_PASSWORD}"; }}; f"""
-# They would have git work in another repository than the one it is told to.
+# These variables would make git work in another repository.
 _ELSEWHERE = (
     *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_DIR", "GIT_GRAFT_FILE"),
     *("GIT_INDEX_FILE", "GIT_NAMESPACE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"),
@@ -40,9 +40,9 @@ _ELSEWHERE = (
 def environment(
     network: Network | None = None, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str | None]:
-    """Git's environment, also for submodules: the user's own settings, with ours on top.
+    """Git's environment, also for submodules: the user's own settings, overridden by ours.
 
-    Settings are handed over one by one, where no text can end one and begin another.
+    Each setting has its own variable, so that no text can end one and begin another.
     Raises ConfigError for a mirror that is not one line.
     """
     settings = [*_SETTINGS.items()]
@@ -59,7 +59,7 @@ def environment(
                     "the password in TORCH_IMAGES_SOURCE_MIRROR is not one line", "correct it"
                 )
             place = "/".join(mirror.split("/")[:3])
-            # Ours alone: another one might keep what it is told.
+            # Only our helper: another one might store the password.
             settings += [(f"credential.{place}.helper", helper) for helper in ("", _HELPER)]
             variables |= {_USER: user, _PASSWORD: word}
     if network and network.ca_bundle:

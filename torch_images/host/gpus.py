@@ -1,8 +1,8 @@
-"""GPUs for a container: the words of --gpus -> the requests that docker-py sends. Pure.
+"""GPUs for a container: the value of --gpus -> the requests that docker-py sends. Pure.
 
 Docker's own `--gpus` needs NVIDIA's Container Toolkit beside the engine. The Container Device
-Interface (CDI) needs a spec file that names the device, and an engine that reads it. The user says
-which way; an engine without it refuses when the container starts, see refusals.py.
+Interface (CDI) needs a spec file that names the device, and an engine that reads it. The user picks
+one; an engine that lacks it refuses to start the container, see refusals.py.
 """
 
 from __future__ import annotations
@@ -17,25 +17,24 @@ Request = dict[str, Any]
 
 _OWN = re.compile(r"all|(?P<count>[1-9][0-9]{0,3})|device=(?P<ids>[\w:-]+(?:,[\w:-]+)*)", re.ASCII)
 # https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md allows a vendor or a
-# class of one letter; that ends Docker 26.1.5 ("panic: slice bounds out of range").
+# class of one letter, but that crashes Docker 26.1.5 ("panic: slice bounds out of range").
 _PART = r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]"
 _CDI = re.compile(rf"{_PART}/{_PART}=[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
 
 def device_requests(words: str) -> list[Request]:
-    """The requests for a choice of GPUs; none for "".
+    """The requests for a choice of GPUs; [] for "".
 
-    Words with a "/" are names of CDI devices, such as "nvidia.com/gpu=0,nvidia.com/gpu=1". Others
-    are those of `docker run --gpus`: "all", a number, or "device=0,1". Raises UsageError for
-    neither.
+    `words` are names of CDI devices, such as "nvidia.com/gpu=0,nvidia.com/gpu=1", or as for `docker
+    run --gpus`: "all", a number, or "device=0,1". Raises UsageError for other text.
     """
     if not words:
         return []
     if chosen := _OWN.fullmatch(words):
-        own: Request = {"count": int(chosen["count"] or -1)}
+        request: Request = {"count": int(chosen["count"] or -1)}
         if chosen["ids"]:
-            own = {"device_ids": chosen["ids"].split(",")}
-        return [{**own, "capabilities": [["gpu"]]}]
+            request = {"device_ids": chosen["ids"].split(",")}
+        return [{**request, "capabilities": [["gpu"]]}]
     names = words.split(",")
     if not all(map(_CDI.fullmatch, names)):
         raise UsageError(

@@ -1,6 +1,6 @@
-"""What an engine tells of its images: its answers, as JSON, -> frozen types.
+"""An engine's JSON answers about images -> frozen types.
 
-All functions raise MalformedError for an answer that is not what the engine's API says.
+All functions raise MalformedError for an answer that does not follow the engine's API.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ImageInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ListedImage:
-    """An image as the list of all has it: `id` is the digest of its manifest."""
+    """An image in the list of all images: `id` is the digest of its manifest."""
 
     id: str
     tags: tuple[str, ...]
@@ -57,27 +57,27 @@ class OurImage:
     labels: Mapping[str, str]
 
 
-def image_info(said: Any, size: int) -> ImageInfo:
-    """An image from what `docker image inspect` says of it."""
-    config = member(said, "Config", kind=dict)
+def image_info(answer: Any, size: int) -> ImageInfo:
+    """An image from the answer of `docker image inspect`; `size` is in unpacked bytes."""
+    config = member(answer, "Config", kind=dict)
     return ImageInfo(
-        id=member(said, "Id", kind=str),
+        id=member(answer, "Id", kind=str),
         size=size,
         labels=_labels(config),
         config=config,
-        created=optional(said, "Created", kind=str),
-        layers=_texts(member(said, "RootFS", kind=dict), "Layers"),
-        platform="/".join(optional(said, key, kind=str) for key in ("Os", "Architecture")),
+        created=optional(answer, "Created", kind=str),
+        layers=_texts(member(answer, "RootFS", kind=dict), "Layers"),
+        platform="/".join(optional(answer, key, kind=str) for key in ("Os", "Architecture")),
     )
 
 
 def step_sizes(history: Any) -> tuple[int, ...]:
-    """The unpacked bytes of each step from what `docker history` says, the first one first."""
+    """The unpacked bytes of each step, oldest first, from the answer of `docker history`."""
     return tuple(member(s, "Size", kind=int) for s in reversed(member(history, kind=list)))
 
 
 def listed_images(answer: Any) -> tuple[ListedImage, ...]:
-    """All images from what `docker images` says."""
+    """All images, from the answer of `docker images`."""
     return tuple(
         ListedImage(
             id=member(image, "Id", kind=str),
@@ -89,14 +89,14 @@ def listed_images(answer: Any) -> tuple[ListedImage, ...]:
 
 
 def images_in_use(answer: Any) -> frozenset[str]:
-    """The ids of images that containers were made from, from what `docker ps --all` says."""
+    """The ids of images that containers use, from the answer of `docker ps --all`."""
     containers = member(answer, kind=list)
     return frozenset(optional(container, "ImageID", kind=str) for container in containers)
 
 
-def tagged(said: Any) -> datetime:
-    """When an image last got a tag, from what `docker image inspect` says of it."""
-    text = member(said, "Metadata", "LastTagTime", kind=str)
+def tagged(answer: Any) -> datetime:
+    """When an image last got a tag, from the answer of `docker image inspect`."""
+    text = member(answer, "Metadata", "LastTagTime", kind=str)
     try:
         time = datetime.fromisoformat(re.sub(r"\.\d+", "", text))
     except ValueError:
@@ -112,5 +112,5 @@ def _labels(document: Any) -> dict[str, str]:
 
 
 def _texts(document: Any, key: str) -> tuple[str, ...]:
-    found = optional(document, key, kind=list)
-    return tuple(member(found, place, kind=str) for place in range(len(found)))
+    items = optional(document, key, kind=list)
+    return tuple(member(items, place, kind=str) for place in range(len(items)))

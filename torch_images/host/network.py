@@ -1,8 +1,8 @@
-"""What the host says about reaching the network: CA bundle, proxies, package index.
+"""The host's network settings: CA bundle, proxies, package index.
 
-Builds inherit these without a trace in the image: the bundle and the index as BuildKit secrets, the
-proxies as predefined build arguments, which are in no layer and no history. pip's own settings
-(`pip.conf`, PIP_FIND_LINKS, extra indexes) are not followed: they can shadow a published wheel.
+Builds use these without a trace in the image: the bundle and the index as BuildKit secrets, the
+proxies as predefined build arguments, which no layer and no history records. pip's own settings
+(`pip.conf`, PIP_FIND_LINKS, extra indexes) are ignored: they can shadow a published wheel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MIRROR_VARIABLES = ("TORCH_IMAGES_COMPAT_MIRROR", "TORCH_IMAGES_SOURCE_MIRROR")
 # Where compilers share objects: https://ccache.dev/manual/latest.html#_remote_storage_backends
 _CACHE_VARIABLE = "CCACHE_REMOTE_STORAGE"
 
-# How a URL begins that may name a user; apt has its own kinds, such as "mirror+https".
+# The beginning of a URL that may name a user; apt has its own kinds, such as "mirror+https".
 URL = r"(?:[a-z0-9]+\+)?(?:https?|ftp)://"
 
 
@@ -41,7 +41,7 @@ class Network:
 
     `compat_mirror` has NVIDIA's compat packages, in place of the repository in images.yaml.
     `source_mirror` has git repositories and archives, each below the name of its host.
-    `compile_cache` is ccache's environment for one that is shared; () for none.
+    `compile_cache` is ccache's environment for a shared cache; () without one.
     """
 
     ca_bundle: Path | None = None
@@ -60,17 +60,17 @@ class Network:
 
     @property
     def verify(self) -> str | bool:
-        """What `requests` checks certificates against."""
+        """The `verify` of `requests`: a CA bundle, or True for its default."""
         return str(self.ca_bundle) if self.ca_bundle else True
 
     def mirrored(self, url: str) -> str:
-        """Where to ask for what is at a URL."""
+        """The URL to download from instead of `url`: in the source mirror, if there is one."""
         if not self.source_mirror:
             return url
         return f"{self.source_mirror.rstrip('/')}/{url.partition('://')[2]}"
 
     def for_uv(self) -> dict[str, str | None]:
-        """Environment changes under which uv on the host uses these settings and no others."""
+        """Environment changes that make uv on the host use these settings and no others."""
         return {
             **dict.fromkeys(_INDEX_VARIABLES + ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")),
             "UV_NO_CONFIG": "1",
@@ -82,7 +82,7 @@ class Network:
 def detect(environ: Mapping[str, str]) -> Network:
     """Read the environment.
 
-    Raises ConfigError where it names a CA bundle that is not there, or something that is no URL.
+    Raises ConfigError for a CA bundle that does not exist, and for an invalid URL.
     """
     bundle = next((p for p in _SYSTEM_BUNDLES if p.is_file()), None)
     for name in _BUNDLE_VARIABLES:
@@ -106,7 +106,7 @@ def detect(environ: Mapping[str, str]) -> Network:
 
 
 def check_url(name: str, url: str) -> None:
-    """Raise ConfigError, without the URL's password, for one that cannot be read."""
+    """Raise ConfigError, without the URL's password, for an invalid URL."""
     try:
         urlsplit(url if "://" in url else f"//{url}").port  # noqa: B018  reading it is the check
     except ValueError:
@@ -117,10 +117,10 @@ def check_url(name: str, url: str) -> None:
 
 
 def split_user(url: str) -> tuple[str, str, str]:
-    """A URL without the user that it names, the user's name, and the password; each may be "".
+    """A URL without its user, then the user's name and the password, each "" if missing.
 
-    A program gets the latter two in its environment or a file: all of this machine can read its
-    command line. A name without a password may be a token. Raises ConfigError for what is no URL.
+    Programs must get these two in the environment or a file: all users can read command lines.
+    A name without a password may be a token. Raises ConfigError for an invalid URL.
     """
     if not re.match(URL, url, re.IGNORECASE):
         return url, "", ""
@@ -131,13 +131,13 @@ def split_user(url: str) -> tuple[str, str, str]:
 
 
 def _compile_cache(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """What ccache needs of the environment to reach a shared cache, beside the builder's own."""
+    """Environment of ccache for a shared cache, in addition to the builder's own."""
     shared = environ.get(_CACHE_VARIABLE)
     return ((_CACHE_VARIABLE, shared),) if shared else ()
 
 
 def cause(error: requests.RequestException) -> str:
-    """Why a request failed, on one line: the innermost reason, without the library's own names."""
+    """Why a request failed, on one line: the innermost reason, without names of the library."""
     inner = getattr(error.args[0], "reason", None) if error.args else None
-    said = redact(" ".join(str(inner or error).split()))  # before it is cut
-    return re.sub(r"<[^<>]+>: ", "", said)[:200]
+    reason = redact(" ".join(str(inner or error).split()))  # before it is cut
+    return re.sub(r"<[^<>]+>: ", "", reason)[:200]

@@ -1,7 +1,7 @@
-"""Folders that a user names for results: new, empty, or with nothing but earlier results in them.
+"""Folders that a user names for results: new, empty, or with only earlier results in them.
 
-A list of what was written lies in each, with hashes (`sha256sum --check .torch-images` reads it).
-What is not on it, or was changed since, is the user's own: nothing is written then.
+Each has a list of the files written, with hashes (`sha256sum --check .torch-images` reads it).
+A file that is not listed, or was changed, is the user's: then nothing is written.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _ADVICE = "name a new or an empty folder with --output"
 
 
 def claim(folder: Path) -> Path:
-    """The absolute path of a folder that may be written. Nothing is changed, nothing is made.
+    """The absolute path of a folder that may be written. Changes and creates nothing.
 
-    Raises UsageError for a link, for the current folder and those above it, for what is no folder
-    or cannot be written, and for a folder with anything that was not written here before.
+    Raises UsageError for a link, for the current folder and those above it, if it is not a folder
+    or not writable, and for a folder with files that this program did not write.
     """
     if os.path.islink(os.path.abspath(folder)):  # noqa: PTH100, PTH114  no slash, no exception
         raise UsageError(f"{folder} is a link", _ADVICE)
     path = Path(os.path.realpath(folder))
     here = Path(os.path.realpath("."))
     if path == here or path in here.parents:
-        raise UsageError(f"{folder} is the folder that this runs in, or above it", _ADVICE)
+        raise UsageError(f"{folder} is the current folder, or above it", _ADVICE)
     with saying(folder):
         nearest = next(p for p in (path, *path.parents) if os.path.lexists(p))
         if not nearest.is_dir():
@@ -41,32 +41,32 @@ def claim(folder: Path) -> Path:
         if not os.access(nearest, os.W_OK | os.X_OK):
             raise UsageError(f"{folder} cannot be written", _ADVICE)
         if nearest == path and (other := _foreign(path)):
-            raise UsageError(f"{folder} has {other}, which was not written by this", _ADVICE)
+            raise UsageError(f"{folder} has {other}, which this program did not write", _ADVICE)
     return path
 
 
 @contextlib.contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which then takes the place of another one, at once or not at all."""
+    """A folder to fill, which then replaces `folder` in one step or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".torch-images-") as scratch:
-        made, before = Path(scratch, "made"), Path(scratch, "before")
-        made.mkdir()
-        yield made
-        there = os.path.lexists(folder)
-        if there:
+        new, before = Path(scratch, "made"), Path(scratch, "before")
+        new.mkdir()
+        yield new
+        exists = os.path.lexists(folder)
+        if exists:
             folder.rename(before)
         try:
-            made.rename(folder)
+            new.rename(folder)
         except OSError:
-            if there:
+            if exists:
                 before.rename(folder)
             raise
 
 
-def mark(folder: Path, made: Path, *names: str) -> None:
-    """List files of `made`, those with these names or all, beside those listed in `folder`."""
-    new = {name: _sha256(made / name) for name in names or _files(made)}
+def mark(folder: Path, source: Path, *names: str) -> None:
+    """Add files of `source` to the list in `folder`: those with these names, else all."""
+    new = {name: _sha256(source / name) for name in names or _files(source)}
     listed = {**_listed(folder), **new}
     text = "".join(f"{digest}  {name}\n" for name, digest in sorted(listed.items()))
     (folder / MARK).write_text(text)
@@ -74,7 +74,7 @@ def mark(folder: Path, made: Path, *names: str) -> None:
 
 @contextlib.contextmanager
 def saying(folder: Path) -> Iterator[None]:
-    """Turn what the system refuses in a folder into a UsageError; a full disk is none."""
+    """Turn an OSError of a folder into a UsageError, except for a full disk."""
     try:
         yield
     except OSError as error:
@@ -84,8 +84,8 @@ def saying(folder: Path) -> Iterator[None]:
 
 
 def _foreign(folder: Path) -> str:
-    """The name of something in a folder that is not as it was written here; "" for none."""
-    names = sorted(os.listdir(folder))  # noqa: PTH208  names are what is wanted
+    """The name of a file in a folder that this program did not write so, else ""."""
+    names = sorted(os.listdir(folder))  # noqa: PTH208  only names are needed
     if not names:
         return ""
     listed = _listed(folder)
@@ -107,12 +107,12 @@ def _foreign(folder: Path) -> str:
 
 
 def _listed(folder: Path) -> dict[str, str]:
-    """SHA-256 by the name of each file that was written to a folder; {} where none was."""
+    """SHA-256 by the name of each file that was written to a folder; {} if none was."""
     path = folder / MARK
     if not path.is_file():
         return {}
     lines = path.read_text(errors="replace").splitlines()
-    return {found[2]: found[1] for line in lines if (found := _LINE.fullmatch(line))}
+    return {match[2]: match[1] for line in lines if (match := _LINE.fullmatch(line))}
 
 
 def _files(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The words of an engine or registry that refuses -> the error that the user sees. Pure."""
+"""The refusal of an engine or registry -> the error for the user. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 from torch_images.errors import DiskError, EngineError, NetworkError, UsageError, shown
 
-# What Docker 26.1.5 with runc 1.1.5 says where it gives a container no GPU. "GPU vendor" is Docker
-# 29's; the words of NVIDIA's hook are in the source of its Container Toolkit. A file that cannot be
-# mounted or started is one that a CDI spec names, such as one of a driver that was replaced.
+# Messages of Docker 26.1.5 with runc 1.1.5 that cannot give a container a GPU. "GPU vendor" is from
+# Docker 29; the messages of NVIDIA's hook are in the source of its Container Toolkit. A file that
+# cannot be mounted or started is listed in a CDI spec, such as a file of a replaced driver.
 _NO_GPU = re.compile(
     r"[^:\n]*(?:could not select device driver|CDI|GPU vendor|NVIDIA Container Runtime Hook"
     r"|nvidia-container-cli|error mounting|fork/exec)"
@@ -17,9 +17,9 @@ _GIVE_GPUS = (
     "install nvidia-container-toolkit; --gpus nvidia.com/gpu=all needs CDI on in the engine, "
     "and a spec from `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`: docs/gpu.md"
 )
-# How runc 1.1.5 says that the kernel does not start a program, as that of another processor.
+# The message of runc 1.1.5 if the kernel cannot start a program, as of another processor.
 FOREIGN = r"exec /\S+: exec format error"
-# What to do about it, where the platform's name is not known.
+# The hint for that, if the platform is unknown.
 NATIVE = (
     "run scripts/setup-engine --platform with the image's platform, such as linux/arm64, where the "
     "engine runs, or give a native builder with --builder"
@@ -27,21 +27,21 @@ NATIVE = (
 
 
 def load_refusal(reason: str) -> EngineError | DiskError:
-    """The error for an engine that does not load an image."""
+    """The error for an engine that fails to load an image."""
     if "no space left" in reason:
         return DiskError("the engine's disk is full", "free some with `invoke gc --images`")
-    return EngineError(f"the engine did not take the layers: {reason}", "build again")
+    return EngineError(f"the engine refused the layers: {reason}", "build again")
 
 
 def registry_refusal(image: str, text: str, *, missing: bool = False) -> NetworkError | UsageError:
-    """The error for a registry that gives no image.
+    """The error for an image that cannot be pulled from a registry.
 
-    UsageError where `missing`, the engine's own answer that there is none, or where the text says
-    so or refuses access. NetworkError otherwise.
+    UsageError if `missing`, the engine's answer that it does not exist, or if the text says so or
+    refuses access. NetworkError otherwise.
     """
     if missing or re.search(r"not found|manifest unknown|denied|no such (?!host)", text):
         return UsageError(
-            f"no registry has {image} for you: {text}", "check its name, or `docker login`"
+            f"no registry gives you {image}: {text}", "check its name, or `docker login`"
         )
     return NetworkError(
         f"the registry of {image} could not be reached: {text}", "check network, proxy and login"
@@ -50,19 +50,19 @@ def registry_refusal(image: str, text: str, *, missing: bool = False) -> Network
 
 def platform_refusal(output: str) -> EngineError | None:
     """The error for a container whose program is for another processor; None for other output."""
-    if found := re.search(FOREIGN, output):
+    if match := re.search(FOREIGN, output):
         return EngineError(
-            f"the image is for another processor than the engine's: {shown(found[0])}", NATIVE
+            f"the image is for another processor than the engine's: {shown(match[0])}", NATIVE
         )
     return None
 
 
 def gpu_refusal(reason: str) -> EngineError | None:
-    """The error for an engine that does not start a container with GPUs, with its own words.
+    """The error for an engine that does not start a container with GPUs, with its message.
 
-    None for words about something else.
+    None if `reason` is about something else.
     """
-    if found := _NO_GPU.search(reason):
-        words = shown(" ".join(reason[found.start() :].split()))
+    if match := _NO_GPU.search(reason):
+        words = shown(" ".join(reason[match.start() :].split()))
         return EngineError(f"the engine cannot give the container a GPU: {words}", _GIVE_GPUS)
     return None

@@ -1,6 +1,6 @@
 """The only module that starts processes.
 
-A `Runner` is handed to whatever needs one, so tests can hand over one that records instead.
+Callers get a `Runner` as an argument, so tests can pass one that only records.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from torch_images.host.workers import workers
 from torch_images.interrupts import ending, held_back
 from torch_images.redact import Lines, Redactor
 
-# Seconds that a process which is not needed any more has to clean up: one that this process waits
-# for, and one of a thread that nobody waits for.
+# Seconds that an interrupted process has to clean up: in the main thread, and in other threads,
+# which nobody waits for.
 _GRACE, _SHORT = 5.0, 1.0
 _TAIL = 400  # lines of output kept of a streamed command, enough for any build error
 
 
 @dataclass(frozen=True)
 class Completed:
-    """The end of a command: its exit `code` and what it said.
+    """The result of a command: its exit `code` and its output.
 
     `output` is stdout after `run`, and the last lines of both streams after `stream`. `errors` is
-    stderr, where `run` captured it.
+    stderr, if `run` captured it.
     """
 
     code: int
@@ -58,11 +58,10 @@ class Runner:
     ) -> Completed:
         """Run to the end with its output captured; with `show_errors`, stderr is shown instead.
 
-        Raises CommandError when `check` is set and the command fails; the error holds what was
-        captured.
+        Raises CommandError, with the captured output, if `check` is set and the command fails.
         """
         if show_errors:
-            (code, output, _), said = _watch(command, env, cwd, captures=True), ""
+            (code, output, _), errors = _watch(command, env, cwd, captures=True), ""
         else:
             with _started(
                 command,
@@ -74,11 +73,11 @@ class Runner:
                 text=True,
                 errors="replace",
             ) as process:
-                output, said = process.communicate(stdin)
+                output, errors = process.communicate(stdin)
             code = process.returncode
         if check and code:
-            raise CommandError(shlex.join(command), code, output + said)
-        return Completed(code, output, said)
+            raise CommandError(shlex.join(command), code, output + errors)
+        return Completed(code, output, errors)
 
     def interact(
         self,
@@ -94,7 +93,7 @@ class Runner:
     def stream(
         self, command: Sequence[str], *, env: Mapping[str, str | None] | None = None
     ) -> Completed:
-        """Run with its output shown as it comes and the last lines kept.
+        """Run with its output shown as it comes; keeps the last lines.
 
         On a terminal the command gets a terminal too, so that its own progress display works.
         """
@@ -111,7 +110,7 @@ def _watch(
 ) -> tuple[int, str, str]:
     """Run a command and show its stderr. Returns exit code, stdout, and the last lines shown.
 
-    Unless it `captures` stdout, that is shown, too.
+    Unless `captures`, shows stdout too.
     """
     if sys.stderr.isatty():
         ours, theirs = os.openpty()
@@ -147,7 +146,7 @@ def _watch(
 
 @contextlib.contextmanager
 def _started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """Start a process and wait for it in this; there is no moment in which it could be left."""
+    """Start a process and wait for it at the end; it cannot be left behind at any moment."""
     with contextlib.ExitStack() as stack:
         with held_back(), _starting(command):
             process = subprocess.Popen(command, **options)
@@ -157,7 +156,7 @@ def _started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Pope
 
 @contextlib.contextmanager
 def _watching(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """Wait for a process in this; it ends where that is broken off, in any thread."""
+    """Wait for a process at the end; an interruption in any thread stops the process."""
 
     def stop(seconds: float) -> None:
         process.terminate()
@@ -203,7 +202,7 @@ def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _starting(command: Sequence[str]) -> Iterator[None]:
-    """Turn the absence of a program into an error that names it."""
+    """Turn a missing program into an error that names it."""
     try:
         yield
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Folders that last as long as the process that fills them, and are swept up after a killed one.
+"""Temporary folders of one process, which later processes remove if it was killed.
 
-A file in the folder is locked while its process lives; the kernel lets go of it however that ends.
+A file in the folder is locked while its process lives; the kernel releases it however that ends.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def scratch(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `parent`, gone at the end. What killed processes left there goes, too."""
+    """A new folder in `parent`, removed at the end, like those that killed processes left there."""
     for folder in left_behind(parent):
         discard(folder)
-    made = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
-    # The file is locked before it has its name, by which others know the folder.
-    with (made / f"{HELD}.new").open("w") as held:
+    new = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+    # The file is locked before it gets the name by which other processes recognise the folder.
+    with (new / f"{HELD}.new").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        Path(held.name).rename(made / HELD)
+        Path(held.name).rename(new / HELD)
         try:
-            yield made
+            yield new
         finally:
-            if is_free(made):
-                with contextlib.suppress(OSError):  # a thread still writes: the next start sees it
-                    _remove(made)
+            if is_free(new):
+                with contextlib.suppress(OSError):  # a thread still writes: the next run removes it
+                    _remove(new)
 
 
 def left_behind(parent: Path) -> tuple[Path, ...]:
-    """This user's scratch folders in `parent` whose process lives no more."""
-    found = []
+    """This user's scratch folders in `parent` whose process has ended."""
+    folders = []
     for path in sorted(parent.glob(f"*/{HELD}")):
         with contextlib.suppress(OSError), _locked(path):  # another user's cannot be opened
             if path.parent.lstat().st_uid == os.geteuid() and not path.parent.is_symlink():
-                found.append(path.parent)
-    return tuple(found)
+                folders.append(path.parent)
+    return tuple(folders)
 
 
 def discard(folder: Path) -> bool:
-    """Remove a scratch folder as `remove_tree` does, if its process lives no more."""
+    """Remove a scratch folder as `remove_tree` does, if its process has ended."""
     try:
         with _locked(folder / HELD):
             return remove_tree(folder)
-    except OSError:  # held, or gone already
+    except OSError:  # locked, or already removed
         return False
 
 
 def remove_tree(tree: Path) -> bool:
-    """Remove a file or a whole folder; whether it is gone.
+    """Remove a file or a whole folder. Returns whether it is gone.
 
-    Nothing goes where something is mounted at or below it: those are other file systems, such as
+    Removes nothing if something is mounted at or below it: those are other file systems, such as
     the host's own /dev/shm.
     """
     if not is_free(tree):
@@ -80,7 +80,7 @@ def _remove(tree: Path) -> None:
     if tree.is_symlink() or not tree.is_dir():
         tree.unlink()
         return
-    # What marks a scratch folder goes last: a removal that breaks off is taken up again.
+    # The file that marks a scratch folder goes last: an interrupted removal can be repeated.
     for path in sorted(tree.iterdir(), key=lambda path: path.name == HELD):
         if path.is_symlink() or not path.is_dir():
             path.unlink()
@@ -90,10 +90,10 @@ def _remove(tree: Path) -> None:
 
 
 def is_free(tree: Path) -> bool:
-    """Whether nothing is mounted at or below a path; else, a warning says where something is."""
-    if found := _mounts(tree):
-        _log.warning("left %s: unmount %s first", tree, ", ".join(map(str, found)))
-    return not found
+    """Whether nothing is mounted at or below a path; else warns with the mount points."""
+    if mounts := _mounts(tree):
+        _log.warning("left %s: unmount %s first", tree, ", ".join(map(str, mounts)))
+    return not mounts
 
 
 def _mounts(tree: Path) -> tuple[Path, ...]:
@@ -113,7 +113,7 @@ def _letter(escaped: re.Match[bytes]) -> bytes:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file. Raises OSError where another process has it, and for a link."""
+    """Hold the lock of a file. Raises OSError if another process holds it, and for a link."""
     file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

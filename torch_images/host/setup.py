@@ -1,6 +1,6 @@
-"""An engine where there is none: the way to scripts/setup-engine.
+"""Setting up a missing engine with scripts/setup-engine.
 
-./inv allows it, and says whether to ask first; plain `invoke` changes nothing outside the project.
+./inv allows it, with or without a question; plain `invoke` changes nothing outside the project.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ def ready_engine(
     bootstraps: bool = False,
     platforms: Sequence[Platform] = (),
 ) -> Engine:
-    """The engine, set up first where that is needed and allowed.
+    """The engine, set up first if needed and allowed.
 
-    `allowed` is "yes", "ask", or "" for no. With `bootstraps`, the programs that make bookworm
-    bases count as part of it. So do emulators of those `platforms` that are not this machine's.
-    Raises EngineError, also for a Docker configuration that names no engine: nothing is set up in
-    place of the one that was meant. Raises RightsError for an engine that the user may not ask.
+    `allowed` is "yes", "ask", or "" for no. With `bootstraps`, it includes the programs that make
+    Debian bases. It also includes emulators of those `platforms` that are not this machine's.
+    Raises EngineError, also for a Docker configuration that names no engine: this sets up no other
+    engine in its place. Raises RightsError if the user may not use the engine's socket.
     """
     foreign = tuple(each for each in platforms if each != native())
-    named = current(run) if shutil.which("docker") or not allowed else None
+    endpoint = current(run) if shutil.which("docker") or not allowed else None
     if not allowed:
-        engine = connect(run, named)
+        engine = connect(run, endpoint)
         for each in foreign:
             check_platform(each)
         return engine
     try:
-        engine = connect(run, named)
+        engine = connect(run, endpoint)
     except RightsError:
         raise  # another engine would not help
     except EngineError:
@@ -62,9 +62,9 @@ def ready_engine(
 
 
 def can_bootstrap(platforms: Sequence[Platform] = ()) -> bool:
-    """Whether the programs that make bookworm bases are there.
+    """Whether the programs that make Debian bases are installed.
 
-    newuidmap is for all but root. arch-test is for those `platforms` that are not this machine's:
+    Only users other than root need newuidmap. `platforms` other than this machine's need arch-test:
     mmdebstrap asks it whether their programs run here.
     """
     tools = ["mmdebstrap"] if os.geteuid() == 0 else ["mmdebstrap", "newuidmap"]

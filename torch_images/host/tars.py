@@ -1,4 +1,4 @@
-"""The tars that an engine gives and takes."""
+"""The tars that an engine reads and writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from torch_images import jsondoc
 
-END = bytes(2 * tarfile.BLOCKSIZE)  # what a tar ends in
+END = bytes(2 * tarfile.BLOCKSIZE)  # the end of a tar
 
 _CHUNK = 1 << 20
 _LARGEST_DOCUMENT = 4_000_000  # bytes; a manifest or configuration is some kilobytes
@@ -29,7 +29,7 @@ class ChunkStream(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """The next `size` bytes; fewer only where the chunks end."""
+        """The next `size` bytes; fewer only at the end."""
         parts, count = [self._left], len(self._left)
         while count < size and (chunk := next(self._chunks, b"")):
             parts.append(chunk)

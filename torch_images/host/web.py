@@ -1,7 +1,7 @@
-"""The HTTP client of all that downloads here: bounded, and it hands no password on.
+"""The HTTP client of all downloads: it limits answers, and forwards no passwords.
 
-Whoever answers may be broken, or mean harm. So each answer has a size and a pace at which it ends,
-and a redirect to another server goes without credentials, also those of ~/.netrc.
+A server may be broken or malicious. So each answer has a largest size and a least pace, and a
+redirect to another server gets no credentials, not even those of ~/.netrc.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
     from torch_images.host.network import Network
 
-# Bytes of what is read whole, such as a project's page in an index, which links 30,000 files with
-# so many. Reading a page of HTML takes up to a hundred times the memory.
+# The most bytes of an answer that is read whole, such as an index page with 30,000 links.
+# Parsing HTML takes up to a hundred times the memory.
 PAGE = 1 << 23
-# Bytes of a file whose size no lock says: four times the largest wheel of CUDA's or torch's.
+# The most bytes of a file whose size no lock has: four times the largest wheel of CUDA or torch.
 FILE = 1 << 33
-# An answer may pause for a minute, and has to bring so many bytes in each two minutes of waiting.
+# An answer may pause for a minute, and must bring _LEAST bytes in each two minutes of waiting.
 _TIMEOUT = (15, 60)
 _WINDOW, _LEAST = 120.0, 1 << 17
-_LINE = 1 << 16  # bytes; urllib3 reads a line after the last chunk to its end, wherever that is
+_LINE = 1 << 16  # bytes; urllib3 reads the line after the last chunk to its end, however long
 _CONNECTIONS = 16
 _AGAIN = (429, 500, 502, 503, 504)
 _PAUSES = (0.5, 1.0, 2.0)  # seconds
-_LONGEST = 60.0  # seconds of a pause that a server asks for; it may ask for any
+_LONGEST = 60.0  # seconds of a pause that a server asks for; longer ones are cut
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -51,17 +51,19 @@ class Session(requests.Session):
             self.mount(scheme, adapter)
 
     def request(self, *words: Any, **options: Any) -> Response:
-        """Send a request. Raises RequestException, also where a redirect names no URL."""
-        options.setdefault("verify", self.verify)  # the environment would come before it
+        """Send a request. Raises RequestException, also for a redirect to an invalid URL."""
+        options.setdefault("verify", self.verify)  # else the environment would override it
         try:
             return super().request(*words, **options)
         except requests.RequestException:
             raise
         except ValueError as error:
-            raise requests.exceptions.InvalidURL(f"it leads to no address: {error}") from None
+            raise requests.exceptions.InvalidURL(
+                f"it redirects to an invalid address: {error}"
+            ) from None
 
     def rebuild_auth(self, prepared_request: PreparedRequest, response: Response) -> None:
-        """Let a redirect keep its credentials at the same server only, and find no others."""
+        """Keep credentials on a redirect to the same server only; add no others."""
         if _server(response.request.url) != _server(prepared_request.url):
             prepared_request.headers.pop("Authorization", None)
 
@@ -72,10 +74,10 @@ def _server(url: str | None) -> tuple[str, str | None, int | None]:
 
 
 class _Adapter(HTTPAdapter):
-    """Bounds each answer, those between redirects and attempts included."""
+    """Limits each answer, including those between redirects and attempts."""
 
     def __init__(self) -> None:
-        # No status is named here: urllib3 reads such an answer to its end, wherever that is.
+        # No status is listed here: urllib3 would read the answer to its end, however long.
         again = Retry(
             3,
             connect=1,
@@ -94,10 +96,10 @@ class _Adapter(HTTPAdapter):
         *rest: Any,
         **options: Any,
     ) -> Response:
-        """Send a request, again where that may help."""
+        """Send a request, and repeat it if that may help."""
         for pause in (*_PAUSES, None):
             answer = super().send(request, stream, timeout or _TIMEOUT, *rest, **options)
-            # What is created by POST might then be there twice.
+            # A repeated POST might create its result twice.
             if pause is None or request.method == "POST" or answer.status_code not in _AGAIN:
                 break
             answer.close()
@@ -109,20 +111,20 @@ class _Adapter(HTTPAdapter):
         return answer
 
     def get_connection_with_tls_context(self, *words: Any, **options: Any) -> Any:
-        """The connections to a server, each of which watches its pace."""
+        """The connections to a server, which check its pace."""
         pool: Any = super().get_connection_with_tls_context(*words, **options)
         pool.ConnectionCls = _watching(pool.ConnectionCls)
         return pool
 
 
 def _asked(answer: Response) -> float:
-    """The seconds to wait for which a server asks, 0 where it does not, or names a time."""
-    said = answer.headers.get("Retry-After", "")
-    return float(said) if said.isdecimal() else 0.0
+    """The seconds of a server's Retry-After, 0 without one or if it is a date."""
+    value = answer.headers.get("Retry-After", "")
+    return float(value) if value.isdecimal() else 0.0
 
 
 class _Body:
-    """The body of an answer, which is an error beyond a size."""
+    """The body of an answer, which raises beyond a size."""
 
     def __init__(self, body: Any, most: int, name: str) -> None:
         self._body, self._most, self._name = body, most, name
@@ -141,9 +143,9 @@ class _Body:
             raise requests.Timeout(error) from None
 
     def read(self, *_: Any, **__: Any) -> bytes:
-        """Nothing: `requests` skips what it cannot decode with this, before it follows a redirect.
+        """Close the connection and return nothing.
 
-        The connection is closed instead.
+        `requests` calls this to skip an undecodable body before it follows a redirect.
         """
         self._body.close()
         return b""
@@ -154,12 +156,12 @@ class _Body:
 
 @functools.cache
 def _watching(kind: type[Any]) -> type[Any]:
-    """A class of connections, which watch their pace from now on."""
+    """A class of connections that check their pace, derived from `kind`."""
     return kind if issubclass(kind, _Watching) else type("Watching", (_Watching, kind), {})
 
 
 class _Watching(HTTPConnection):
-    """What is read from its socket is watched: headers, bodies, and what is only skipped."""
+    """Checks everything read from its socket: headers, bodies, and skipped bytes."""
 
     def connect(self) -> None:
         """Connect."""
@@ -168,7 +170,7 @@ class _Watching(HTTPConnection):
 
 
 class _Socket:
-    """A socket; of each answer read from it, the pace is watched."""
+    """A socket that checks the pace of each answer read from it."""
 
     def __init__(self, below: Any) -> None:
         self._below = below
@@ -181,7 +183,7 @@ class _Socket:
 
 
 class _Lines(io.BufferedReader):
-    """A stream of an answer; a line of it is no longer than what memory has room for."""
+    """A stream of an answer, which limits the length of a line."""
 
     def readline(self, size: int | None = -1, /) -> bytes:
         """The next line, or the beginning of a long one."""
@@ -189,9 +191,9 @@ class _Lines(io.BufferedReader):
 
 
 class _Paced(io.RawIOBase):
-    """A stream that times out where it brings too little, however often it brings a byte.
+    """A stream that times out if it brings too few bytes, even if some keep coming.
 
-    It does so, too, where it brings more than any answer has: not all that comes is of a body.
+    It also times out if it brings more than any answer may have, headers included.
     """
 
     def __init__(self, below: io.RawIOBase) -> None:

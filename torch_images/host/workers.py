@@ -1,4 +1,4 @@
-"""Threads that work side by side, and that an interruption does not wait for."""
+"""Threads that work in parallel, and that an interruption does not wait for."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _here = threading.local()
 
 
 def check_broken_off() -> None:
-    """Raise CancelledError in one of several threads, once an error has ended their common work."""
+    """Raise CancelledError in a worker thread if an error in another one has ended the work."""
     if (stop := getattr(_here, "stop", None)) and stop.is_set():
         raise CancelledError
 
 
 @contextlib.contextmanager
 def workers(count: int) -> Iterator[ThreadPoolExecutor]:
-    """So many threads. After an error what has not begun is left out, and the rest waited for.
+    """A pool of `count` threads. An error cancels pending tasks, and waits for running ones.
 
-    That ends sooner where it calls `check_broken_off`, as downloads do.
+    Tasks that call `check_broken_off`, as downloads do, then end early.
 
-    Where the user breaks off, nothing is waited for: a download or a compressor takes minutes. What
-    must not be left behind says so by `interrupts.ending`.
+    An interruption by the user waits for nothing: a download or a compressor takes minutes. Tasks
+    that must not leave anything behind use `interrupts.ending`.
     """
     stop = threading.Event()
     pool = ThreadPoolExecutor(count, initializer=setattr, initargs=(_here, "stop", stop))

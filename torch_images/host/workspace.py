@@ -1,4 +1,4 @@
-"""Where the pipeline works on this machine."""
+"""The folders and network that the pipeline uses on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_images.host.network import Network
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """Where a build happens: the project's folder, this user's cache, and how to reach out.
+    """The environment of a build: the project's folder, this user's cache, and the network.
 
     `locks` is the folder with the locks that builds read and `invoke lock` writes. `made` is the
     folder above `build` and `dist`: None for the project's own.
@@ -29,7 +29,7 @@ class Workspace:
 
     @property
     def output(self) -> Path:
-        """The folder for all that is made and not kept in git."""
+        """The folder for all output that is not kept in git."""
         return (self.made or self.root) / "build"
 
 
@@ -43,9 +43,9 @@ def default_cache(environ: Mapping[str, str] = os.environ) -> Path:
 
 @contextlib.contextmanager
 def alone(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock that a file stands for, once no other process holds it.
+    """Hold the lock of a file, as soon as no other process holds it.
 
-    `waits` is called before it has to be waited for. The file stays: whoever waits has it open.
+    Calls `waits` before it has to wait. The file stays, because waiting processes have it open.
     """
     with lock.open("w") as guard:
         try:
@@ -57,14 +57,14 @@ def alone(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None
 
 
 def home() -> Path:
-    """This user's home. Raises UsageError for an id without a name where HOME is not set."""
+    """This user's home. Raises UsageError for a user id without a name if HOME is not set."""
     try:
         return Path.home()
     except RuntimeError:
-        problem = f"user id {os.getuid()} has no name, and so no home"
+        problem = f"user id {os.getuid()} has no name, and therefore no home"
         raise UsageError(problem, "set HOME to a folder that it can write") from None
 
 
 def scratch_room() -> Path:
-    """Where large temporary trees go: TMPDIR, else /var/tmp, which is on a disk and open to all."""
+    """The folder for large temporary trees: TMPDIR, else /var/tmp, on disk and writable by all."""
     return Path(os.environ.get("TMPDIR") or "/var/tmp")  # noqa: S108

@@ -1,7 +1,7 @@
-"""What pip, uv and Poetry may not change in an image, as files and variables that they read. Pure.
+"""Files and variables that keep pip, uv and Poetry from changing packages of an image. Pure.
 
-The newest release of a package that is compiled for torch wants the newest torch. Without
-constraints, `pip install timm` in an image would replace torch and its CUDA libraries in silence.
+The newest release of a package that is compiled for torch requires the newest torch. Without
+constraints, `pip install timm` in an image would silently replace torch and its CUDA libraries.
 Format: https://pip.pypa.io/en/stable/user_guide/#constraints-files
 """
 
@@ -14,7 +14,7 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.indexes import origin
 from torch_images.locks.image_lock import ImageLock
 
-# The build constraints are for packages that are compiled against torch where they are installed.
+# The build constraints are for packages that are compiled against torch during installation.
 VARIABLES = ("PIP_BUILD_CONSTRAINT", "PIP_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_CONSTRAINT")
 
 _PROJECT = """\
@@ -42,16 +42,16 @@ _PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.+!]+)")
 def constraints(spec: ImageSpec, lock: ImageLock) -> str:
     """The text of an image's constraints: a line "name==version" for each package, sorted."""
     others = companions(spec)
-    held = {**others, **installed(lock)}
+    versions = {**others, **installed(lock)}
     header = _HEADER.format(variables=" ".join(VARIABLES), more=_COMPANIONS if others else "")
     index = spec.cuda.index(spec.release.version)
-    if index and (names := [name for name in sorted(held) if origin(name, index)]):
+    if index and (names := [name for name in sorted(versions) if origin(name, index)]):
         header += _ELSEWHERE.format(names=", ".join(names), url=index.url)
-    return header + "".join(f"{name}=={version}\n" for name, version in sorted(held.items()))
+    return header + "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
 
 
 def project(spec: ImageSpec, lock: ImageLock) -> str:
-    """What a project of uv's says, so that it takes what the image has. uv locks no constraints."""
+    """Settings for a uv project that uses the image's packages. uv's locks ignore constraints."""
     fitting = companions(spec)
     has = {wheel.name for wheel in lock.all_wheels}
     return _PROJECT.format(
@@ -63,17 +63,17 @@ def project(spec: ImageSpec, lock: ImageLock) -> str:
 
 
 def refusals(lock: ImageLock) -> dict[str, str]:
-    """Variables by which projects of uv and Poetry are refused a torch of their own.
+    """Variables that keep projects of uv and Poetry from installing their own torch.
 
-    Both tools install a project by its lock alone, and ask no constraints. Nobody publishes torch
-    as source. uv looks at all packages before it fetches one; Poetry fetches what it can.
+    Both tools install a project by its lock alone, without constraints. torch has no published
+    source. uv checks all packages before it downloads one; Poetry downloads those that it can.
     """
-    held = ",".join(sorted(installed(lock)))
-    return {"POETRY_INSTALLER_NO_BINARY": held, "UV_NO_BINARY_PACKAGE": "torch"}
+    names = ",".join(sorted(installed(lock)))
+    return {"POETRY_INSTALLER_NO_BINARY": names, "UV_NO_BINARY_PACKAGE": "torch"}
 
 
 def installed(lock: ImageLock) -> dict[str, str]:
-    """Version by name of what must stay as it is: torch, Triton and the CUDA libraries.
+    """Version by name of the packages that must not change: torch, Triton and the CUDA libraries.
 
     Not NVIDIA's packages of Python code (bindings, CUTLASS), which can change without torch.
     """
@@ -89,7 +89,7 @@ def installed(lock: ImageLock) -> dict[str, str]:
 def companions(spec: ImageSpec) -> dict[str, str]:
     """Version by name of the packages that are compiled for this release of torch.
 
-    They are what fits of the extras that are compiled for one release. A torch that is compiled has
+    They are the fitting wheels of extras that are compiled for one release. A compiled torch has
     none: packages are published for published releases.
     """
     if spec.source.compiled or not spec.release.facts:
@@ -99,5 +99,5 @@ def companions(spec: ImageSpec) -> dict[str, str]:
         for requirement in fit.wheels:
             if pinned := _PINNED.fullmatch(requirement):
                 versions[pinned["name"].lower().replace("_", "-")] = pinned["version"]
-    # NVIDIA's Python code is asked for beside some of them, and does not depend on torch.
+    # Some extras also include NVIDIA's Python packages, which do not depend on torch.
     return {name: v for name, v in versions.items() if not name.startswith(("cuda-", "nvidia-"))}

@@ -1,10 +1,10 @@
-"""Wheels -> a tar with them installed, in one pass: no file of a wheel touches the disk on the way.
+"""Wheels -> a tar with them installed, in one pass, without temporary files.
 
 Equal wheels give equal bytes: members in the order of the wheels, one time for all, numeric owners.
-How wheels are installed is `installer`'s business (https://installer.readthedocs.io); here is only
-where their files go.
+`installer` installs the wheels (https://installer.readthedocs.io); this module decides where their
+files go.
 
-A standalone build runs this module, too, with the standard library, `installer` and `packaging`:
+A standalone build also runs this module, with the standard library, `installer` and `packaging`:
 see build/standalone.py. So it imports nothing else.
 """
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 VENV = "/opt/venv"
 
 _CHUNK = 1 << 20
-# What `installer`, `zipfile` and the readers below them raise for wheels that are damaged.
+# Exceptions of `installer`, `zipfile` and the readers below them for damaged wheels.
 _DAMAGES = (
     *(InstallerError, InvalidRecordEntry, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
     *(configparser.Error, csv.Error, struct.error, EOFError, OSError),
@@ -59,14 +59,14 @@ _DAMAGES = (
 
 
 class Cut(Protocol):
-    """What is left out of wheels: globs of files, and of libraries that lose something.
+    """A removal from wheels: globs of files, and of libraries that lose something.
 
-    config/types.py says more, see Removal there.
+    See Removal in config/types.py.
     """
 
     @property
     def files(self) -> Sequence[str]:
-        """Files that go."""
+        """Files to leave out."""
         ...
 
     @property
@@ -81,7 +81,7 @@ class Cut(Protocol):
 
     @property
     def lists(self) -> Sequence[str]:
-        """Libraries whose list of architectures loses those whose code went."""
+        """Libraries whose list of architectures loses those without code."""
         ...
 
 
@@ -94,12 +94,12 @@ def write_tar(
     removals: Iterable[Cut] = (),
     arches: Sequence[int] = (),
 ) -> None:
-    """Write the tar that has these wheels installed to `target`, which needs `write` and `tell`.
+    """Write a tar with these wheels installed to `target`, which needs `write` and `tell`.
 
     `wheels` have their own file names; `python` is the version of the image's environment, such as
-    "3.11"; `mtime` is the time of each file, in seconds since 1970; `removals` are those of these
-    wheels, for machine code other than for `arches`, numbers such as 90. Raises BuildError for a
-    removal that finds nothing, and for a damaged wheel.
+    "3.11"; `mtime` is the time of each file, in seconds since 1970. `removals` are those of these
+    wheels; of machine code, they keep that for `arches`, numbers such as 90. Raises BuildError for
+    a removal that matches nothing, and for a damaged wheel.
     """
     removals = tuple(removals)
     found: Counter[str] = Counter()
@@ -138,7 +138,7 @@ def write_tar(
 
 
 class _Place(WheelDestination):
-    """Where `installer` puts a wheel: into a tar, below /opt/venv."""
+    """The destination of `installer`: a tar, below /opt/venv."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class _Place(WheelDestination):
                 data = self._listed(path, stream.read()) if lists else stream.read()
                 new = self._pruned(path, data, code=code, symbols=symbols)
                 return self._write(scheme, path, new, executable=is_executable)
-            if path in self._hashes:  # as it is: what the wheel says of it stays true
+            if path in self._hashes:  # unchanged: the hash in the wheel stays valid
                 size = self._sizes[path]
                 self._add(scheme, path, size, stream, is_executable)
                 return RecordEntry(path, Hash("sha256", self._hashes[path]), size)
@@ -208,7 +208,7 @@ class _Place(WheelDestination):
         record_file_path: str,
         records: Iterable[tuple[Scheme, RecordEntry]],
     ) -> None:
-        """Write the RECORD, without what was left out."""
+        """Write the RECORD, without the files that were left out."""
         kept = [(where, r) for where, r in records if r.path not in self._gone]
 
         def prefix(where: Scheme) -> str | None:
@@ -229,7 +229,7 @@ class _Place(WheelDestination):
             return narrowed(data, self._arches)
         except ArchListError as error:
             raise BuildError(
-                f"the architectures that {path} names cannot be corrected: {error}",
+                f"the list of architectures in {path} cannot be corrected: {error}",
                 "build without --arch, or correct `removals` in images.yaml",
             ) from None
 
@@ -250,7 +250,7 @@ class _Place(WheelDestination):
     def _add(
         self, scheme: Scheme, path: str, size: int, stream: BinaryIO, executable: bool
     ) -> None:
-        if not is_inside(path):  # the name of a script that calls an entry point may be anything
+        if not is_inside(path):  # a script of an entry point may have any name
             raise zipfile.BadZipFile(f"it has a file outside of its folder: {shown(path)}")
         whole = f"{self._roots[scheme]}/{path}".lstrip("/")
         self._add_folder(whole.rpartition("/")[0])
@@ -259,7 +259,7 @@ class _Place(WheelDestination):
         self._tar.addfile(member, stream)
 
     def _add_folder(self, path: str) -> None:
-        """A folder and those above it, once for the layer."""
+        """Add a folder and its parents, once for the layer."""
         if not path or path in self._folders:
             return
         self._folders.add(path)
@@ -276,9 +276,9 @@ class _Place(WheelDestination):
 
 @contextlib.contextmanager
 def _named(wheel: Path) -> Iterator[None]:
-    """Say which wheel is damaged, whatever the libraries that read it raise.
+    """Turn errors of the libraries that read a wheel into a BuildError that names it.
 
-    An OSError with a number is the system's, of the file that is written.
+    An OSError with a number comes from the system, about the file that is written.
     """
     try:
         yield
@@ -287,23 +287,23 @@ def _named(wheel: Path) -> Iterator[None]:
     except _DAMAGES as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        said = next((each for each in reversed(error.args) if isinstance(each, str)), str(error))
-        words = shown(" ".join(said.split())) or "it is damaged"
+        reason = next((each for each in reversed(error.args) if isinstance(each, str)), str(error))
+        words = shown(" ".join(reason.split())) or "it is damaged"
         raise BuildError(f"{wheel.name} cannot be installed: {words}") from None
 
 
 def _check(source: WheelFile, archive: zipfile.ZipFile) -> None:
-    """Raise BadZipFile unless a wheel is of what its name says, and `installer` can place it."""
-    there = {*archive.namelist()}
+    """Raise BadZipFile unless a wheel matches its name, and `installer` can place its files."""
+    members = {*archive.namelist()}
     for needed in ("METADATA", "RECORD"):
-        if f"{source.dist_info_dir}/{needed}" not in there:
+        if f"{source.dist_info_dir}/{needed}" not in members:
             raise zipfile.BadZipFile(f"it has no {source.dist_info_dir}/{needed}")
-    # Files in the place of the folders of other schemes: `installer` would look for ever.
-    schemes = {name for name in there if name.rpartition("/")[0] == source.data_dir}
-    if unplaced := {source.data_dir, *schemes} & there - {f"{source.data_dir}/"}:
+    # Files in place of folders of other schemes would make `installer` loop forever.
+    schemes = {name for name in members if name.rpartition("/")[0] == source.data_dir}
+    if unplaced := {source.data_dir, *schemes} & members - {f"{source.data_dir}/"}:
         raise zipfile.BadZipFile(f"it has a file without a place: {min(unplaced)}")
-    said = parse_metadata_file(source.read_dist_info("METADATA"))
-    name, version = str(said["Name"]), str(said["Version"])
+    metadata = parse_metadata_file(source.read_dist_info("METADATA"))
+    name, version = str(metadata["Name"]), str(metadata["Version"])
     if (canonicalize_name(name), _version(version)) != (
         canonicalize_name(source.distribution),
         _version(source.version),
@@ -319,6 +319,6 @@ def _version(text: str) -> Version | None:
 
 
 def _hashes(source: WheelFile) -> dict[str, str]:
-    """What a wheel's RECORD says: SHA-256 by path, as it stands there."""
+    """The SHA-256 of each file by path, in the encoding of the wheel's RECORD."""
     rows = parse_record_file(source.read_dist_info("RECORD").splitlines())
     return {path: h.partition("=")[2] for path, h, _ in rows if h.startswith("sha256=")}

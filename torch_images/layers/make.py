@@ -1,4 +1,4 @@
-"""Planned layers of wheels -> files, made on the host and kept in this user's cache."""
+"""Planned layers of wheels -> files, packed on the host and kept in this user's cache."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from torch_images.layers.install import Cut, write_tar
 from torch_images.layers.plan import LayerPlan
 from torch_images.oci.layout import EPOCH, Compressed, Effort, Layer
 
-_DOWNLOADS = 2  # wheels that are fetched while as many as there are processors are packed
-# Workers of zstd for a small layer. Each takes some 100 MB of memory; the largest layers keep some
-# busy, others one or two, and several layers are packed at once.
+_DOWNLOADS = 2  # wheels that are fetched while one per processor is packed
+# zstd threads for a small layer. Each takes some 100 MB of memory; the largest layers use several,
+# others one or two, and several layers are packed at once.
 THREADS = 4
 
 
@@ -38,7 +38,7 @@ Progress = Callable[[], contextlib.AbstractContextManager[Callable[[str, int, in
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyLayer:
-    """A layer in the cache: what its history says, and the file that it is."""
+    """A layer in the cache: its line of history, its digests, and its file."""
 
     title: str
     layer: Layer
@@ -54,24 +54,24 @@ def making(
     fresh: bool = False,
     show: Callable[[str, int, int], None] = lambda _title, _done, _size: None,
 ) -> Iterator[dict[LayerPlan, Future[ReadyLayer]]]:
-    """Make layers while this is open: from the cache unless `fresh`, else from their wheels.
+    """Make layers in the background: from the cache unless `fresh`, else from their wheels.
 
-    They are made side by side, one group after the other. `show(title, done, total)` is called
-    after each layer, in bytes of wheels. A layer's result raises LockError, NetworkError, DiskError
-    or BuildError. The layers that were finished by then stay in the cache; those on their way end.
+    They are packed in parallel, group by group. `show(title, done, total)` is called after each
+    layer, in bytes of wheels. A layer's result raises LockError, NetworkError, DiskError or
+    BuildError. Finished layers then stay in the cache; unfinished ones are cancelled.
     """
     folder = cache / Part.LAYERS
     folder.mkdir(parents=True, exist_ok=True)
-    # The largest first: the last ones to finish are small, and no processor waits for long.
+    # The largest first: the last layers to finish are small, so no processor idles for long.
     ordered = [p for group in groups for p in sorted(group, key=lambda p: -p.size)]
     plans = list(dict.fromkeys(ordered))
     missing = {p for p in plans if fresh or not (folder / p.key).exists()}
     total, done = sum(p.size for p in missing), 0
     count = processors()
     turn, one, stop = threading.Semaphore(count), threading.Lock(), threading.Event()
-    held = {p: _done(_read(p, folder)) for p in plans if p not in missing}
+    ready = {p: _done(_read(p, folder)) for p in plans if p not in missing}
     if not missing:
-        yield held
+        yield ready
         return
     with (
         scratch(folder, ".making-") as half,
@@ -82,23 +82,23 @@ def making(
         def make(plan: LayerPlan) -> ReadyLayer:
             nonlocal done
             with tempfile.TemporaryDirectory(dir=half) as own:
-                made = _make(plan, Path(own), index, turn=turn, count=count, stop=stop)
+                new = _make(plan, Path(own), index, turn=turn, count=count, stop=stop)
                 with one:
-                    if stop.is_set():  # `made` may be half removed
+                    if stop.is_set():  # `new` may be half removed
                         raise _StoppedError
                     if fresh:
                         shutil.rmtree(folder / plan.key, ignore_errors=True)
-                    keep(made, folder / plan.key)
+                    keep(new, folder / plan.key)
                     done += plan.size
                     show(plan.title, done, total)
             return _read(plan, folder)
 
         ours = {p: pool.submit(make, p) for p in plans if p in missing}
         try:
-            yield held | ours
+            yield ready | ours
         finally:
             with one:
-                stop.set()  # the largest small one takes minutes
+                stop.set()  # a large layer with --compression small takes minutes
             pool.shutdown(wait=False, cancel_futures=True)
             wait([layer for layer in ours.values() if not layer.cancelled()], grace())
 
@@ -106,7 +106,7 @@ def making(
 def cached(plans: Iterable[LayerPlan], cache: Path) -> dict[str, str]:
     """The diff id of each layer that the cache has, by the key of its plan.
 
-    Raises BuildError for one that is damaged.
+    Raises BuildError for a damaged layer.
     """
     folder = cache / Part.LAYERS
     return {p.key: _read(p, folder).layer.diff_id for p in plans if (folder / p.key).exists()}
@@ -128,13 +128,13 @@ def write_layer(
     threads: int = 1,
     small: bool = False,
 ) -> Layer:
-    """Write the layer that has these wheels installed, as `target`.
+    """Write the layer with these wheels installed to `target`.
 
-    The words are those of `write_tar`, and so are its errors; `threads` is as in oci/layout.py,
-    `small` as in `LayerPlan`. The compressor's version is locked, so equal wheels give equal bytes.
+    Arguments and errors are those of `write_tar`; `threads` is as in oci/layout.py, `small` as in
+    `LayerPlan`. The compressor's version is locked, so equal wheels give equal bytes.
     """
     sink = Compressed(target, threads, effort=Effort.SMALL if small else Effort.QUICK)
-    # A sink is asked for `write` and `tell` alone.
+    # `write_tar` only uses `write` and `tell`.
     write_tar(
         wheels,
         cast("IO[bytes]", sink),
@@ -157,9 +157,9 @@ def _make(
 ) -> Path:
     """Make a layer below `half`, with `count` processors. Returns its folder."""
     wheels = [index.fetch(wheel, half) for wheel in plan.wheels]
-    made = half / "layer"
-    made.mkdir()
-    with turn, (made / "blob").open("wb") as target:
+    new = half / "layer"
+    new.mkdir()
+    with turn, (new / "blob").open("wb") as target:
         layer = write_layer(
             wheels,
             cast("IO[bytes]", _Until(target, stop)),
@@ -169,16 +169,16 @@ def _make(
             threads=min(count, THREADS) if plan.small else count,
             small=plan.small,
         )
-    (made / "layer.json").write_text(json.dumps(asdict(layer)))
-    return made
+    (new / "layer.json").write_text(json.dumps(asdict(layer)))
+    return new
 
 
 class _StoppedError(Exception):
-    """Another layer failed, or the user broke off."""
+    """Another layer failed, or the user interrupted."""
 
 
 class _Until:
-    """A file to write until packing is broken off."""
+    """A file whose `write` raises once packing is interrupted."""
 
     def __init__(self, file: IO[bytes], stop: threading.Event) -> None:
         self._file, self._stop = file, stop
@@ -198,14 +198,14 @@ def _done(layer: ReadyLayer) -> Future[ReadyLayer]:
 def _read(plan: LayerPlan, folder: Path) -> ReadyLayer:
     folder = used(folder / plan.key)
     try:
-        said = jsondoc.parse((folder / "layer.json").read_bytes())
+        document = jsondoc.parse((folder / "layer.json").read_bytes())
         layer = Layer(
-            digest=jsondoc.member(said, "digest", kind=str),
-            diff_id=jsondoc.member(said, "diff_id", kind=str),
-            size=jsondoc.member(said, "size", kind=int),
+            digest=jsondoc.member(document, "digest", kind=str),
+            diff_id=jsondoc.member(document, "diff_id", kind=str),
+            size=jsondoc.member(document, "size", kind=int),
         )
     except (OSError, jsondoc.MalformedError) as error:
         raise BuildError(
-            f"{folder} is not a layer: {error}", "remove it, and it is made again"
+            f"{folder} is not a layer: {error}", "remove it; it will be made again"
         ) from None
     return ReadyLayer(title=plan.title, layer=layer, path=folder / "blob")

@@ -1,6 +1,6 @@
-"""Layers of wheels on top of a base, or alone: what a Dockerfile starts from.
+"""Parent images of Dockerfiles: layers of wheels on top of a base, or alone.
 
-BuildKit takes them as a named context. They are unpacked once, into the engine, where both the
+BuildKit reads them as a named context. They are unpacked once, into the engine, where both the
 build's own steps and containers use them; nothing packs them again.
 """
 
@@ -28,17 +28,17 @@ from torch_images.host.workers import workers
 from torch_images.layers.make import ReadyLayer
 from torch_images.oci import layout
 
-# What images start from, in the image store of an engine that builds itself.
+# The repository of parent images, in the image store of an engine that is also the builder.
 PARENT_IMAGES = "torch-images-parent"
 
 Layers = Sequence[Future[ReadyLayer]]
-# The layout of the base that layers lie on.
+# The layout of the base below the layers.
 Layout = Future[Path]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What an image starts from: layers by group, on a base or none; and whether it compiles."""
+    """The parents of an image: layers by group, on a base or none; and whether it compiles."""
 
     groups: Mapping[str, Layers]
     base: Layout | None
@@ -46,25 +46,25 @@ class Wanted:
 
 
 class ParentImages:
-    """Makes parent images, those with the same content once.
+    """Makes parent images; equal ones only once.
 
-    For an `engine` that builds itself they are images of it: layers are handed over as they get
-    ready, and CUDA's libraries are unpacked while the rest is still packed. For a builder elsewhere
-    they are OCI layouts in the cache, which buildx sends to it.
+    If `engine` is also the builder, they are images in it: layers are loaded as they get ready, and
+    CUDA's libraries are unpacked while the rest is still being packed. For a remote builder they
+    are OCI layouts in the cache, which buildx sends to it.
     """
 
     def __init__(self, cache: Path, engine: Engine | None = None) -> None:
         self._cache, self._engine = cache, engine
-        self._there: set[str] = set()  # digests of layers that the engine has for sure
-        self._stop: Future[None] = Future()  # ends what is on its way to the engine
+        self._there: set[str] = set()  # digests of layers that the engine certainly has
+        self._stop: Future[None] = Future()  # ends loads in progress
 
     def contexts(self, wanted: Mapping[str, Wanted]) -> dict[str, dict[str, str]]:
         """The named contexts of each image, by group, for its Dockerfile.
 
-        An engine unpacks the layers of an image one after the other, so images that share no
-        libraries are handed over side by side.
+        An engine unpacks the layers of an image one by one, so images that share no libraries are
+        loaded in parallel.
 
-        Raises what stands in the way of a layer or the base, and EngineError or DiskError.
+        Raises the errors of layers and of the base, and EngineError or DiskError.
         """
         self._stop = Future()
         chains: dict[Layers, list[str]] = {}
@@ -76,8 +76,8 @@ class ParentImages:
 
         with workers(len(chains) if self._engine else 1) as pool:
             try:
-                made = as_completed([pool.submit(make, names) for names in chains.values()])
-                return {name: value for done in made for name, value in done.result().items()}
+                results = as_completed([pool.submit(make, names) for names in chains.values()])
+                return {name: value for done in results for name, value in done.result().items()}
             except BaseException as error:
                 self._break_off(error)
                 raise
@@ -85,8 +85,8 @@ class ParentImages:
     def _of_image(self, wanted: Wanted) -> dict[str, str]:
         """The contexts of one image.
 
-        On a base its layers are one image, and what compiles starts from CUDA's libraries alone.
-        Without, each group is for itself, to be copied onto an image.
+        With a base, all layers are one image, and compile stages start from CUDA's libraries only.
+        Without one, each group is separate, to be copied onto an image.
         """
         groups, base, compiles = wanted.groups, wanted.base, wanted.compiles
         if not base:
@@ -100,7 +100,7 @@ class ParentImages:
     def _contexts(self, base: Layout | None, layers: Layers, *counts: int) -> list[str]:
         """The contexts with the first layers on a base: one per count, and one with all.
 
-        Each is written as a bake file takes it.
+        Each is in the form of a bake file.
         """
         bounds = (*counts, len(layers))
         if self._engine:
@@ -111,35 +111,35 @@ class ParentImages:
     def _layout(self, base: Layout | None, layers: Layers) -> Path:
         """The OCI layout of a parent image, once all its layers are ready."""
         for part in as_completed(_parts(base, layers)):
-            part.result()  # what fails first is told first
+            part.result()  # raises the first failure first
         ready = [layer.result() for layer in layers]
         folder = self._cache / Part.PARENTS / _key(_stacked(base, layers).digest)
         if not folder.exists():
-            with filling(folder) as made:
+            with filling(folder) as new:
                 start = base.result() if base else None
-                layout.extend_layout(start, ((r.title, r.layer, r.path) for r in ready), made)
+                layout.extend_layout(start, ((r.title, r.layer, r.path) for r in ready), new)
         return used(folder)
 
     def _images(
         self, engine: Engine, base: Layout | None, layers: Layers, bounds: Sequence[int]
     ) -> list[str]:
-        """Hand the engine the images that it lacks, and return their names.
+        """Load the images that the engine lacks. Returns the names of all.
 
-        There is one image for each of `bounds`, with so many layers.
+        There is one image for each of `bounds`, with that number of layers.
         """
         if base and all(layer.done() for layer in layers):
-            wait([base])  # all may be there; what is still packed is handed over meanwhile
+            wait([base])  # the engine may have all images; if not, loading starts with the layers
         missing = {end for end in bounds if not self._found(engine, base, layers[:end])}
         self._take(engine, base, layers, sorted(missing))
         self._note(base, layers)
         return [parent_name(_stacked(base, layers[:end]).digest) for end in bounds]
 
     def _found(self, engine: Engine, base: Layout | None, layers: Layers) -> bool:
-        """Whether the engine has the image with these layers. If so, notes that it has each."""
+        """Whether the engine has the image with these layers. If so, records its layers."""
         if not all(part.done() for part in _parts(base, layers)):
             return False
-        made = _stacked(base, layers)
-        if engine.digest(parent_name(made.digest)) != made.digest:
+        parent = _stacked(base, layers)
+        if engine.digest(parent_name(parent.digest)) != parent.digest:
             return False
         self._note(base, layers)
         return True
@@ -147,7 +147,7 @@ class ParentImages:
     def _take(
         self, engine: Engine, base: Layout | None, layers: Layers, ends: Sequence[int]
     ) -> None:
-        """Load an image with the layers up to each of `ends`; each adds to the one before."""
+        """Load an image with the layers up to each of `ends`; each extends the previous one."""
         with workers(2) as pool:
             try:
                 loads: list[Future[str]] = []
@@ -172,12 +172,12 @@ class ParentImages:
                 raise
 
     def _break_off(self, error: BaseException) -> None:
-        """Let everything on its way end with an error, unless it does already."""
+        """End all loads in progress with an error, unless that has happened already."""
         with contextlib.suppress(InvalidStateError):
             self._stop.set_exception(error)
 
     def _note(self, base: Layout | None, layers: Layers) -> None:
-        """Remember that the engine has a parent image now."""
+        """Record that the engine has a parent image now."""
         self._there |= {_digest(layer) for layer in layers}
         if base:
             self._there |= {path.name for path in layout.layout_layers(base.result())}
@@ -185,9 +185,9 @@ class ParentImages:
 
 @dataclass(frozen=True, kw_only=True)
 class _Load:
-    """An image with some more layers than the one before, on its way to the engine.
+    """A load in progress of an image with more layers than the previous one.
 
-    The first one has the base. `there` are digests of layers that the engine has already.
+    The first one has the base. `there` are digests of layers that the engine already has.
     """
 
     base: Layout | None
@@ -203,7 +203,7 @@ class _Load:
         return parent_name(_stacked(self.base, self.layers).digest)
 
     def _blobs(self, part: Future[Any]) -> list[tuple[Path, str]]:
-        """The files, each with its digest, of the base or of a layer that is ready."""
+        """The files, with their digests, of the base or of a layer that is ready."""
         ready = part.result()
         if part is self.before:
             return []
@@ -213,7 +213,7 @@ class _Load:
         return [(ready.path, _digest(part))]
 
     def _archive(self) -> Iterator[bytes]:
-        """Yield an OCI-layout tar: each blob when ready, then index and manifest."""
+        """Yield the tar of an OCI layout: each blob when it is ready, then index and manifest."""
         start = self.before or self.base
         left: set[Future[Any]] = {*self.new, *([start] if start else [])}
         while left:
@@ -221,15 +221,15 @@ class _Load:
             for path, digest in itertools.chain.from_iterable(map(self._blobs, done)):
                 yield from tars.blob(path, digest)
             left -= done
-        made = _stacked(self.base, self.layers)
-        name = {"io.containerd.image.name": f"docker.io/library/{parent_name(made.digest)}"}
-        for file, data in layout.layout_files(made, name).items():
+        parent = _stacked(self.base, self.layers)
+        name = {"io.containerd.image.name": f"docker.io/library/{parent_name(parent.digest)}"}
+        for file, data in layout.layout_files(parent, name).items():
             yield from tars.packed(file, io.BytesIO(data), len(data))
         yield tars.END
 
 
 def _parts(base: Layout | None, layers: Layers) -> list[Future[Any]]:
-    """All that a parent image waits for."""
+    """All parts that a parent image waits for."""
     return [*layers, *([base] if base else [])]
 
 
@@ -246,7 +246,7 @@ def _key(digest: str) -> str:
 
 
 def parent_name(digest: str) -> str:
-    """What the engine has a parent image as, by the digest of its manifest."""
+    """The name of a parent image in the engine, by the digest of its manifest."""
     return f"{PARENT_IMAGES}:{_key(digest)}"
 
 

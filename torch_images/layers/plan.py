@@ -1,7 +1,7 @@
-"""Locked wheels -> the layers that they become. Pure.
+"""Locked wheels -> layers. Pure.
 
-Each large wheel is a layer of its own and the small ones share one per group, so a new version of
-one makes nobody build, push or pull the others again, and all images of a CUDA version share them.
+Each large wheel has its own layer, and the small ones of a group share one. So a new version of one
+does not rebuild, push or pull the others, and all images of a CUDA version share layers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.wheels import LockedWheel
 from torch_images.oci.layout import COMPRESSOR, SMALL_COMPRESSOR
 
-# Raise when the same wheels give another layer than before.
+# Raise this when the same wheels give another layer than before.
 _RECIPE = 2
 
-# The groups of wheels, the ones that change least first: name and title.
+# The groups of wheels, the most stable first: name and title.
 _GROUPS = (
     ("cuda", "CUDA libraries"),
     ("torch", "PyTorch"),
@@ -29,15 +29,15 @@ _GROUPS = (
     ("python", "Python packages"),
 )
 
-# Bytes of a wheel from which on it is a layer of its own.
+# Wheels of at least this many bytes have their own layers.
 _LARGE = 20_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPlan:
-    """A layer to be made: what it holds, of which Python, and what is left out of it.
+    """A layer to make: its wheels, their Python, and the removals.
 
-    `small`: it is compressed as hard as `Effort.SMALL` says.
+    `small`: compress it with `Effort.SMALL`.
     """
 
     title: str
@@ -54,7 +54,7 @@ class LayerPlan:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All that decides about the layer's bytes, as plain data."""
+        """Everything that determines the layer's bytes, as plain data."""
         return {
             "recipe": f"{_RECIPE}, {SMALL_COMPRESSOR if self.small else COMPRESSOR}",
             "python": self.python,
@@ -65,14 +65,14 @@ class LayerPlan:
 
     @property
     def key(self) -> str:
-        """Identifies the layer's bytes: SHA-256 in hexadecimal."""
+        """The identity of the layer's bytes: SHA-256 in hexadecimal."""
         return hashlib.sha256(json.dumps(self.facts).encode()).hexdigest()
 
 
 def wheel_groups(lock: ImageLock) -> tuple[tuple[str, str, tuple[LockedWheel, ...]], ...]:
-    """The wheels as layers: name, title and wheels of each, the ones that change least first.
+    """The groups of wheels: name, title and wheels of each, the most stable first.
 
-    Those that the build compiles are groups without wheels.
+    Wheels that the build compiles are groups without wheels.
     """
     groups: dict[str, list[LockedWheel]] = {name: [] for name, _ in _GROUPS}
     for wheel in sorted(lock.wheels.wheels):
@@ -84,10 +84,10 @@ def wheel_groups(lock: ImageLock) -> tuple[tuple[str, str, tuple[LockedWheel, ..
 def layer_plans(
     config: Config, spec: ImageSpec, lock: ImageLock, *, small: bool = False
 ) -> dict[str, tuple[LayerPlan, ...]]:
-    """The layers of an image's wheels by group, the ones that change least first.
+    """The layers of an image's wheels by group, the most stable first.
 
-    Those that are `small` end in a layer without files. BuildKit takes parent images with equal
-    tars for the same one, whatever compressed them: this keeps its results for them apart.
+    `small` ones end in a layer without files. BuildKit treats parent images with equal tars as the
+    same, however they are compressed: the extra layer separates its results for them.
     """
     removals = [
         r
@@ -116,22 +116,22 @@ def plan_layers(
     removals: Sequence[Removal] = (),
     arches: Sequence[int] = (),
 ) -> tuple[LayerPlan, ...]:
-    """The layers of a group of wheels, the largest first: the order in which they are made.
+    """The layers of a group of wheels, the largest first, which is the order of packing.
 
     A layer has only the removals of its own wheels, and depends on `arches` only if one of them
-    takes code out or corrects a list, so that other images share it.
+    removes code or corrects a list, so that other images can share it.
     """
     large = sorted((w for w in wheels if w.size >= _LARGE), key=lambda w: (-w.size, w.name))
     small = tuple(w for w in sorted(wheels) if w.size < _LARGE)
-    named: list[tuple[str, tuple[LockedWheel, ...]]]
-    named = [(f"{w.name} {w.version}", (w,)) for w in large]
-    named += [(f"{title}, the small ones" if large else title, small)] if small else []
+    titled: list[tuple[str, tuple[LockedWheel, ...]]]
+    titled = [(f"{w.name} {w.version}", (w,)) for w in large]
+    titled += [(f"{title}, the small ones" if large else title, small)] if small else []
     plans = []
-    for name, held in named:
-        names = {wheel.name for wheel in held}
+    for name, own in titled:
+        names = {wheel.name for wheel in own}
         ours = tuple(r for r in removals if names & set(r.wheels))
         cut = tuple(sorted(set(arches))) if any(r.code or r.lists for r in ours) else ()
-        plans.append(LayerPlan(title=name, wheels=held, python=python, removals=ours, arches=cut))
+        plans.append(LayerPlan(title=name, wheels=own, python=python, removals=ours, arches=cut))
     return tuple(plans)
 
 

@@ -1,7 +1,7 @@
-"""Wheels as archives that zlib-ng inflates: in two thirds of the time that zlib takes.
+"""Wheels as archives that zlib-ng inflates, in two thirds of zlib's time.
 
-What comes out is not checked again: the file as a whole is the one that was locked. But whoever
-packed it may have meant harm, so names and sizes are checked before anything is read.
+Unpacked data is not checked again, because the whole file has the locked hash. But its author may
+be malicious, so names and sizes are checked before anything is read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch_images.errors import shown
 
 try:
     from zlib_ng import zlib_ng
-except ImportError:  # in a standalone build, see layers/install.py: slower, and as good
+except ImportError:  # in a standalone build, see layers/install.py: slower, same result
     import zlib as zlib_ng  # type: ignore[no-redef]
 
 _CHUNK = 1 << 18
@@ -28,8 +28,8 @@ _HEADER = struct.Struct("<26xHH")
 class WheelZip(zipfile.ZipFile):
     """A wheel. Raises BadZipFile as `zipfile` does, also while a member is read.
 
-    It is raised, too, for members that overlap, for two of one name that differ, and for names
-    that lead out of a folder.
+    Also raises it for overlapping members, for different members of one name, and for names that
+    lead out of a folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +49,7 @@ class WheelZip(zipfile.ZipFile):
         *,
         force_zip64: bool = False,
     ) -> IO[bytes]:
-        """A member, to be read from its beginning to its end."""
+        """A member, which must be read in order."""
         info = name if isinstance(name, zipfile.ZipInfo) else self.getinfo(name)
         if mode != "r" or info.compress_type != zipfile.ZIP_DEFLATED or info.flag_bits & 1:
             return super().open(info, mode, pwd, force_zip64=force_zip64)
@@ -62,12 +62,12 @@ class WheelZip(zipfile.ZipFile):
 
     def close(self) -> None:
         """Close the file."""
-        if hasattr(self, "fp"):  # a file that is no archive ends before there is one
+        if hasattr(self, "fp"):  # not set if the file is not an archive
             super().close()
         self._file.close()
 
     def _check(self) -> None:
-        """Raise BadZipFile unless members can be unpacked, each from bytes of its own."""
+        """Raise BadZipFile for unsafe names, and for members that share bytes."""
         seen: dict[str, tuple[int, int]] = {}
         for info in self.infolist():
             if not is_inside(info.filename.removesuffix("/")):
@@ -85,12 +85,12 @@ class WheelZip(zipfile.ZipFile):
 
 
 def is_inside(path: str) -> bool:
-    """Whether a path leads to a place within a folder, by the shortest way."""
+    """Whether a path stays within a folder, and is in its shortest form."""
     return path.isprintable() and not {"", ".", ".."} & {*path.split("/")}
 
 
 class _Member(io.RawIOBase):
-    """What a deflated member holds."""
+    """The inflated content of a member."""
 
     def __init__(self, file: IO[bytes], start: int, info: zipfile.ZipInfo) -> None:
         self._file, self._at, self._end = file, start, start + info.compress_size
@@ -102,12 +102,12 @@ class _Member(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """The next bytes, 0 at the end."""
-        wanted = min(len(buffer), self._left)
+        count = min(len(buffer), self._left)
         data = b""
-        while wanted and not data:
+        while count and not data:
             packed = self._inflate.unconsumed_tail or self._next()
             try:
-                data = self._inflate.decompress(packed, wanted)
+                data = self._inflate.decompress(packed, count)
             except zlib_ng.error as error:  # type: ignore[misc]
                 raise zipfile.BadZipFile(f"{self._name} is damaged: {error}") from None
             if not data and not packed:

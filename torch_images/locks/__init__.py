@@ -1,5 +1,5 @@
 """Lock files: their grammar, and reading them.
 
-Enters: the text of locks/. Leaves: frozen locks that hold all that was requested. Fetches
+Enters: the text of locks/. Leaves: frozen locks that contain everything requested. Fetches
 nothing.
 """

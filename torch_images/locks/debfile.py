@@ -1,4 +1,4 @@
-"""Debian packages as files: their control data, and the files that they install."""
+"""Files of Debian packages: their control data, and the files that they install."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from debian.debfile import DebError, DebFile
 from torch_images.errors import LockError, shown
 from torch_images.locks.debs import LockedDeb
 
-# What python-debian and the readers below it raise for files that are damaged.
+# Exceptions of python-debian and the readers below it for damaged files.
 _DAMAGES = (
     *(ArError, DebError, tarfile.TarError, zstandard.ZstdError, lzma.LZMAError, zlib.error),
     *(EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
@@ -28,26 +28,25 @@ _DAMAGES = (
 def control(deb: LockedDeb, path: Path) -> Deb822:
     """The control data of the package in a file: its fields by name, such as "Depends".
 
-    Raises LockError for a file that is no package, and for one with another name or version than
-    the lock says. apt must not see such a name: it would read one that no package has as an
-    expression, or as a package to remove.
+    Raises LockError if the file is not a package, or its name or version differs from the lock's.
+    apt must not see another name: it could read it as an expression, or as a package to remove.
     """
     with _opened(deb, path) as package:
         fields = package.debcontrol()
-        said = fields.get("Package", ""), fields.get("Version", "")
-    if said != (deb.name, deb.version):
+        identity = fields.get("Package", ""), fields.get("Version", "")
+    if identity != (deb.name, deb.version):
         raise LockError(
-            f"{deb.filename} was locked as {deb.name} {deb.version}, it says "
-            f"{shown(' '.join(said))}"
+            f"{deb.filename} was locked as {deb.name} {deb.version}, but says "
+            f"{shown(' '.join(identity))}"
         )
     return fields
 
 
 @contextlib.contextmanager
 def files(deb: LockedDeb, path: Path) -> Iterator[tarfile.TarFile]:
-    """The archive of the files that a package installs. It can be read once, from front to end.
+    """The archive of the files that a package installs, which can be read once, in order.
 
-    Raises LockError for a file that is no package, also while the archive is being read.
+    Raises LockError if the file is not a package, also while the archive is being read.
     """
     with _opened(deb, path) as package, _content(package) as content:
         yield content
@@ -55,9 +54,9 @@ def files(deb: LockedDeb, path: Path) -> Iterator[tarfile.TarFile]:
 
 @contextlib.contextmanager
 def _opened(deb: LockedDeb, path: Path) -> Iterator[DebFile]:
-    """Open a package. Raises LockError for a damaged one, also while it is being read.
+    """Open a package. Raises LockError for a damaged package, also while it is being read.
 
-    An OSError with a number comes from the system, such as a missing file, and is passed on.
+    An OSError with a number comes from the system, such as for a missing file, and is passed on.
     """
     try:
         with DebFile(path) as package:
@@ -65,8 +64,8 @@ def _opened(deb: LockedDeb, path: Path) -> Iterator[DebFile]:
     except _DAMAGES as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        said = shown(" ".join(str(error).split())) or "it is damaged"
-        raise LockError(f"{deb.filename} is not a Debian package: {said}") from None
+        reason = shown(" ".join(str(error).split())) or "it is damaged"
+        raise LockError(f"{deb.filename} is not a Debian package: {reason}") from None
 
 
 def _content(package: DebFile) -> tarfile.TarFile:
@@ -75,7 +74,7 @@ def _content(package: DebFile) -> tarfile.TarFile:
     if not name:
         raise DebError("it has no content")
     member = cast("IO[bytes]", package.getmember(name))
-    if name.endswith(".zst"):  # Ubuntu's way, which python-debian leaves to a program
+    if name.endswith(".zst"):  # Ubuntu's format, for which python-debian needs a program
         unpacked = zstandard.ZstdDecompressor().stream_reader(member)
         return tarfile.open(fileobj=cast("IO[bytes]", unpacked), mode="r|")
     return tarfile.open(fileobj=member, mode="r|*")

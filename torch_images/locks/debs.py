@@ -19,11 +19,11 @@ from torch_images.locks import grammar
 from torch_images.platforms import AMD64, Platform
 
 _DEB = re.compile(
-    # No name ends in "-": apt would take it as a package to remove.
+    # No name ends in "-": apt would remove that package.
     r"(?P<name>[a-z0-9][a-z0-9+.-]*[a-z0-9+.])=(?P<version>[0-9][A-Za-z0-9.+~:-]*) "
     r"sha256:(?P<sha256>[0-9a-f]{64})"
 )
-# A path without "." and "..", and a file name that no program takes for an option.
+# A path without "." and "..", and a file name that no program reads as an option.
 _WHERE = re.compile(
     r"(?P<archive>[a-z0-9]+(?:-[a-z0-9]+)*)/"
     r"(?P<path>(?:(?!\.{1,2}/)[A-Za-z0-9._+~%:=-]{1,250}/)*"
@@ -32,7 +32,7 @@ _WHERE = re.compile(
 # An image with a tag, at a digest.
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*:[A-Za-z0-9_][A-Za-z0-9_.-]*@sha256:[0-9a-f]{64}")
 
-# What scripts/print-packages prints.
+# The output of scripts/print-packages.
 _INDEX = re.compile(r"index (?P<uri>\S+?)/? (?P<label>\S.*)")
 _URI = re.compile(
     r"'(?P<uri>\S+)' (?P<file>[^\s_]+_[^\s_]+_[^\s_]+\.deb) (?P<size>[0-9]{1,15}) "
@@ -44,8 +44,8 @@ _URI = re.compile(
 class LockedDeb:
     """One binary package.
 
-    `name`, `version`: as dpkg has them, such as "tini" and "0.19.0-1".
-    `archive`: the label of the archive that has it, such as "debian" or "debian-security".
+    `name`, `version`: in dpkg's form, such as "tini" and "0.19.0-1".
+    `archive`: the label of its archive, such as "debian" or "debian-security".
     `path`: below the root of that archive, such as "pool/main/t/tini/tini_0.19.0-1_amd64.deb".
     `size`: bytes of the file.
     `sha256`: of the file, 64 hexadecimal digits.
@@ -77,12 +77,12 @@ class DebLock:
     `date`: the day on which it was resolved (UTC).
     `system`: distribution and codename, such as "debian bookworm"; for NVIDIA's compat package the
         end of its repository's URL, such as "ubuntu2404/x86_64".
-    `request`: the names of the packages that were asked for, sorted.
-    `debs`: what was asked for and all that it depends on, sorted by name.
+    `request`: the names of the requested packages, sorted.
+    `debs`: the requested packages and all their dependencies, sorted by name.
     `image`: the image that the packages are added to, with tag and digest; "" for a base that
         consists of these packages alone.
-    `unlocked`: whether a build resolved this lock for itself, or nobody has resolved it yet.
-    `platform`: what the packages are for.
+    `unlocked`: whether a build resolved this lock itself, or it was never resolved.
+    `platform`: the platform of the packages.
     """
 
     name: str
@@ -101,7 +101,7 @@ class DebLock:
 
     @property
     def snapshot(self) -> str:
-        """The lock's date as snapshot archives write it: the end of that day (UTC)."""
+        """The lock's date in the form of snapshot archives: the end of that day (UTC)."""
         return self.date.strftime("%Y%m%dT235959Z")
 
     def versions(self) -> dict[str, str]:
@@ -110,7 +110,7 @@ class DebLock:
 
 
 def format_debs(lock: DebLock) -> str:
-    """The text of the lock file. It is sorted, so that equal locks have equal texts."""
+    """The text of the lock file, sorted, so that equal locks have equal texts."""
     header = {
         "date": lock.date.isoformat(),
         "platform": grammar.platform_word(lock.platform),
@@ -126,7 +126,7 @@ def format_debs(lock: DebLock) -> str:
 
 @lru_cache(maxsize=64)  # as in wheels.py
 def parse_debs(text: str, name: str) -> DebLock:
-    """The lock that a text holds; `name` is the file's, without suffix.
+    """Parse the text of a lock; `name` is the file's, without suffix.
 
     Raises LockError, with file and line, for anything that `format_debs` does not write.
     """
@@ -143,11 +143,11 @@ def parse_debs(text: str, name: str) -> DebLock:
             raise grammar.damaged(name, f"{where['path']} is not a package for {platform}")
         debs.append(LockedDeb(size=entry.size, **match.groupdict(), **where.groupdict()))
     grammar.check_once((deb.name for deb in debs), name)
-    # Where a disk knows no case, as a Mac's, one file would take another's place.
+    # On a disk that ignores case, such as a Mac's, one file would replace another.
     grammar.check_once((deb.filename.lower() for deb in debs), name)
     image = header.get("image", "")
     if image and not _IMAGE.fullmatch(image):
-        raise grammar.damaged(name, f"image {image} is not one with a tag and a digest")
+        raise grammar.damaged(name, f"image {image} lacks a tag or a digest")
     return DebLock(
         name=name,
         date=dt.date.fromisoformat(header["date"]),
@@ -168,7 +168,7 @@ def read_debs(path: Path) -> DebLock:
 def parse_packages(text: str) -> tuple[LockedDeb, ...]:
     """The packages in the output of scripts/print-packages, sorted by name.
 
-    Raises LockError if a package is from no index that the output lists, or has no SHA-256.
+    Raises LockError if a package has no SHA-256, or the output does not list its index.
     """
     archives: dict[str, str] = {}
     debs = []
@@ -195,7 +195,7 @@ def parse_packages(text: str) -> tuple[LockedDeb, ...]:
 
 
 def changes(old: DebLock, new: DebLock) -> tuple[str, ...]:
-    """A line for each package that two locks of one base differ in, such as "tini 1 -> 2"."""
+    """A line for each package that differs between two locks of a base, such as "tini 1 -> 2"."""
     before, after = old.versions(), new.versions()
     hashes = {deb.name: deb.sha256 for deb in old.debs}
     lines = [f"{name} {before[name]} removed" for name in sorted(before.keys() - after.keys())]

@@ -1,7 +1,7 @@
-"""Facts about releases of torch: what `invoke lock` found in a wheel, and which extras go with it.
+"""Facts about releases of torch, from inspecting their wheels, and the extras that fit them.
 
-They lie beside the locks, one file for each release, CUDA version and Python, so that a reviewer
-sees what changed. They say which images exist; nothing of them is in an image.
+They are beside the locks, one file for each release, CUDA version and Python, so that a reviewer
+sees changes. They determine which images exist, but are not in the images.
 """
 
 from __future__ import annotations
@@ -62,28 +62,28 @@ _Library = Annotated[str, matches(r"lib[a-z0-9_]+\.so", "a library")]
 
 @dataclass(frozen=True, kw_only=True)
 class _Fit(Section, keys={"extra": NAME, "reason": "because"}):
-    """An entry of `extras` as the file has it; one that does not fit has no wheels."""
+    """An entry of `extras` in the file; an extra that does not fit has no wheels."""
 
     extra: Name
     wheels: Annotated[Requirements, FILLED] = ()
     reason: str
 
 
-_MOST = 999_999_999  # of anything that is counted here
+_MOST = 999_999_999  # the largest count
 _Sha256 = Annotated[str, matches(r"[0-9a-f]{64}", "a SHA-256")]
 _Count = Annotated[int, whole_number("a number of symbols", 0, _MOST)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uses(Section, keys={"sha256": NAME}):
-    """What a compiled wheel uses of CUDA's runtime and of one release of torch.
+    """The symbols and libraries of CUDA and of one release of torch that a compiled wheel uses.
 
-    It is kept, so that nobody downloads the wheel for it again.
+    Stored so that the wheel need not be downloaded again.
     `sha256`: of the wheel, 64 hexadecimal digits; `wheel`: its file name.
     `cudart`: the major versions of CUDA's runtime that its libraries load.
     `pins`: its requirements of one version of torch, such as "torch==2.14.0".
-    `cxx`, `stable`: how many symbols it uses of torch's C++, and of its stable C interface.
-    `missing`: how many of those this release of torch lacks.
+    `cxx`, `stable`: the number of symbols it uses of torch's C++, and of its stable C interface.
+    `missing`: how many of these symbols this release of torch lacks.
     """
 
     sha256: _Sha256
@@ -97,7 +97,7 @@ class Uses(Section, keys={"sha256": NAME}):
 
 @dataclass(frozen=True, kw_only=True)
 class _File(Section):
-    """The file as it is written. linux/amd64 is not written."""
+    """The fields of the file. The platform linux/amd64 is left out."""
 
     date: Annotated[dt.date, As(str, _day)]
     platform: Annotated[
@@ -123,10 +123,10 @@ class FactsLock:
     """The content of a file of facts.
 
     `name`: the file's name without suffix, such as "release-cu130-torch2.14.1-py313".
-    `date`: the day on which they were found (UTC).
-    `request`: what was looked into, sorted: torch, and the requirements of each extra.
-    `sha256`: of the wheel of torch that was read, 64 hexadecimal digits.
-    `read`: what the wheels of extras use that were read beside it, by file name.
+    `date`: the day of the inspection (UTC).
+    `request`: torch, and the requirements of each extra, sorted.
+    `sha256`: of the inspected wheel of torch, 64 hexadecimal digits.
+    `read`: the symbols that each inspected wheel of an extra uses, by file name.
     """
 
     name: str
@@ -138,7 +138,7 @@ class FactsLock:
 
 
 def format_facts(lock: FactsLock) -> str:
-    """The text of the file: YAML, in a fixed order. JSON's strings are YAML's."""
+    """The text of the file: YAML, in a fixed order. JSON strings are valid YAML."""
     facts = lock.facts
     lacks = {library: [str(arch) for arch in arches] for library, arches in facts.lacks}
     lines = [
@@ -173,7 +173,7 @@ def format_facts(lock: FactsLock) -> str:
 def read_facts(path: Path) -> FactsLock:
     """The facts in a file.
 
-    Raises LockError if the file is missing, or holds anything that `format_facts` does not write.
+    Raises LockError if the file is missing, or has anything that `format_facts` does not write.
     """
     if not path.exists():
         raise LockError(
@@ -188,10 +188,10 @@ def read_facts(path: Path) -> FactsLock:
 def with_facts(config: Config, folder: Path, *, damaged_ok: bool = False) -> Config:
     """The config with all facts that a folder of locks has for it.
 
-    What was found for other extras than images.yaml has now is left out, as if it were not there.
-    Raises LockError for a damaged file; with `damaged_ok` it is left out, too.
+    Ignores facts for other extras than those in images.yaml now.
+    Raises LockError for a damaged file; with `damaged_ok` it is ignored too.
     """
-    found = []
+    facts = []
     for item in facts_inputs(config):
         if not os.path.exists(item.path(folder)):  # noqa: PTH110  false for an impossible path
             continue
@@ -202,21 +202,21 @@ def with_facts(config: Config, folder: Path, *, damaged_ok: bool = False) -> Con
                 raise
             continue
         if lock.request == item.request:
-            found.append(lock.facts)
-    return replace(config, facts=tuple(found))
+            facts.append(lock.facts)
+    return replace(config, facts=tuple(facts))
 
 
 def check_facts(item: LockRequest, folder: Path, torch: str) -> None:
-    """Raise LockError unless the facts of a release are there, and of the right wheel.
+    """Raise LockError unless the facts of a release exist, and are of the right wheel.
 
     `torch` is the SHA-256 of its wheel in the lock, in hexadecimal.
     """
     lock = read_facts(item.path(folder))
     if lock.request != item.request:
-        asked, wanted = " ".join(lock.request)[:500], " ".join(item.request)
-        problem = f"it was found for {asked}, expected {wanted}"
+        had, expected = " ".join(lock.request)[:500], " ".join(item.request)
+        problem = f"it was made for {had}, expected {expected}"
     elif lock.sha256 != torch:
-        problem = "it was found in another wheel of torch than the lock has"
+        problem = "it is of another wheel of torch than the lock's"
     else:
         return
     raise LockError(
@@ -227,21 +227,21 @@ def check_facts(item: LockRequest, folder: Path, torch: str) -> None:
 
 @lru_cache(maxsize=64)  # the config has all facts, and each image compares its own
 def parse_facts(text: str, name: str) -> FactsLock:
-    """The facts that a text holds. Raises LockError for what `format_facts` does not write."""
+    """Parse the text of a file. Raises LockError for text that `format_facts` does not write."""
     try:
-        found = validated(parse(text, f"{name}.yaml"), _File)
+        file = validated(parse(text, f"{name}.yaml"), _File)
     except ConfigError as error:
         raise _damaged(error, name) from None
-    fits = (Fit(extra=f.extra, wheels=f.wheels, reason=f.reason) for f in found.extras)
-    facts: dict[str, Any] = {each.name: getattr(found, each.name, ()) for each in fields(Facts)}
+    fits = (Fit(extra=f.extra, wheels=f.wheels, reason=f.reason) for f in file.extras)
+    facts: dict[str, Any] = {each.name: getattr(file, each.name, ()) for each in fields(Facts)}
     facts["fits"] = tuple(fits)
     return FactsLock(
         name=name,
-        date=found.date,
-        request=tuple(found.request.split(" ")),
-        sha256=found.sha256,
+        date=file.date,
+        request=tuple(file.request.split(" ")),
+        sha256=file.sha256,
         facts=Facts(**facts),
-        read=found.read,
+        read=file.read,
     )
 
 

@@ -1,11 +1,11 @@
-"""The form of every file in locks/: a header, then two lines for each input, sorted.
+"""The format of every file in locks/: a header, then two lines for each input, sorted.
 
 # date: 2026-11-21
 # request: numpy pip
 # 16837230 bytes, numpy-2.3.5-cp311-cp311-manylinux_2_28_x86_64.whl
 numpy==2.3.5 --hash=sha256:...
 
-Nothing in it is trusted before it is parsed: a lock may come out of an image, or from a merge.
+The text is not trusted before it is parsed: a lock may come from an image, or from a merge.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from torch_images.errors import LockError, UsageError, shown
 from torch_images.platforms import AMD64, Platform, find
 
 _WRITTEN = "# Written by `invoke lock`; do not edit."
-# For inputs whose server cannot be reached from where the lock is kept.
+# For inputs whose server could not be reached when the lock was written.
 ENTERED = "# Entered by hand, with a hash that public repositories pin; `invoke lock` replaces it."
 _HEADER = re.compile(r"# (?P<key>[a-z]+): (?P<value>[!-~]+(?: [!-~]+)*)")
-# 15 digits are a petabyte. More would be no size, and Python refuses to read very long numbers.
+# 15 digits are a petabyte. More cannot be a size, and Python refuses very long numbers.
 _ABOUT = re.compile(
     r"# (?P<size>[0-9]{1,15}|\?) bytes, (?P<where>[!-~]+)(?: from (?P<origin>[!-~]+))?"
 )
 _LINE = re.compile(r"[!-~]+(?: [!-~]+)*")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_OLDEST = dt.date(1980, 1, 1)  # an archive of wheels can hold no earlier one
+_OLDEST = dt.date(1980, 1, 1)  # zip archives cannot have earlier dates
 _LARGEST = 1 << 24  # bytes; the largest lock of this project has 50,000
 _LONGEST_VERSION = 80
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One locked input: the two lines that it takes in a lock file.
+    """One locked input: two lines of a lock file.
 
     `size`: bytes of the file; 0 if unknown, which is written as "?".
-    `where`: what the file is: a file name, a path below an archive's root, or a URL.
+    `where`: a file name, a path below an archive's root, or a URL.
     `line`: the line that pins it, such as "numpy==2.3.5 --hash=sha256:...".
-    `origin`: the URL of the index that has it; "" for where such inputs usually are.
+    `origin`: the URL of its index; "" for the usual source of its kind.
     """
 
     size: int
@@ -68,7 +68,7 @@ def parse(
 ) -> tuple[dict[str, str], list[Entry]]:
     """Header and entries of a lock file; `name` is the file's, without suffix.
 
-    The first line may also be ENTERED. `keys` are those that the header may have; `origins` says
+    The first line may also be ENTERED. `keys` are those allowed in the header; `origins` says
     whether an entry may name its index. Raises LockError, with file and line, for
     any other line that `compose` does not write, for another key, and for a header without a date.
     """
@@ -79,7 +79,7 @@ def parse(
     for number, line in enumerate(text.split("\n"), 1):
         if about:
             if line.startswith("#") or not _LINE.fullmatch(line):
-                raise damaged(name, "a size is followed by no locked input", number - 1)
+                raise damaged(name, "no locked input follows this size", number - 1)
             size = 0 if about["size"] == "?" else int(about["size"])
             entries.append(Entry(size, about["where"], line, about["origin"] or ""))
             about = None
@@ -88,7 +88,7 @@ def parse(
         elif (match := _HEADER.fullmatch(line)) and not entries:
             key = match["key"]
             if key in header or key not in keys:
-                fault = "is there twice" if key in header else "is not known"
+                fault = "occurs twice" if key in header else "is unknown"
                 raise damaged(name, f"the header '{key}' {fault}", number)
             header[key] = match["value"]
         elif line and line not in (_WRITTEN, ENTERED):
@@ -101,40 +101,40 @@ def parse(
 
 
 def unlocked(header: Mapping[str, str], name: str) -> bool:
-    """Whether the header says that a build resolved the lock for itself.
+    """Whether the header says that a build resolved the lock itself.
 
     Raises LockError for any value but "yes".
     """
     if header.get("unlocked", "yes") != "yes":
-        raise damaged(name, "'unlocked' says neither yes nor nothing")
+        raise damaged(name, "'unlocked' may only be yes")
     return "unlocked" in header
 
 
 def platform_word(platform: Platform) -> str:
-    """The platform as a header has it; "" for linux/amd64, which is not written."""
+    """The platform in the form of a header; "" for linux/amd64, which is left out."""
     return "" if platform == AMD64 else platform.name
 
 
 def platform(header: Mapping[str, str], name: str) -> Platform:
-    """The platform that a header names. Raises LockError for what `platform_word` does not give."""
+    """The platform in a header. Raises LockError for text that `platform_word` does not return."""
     try:
-        found = find(header.get("platform", AMD64.name))
+        named = find(header.get("platform", AMD64.name))
     except UsageError as error:
         raise damaged(name, error.message) from None
-    if platform_word(found) != header.get("platform", ""):
-        raise damaged(name, f"the header names the platform {found}, which is the default")
-    return found
+    if platform_word(named) != header.get("platform", ""):
+        raise damaged(name, f"the header names the platform {named}, which is the default")
+    return named
 
 
 def check_once(names: Iterable[str], name: str) -> None:
     """Raise LockError if one of `names` occurs twice; `name` is the lock's."""
     twice = [each for each, count in Counter(names).items() if count > 1]
     if twice:
-        raise damaged(name, f"{twice[0]} is there twice")
+        raise damaged(name, f"{twice[0]} occurs twice")
 
 
 def is_version(text: str) -> bool:
-    """Whether a text is a version as PEP 440 has it."""
+    """Whether a text is a version by PEP 440."""
     if len(text) > _LONGEST_VERSION or not text.isascii():
         return False
     try:
@@ -145,7 +145,7 @@ def is_version(text: str) -> bool:
 
 
 def unreadable(name: str, line: str, number: int | None = None) -> LockError:
-    """The error for a line that pins no input; `number` is the line's, from 1."""
+    """The error for a line that is not a locked input; `number` is the line's, from 1."""
     return damaged(name, f"not a locked input: {shown(line)}", number)
 
 
@@ -158,7 +158,7 @@ def damaged(name: str, problem: str, number: int | None = None) -> LockError:
 def read(path: Path) -> str:
     """The text of a lock file.
 
-    Raises LockError if it is missing, no plain file, larger than 16 MiB, or not UTF-8.
+    Raises LockError if it is missing, not a regular file, larger than 16 MiB, or not UTF-8.
     """
     try:
         if path.exists() and not path.is_file():
@@ -179,7 +179,7 @@ def read(path: Path) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a lock file, whole or not at all. Raises LockError if a folder has its name."""
+    """Write a lock file in one step. Raises LockError if a folder has its name."""
     if path.is_dir():
         raise LockError(f"locks/{path.name} is a folder", "move it away")
     path.parent.mkdir(parents=True, exist_ok=True)

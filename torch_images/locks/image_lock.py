@@ -53,7 +53,7 @@ from torch_images.platforms import AMD64, Platform
 AnyLock = WheelLock | DebLock | SourceLock | FactsLock
 _Kind = TypeVar("_Kind", WheelLock, DebLock, SourceLock)
 
-# How a lock of each kind is written, read, and checked by itself.
+# The functions that format, parse and check a lock of each kind.
 _KINDS: dict[type[AnyLock], tuple[Callable[[Any], str], Callable[[str, str], AnyLock], Any]] = {
     WheelLock: (format_wheels, parse_wheels, complete.check_wheels),
     DebLock: (format_debs, parse_debs, complete.check_debs),
@@ -64,13 +64,13 @@ _KINDS: dict[type[AnyLock], tuple[Callable[[Any], str], Callable[[str, str], Any
 
 @dataclass(frozen=True, kw_only=True)
 class ImageLock:
-    """All that an image is made from, by the role that each lock has in it.
+    """All inputs of an image, by the role of each lock.
 
-    `compat` is None for an image that goes without NVIDIA's compat libraries; `extra_wheels` and
-    `extra_debs` are what a variant adds to the plain image, None where it adds nothing. `sources`
-    is set where torch, or torch and Triton, are compiled, and missing in `wheels` then; `tools` and
-    `tool_debs` are what compiles them and does not stay. `toolkit` is NVIDIA's compiler, where it
-    does not come as wheels, `unpacked` are wheels that are not installed.
+    `compat` is None for an image without NVIDIA's compat libraries. `extra_wheels` and `extra_debs`
+    are a variant's additions to the plain image, None if it adds nothing. `sources` is set if
+    torch, or torch and Triton, are compiled; `wheels` then lacks them. `tools` and `tool_debs`
+    compile them and are not in the image. `toolkit` is NVIDIA's compiler, if it does not come as
+    wheels. `unpacked` are wheels that are not installed.
     """
 
     wheels: WheelLock
@@ -88,18 +88,18 @@ class ImageLock:
 
     @property
     def platform(self) -> Platform:
-        """What the image is for."""
+        """The platform of the image."""
         return self.wheels.platform
 
     @property
     def all(self) -> tuple[WheelLock | DebLock | SourceLock, ...]:
         """Its locks."""
-        held = (getattr(self, each.name) for each in fields(self) if each.name != "unpacked")
-        return tuple(lock for lock in (*held, *self.unpacked) if lock)
+        locks = (getattr(self, each.name) for each in fields(self) if each.name != "unpacked")
+        return tuple(lock for lock in (*locks, *self.unpacked) if lock)
 
     @property
     def date(self) -> dt.date:
-        """The newest date of its locks: when this image's inputs were all there."""
+        """The newest date of its locks: the first day with all inputs available."""
         return max(lock.date for lock in self.all)
 
     @property
@@ -114,17 +114,17 @@ class ImageLock:
 
     @property
     def unlocked(self) -> bool:
-        """Whether a build had to resolve a part of it for itself."""
+        """Whether a build had to resolve part of it itself."""
         return any(getattr(lock, "unlocked", False) for lock in self.all)
 
     @property
     def complete(self) -> bool:
-        """Whether an image of it lacks nothing: all is locked, and compat libraries are in it."""
+        """Whether everything is locked, including compat libraries."""
         return bool(self.compat) and not self.unlocked
 
     @property
     def compat_version(self) -> str:
-        """The version of NVIDIA's compat package in the image; "" for an image without."""
+        """The version of NVIDIA's compat package in the image; "" without one."""
         return self.compat.debs[0].version if self.compat else ""
 
     @property
@@ -138,7 +138,7 @@ class ImageLock:
 
     @property
     def all_debs(self) -> tuple[LockedDeb, ...]:
-        """Every Debian package in the image that is locked."""
+        """Every locked Debian package in the image."""
         return self.base.debs + (self.extra_debs.debs if self.extra_debs else ())
 
     @property
@@ -160,7 +160,7 @@ class ImageLock:
 
     @property
     def triton(self) -> str:
-        """The version of Triton, as it calls itself."""
+        """The version of Triton, by its own name."""
         trees = {tree.name: tree for tree in self.sources.trees} if self.sources else {}
         return trees["triton"].version if "triton" in trees else self.wheels.versions()["triton"]
 
@@ -177,7 +177,7 @@ class ImageLock:
 def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     """Read the locks of an image from a folder.
 
-    Raises LockError for one that is missing, damaged, or not of what images.yaml asks for.
+    Raises LockError for a lock that is missing, damaged, or does not match images.yaml.
     """
     _check_there(config, spec, folder)
     base = base_input(spec)
@@ -185,8 +185,8 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     compat = _read_compat(config, spec.cuda, folder, spec.platform)
     if debs.image.rpartition("@")[0] != base.image:
         raise LockError(
-            f"locks/{base.name}.txt is of image {debs.image or 'none'}, images.yaml names "
-            f"{base.image or 'none'}",
+            f"locks/{base.name}.txt is of image {debs.image or 'none'}, but images.yaml "
+            f"has {base.image or 'none'}",
             f"run `invoke lock --select {base.name}`",
         )
     wheels = _read(wheel_input(config, spec), folder)
@@ -202,7 +202,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         ours = tuple(w for w in wheels.wheels if w.name not in compiled)
         kept = replace(wheels, wheels=ours)
         assert tools
-        # What compiles is installed beside CUDA's libraries. NVIDIA's tools are in Triton's wheel.
+        # Build tools are installed beside CUDA's libraries. NVIDIA's tools are in Triton's wheel.
         beside = tuple(w for w in wheels.wheels if w.name != "torch" and not w.of_cuda)
         tools = replace(tools, wheels=tuple(sorted((*tools.wheels, *beside))))
     item = toolkit_input(config, spec)
@@ -228,7 +228,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
 
 
 def _check_there(config: Config, spec: ImageSpec, folder: Path) -> None:
-    """Raise LockError for an image without locks that `invoke lock` does not keep by itself."""
+    """Raise LockError for missing locks that `invoke lock` writes only on request."""
     items = image_inputs(config, spec)
     missing = [i for i in items if not i.compat and not i.path(folder).exists()]
     kept = {item.name for item in inputs(config)} if missing else set()
@@ -242,7 +242,7 @@ def _check_there(config: Config, spec: ImageSpec, folder: Path) -> None:
 def compat_versions(config: Config, folder: Path, platform: Platform = AMD64) -> dict[str, str]:
     """The version of the locked compat library by CUDA version, such as "580.95.05" for "13.0".
 
-    It is "" where none is locked. Raises LockError if a lock is damaged, or does not pin exactly
+    It is "" if none is locked. Raises LockError if a lock is damaged, or does not pin exactly
     that package.
     """
     locks = {cuda.version: _read_compat(config, cuda, folder, platform) for cuda in config.cudas}
@@ -265,18 +265,18 @@ def with_locked_trees(spec: ImageSpec, lock: ImageLock) -> ImageSpec:
 
 
 def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
-    """The locks of an image from the texts that `ImageLock.texts` gives, by file name.
+    """The locks of an image from the texts of `ImageLock.texts`, by file name.
 
-    Raises LockError if they are not the locks of one image, or one is damaged or incomplete.
+    Raises LockError if they are not the locks of one image, or if one is damaged or incomplete.
     """
     named = {file.removesuffix(".txt"): text for file, text in texts.items()}
 
     def find(
         parse: Callable[[str, str], _Kind], pattern: str, *, second: bool = False
     ) -> _Kind | None:
-        # The lock of what a variant adds is named after the plain image's, and so comes second.
-        found = sorted(name for name in named if re.fullmatch(pattern, name))[second:]
-        return parse(named[found[0]], found[0]) if found else None
+        # The name of a variant's lock extends the plain image's, and so comes second.
+        names = sorted(name for name in named if re.fullmatch(pattern, name))[second:]
+        return parse(named[names[0]], names[0]) if names else None
 
     wheels, base = find(parse_wheels, "wheel-.*"), find(parse_debs, "base-.*")
     build, sbom = find(parse_wheels, "tools-build.*"), find(parse_wheels, "tools-sbom")
@@ -312,17 +312,17 @@ def parse_image_lock(texts: Mapping[str, str]) -> ImageLock:
 
 
 def update(path: Path, lock: AnyLock) -> bool:
-    """Write a lock file, unless the old one differs in nothing but its date.
+    """Write a lock file, unless only the date of the old one differs.
 
-    Returns whether the file changed. Raises LockError, and writes nothing, if the lock is not
-    complete or could not be read again: its content comes from indexes and archives.
+    Returns whether the file changed. Raises LockError, and writes nothing, if the lock is
+    incomplete or would be parsed differently: its content comes from indexes and archives.
     """
     form, parse, check = _KINDS[type(lock)]
     text = form(lock)
     if form(parse(text, lock.name)) != text:
-        raise LockError(f"locks/{path.name} is not written: it would be read otherwise")
+        raise LockError(f"locks/{path.name} is not written: it would be parsed differently")
     check(lock)
-    with contextlib.suppress(LockError):  # a damaged file is one to replace
+    with contextlib.suppress(LockError):  # replace a damaged file
         before = grammar.read(path)
         if form(replace(lock, date=parse(before, path.stem).date)) == before:
             return False
@@ -331,7 +331,7 @@ def update(path: Path, lock: AnyLock) -> bool:
 
 
 def _check_complete(lock: ImageLock) -> None:
-    """Raise LockError unless each lock of an image has what it was asked for."""
+    """Raise LockError unless each lock of an image has everything requested."""
     compiled = tuple(lock.compiled)
     complete.check_wheels(lock.wheels, compiled=compiled)
     if lock.extra_wheels:
@@ -341,7 +341,7 @@ def _check_complete(lock: ImageLock) -> None:
             complete.check_sources(sources)
     more = [lock.extra_wheels] if lock.extra_wheels else []
     complete.check_core(lock.wheels, *more, compiled=compiled)
-    if lock.tools:  # beside what the plain image has, whose versions stay
+    if lock.tools:  # added to the plain image, whose versions stay
         complete.check_wheels(lock.tools, lock.wheels, compiled=compiled, by_name=True)
     for wheels in (lock.build, lock.sbom, *lock.unpacked):
         complete.check_wheels(wheels)
@@ -359,7 +359,7 @@ def _beyond(
     wheels: WheelLock,
     debs: DebLock,
 ) -> tuple[WheelLock | None, DebLock | None]:
-    """What two wider locks have beyond those of the plain image; None where there is no wider lock.
+    """The additions of two wider locks to those of the plain image; None without a wider lock.
 
     `wider` are the requests of a lock of wheels and one of packages; `wheels` and `debs` are the
     plain image's. A wheel that replaces one of the plain image is part of the result.
@@ -382,7 +382,7 @@ def _beyond(
 def _read_compat(
     config: Config, cuda: Cuda, folder: Path, platform: Platform = AMD64
 ) -> DebLock | None:
-    """The lock of a CUDA version's compat package; None where it was never resolved.
+    """The lock of a CUDA version's compat package; None if it was never resolved.
 
     NVIDIA publishes that package later than the CUDA version, and not for every one.
     """
@@ -399,7 +399,7 @@ def _read(item: LockRequest, folder: Path) -> WheelLock:
 
 
 def _asked_for(item: LockRequest, lock: _Kind) -> _Kind:
-    """The lock, if it is of what is asked for now. Raises LockError."""
+    """The lock, if it matches its request. Raises LockError."""
     if not isinstance(lock, SourceLock) and lock.platform != item.platform:
         raise LockError(
             f"locks/{item.name}.txt is for {lock.platform}, expected {item.platform}",

@@ -1,4 +1,4 @@
-"""Locks of source trees and archives: what a build compiles, and what it compiles with.
+"""Locks of source trees and archives: the code that a build compiles, and its tools.
 
 A tree is pinned by its commit, which covers its submodules. An archive is pinned by its SHA-256.
 """
@@ -16,11 +16,11 @@ from torch_images.locks import grammar
 
 _TREE = re.compile(r"(?P<name>[a-z0-9]+)==(?P<version>[^\s=]+) git:(?P<commit>[0-9a-f]{40})")
 _ARCHIVE = re.compile(
-    # Triton names its LLVM "f6ded0be-ubuntu-x64", so this is no version as PEP 440 has it.
+    # Triton names its LLVM "f6ded0be-ubuntu-x64", so this need not be a version by PEP 440.
     r"(?P<name>[a-z][a-z0-9_]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9._+-]{0,79}) "
     r"sha256:(?P<sha256>[0-9a-f]{64})"
 )
-# Its last part is a file name within a folder, that no program takes for an option.
+# Its last part is a plain file name that no program reads as an option.
 _URL = re.compile(r"https?://[^\s/?#]+/(?:[^\s?#]*/)?[A-Za-z0-9][A-Za-z0-9._+-]{0,200}")
 
 
@@ -29,7 +29,7 @@ class LockedTree:
     """A tree of a git repository.
 
     `name`: "torch" or "triton".
-    `version`: what the tree's own files say, such as "2.12.0a0".
+    `version`: from the tree's own files, such as "2.12.0a0".
     `repository`: the URL to clone it from.
     `commit`: 40 hexadecimal digits.
     """
@@ -49,9 +49,9 @@ class LockedTree:
 class LockedArchive:
     """A file at a URL.
 
-    `name`: what it holds, such as "llvm" or "cuda_nvcc".
-    `version`: as its publisher writes it, which need not be a version as PEP 440 has it.
-    `url`: where it was found; its last part is a plain file name.
+    `name`: its content, such as "llvm" or "cuda_nvcc".
+    `version`: in its publisher's form, which need not follow PEP 440.
+    `url`: its address, which ends in a plain file name.
     `size`: bytes of the file.
     `sha256`: of the file, 64 hexadecimal digits.
     """
@@ -79,12 +79,12 @@ class SourceLock:
 
     `name`: the file's name without suffix, such as "source-fork" or "toolkit-cu128".
     `date`: the day on which it was resolved (UTC).
-    `request`: what was asked for, such as "torch@<commit>" or "cuda_nvcc".
+    `request`: the requested inputs, such as "torch@<commit>" or "cuda_nvcc".
     `trees`: the source trees, sorted by name; () in the lock of a compiler.
-    `archives`: the files that are needed beside them, sorted by name.
-    `unlocked`: whether a build resolved a part of it for itself, or a user gave an own tree.
-    `build`: in the lock of an image, `Source.build`: the SHA-256 of what images.yaml tells the
-        builds of the trees. "" in locks/.
+    `archives`: the other files needed, sorted by name.
+    `unlocked`: whether a build resolved part of it itself, or a user gave an own tree.
+    `build`: in the lock of an image, `Source.build`: the SHA-256 of the build options in
+        images.yaml. "" in locks/.
     """
 
     name: str
@@ -106,7 +106,7 @@ class SourceLock:
 
 
 def format_sources(lock: SourceLock) -> str:
-    """The text of the lock file. It is sorted, so that equal locks have equal texts."""
+    """The text of the lock file, sorted, so that equal locks have equal texts."""
     header = {
         "date": lock.date.isoformat(),
         "request": " ".join(sorted(lock.request)),
@@ -119,7 +119,7 @@ def format_sources(lock: SourceLock) -> str:
 
 
 def parse_sources(text: str, name: str) -> SourceLock:
-    """The lock that a text holds; `name` is the file's, without suffix.
+    """Parse the text of a lock; `name` is the file's, without suffix.
 
     Raises LockError, with file and line, for anything that `format_sources` does not write.
     """
@@ -155,7 +155,7 @@ def read_sources(path: Path) -> SourceLock:
 
 
 def locked_trees(source: Source) -> tuple[LockedTree, ...]:
-    """The trees of a source as images.yaml pins them; () for one that is not compiled."""
+    """The trees of a source as pinned in images.yaml; () if it is not compiled."""
     return tuple(
         LockedTree(name=name, version=tree.version, repository=tree.repository, commit=tree.commit)
         for name, tree in (("torch", source.torch), ("triton", source.triton))

@@ -1,8 +1,8 @@
 """Locks of wheels: each wheel that a build may use, with its version, file name, size and hash.
 
-Such a lock is also a requirements file, which `uv pip install --require-hashes` reads unchanged.
-The comment above each requirement has the wheel's size and file name, and the URL of its index if
-that is not the main one (config/indexes.py).
+The lock is also a requirements file for `uv pip install --require-hashes`. The comment above each
+requirement has the wheel's size and file name, and the URL of its index if that is not the main
+one (config/indexes.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch_images.errors import shown
 from torch_images.locks import grammar
 from torch_images.platforms import AMD64, Platform
 
-# How messages call the index that UV_DEFAULT_INDEX names, whose URL may have a password.
+# The name in messages of the index of UV_DEFAULT_INDEX, whose URL may have a password.
 MAIN = "the main index"
 
 # The oldest glibc of the bases, bookworm's.
@@ -35,11 +35,11 @@ _WHEEL = re.compile(
     r"--hash=sha256:(?P<sha256>[0-9a-f]{64})"
 )
 _PYTHON = re.compile(r"3\.[0-9]{1,2}")
-# A name within a folder and nothing else, that no program takes for an option.
+# A plain file name that no program reads as an option.
 _FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!~-]{0,250}\.whl")
 
 
-# Whose version is that of the CUDA which a release of torch is for.
+# Packages whose version is the CUDA version of a release of torch.
 _RUNTIMES = ("cuda-toolkit", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 
 
@@ -48,11 +48,11 @@ class LockedWheel:
     """One wheel.
 
     `name`: the project's name, normalised as in PEP 503, such as "nvidia-nccl-cu12".
-    `version`: as PEP 440 has it, such as "2.27.5" or "2.10.0+cu128".
+    `version`: by PEP 440, such as "2.27.5" or "2.10.0+cu128".
     `filename`: without a folder, such as "triton-3.6.0-cp311-cp311-linux_x86_64.whl".
     `size`: bytes of that file; 0 if unknown.
     `sha256`: of that file, 64 hexadecimal digits.
-    `index`: the URL of the index that has it; "" for the main one.
+    `index`: the URL of its index; "" for the main one.
     """
 
     name: str
@@ -80,9 +80,9 @@ class WheelLock:
     `name`: the file's name without suffix, such as "wheel-cu130-py311".
     `date`: the day on which it was resolved (UTC).
     `python`: the version of Python that the wheels are for, such as "3.11".
-    `request`: the requirements that were asked for, sorted, such as "torch==2.11.0".
-    `wheels`: what was asked for and all that it requires, sorted by name.
-    `platform`: what the wheels are for.
+    `request`: the requested requirements, sorted, such as "torch==2.11.0".
+    `wheels`: the requested wheels and all their requirements, sorted by name.
+    `platform`: the platform of the wheels.
     """
 
     name: str
@@ -108,14 +108,14 @@ class WheelLock:
 
     @property
     def cuda(self) -> str:
-        """The CUDA version of its torch by what that requires, such as "13.0"; "" for none."""
+        """The CUDA version that its torch requires, such as "13.0"; "" if there is none."""
         versions = self.versions()
         text = next((versions[name] for name in _RUNTIMES if name in versions), "")
         return ".".join(text.split(".")[:2])
 
 
 def format_wheels(lock: WheelLock) -> str:
-    """The text of the lock file. It is sorted, so that equal locks have equal texts."""
+    """The text of the lock file, sorted, so that equal locks have equal texts."""
     header = {
         "date": lock.date.isoformat(),
         "platform": grammar.platform_word(lock.platform),
@@ -128,10 +128,10 @@ def format_wheels(lock: WheelLock) -> str:
 
 
 def requirements_text(wheels: Iterable[LockedWheel]) -> str:
-    """What `uv pip install --require-hashes` reads to install wheels of any index.
+    """Requirements for `uv pip install --require-hashes` with wheels of any index.
 
-    The page of a project of another index is a page of links. uv takes from it what has the hash,
-    and asks the main index for all else.
+    uv reads a project's page in another index as a page of links. It takes the file with the hash
+    from there, and asks the main index for everything else.
     """
     wheels = tuple(wheels)
     pages = sorted({f"{wheel.index}/{wheel.name}/" for wheel in wheels if wheel.index})
@@ -139,13 +139,13 @@ def requirements_text(wheels: Iterable[LockedWheel]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-# Many images share a lock: of the verb `matrix` this saves a tenth.
+# Many images share a lock: this saves a tenth of the time of the verb `matrix`.
 @functools.lru_cache(maxsize=64)
 def parse_wheels(text: str, name: str) -> WheelLock:
-    """The lock that a text holds; `name` is the file's, without suffix.
+    """Parse the text of a lock; `name` is the file's, without suffix.
 
-    Raises LockError, with file and line, for anything that `format_wheels` does not write. Which
-    index a wheel may come from is not checked here, but by `check_origins`.
+    Raises LockError, with file and line, for anything that `format_wheels` does not write. Does not
+    check the index of each wheel: `check_origins` does.
     """
     keys = ("date", "platform", "python", "request")
     header, entries = grammar.parse(text, name, keys, origins=True)
@@ -160,7 +160,7 @@ def parse_wheels(text: str, name: str) -> WheelLock:
         if problem := _unfit(entry.where, match["name"], match["version"], python, platform):
             raise grammar.damaged(name, problem)
         if entry.origin and not is_index(entry.origin):
-            problem = f"{match['name']} comes from {shown(entry.origin)}, which is not an index"
+            problem = f"{match['name']} is from {shown(entry.origin)}, which is not an index"
             raise grammar.damaged(name, problem)
         wheels.append(
             LockedWheel(
@@ -184,7 +184,7 @@ def parse_wheels(text: str, name: str) -> WheelLock:
 
 
 def read_wheels(path: Path, index: Index | None = None) -> WheelLock:
-    """The lock in a file; `index` is that of its release of torch, None for the main one.
+    """The lock in a file; `index` is the index of its release of torch, None for the main one.
 
     Raises LockError if the file is missing or damaged, and as `check_origins` does.
     """
@@ -194,28 +194,28 @@ def read_wheels(path: Path, index: Index | None = None) -> WheelLock:
 
 
 def check_origins(lock: WheelLock, index: Index | None) -> None:
-    """Raise LockError unless each wheel comes from the index that images.yaml says for its name."""
+    """Raise LockError unless each wheel is from the index that images.yaml has for its name."""
     for wheel in lock.wheels:
         expected = origin(wheel.name, index)
         if wheel.index != expected:
             raise grammar.damaged(
                 lock.name,
-                f"{wheel.name} comes from {shown(wheel.index) or MAIN}, images.yaml says "
+                f"{wheel.name} is from {shown(wheel.index) or MAIN}, but images.yaml has "
                 f"{expected or MAIN}",
             )
 
 
 def uv_platform(platform: Platform) -> str:
-    """A platform with the oldest glibc of the bases, as uv has it: "x86_64-manylinux_2_36"."""
+    """A platform with the oldest glibc of the bases, in uv's form: "x86_64-manylinux_2_36"."""
     return f"{platform.machine}-manylinux_{GLIBC[0]}_{GLIBC[1]}"
 
 
 @functools.cache
 def _rank(python: str, platform: Platform) -> Mapping[Tag, int]:
-    """The rank of each tag that installs on every base with a Python, from 0; the best is last."""
+    """The rank of each tag that installs on every base, for a Python; from 0, the best is last."""
     version, machine = tuple(int(part) for part in python.split(".")), platform.machine
     glibcs = [f"manylinux_{GLIBC[0]}_{minor}_{machine}" for minor in range(GLIBC[1], 4, -1)]
-    legacy = {17: f"manylinux2014_{machine}"}  # PEP 599; those before it knew x86-64 alone
+    legacy = {17: f"manylinux2014_{machine}"}  # PEP 599; earlier ones are only for x86-64
     if platform == AMD64:
         legacy |= {12: "manylinux2010_x86_64", 5: "manylinux1_x86_64"}
     platforms = []
@@ -231,7 +231,7 @@ def _rank(python: str, platform: Platform) -> Mapping[Tag, int]:
 
 
 def best_wheel(filenames: tuple[str, ...], python: str, platform: Platform = AMD64) -> str | None:
-    """The file that an installer takes: best tag, then highest build number; None if none fits."""
+    """The file that an installer picks: best tag, then highest build number; None if none fits."""
     rank = _rank(python, platform)
     fitting = []
     for filename in filenames:
@@ -247,9 +247,9 @@ def best_wheel(filenames: tuple[str, ...], python: str, platform: Platform = AMD
 
 @functools.lru_cache(maxsize=4096)  # locks share most of their wheels
 def _unfit(filename: str, name: str, version: str, python: str, platform: Platform) -> str:
-    """Why a file name is not one of this wheel that installs on `python`; "" if it is."""
+    """Why a file name does not fit this wheel and Python; "" if it fits."""
     if not _FILENAME.fullmatch(filename):
-        return f"{name} has a file name that is not one of a wheel"
+        return f"{name} has a file name that is not a wheel's"
     try:
         project, release, _, _ = parse_wheel_filename(filename)
     except ValueError:

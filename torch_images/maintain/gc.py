@@ -1,7 +1,7 @@
-"""What builds left, and what is old and unused, on this machine -> room. No registry is touched.
+"""Leftovers of builds, and old images and cache on this machine -> free disk.
 
-Only what this project made goes: see `build.built` for images, `host.scratch` for half-made things.
-An image that a container uses stays, and so does what a build has open.
+Removes only files and images of this project: see `build.built` for images, `host.scratch` for
+unfinished files. Images that containers use stay, and so do files that a build has open.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from torch_images.host.scratch import HELD, discard, is_free, left_behind, scrat
 from torch_images.host.workspace import Workspace, scratch_room
 from torch_images.verify.reproduce import original
 
-# Their names end in a hash. The folder is the user's choice, and may hold what is not ours.
+# Names in the cache end in a hash. The folder is the user's choice, and may contain other files.
 _OURS = re.compile(r"(?!\.)(?:.+-)?[0-9a-f]{16,64}(?:\.deb)?")
-# What was being made, or removed, by a process that was killed.
+# Files that a killed process was making or removing.
 _HALF = re.compile(rf"\.(?:{_OURS.pattern}(?:-\w{{8}}|\.gone)|making-\w{{8}})")
-_PARTIAL = re.compile(r"\.partial-\w{8}")  # a download, which is written to all the time
-# Names that images have while they are made, and those of images that others start from.
+_PARTIAL = re.compile(r"\.partial-\w{8}")  # a download in progress
+# Names of images that are being built, and of parent images.
 _OWN_NAMES = re.compile(r"torch-images-[a-z]+:[^/]+")
-RUNNING = timedelta(hours=1)  # what a build wrote so lately may be that of one which runs
+RUNNING = timedelta(hours=1)  # newer files may belong to a running build
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """Something that can go: `size` in bytes, `used` when it was used last.
+    """Something that can be removed: `size` in bytes, `used` is the time of last use.
 
-    It is a file or folder at `path`, an image by its identifier `image`, or one name of an image,
-    `tag`, without the image itself.
+    It is a file or folder at `path`, an image by its id `image`, or only one name of an image,
+    `tag`.
     """
 
     name: str
@@ -56,33 +56,33 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What may stay: younger than `age`; of that the latest used, up to `size` bytes, 0 for any."""
+    """Limits of items to keep: younger than `age`, and up to `size` bytes in all (0: any)."""
 
     age: timedelta
     size: int = 0
 
 
 def parse_age(text: str) -> timedelta:
-    """A time from "12h", "30d" or "8w". Raises UsageError."""
-    found = re.fullmatch(r"([0-9]{1,5})([hdw])", text.strip())
-    if not found:
+    """Parse an age such as "12h", "30d" or "8w". Raises UsageError."""
+    match = re.fullmatch(r"([0-9]{1,5})([hdw])", text.strip())
+    if not match:
         raise UsageError(f"'{text}' is not an age", "give one like 12h, 30d or 8w")
-    hours = {"h": 1, "d": 24, "w": 168}[found[2]]
-    return timedelta(hours=int(found[1]) * hours)
+    hours = {"h": 1, "d": 24, "w": 168}[match[2]]
+    return timedelta(hours=int(match[1]) * hours)
 
 
 def parse_size(text: str) -> int:
-    """Bytes from "50GB", "500MB" or a plain number; 0 from "". Raises UsageError."""
-    found = re.fullmatch(r"([0-9]{1,15})\s*([KMGT]?B?)", text.strip().upper())
+    """Parse a size such as "50GB", "500MB" or "1000" into bytes; 0 for "". Raises UsageError."""
+    match = re.fullmatch(r"([0-9]{1,15})\s*([KMGT]?B?)", text.strip().upper())
     if not text.strip():
         return 0
-    if not found or found[2] not in _UNITS:
+    if not match or match[2] not in _UNITS:
         raise UsageError(f"'{text}' is not a size", "give one like 50GB or 500MB")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def surplus(items: Iterable[Item], limits: Limits, now: datetime) -> tuple[Item, ...]:
-    """What goes beyond the limits, the longest unused first. Pure."""
+    """The items beyond the limits, the longest unused first. Pure."""
     latest = sorted(items, key=lambda item: item.used, reverse=True)
     gone, total = [], 0
     for item in latest:
@@ -96,7 +96,7 @@ def surplus(items: Iterable[Item], limits: Limits, now: datetime) -> tuple[Item,
 def leftovers(workspace: Workspace, engine: Engine, before: datetime) -> tuple[Item, ...]:
     """The tags of images that were never verified.
 
-    What is younger than `before` may be that of a build which is running.
+    Leaves out tags younger than `before`, which may belong to a running build.
     """
     ours = {image.id for image in built.ours(workspace.cache, engine)}
     listed = {image.id: image for image in engine.listed()}
@@ -110,32 +110,32 @@ def leftovers(workspace: Workspace, engine: Engine, before: datetime) -> tuple[I
 
 
 def _left_tags(image: ListedImage, *, ours: bool) -> tuple[str, ...]:
-    """The names that builds leave on an image; none without which one of the user's would go."""
+    """The names that builds leave on an image; () if removing them would remove a user's image."""
     names = [tag for tag in image.tags if tag == original(image.id)]
     names += [tag for tag in image.tags if tag.startswith(f"{CANDIDATE}:")] if ours else []
     return tuple(names) if ours or len(image.tags) > len(names) else ()
 
 
 def images(cache: Path, engine: Engine, namespace: str = "") -> tuple[Item, ...]:
-    """Images of ours that can go, with or without a tag, and what they start from.
+    """Images of this project that can be removed, with or without a tag, and their parents.
 
-    `namespace` is the registry and owner for which this project gives names, too.
+    `namespace` is the registry and owner in the names that this project gives.
     """
     return tuple(
-        Item(name=_name(found), size=found.size, used=found.tagged, image=found.id)
-        for found in engine.looked_into(built.ours(cache, engine))
-        if not _stays(found, namespace)
+        Item(name=_name(image), size=image.size, used=image.tagged, image=image.id)
+        for image in engine.looked_into(built.ours(cache, engine))
+        if not _stays(image, namespace)
     )
 
 
 def staying(cache: Path, engine: Engine, namespace: str = "") -> tuple[str, ...]:
-    """Images of ours that nobody may remove, each with the reason."""
-    found = engine.looked_into(built.ours(cache, engine))
-    return tuple(f"{_name(image)}: {why}" for image in found if (why := _stays(image, namespace)))
+    """Images of this project that must stay, each with the reason."""
+    ours = engine.looked_into(built.ours(cache, engine))
+    return tuple(f"{_name(image)}: {why}" for image in ours if (why := _stays(image, namespace)))
 
 
 def _stays(image: OurImage, namespace: str) -> str:
-    """Why an image of ours has to stay; "" where it can go."""
+    """Why an image of this project must stay; "" if it can be removed."""
     if image.in_use:
         return "a container uses it"
     if not all(_is_given(name, image, namespace) for name in image.tags):
@@ -144,21 +144,21 @@ def _stays(image: OurImage, namespace: str) -> str:
 
 
 def _is_given(name: str, image: OurImage, namespace: str) -> bool:
-    """Whether this project gives an image of ours such a name: see publish/tag_rules.py.
+    """Whether a name is one that this project gives the image, see publish/tag_rules.py.
 
-    A tag is the image's version, or made of words of its identifier, whose defaults may change.
+    A tag is the image's version, or consists of words of its identifier; defaults may change.
     """
-    said = labels.read(image.labels)
-    words = said.id.split("-")
+    image_labels = labels.read(image.labels)
+    words = image_labels.id.split("-")
     repository, _, tag = name.removeprefix(f"{namespace}/").partition(":")
-    known = {*words, LATEST, said.torch, ".".join(said.torch.split(".")[:2])}
-    ours = tag == said.version or known.issuperset(tag.split("-"))
+    known = {*words, LATEST, image_labels.torch, ".".join(image_labels.torch.split(".")[:2])}
+    ours = tag == image_labels.version or known.issuperset(tag.split("-"))
     return bool(_OWN_NAMES.fullmatch(name)) or (repository == f"torch-{words[0]}" and ours)
 
 
 def cache(folder: Path) -> tuple[Item, ...]:
-    """What this user's cache holds."""
-    found = []
+    """The items in this user's cache."""
+    items = []
     for part in Part:
         for path in sorted((folder / part).glob("*")):
             half = bool(_HALF.fullmatch(path.name))
@@ -168,13 +168,13 @@ def cache(folder: Path) -> tuple[Item, ...]:
             time = max(p.lstat().st_mtime for p in (path, noted) if p.exists())
             used = datetime.fromtimestamp(time, UTC)
             if half and ((path / HELD).exists() or datetime.now(UTC) - used < RUNNING):
-                continue  # see `abandoned`, or being made
-            found.append(Item(name=f"{part}/{path.name}", size=_size(path), used=used, path=path))
-    return tuple(found)
+                continue  # in use, or found by `abandoned`
+            items.append(Item(name=f"{part}/{path.name}", size=_size(path), used=used, path=path))
+    return tuple(items)
 
 
 def abandoned(workspace: Workspace) -> tuple[Item, ...]:
-    """What processes that were killed left half made, in the cache and where trees are made."""
+    """Unfinished files of killed processes, in the cache and in the folders for trees."""
     cache = workspace.cache
     parts = tuple(cache / part for part in Part)
     scratches = (left_behind(place) for place in (scratch_room(), workspace.output, cache, *parts))
@@ -191,17 +191,17 @@ def abandoned(workspace: Workspace) -> tuple[Item, ...]:
 
 
 def _partial(parts: Iterable[Path], latest: datetime) -> tuple[Path, ...]:
-    """What is left of downloads that nothing was written to since a time."""
-    found = (path for part in parts for path in sorted(part.glob(".partial-*")))
+    """Downloads without a write since a time."""
+    paths = (path for part in parts for path in sorted(part.glob(".partial-*")))
     return tuple(
         path
-        for path in found
+        for path in paths
         if _PARTIAL.fullmatch(path.name) and path.lstat().st_mtime < latest.timestamp()
     )
 
 
 def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
-    """Remove items, and yield each once it is gone. One that is in use by now stays."""
+    """Remove items, and yield each once it is gone. Skips items that are in use by now."""
     for item in items:
         if item.image or item.tag:
             engine.untag(item.image or item.tag)
@@ -211,22 +211,22 @@ def remove(items: Sequence[Item], engine: Engine) -> Iterator[Item]:
 
 
 def _removed(path: Path) -> bool:
-    """Remove something; whether it is gone."""
+    """Remove a member of the cache. Returns whether it is gone."""
     if (path / HELD).exists():
         return discard(path)
     with _alone(path) as alone:
         if not alone or not is_free(path):
             return False
         with scratch(path.parent, f".{path.name}-") as room:
-            path.rename(room / path.name)  # at once: nobody finds a half of it
+            path.rename(room / path.name)  # in one step, so that nobody sees a part of it
             mark(path).unlink(missing_ok=True)
         return not room.exists()
 
 
 def build_cache(run: Runner, *, asked: bool) -> str:
-    """A line on the cache of the builder that buildx uses; all of it is removed where `asked`.
+    """A line about the cache of buildx's current builder; if `asked`, removes all of it.
 
-    BuildKit does not tell which project filled it, so nothing of it goes otherwise.
+    BuildKit does not record which project filled it, so nothing else is removed.
     """
     if asked:
         freed = run.run(["docker", "buildx", "prune", "--force", "--all"]).output.splitlines()
@@ -235,7 +235,7 @@ def build_cache(run: Runner, *, asked: bool) -> str:
         r"^Reclaimable:\s*(\S+)", run.run(["docker", "buildx", "du"]).output, re.MULTILINE
     )
     size = total[1] if total else "0B"
-    return f"build cache: {size}, of whatever was built here; `invoke gc --cache` removes it"
+    return f"build cache: {size}, of all projects; `invoke gc --cache` removes it"
 
 
 def _name(image: OurImage) -> str:
@@ -250,7 +250,7 @@ def _size(path: Path) -> int:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[bool]:
-    """Whether nobody else makes this thing just now; holds others off meanwhile."""
+    """Whether no process is making this member of the cache; blocks others meanwhile."""
     lock = path.with_name(f"{path.name}.lock")
     if not lock.exists():
         yield True

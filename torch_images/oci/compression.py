@@ -1,4 +1,4 @@
-"""How small the layers of wheels become."""
+"""The compression of layers of wheels."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch_images.errors import UsageError, shown, suggest
 
 
 class Compression(enum.StrEnum):
-    """How hard layers of wheels are compressed; the tars inside are the same."""
+    """How much layers of wheels are compressed; the tars inside are the same."""
 
     FAST = "fast"
     SMALL = "small"  # zstd's level 19: fewer bytes to pull, many times the time to pack
 
 
 def parse(text: str) -> Compression:
-    """The word after --compression, or of a label. Raises UsageError for any other."""
+    """Parse the value of --compression, or of a label. Raises UsageError for other text."""
     try:
         return Compression(text)
     except ValueError:

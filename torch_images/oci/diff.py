@@ -1,7 +1,7 @@
-"""Two images, layer by layer and file by file: what differs, and how.
+"""The differences of two images, layer by layer and file by file.
 
-Reads what `docker save` writes: a tar that is an OCI layout. Only layers whose uncompressed content
-differs are unpacked, as a stream.
+Reads the output of `docker save`: a tar of an OCI layout. Unpacks only layers whose uncompressed
+content differs, as a stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch_images.jsondoc import MalformedError, member, parse
 
 _CHUNK = 1 << 20
 
-# What the readers of archives raise for files that are damaged.
+# Exceptions of the readers of archives for damaged files.
 _DAMAGES = (
     tarfile.TarError,
     zstandard.ZstdError,
@@ -62,10 +62,10 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two images side by side; digests are of manifest and configuration.
+    """The comparison of two images; digests are of manifest and configuration.
 
-    The configuration names the uncompressed layers: where its digests are equal so is all that a
-    container sees.
+    The configuration names the uncompressed layers: if its digests are equal, so is everything that
+    a container sees.
     """
 
     manifests: tuple[str, str]
@@ -73,7 +73,7 @@ class Comparison:
     differences: tuple[Difference, ...]
 
 
-# A member of a layer: all that a digest depends on but its place in the order, in words.
+# A member of a layer: everything that affects the digest except its position, as text.
 _Entry = Mapping[str, str]
 
 
@@ -106,19 +106,19 @@ class Archive:
             member(layer, "mediaType", kind=str)
             member(layer, "size", kind=int)
         if len(member(self.config, "rootfs", "diff_ids", kind=list)) != len(self._layers):
-            raise MalformedError("manifest and configuration have other layers")
+            raise MalformedError("manifest and configuration have different layers")
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
-        """Say which file is damaged. An OSError with a number is the system's."""
+        """Turn errors into an EngineError with the file. Passes OSErrors of the system on."""
         try:
             yield
         except _DAMAGES as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            said = shown(" ".join(str(error).split())) or "it ends too early"
+            reason = shown(" ".join(str(error).split())) or "it ends too early"
             raise EngineError(
-                f"{self._path.name} is not an image as `docker save` writes it: {said}"
+                f"{self._path.name} is not an image from `docker save`: {reason}"
             ) from None
 
     def __enter__(self) -> Self:
@@ -132,7 +132,7 @@ class Archive:
         return list(zip(self.config["rootfs"]["diff_ids"], self._layers, strict=True))
 
     def entries(self, descriptor: Mapping[str, Any]) -> Iterator[tuple[str, _Entry]]:
-        """The members of a layer in their order. Raises EngineError where it is damaged."""
+        """The members of a layer, in order. Raises EngineError for a damaged layer."""
         with self._named():
             yield from self._entries(descriptor)
 
@@ -142,7 +142,7 @@ class Archive:
                 yield each.name.removeprefix("./").rstrip("/") or ".", _entry(layer, each)
 
     def _unpacked(self, descriptor: Mapping[str, Any]) -> IO[bytes]:
-        """The tar of a layer as a file that can only be read forwards."""
+        """The tar of a layer as a forward-only file."""
         blob = self._open(_blob(descriptor["digest"]))
         media_type = str(descriptor["mediaType"])
         if media_type.endswith("zstd"):
@@ -170,7 +170,7 @@ def compare(first: Path, second: Path) -> Comparison:
 
 
 def _configs(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:
-    """Differences of the configuration beyond the layers, which are compared by themselves."""
+    """Differences of the configuration, except the layers, which are compared separately."""
     flat = [dict(_flat({k: v for k, v in c.items() if k != "rootfs"})) for c in (one, two)]
     for path in sorted(flat[0].keys() | flat[1].keys()):
         values = [side.get(path, "") for side in flat]
@@ -181,7 +181,7 @@ def _configs(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Differe
 
 
 def _flat(document: Any) -> Iterator[tuple[str, str]]:
-    """The leaves of a JSON document with their paths. Without recursion: it may be deep."""
+    """The leaves of a JSON document with their paths. Not recursive: it may be deep."""
     left = [("", document)]
     while left:
         path, value = left.pop()
@@ -220,7 +220,7 @@ def _layers(one: Archive, two: Archive) -> Iterator[Difference]:
 def _entries(
     layer: int, one: Mapping[str, _Entry], two: Mapping[str, _Entry]
 ) -> Iterator[Difference]:
-    """Differences between the members of a layer, by path; then the first one out of order."""
+    """Differences between members of a layer, by path; then the first member out of order."""
     for path in sorted(one.keys() | two.keys()):
         if path not in two:
             yield Difference(layer=layer, path=path, kind="missing", first=one[path]["type"])
@@ -260,7 +260,7 @@ def _entry(layer: tarfile.TarFile, member: tarfile.TarInfo) -> _Entry:
 
 
 def _blob(digest: str) -> str:
-    """Where an archive has what a digest names. Raises MalformedError."""
+    """The path of a digest's blob in an archive. Raises MalformedError."""
     if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         raise MalformedError(f"{shown(digest)} is not a digest")
     return f"blobs/{digest.replace(':', '/')}"

@@ -1,6 +1,6 @@
 """A root file system as an OCI image layout: deterministic tar, blobs, manifest.
 
-Equal trees give equal bytes, whatever the time, umask or process id of the run that made them.
+Equal trees give equal bytes, independent of time, umask and process ids.
 Format: https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md
 """
 
@@ -35,29 +35,29 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CAPABILITY = "SCHILY.xattr.security.capability"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 
-# The time of every file, in seconds since 1970: 1980-01-01, the first that a zip archive (a wheel)
-# can hold. Not the lock's date: a new lock must not change layers whose content stays.
+# The time of every file, in seconds since 1970: 1980-01-01, the first in zip archives (wheels). Not
+# the lock's date: a new lock must not change layers with unchanged content.
 EPOCH = 315532800
 _CREATED = datetime.fromtimestamp(EPOCH, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-# Machine code repeats itself over long distances. This window and table make 2389 MB of the large
-# libraries of CUDA 13.0 and its torch, 4398 MB, in 12.5 s of an H200's host; level 3 makes 2401 in
-# 17.3, and what makes 2369 takes 22.7. A window of 8 MiB is the largest that every decoder must
-# know (RFC 8878, 3.1.1.1.2).
+# Machine code repeats itself over long distances. With this window and table, the large libraries
+# of CUDA 13.0 and its torch shrink from 4398 to 2389 MB, in 12.5 s on an H200's host. Level 3 gives
+# 2401 MB in 17.3 s, and 2369 MB would take 22.7 s. A window of 8 MiB is the largest that every
+# decoder must support (RFC 8878, 3.1.1.1.2).
 _QUICK = 2, {"window_log": 23, "hash_log": 19, "min_match": 6}
-# For what is packed once and then kept: a base.
+# For a base, which is packed once and then kept.
 _THOROUGH = 9, {"window_log": 23}
-# For images that are pulled often. A window of 128 MiB saves 1 to 4 % more bytes, but containerd
-# takes 2.7 times as long to unpack what has it: docs/performance.md.
+# For images that are pulled often. A window of 128 MiB would save 1 to 4 % more bytes, but make
+# containerd's unpacking 2.7 times as long: docs/performance.md.
 _SMALL = 19, {"window_log": 23}
 _VERSION = f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}"
-# What made the bytes of compressed layers: a part of every key that stands for them.
+# The compressor of layers, which is a part of each of their keys.
 COMPRESSOR = f"{_VERSION} {_QUICK} {_THOROUGH}"
 SMALL_COMPRESSOR = f"{_VERSION} {_SMALL}"
 
 
 class Effort(enum.Enum):
-    """How hard a layer is compressed. Each value is a level of zstd and its other settings.
+    """How much a layer is compressed. Each value is a level of zstd and other settings.
 
     `THOROUGH` gives fewer bytes than `QUICK` and takes six times as long; `SMALL` gives the fewest,
     see docs/performance.md.
@@ -81,7 +81,7 @@ class Layer:
 class Image:
     """An image without the blobs of its layers: the descriptor of its manifest, and its documents.
 
-    The documents are the configuration and the manifest.
+    `documents` are the configuration and the manifest.
     """
 
     descriptor: Mapping[str, Any]
@@ -96,7 +96,7 @@ class Image:
 class Compressed(io.RawIOBase):
     """Takes a tar and writes it to `target` as a layer's blob, compressed by zstd.
 
-    `threads`: zstd workers, 0 = in the caller. All counts >= 1 give equal bytes; 0 gives others.
+    `threads`: zstd workers, 0 = in the caller. All counts >= 1 give equal bytes, 0 different ones.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ def normalise(
     """Rewrite a tar: members sorted by name, all times EPOCH, numeric owners, no extras.
 
     Programs lose their setuid and setgid bits, see scripts/image/build/install-packages.
-    `keep` gets each path without leading "./" and decides whether it stays. mmdebstrap's own tar
-    names a process id in its headers, so equal trees differ.
+    `keep` gets each path without leading "./" and says whether to keep it. mmdebstrap's own tar has
+    a process id in its headers, so equal trees differ.
     """
     with (
         tarfile.open(source, "r:") as old,
@@ -159,9 +159,9 @@ def normalise(
             if not member.isdir():
                 member.mode &= ~0o6000
             member.uname = member.gname = ""
-            # Of the extended headers, file capabilities alone belong to the content.
-            held = member.pax_headers.get(_CAPABILITY)
-            member.pax_headers = {} if held is None else {_CAPABILITY: held}
+            # Of the extended headers, only file capabilities belong to the content.
+            value = member.pax_headers.get(_CAPABILITY)
+            member.pax_headers = {} if value is None else {_CAPABILITY: value}
             new.addfile(member, old.extractfile(member) if member.isreg() else None)
 
 
@@ -170,8 +170,8 @@ def write_layout(
 ) -> str:
     """Write an OCI layout of one image with one layer into `folder`. Returns the manifest's digest.
 
-    `platform` is what the image runs on; images on top of it have it from there. `layer` is a tar.
-    It is compressed here, so that no build of an image has to do that again.
+    `platform` is the image's; images on top inherit it. `layer` is a tar. It is compressed here,
+    once, so that no build of an image has to compress it.
     """
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
@@ -179,9 +179,9 @@ def write_layout(
     with layer.open("rb") as stream, packed.open("wb") as target:
         sink = Compressed(target, processors(), effort=Effort.THOROUGH)
         shutil.copyfileobj(stream, sink, 1 << 20)
-        made = sink.finish()
-    os.replace(packed, blobs / made.digest.removeprefix("sha256:"))
-    return _write(folder, image(None, [(history, made)], env, platform))
+        written = sink.finish()
+    os.replace(packed, blobs / written.digest.removeprefix("sha256:"))
+    return _write(folder, image(None, [(history, written)], env, platform))
 
 
 def extend_layout(
@@ -193,12 +193,12 @@ def extend_layout(
     """
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
-    held = tuple(layers)
+    listed = tuple(layers)
     for path in layout_layers(base) if base else ():
         _link(path, blobs / path.name)
-    for _, layer, path in held:
+    for _, layer, path in listed:
         _link(path, blobs / layer.digest.removeprefix("sha256:"))
-    return _write(folder, image(base, [(title, layer) for title, layer, _ in held]))
+    return _write(folder, image(base, [(title, layer) for title, layer, _ in listed]))
 
 
 def image(
@@ -220,8 +220,8 @@ def image(
             jsondoc.member(config, "rootfs", "diff_ids", kind=list)
             jsondoc.member(config, "history", kind=list)
     for title, layer in layers:
-        held = {"mediaType": f"{LAYER}+zstd", "digest": layer.digest, "size": layer.size}
-        manifest["layers"].append(held)
+        descriptor = {"mediaType": f"{LAYER}+zstd", "digest": layer.digest, "size": layer.size}
+        manifest["layers"].append(descriptor)
         config["rootfs"]["diff_ids"].append(layer.diff_id)
         config["history"].append({"created": _CREATED, "created_by": title})
     manifest["config"] = _descriptor(CONFIG, _json(config))
@@ -230,7 +230,7 @@ def image(
 
 
 def layout_files(made: Image, annotations: Mapping[str, str]) -> dict[str, bytes]:
-    """The files of a layout of one image, but for the blobs of its layers; by path."""
+    """The files of a layout of one image, except the blobs of its layers, by path."""
     index = {
         "schemaVersion": 2,
         "mediaType": INDEX,
@@ -259,13 +259,13 @@ def layout_digest(folder: Path) -> str:
 
 @contextlib.contextmanager
 def _named(folder: Path) -> Iterator[None]:
-    """Say which layout is damaged; those that are read here lie in the cache."""
+    """Turn errors into a BuildError with the layout, which is in the cache."""
     try:
         yield
     except (OSError, jsondoc.MalformedError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BuildError(
-            f"{folder} is not an OCI layout: {said}", "remove it, and it is made again"
+            f"{folder} is not an OCI layout: {reason}", "remove it; it will be made again"
         ) from None
 
 
@@ -289,8 +289,8 @@ def _json(document: Any) -> bytes:
 def _image_config(env: Iterable[str], platform: Platform) -> dict[str, Any]:
     """The configuration of an image without layers.
 
-    Without "created": BuildKit before 0.24 would take it over as the time of whatever is built on a
-    base that is a named context (moby/buildkit#6098).
+    Without "created": BuildKit before 0.24 copies it from a base in a named context to the images
+    built on it (moby/buildkit#6098).
     """
     return {
         "architecture": platform.architecture,
@@ -302,7 +302,7 @@ def _image_config(env: Iterable[str], platform: Platform) -> dict[str, Any]:
 
 
 def _write(folder: Path, made: Image) -> str:
-    """Complete a layout whose layers' blobs are there. Returns the manifest's digest."""
+    """Complete a layout that has its layers' blobs. Returns the manifest's digest."""
     files = layout_files(made, {"org.opencontainers.image.ref.name": "base"})
     for name, data in files.items():
         (folder / name).write_bytes(data)
@@ -310,14 +310,14 @@ def _write(folder: Path, made: Image) -> str:
 
 
 def _blob(folder: Path, digest: str) -> Path:
-    """Where a layout has what a digest names. Raises MalformedError."""
+    """The path of a digest's blob in a layout. Raises MalformedError."""
     if not _DIGEST.fullmatch(digest):
         raise jsondoc.MalformedError(f"{shown(digest)} is not a digest")
     return folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
 
 def _document(folder: Path, digest: str) -> dict[str, Any]:
-    """The document that a digest names. Raises MalformedError for another one."""
+    """The document with a digest. Raises MalformedError for a damaged one."""
     data = _blob(folder, digest).read_bytes()
     if f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
         raise jsondoc.MalformedError(f"{digest} is damaged")
@@ -325,7 +325,7 @@ def _document(folder: Path, digest: str) -> dict[str, Any]:
 
 
 def _link(source: Path, target: Path) -> None:
-    """The same file under another name; a copy where file systems differ or know no links."""
+    """Link a file under another name, or copy it if the file systems do not allow links."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,8 +1,7 @@
-"""What `pick` answers for every GPU and driver branch, as the rows of one table. Pure.
+"""The answers of `pick` for every GPU and driver branch, as the rows of one table. Pure.
 
 A row is for GPUs that `pick` treats alike, for hosts of one platform, and for all driver branches
-that get the same image in the same way. Variant, base and torch are those that `pick` takes where
-it is told none.
+that get the same image in the same way. Variant, base and torch are the defaults of `pick`.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from torch_images.publish.drivers import find_driver
 from torch_images.publish.ledger import State
 
 Compat = Mapping[Platform, Mapping[str, str]]
-# What stands for the branches before and after those that images.yaml and the locks name.
+# Names for the branches before and after those in images.yaml and the locks.
 OLDER, NEWER = "older", "newer"
-# Where libcuda comes from, by the rank of a suggestion.
+# The source of libcuda, by the rank of a suggestion.
 _WAYS = (
     "the host's driver",
     "NVIDIA's compat library, which the image has",
@@ -34,10 +33,10 @@ _WAYS = (
 class Row:
     """One answer.
 
-    `kind` is what its GPUs have in common, such as "8.9, GeForce". `platform` "" stands for any,
-    `branches` () for any driver; the oldest comes first. `way` says where libcuda comes from. Where
-    no image works, `image`, `id` and `proof` are "", and `way` says why. `id` is "" for an image
-    without a page, which the catalogue lacks, too.
+    `kind` describes its GPUs, such as "8.9, GeForce". `platform` is "" for any; `branches` has the
+    oldest first, () for any driver. `way` is the source of libcuda. If no image works, `image`,
+    `id` and `proof` are "", and `way` says why. `id` is also "" for an image that is not in the
+    catalogue, and so has no page.
     """
 
     gpus: tuple[str, ...]
@@ -55,7 +54,7 @@ def rows(
 ) -> Iterator[Row]:
     """All answers, for the newest GPUs and drivers first.
 
-    `compat` is the version of the compat library by platform and CUDA version, "" for none.
+    `compat` is the version of the compat library by platform and CUDA version, "" without one.
     `state` says whether an image is tested.
     """
     for (kind, problem), names in _kinds(config).items():
@@ -83,10 +82,10 @@ def branches(config: Config, compat: Compat) -> tuple[str, ...]:
 
 
 def _kinds(config: Config) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The names of GPUs by what they have in common, and by why no image serves them, or ""."""
+    """The names of GPUs by their kind, and by the reason why no image serves them, or ""."""
     known = [(a.capability, (*a.geforce, *a.gpus)) for a in config.architectures]
     known += [(other.capability, other.names) for other in config.other_gpus]
-    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    kinds: dict[tuple[str, str], tuple[str, ...]] = {}
     for capability, names in sorted(known, key=lambda pair: pair[0], reverse=True):
         for name in names:
             try:
@@ -97,8 +96,8 @@ def _kinds(config: Config) -> dict[tuple[str, str], tuple[str, ...]]:
             else:
                 line = f", {gpu.line}" if gpu.line else ""
                 key = f"{capability}{line}{', beside an Arm processor' if gpu.arm64 else ''}", ""
-            found[key] = (*found.get(key, ()), name)
-    return found
+            kinds[key] = (*kinds.get(key, ()), name)
+    return kinds
 
 
 def _best(
@@ -110,18 +109,18 @@ def _best(
     namespace: str,
     state: Callable[[ImageSpec], State],
 ) -> dict[str, pick.Suggestion | None]:
-    """The image for each driver branch, the newest branch first; None where none works.
+    """The image for each driver branch, the newest branch first; None if none works.
 
-    Raises UsageError, with the reason, where not even the newest driver has an image.
+    Raises UsageError with the reason if no image works even with the newest driver.
     """
     host = gpus.host_platform(config, gpu, platform.name)
     known = branches(config, compat)
     drivers = {NEWER: str(int(known[-1]) + 1), **{branch: branch for branch in reversed(known)}}
     drivers[OLDER] = str(int(known[0]) - 1)
-    found: dict[str, pick.Suggestion | None] = {}
+    best: dict[str, pick.Suggestion | None] = {}
     newest = gpu.architecture.last_driver or NEWER
-    for branch, named in drivers.items():
-        driver = find_driver(config, named)
+    for branch, text in drivers.items():
+        driver = find_driver(config, text)
         suggestions = pick.pick(
             *(config, gpu, driver.version),
             lambda cuda: compat[host][cuda.version],
@@ -132,23 +131,27 @@ def _best(
         )
         if branch == newest:
             pick.answer(config, gpu, driver, suggestions, platform=host)  # raises if none works
-        found[branch] = next((s for s in suggestions[:1] if s.works), None)
-    return found
+        best[branch] = next((s for s in suggestions[:1] if s.works), None)
+    return best
 
 
 def _merged(row: Row, best: Mapping[str, pick.Suggestion | None]) -> Iterator[Row]:
-    """Rows of branches that get the same, in the order of `best`: from the newest one on."""
+    """Rows of branches with the same answer, in the order of `best`: the newest first."""
     dropped = list(takewhile(lambda branch: not best[branch], best))
     working = list(takewhile(lambda branch: best[branch], list(best)[len(dropped) :]))
     same: dict[tuple[str, int], list[str]] = {}
-    for branch, found in best.items():
+    for branch, suggestion in best.items():
         nothing = ("dropped" if branch in dropped else "", 0)
-        same.setdefault((found.id, found.rank) if found else nothing, []).append(branch)
+        same.setdefault((suggestion.id, suggestion.rank) if suggestion else nothing, []).append(
+            branch
+        )
     for together in same.values():
         drivers = replace(row, branches=tuple(reversed(together)))
-        if found := best[together[0]]:
-            way, own = _WAYS[found.rank], found.id if found.listed else ""
-            yield replace(drivers, way=way, image=found.image, id=own, proof=found.proof)
+        if suggestion := best[together[0]]:
+            way, identifier = _WAYS[suggestion.rank], suggestion.id if suggestion.listed else ""
+            yield replace(
+                drivers, way=way, image=suggestion.image, id=identifier, proof=suggestion.proof
+            )
         elif together[0] in dropped:
             yield replace(drivers, way=f"take driver {working[0]}: newer ones dropped this GPU")
         else:

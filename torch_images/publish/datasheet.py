@@ -1,6 +1,6 @@
-"""What an image is, for people and programs: versions, layers with sizes, digests, verification.
+"""Facts about an image, for people and programs: versions, layers, digests, verification.
 
-Nothing of it is assumed: versions are those that verification observed, sizes those of the image.
+Nothing is assumed: verification observed the versions, and sizes are measured on the image.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch_images.markdown import table
 from torch_images.verify.identify import VerifiedImage
 
 SCHEMA = 3
-# What a step leaves in its layer, by a word of its command. Wheels follow in the order of their
-# groups, all by one command.
+# The content of a step's layer, by a word of its command. Layers of wheels share one command and
+# follow the order of their groups.
 _STEPS = {
     "create-venv": "Python environment",
     "compile-wheels": "bytecode of the wheels",
@@ -45,13 +45,13 @@ def describe(
 ) -> dict[str, Any]:
     """Everything about a verified image as plain data.
 
-    `document` and `history` are its OCI manifest and the history in its configuration, from where
-    it is stored; `references` are its names in a registry, those of an index with it included;
-    `index` is the immutable name of that with its digest, "" for an image that is in none.
+    `document` and `history` are its OCI manifest and the history in its configuration, from the
+    engine or registry; `references` are its names in a registry, including those of its index;
+    `index` is the index's immutable name with its digest, "" for an image without an index.
     """
     info, spec, lock, report = image.info, image.plan.spec, image.plan.lock, image.report
     layers = _layers(document, history, engine.layer_sizes(info.id), image.plan)
-    said = labels.read(info.labels)
+    image_labels = labels.read(info.labels)
     return {
         "schema": SCHEMA,
         "id": spec.id,
@@ -61,11 +61,11 @@ def describe(
         "digest": info.id,
         "config": document["config"]["digest"],
         "created": info.created,
-        "version": said.version,
-        "revision": said.revision,
-        "lock": said.lock,
-        "inputs": said.inputs,
-        "compat": said.compat,
+        "version": image_labels.version,
+        "revision": image_labels.revision,
+        "lock": image_labels.lock,
+        "inputs": image_labels.inputs,
+        "compat": image_labels.compat,
         "unlocked": lock.unlocked,
         "versions": {name: report.observed[name] for name in ("cuda", "torch", "triton", "python")},
         "arches": {
@@ -90,7 +90,7 @@ def describe(
 
 
 def packages(lock: ImageLock) -> dict[str, dict[str, str]]:
-    """Version by name of all that is locked, by kind. Verification found just these inside."""
+    """The versions of all locked packages, by kind and name. Verification found exactly these."""
     wheels = {w: lock.compiled.get(w.name, w.version) for w in lock.all_wheels}
     return {
         "cuda": {w.name: version for w, version in wheels.items() if w.of_cuda},
@@ -100,7 +100,7 @@ def packages(lock: ImageLock) -> dict[str, dict[str, str]]:
 
 
 def save(sheet: Mapping[str, Any], workspace: Workspace) -> None:
-    """Keep a datasheet as JSON and Markdown, by the image's digest, in build/datasheets."""
+    """Write a datasheet as JSON and Markdown to build/datasheets, named by the image's digest."""
     folder = workspace.output / "datasheets"
     folder.mkdir(parents=True, exist_ok=True)
     name = str(sheet["digest"]).replace(":", "-")
@@ -154,7 +154,7 @@ def _layers(
     steps = zip(history, unpacked, strict=True)
     full = [(step, size) for step, size in steps if not step.get("empty_layer")]
     groups = wheel_groups(plan.lock)
-    # In their order: what is compiled, and, on an image as base, what is copied onto it.
+    # In order: compiled wheels and, on a base that is an image, wheels copied onto it.
     titles = {
         "install-compiled": iter([title for _, title, wheels in groups if not wheels]),
         "COPY ": iter([title for _, title, wheels in groups if wheels]),
@@ -164,7 +164,7 @@ def _layers(
         command = str(step.get("created_by", ""))
         known = [text for word, text in _STEPS.items() if word in command]
         known += [next(titles[word]) for word in titles if word in command]
-        # A layer that was made on the host says itself what it is.
+        # The history of a layer made on the host describes it.
         holds = (*known, command[:60] if rows else "base")[0]
         rows.append(
             {
@@ -178,6 +178,6 @@ def _layers(
 
 
 def size_text(count: int) -> str:
-    """Bytes for people, in decimal units as registries count."""
+    """A size in bytes for people, in decimal units as registries show it."""
     large = 10**9
     return f"{count / 1e9:.2f} GB" if count >= large else f"{count / 1e6:.1f} MB"

@@ -1,4 +1,4 @@
-"""A driver as people and programs write it -> its version, and whether it supports a GPU. Pure."""
+"""The name of a driver -> its version, and whether it supports a GPU. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_images.publish.gpus import Gpu
 
 # 570.133, 570.133.20; also in v570.133.20, 570.133.20-0ubuntu1 and the lines of nvidia-smi.
 _VERSION = r"(?<![0-9.])[1-9][0-9]{2}\.[0-9]{1,3}(?:\.[0-9]{1,2})?(?![0-9]|\.[0-9])"
-# NVIDIA-SMI's own version comes first in the line, and can be another one.
+# NVIDIA-SMI's own version comes first in the line, and can differ.
 _LABELLED = re.compile(rf"(?:driver|kmd) version: *({_VERSION})")
 # R570, 570-server, 570.xx, nvidia-driver-570-open.
 _BRANCH = re.compile(r"(?:[a-z]+[- ])*r?([1-9][0-9]{2})(?:xx|\+)?(?:[-. ][a-z]+)*")
@@ -21,20 +21,20 @@ _CUDA = re.compile(
     r"(?:cuda[ _-]?|cu)?[0-9]{1,2}\.[0-9](?:\.[0-9]{1,2})?|cu(?:da[ _-]?)?[0-9]{2,3}"
 )
 _ASK = "nvidia-smi --query-gpu=driver_version --format=csv,noheader"
-_LONGEST = 200  # letters of a line of nvidia-smi
-_AHEAD = 50  # how far NVIDIA's branches go on in about a year
+_LONGEST = 200  # characters of a line of nvidia-smi
+_AHEAD = 50  # by which the numbers of branches grow in about a year
 
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """A driver of a host: its version, and its branch if nothing else was given, else ""."""
+    """A host's driver: its version, and its branch if only that was given, else ""."""
 
     version: str
     branch: str = ""
 
     @property
     def assumed(self) -> str:
-        """What was assumed because only a branch was given; "" for nothing."""
+        """The assumption made because only a branch was given, else ""."""
         named = "" if self.version == f"{self.branch}.00" else f" {self.version},"
         return f"{self.branch} given: assumed{named} its oldest driver" if self.branch else ""
 
@@ -42,20 +42,20 @@ class Driver:
 def find_driver(config: Config, named: str) -> Driver:
     """The driver that a text names; for a branch, such as "R570", its oldest driver.
 
-    Where that is not known, it is a version before all of them, "550.00". Raises UsageError for a
-    CUDA version, for a branch that cannot be there yet, and for any other text.
+    If that is unknown, it is a version below all of the branch, "550.00". Raises UsageError for a
+    CUDA version, for a branch that cannot exist yet, and for any other text.
     """
     text = named.strip().lower()[:_LONGEST]
-    found = set(_LABELLED.findall(text)) or set(re.findall(_VERSION, text))
+    versions = set(_LABELLED.findall(text)) or set(re.findall(_VERSION, text))
     branch = _BRANCH.fullmatch(text)
     if _CUDA.fullmatch(text):
         raise UsageError(
             f"'{shown(named)}' is a CUDA version, not a driver's", f"run this on the host: {_ASK}"
         )
-    if len(found) == 1:
-        driver = Driver(version=found.pop())
+    if len(versions) == 1:
+        driver = Driver(version=versions.pop())
     elif branch:
-        # CUDA's own minimum is the first driver of the branch that came out with it.
+        # The minimum driver of a CUDA version is the first of the branch released with it.
         first = [c.driver for c in config.cudas if c.driver.partition(".")[0] == branch[1]]
         oldest = min(first, key=Version, default=f"{branch[1]}.00")
         driver = Driver(version=oldest, branch=branch[1])
@@ -74,7 +74,7 @@ def find_driver(config: Config, named: str) -> Driver:
 
 
 def unsupported(gpu: Gpu, version: str) -> str:
-    """Why no image runs on a GPU with a driver: it does not know the GPU; "" if it does."""
+    """Why a driver does not support a GPU, so that no image runs on it; "" if it does."""
     first, last = gpu.architecture.first_driver, gpu.architecture.last_driver
     words = f"driver {version} does not support {gpu.name}: the"
     if _branch(version) < int(first):

@@ -1,8 +1,8 @@
-"""What people and programs call a GPU -> its name in images.yaml. Pure.
+"""The name of a GPU as people and programs write it -> its name in images.yaml. Pure.
 
 nvidia-smi writes "NVIDIA A100-SXM4-80GB", vGPU software "GRID A100D-40C", clouds "RTX_6000Ada",
-"nvidia-tesla-t4" or "a2-highgpu-1g", people "5090" or "8xH100". The names themselves are data, in
-images.yaml: what is known here is how names are put together.
+"nvidia-tesla-t4" or "a2-highgpu-1g", people "5090" or "8xH100". images.yaml has the names
+themselves; this module knows the forms of these texts.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from torch_images.config.types import Config
 from torch_images.errors import UsageError, shown, suggest
 
 Words = tuple[str, ...]
-# Words of nvidia-smi that name no model.
+# Words of nvidia-smi that are not part of a model's name.
 _NOISE = {"nvidia", "geforce", "tesla", "graphics", "device"}
 # The UUID that `nvidia-smi -L` prints, whose digits could be read as a model.
 _UUID = re.compile(r"gpu-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TIMES = "\N{MULTIPLICATION SIGN}"
-# How many of them: 8xH100, 2 x A100, H100x8; not the end of TX2.
+# The number of GPUs: 8xH100, 2 x A100, H100x8; not the end of TX2.
 _COUNT = re.compile(
     r"(?<![a-z0-9])[0-9]{1,2} ?[x*] ?(?=[a-z0-9])"
     r"|(?:(?<=[0-9])|(?<=[0-9][a-z])|(?<= ))[x*] ?[0-9]{1,2}(?![a-z0-9])"
 )
-# What is written together with a model, before and after its number: RTX4090, RTXPRO6000, 3080Ti.
+# Words attached to a model, before and after its number: RTX4090, RTXPRO6000, 3080Ti.
 _BEFORE = (
     re.compile(r"(?<![a-z0-9])(rtx|gtx)(?=(?:a|pro)?[0-9])"),
     re.compile(r"(?<![a-z0-9])(pro)(?=[0-9])"),
@@ -34,7 +34,7 @@ _BEFORE = (
 _AFTER = re.compile(r"(?<=[0-9]{4})(?=(?:ti|super|ada|laptop|d|m)+(?![a-z0-9]))")
 # Forms of a model that differ in board or memory only: A100X, V100S, H100XM of vGPU, 8xH100ib.
 _FORM = re.compile(r"([a-z]{1,2}[0-9]{1,4})(?:sxm[0-9]?|pcie|nvl|ib|xm|[dglsx])")
-# Words before a model without which people name it: A4000 is an RTX A4000.
+# Words before a model that people leave out: A4000 is an RTX A4000.
 _BRANDS = {"rtx", "quadro"}
 _SM = re.compile(r"(?<![a-z0-9])(?:sm|compute)[_ ]?([1-9][0-9]{1,2})[af]?(?![a-z0-9])")
 _DOTTED = re.compile(r"(?:sm|cc|compute capability)?[_ ]?([1-9][0-9]?\.[0-9])[af]?")
@@ -51,30 +51,30 @@ def capabilities(config: Config) -> dict[str, Capability]:
 def capability(named: str) -> Capability | None:
     """The compute capability that a text names: "8.6", "sm_120", a tag such as "2.14.1-sm120".
 
-    None for a text that names none. Raises UsageError for one that names several.
+    None for a text without one. Raises UsageError for a text with several.
     """
     text = named.strip().lower()
     if dotted := _DOTTED.fullmatch(text):
         return Capability.parse(dotted[1])
-    found = {Capability.of_number(int(number)) for number in _SM.findall(text)}
-    if len(found) > 1:
-        names = ", ".join(map(str, sorted(found)))
+    numbers = {Capability.of_number(int(number)) for number in _SM.findall(text)}
+    if len(numbers) > 1:
+        names = ", ".join(map(str, sorted(numbers)))
         raise UsageError(f"'{shown(named)}' names several architectures: {names}", "give one")
-    return found.pop() if found else None
+    return numbers.pop() if numbers else None
 
 
 def find(config: Config, named: str) -> str:
     """The GPU of images.yaml that a name means.
 
-    It is the longest known name whose words stand in `named`. If none does, the number of a model
-    is enough, such as "5090". Raises UsageError where it means none, a family, another maker's, or
-    several GPUs that differ in their compute capability.
+    It is the longest known name whose words are in `named`. If there is none, the number of a model
+    is enough, such as "5090". Raises UsageError if it means no GPU, a family, a GPU of another
+    maker, or several GPUs that differ in compute capability.
     """
     known = capabilities(config)
     words = _words(named)
     if not {"nvidia", "geforce"}.intersection(re.split(r"[^a-z]+", named.lower())):
         _refuse_other_makers(config, named, words)
-    # Older drivers call an RTX A6000 a Quadro, too.
+    # Older drivers also call an RTX A6000 a Quadro.
     plain = tuple(word for word in words if word != "quadro")
     forms = tuple(form[1] if (form := _FORM.fullmatch(word)) else word for word in plain)
     phrases = _phrases(config)
@@ -92,12 +92,12 @@ def find(config: Config, named: str) -> str:
     hint = suggest(" ".join(plain).upper(), known)
     raise UsageError(
         f"unknown GPU '{shown(named)}'",
-        f"{hint}; `invoke pick --list` has all; or give its compute capability, such as 8.6",
+        f"{hint}; `invoke pick --list` lists all; or give its compute capability, such as 8.6",
     )
 
 
 def _only(named: str, fitting: list[str], known: Mapping[str, Capability]) -> str:
-    """The longest of some names. Raises UsageError where they differ in compute capability."""
+    """The longest of some names. Raises UsageError if they differ in compute capability."""
     if len({known[name] for name in fitting}) > 1:
         names = ", ".join(f"{name} ({known[name]})" for name in fitting)
         raise UsageError(f"'{shown(named)}' names several GPUs: {names}", "give the whole name")
@@ -114,7 +114,7 @@ def _refuse_ada(
 
 
 def _by_number(words: set[str], known: Mapping[str, Capability]) -> list[str]:
-    """The known names whose number is among the words, of these those with the most of them."""
+    """The known names whose number is among the words, and that share the most words with them."""
     shared = {}
     for name in known:
         own = _words(name)
@@ -124,14 +124,12 @@ def _by_number(words: set[str], known: Mapping[str, Capability]) -> list[str]:
 
 
 def _refuse_other_makers(config: Config, named: str, words: Words) -> None:
-    """Raise UsageError for a name with a word of another maker's, alone or before a number."""
+    """Raise UsageError for a name with a word of another maker, alone or before a number."""
     for maker, theirs in config.other_makers:
         for own in theirs:
             pattern = re.compile(rf"{re.escape(own.lower())}(?:[0-9].*)?")
             if any(pattern.fullmatch(word) for word in words):
-                problem = (
-                    f"'{shown(named)}' is made by {maker}; these images need an NVIDIA GPU"
-                )
+                problem = f"'{shown(named)}' is made by {maker}; these images need an NVIDIA GPU"
                 rtx = re.sub(r"\brx\b", "RTX", named, flags=re.IGNORECASE)
                 meant = _by_number(set(_words(rtx)), capabilities(config)) if rtx != named else []
                 raise UsageError(problem, f"did you mean '{meant[0]}'?" if meant else "")
@@ -145,14 +143,14 @@ def _refuse_families(config: Config, named: str, words: Words) -> None:
     if members:
         names = "; ".join(f"{', '.join(a.examples)} ({a.name})" for a in members)
         raise UsageError(
-            f"'{shown(named)}' is a family of GPUs, not one: {names}",
+            f"'{shown(named)}' is a family of GPUs, not a GPU: {names}",
             "name the GPU, or give its compute capability",
         )
 
 
 @lru_cache(maxsize=4)
 def _phrases(config: Config) -> dict[Words, str]:
-    """What GPUs are called, in words, and which GPU that is: names, short names and aliases."""
+    """The GPU by the words of each of its names, short names and aliases."""
     names = capabilities(config)
     short = {}
     for name in names:
@@ -163,7 +161,7 @@ def _phrases(config: Config) -> dict[Words, str]:
     return {**short, **{_words(name): name for name in names}, **aliases}
 
 
-@lru_cache(maxsize=512)  # the names of images.yaml, again for every question
+@lru_cache(maxsize=512)  # called for all names of images.yaml each time
 def _words(name: str) -> Words:
     """The words of a GPU's name that tell models apart: "NVIDIA GeForce RTX4090" -> rtx, 4090."""
     text = _COUNT.sub(" ", _UUID.sub(" ", name.lower().replace(_TIMES, "x")))
@@ -174,6 +172,6 @@ def _words(name: str) -> Words:
 
 
 def _within(short: Words, words: Words) -> bool:
-    """Whether words contain others, side by side."""
+    """Whether words contain others as a contiguous run."""
     count = len(short)
     return any(words[i : i + count] == short for i in range(len(words) - count + 1))

@@ -1,4 +1,4 @@
-"""A GPU by its name -> what it is, and the platform of a host with it. Pure."""
+"""The name of a GPU -> its facts, and the platform of a host with it. Pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch_images.errors import UsageError
 from torch_images.platforms import AMD64, ARM64, Platform, find
 from torch_images.publish import gpu_names
 
-# What images of a platform were not tried for yet.
+# Caveats about images of a platform that were not tried on real hosts yet.
 CAVEATS = {
     ARM64: "images for linux/arm64 are built under an emulator (QEMU); none has run on an Arm host "
     "with a GPU"
 }
-# The oldest capability that PyTorch's wheels of CUDA 12.6 have code for. The last release with such
+# The oldest compute capability in PyTorch's wheels for CUDA 12.6. The last release with these
 # wheels is torch 2.14 (pytorch/pytorch#190355 and #190385).
 _OLDEST = Capability(5, 0)
 _OLDER = (
     "PyTorch's wheels of CUDA 12.6 (https://download.pytorch.org/whl/cu126) have code for it, "
     "up to torch 2.14"
 )
-# Modules of capabilities that no card has; their CUDA is that of JetPack.
+# Jetson modules have compute capabilities that no card has; their CUDA is JetPack's.
 _JETSON = (
-    "for a Jetson take NVIDIA's own PyTorch "
+    "for a Jetson use NVIDIA's own PyTorch "
     "(https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/)"
 )
 TITAN = "TITAN"  # in names, and the brand that NVML reports
@@ -49,14 +49,14 @@ class Gpu:
 
     @property
     def line(self) -> str:
-        """The product line whose GPUs compat libraries do not run on; "" for another one."""
+        """The product line if compat libraries do not support it, "GeForce" or "TITAN"; else ""."""
         return (TITAN if self.name.startswith(TITAN) else "GeForce") if self.geforce else ""
 
 
 def find_gpu(config: Config, named: str) -> Gpu:
     """A GPU by its name, see gpu_names.py, or by its compute capability.
 
-    Raises UsageError for one that no image serves.
+    Raises UsageError for a GPU that no image serves.
     """
     known = gpu_names.capabilities(config)
     capability = gpu_names.capability(named)
@@ -85,7 +85,7 @@ def find_gpu(config: Config, named: str) -> Gpu:
 
 
 def known_gpus(config: Config) -> list[dict[str, Any]]:
-    """Every GPU that a name can mean, by compute capability, the newest first, as plain data."""
+    """Every known GPU as plain data, by compute capability, the highest first."""
     aliases = dict(config.gpu_aliases)
     rows = [
         (a.capability, (*a.geforce, *a.gpus), f"{a.family}, from driver {a.first_driver}")
@@ -104,31 +104,30 @@ def known_gpus(config: Config) -> list[dict[str, Any]]:
 
 
 def host_platform(config: Config, gpu: Gpu, named: str = "") -> Platform:
-    """The platform of a host with a GPU: the one that was named, else the GPU's own.
+    """The platform of a host with a GPU: the named one, else the GPU's own.
 
-    That is linux/arm64 for a GPU that is built together with an Arm processor, and linux/amd64 for
-    any other. Raises UsageError for a platform that is unknown, that no host of the GPU is, or that
-    images.yaml does not list.
+    The GPU's own is linux/arm64 if it is built together with an Arm processor, else linux/amd64.
+    Raises UsageError if it is unknown, impossible for the GPU, or not in images.yaml.
     """
     own = ARM64 if gpu.arm64 else AMD64
-    wanted = find(named) if named else own
-    if gpu.arm64 and wanted != own:
+    platform = find(named) if named else own
+    if gpu.arm64 and platform != own:
         raise UsageError(
-            f"{gpu.name} is built together with an Arm processor, so no host with it is {wanted}; "
-            f"leave the platform out, or give {own}"
+            f"{gpu.name} is built together with an Arm processor, so no host with it is "
+            f"{platform}; leave the platform out, or give {own}"
         )
-    if wanted not in config.platforms:
+    if platform not in config.platforms:
         known = " and ".join(config.names("platform"))
         raise UsageError(
-            f"no image is built for {wanted}; the platforms of images.yaml are {known}"
+            f"no image is built for {platform}; the platforms of images.yaml are {known}"
         )
-    return wanted
+    return platform
 
 
 def _serving(config: Config, capability: Capability, name: str, *, arm64: bool) -> Architecture:
-    """The architecture whose code a GPU runs best. Raises UsageError where no image has any.
+    """The architecture whose code a GPU runs best. Raises UsageError if no image has code for it.
 
-    One that only hosts with Arm processors have is for a GPU of such a host, `arm64`.
+    `arm64`: the GPU is in a host with an Arm processor; some architectures serve only these.
     """
     others = {other.capability: other.names for other in config.other_gpus}
     served = [a for a in config.architectures if capability.runs(a.capability)]

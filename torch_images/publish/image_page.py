@@ -1,6 +1,6 @@
-"""What the site's page of an image says, as plain data for its template.
+"""The facts on an image's page of the site, as plain data for its template.
 
-What is not known yet is None or empty, and the template says so. Pure.
+Unknown facts are None or empty, and the template says so. Pure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def describe(
         immutable=version(config, image),
         floating=earned(config, spec, complete=lock.complete),
     )
-    held = packages(lock)
+    versions = packages(lock)
     return {
         "id": spec.id,
         "description": spec.description,
@@ -56,8 +56,8 @@ def describe(
             for plans in layer_plans(config, spec, lock).values()
             for plan in plans
         ],
-        "wheels": sorted({**held["cuda"], **held["python"]}.items()),
-        "debs": sorted(held["debian"].items()),
+        "wheels": sorted({**versions["cuda"], **versions["python"]}.items()),
+        "debs": sorted(versions["debian"].items()),
         "whole": not spec.base.images,
         "base": spec.base.image(spec.cuda.version) or spec.base.name,
     }
@@ -84,12 +84,12 @@ def _versions(spec: ImageSpec, lock: ImageLock) -> list[tuple[str, str]]:
 
 
 def _expected(spec: ImageSpec, wanted: Capability) -> str:
-    """By which machine code an architecture should be served; "" where that is not known."""
+    """The machine code that should serve an architecture; "" if unknown."""
     if spec.source.compiled:
-        held = [a.capability for a in spec.architectures]
+        code = [a.capability for a in spec.architectures]
     elif spec.release.facts:
-        held = list(spec.release.facts.arches)
+        code = list(spec.release.facts.arches)
     else:
         return ""
-    found = coverage(wanted, [f"sm_{c.major}{c.minor}" for c in held])
-    return str(found) if found else ""
+    served_by = coverage(wanted, [f"sm_{c.major}{c.minor}" for c in code])
+    return str(served_by) if served_by else ""

@@ -1,6 +1,6 @@
-"""The images of one release, one for each platform -> an OCI index, which is one for all. Pure.
+"""The images of one release, one for each platform -> their common OCI index. Pure.
 
-The index follows from its images alone: whoever makes it makes the same bytes.
+The index depends on its images alone, so every machine makes the same bytes.
 https://github.com/opencontainers/image-spec/blob/v1.1.0/image-index.md
 """
 
@@ -21,9 +21,9 @@ _REVISION = re.compile(r"[0-9a-f]{40,64}(?:-dirty)?")
 
 @dataclass(frozen=True, kw_only=True)
 class Index:
-    """An index: its repository, such as "torch-cu130", its exactest floating tag, its manifests.
+    """An index: its repository, such as "torch-cu130", most specific floating tag, and manifests.
 
-    There is one manifest for a platform; the order of `manifests` is that of the platforms' names.
+    `manifests` has one manifest per platform, sorted by the platforms' names.
     """
 
     repository: str
@@ -32,35 +32,35 @@ class Index:
 
     @property
     def created(self) -> str:
-        """The time of the oldest of its images' inputs."""
+        """The creation time of its oldest image."""
         return min(m.created for m in self.manifests)
 
     @property
     def revision(self) -> str:
-        """The commit that all of its images were built from; "" for several."""
-        named = {m.labels.revision for m in self.manifests}
-        revision = named.pop()
-        return revision if not named and _REVISION.fullmatch(revision) else ""
+        """The commit that all of its images were built from; "" if they differ."""
+        revisions = {m.labels.revision for m in self.manifests}
+        revision = revisions.pop()
+        return revision if not revisions and _REVISION.fullmatch(revision) else ""
 
     @property
     def annotations(self) -> dict[str, str]:
-        """What it says of itself, as the labels of its images do."""
-        told = {
+        """Its annotations, which match the labels of its images."""
+        texts = {
             f"{_STANDARD}.created": self.created,
             f"{_STANDARD}.revision": self.revision,
             f"{_STANDARD}.title": self.repository,
             f"{_STANDARD}.version": self.version,
         }
-        return {name: text for name, text in told.items() if text}
+        return {name: text for name, text in texts.items() if text}
 
     @property
     def descriptors(self) -> tuple[dict[str, Any], ...]:
-        """What it says of each manifest."""
+        """The descriptor of each manifest."""
         return tuple(_descriptor(m) for m in self.manifests)
 
     @property
     def data(self) -> bytes:
-        """Its bytes, which are those that buildx writes."""
+        """Its bytes, as buildx writes them."""
         document = {
             "schemaVersion": 2,
             "mediaType": INDEX,
@@ -71,13 +71,13 @@ class Index:
 
     @property
     def digest(self) -> str:
-        """Its digest; "" where one of its manifests is in no registry yet."""
+        """Its digest; "" if one of its manifests is not in a registry yet."""
         whole = all(m.size for m in self.manifests)
         return f"sha256:{hashlib.sha256(self.data).hexdigest()}" if whole else ""
 
     @property
     def target(self) -> TagTarget:
-        """The index as the holder of a tag."""
+        """The index as the target of a tag."""
         return TagTarget(
             digest=self.digest,
             torch=self.manifests[0].labels.torch,

@@ -1,8 +1,8 @@
-"""The image that is pushed, and its sisters for other platforms -> what floating tags name.
+"""The pushed image and its sisters for other platforms -> the images of floating tags.
 
-An image is pushed only once its checks passed, and its immutable name has the hash of its inputs in
-it. So a sister that has that name in the registry is verified, and of this release. Whoever may
-write to the registry can forge that, as every other name there.
+An image is pushed only after its checks passed, and its immutable name contains the hash of its
+inputs. So a sister with that name in the registry is verified, and of this release. Whoever may
+write to the registry can forge this, like every other name there.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ def join(
     lookup: Lookup,
     workspace: Workspace,
 ) -> tuple[Manifest, ...]:
-    """A complete image and those of its sisters that are there, by the names of their platforms.
+    """A complete image and its sisters in the registry, sorted by platform.
 
-    `repository` is such as "ghcr.io/me/torch-cu130". Of each other platform it is the image with
-    the inputs of today; while the registry lacks that, the one that the floating tag with the same
-    version of torch names now, such as "2.14.1". So it follows from the registry alone, whichever
-    machine asks, and a platform that comes later joins. Raises PublishError for a sister that is
-    not what its name says.
+    `repository` is such as "ghcr.io/me/torch-cu130". The sister for another platform is the image
+    with the inputs of today. While the registry lacks that, it is the image that the floating tag
+    with the same version of torch, such as "2.14.1", names now. So the result depends only on the
+    registry, not on the machine, and a platform that comes later joins. Raises PublishError for a
+    sister that does not match its name.
     """
-    held = lookup(f"{repository}:{floating(config, spec)[0]}")
-    found = [ours]
+    current = lookup(f"{repository}:{floating(config, spec)[0]}")
+    images = [ours]
     for sister in sisters(config, spec):
         platform = sister.platform.name
-        there = _today(config, sister, repository, lookup, workspace)
-        if not there and held and held.torch == spec.torch:
-            there = held.of_platform(platform)
-        found += [there] if there else []
-    return tuple(sorted(found, key=lambda manifest: manifest.platform))
+        sister_image = _today(config, sister, repository, lookup, workspace)
+        if not sister_image and current and current.torch == spec.torch:
+            sister_image = current.of_platform(platform)
+        images += [sister_image] if sister_image else []
+    return tuple(sorted(images, key=lambda manifest: manifest.platform))
 
 
 def _today(
     config: Config, sister: ImageSpec, repository: str, lookup: Lookup, workspace: Workspace
 ) -> Manifest | None:
-    """The complete image with the inputs of today, if the registry has it."""
+    """The complete sister with the inputs of today; None if the registry lacks it."""
     try:
         locked = lock_image(config, sister, workspace.locks)
     except LockError:
@@ -59,14 +59,14 @@ def _today(
     if not locked.lock.complete:
         return None
     name = version(config, plan_image(config, locked, workspace.root))
-    held = lookup(f"{repository}:{name}")
-    if held is None:
+    target = lookup(f"{repository}:{name}")
+    if target is None:
         return None
-    manifest = held.of_platform(sister.platform.name)
-    said = manifest.labels if manifest else None
-    if said is None or (said.id, said.version, said.torch) != (sister.id, name, sister.torch):
+    manifest = target.of_platform(sister.platform.name)
+    found = manifest.labels if manifest else None
+    if found is None or (found.id, found.version, found.torch) != (sister.id, name, sister.torch):
         raise PublishError(
-            f"{repository}:{name} is not the image that its name says",
+            f"{repository}:{name} is not the image that its name promises",
             f"it should be {sister.id}; find out who pushed it",
         )
     return manifest

@@ -1,8 +1,8 @@
 """The ledger, docs/ledger.csv: which images were really built and verified, and when.
 
-`invoke build --stale` writes it, one line for each image. A line holds for as long as the image's
-inputs are the same: the hash of its build context, which has the locks. Its digest would not do,
-since each commit changes a label. A line can also say why an image could not be built.
+`invoke build --stale` writes it, one line for each image. A line is valid as long as the image's
+inputs are the same: the hash of its build context, which includes the locks. The image's digest
+would not do, since each commit changes a label. A line can also say why a build failed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch_images.jobs import Builder
 from torch_images.platforms import ARM64
 from torch_images.project import LEDGER
 
-if TYPE_CHECKING:  # it imports all that builds
+if TYPE_CHECKING:  # it imports everything for builds
     from torch_images.publish.pipeline import Made
 
 _LARGEST = 4 << 20  # bytes; a line has some 400
@@ -44,7 +44,7 @@ _FIELDS = {
 }
 
 
-# What a line says of a machine that ran the image in an emulator.
+# The end of `machine` if it ran the image in an emulator.
 EMULATED = f", {ARM64} emulated"
 
 
@@ -53,9 +53,9 @@ class Proof:
     """A line of the ledger. Every field is text, as in the file.
 
     `image`: the identifier. `inputs`: the hash of its build context. `compat`: the version of its
-    compat package, "" for an image without. `lock`: the hash of its locks. `digest`: its
-    manifest's. `date`: the day (UTC). `checks`: how many passed. `machine`: what built it.
-    `missing`: why it could not be built; "" for a proof. Then inputs, lock and digest are "".
+    compat package, "" without one. `lock`: the hash of its locks. `digest`: its manifest's. `date`:
+    the day (UTC). `checks`: how many passed. `machine`: the builder. `missing`: why it could not be
+    built, "" for a proof; if it is set, inputs, lock and digest are "".
     """
 
     image: str
@@ -84,9 +84,9 @@ class State:
 
 
 def read(root: Path) -> dict[str, Proof]:
-    """The ledger of a project by identifier; {} where there is none.
+    """The ledger of a project by identifier; {} if it is missing.
 
-    Raises ConfigError, with the line, for anything that `write` does not write.
+    Raises ConfigError, with the line, for text that `write` does not write.
     """
     path = root / LEDGER
     if not path.exists():
@@ -110,7 +110,7 @@ def read(root: Path) -> dict[str, Proof]:
 
 
 def write(root: Path, proofs: Mapping[str, Proof]) -> None:
-    """Write the ledger, sorted by identifier, whole or not at all."""
+    """Write the ledger, sorted by identifier, in one step."""
     path = root / LEDGER
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
@@ -127,8 +127,8 @@ def write(root: Path, proofs: Mapping[str, Proof]) -> None:
 def proof(made: Made, date: str, machine: Builder) -> Proof | None:
     """The line of an image that was built and verified on a day.
 
-    None for one that was not verified, or whose build resolved a part of the lock for itself:
-    nobody could tell later whether its inputs are still the same.
+    None for an image that was not verified, or whose build resolved part of the lock itself: later
+    nobody could tell whether its inputs are still the same.
     """
     plan, report = made.result.plan, made.report
     if report is None or not report.passed or plan.lock.unlocked:
@@ -161,7 +161,7 @@ def states(
 ) -> dict[ImageSpec, State]:
     """Whether each image is tested.
 
-    Only those with a line are rendered, which takes some ten milliseconds each.
+    Renders only images with a line, which takes some ten milliseconds each.
     """
     return {spec: _state(config, spec, proofs.get(spec.id), root, locks) for spec in specs}
 

@@ -1,7 +1,7 @@
 """A GPU and a driver -> the image to run on them, and why. Pure but for locks/.
 
-What would happen at the start of each image is asked of the module that decides it there:
-scripts/image/runtime/decision.py. So the answer and the start cannot disagree.
+The answer uses the module that decides at the start of a container,
+scripts/image/runtime/decision.py, so both always agree.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torch_images.publish.ledger import State
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
-    """One image for a GPU: whether it works there, by which libcuda, and why, in a sentence.
+    """One image for a GPU: whether it works there, and the reason, as a sentence.
 
     `image` is its name, see `name`, `local` the name that a build gives it, `id` its identifier.
     `rank` orders those that work: natively, with NVIDIA's compat library, by minor-version
@@ -71,9 +71,9 @@ def pick(
 ) -> tuple[Suggestion, ...]:
     """Every image that could serve, the best first.
 
-    That is one that works, that was ever built and verified, that the catalogue has, and that needs
-    the least help; of equal ones the one for the newest CUDA. An image that works with its compat
-    library only comes after the others until it was built with that library.
+    Images that work come first; then those ever built and verified, those in the catalogue, those
+    with the lowest rank, and those for the newest CUDA. An image that works with its compat library
+    only comes after the others until it was built with that library.
 
     `driver` is a version, see drivers.py. `platform` is the host's, see `gpus.host_platform`.
     `compat` is the version of the compat library of a CUDA version for that platform, or "".
@@ -116,27 +116,27 @@ def candidates(
 ) -> tuple[ImageSpec, ...]:
     """The images for an architecture and a platform, the newest CUDA first.
 
-    `axes` has a variant, and may have a torch and a base. CUDA versions without such an image are
-    left out. Raises UsageError where that are all, and for an unknown variant or base. It has the
-    reason of the default CUDA version, or of the newest one that has that torch.
+    `axes` has a variant, and may have a torch and a base. Skips CUDA versions without a matching
+    image. Raises UsageError if none is left, with the reason of the default CUDA version or of
+    the newest one that has that torch, and for an unknown variant or base.
     """
     for axis in ("variant", "base"):
         if (named := axes.get(axis)) and named not in (known := config.names(axis)):
             raise UsageError(f"unknown {axis} '{shown(named)}'", suggest(named, known))
     given = {"torch": None, **{axis: named or None for axis, named in axes.items()}}
-    found = []
+    specs = []
     refused: list[tuple[Cuda, UsageError]] = []
     for cuda in config.cudas:
         if architecture.capability not in cuda.targets:
             continue
         own = {**given, "cuda": cuda.version, "platform": platform.name}
         try:
-            found.append(_serving(config, architecture, own, state))
+            specs.append(_serving(config, architecture, own, state))
         except UsageError as error:
             refused.append((cuda, error))
-    if refused and not found:
+    if refused and not specs:
         raise max(refused, key=lambda pair: _telling(config, pair[0], axes.get("torch", "")))[1]
-    return tuple(sorted(found, key=lambda spec: Version(spec.cuda.version), reverse=True))
+    return tuple(sorted(specs, key=lambda spec: Version(spec.cuda.version), reverse=True))
 
 
 def _serving(
@@ -147,18 +147,18 @@ def _serving(
 ) -> ImageSpec:
     """The image with these axes for an architecture.
 
-    It is the one for that alone if the catalogue has it, else the whole one if the catalogue has
-    that. One that was built comes before one that never was. Raises UsageError as `choose` does.
+    Candidates are the image for that architecture alone, then the whole image, if they are in the
+    catalogue; one that was built comes first. Raises UsageError as `choose` does.
     """
     whole = choose(config, **axes)
     if architecture not in whole.architectures:
         older = choose(config, **axes, arch=architecture.name)
         if older.release.facts or axes["torch"]:
             return older
-        # Nobody looked into that release, so the reason of the newest one is the answer.
+        # That release was not inspected, so use the reason of the newest one.
         axes = {**axes, "torch": whole.release.version}
         return choose(config, **axes, arch=architecture.name)
-    with contextlib.suppress(UsageError):  # it may be that of an older architecture
+    with contextlib.suppress(UsageError):  # its code may be that of an older architecture
         one = choose(config, **axes, arch=architecture.name)
         listed = [spec for spec in (one, whole) if of_the_project(config, spec)] or [one]
         return min(listed, key=lambda spec: not state(spec).built)  # of equal ones the first
@@ -166,15 +166,15 @@ def _serving(
 
 
 def _telling(config: Config, cuda: Cuda, torch: str) -> tuple[bool, bool, Version]:
-    """How much the refusal of a CUDA version says: one without that torch says only that."""
+    """A sort key for how informative the refusal of a CUDA version is."""
     has = any(release == torch or release.startswith(f"{torch}.") for release in cuda.torch)
     return has or not torch, cuda.version == config.defaults.cuda, Version(cuda.version)
 
 
 def name(config: Config, spec: ImageSpec, namespace: str, *, complete: bool) -> str:
-    """What to call an image: the exactest floating tag that it gets in a registry, if it gets one.
+    """The name of an image: its most specific floating tag in a registry, if it gets one.
 
-    Else the name that a build gives it on this machine, such as "torch-cu132:sm120".
+    Else its local tag, such as "torch-cu132:sm120".
     """
     tags = tag_rules.earned(config, spec, complete=complete)
     if not tags:
@@ -183,7 +183,7 @@ def name(config: Config, spec: ImageSpec, namespace: str, *, complete: bool) -> 
 
 
 def immutable(config: Config, spec: ImageSpec, namespace: str, *, root: Path, locks: Path) -> str:
-    """The name that an image with the inputs of today has in a registry, whatever it lacks.
+    """The immutable name in a registry of an image with the inputs of today.
 
     Raises LockError for an image without locks.
     """
@@ -192,14 +192,14 @@ def immutable(config: Config, spec: ImageSpec, namespace: str, *, root: Path, lo
 
 
 def command(image: str) -> str:
-    """How to run an image."""
+    """The command that runs an image."""
     return f"docker run --rm --gpus all {image}"
 
 
 def build_commands(
     config: Config, spec: ImageSpec, program: str = "./inv", *options: str
 ) -> dict[str, str]:
-    """How to build an image in a clone, with more options, and how to run what was built.
+    """The commands that build an image in a clone, with more options, and run the result.
 
     `program` is this project's command as the user calls it.
     """
@@ -211,9 +211,9 @@ def build_commands(
 
 
 def _arguments(config: Config, spec: ImageSpec) -> list[str]:
-    """The words after `./inv build` that build an image, without those that say the default.
+    """The options of `./inv build` for an image, without those that equal a default.
 
-    The platform stays: its default is that of the machine.
+    Keeps the platform, because its default depends on the machine.
     """
     words = iter(spec.arguments)
     given = {option.removeprefix("--"): value for option, value in zip(words, words, strict=True)}
@@ -235,7 +235,7 @@ def commands(
     program: str = "./inv",
     machine: Platform | None = None,
 ) -> dict[str, Any]:
-    """The command that works now, and its parts. It builds what is not known to be published.
+    """The command that works now, and its parts. It builds an image that may be unpublished.
 
     `image` is the name in a registry, `program` as for `build_commands`. With `needs_compat`, the
     build fails where NVIDIA's server does not give it the compat library. `machine`: the platform
@@ -250,7 +250,7 @@ def commands(
 
 
 def serving(gpu: Gpu) -> str:
-    """What a GPU is, and whose code it runs where images have none of its own."""
+    """A sentence about a GPU, and the architecture whose code it runs if not its own."""
     kind = f"{gpu.architecture.family}{f', {gpu.line}' if gpu.line else ''}"
     capability = f"compute capability {gpu.capability}"
     text = f"{gpu.name} has {capability} ({kind})" if gpu.named else f"{capability} is {kind}"
@@ -269,14 +269,14 @@ def answer(
 ) -> dict[str, Any]:
     """The whole answer as plain data. `platform` is that of the images.
 
-    Raises UsageError where no image works, with the driver to install.
+    Raises UsageError with the driver to install if no image works.
     """
     assumed = [driver.assumed] if driver.assumed else []
     if problem := unsupported(gpu, driver.version):
         raise UsageError("; ".join([problem, *assumed]), remedy(config, gpu))
     best = suggestions[0] if suggestions else None
     if best is None or not best.works:
-        # That for the oldest CUDA needs the least driver.
+        # The image for the oldest CUDA accepts the oldest driver.
         least = min(suggestions, key=lambda s: s.id, default=None)
         reason = f"{least.image}: {least.reason}" if least else "no CUDA version targets it"
         problem = f"no image runs on {gpu.name} with driver {driver.version}: {reason}"
@@ -317,7 +317,7 @@ def answer(
 
 
 def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, name: str) -> Suggestion:
-    """What the start of an image would choose on this GPU."""
+    """The choice that the start of an image would make on this GPU."""
     if problem := unsupported(gpu, driver):
         return Suggestion(image=name, works=False, rank=0, reason=problem)
     rules = _rules()
@@ -326,10 +326,10 @@ def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, name: str) -> Sugge
     host = rules.Host(driver=driver, library="libcuda.so.1", nodes=True, devices=(device,))
     library = None
     if compat:
-        own = int(compat.partition(".")[0])
-        note = rules.Note((*cuda.compat, own), rules.COMPAT_BRANDS)
+        branch = int(compat.partition(".")[0])
+        note = rules.Note((*cuda.compat, branch), rules.COMPAT_BRANDS)
         library = rules.Library("/opt/cuda-compat", compat, note)
-    # No other release is named as a remedy: the answer has those that work.
+    # Suggest no other release: the answer lists those that work.
     choice = rules.choose(host, image, library)
     helped = choice.library == rules.COMPAT
     reason = rules.sentence(choice, host, image, library)
@@ -344,13 +344,13 @@ def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, name: str) -> Sugge
 
 
 def _brand(rules: Any, gpu: Gpu) -> int:
-    """The brand that NVML reports for a GPU, as far as compat libraries tell brands apart."""
+    """The brand of a GPU as NVML reports it, if compat libraries depend on it; else NVIDIA."""
     brands = {name.upper(): number for number, name in rules.BRANDS.items()}
     return int(brands.get(gpu.line.upper(), rules.NVIDIA))
 
 
 def _rules() -> Any:
-    """The module that decides at the start of a container; it is no part of this package."""
+    """The module that decides at the start of a container, which is outside this package."""
     path = project_root() / "scripts" / "image" / "runtime" / "decision.py"
     name = "torch_images_decision"
     if name not in sys.modules:

@@ -1,4 +1,4 @@
-"""Locked images -> built, verified, tagged, each with its SBOM: what `build` does."""
+"""Locked images -> built, verified and tagged images, each with its SBOM: the verb `build`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from torch_images.verify.verify import VerifyReport, verify
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """An image that was built, the report of its checks, and its tags in the engine.
+    """A built image, the report of its checks, and its tags in the engine.
 
-    One that was not verified has no report, and its candidate tag only.
+    An unverified image has no report, and only its candidate tag.
     """
 
     result: BuildResult
@@ -35,10 +35,10 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """How a build shows what it does.
+    """How a build shows progress.
 
-    `layers` is entered while layers are packed. `say` is told what takes minutes. `checks` is
-    entered for each verification, and gives what gets the share that is over.
+    `layers` is entered while layers are packed. `say` gets a line before work that takes minutes.
+    `checks` is entered for each verification, and yields a function of the share that is done.
     """
 
     layers: Progress = no_progress
@@ -60,20 +60,19 @@ def make(
     shown: Shown = QUIET,
     unverified: bool = False,
 ) -> tuple[Made, ...]:
-    """Build images side by side; then verify, tag and describe one after the other.
+    """Build images in parallel; then verify, tag and describe them one by one.
 
-    A build from nothing is verified from nothing; for any other a report of the same digest and
-    checks is taken.
-    With `unverified`, the images only get their candidate tags. Whoever builds one of the images in
-    this workspace already is waited for: both would move its candidate tag.
-    Raises as `build` does, and VerifyError for an image that is not what it claims. The images
-    before that one have their tags then.
+    Reuses a report of the same digest and checks, except for a build without cache.
+    With `unverified`, the images only get their candidate tags. Waits for another build of one of
+    the images in this workspace, because both would move its candidate tag.
+    Raises as `build` does, and VerifyError for an image that fails its checks. The images before
+    it then have their tags.
     """
-    with ExitStack() as held:
+    with ExitStack() as locks:
         workspace.output.mkdir(parents=True, exist_ok=True)
         for name in sorted({image.spec.id for image in images}):
-            waits = partial(shown.say, f"another build of {name} runs here: waiting for its end")
-            held.enter_context(alone(workspace.output / f".{name}.lock", waits))
+            waits = partial(shown.say, f"another build of {name} is running here: waiting for it")
+            locks.enter_context(alone(workspace.output / f".{name}.lock", waits))
         results = build(
             config, images, workspace, options, engine=engine, run=run, progress=shown.layers
         )

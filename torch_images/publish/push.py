@@ -1,12 +1,12 @@
 """A verified image -> its names in a registry.
 
 The immutable name goes first, with all layers, and must have the built digest in the registry
-before any floating one is touched. Each name is a single manifest put at the end, so what is cut
-off leaves no half of one; the same push again sends what is missing.
+before any floating name moves. Each name is one manifest, put last, so an interrupted push leaves
+no partial image; repeating the push sends what is missing.
 
-Where an image is built for several platforms, its floating names are those of an index of the ones
-that are there; while no other one is, of the image itself. Each push looks for the others after its
-own image is there, and again after it moved a name: so the last one of two at a time has both.
+If an image exists for several platforms, its floating names are those of an index of the published
+ones, or of the image itself while it is the only one. Each push looks for the others after pushing
+its own image, and again after moving a name; so of two concurrent pushes, the last one sees both.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from torch_images.publish.tag_rules import (
 )
 from torch_images.verify.identify import VerifiedImage
 
-# How often a push looks for sisters that came meanwhile. Each that comes looks for itself, too.
+# How often a push looks for sisters pushed meanwhile. Each sister's push looks too.
 _ROUNDS = 4
 _DONE = ("Pushed", "Layer already exists", "Mounted from")
 
 
 class Transfer:
-    """Follows the events of a push; `done` only grows, so a retry can tell whether it got on."""
+    """Follows the events of a push; `done` only grows, so a retry can detect progress."""
 
     def __init__(self, show: Callable[[int, int], None]) -> None:
         self._show = show
@@ -60,11 +60,11 @@ class Transfer:
 
     @property
     def done(self) -> int:
-        """How many layers the registry has."""
+        """The number of layers that the registry has."""
         return len(self._finished)
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take in one event, and show the bytes sent and to send. Raises MalformedError."""
+        """Handle one event, and show the bytes sent and the total. Raises MalformedError."""
         layer, status = str(event.get("id", "")), str(event.get("status", ""))
         if status.startswith(_DONE):
             self._finished.add(layer)
@@ -78,10 +78,10 @@ class Transfer:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """What tagging, or pushing, would do: `own` to the names of the image, `joint` to an index's.
+    """The moves of tagging or pushing: `own` of the image's names, `joint` of an index's.
 
-    `index` is that of the image and its sisters; None where none is there. `alone` says whether the
-    image is for one platform only.
+    `index` contains the image and its sisters; None without sisters. `alone` says whether the image
+    exists for one platform only.
     """
 
     own: tuple[Move, ...]
@@ -91,17 +91,17 @@ class Preview:
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """What becomes of each name, the exactest first."""
+        """The move of each name, the most specific first."""
         return self.own + self.joint
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that the image has afterwards, its immutable one first."""
+        """The names of the image afterwards, the immutable one first."""
         return tuple(move.reference for move in self.moves if move.state != STAYS)
 
     @property
     def index_name(self) -> str:
-        """The exactest name of the index, with its digest; "" where there is none."""
+        """The most specific name of the index, with its digest; "" without an index."""
         if not self.index:
             return ""
         return f"{self.joint[0].reference}@{self.index.digest}"
@@ -117,15 +117,15 @@ def preview(
     run: Runner,
     in_registry: bool = True,
 ) -> Preview:
-    """What tagging, or pushing, would do to each name; `lookup(name)`: its current target, or None.
+    """The move of each name by tagging or pushing; `lookup(name)`: its current target, or None.
 
-    Without `in_registry` the names are an engine's, which makes no index.
-    Raises VerifyError where the image is not what its tags would say, PublishError where its
-    immutable tag, or the one of an index, names another image.
+    Without `in_registry` the names are an engine's, which has no index.
+    Raises VerifyError if the image does not match its tags, PublishError if its immutable tag, or
+    that of a sister, names another image.
     """
-    info, said, spec = image.info, labels.read(image.info.labels), image.plan.spec
-    names = observed(config, spec, said, image.report.observed)
-    ours = TagTarget.of(info.id, info.created, said)
+    info, found, spec = image.info, labels.read(image.info.labels), image.plan.spec
+    names = observed(config, spec, found, image.report.observed)
+    ours = TagTarget.of(info.id, info.created, found)
     moved = partial(
         plan_moves,
         namespace=namespace,
@@ -152,22 +152,22 @@ def preview(
 
 
 def _free(moves: tuple[Move, ...]) -> tuple[Move, ...]:
-    """The same moves. Raises PublishError where an immutable tag is taken."""
+    """The same moves. Raises PublishError if an immutable tag is taken."""
     for move in moves:
         if move.state == TAKEN:
             raise PublishError(
                 f"{move.reference} names another image and never moves: {move.reason}",
-                "the inputs are the same, so use that one; to publish anew, change an input "
+                "the inputs are the same, so use that image; to publish a new one, change an input "
                 "(`invoke lock`)",
             )
     return moves
 
 
 def _manifest(image: VerifiedImage, held: TagTarget | None) -> Manifest:
-    """The manifest of an image: as the registry has it, else as the engine tells of it."""
+    """The manifest of an image: from the registry, else with the facts of the engine."""
     platform, info = image.plan.spec.platform.name, image.info
-    there = held.of_platform(platform) if held else None
-    return there or Manifest(
+    published = held.of_platform(platform) if held else None
+    return published or Manifest(
         platform=platform,
         digest=info.id,
         media_type="",
@@ -185,10 +185,10 @@ def unpublished(
     lookup: Callable[[str], TagTarget | None],
     workspace: Workspace,
 ) -> list[tuple[ImageSpec, str]]:
-    """The images whose inputs nobody has published yet, each with the name it will have.
+    """The images not yet published with their inputs, each with its future name.
 
-    One that is there, but not below the floating tag with its version of torch, is among them: a
-    push was cut off then, and another one repairs that.
+    Includes a published image that its floating tag with the version of torch does not name: its
+    push was interrupted, and another push repairs that.
     """
     plans = plan_images(config, specs, workspace.root, workspace.locks)
     names = [f"{namespace}/{p.spec.repository}:{version(config, p)}" for p in plans]
@@ -209,7 +209,7 @@ def unpublished(
 
 
 def in_engine(reference: str, engine: Engine) -> TagTarget | None:
-    """The image that has a name in the engine; None for none."""
+    """The image with a name in the engine; None if there is none."""
     try:
         info = engine.inspect(reference)
     except UsageError:
@@ -227,29 +227,29 @@ def publish(
     transfer: Transfer,
     say: Callable[[str], None],
 ) -> Preview:
-    """Push an image under its immutable name, then move the floating ones, an index's too.
+    """Push an image under its immutable name, then move the floating names, also of an index.
 
-    `look()` is `preview`. It is asked again after each step: a sister that another machine pushed
-    meanwhile counts. Returns what became of each name. Raises as `push` does.
+    `look()` is `preview`. It is called again after each step, to see sisters that other machines
+    push meanwhile. Returns the moves made. Raises as `push` does.
     """
-    found, did = look(), dict[str, Move]()
-    first = found.own[:1]
+    planned, done = look(), dict[str, Move]()
+    first = planned.own[:1]
     push(digest, first, engine, retries=retries, transfer=transfer, say=say)
     for _ in range(_ROUNDS):
-        if first[0].changes or did:
-            found = look()
-        floating = [m for m in found.moves if m.reference != first[0].reference and m.changes]
+        if first[0].changes or done:
+            planned = look()
+        floating = [m for m in planned.moves if m.reference != first[0].reference and m.changes]
         if not floating:
             break
-        if found.index:
-            push_index(found.index, floating, engine, run=run, retries=retries, say=say)
+        if planned.index:
+            push_index(planned.index, floating, engine, run=run, retries=retries, say=say)
         else:
             push(digest, floating, engine, retries=retries, transfer=transfer, say=say)
-        did = {**{move.reference: move for move in floating}, **did}
-        if found.alone:
+        done = {**{move.reference: move for move in floating}, **done}
+        if planned.alone:
             break
-    own = (*first, *(did.get(m.reference, m) for m in found.own[1:]))
-    return replace(found, own=own, joint=tuple(did.get(m.reference, m) for m in found.joint))
+    own = (*first, *(done.get(m.reference, m) for m in planned.own[1:]))
+    return replace(planned, own=own, joint=tuple(done.get(m.reference, m) for m in planned.joint))
 
 
 def push(
@@ -261,11 +261,11 @@ def push(
     transfer: Transfer,
     say: Callable[[str], None],
 ) -> None:
-    """Carry out what `preview` found for the image's own names, in its order.
+    """Carry out the moves of the image's own names, in order.
 
-    Raises NetworkError once it has failed `retries` times in a row, UsageError where the registry
-    refuses, VerifyError where the registry has another digest afterwards. Names that were not
-    reached are as before.
+    Raises NetworkError after `retries` failures in a row, UsageError if the registry refuses,
+    VerifyError if the registry has another digest afterwards. The remaining names are then
+    unchanged.
     """
     retry = partial(registry.retry, retries=retries, say=say, progress=lambda: transfer.done)
     for move in moves:
@@ -284,13 +284,15 @@ def push_index(
     retries: int,
     say: Callable[[str], None],
 ) -> None:
-    """Carry out what `preview` found for the names of an index, in its order.
+    """Carry out the moves of the names of an index, in order.
 
-    Its images are in the registry already, so only the index is sent, once. Raises as `push` does,
-    and NetworkError where the registry does not show one of the images yet.
+    Its images are in the registry already, so this sends only the index, once. Raises as `push`
+    does, and NetworkError if the registry does not show one of the images yet.
     """
     if not index.digest:
-        raise NetworkError(f"{moves[0].reference}: an image of it is not seen yet", "push again")
+        raise NetworkError(
+            f"{moves[0].reference}: the registry does not show its images yet", "push again"
+        )
     retry = partial(registry.retry, retries=retries, say=say)
     source = partial(registry.make_index, index=index)
     for move in moves:
@@ -307,7 +309,7 @@ def _arrived(
     retry: Callable[[Callable[[], str]], str],
     say: Callable[[str], None],
 ) -> None:
-    """Raise VerifyError unless the registry has just this digest under a name."""
+    """Raise VerifyError unless the registry has exactly this digest under a name."""
     say(f"pushed {reference}")
     pushed = retry(partial(engine.registry_digest, reference, missing_ok=True))
     if pushed != digest:
@@ -315,7 +317,7 @@ def _arrived(
 
 
 def _send(reference: str, engine: Engine, transfer: Transfer) -> None:
-    """Push what a name stands for in the engine. Raises UsageError or NetworkError."""
+    """Push the image with a name in the engine. Raises UsageError or NetworkError."""
     try:
         engine.push(reference, transfer)
     except PushError as error:
@@ -323,7 +325,7 @@ def _send(reference: str, engine: Engine, transfer: Transfer) -> None:
 
 
 def _descends(ours: str, theirs: str, *, workspace: Workspace, run: Runner) -> bool:
-    """Whether one revision follows another, as far as this checkout knows."""
+    """Whether revision `ours` descends from `theirs`, as far as this checkout knows."""
     if (
         not theirs
         or theirs.startswith("-")

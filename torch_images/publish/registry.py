@@ -1,6 +1,6 @@
-"""What a registry has under a name, asked through buildx, which uses Docker's own credentials.
+"""Queries to a registry through buildx, which uses Docker's own credentials.
 
-A name may be that of one manifest, or of an index with a manifest for each platform.
+A name may refer to one manifest, or to an index with a manifest for each platform.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from torch_images.publish.tag_rules import TagTarget
 
 T = TypeVar("T")
 
-# What no second attempt mends. Everything else may: 5xx, 429, connections that break or time out.
+# Errors that no second attempt fixes. Others may pass: 5xx, 429, broken connections, timeouts.
 _REFUSED = re.compile(
     r":\s(?:401|403)\b|unauthorized|denied|forbidden|no basic auth credentials"
     r"|authentication required|insufficient_scope",
@@ -47,7 +47,7 @@ _PERMANENT = re.compile(
     r"|does not exist|invalid reference|unsupported",
     re.IGNORECASE,
 )
-# A name with a host before it, as Docker reads one (https://github.com/distribution/reference).
+# A name that begins with a host, by Docker's rules (https://github.com/distribution/reference).
 _HOST = re.compile(r"localhost/|[^/]*[.:][^/]*/")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REFERENCE = re.compile(
@@ -55,7 +55,7 @@ _REFERENCE = re.compile(
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 _COMPAT = re.compile(r"(?:[0-9]{3}\.[0-9]{1,3}(?:\.[0-9]{1,2})?-[0-9a-z.]{1,20})?")
-# How buildx, of which host/ knows no oldest version, says that it lacks an option.
+# The message of a buildx that lacks an option; host/ requires no oldest version.
 _LACKING = re.compile(r"unknown flag: (\S+)")
 _LARGEST = 10**12  # bytes of a layer
 _LONGEST = 60.0  # seconds between two attempts
@@ -63,7 +63,7 @@ _LONGEST = 60.0  # seconds between two attempts
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """An image in a registry: its manifest's digest, what its labels say, and bytes to pull."""
+    """An image in a registry: its manifest's digest, its labels, and bytes to pull."""
 
     digest: str
     labels: labels.ImageLabels
@@ -71,15 +71,15 @@ class Published:
 
 
 def has_host(image: str) -> bool:
-    """Whether a name is one in a registry: its first part is a host, as in "ghcr.io/me/x:y"."""
+    """Whether the first part of a name is a registry's host, as in "ghcr.io/me/x:y"."""
     return _HOST.match(image) is not None
 
 
 def lookup(reference: str, run: Runner) -> TagTarget | None:
-    """The image that has a name in its registry, an index with all of its images; None for none.
+    """The image or index, with its images, under a name in its registry; None if there is none.
 
-    An index is as old as its oldest image. Raises UsageError where the registry refuses,
-    NetworkError where it cannot be asked, or says of an index what cannot be true.
+    An index is as old as its oldest image. Raises UsageError if the registry refuses, NetworkError
+    if it is unreachable or its answer about an index is invalid.
     """
     answer = _inspect(reference, run)
     if answer is None:
@@ -89,26 +89,25 @@ def lookup(reference: str, run: Runner) -> TagTarget | None:
             one = manifest_of(answer)
             return replace(TagTarget.of(one.digest, one.created, one.labels), manifests=(one,))
         digest = digest_of(answer, "manifest")
-        named = entries_of(answer)
-        held = tuple(manifest_of(_of_entry(reference, entry, run), entry) for entry in named)
-        torches = sorted({m.labels.torch for m in held})
+        entries = entries_of(answer)
+        images = tuple(manifest_of(_of_entry(reference, entry, run), entry) for entry in entries)
+        torches = sorted({m.labels.torch for m in images})
         if len(torches) > 1:
             raise MalformedError(f"its images have torch {' and '.join(torches)}")
-        revisions = {m.labels.revision for m in held}
+        revisions = {m.labels.revision for m in images}
         return TagTarget(
             digest=digest,
             torch=torches[0] or "0",
-            created=min(m.created for m in held)[:10],
+            created=min(m.created for m in images)[:10],
             revision=revisions.pop() if len(revisions) == 1 else "",
-            manifests=held,
+            manifests=images,
         )
 
 
 def published(reference: str, run: Runner, *, platform: str = AMD64.name) -> Published:
-    """What a registry has under a name, for a platform.
+    """The image under a name in a registry, for a platform, with checked labels and sizes.
 
-    Its labels can be read, and its sizes can be true. Raises UsageError for a text that is no
-    reference, and as `contents` does.
+    Raises UsageError for an invalid reference, and as `contents` does.
     """
     if not _REFERENCE.fullmatch(reference):
         raise UsageError(
@@ -117,15 +116,15 @@ def published(reference: str, run: Runner, *, platform: str = AMD64.name) -> Pub
         )
     answer, manifest = _described(reference, run, platform)
     with _understood(reference):
-        digest, said = identity_of(answer)
-        if not _COMPAT.fullmatch(said.compat):
+        digest, image_labels = identity_of(answer)
+        if not _COMPAT.fullmatch(image_labels.compat):
             raise MalformedError(
-                f"its compat library is {shown(said.compat)}, which is not a version"
+                f"its compat library is {shown(image_labels.compat)}, which is not a version"
             )
         sizes = [layer["size"] for layer in manifest["layers"]]
         if not all(0 <= size <= _LARGEST for size in sizes):
-            raise MalformedError("a layer has a size that none can have")
-    return Published(digest=digest, labels=said, size=sum(sizes))
+            raise MalformedError("a layer has an impossible size")
+    return Published(digest=digest, labels=image_labels, size=sum(sizes))
 
 
 def contents(
@@ -133,7 +132,7 @@ def contents(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The manifest of a published image for a platform, and its history.
 
-    Raises UsageError for one that is not in its registry, or not for the platform; otherwise as
+    Raises UsageError if the image is not in its registry, or not for the platform; otherwise as
     `lookup` does.
     """
     answer, manifest = _described(reference, run, platform)
@@ -143,13 +142,13 @@ def contents(
 
 
 def is_public(reference: str, run: Runner) -> bool:
-    """Whether a registry gives an image to everybody: Docker's credentials are not used.
+    """Whether a registry serves an image to everybody, tried without Docker's credentials.
 
-    False only where the registry refuses; a name that cannot be asked for so is taken for public.
+    False only if the registry refuses; any other error counts as public.
     """
     own = Path(os.environ.get("DOCKER_CONFIG") or home() / ".docker")
     with tempfile.TemporaryDirectory() as folder:
-        # buildx may be there. Contexts and builders are in the configuration that is left out.
+        # buildx may be installed there. The configuration with contexts and builders is left out.
         Path(folder, "cli-plugins").symlink_to(own.absolute() / "cli-plugins")
         names = ("DOCKER_AUTH_CONFIG", "DOCKER_CONTEXT", "BUILDX_BUILDER")
         env = {"DOCKER_CONFIG": folder, **dict.fromkeys(names)}
@@ -159,9 +158,9 @@ def is_public(reference: str, run: Runner) -> bool:
 
 
 def exact(reference: str, run: Runner, *, platform: str) -> str:
-    """The name of one manifest: of an index, that for a platform by digest, else the same name.
+    """The name of one manifest: for an index, the platform's by digest, else the same name.
 
-    Raises UsageError for a name that is not in its registry, and for an index without the platform;
+    Raises UsageError if the name is not in its registry, and for an index without the platform;
     otherwise as `lookup` does.
     """
     return _chosen(reference, run, platform, foreign=True)[0]
@@ -170,37 +169,37 @@ def exact(reference: str, run: Runner, *, platform: str) -> str:
 def make_index(reference: str, index: Index, run: Runner) -> None:
     """Give an index a name in the registry that has its images.
 
-    It is made only if buildx writes just the bytes that it should have: another buildx would make
-    another index. Raises UsageError, with what to install, where it does not; otherwise as `lookup`
+    First checks that buildx would write exactly the expected bytes: another version might make
+    another index. Raises UsageError, with the version to install, if not; otherwise as `lookup`
     does.
     """
     create = ["docker", "buildx", "imagetools", "create", "--progress=plain", f"--tag={reference}"]
-    told = (f"--annotation=index:{name}={text}" for name, text in index.annotations.items())
-    words = [*told, *(json.dumps(descriptor) for descriptor in index.descriptors)]
+    annotations = (f"--annotation=index:{name}={text}" for name, text in index.annotations.items())
+    words = [*annotations, *(json.dumps(descriptor) for descriptor in index.descriptors)]
     written = _create([*create, "--dry-run", *words], reference, run)
     if written.rstrip("\n").encode() != index.data:
         raise UsageError(
-            "this docker buildx writes an index with other bytes than expected",
-            "install another version of docker-buildx; 0.13 is known to do",
+            "this docker buildx writes an index with unexpected bytes",
+            "install another version of docker-buildx; 0.13 is known to work",
         )
     _create([*create, *words], reference, run)
 
 
 def name_index(reference: str, digest: str, run: Runner) -> None:
-    """Give an index that its registry has another name there. Raises as `lookup` does."""
+    """Give an index in a registry another name there. Raises as `lookup` does."""
     create = ["docker", "buildx", "imagetools", "create", "--progress=plain", f"--tag={reference}"]
     _create([*create, at(reference, digest)], reference, run)
 
 
 def _create(command: list[str], reference: str, run: Runner) -> str:
-    """What buildx prints. Raises UsageError or NetworkError."""
+    """The output of a buildx command. Raises UsageError or NetworkError."""
     try:
         return run.run(command).output
     except CommandError as error:
         if lacking := _LACKING.search(error.output):
             raise UsageError(
                 f"this docker buildx has no option {lacking[1]} of imagetools create",
-                "install a newer docker-buildx; 0.13 is known to do",
+                "install a newer docker-buildx; 0.13 is known to work",
             ) from None
         raise problem(reference, error.output.rpartition("ERROR:")[2]) from None
 
@@ -208,18 +207,18 @@ def _create(command: list[str], reference: str, run: Runner) -> str:
 def _chosen(
     reference: str, run: Runner, platform: str, *, foreign: bool = False
 ) -> tuple[str, dict[str, Any]]:
-    """The name of a manifest for a platform, and what buildx says of it.
+    """The name of a manifest for a platform, and its description by buildx.
 
-    With `foreign`, a name of one manifest may be that of another platform.
+    With `foreign`, a single manifest may be for another platform.
     """
     answer = _inspect(reference, run)
     if answer is None:
         raise UsageError(f"{reference} is not in its registry", "push it first")
     with _understood(reference):
         if not is_index(answer):
-            found = platform_of(optional(answer, "image", kind=dict))
-            if not foreign and found not in ("", platform):
-                raise _not_for(reference, platform, [found])
+            own = platform_of(optional(answer, "image", kind=dict))
+            if not foreign and own not in ("", platform):
+                raise _not_for(reference, platform, [own])
             return reference, answer
         entries = {platform_of(entry["platform"]): entry for entry in entries_of(answer)}
         if platform not in entries:
@@ -228,14 +227,14 @@ def _chosen(
         return at(reference, entry["digest"]), _of_entry(reference, entry, run)
 
 
-def _not_for(reference: str, platform: str, found: Iterable[str]) -> UsageError:
+def _not_for(reference: str, platform: str, others: Iterable[str]) -> UsageError:
     return UsageError(
-        f"{reference} has no image for {platform}", f"it has one for {shown(' and '.join(found))}"
+        f"{reference} has no image for {platform}", f"it has one for {shown(' and '.join(others))}"
     )
 
 
 def _described(reference: str, run: Runner, platform: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What buildx says of a published image, and its manifest with digests and sizes."""
+    """The description of a published image by buildx, and its manifest with digests and sizes."""
     name, answer = _chosen(reference, run, platform)
     manifest = _inspect(name, run, "--raw") or {}
     with _understood(reference):
@@ -247,34 +246,37 @@ def _described(reference: str, run: Runner, platform: str) -> tuple[dict[str, An
 
 
 def _of_entry(reference: str, entry: dict[str, Any], run: Runner) -> dict[str, Any]:
-    """What buildx says of an image of an index. Raises MalformedError, and as `lookup` does."""
+    """The description of an image in an index. Raises MalformedError, and as `lookup` does."""
     name, platform = at(reference, entry["digest"]), platform_of(entry["platform"])
     answer = _inspect(name, run)
     if answer is None:
-        raise MalformedError(f"its index names an image for {platform} that is not there")
-    found = is_index(answer) or manifest_of(answer)
-    if found is True or (found.digest, found.platform) != (entry["digest"], platform):
-        raise MalformedError(f"its index names something else for {platform}")
+        raise MalformedError(f"its index names a missing image for {platform}")
+    manifest = is_index(answer) or manifest_of(answer)
+    if manifest is True or (manifest.digest, manifest.platform) != (entry["digest"], platform):
+        raise MalformedError(f"its index names another image for {platform}")
     return answer
 
 
 def problem(reference: str, text: str) -> UsageError | NetworkError:
-    """The user's view of what a registry, or the way to it, said."""
-    said = " ".join(text.removeprefix("ERROR:").split())[-300:]
+    """The error for the message of a registry or of the way to it."""
+    message = " ".join(text.removeprefix("ERROR:").split())[-300:]
     host = reference.partition("/")[0]
-    if "error getting credentials" in said:
-        said = said.partition(", out:")[0]  # what follows is the helper's own, and may be anything
+    if "error getting credentials" in message:
+        message = message.partition(", out:")[0]  # the helper's output follows, and may be anything
         return UsageError(
-            f"{host}: {said}", "see credsStore and credHelpers in Docker's config.json"
+            f"{host}: {message}", "see credsStore and credHelpers in Docker's config.json"
         )
-    if _REFUSED.search(said):
+    if _REFUSED.search(message):
         return UsageError(
-            f"{host} refuses: {said}", f"`docker login {host}`, or ask for the right to write there"
+            f"{host} refuses: {message}",
+            f"`docker login {host}`, or ask for the right to write there",
         )
-    if _PERMANENT.search(said):
-        return UsageError(f"{host} refuses {reference}: {said}", "check its name")
-    hint = "check its name, and this machine's network" if "no such host" in said else ""
-    return NetworkError(f"{host} could not be reached: {said}", hint or "run the same again later")
+    if _PERMANENT.search(message):
+        return UsageError(f"{host} refuses {reference}: {message}", "check its name")
+    hint = "check its name, and this machine's network" if "no such host" in message else ""
+    return NetworkError(
+        f"{host} could not be reached: {message}", hint or "run the same again later"
+    )
 
 
 def retry(
@@ -285,9 +287,9 @@ def retry(
     progress: Callable[[], int] = lambda: 0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Try until it works: again after 1, 2, 4 ... seconds where a NetworkError says that it may.
+    """Call `attempt` until it works; after a NetworkError again in 1, 2, 4 ... seconds.
 
-    `retries` is how often in a row it may fail without any `progress`, a number that only grows.
+    `retries` limits consecutive failures without `progress`, a number that only grows.
     """
     failed, reached = 0, progress()
     while True:
@@ -304,7 +306,7 @@ def retry(
 
 
 def _inspect(reference: str, run: Runner, *words: str) -> dict[str, Any] | None:
-    """What buildx says of a name, in the form that `words` ask for; None for none."""
+    """The description of a name by buildx, in the form of `words`; None if it does not exist."""
     how = words or ("--format", "{{json .}}")
     try:
         answer = run.run(["docker", "buildx", "imagetools", "inspect", *how, reference]).output
@@ -318,11 +320,11 @@ def _inspect(reference: str, run: Runner, *words: str) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def _understood(reference: str) -> Iterator[None]:
-    """Say whose answer is none that buildx gives."""
+    """Turn MalformedError into a NetworkError that names the reference."""
     try:
         yield
     except MalformedError as error:
         raise NetworkError(
-            f"buildx's description of {reference} cannot be understood: {error}",
+            f"buildx describes {reference} in an invalid way: {error}",
             "see `docker buildx imagetools inspect`",
         ) from None

@@ -1,7 +1,7 @@
-"""What buildx says of a name in a registry -> images, by platform. Pure.
+"""A description of a name in a registry by buildx -> images, by platform. Pure.
 
-The answers are those of `docker buildx imagetools inspect --format "{{json .}}"`. What they speak
-of may be anybody's: it is checked.
+The descriptions are from `docker buildx imagetools inspect --format "{{json .}}"`. Their content
+may come from anybody, so it is checked.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ _MANIFESTS = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 _INDEXES = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
-_NO_PLATFORM = "unknown/unknown"  # of what is no image, such as an attestation
+_NO_PLATFORM = "unknown/unknown"  # of entries that are not images, such as attestations
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,18}(?:Z|[+-][0-9]{2}:[0-9]{2})")
 _MOST = 100  # entries of an index
-_LARGEST_MANIFEST = 4 << 20  # bytes, which is what registries take
+_LARGEST_MANIFEST = 4 << 20  # bytes, the limit of registries
 
 
 def is_index(answer: dict[str, Any]) -> bool:
-    """Whether buildx speaks of an index. Raises MalformedError."""
+    """Whether a description is of an index. Raises MalformedError."""
     manifest = member(answer, "manifest", kind=dict)
-    named = manifest.get("manifests") is not None
-    return named or optional(manifest, "mediaType", kind=str) in _INDEXES
+    return (
+        manifest.get("manifests") is not None
+        or optional(manifest, "mediaType", kind=str) in _INDEXES
+    )
 
 
 def entries_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """The images that an index names, each for a platform of its own.
+    """The entries of an index's images, one per platform.
 
-    What is for no platform, such as an attestation, is passed by. Raises MalformedError.
+    Skips entries without a platform, such as attestations. Raises MalformedError.
     """
     count = len(member(answer, "manifest", "manifests", kind=list))
     if count > _MOST:
@@ -68,33 +70,33 @@ def entries_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def manifest_of(answer: dict[str, Any], entry: dict[str, Any] | None = None) -> Manifest:
-    """A manifest, of an index by its entry there. Raises MalformedError."""
-    digest, said = identity_of(answer)
-    image, held = optional(answer, "image", kind=dict), entry or answer["manifest"]
+    """A manifest, from its description and its entry in an index, if any. Raises MalformedError."""
+    digest, image_labels = identity_of(answer)
+    image, described = optional(answer, "image", kind=dict), entry or answer["manifest"]
     created = optional(image, "created", kind=str)
     if entry and not _TIME.fullmatch(created):
-        raise MalformedError(f"{shown(created) or 'nothing'} is no time")
+        raise MalformedError(f"{shown(created) or 'nothing'} is not a time")
     return Manifest(
         platform=platform_of(image),
         digest=digest,
-        media_type=optional(held, "mediaType", kind=str) or _MANIFESTS[0],
-        size=_size(held) if "size" in held else 0,
+        media_type=optional(described, "mediaType", kind=str) or _MANIFESTS[0],
+        size=_size(described) if "size" in described else 0,
         created=created,
-        labels=said,
+        labels=image_labels,
     )
 
 
 def platform_of(document: dict[str, Any]) -> str:
-    """The platform in an entry or a configuration, such as "linux/arm64"; "" where it says none.
+    """The platform in an entry or a configuration, such as "linux/arm64"; "" if it is missing.
 
-    The variant is left out: all processors of a platform run its images.
+    Ignores the variant: all processors of a platform run its images.
     """
     names = [optional(document, key, kind=str) for key in ("os", "architecture")]
     return "/".join(names) if all(names) else ""
 
 
 def digest_of(document: dict[str, Any], *path: str) -> str:
-    """The digest of what a document describes, or describes at a path. Raises MalformedError."""
+    """The digest in a document, or at a path in it. Raises MalformedError."""
     digest = member(document, *path, "digest", kind=str)
     if not _DIGEST.fullmatch(digest):
         raise MalformedError(f"{shown(digest)} is not a digest")
@@ -102,25 +104,25 @@ def digest_of(document: dict[str, Any], *path: str) -> str:
 
 
 def at(reference: str, digest: str) -> str:
-    """The name of something by its digest, in the repository of a reference."""
+    """The reference of a digest in the repository of another reference."""
     name = reference.partition("@")[0]
     folder, slash, last = name.rpartition("/")
     return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
 
 
 def identity_of(answer: dict[str, Any]) -> tuple[str, labels.ImageLabels]:
-    """The digest and the labels in what buildx says. Raises MalformedError."""
+    """The digest and the labels in buildx's description. Raises MalformedError."""
     digest = digest_of(answer, "manifest")
     image = optional(answer, "image", kind=dict)
-    held = optional(optional(image, "config", kind=dict), "Labels", kind=dict)
-    said = labels.read({name: member(held, name, kind=str) for name in held})
-    if said.torch and not is_version(said.torch):
-        raise MalformedError(f"its torch is {shown(said.torch)}, which is not a version")
-    return digest, said
+    texts = optional(optional(image, "config", kind=dict), "Labels", kind=dict)
+    image_labels = labels.read({name: member(texts, name, kind=str) for name in texts})
+    if image_labels.torch and not is_version(image_labels.torch):
+        raise MalformedError(f"its torch is {shown(image_labels.torch)}, which is not a version")
+    return digest, image_labels
 
 
 def _size(document: dict[str, Any]) -> int:
     size = member(document, "size", kind=int)
     if not 0 < size <= _LARGEST_MANIFEST:
-        raise MalformedError("a manifest has a size that none can have")
+        raise MalformedError("a manifest has an impossible size")
     return size

@@ -1,10 +1,10 @@
-"""A published image -> a pod template of RunPod's that starts.
+"""A published image -> a working pod template for RunPod.
 
-The body is that of `POST /v2/templates`, which refuses fields that it does not know
+The body is that of `POST /v2/templates`, which refuses unknown fields
 (https://docs.runpod.io/api-reference-v2/templates/create-a-template, read in November 2026). API v2
-has no field for a template's readme, and v1, which has one, is retired: it answers 410
+has no field for a template's readme. v1 has one, but is retired and answers 410
 (https://docs.runpod.io/api-reference-v2/migrate-from-v1, https://github.com/dstackai/dstack/issues/4167).
-So the readme is printed, to be pasted in RunPod's console.
+So the readme is printed, for pasting into RunPod's console.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from torch_images.publish.tag_rules import TagTarget
 from torch_images.verify.identify import VerifiedImage, spec_of
 
 _GB = 10**9
-# Unpacked bytes for each byte to pull, which is all that a registry says. Images have 2.0 to 2.1
-# (docs/performance.md); a disk that is too small stops a pod.
+# Unpacked bytes per byte to pull: a registry only has the latter. Images have 2.0 to 2.1
+# (docs/performance.md); this is more, because a disk that is too small stops a pod.
 _UNPACKED = 3
-_PAGES = 1000  # of a list
+_PAGES = 1000  # of a list at most
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 PLATFORM = AMD64.name  # of RunPod's machines
-# What RunPod's console connects to, by port.
+# Services that RunPod's console connects to, by port.
 SERVICES = {22: "sshd", 8888: "JupyterLab"}
 CONSOLE = "https://console.runpod.io/user"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodImage:
-    """What a template needs to know of an image.
+    """The facts of an image that a template needs.
 
     `reference`: its name in a registry. `compat`: the version of its compat library, or "".
-    `size`: its unpacked bytes. `versions`: name and version of what it has, in pairs.
-    `note`: what a reader should know before using it, or "".
+    `size`: its unpacked bytes. `versions`: pairs of a component's name and version.
+    `note`: a caveat for readers, or "".
     """
 
     reference: str
@@ -74,53 +74,53 @@ def built(
 ) -> PodImage:
     """A verified image of the engine, by its immutable name in a registry that has it.
 
-    `lookup(name)`: what the registry has under a name, or None. Raises UsageError for an image that
-    no pod can start, and for one that is not in the registry, or is another one there.
+    `lookup(name)`: the target of a name in the registry, or None. Raises UsageError for an image
+    that no pod can start, and if the registry lacks the image or has another one.
     """
     spec = image.plan.spec
     _require_pod(config, spec)
-    said, seen = labels.read(image.info.labels), image.report.observed
-    reference = f"{namespace}/{spec.repository}:{said.version}"
-    held = lookup(reference)
-    if held is None:
+    found, seen = labels.read(image.info.labels), image.report.observed
+    reference = f"{namespace}/{spec.repository}:{found.version}"
+    target = lookup(reference)
+    if target is None:
         raise UsageError(
             f"{reference} is not in its registry, so no pod can pull it",
             f"run `invoke push {spec.id} --registry {namespace}` first",
         )
-    if held.digest != image.info.id:
+    if target.digest != image.info.id:
         raise UsageError(
             f"{reference} is another image in the registry than here",
-            f"to make a template of that one, give --image {reference}",
+            f"for a template of the registry's image, give --image {reference}",
         )
     return PodImage(
         reference=reference,
         spec=spec,
-        compat=said.compat.partition("-")[0],
+        compat=found.compat.partition("-")[0],
         size=image.info.size,
         versions=(("PyTorch", seen["torch"]), ("CUDA", seen["cuda"]), ("Triton", seen["triton"])),
     )
 
 
 def in_registry(config: Config, reference: str, image: Published) -> PodImage:
-    """An image that is only known by what its registry says.
+    """An image that is known only from its registry.
 
-    Raises UsageError for one that is not ours, that no pod can start, or whose labels contradict
-    each other.
+    Raises UsageError for an image that is not this project's or that no pod can start, and for
+    contradictory labels.
     """
-    spec, said = spec_of(config, reference, image.labels), image.labels
+    spec, found = spec_of(config, reference, image.labels), image.labels
     _require_pod(config, spec)
-    if said.torch != spec.torch:
+    if found.torch != spec.torch:
         raise UsageError(
-            f"{reference} says that it has torch {said.torch or 'none'}, and that it is {spec.id}",
-            "its labels cannot both be right; use another image",
+            f"the labels of {reference} contradict: torch {found.torch or 'none'}, but {spec.id}",
+            "use another image",
         )
     return PodImage(
         reference=reference,
         spec=spec,
-        compat=said.compat.partition("-")[0],
+        compat=found.compat.partition("-")[0],
         size=_UNPACKED * image.size,
         versions=(("PyTorch", spec.torch), ("CUDA", spec.cuda.version)),
-        note="Its labels say what it is; it was not verified where this template was made.",
+        note="Its facts are from its labels: it was not verified where this template was made.",
     )
 
 
@@ -135,19 +135,19 @@ def _require_pod(config: Config, spec: ImageSpec) -> None:
     if lacking:
         words = " ".join(_pod_variant(config, spec).arguments)
         raise UsageError(
-            f"{spec.id} has no {' and no '.join(lacking)}, so a pod of it could not be reached",
-            f"build one that has: `invoke build {words}`",
+            f"{spec.id} has no {' and no '.join(lacking)}, so nobody could connect to its pod",
+            f"build an image with them: `invoke build {words}`",
         )
 
 
 def _pod_variant(config: Config, spec: ImageSpec) -> ImageSpec:
-    """The image for pods that is like another one; the default one where the project has none."""
+    """The image for pods that corresponds to another image, else the default one."""
     pods = {"variant": config.pods.variant, "platform": PLATFORM}
     same = {"cuda": spec.cuda.name, "base": spec.base.name, "source": spec.source.name}
     same |= {} if spec.source.compiled else {"torch": spec.release.version}
     with contextlib.suppress(UsageError):
         if of_the_project(config, choose(config, **pods, **same)):
-            # One for fewer architectures has the same locks.
+            # An image for fewer architectures has the same locks.
             return choose(
                 config, **pods, **same, arch=None if spec.whole else ",".join(spec.arches)
             )
@@ -157,12 +157,12 @@ def _pod_variant(config: Config, spec: ImageSpec) -> ImageSpec:
 def body(
     config: Config, image: PodImage, *, geforce: bool = False, credentials: str = ""
 ) -> dict[str, Any]:
-    """The template of an image, as the API takes it.
+    """The template of an image, in the form of the API.
 
-    With `geforce`, it names only machines on which GeForce GPUs work, too: compat libraries do not
-    run on those. `credentials` is the id, in the account, of those that a private registry asks
-    for; without it a template keeps the ones that it has. Raises UsageError where the image works
-    on no machine: an empty list would stand for all of them.
+    With `geforce`, it allows only machines on which GeForce GPUs work too: compat libraries do not
+    support those. `credentials` is the account's id of credentials for a private registry; without
+    it a template keeps its own. Raises UsageError if the image works on no machine, because an
+    empty list would allow all of them.
     """
     pods, spec = config.pods, image.spec
     suffix = " geforce" if geforce else ""
@@ -183,7 +183,7 @@ def body(
         "env": dict(pods.environment),
         "mounts": {"persistent": {"size": pods.volume, "path": pods.volume_path}},
         "allowedCudaVersions": works_on,
-        # RunPod then sets PUBLIC_KEY and JUPYTER_PASSWORD, which the image starts them by.
+        # RunPod then sets PUBLIC_KEY and JUPYTER_PASSWORD, with which the image starts both.
         "startSsh": True,
         "startJupyter": True,
         "public": False,
@@ -194,9 +194,8 @@ def body(
 def hosts(config: Config, image: PodImage, *, geforce: bool) -> list[str]:
     """The CUDA versions of machines on which an image works, as its start would decide there.
 
-    A machine that reports a version has at least that version's first driver. Those that only
-    NVIDIA's compat library serves are among them. A machine counts if the image works with any GPU
-    that it serves.
+    A machine that reports a version has at least that version's first driver. Includes machines
+    that need NVIDIA's compat library. A machine counts if the image works with any of its GPUs.
     """
     spec = image.spec
     gpus = [
@@ -211,7 +210,7 @@ def hosts(config: Config, image: PodImage, *, geforce: bool) -> list[str]:
 
 
 def readme(config: Config, image: PodImage, template: Mapping[str, Any]) -> str:
-    """What a template's page says, Markdown."""
+    """The readme of a template, in Markdown."""
     facts = "\n".join(table(["", ""], [*image.versions, ("Image", f"`{template['image']}`")]))
     return (
         f"# {template['name']}\n\n{image.spec.description}.\n\n"
@@ -237,7 +236,7 @@ class Templates:
         self._session.auth = bearer  # ~/.netrc would replace a mere header
 
     def find(self, name: str) -> dict[str, Any] | None:
-        """The template of this name; None for none. Raises UsageError where there are several."""
+        """The template of a name; None if there is none. Raises UsageError for several."""
         templates = [each for each in self._all("templates") if each["name"] == name]
         if len(templates) > 1:
             ids = ", ".join(t["id"] for t in templates)
@@ -255,29 +254,29 @@ class Templates:
             )
 
     def save(self, template: Mapping[str, Any], existing: Mapping[str, Any] | None) -> str:
-        """Create a template, or change the one that exists; its id."""
+        """Create a template, or update the existing one. Returns its id."""
         if existing:
             identifier = _identifier(existing)
             self._ask("PATCH", f"{self._api}/templates/{identifier}", template)
         else:
-            made = self._ask("POST", f"{self._api}/templates", template)
+            created = self._ask("POST", f"{self._api}/templates", template)
             with _understood():
-                identifier = _identifier(made)
+                identifier = _identifier(created)
         return identifier
 
     def _all(self, what: str) -> list[dict[str, Any]]:
         """All templates, or registries, of the account, each with a name and an identifier."""
-        found: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         cursor = ""
         seen = {cursor}
         while True:
             query = f"?{urlencode({'cursor': cursor})}" if cursor else ""
             page = self._ask("GET", f"{self._api}/{what}{query}")
             with _understood():
-                found += _entries(page, what)
+                entries += _entries(page, what)
                 cursor = _next(page)
                 if not cursor:
-                    return found
+                    return entries
                 if cursor in seen or len(seen) == _PAGES:
                     raise MalformedError(f"its list of {what} never ends")
             seen.add(cursor)
@@ -292,7 +291,7 @@ class Templates:
         if answer.status_code in (requests.codes.unauthorized, requests.codes.forbidden):
             raise UsageError(
                 f"RunPod refuses RUNPOD_API_KEY: {_detail(answer)}",
-                f"make a key that may write templates at {CONSOLE}/settings",
+                f"create a key that may write templates at {CONSOLE}/settings",
             )
         if answer.status_code == requests.codes.gone:
             raise UsageError(
@@ -301,7 +300,7 @@ class Templates:
                 "(https://docs.runpod.io/api-reference-v2)",
             )
         if answer.status_code in (requests.codes.bad_request, requests.codes.unprocessable_entity):
-            raise UsageError(f"RunPod does not take the template: {_detail(answer)}")
+            raise UsageError(f"RunPod rejects the template: {_detail(answer)}")
         if not answer.ok:
             raise NetworkError(
                 f"RunPod answers {answer.status_code}: {_detail(answer)}", "try later"
@@ -320,12 +319,12 @@ def _entries(page: Any, what: str) -> Iterator[dict[str, Any]]:
 
 
 def _next(page: Any) -> str:
-    """Where the list goes on; "" where it ends. Raises MalformedError."""
+    """The cursor of the next page; "" on the last one. Raises MalformedError."""
     return optional(optional(page, "pagination", kind=dict), "nextCursor", kind=str)
 
 
 def _identifier(entry: Any) -> str:
-    """The identifier of an entry, which addresses have in them. Raises MalformedError."""
+    """The identifier of an entry, safe for use in a URL. Raises MalformedError."""
     identifier = member(entry, "id", kind=str)
     if not _IDENTIFIER.fullmatch(identifier):
         raise MalformedError(f"{shown(identifier)} is not an identifier")
@@ -334,15 +333,15 @@ def _identifier(entry: Any) -> str:
 
 @contextlib.contextmanager
 def _understood() -> Iterator[None]:
-    """Say whose answer is none that its documentation has."""
+    """Turn MalformedError into a NetworkError that names RunPod."""
     try:
         yield
     except MalformedError as error:
-        raise NetworkError(f"RunPod's answer cannot be understood: {error}", "try later") from None
+        raise NetworkError(f"RunPod sent an invalid answer: {error}", "try later") from None
 
 
 def changes(template: Mapping[str, Any], existing: Mapping[str, Any] | None) -> list[str]:
-    """What applying a template would change, a line for each field."""
+    """The changes of applying a template, a line for each field."""
     return [
         f"{key}: {json.dumps((existing or {}).get(key))} -> {json.dumps(value)}"
         for key, value in template.items()
@@ -351,15 +350,15 @@ def changes(template: Mapping[str, Any], existing: Mapping[str, Any] | None) -> 
 
 
 def _detail(answer: requests.Response) -> str:
-    """The words of an answer: those of application/problem+json, if it is that.
+    """The message of an answer, from application/problem+json if possible.
 
-    Its `errors` name the fields that are wrong; `detail` then only says that some are.
+    `errors` name the invalid fields; `detail` then only says that there are some.
     """
     try:
         document = parse(answer.content)
         errors = document.get("errors") or ()
-        said = "; ".join(map(str, errors))
-        said = said or str(document.get("detail") or document.get("title") or document)
+        message = "; ".join(map(str, errors))
+        message = message or str(document.get("detail") or document.get("title") or document)
     except (MalformedError, AttributeError, TypeError):
-        said = answer.text
-    return shown(" ".join(said.split())) or shown(answer.reason or "")
+        message = answer.text
+    return shown(" ".join(message.split())) or shown(answer.reason or "")

@@ -1,7 +1,7 @@
-"""The site: which image for a GPU and a driver, and a page for each image. Static files.
+"""The site: an image picker by GPU and driver, and a page for each image. Static files.
 
-The same inputs give the same bytes. Texts of data are escaped by the templates in site/. Pages are
-whole without JavaScript, and nothing on them comes from another server.
+The same inputs give the same bytes. The templates in site/ escape all data. Pages are complete
+without JavaScript, and load nothing from other servers.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def generate(
 ) -> dict[str, bytes]:
     """The files of the site by path.
 
-    `root` is the project's folder, with site/. `commit` is that of the project, if it is to be
-    named. Raises UsageError for what is no commit, LockError for a lock that is missing.
+    `root` is the project's folder, with site/. `commit` is the project's, to show on the pages, or
+    "". Raises UsageError for an invalid commit, LockError for a missing lock.
     """
     if not _COMMIT.fullmatch(commit):
         raise UsageError(
@@ -47,7 +47,7 @@ def generate(
     images = dict(zip(specs, plan_images(config, specs, root, locks), strict=True))
 
     def state(spec: ImageSpec) -> ledger.State:
-        """Also of an image that an answer names and the catalogue lacks."""
+        """The state of an image, even if it is in an answer but not in the catalogue."""
         return states.get(spec) or ledger.states(config, [spec], proofs, root, locks)[spec]
 
     compat = {platform: compat_versions(config, locks, platform) for platform in config.platforms}
@@ -78,18 +78,18 @@ def generate(
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> Path:
-    """Write a site to a folder, in the place of an earlier one, and say where.
+    """Write a site to a folder, replacing an earlier site. Returns the absolute path.
 
-    Nothing of a user's is replaced: raises UsageError, see host/outputs.py.
+    Raises UsageError rather than replace files of a user, see host/outputs.py.
     """
     with outputs.saying(folder):
         path = outputs.claim(folder)
-        with outputs.replacing(path) as made:
+        with outputs.replacing(path) as new:
             for name, data in files.items():
-                file = made / name
+                file = new / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(data)
-            outputs.mark(made, made)
+            outputs.mark(new, new)
     return path
 
 
@@ -107,19 +107,19 @@ def _environment(folder: Path) -> jinja2.Environment:
 
 
 def _words(config: Config, answer: answers.Row) -> str:
-    """What a search looks through beside the GPUs of an answer: "8.9 sm89 Ada Lovelace ..."."""
+    """Text for searching besides the GPUs of an answer: "8.9 sm89 Ada Lovelace ..."."""
     capability = answer.kind.partition(",")[0]
     served = [_served(a) for a in config.architectures if str(a.capability) == capability]
     return " ".join((*(served or [capability]), answer.platform))
 
 
 def _served(arch: Architecture) -> str:
-    """An architecture in the words that a search knows."""
+    """Text for searching an architecture."""
     return f"{arch.capability} {arch.capability.sm} {arch.family}"
 
 
 def _row(spec: ImageSpec, state: ledger.State) -> dict[str, Any]:
-    """A row of the list of images; `gpus` and `words` are what a search looks through."""
+    """A row of the list of images; `gpus` and `words` are text for searching."""
     arches = spec.architectures
     axes = (spec.cuda.version, spec.torch, spec.base.name, spec.variant.name, spec.source.name)
     return {

@@ -1,8 +1,8 @@
-"""Build what the ledger has no fresh line for, one image after the other, within the disk.
+"""Build the images without a current line in the ledger, one by one, within the disk's space.
 
-Each line is written as soon as its image is verified, so a run that was stopped goes on where it
-was. Images that this makes are removed once they are tested; layers that the next ones share stay
-until the disk is needed.
+Each line is written as soon as its image is verified, so an interrupted run continues where it
+stopped. Images are removed once they are tested; layers that the next images share stay until the
+disk is needed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from torch_images.maintain import gc
 from torch_images.publish import ledger
 from torch_images.publish.pipeline import QUIET, Shown, make
 
-_KEPT_LAYERS = 8_000_000_000  # bytes of layers that stay in the cache where room is made
+_KEPT_LAYERS = 8_000_000_000  # bytes of layers that stay in the cache when space is freed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one image: its new line of the ledger, or None and the error."""
+    """The result for one image: its new line of the ledger, or None and the error."""
 
     spec: ImageSpec
     line: ledger.Proof | None
@@ -44,9 +44,9 @@ class Outcome:
 def to_build(
     config: Config, specs: Sequence[ImageSpec], workspace: Workspace, today: dt.date
 ) -> tuple[ImageSpec, ...]:
-    """The images that have no fresh line; without those that could not be built today already.
+    """The images without a current line, except those that already failed to build today.
 
-    They are ordered so that images with the same libraries follow each other.
+    Images with the same libraries follow each other.
     """
     proofs = ledger.read(workspace.root)
     states = ledger.states(config, specs, proofs, workspace.root, workspace.locks)
@@ -67,25 +67,25 @@ def build_stale(
     today: dt.date,
     shown: Shown = QUIET,
 ) -> Iterator[Outcome]:
-    """Build and verify images, and yield what became of each once the ledger has it.
+    """Build and verify images; yield the outcome of each once it is in the ledger.
 
-    An image whose inputs are not available gets a line that says so, unless the ledger has a
-    proof of it: a proof, if an old one, stays. One that is built and fails gets no line.
+    An image whose inputs are not available gets a line that says so, unless the ledger has a proof
+    of it, even an old one. An image that fails its checks gets no line.
     """
-    there = set(engine.tags())
+    before = set(engine.tags())
     for number, spec in enumerate(specs, 1):
         shown.say(f"{spec.id}: {number} of {len(specs)}")
         line: ledger.Proof | None = None
         problem: TorchImagesError | None = None
         try:
             image = lock_image(config, spec, workspace.locks)
-            _make_room(config, image, workspace, there, engine=engine, say=shown.say)
+            _make_room(config, image, workspace, before, engine=engine, say=shown.say)
             [made] = make(config, [image], workspace, options, engine=engine, run=run, shown=shown)
             line = ledger.proof(made, today.isoformat(), machine)
-            _remove([*made.tags, image.candidate], engine, there)
+            _remove([*made.tags, image.candidate], engine, before)
         except (LockError, NetworkError) as error:
-            problem, before = error, ledger.read(workspace.root).get(spec.id)
-            if before is None or before.missing:
+            problem, previous = error, ledger.read(workspace.root).get(spec.id)
+            if previous is None or previous.missing:
                 line = ledger.impossible(spec, error.message, today.isoformat(), machine)
         except TorchImagesError as error:
             problem = error
@@ -103,20 +103,19 @@ def _make_room(
     engine: Engine,
     say: Callable[[str], None],
 ) -> None:
-    """Where the disk is too small for an image: remove what can be made again.
+    """If the disk is too small for an image, remove files that can be made again.
 
-    That is what earlier images started from, and layers of the cache, the longest unused first.
-    Images that were there before the run began stay, and so does BuildKit's cache, which other
-    projects fill, too.
+    These are parent images of earlier builds, and layers of the cache, the longest unused first.
+    Images from before the run stay, and so does BuildKit's cache, which other projects use too.
     """
     root = engine.local_root()
     if root is None or shutil.disk_usage(root).free >= disk_needed(config, [image]):
         return
     parents = [
         tag
-        for found in engine.looked_into(built.ours(workspace.cache, engine))
-        if not found.in_use
-        for tag in found.tags
+        for ours in engine.looked_into(built.ours(workspace.cache, engine))
+        if not ours.in_use
+        for tag in ours.tags
         if tag.startswith(f"{PARENT_IMAGES}:")
     ]
     _remove(parents, engine, before)
@@ -124,13 +123,13 @@ def _make_room(
     kept = gc.Limits(age=dt.timedelta(days=365), size=_KEPT_LAYERS)
     gone = list(gc.remove(gc.surplus(layers, kept, dt.datetime.now(dt.UTC)), engine))
     say(
-        f"made room: {len(parents)} parent images, {len(gone)} layers; `invoke gc --cache` removes "
-        "the build cache, too, whoever filled it"
+        f"freed disk: {len(parents)} parent images, {len(gone)} layers; `invoke gc --cache` also "
+        "removes the whole build cache, even of other projects"
     )
 
 
 def _remove(tags: Sequence[str], engine: Engine, before: set[str]) -> None:
-    """Take tags away that were not there before the run."""
+    """Remove tags that did not exist before the run."""
     for tag in dict.fromkeys(tags):
         if tag not in before and engine.digest(tag):
             engine.untag(tag)

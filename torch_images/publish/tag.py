@@ -1,6 +1,6 @@
 """Verified images -> tags.
 
-A tag says only what was tested: nothing here tags without a passing report of the same digest.
+A tag promises only what was tested: tagging requires a passing report of the same digest.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch_images.verify.verify import VerifyReport, require
 
 
 def tags(config: Config, plan: ImagePlan) -> tuple[str, ...]:
-    """The local tags of an image: the one that names its inputs, then the short one to type.
+    """The local tags of an image: the one with the hash of its inputs, then the short one to type.
 
-    They are this machine's own and follow its last build; see tag_rules.py for those of a
-    registry.
+    They are local to this machine and follow its last build. For tags in a registry, see
+    tag_rules.py.
     """
     spec = plan.spec
     names = version(config, plan), short(config, spec)

@@ -1,12 +1,12 @@
-"""Which tags an image gets, and which of them may move. Pure.
+"""The tags that an image gets, and which of them may move. Pure.
 
-The immutable tag names all that makes an image, ends in the hash of its inputs and never moves. The
-floating ones are for typing; each only ever moves forward, to a newer torch, then to newer inputs,
-then to a later revision. An image that lacks something - a lock, NVIDIA's compat libraries - gets
-no floating tag, because nobody who types "sm120" asks for less.
+The immutable tag names the axes of an image, ends in the hash of its inputs and never moves. The
+floating tags are short. Each only moves forward: to a newer torch, then to newer inputs, then to a
+later revision. An incomplete image, without all locks or without NVIDIA's compat libraries, gets no
+floating tag, because users of "sm120" expect a complete one.
 
-A floating tag has no platform in it. It names an index once images for several platforms are there:
-see joint.py.
+A floating tag names no platform. It points to an index once images for several platforms exist: see
+joint.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAMESPACE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """The tags of one image in its repository, such as "torch-cu130"; the exactest come first.
+    """The tags of one image in its repository, such as "torch-cu130"; the most specific first.
 
     `immutable` is "" for an index, which has floating tags only.
     """
@@ -53,8 +53,8 @@ class Names:
 class Manifest:
     """The manifest of an image for one platform, such as "linux/arm64", "" for an unknown one.
 
-    `size` is the bytes of the manifest itself, 0 where no registry has it yet. `created` is the
-    time of the image's inputs (RFC 3339).
+    `size` is the bytes of the manifest itself, 0 if no registry has it yet. `created` is the time
+    of the image's inputs (RFC 3339).
     """
 
     platform: str
@@ -67,11 +67,11 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class TagTarget:
-    """An image as the holder of a tag: its digest, and what decides which is newer.
+    """An image as the target of a tag: its digest, and the facts that decide which is newer.
 
-    `digest` is that of its manifest, or of an index; it is "" for an index that is not made yet.
+    `digest` is that of its manifest or index, "" for an index that does not exist yet.
     `created` is the date of its inputs (RFC 3339), `revision` the commit that it was built from.
-    `manifests` are its own, or those of the index; () where nobody asked.
+    `manifests` are its own, or those of the index; () if they were not looked up.
     """
 
     digest: str
@@ -82,17 +82,17 @@ class TagTarget:
 
     @classmethod
     def of(cls, digest: str, created: str, labels: ImageLabels) -> TagTarget:
-        """From what an engine or a registry says of an image."""
+        """A target from facts of an engine or a registry."""
         return cls(
             digest=digest, torch=labels.torch or "0", created=created[:10], revision=labels.revision
         )
 
     def of_platform(self, platform: str) -> Manifest | None:
-        """Its manifest for a platform; None where it has none."""
+        """Its manifest for a platform; None if it has none."""
         return next((m for m in self.manifests if m.platform == platform), None)
 
     def same(self, other: TagTarget) -> bool:
-        """Whether both are one image. An index that is not made yet is the one of its manifests."""
+        """Whether both are the same image. Indexes without a digest are compared by manifests."""
         if self.digest and other.digest:
             return self.digest == other.digest
         mine, theirs = ({m.digest for m in t.manifests} for t in (self, other))
@@ -103,7 +103,7 @@ class TagTarget:
 class Move:
     """What happens to one tag: `state` is new, moves, there (already), stays or taken.
 
-    `held` is the digest that has the tag now, "" for none; `reason` says why it stays or is taken.
+    `held` is the digest that the tag has now, "" for none; `reason` says why it stays or is taken.
     """
 
     reference: str
@@ -118,20 +118,20 @@ class Move:
 
 
 def earned(config: Config, spec: ImageSpec, *, complete: bool) -> tuple[str, ...]:
-    """The floating tags that an image gets once its checks passed; () for one that lacks something.
+    """The floating tags that an image gets once its checks passed; () for an incomplete image.
 
-    All that promises a tag asks here: tables, pages, `invoke pick`, and the push itself.
+    The one source for every promise of a tag: tables, pages, `invoke pick`, and the push itself.
     """
     return floating(config, spec) if complete else ()
 
 
 def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
-    """The floating tags of a complete image, the same ones for each platform.
+    """The floating tags of a complete image, the same for each platform.
 
-    A tag with a minor version of torch is for its newest release, one without for the newest
-    release of which the catalogue has such an image, on any platform. Neither ever names a
-    pre-release, such as a night's build: that has the tag with its whole version only. "latest" is
-    what `invoke build --cuda VERSION` builds with nothing else asked for.
+    A tag with a minor version of torch names its newest release. A tag without a version names the
+    newest release with an image of these axes in the catalogue, on any platform. Neither names a
+    pre-release, such as a nightly build, which only has the tag with its whole version. "latest" is
+    the image of `invoke build --cuda VERSION` without other options.
     """
     name = short(config, replace(spec, platform=AMD64))
     minor = ".".join(spec.torch.split(".")[:2])
@@ -145,26 +145,26 @@ def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
 
 
 def _newest(config: Config, spec: ImageSpec, prefix: str) -> str:
-    """The newest torch, of those whose version begins with a text, that such an image has.
+    """The newest torch, with a version that begins with `prefix`, of the images of these axes.
 
-    Pre-releases do not count; "" if there are no others.
+    Pre-releases do not count; "" if there is no other release.
     """
     if spec.source.compiled:
         return spec.torch
-    found = [
+    versions = [
         image.release.version
         for image in (spec, *kin(config, spec))
         if image.release.version.startswith(prefix) and not image.release.prerelease
     ]
-    return max(found, key=Version, default="")
+    return max(versions, key=Version, default="")
 
 
 def observed(
     config: Config, spec: ImageSpec, labels: ImageLabels, facts: Mapping[str, str]
 ) -> Names:
-    """The tags that an image has earned; `facts` is what its verification observed in it.
+    """The tags that an image has earned; `facts` are those that its verification observed.
 
-    Raises VerifyError where the two do not say the same.
+    Raises VerifyError if labels and facts disagree.
     """
     claims = {
         "CUDA": (facts.get("cuda", ""), spec.cuda.version),
@@ -173,7 +173,9 @@ def observed(
     }
     for name, (seen, claimed) in claims.items():
         if seen != claimed:
-            raise VerifyError(f"verification saw {name} {seen or 'none'}, the tag says {claimed}")
+            raise VerifyError(
+                f"verification saw {name} {seen or 'none'}, but the tag says {claimed}"
+            )
     return Names(
         repository=spec.repository,
         immutable=labels.version,
@@ -190,11 +192,11 @@ def plan_moves(
     *,
     waits: str = "",
 ) -> tuple[Move, ...]:
-    """What becomes of each tag.
+    """The move of each tag.
 
-    `lookup(reference)`: current target or None. `descends(a, b)`: whether commit a
-    follows commit b. `waits` is why no floating tag may move, "" for no reason. All names are
-    looked up at once, because a registry may be far away.
+    `lookup(reference)`: current target or None. `descends(a, b)`: whether commit a follows commit
+    b. `waits` is the reason why no floating tag may move, else "". Looks all names up in parallel,
+    because a registry may be far away.
     """
     references = names.references(namespace)
     if not references:
@@ -221,9 +223,9 @@ def plan_moves(
 
 
 def namespace(config: Config, named: str) -> str:
-    """Registry and owner to publish to: what was named, else those of images.yaml.
+    """Registry and owner to publish to: `named`, else those of images.yaml.
 
-    Raises UsageError.
+    Raises UsageError for an invalid name.
     """
     wanted = named.strip().rstrip("/") or f"{config.registry}/{config.owner}"
     if not _NAMESPACE.fullmatch(wanted):
@@ -237,8 +239,8 @@ def namespace(config: Config, named: str) -> str:
 def _obstacle(ours: TagTarget, held: TagTarget, descends: Callable[[str, str], bool]) -> str:
     """Why a floating tag must not move from one image to another; "" if it may.
 
-    With the same torch, images for the same platform are compared: an index is a step forward
-    where none of its images is a step back, and one is a step forward, or is for a new platform.
+    With the same torch, images for the same platform are compared. An index is newer if none of its
+    images is older, and one is newer or for a new platform.
     """
     mine, theirs = Version(ours.torch), Version(held.torch)
     if mine != theirs:
@@ -263,7 +265,7 @@ def _age(manifest: Manifest) -> tuple[str, str]:
 def _older(
     ours: tuple[str, str], held: tuple[str, str], *, descends: Callable[[str, str], bool]
 ) -> str:
-    """Why an image, by the date of its inputs and its revision, is no step forward; "" if it is."""
+    """Why an image is not newer, by the date of its inputs and its revision; "" if it is."""
     (created, revision), (their_created, their_revision) = ours, held
     if created != their_created:
         return "" if created > their_created else f"it names newer inputs, of {their_created}"

@@ -1,4 +1,4 @@
-"""A tag, id or identifier -> the image of the matrix that it is, and its proof if there is one."""
+"""A tag, id or identifier -> its image of the matrix, and the report of its verification."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torch_images.verify.verify import VerifyReport, claim_of, read_report, repo
 
 @dataclass(frozen=True, kw_only=True)
 class VerifiedImage:
-    """An image of the engine with what it should be and the passing report that says that it is."""
+    """An image in the engine, its plan, and the passing report of its verification."""
 
     plan: ImagePlan
     info: ImageInfo
@@ -34,20 +34,19 @@ class VerifiedImage:
 def identify(
     config: Config, image: str, workspace: Workspace, engine: Engine
 ) -> tuple[str, ImagePlan]:
-    """A built image by tag, id or identifier of the matrix: its reference and what it should be.
+    """A built image by tag, id or identifier of the matrix: its reference and its plan.
 
-    An image that a build resolved a lock for is held to the lock that it carries, any other to the
-    one in locks/.
-    Raises UsageError for an image that the engine does not have or that is not one of ours.
+    The plan has the lock in locks/, or the one inside the image if a build resolved part of it.
+    Raises UsageError if the engine lacks the image, or if it is not one of this project's.
     """
     reference = _find(config, image, engine)
-    said = labels.read(engine.inspect(reference).labels)
-    spec = spec_of(config, reference, said)
-    if said.unlocked:
+    image_labels = labels.read(engine.inspect(reference).labels)
+    spec = spec_of(config, reference, image_labels)
+    if image_labels.unlocked:
         lock = carried_lock(reference, engine)
     else:
         lock = image_lock(config, spec, workspace.locks)
-        lock = lock if said.compat else replace(lock, compat=None)
+        lock = lock if image_labels.compat else replace(lock, compat=None)
     return reference, plan_image(config, locked(spec, lock), workspace.root)
 
 
@@ -56,8 +55,8 @@ def verified_image(
 ) -> VerifiedImage:
     """A verified image, by tag, id or identifier.
 
-    Raises VerifyError unless there is a passing report of exactly this digest, by the checks that
-    this checkout has; UsageError as `publish.identify` does.
+    Raises VerifyError unless there is a passing report of exactly this digest, by the checks of
+    this checkout; UsageError as `identify` does.
     """
     reference, plan = identify(config, image, workspace, engine)
     info = engine.inspect(reference)
@@ -67,32 +66,30 @@ def verified_image(
         raise VerifyError(f"{image} ({info.id}) was never verified here", advice)
     require(report)
     if report.suite != suite_hash(workspace.root, claim_of(config, plan, info)):
-        raise VerifyError(f"{image} ({info.id}) was verified by other checks than these", advice)
+        raise VerifyError(f"{image} ({info.id}) was verified by other checks than today's", advice)
     return VerifiedImage(plan=plan, info=info, report=report)
 
 
 def carried_lock(image: str, engine: Engine) -> ImageLock:
-    """The lock inside an image. Raises LockError unless it is the one that its label names."""
+    """The lock inside an image. Raises LockError unless it matches the image's label."""
     lock = parse_image_lock(engine.read_files(image, f"{FOLDER}/lock"))
-    named = labels.read(engine.inspect(image).labels).lock
-    if named != f"sha256:{lock.digest}":
-        raise LockError(f"{image} carries lock sha256:{lock.digest}, its label names {named}")
+    label = labels.read(engine.inspect(image).labels).lock
+    if label != f"sha256:{lock.digest}":
+        raise LockError(f"{image} contains lock sha256:{lock.digest}, but its label is {label}")
     return lock
 
 
-def spec_of(config: Config, image: str, said: labels.ImageLabels) -> ImageSpec:
+def spec_of(config: Config, image: str, image_labels: labels.ImageLabels) -> ImageSpec:
     """The image of the matrix that labels name.
 
-    Raises UsageError for an image that is not one of ours, or that images.yaml has no more.
+    Raises UsageError for an image that is not this project's, or that images.yaml no longer has.
     """
-    if not said.id:
+    if not image_labels.id:
         raise UsageError(f"'{image}' was not built by torch-images", f"it has no label {labels.ID}")
     try:
-        return find_image(config, said.id)
+        return find_image(config, image_labels.id)
     except UsageError as error:
-        raise UsageError(
-            f"'{image}' cannot be built any more: {error.message}", error.hint
-        ) from None
+        raise UsageError(f"'{image}' can no longer be built: {error.message}", error.hint) from None
 
 
 def _find(config: Config, image: str, engine: Engine) -> str:
@@ -105,7 +102,7 @@ def _find(config: Config, image: str, engine: Engine) -> str:
             return image
         spec = max(tagged, key=lambda s: Version(s.torch))
     names = engine.tags(f"{CANDIDATE}:{spec.id}") or engine.tags(f"{spec.repository}:")
-    # The floating tag is the shortest one, and names the latest of several builds.
+    # The floating tag is the shortest, and names the latest of several builds.
     for name in sorted(names, key=len):
         if labels.read(engine.inspect(name).labels).id == image:
             return name

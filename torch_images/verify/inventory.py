@@ -1,8 +1,8 @@
-"""What is installed in an image: its Python and Debian packages, printed as JSON.
+"""Lists the Python and Debian packages that are installed in an image, as JSON.
 
 The image's own Python runs this file as `python3 -IBS -c SOURCE`, so it may import only the
-standard library. The answer has two lists: `wheels`, each a name and a version, and `debs`, each a
-name, a version, an architecture and the name of the source package. `distro` is as "debian-13".
+standard library. The output has two lists, `wheels` (name, version) and `debs` (name, version,
+architecture, name of the source package), and `distro`, such as "debian-13".
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from importlib.metadata import PathDistribution
 from pathlib import Path
 
-# What the kernel makes; Python packages of Debian's, which are among the Debian packages; ours.
+# Kernel file systems; Debian's Python packages, which `debs` lists; this project's own files.
 OTHERS = {"/proc", "/sys", "/dev", "/usr/lib/python3", "/usr/local/lib/torch-images"}
 
 
 def wheels(root: str) -> Iterator[tuple[str, str]]:
-    """The Python packages in every environment, without those that a package carries inside it."""
+    """The Python packages in every environment, without packages vendored inside others."""
     for folder, names, _ in os.walk(root):
         for name in names:
             if name.endswith((".dist-info", ".egg-info")):
@@ -31,7 +31,7 @@ def wheels(root: str) -> Iterator[tuple[str, str]]:
 
 
 def debs(status: str) -> Iterator[tuple[str, str, str, str]]:
-    """The packages that dpkg's list of all that it knows has as installed."""
+    """The packages marked as installed in dpkg's status file."""
     for paragraph in status.split("\n\n"):
         lines = (line.partition(": ") for line in paragraph.splitlines() if not line[:1].isspace())
         facts = {name: value for name, _, value in lines}
@@ -44,5 +44,5 @@ if __name__ == "__main__":
     system = platform.freedesktop_os_release()
     distro = f"{system['ID']}-{system['VERSION_ID']}"
     known = Path("/var/lib/dpkg/status").read_text(encoding="utf-8", errors="replace")
-    told = {"wheels": sorted(set(wheels("/"))), "debs": [*debs(known)], "distro": distro}
-    sys.stdout.write(json.dumps(told) + "\n")
+    facts = {"wheels": sorted(set(wheels("/"))), "debs": [*debs(known)], "distro": distro}
+    sys.stdout.write(json.dumps(facts) + "\n")

@@ -1,12 +1,11 @@
-"""Lists of the machine code in an image's torch: made once for each library, kept by its bytes.
+"""Lists of the machine code in an image's torch, cached by the bytes of each library.
 
-NVIDIA's cuobjdump takes seconds to list a library of torch, and always says the same of the same
-bytes. So its lists are kept in the cache by the SHA-256 of the library and of the program. The
-image computes both hashes in the container that is checked, so a library that another layer
-replaced is listed anew.
+NVIDIA's cuobjdump takes seconds to list a library of torch, and lists the same bytes always in the
+same way. So the lists are cached by the SHA-256 of the library and of cuobjdump. Both hashes are
+computed in the container under test, so a library that another layer replaced is listed again.
 
-An image that runs natively brings the program: Triton's. Within an emulator it would take minutes.
-There, this machine's own program reads a copy of the library.
+An image that runs natively provides cuobjdump, from Triton. In an emulator it would take minutes.
+There, this machine's cuobjdump reads a copy of the library.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 KINDS = ("elf", "ptx")
 _ASK = tuple(f"--list-{kind}" for kind in KINDS)
 _PROGRAM = "triton/backends/nvidia/bin/cuobjdump"
-# What it says of a library without such code; its exit code is not 0 then.
+# Its output for a library without code of the kind; its exit code is not 0 then.
 _NOTHING = "cuobjdump info"
-_SCRATCH = "/torch-images-lists"  # in the container that looks from inside
+_SCRATCH = "/torch-images-lists"  # in the container of the inside checks
 
 # A library's lists by kind, such as {"elf": "ELF file    1: torch.1.sm_90.cubin\n", "ptx": ""}.
 Lists = dict[str, str]
@@ -52,13 +51,12 @@ def listings(
     emulated: bool = False,
     fresh: bool = False,
 ) -> dict[str, bytes]:
-    """What cuobjdump says of torch's libraries, such as "libtorch_cuda.so.elf", in bytes.
+    """The lists of torch's libraries as files by name, such as "libtorch_cuda.so.elf".
 
-    `site_packages` is the folder in the container that has torch and Triton. A library that the
-    image lacks is left out, and so is one that the image's program cannot read: the checks inside
-    then run the program themselves, and fail with its words. With `fresh`, lists that are kept are
-    made again. Raises VerifyError where this machine's program cannot read a library, LockError
-    where there is none.
+    `site_packages` is the container's folder with torch and Triton. Libraries that the image lacks
+    are left out, and so are those that the image's cuobjdump cannot read: the inside checks then
+    run it themselves, and fail with its message. With `fresh`, ignores cached lists. Raises
+    VerifyError if this machine's cuobjdump cannot read a library, LockError if it is not locked.
     """
     program = f"{site_packages}/{_PROGRAM}"
     paths = {name: f"{site_packages}/torch/lib/{name}" for name in LIBRARIES}
@@ -68,7 +66,7 @@ def listings(
         hashes[program] = hashlib.sha256(here.read_bytes()).hexdigest()
     if program not in hashes:
         return {}
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for name, path in paths.items():
         if path not in hashes:
             continue
@@ -79,17 +77,17 @@ def listings(
             else functools.partial(_listed_inside, container, path, program)
         )
         if lists := _keep(kept, make, fresh=fresh):
-            found |= {f"{name}.{kind}": text.encode() for kind, text in lists.items()}
-    return found
+            files |= {f"{name}.{kind}": text.encode() for kind, text in lists.items()}
+    return files
 
 
 def key(library: str, program: str) -> str:
-    """The name of kept lists, from the SHA-256 of what was read and of what read it."""
+    """The name of cached lists, from the SHA-256 of the library and of cuobjdump."""
     return hashlib.sha256(f"{library} {program}".encode()).hexdigest()
 
 
 def _keep(path: Path, make: Callable[[], Lists | None], *, fresh: bool) -> Lists | None:
-    """The lists in a file of the cache; they are made where it has none, and then kept."""
+    """The lists in a file of the cache; made and cached if the file is missing."""
     lists = None if fresh else _read(path)
     if lists is not None:
         used(path)
@@ -97,7 +95,7 @@ def _keep(path: Path, make: Callable[[], Lists | None], *, fresh: bool) -> Lists
     lists = make()
     if lists is None:
         return None
-    with contextlib.suppress(PermissionError):  # a cache that this user may only read
+    with contextlib.suppress(PermissionError):  # a read-only cache
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as scratch:
             json.dump(lists, scratch)
@@ -107,7 +105,7 @@ def _keep(path: Path, make: Callable[[], Lists | None], *, fresh: bool) -> Lists
 
 
 def _read(path: Path) -> Lists | None:
-    """The lists in a file; None where there is none that is whole."""
+    """The lists in a file; None if it is missing or malformed."""
     try:
         data = jsondoc.parse(path.read_bytes())
     except (OSError, ValueError):
@@ -117,16 +115,16 @@ def _read(path: Path) -> Lists | None:
 
 
 def _hashes(container: RunningContainer, paths: list[str]) -> dict[str, str]:
-    """SHA-256 in hexadecimal of files in a container by path; without those that are missing."""
-    said = container.exec("sha256sum", "--", *paths).output
-    lines = re.findall(r"^([0-9a-f]{64})  (/.+)$", said, re.MULTILINE)
+    """SHA-256 in hexadecimal of files in a container, by path; without missing files."""
+    output = container.exec("sha256sum", "--", *paths).output
+    lines = re.findall(r"^([0-9a-f]{64})  (/.+)$", output, re.MULTILINE)
     return {path: digest for digest, path in lines}
 
 
 def _listed_inside(container: RunningContainer, path: str, program: str) -> Lists | None:
-    """Lists that the image's own program makes of a library in it; None where it cannot.
+    """Lists of a library by the image's own cuobjdump; None if it fails.
 
-    Its two streams reach us as one, cut anywhere, so the lists go through a file.
+    The engine merges the two output streams at any point, so the lists go through a file.
     """
     into = ("sh", "-c", f'exec "$@" 2>&1 >{_SCRATCH}', "sh")
     done = container.exec(*into, program, *_ASK, path)
@@ -136,7 +134,7 @@ def _listed_inside(container: RunningContainer, path: str, program: str) -> List
 
 
 def _listed_here(container: RunningContainer, path: str, program: Path, run: Runner) -> Lists:
-    """Lists that this machine's program makes of a copy of a library. Raises VerifyError."""
+    """Lists of a copy of a library by this machine's cuobjdump. Raises VerifyError."""
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch, Path(path).name)
         copy.write_bytes(container.read(path))
@@ -147,18 +145,18 @@ def _listed_here(container: RunningContainer, path: str, program: Path, run: Run
 
 
 def _refused(code: int, errors: str) -> bool:
-    """Whether cuobjdump failed otherwise than by finding nothing."""
+    """Whether cuobjdump failed for another reason than a library without code."""
     return bool(code) and not all(line.startswith(_NOTHING) for line in errors.splitlines())
 
 
 def _parted(output: str) -> Lists:
-    """A list of both kinds, by kind: each line begins with its own, such as "ELF file    1:"."""
+    """The lines of output by kind: each begins with its kind, such as "ELF file    1:"."""
     lines = output.splitlines(keepends=True)
     return {kind: "".join(x for x in lines if x.startswith(kind.upper())) for kind in KINDS}
 
 
 def _program(workspace: Workspace, run: Runner) -> Path:
-    """This machine's cuobjdump. Raises LockError where it is not available."""
+    """This machine's cuobjdump. Raises LockError if it is not available."""
     [program] = install_tools(tool_input("tools-code", native()).name, workspace, run).rglob(
         "bin/cuobjdump"
     )

@@ -1,8 +1,8 @@
-"""Build an image again from nothing, and compare: is it what its labels say it is made from?
+"""Rebuild an image from nothing and compare both: do its labels name what it is built from?
 
-Another checkout of the revision that the image names, with an environment of its own; the locks
-that the image carries; no cache, no file of an earlier build. Then the digests are compared and,
-where they differ, the files.
+The rebuild uses a new checkout of the image's revision with its own environment, the locks inside
+the image, and no cache or file of an earlier build. Then the digests are compared and, if they
+differ, the files.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from torch_images.verify.identify import carried_lock, spec_of
 
 IDENTICAL, SAME_CONTENT, DIFFERENT = "identical", "same content", "different"
 
-# Made here and not part of a checkout, at its top.
+# Output at the top of the project's folder, which is not part of a checkout.
 _LEFT_BEHIND = ("build", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What came of a rebuild; digests are pairs of the image's and the rebuilt one's.
+    """The result of a rebuild; digests are pairs: the image's and the rebuilt image's.
 
     `outcome` is "identical" (equal manifest digests), "same content" (equal configuration digests:
-    another builder compressed it) or "different". `committed` says whether the lock is the one in
-    the revision, rather than one that a build resolved. `seconds` is the time of the rebuild.
+    compressed by another builder) or "different". `committed` says whether the lock is that of the
+    revision, rather than one resolved by a build. `seconds` is the time of the rebuild.
     """
 
     image: str
@@ -78,30 +78,30 @@ def reproduce(
 ) -> Verdict:
     """Rebuild an image of the engine, or of a registry, and compare.
 
-    `repository` is where to find its revision, if neither here nor at the project's homepage. What
-    its labels say of that is not followed: a checkout is run, so it must be one that the user
-    trusts. Raises UsageError for an image that cannot be rebuilt, LockError where its lock is not
-    what its label says, BuildError where the rebuild fails.
+    `repository` has its revision, if neither this one nor the project's homepage has it. Labels
+    that name a repository are ignored: a rebuild runs code of the checkout, so the user must trust
+    it. Raises UsageError for an image that cannot be rebuilt, LockError if its lock does not match
+    its label, BuildError if the rebuild fails.
     """
     engine.obtain(image)
     info = engine.inspect(image)
-    said = labels.read(info.labels)
-    spec = spec_of(config, image, said)
+    image_labels = labels.read(info.labels)
+    spec = spec_of(config, image, image_labels)
     lock = carried_lock(image, engine)
-    named = said.revision
+    commit = image_labels.revision
     source = repository or config.homepage
-    wanted = locked(spec, lock)
+    target = locked(spec, lock)
     with (
         scratch(scratch_room(), "torch-images-again-") as room,
-        _kept(info.id, wanted, engine),
+        _kept(info.id, target, engine),
     ):
         root = room / "checkout"
-        _check_out(named, root, workspace, source, run)
-        committed = _is_committed(config, wanted, root)
-        options = _options(lock, parse(said.compression or Compression.FAST))
+        _check_out(commit, root, workspace, source, run)
+        committed = _is_committed(config, target, root)
+        options = _options(lock, parse(image_labels.compression or Compression.FAST))
         started = time.monotonic()
-        rebuilt = _rebuild(wanted, root, room, options, committed=committed, run=run)
-        built.note(workspace.cache, engine, rebuilt)  # `room` has the cache that was told
+        rebuilt = _rebuild(target, root, room, options, committed=committed, run=run)
+        built.note(workspace.cache, engine, rebuilt)  # the rebuild noted it in another cache
         seconds = round(time.monotonic() - started, 1)
         configs: tuple[str, str] | None = None
         differences: tuple[Difference, ...] = ()
@@ -118,7 +118,7 @@ def reproduce(
             outcome=outcome,
             manifests=(info.id, rebuilt),
             configs=configs,
-            revision=named,
+            revision=commit,
             lock=f"sha256:{lock.digest}",
             lock_date=lock.date.isoformat(),
             committed=committed,
@@ -128,10 +128,12 @@ def reproduce(
         )
 
 
-def _check_out(named: str, root: Path, workspace: Workspace, source: str, run: Runner) -> None:
+def _check_out(commit: str, root: Path, workspace: Workspace, source: str, run: Runner) -> None:
     """Put the revision that an image names into `root`."""
-    if named == (revision(workspace.root, run) or "") and (not named or named.endswith("-dirty")):
-        # Built from files that no commit has; they are still here.
+    if commit == (revision(workspace.root, run) or "") and (
+        not commit or commit.endswith("-dirty")
+    ):
+        # Built from uncommitted files, which are still here.
         shutil.copytree(
             workspace.root,
             root,
@@ -139,23 +141,23 @@ def _check_out(named: str, root: Path, workspace: Workspace, source: str, run: R
             ignore=lambda folder, _: _LEFT_BEHIND if Path(folder) == workspace.root else (),
         )
         return
-    if not named or named.endswith("-dirty"):
+    if not commit or commit.endswith("-dirty"):
         raise UsageError(
-            f"the image was built from files that no commit has (revision '{named}')",
-            "commit, build again, and reproduce that",
+            f"the image was built from uncommitted files (revision '{commit}')",
+            "commit, build again, and reproduce the new image",
         )
-    if not COMMIT.fullmatch(named):  # a label can say anything
-        raise UsageError(f"the image's revision '{named}' is not a commit", "build it again")
+    if not COMMIT.fullmatch(commit):  # a label can say anything
+        raise UsageError(f"the image's revision '{commit}' is not a commit", "build it again")
     env = git.environment()
-    here = ["git", "-C", str(workspace.root), "cat-file", "-e", f"{named}^{{commit}}"]
+    here = ["git", "-C", str(workspace.root), "cat-file", "-e", f"{commit}^{{commit}}"]
     origin = str(workspace.root) if not run.run(here, env=env, check=False).code else source
     try:
         run.run(["git", "clone", "--quiet", "--no-checkout", "--", origin, str(root)], env=env)
-        run.run(["git", "-C", str(root), "checkout", "--quiet", "--detach", named], env=env)
+        run.run(["git", "-C", str(root), "checkout", "--quiet", "--detach", commit], env=env)
     except CommandError as error:
         raise UsageError(
-            f"revision {named} could not be fetched from {origin}: {error.output.strip()[-200:]}",
-            "name a repository that has it with --repository",
+            f"revision {commit} could not be fetched from {origin}: {error.output.strip()[-200:]}",
+            "name a repository that has the revision with --repository",
         ) from None
 
 
@@ -165,15 +167,15 @@ def _is_committed(config: Config, wanted: LockedImage, root: Path) -> bool:
         committed = image_lock(config, wanted.spec, root / "locks")
     except LockError:
         return False
-    held = committed if wanted.lock.compat else replace(committed, compat=None)
-    return held.digest == wanted.lock.digest
+    same = committed if wanted.lock.compat else replace(committed, compat=None)
+    return same.digest == wanted.lock.digest
 
 
 def _options(lock: ImageLock, compression: Compression) -> list[str]:
-    """What a build is told beside the image, to give the same manifest."""
+    """The options of a build, besides the image, that lead to the same manifest."""
     options = [] if lock.unlocked else ["--locked"]
     options.append(f"--compat={'required' if lock.compat else 'off'}")
-    if compression is not Compression.FAST:  # which earlier revisions do not know
+    if compression is not Compression.FAST:  # earlier revisions lack this option
         options.append(f"--compression={compression}")
     return options
 
@@ -187,10 +189,10 @@ def _rebuild(
     committed: bool,
     run: Runner,
 ) -> str:
-    """Build in a checkout, with nothing from here but the locks; the digest."""
+    """Build in a checkout, isolated from this one except for the locks. Returns the digest."""
     command = [str(root / "inv"), "build", "--no-cache", "--unverified", "--json"]
     words = wanted.spec.arguments
-    if wanted.spec.platform == native():  # the default, and earlier revisions do not know the word
+    if wanted.spec.platform == native():  # the default; earlier revisions lack this option
         words = words[: words.index("--platform")]
     command += [*words, *options]
     env: dict[str, str | None] = {
@@ -209,19 +211,19 @@ def _rebuild(
         done = run.run(command, cwd=root, env=env, show_errors=True)
     except CommandError:
         raise BuildError(
-            f"{wanted.spec.id} could not be built again; the lines above say why"
+            f"{wanted.spec.id} could not be rebuilt; the lines above say why"
         ) from None
     return str(json.loads(done.output)[0]["digest"])
 
 
 def original(digest: str) -> str:
-    """The name that keeps an image while it is built again."""
+    """The tag that keeps an image while it is rebuilt."""
     return f"torch-images-original:{digest.removeprefix('sha256:')[:12]}"
 
 
 @contextlib.contextmanager
 def _kept(digest: str, wanted: LockedImage, engine: Engine) -> Iterator[None]:
-    """Keep an image, and whichever has the candidate tag, while the twin takes that tag."""
+    """Keep an image, and the one with the candidate tag, while the rebuild uses that tag."""
     candidate = engine.digest(wanted.candidate)
     kept = {digest, *([candidate] if candidate else [])}
     for each in kept:
@@ -233,7 +235,7 @@ def _kept(digest: str, wanted: LockedImage, engine: Engine) -> Iterator[None]:
         if candidate:
             engine.tag(candidate, *wanted.candidate.rsplit(":", 1))
         for image in engine.listed():
-            # An image without another name would go with this one.
+            # Removing the only tag would remove the image.
             if image.id in kept and len(image.tags) > 1:
                 engine.untag(original(image.id))
 

@@ -1,8 +1,8 @@
-"""The SBOM of an image: written into it by its build, read and checked from here.
+"""The SBOM of an image: its build writes it into the image; this module reads and checks it.
 
 CycloneDX 1.6, JSON: https://cyclonedx.org/docs/1.6/json/
-An image that others built on one of ours has the file of that one. So what is really installed is
-compared with it, and where they differ, a bill is made of what is installed.
+A derived image contains the SBOM of its base. So the SBOM is compared with the installed packages
+and, if they differ, a new one is made from those packages.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ PATH = f"{FOLDER}/cyclonedx.json"  # scanners of a derived image do not look for
 
 
 def read(image: str, engine: Engine, say: Callable[[str], None]) -> str:
-    """The SBOM of an image; `say` is told where it is not the one in the image.
+    """The SBOM of an image; `say` gets a line if it is not the one in the image.
 
-    Raises EngineError where there is none, VerifyError where it is not valid CycloneDX 1.6.
+    Raises EngineError if the image has none, VerifyError if it is not valid CycloneDX 1.6.
     """
     text = _text(image, engine)
-    bill, found = _check(image, text), _installed(image, engine)
+    bill, installed = _check(image, text), _installed(image, engine)
     try:
-        kept = [c for c in bill["components"] if c["purl"] in found or _beside(c["purl"])]
-        if len(kept) == len(bill["components"]) and found <= {c["purl"] for c in kept}:
+        kept = [c for c in bill["components"] if c["purl"] in installed or _beside(c["purl"])]
+        if len(kept) == len(bill["components"]) and installed <= {c["purl"] for c in kept}:
             return text
         base = bill["metadata"]["component"]
         name = f"{base['name']}:{base['version']}"
-        made = derived(bill, kept, found, image, engine.inspect(image).id)
+        made = derived(bill, kept, installed, image, engine.inspect(image).id)
     except KeyError as error:
-        raise VerifyError(f"{image}: {PATH} is not ours: it lacks {error}") from None
-    say(f"{image} is derived from {shown(name)}: this is what is installed in it")
+        raise VerifyError(f"{image}: {PATH} is not this project's: it lacks {error}") from None
+    say(f"{image} is derived from {shown(name)}: this SBOM lists the installed packages")
     text = json.dumps(made, indent=1) + "\n"
     _check(image, text)
     return text
 
 
 def derived(
-    bill: Mapping[str, Any], kept: list[dict[str, Any]], found: set[str], image: str, digest: str
+    bill: Mapping[str, Any], kept: list[dict[str, Any]], urls: set[str], image: str, digest: str
 ) -> dict[str, Any]:
-    """The bill of an image whose base has the bill `bill`.
+    """The SBOM of an image whose base has the SBOM `bill`.
 
-    `kept` are the components that it shares with the base, with their hashes and licences, `found`
-    the package URLs of all that is installed, `digest` that of the image.
+    `kept` are the components shared with the base, with their hashes and licences; `urls` are the
+    package URLs of all installed packages; `digest` is the image's.
     """
     from packageurl import PackageURL
 
-    added = (PackageURL.from_string(purl) for purl in sorted(found - {c["purl"] for c in kept}))
+    added = (PackageURL.from_string(purl) for purl in sorted(urls - {c["purl"] for c in kept}))
     parts = kept + [
         {
             "type": "library",
@@ -81,13 +81,13 @@ def derived(
 
 
 def save(image: str, identifier: str, workspace: Workspace, engine: Engine) -> Path:
-    """Put the SBOM of a built image, by its digest, beside the build; say where.
+    """Write the SBOM of a built image to the output folder. Returns its path.
 
-    A file that is this image's already stays, so that a repeated build starts no container for it.
+    Keeps a file that is already this image's, so that a repeated build starts no container for it.
     Raises as `read` does.
     """
     path = workspace.output / "sbom" / f"{identifier}.cdx.json"
-    mark = path.with_suffix(".of")  # the image that the file is of, and the file's hash
+    mark = path.with_suffix(".of")  # digest of the image, and SHA-256 of the file
     if path.exists() and mark.exists() and mark.read_text() == _mark(image, path):
         return path
     text = _text(image, engine)
@@ -108,8 +108,8 @@ def _text(image: str, engine: Engine) -> str:
 
 
 def _check(image: str, text: str) -> Any:
-    """What the text says. Raises VerifyError unless it is CycloneDX."""
-    # The schema's validator takes longer to import than a repeated build takes for all the rest.
+    """The parsed SBOM. Raises VerifyError unless it is valid CycloneDX 1.6."""
+    # Importing the schema's validator takes longer than all else in a repeated build.
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 
@@ -124,12 +124,12 @@ def _check(image: str, text: str) -> Any:
 
 
 def _beside(purl: str) -> bool:
-    """Whether a package is only unpacked in an image, so that no list of installed ones has it."""
+    """Whether a package is only unpacked in an image, so no package manager lists it."""
     return not purl.startswith(("pkg:pypi/", "pkg:deb/debian/", "pkg:deb/ubuntu/"))
 
 
 def _installed(image: str, engine: Engine) -> set[str]:
-    """The package URLs of what is installed in an image, as its build writes them."""
+    """The package URLs of the packages installed in an image, written as by its build."""
     from packageurl import PackageURL
 
     program = Path(inventory.__file__).read_text(encoding="utf-8")
@@ -137,17 +137,17 @@ def _installed(image: str, engine: Engine) -> set[str]:
     done = engine.run(image, "-IBS", "-c", program, **options)
     last = done.output.strip().rpartition("\n")[2]
     try:
-        told = jsondoc.parse(last)
-        distro = told["distro"]
+        listed = jsondoc.parse(last)
+        distro = listed["distro"]
         urls = [
             PackageURL("pypi", None, re.sub(r"[-_.]+", "-", name).lower(), version)
-            for name, version in told["wheels"]
+            for name, version in listed["wheels"]
         ]
-        for name, version, arch, source in told["debs"]:
+        for name, version, arch, source in listed["debs"]:
             upstream = {} if source == name else {"upstream": source}
             facts = {"arch": arch, "distro": distro, **upstream}
             urls.append(PackageURL("deb", distro.partition("-")[0], name, version, facts))
     except (ValueError, TypeError, KeyError, AttributeError):
-        problem = f"{image}: what is installed in it cannot be read: {shown(last)}"
+        problem = f"{image}: its installed packages cannot be listed: {shown(last)}"
         raise VerifyError(problem) from None
     return {url.to_string() for url in urls}

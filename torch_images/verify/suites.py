@@ -1,8 +1,8 @@
 """An image and its claim -> checks: the two suites, run on it.
 
-tests/image looks from outside with testinfra. tests/container runs inside with pytest, which is
-copied into the container and never into the image. With GPUs its modules run side by side, each in
-a container of its own, as many as the GPUs have room for.
+tests/image checks from outside with testinfra. tests/container runs inside with pytest, which is
+copied into the container and never into the image. With GPUs its modules run in parallel, each in
+its own container, as many as fit on the GPUs.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from torch_images.project import PACKAGE
 from torch_images.verify.listings import listings
 
 _INSIDE = "/verify"
-# Those that take longest go first: CUTLASS and its extensions are compiled by nvcc for minutes.
+# The slowest modules start first: nvcc compiles CUTLASS and its extensions for minutes.
 _LONGEST = ("test_gpu_compile.py", "test_gpu_attention.py", "test_gpu_extensions.py")
-_ROOM = 15_000  # MiB of a GPU for the checks of one container, and more than any check takes
-_NOTHING = 5  # pytest's exit code where no check is left, as in a module of an extra that is absent
-_SHARE = re.compile(r"\[ *(\d+)%\]")  # in what pytest says after each check
+_ROOM = 15_000  # MiB of a GPU for the checks of one container, more than any check uses
+_NOTHING = 5  # pytest's exit code if no check is left, as in a module for a missing extra
+_SHARE = re.compile(r"\[ *(\d+)%\]")  # in pytest's output after each check
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One check: `outcome` is passed, failed or skipped; `message` says why it is not passed."""
+    """One check: `outcome` is passed, failed or skipped; `message` says why it did not pass."""
 
     name: str
     outcome: str
@@ -53,10 +53,10 @@ class Check:
     message: str = ""
 
 
-# What a suite found: its checks, and facts by name.
+# The result of a suite: its checks, and observed facts by name.
 Found = tuple[tuple[Check, ...], dict[str, str]]
 
-# Gets the share of all checks that are over, from 0 to 1.
+# Gets the share of checks that are done, from 0 to 1.
 Progress = Callable[[float], None]
 
 
@@ -75,7 +75,7 @@ class _Subject:
         """A container of the image, with these GPUs."""
         options: dict[str, Any] = {}
         if gpus:
-            # NCCL's processes talk through shared memory, of which Docker gives 64 MB.
+            # NCCL's processes use shared memory, and Docker's default is 64 MB.
             options = {"device_requests": list(gpus), "shm_size": "2g"}
         if self.emulated:
             options["environment"] = processor(find(self.wanted["platform"]))
@@ -97,9 +97,9 @@ def examine(
 ) -> Found:
     """Run both suites on an image, or some of their `modules`, such as "image/test_files".
 
-    `wanted` is the image's claim, `gpus` as for `verify`. In an `emulated` image, what only a real
-    processor shows is skipped, with the reason, and its machine code is listed from outside. With
-    `fresh`, machine code is listed anew. What some modules find is no proof: only `verify` makes a
+    `wanted` is the image's claim, `gpus` as for `verify`. For an `emulated` image, checks of a real
+    processor are skipped, with the reason, and its machine code is listed from outside. With
+    `fresh`, machine code is listed again. A part of the modules is no proof: only `verify` makes a
     report.
     """
     subject = _Subject(
@@ -113,13 +113,13 @@ def examine(
         fresh=fresh,
     )
     outside, inside = (_chosen(modules, suite) for suite in ("image", "container"))
-    side_by_side = _room(subject) if gpus else 2
+    parallel = _room(subject) if gpus else 2
     jobs: list[Callable[[Progress], Found]] = []
     if outside or not modules:
         jobs.append(partial(_outside, subject, outside))
     if inside or not modules:
         parts: list[tuple[str, ...]] = [tuple(inside)]
-        if gpus and side_by_side > 1:
+        if gpus and parallel > 1:
             suite = workspace.root / "tests" / "container"
             parts = shards(inside or sorted(path.name for path in suite.glob("test_*.py")))
         jobs += [partial(_inside, subject, part) for part in parts]
@@ -131,8 +131,8 @@ def examine(
             if progress:
                 progress(sum(shares) / len(shares))
 
-    # Side by side, each in a container of its own: what one leaves is no business of the other.
-    with workers(side_by_side) as pool:
+    # Each job has its own container, so the files of one do not affect another.
+    with workers(parallel) as pool:
         work = [pool.submit(job, partial(over, number)) for number, job in enumerate(jobs)]
         results = [future.result() for future in work]
     return (
@@ -142,9 +142,9 @@ def examine(
 
 
 def shards(modules: Sequence[str]) -> list[tuple[str, ...]]:
-    """Parts of the suite inside that run side by side on GPUs.
+    """Parts of the inside suite that run in parallel on GPUs.
 
-    A module that is all about GPUs is one of its own, the longest first. The others are one part.
+    Each module of GPU checks is one part, the slowest first. The other modules are one part.
     """
     alone = [name for name in modules if name.startswith("test_gpu_")]
     first = [name for name in _LONGEST if name in alone]
@@ -154,10 +154,10 @@ def shards(modules: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def room(answer: str, processors: int) -> int:
-    """How many containers can check GPUs side by side.
+    """How many containers can check GPUs in parallel; each needs two processors.
 
-    `answer` is nvidia-smi's to a query for compute_mode and memory.total in MiB. It is 1 for a GPU
-    that serves one process only, and where nothing is known. Each needs two processors.
+    `answer` is nvidia-smi's to a query for compute_mode and memory.total in MiB. The result is 1
+    for a GPU that serves only one process, and for an unusable answer.
     """
     gpus = [[word.strip() for word in line.split(",")] for line in answer.strip().splitlines()]
     if not gpus or any(len(g) != 2 or g[0] != "Default" or not g[1].isdigit() for g in gpus):  # noqa: PLR2004  mode and memory
@@ -195,7 +195,7 @@ def parse_junit(text: str, prefix: str) -> Found:
 
 
 def _room(subject: _Subject) -> int:
-    """As `room`, of the GPUs that a container of the image gets."""
+    """`room` for the GPUs that a container of the image gets."""
     query = "--query-gpu=compute_mode,memory.total"
     with subject.container(subject.gpus) as container:
         done = container.exec("nvidia-smi", query, "--format=csv,noheader,nounits")
@@ -204,7 +204,7 @@ def _room(subject: _Subject) -> int:
 
 def _outside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Found:
     workspace = subject.workspace
-    # Without GPUs: their driver's files, which come with them, are not the image's.
+    # Without GPUs, which would add files of the driver to the image's.
     with subject.container() as container, tempfile.TemporaryDirectory() as scratch:
         expected, report = Path(scratch, "expected.json"), Path(scratch, "report.xml")
         facts = {
@@ -219,7 +219,7 @@ def _outside(subject: _Subject, modules: Sequence[str], progress: Progress) -> F
         command = [sys.executable, "-m", "pytest", *(str(suite / m) for m in modules or ("",))]
         command += [f"--junitxml={report}", "-q"]
         command += ["-p", "no:cacheprovider", f"--rootdir={workspace.root}"]
-        command += ["-o", "junit_family=xunit1"]  # the one that can hold observed facts
+        command += ["-o", "junit_family=xunit1"]  # the family that can record observed facts
         env: dict[str, str | None] = {"TORCH_IMAGES_EXPECTED": str(expected)}
         emulated = "1" if subject.emulated else None
         env |= {"PYTEST_ADDOPTS": None, "TORCH_IMAGES_EMULATED": emulated}
@@ -239,9 +239,9 @@ def _inside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Fo
             "PYTHONPATH": f"{_INSIDE}/site:{_INSIDE}/suite",
             "PYTHONDONTWRITEBYTECODE": "1",
             "TORCH_IMAGES_EXPECTED": f"{_INSIDE}/expected.json",
-            # In an emulator, threads that wait for each other take all the time.
+            # In an emulator, threads would spend their time waiting for each other.
             **({"TORCH_IMAGES_EMULATED": "1", "OMP_NUM_THREADS": "1"} if emulated else {}),
-            # Without GPUs both suites want the same processors: threads that wait give theirs away.
+            # Without GPUs both suites share the processors: waiting threads must yield.
             **({} if subject.gpus else {"OMP_WAIT_POLICY": "PASSIVE"}),
             "TORCH_IMAGES_LISTINGS": f"{_INSIDE}/listings",
         }
@@ -249,14 +249,14 @@ def _inside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Fo
         suite = f"{_INSIDE}/suite/tests/container"
         command = ["python", "-m", "pytest", *(f"{suite}/{m}" for m in modules or ("",)), "-v"]
         command += [f"--junitxml={report}", *([] if subject.gpus else ["-m", "not gpu"])]
-        # On a GPU, with what the start gives a command: the libcuda it chose, and the profile.
+        # On a GPU, with the environment of the entrypoint: the libcuda it chose, and the profile.
         start = ["torch-entrypoint"] if subject.gpus else []
 
-        def said(text: str) -> None:
+        def show(text: str) -> None:
             if shares := _SHARE.findall(text):
                 progress(int(shares[-1]) / 100)
 
-        done = container.exec(*start, *command, env=env, said=said)
+        done = container.exec(*start, *command, env=env, show=show)
         if done.code > 1 and not (modules and done.code == _NOTHING):
             raise TorchImagesError(f"the checks inside the image did not run: {_end(done.output)}")
         progress(1)
@@ -264,7 +264,7 @@ def _inside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Fo
 
 
 def _end(output: str) -> str:
-    """The first module that could not be loaded and why, or the last check and the last words."""
+    """The first module that failed to load, and why; else the last check and the end of output."""
     unloaded = re.search(
         r"^_+ ERROR collecting \S*?(test_\w+\.py) _+$.*?^E +(.+?)$",
         output,
@@ -272,12 +272,12 @@ def _end(output: str) -> str:
     )
     if unloaded:
         return f"{unloaded[1]}: {unloaded[2]}"
-    named = re.findall(r"^\S*?(test_\w+\.py::\S+)", output, re.MULTILINE)
-    return f"{f'{named[-1]}: ' if named else ''}{output[-400:]}"
+    checks = re.findall(r"^\S*?(test_\w+\.py::\S+)", output, re.MULTILINE)
+    return f"{f'{checks[-1]}: ' if checks else ''}{output[-400:]}"
 
 
 def _luggage(subject: _Subject, container: RunningContainer) -> dict[str, bytes]:
-    """What goes into the container: pytest, the suite, the claim, and lists of machine code."""
+    """The files for the container: pytest, the suite, the claim, and lists of machine code."""
     workspace, wanted = subject.workspace, subject.wanted
     site = install_tools("tools-verify", workspace, subject.run)
     files = {f"site/{name}": data for name, data in _files(site, ".").items()}
@@ -296,12 +296,12 @@ def _luggage(subject: _Subject, container: RunningContainer) -> dict[str, bytes]
 
 def _chosen(modules: Collection[str], suite: str) -> list[str]:
     """The files of those modules that belong to a suite."""
-    named = (module.partition("/") for module in modules)
-    return [f"{name}.py" for part, _, name in named if part == suite]
+    parts = (module.partition("/") for module in modules)
+    return [f"{name}.py" for part, _, name in parts if part == suite]
 
 
 def _suite_files(root: Path) -> dict[str, bytes]:
-    """What goes into the container: checks, benchmark cases, and the judge of architectures."""
+    """The suite's files: checks, benchmark cases, and arch.py, which judges machine code."""
     files = {**_files(root, "tests/container"), **_files(root, "scripts/bench")}
     for name in ("__init__.py", "arch.py"):
         files[f"torch_images/{name}"] = (PACKAGE / name).read_bytes()

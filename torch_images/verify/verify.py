@@ -1,7 +1,7 @@
-"""A built image -> proof or refusal.
+"""A built image -> a report of its checks.
 
-Two suites look at it, see suites.py: tests/image from outside, tests/container inside. Both compare
-with one claim, derived from the matrix and the lock. The report is kept by digest.
+Two suites check it, see suites.py: tests/image from outside, tests/container inside. Both compare
+it with one claim, derived from the matrix and the lock. The report is stored by digest.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from torch_images.verify.suites import Check, Progress, examine, suite_hash
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What was found out about one image. `suite` identifies the checks and the claim they used.
+    """The result of verifying one image. `suite` identifies the checks and their claim.
 
-    `emulated` is whether an emulator ran the image, because the machine has another processor.
+    `emulated` says whether an emulator ran the image, because the machine has another processor.
     """
 
     digest: str
@@ -52,23 +52,23 @@ class VerifyReport:
 
     @property
     def skipped(self) -> tuple[Check, ...]:
-        """The checks that were skipped: by what the image is not, or a GPU cannot."""
+        """The checks that were skipped: the image or the GPU lacks the feature."""
         return tuple(check for check in self.checks if check.outcome == "skipped")
 
     @property
     def passed(self) -> bool:
-        """Whether the image is what it claims to be."""
+        """Whether checks ran and none failed."""
         return bool(self.checks) and not self.failed
 
     def count(self, outcome: str) -> int:
-        """How many checks ended so."""
+        """The number of checks with an outcome."""
         return sum(check.outcome == outcome for check in self.checks)
 
 
 def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
-    """What an image claims to be, as the suites read it.
+    """The expected facts of an image, as the suites read them.
 
-    `note` is what its label says of its compat library, "" for none: a check holds that against the
+    `note` is the compat note in the image's label, "" for none; a check compares it with the
     library itself.
     """
     spec, lock = plan.spec, plan.lock
@@ -109,15 +109,15 @@ def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
         "folder": spec.variant.folder,
         "unpacked": {
             wheel.name: {"version": wheel.version, "folder": extra.unpack}
-            for extra, held in zip(spec.variant.unpacked, lock.unpacked, strict=True)
-            for wheel in held.wheels
+            for extra, wheels in zip(spec.variant.unpacked, lock.unpacked, strict=True)
+            for wheel in wheels.wheels
         },
         "lock_date": lock.date.isoformat(),
     }
 
 
 def claim_of(config: Config, plan: ImagePlan, info: ImageInfo) -> dict[str, Any]:
-    """The claim of an image in the engine, whose label has the note."""
+    """The claim of an image in the engine, with the compat note in its label."""
     return claim(config, plan, labels.read(info.labels).compat_note)
 
 
@@ -134,27 +134,27 @@ def verify(
     gpus: Sequence[Request] = (),
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Check an image, by tag or id, against its claim; the report is also written to disk.
+    """Check an image, by tag or id, against its claim; also write the report to disk.
 
-    With `gpus`, what `gpus.device_requests` gives, also what needs a GPU. With `reuse`, a passing
-    report of the same digest, checks and claim is taken instead. With `fresh`, nothing is taken
-    from an earlier verification, not even the lists of machine code that verify/listings.py keeps
-    by a library's bytes. `progress` gets the share of the checks that is over.
+    With `gpus`, from `gpus.device_requests`, also run the checks that need a GPU. With `reuse`,
+    return a passing report of the same digest, checks and claim instead. With `fresh`, use nothing
+    of an earlier verification, not even the lists of machine code that verify/listings.py caches.
+    `progress` gets the share of checks that are done.
     """
     started = time.monotonic()
     info = engine.inspect(image)
-    wanted = claim_of(config, plan, info)
-    suite = suite_hash(workspace.root, wanted)
+    expected = claim_of(config, plan, info)
+    suite = suite_hash(workspace.root, expected)
     path = report_path(workspace, info.id)
     if reuse and not fresh and (kept := read_report(path)) and kept.passed and kept.suite == suite:
         return kept
-    own = engine.platform()
-    emulated = plan.spec.platform != own
+    machine = engine.platform()
+    emulated = plan.spec.platform != machine
     if emulated and engine.local_root():
-        check_platform(plan.spec.platform, machine=own)
+        check_platform(plan.spec.platform, machine=machine)
     checks, observed = examine(
         info,
-        wanted,
+        expected,
         workspace,
         engine=engine,
         run=run,
@@ -177,7 +177,7 @@ def verify(
 
 
 def require(report: VerifyReport) -> None:
-    """Raise VerifyError, naming the failed checks, unless the report is a pass."""
+    """Raise VerifyError with the failed checks, unless the report is a pass."""
     if report.passed:
         return
     names = [check.name for check in report.failed]
@@ -191,12 +191,12 @@ def require(report: VerifyReport) -> None:
 
 
 def report_path(workspace: Workspace, digest: str) -> Path:
-    """Where the report of an image is kept."""
+    """The file of an image's report."""
     return workspace.output / "reports" / f"{digest.replace(':', '-')}.json"
 
 
 def write_report(report: VerifyReport, workspace: Workspace) -> None:
-    """Keep a report by the image's digest."""
+    """Write a report to the file of its image."""
     path = report_path(workspace, report.digest)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
@@ -205,7 +205,7 @@ def write_report(report: VerifyReport, workspace: Workspace) -> None:
 
 
 def read_report(path: Path) -> VerifyReport | None:
-    """The report in a file; None where there is none that this version can read."""
+    """The report in a file; None if it is missing or this version cannot read it."""
     try:
         data = jsondoc.parse(path.read_bytes())
         del data["passed"]
