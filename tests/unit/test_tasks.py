@@ -50,7 +50,7 @@ from torch_images.errors import NetworkError, one_line
         ("build --cudaa 13.0", "unknown option '--cudaa'; did you mean '--cuda'?"),
         ("bulid", "unknown word 'bulid'; did you mean 'build'?"),
         ("build --cuda", "--cuda needs a value; see `invoke --help build`"),
-        ("pick", "'pick' needs --gpu and --driver: name as nvidia-smi,"),
+        ("pick", "'pick' needs --gpu and --driver: name of the GPU,"),
         ("pick H100", "'pick' needs --driver: the host's driver as nvidia-smi prints it,"),
         ("build --cuda 13 --dry-run", "unknown cuda '13'; did you mean '13.0'?"),
         ("bench-report /dev/zero/x", "error: "),
