@@ -216,7 +216,7 @@ def test_a_program_such_as_comfyui(reaching: str, workspace: Workspace, tmp_path
     )
     assert done.returncode == 0, done.stdout[-3000:]
     try:
-        published = ("--publish=127.0.0.1::8188",)
+        published = ("--publish=127.0.0.1::8188", "--env=PYTHONUNBUFFERED=1")
         with running(tag, options=published, until="Running on", network="bridge") as name:
             [address] = docker("port", name, "8188").stdout.split()
             answer = requests.get(f"http://{address}/", timeout=60).text
