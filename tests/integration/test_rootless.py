@@ -257,7 +257,7 @@ CDI = {
 
 
 @pytest.fixture(scope="module")
-def podman(system: System, drivers: None, archive: str, built: Built) -> tuple[str, ...]:
+def podman(system: System, drivers: None, archive: str, built: Built) -> Iterator[tuple[str, ...]]:
     """The beginning of a command that runs the image with Podman's words for GPUs."""
     (system.work / "nvidia.json").write_text(json.dumps(CDI))
     copy = f"mkdir -p etc/cdi && cp {shlex.quote(str(system.work))}/nvidia.json etc/cdi"
@@ -266,12 +266,10 @@ def podman(system: System, drivers: None, archive: str, built: Built) -> tuple[s
     assert done.returncode == 0, done.stdout[-3000:]
     # crun refuses this machine's control groups where version 1 is mounted beside version 2.
     run = ("podman", "--runtime=runc", "run", "--rm", "--network=none")
-    return (
-        *run,
-        "--device=nvidia.com/gpu=all",
-        "--volume=/work/look.py:/look.py:ro",
-        built.tags[0],
-    )
+    mounted = "--volume=/work/look.py:/look.py:ro"
+    yield (*run, "--device=nvidia.com/gpu=all", mounted, built.tags[0])
+    # It keeps a process that holds its user namespace; this ends it.
+    system.run("podman", "system", "migrate")
 
 
 def test_podman_without_rights_starts_the_entrypoint(
