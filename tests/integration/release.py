@@ -84,7 +84,7 @@ def test_answer(name):
     assert import_module(name.replace("-", "_")).ANSWER == 42
 '''
 # Of the checks from outside, those that hold for a base with Python alone.
-OUTSIDE = ("conftest", "container", "installed", "tree", "test_files", "test_metadata")
+OUTSIDE = ("conftest", "container", "installed", "tree", "test_metadata")
 
 
 def wheels(folder: Path) -> dict[str, StandIn]:
@@ -93,7 +93,8 @@ def wheels(folder: Path) -> dict[str, StandIn]:
     names = ["triton-3.6.0", f"torch-{T130}", f"torch-{NEWEST132}"]
     names += ["torch-images-probe-1.0", "torch-images-probe-1.1"]
     names += ["torch-images-extra-1.0", "torch-images-extra-1.2"]
-    made = {name: make_wheel(folder, *name.rsplit("-", 1)) for name in names}
+    split = {name: name.rpartition("-") for name in names}
+    made = {key: make_wheel(folder, name, version) for key, (name, _, version) in split.items()}
     broken = {"torch_images_extra/__init__.py": b"ANSWER = 41\n"}  # it comes before the module
     made["torch-images-extra-1.1"] = make_wheel(folder, "torch-images-extra", "1.1", broken)
     return made
@@ -114,6 +115,8 @@ def project(folder: Path, locks: Path, scratch: Path, made: Mapping[str, StandIn
     text = re.sub(r"catalogue:\n(?:  .*\n)+\n", CATALOGUE, file.read_text())
     text = re.sub(r"  pod:\n(?:    .*\n)+", SMALL_POD, text)
     file.write_text(text)
+    install = ("scripts/image/finish/install-files", 'install -m 644 "$3/sshd.conf"')
+    replace(folder, *install, 'install -D -m 644 "$3/sshd.conf"')  # no sshd made its folder
     for name in ("image", "container"):
         for path in (folder / "tests" / name).glob("*.py"):
             if path.stem not in OUTSIDE and path.stem != "conftest":
@@ -176,7 +179,11 @@ PROGRAMS = {
 echo "$*" >>"$ASKED"
 case "$1 $2" in
   "run download") mkdir -p "$5" && cp -r "$ARTIFACTS/$3/." "$5" ;;
-  "release create") while [[ $1 != --notes-file ]]; do shift; done; cp "${@:2}" "$RELEASED" ;;
+  "release list") cat "$RELEASES/last" ;;
+  "release create")
+    mkdir "$RELEASES/$3" && echo "$3" >"$RELEASES/last"
+    while [[ $1 != --notes-file ]]; do shift; done
+    cp "${@:2}" "$RELEASES/$GITHUB_REF_NAME" ;;
 esac
 """,
 }
@@ -195,8 +202,9 @@ class GitHub:
 
     def env(self, run: str) -> dict[str, str]:
         """What its programs are told, in a run of a workflow."""
-        for name in ("tools", "artifacts", f"released-{run}"):
+        for name in ("tools", "artifacts", "releases"):
             (self.folder / name).mkdir(exist_ok=True)
+        (self.folder / "releases" / "last").touch()
         for name, script in PROGRAMS.items():
             program = self.folder / "tools" / name
             program.write_text(f"#!/usr/bin/env bash\nset -e\n{script}")
@@ -205,7 +213,7 @@ class GitHub:
             "SIGNED": str(self.folder / "signed"),
             "ASKED": str(self.folder / "asked"),
             "ARTIFACTS": str(self.folder / "artifacts"),
-            "RELEASED": str(self.folder / f"released-{run}"),
+            "RELEASES": str(self.folder / "releases"),
             "GITHUB_RUN_ID": run,
             "GITHUB_REF_NAME": run,
             "GITHUB_SHA": self.commit(run),
@@ -223,7 +231,15 @@ class GitHub:
     def check_out(self, job: Job, given: Mapping[str, str]) -> None:
         """actions/checkout: the commit with its history, and the environment that ./inv makes."""
         depth = [] if given.get("fetch-depth") == "0" else ["--depth=1"]
-        clone = ["git", "clone", "--quiet", *depth, "--config=advice.detachedHead=false", "--branch", job.env["GITHUB_REF_NAME"]]
+        clone = [
+            "git",
+            "clone",
+            "--quiet",
+            *depth,
+            "--config=advice.detachedHead=false",
+            "--branch",
+            job.env["GITHUB_REF_NAME"],
+        ]
         subprocess.run([*clone, f"file://{self.origin}", str(job.folder)], check=True)
         (job.folder / ".git" / "info" / "exclude").write_text(".venv\n")
         (job.folder / ".venv").symlink_to((ROOT / ".venv").resolve())
@@ -239,6 +255,21 @@ class GitHub:
             capture_output=True,
             text=True,
         )
+
+    def pages(self, job: Job, given: Mapping[str, str]) -> None:
+        """actions/upload-pages-artifact."""
+        assert (job.folder / given["path"] / "index.html").exists()
+
+    def scan(self, job: Job, given: Mapping[str, str]) -> None:
+        """anchore/scan-action."""
+        self.sbom(job, given["sbom"])
+
+    @staticmethod
+    def sbom(job: Job, name: str) -> None:
+        """Check that a file is an SBOM which names torch."""
+        sbom = json.loads((job.folder / name).read_text())
+        assert sbom["bomFormat"] == "CycloneDX"
+        assert "torch" in {part["name"] for part in sbom["components"]}
 
     def upload(self, job: Job, given: Mapping[str, str]) -> None:
         """actions/upload-artifact: one file, or several paths below the folder of the job."""
@@ -257,8 +288,7 @@ class GitHub:
         assert host == self.host
         assert self.manifest(repository, given["subject-digest"])
         if "sbom-path" in given:
-            sbom = json.loads((job.folder / given["sbom-path"]).read_text())
-            assert sbom["bomFormat"] == "CycloneDX"
+            self.sbom(job, given["sbom-path"])
         with (self.folder / "attested").open("a") as file:
             file.write(f"{given['subject-name']}@{given['subject-digest']}\n")
 

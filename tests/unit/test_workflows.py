@@ -13,22 +13,19 @@ import tomllib
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from invoke.parser import Parser
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import tasks
+from tests.workflows import GITHUB, ROOT, SHELLS, Context, expand, read, steps
 from torch_images.build.diskspace import disk_needed
 from torch_images.build.plan import lock_images
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
 
-ROOT = Path(__file__).resolve().parents[2]
-GITHUB = ROOT / ".github"
 WORKFLOWS = sorted(GITHUB.glob("workflows/*.yml"))
 ACTIONS = sorted(GITHUB.glob("actions/*/action.yml"))
 SCHEMAS = {
@@ -37,16 +34,6 @@ SCHEMAS = {
     "vendor.dependabot": [GITHUB / "dependabot.yml"],
     "vendor.renovate": [ROOT / "renovate.json"],
 }
-
-
-def read(path: Path) -> Any:
-    return yaml.load(path.read_text(), Loader=yaml.BaseLoader)  # noqa: S506  texts only
-
-
-def steps(path: Path) -> list[dict[str, Any]]:
-    document = read(path)
-    groups = [document["runs"]] if "runs" in document else document["jobs"].values()
-    return [step for group in groups for step in group["steps"]]
 
 
 def lines(script: str) -> list[str]:
@@ -219,15 +206,11 @@ def test_an_image_is_built_on_a_machine_of_its_platform(
 ) -> None:
     """The expression in the workflow, with the values that `./inv matrix --json` gives."""
     expression = read(GITHUB / "workflows" / "release.yml")["jobs"][job]["runs-on"]
-    for name, value in (
-        ("matrix.image.platform", platform),
-        ("matrix.image.source", source),
-        ("vars.COMPILE_RUNNER", larger),
-    ):
-        expression = expression.replace(name, repr(value))
-    words = expression.removeprefix("${{").removesuffix("}}").strip()
-    # Of Python, "and" and "or" have the order and the values of GitHub's "&&" and "||".
-    assert eval(words.replace("&&", "and").replace("||", "or")) == runner  # noqa: S307
+    contexts = {
+        "matrix": Context(image={"platform": platform, "source": source}),
+        "vars": Context(COMPILE_RUNNER=larger),
+    }
+    assert expand(expression, contexts) == runner
 
 
 @pytest.mark.skipif(not shutil.which("jq"), reason="no jq, which GitHub's machines have")
@@ -332,7 +315,7 @@ def runner(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(script: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+            [*SHELLS["bash"], "-c", script],
             cwd=repository,
             env=environment | more,
             capture_output=True,
