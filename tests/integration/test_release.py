@@ -1,18 +1,16 @@
 """A release, rehearsed: the scripts of release.yml, in their order, against a registry on loopback.
 
 Three releases of a small project: the first one; one with newer locks, of which an image in the
-middle fails its checks; and one that mends it. What stands in for what is said in release.py, and
-here in ACTIONS and LEFT_OUT.
+middle fails its checks; and one that mends it. What stands in for what is said in
+rehearsal.py and github.py.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,56 +18,34 @@ import pytest
 
 from tests.decisions import NOTES
 from tests.integration.drivers import repository
-from tests.integration.release import (
+from tests.integration.github import ACTIONS, LEFT_OUT, GitHub, Release, Stage, release
+from tests.integration.rehearsal import (
     DAYS,
-    NEWEST132,
     OTHER,
-    PASSWORD,
     PLAIN,
     POD,
-    USER,
-    GitHub,
     backdate,
     project,
     trust,
     wheels,
     write,
 )
-from tests.integration.standins import commit, served
+from tests.integration.standins import served
 from tests.integration.support import Registry, invoke, open_folder, second_engine
 from tests.packages import elf
-from tests.releases import M130, T130
-from tests.wheels import StandIn, index
+from tests.releases import M130, T130, T132
+from tests.wheels import index
 from tests.workflows import (
     FAILURE,
     GITHUB,
     SUCCESS,
-    Context,
-    Job,
-    Runner,
-    Settings,
-    machine_environment,
     name_of,
+    read,
     steps,
 )
 
-# What stands in for the actions that workflows use, and why: none of their servers can be reached.
-ACTIONS = {
-    "actions/checkout": "a clone of the project, as deep as the workflow says",
-    "docker/login-action": "docker login, to the registry on loopback, which wants a password",
-    "actions/upload-artifact": "a folder; the file must be there",
-    "actions/attest": "a note; the registry must have the subject",
-    "sigstore/cosign-installer": "a program that notes what it signs",
-    "actions/upload-pages-artifact": "the folder must have a first page",
-    "actions/deploy-pages": "nothing",
-    "anchore/scan-action": "the file must be an SBOM with torch in it",
-}
-# Scripts that are not run, and why.
-LEFT_OUT = {
-    "Configure Docker": "it would restart the engine of this machine; another engine stands in",
-}
 AMD64, ARM64 = f"cu130-torch{T130}-trixie-runtime", f"cu130-torch{T130}-trixie-runtime-arm64"
-POD_ID, CU132 = f"cu130-torch{T130}-trixie-pod", f"cu132-torch{NEWEST132}-trixie-runtime"
+POD_ID, CU132 = f"cu130-torch{T130}-trixie-pod", f"cu132-torch{T132}-trixie-runtime"
 WHOLE = (T130, M130, "latest")
 PODS = (f"{T130}-pod", f"{M130}-pod", "pod")
 
@@ -82,94 +58,6 @@ def test_each_step_is_run_or_has_a_stand_in(name: str) -> None:
     }
     assert used - {"./.github/actions/engine"} <= set(ACTIONS)
     assert set(LEFT_OUT) < {name_of(step) for step in steps(GITHUB / "actions/engine/action.yml")}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """The small project, its wheels, and what stands in for GitHub, registry and machines.
-
-    `builder` and `other` are engines: that of the runners that build, and an empty one.
-    """
-
-    github: GitHub
-    made: Mapping[str, StandIn]
-    env: Mapping[str, str]
-    builder: str
-    other: str
-
-    def machine(self, job: str, ref: str) -> dict[str, str]:
-        """The environment of a job of GitHub's."""
-        host = self.other if job == "reproduce" else self.builder
-        told = self.github.env(ref)
-        path = f"{self.github.folder / 'tools'}:{os.environ['PATH']}"
-        return {**machine_environment(), **self.env, **told, "DOCKER_HOST": host, "PATH": path}
-
-    def runner(self, ref: str) -> Runner:
-        """Runs workflows of the commit that a tag names."""
-        text = {"ghcr.io": self.github.host, "/mnt/": f"{self.github.folder}/mnt/"}
-
-        def there(words: str) -> str:
-            for far, near in text.items():
-                words = words.replace(far, near)
-            return words
-
-        github = Context(
-            repository="owner/torch-images", repository_owner="owner", actor=USER, ref_type="tag"
-        )
-        given = self.github
-        (given.folder / "mnt").mkdir(exist_ok=True)
-        return Runner(
-            root=given.origin,
-            folder=given.folder / ref,
-            env=lambda job: self.machine(job, ref),
-            contexts={
-                "github": github,
-                "vars": Settings(),
-                "inputs": Settings(),
-                "secrets": Context(GITHUB_TOKEN=PASSWORD),
-            },
-            actions={
-                "actions/checkout": given.check_out,
-                "docker/login-action": given.log_in,
-                "actions/upload-artifact": given.upload,
-                "actions/attest": given.attest,
-                "actions/upload-pages-artifact": given.pages,
-                "anchore/scan-action": given.scan,
-                **dict.fromkeys(
-                    ("sigstore/cosign-installer", "actions/deploy-pages"), lambda *_: None
-                ),
-            },
-            left_out=tuple(LEFT_OUT),
-            there=there,
-        )
-
-    def tag(self, ref: str) -> None:
-        """Commit what the project has, and tag it."""
-        commit(self.github.origin)
-        self.github.git("tag", ref)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Release:
-    """What a release did: its jobs, and the tags of the registry afterwards, by repository."""
-
-    jobs: Mapping[str, list[Job]]
-    cu130: Mapping[str, str]
-    cu132: Mapping[str, str]
-
-    @property
-    def images(self) -> dict[str, Job]:
-        """The jobs of images that were built and pushed, by identifier."""
-        return {job.env["IMAGE"]: job for job in self.jobs["image"]}
-
-    def reference(self, image: str) -> str:
-        """The immutable name that an image was to get."""
-        listed = json.loads(self.jobs["matrix"][0].contexts["steps"].images.outputs.images)
-        return str(next(i["reference"] for i in listed["image"] if i["id"] == image))
-
-    def immutable(self, image: str) -> str:
-        """The immutable tag."""
-        return self.reference(image).rpartition(":")[2]
 
 
 @pytest.fixture(scope="module")
@@ -200,18 +88,6 @@ def stage(small_locks: Path) -> Iterator[Stage]:
                 server.remove()
 
 
-def release(stage: Stage, ref: str, *again: str) -> Release:
-    """Run release.yml for a tag; of the images that are made again, only those named `again`."""
-    stage.tag(ref)
-
-    def only(job: str, matrix: Mapping[str, Any]) -> bool:
-        return job != "reproduce" or matrix["image"]["id"] in again
-
-    jobs = stage.runner(ref).workflow("release", only)
-    tags = stage.github.tags
-    return Release(jobs=jobs, cu130=tags("owner/torch-cu130"), cu132=tags("owner/torch-cu132"))
-
-
 @pytest.fixture(scope="module")
 def first(stage: Stage) -> Release:
     """The first release, of all images; one of them is made again."""
@@ -225,7 +101,7 @@ def second(stage: Stage, first: Release) -> Release:
     for name, versions in {
         PLAIN: (f"torch-{T130}", *common),
         POD: (f"torch-{T130}", *common, "torch-images-extra-1.1"),
-        OTHER: (f"torch-{NEWEST132}", *common),
+        OTHER: (f"torch-{T132}", *common),
     }.items():
         write(origin, name, stage.made, *versions, day=DAYS[1])
     return release(stage, "v2", POD_ID)
@@ -258,6 +134,8 @@ def test_the_first_release_is_whole(stage: Stage, first: Release) -> None:
         (AMD64, POD_ID, ARM64, CU132), SUCCESS
     )
     assert [job.result for job in first.jobs["release"]] == [SUCCESS]
+    jobs = read(GITHUB / "workflows" / "release.yml")["jobs"].items()
+    assert {(name, name_of(step)) for name, job in jobs for step in job["steps"]} <= first.ran
     digests = {name: first.cu130[first.immutable(name)] for name in (AMD64, POD_ID, ARM64)}
     latest = first.cu130["latest"]
     assert first.cu130 == {
