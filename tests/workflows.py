@@ -63,6 +63,7 @@ class Settings(Context):
         return ""
 
 
+_OUTPUT = re.compile(r'echo "(\w+)=')
 _BRACES = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 _OPERATORS = {"&&": " and ", "||": " or ", "!=": "!=", "!": " not "}
 
@@ -207,14 +208,15 @@ class Runner:
         return made
 
     def _step(self, job: Job, step: Mapping[str, Any]) -> None:
-        outcome, outputs = SKIPPED, {}
+        # What a script may leave out is empty, as on GitHub; a name that it never sets is refused.
+        outcome, outputs = SKIPPED, dict.fromkeys(_OUTPUT.findall(step.get("run", "")), "")
         if job.runs(step.get("if", "")):
             output = Path(job.env["GITHUB_OUTPUT"])
             output.unlink(missing_ok=True)
             outcome = self._do(job, step)
             if output.exists():
                 lines = output.read_text().splitlines()
-                outputs = dict(line.split("=", 1) for line in lines)
+                outputs |= dict(line.split("=", 1) for line in lines)
         if "id" in step:
             job.contexts["steps"][step["id"]] = {"outcome": outcome, "outputs": outputs}
         if outcome == FAILURE and step.get("continue-on-error") != "true":

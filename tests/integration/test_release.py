@@ -290,7 +290,7 @@ def test_the_release_after_that_has_the_rest(
         "Inputs that changed since v1:",
         "",
         f"- torch-images-extra 1.0 -> 1.2 ({POD})",
-        f"- torch-images-probe 1.0 -> 1.1 ({PLAIN}, {POD}, {OTHER})",
+        f"- torch-images-probe 1.0 -> 1.1 ({POD}, {PLAIN}, {OTHER})",
     ]
 
 
