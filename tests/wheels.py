@@ -58,10 +58,10 @@ def make_wheel(
 
 def index(wheels: Sequence[StandIn]) -> dict[str, bytes]:
     """The pages and files of a simple index (PEP 503), by path."""
-    files = {}
+    files: dict[str, bytes] = {}
     for wheel in wheels:
-        name = wheel.locked.filename
-        page = f'<a href="{name}#sha256={wheel.locked.sha256}">{name}</a>'
-        files[f"/simple/{wheel.locked.name}/"] = page.encode()
-        files[f"/simple/{wheel.locked.name}/{name}"] = wheel.data
+        name, page = wheel.locked.filename, f"/simple/{wheel.locked.name}/"
+        link = f'<a href="{name}#sha256={wheel.locked.sha256}">{name}</a>\n'
+        files[page] = files.get(page, b"") + link.encode()
+        files[f"{page}{name}"] = wheel.data
     return files

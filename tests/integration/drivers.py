@@ -58,32 +58,40 @@ def compile_stubs(
 def repository(libcuda: bytes) -> Iterator[tuple[str, str]]:
     """NVIDIA's apt repository in small: flat, signed, with one package; its URL and key.
 
-    On loopback, with a key of its own, whose armoured form is where NVIDIA's has it.
+    On loopback, with a key of its own, whose armoured form is where NVIDIA's has it. The URL ends
+    in x86_64; the one for Arm processors has sbsa there.
     """
     secret = Tsk.generate("stand-in <standin@localhost>")
+    below = "/compute/cuda/repos/standin"
+    files: dict[str, bytes] = {}
+    for folder, arch in (("x86_64", "amd64"), ("sbsa", "arm64")):
+        held = _flat(libcuda, arch, secret)
+        files |= {f"{below}/{folder}/{path}": data for path, data in held.items()}
+    with web_server(files) as (url, _):
+        yield f"{url}{below}/x86_64", str(secret.extract_certificate().fingerprint).upper()
+
+
+def _flat(libcuda: bytes, arch: str, secret: Tsk) -> dict[str, bytes]:
+    """The files of the repository for a Debian architecture, by name."""
     certificate = secret.extract_certificate()
-    key = str(certificate.fingerprint).upper()
-    deb = compat_deb("13.0", DRIVER, libcuda)
-    name = f"cuda-compat-13-0_{DRIVER}-1_amd64.deb"
+    deb = compat_deb("13.0", DRIVER, libcuda, arch=arch)
+    name = f"cuda-compat-13-0_{DRIVER}-1_{arch}.deb"
     packages = (
-        f"Package: cuda-compat-13-0\nVersion: {DRIVER}-1\nArchitecture: amd64\n"
+        f"Package: cuda-compat-13-0\nVersion: {DRIVER}-1\nArchitecture: {arch}\n"
         f"Filename: ./{name}\nSize: {len(deb)}\nSHA256: {hashlib.sha256(deb).hexdigest()}\n"
         "Description: stand-in\n"
     ).encode()
     release = (
-        "Origin: NVIDIA\nLabel: NVIDIA CUDA\nArchitectures: amd64\nSHA256:\n"
+        f"Origin: NVIDIA\nLabel: NVIDIA CUDA\nArchitectures: {arch}\nSHA256:\n"
         f" {hashlib.sha256(packages).hexdigest()} {len(packages)} Packages\n"
     ).encode()
-    files = {
+    return {
         "Packages": packages,
         "Release": release,
         "InRelease": sign(secret.signer(), release, mode=SignatureMode.CLEAR),
         name: deb,
-        f"{key[-8:].lower()}.pub": str(certificate).encode(),
+        f"{str(certificate.fingerprint).upper()[-8:].lower()}.pub": str(certificate).encode(),
     }
-    below = "/compute/cuda/repos/standin/x86_64"
-    with web_server({f"{below}/{path}": data for path, data in files.items()}) as (url, _):
-        yield f"{url}{below}", key
 
 
 def _escaped(note: str) -> str:

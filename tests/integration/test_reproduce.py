@@ -22,7 +22,6 @@ from tests.integration.support import (
     as_root,
     invoke,
     open_folder,
-    registry,
 )
 from tests.packages import elf
 from tests.releases import T130
@@ -169,29 +168,6 @@ def test_nothing_but_the_inputs_matters(small: Small, original: str, tmp_path: P
 def test_a_build_from_nothing_leaves_no_cache_of_its_own(original: str, runner: Runner) -> None:
     records = runner.run(["docker", "buildx", "du", "--verbose"]).output
     assert 'id "torch-images-' not in records
-
-
-@pytest.mark.slow
-def test_a_registry_reference_is_reproduced(
-    small: Small, original: str, engine: Engine, runner: Runner, tmp_path: Path
-) -> None:
-    """From the labels alone: revision, lock and repository; the image comes from the registry."""
-    with registry(tmp_path / "registry") as host:
-        name = f"{host}/torch-images/torch-cu130"
-        runner.run(["docker", "tag", original, f"{name}:test"])
-        runner.run(["docker", "push", f"{name}:test"])
-        engine.untag(f"{name}:test")
-        engine.untag(CANDIDATE)
-        reference = f"{name}@{original}"
-        done = invoke("reproduce", reference, "--json", cwd=small.folder, env=small.env)
-        engine.untag(reference)
-    assert done.returncode == 0, done.stderr[-3000:]
-    verdict = json.loads(done.stdout)
-    assert verdict["outcome"] == "identical"
-    assert verdict["manifests"] == [original, original]
-    assert verdict["committed"]
-    head = runner.run(["git", "-C", str(small.folder), "rev-parse", "HEAD"]).output.strip()
-    assert verdict["revision"] == head
 
 
 @pytest.mark.slow
