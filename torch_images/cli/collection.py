@@ -31,8 +31,11 @@ GROUPS = {
 namespace = Collection(*(task for tasks in GROUPS.values() for task in tasks))
 
 
-def axis_values(options: Container[str]) -> dict[str, tuple[str, ...]]:
-    """The values in images.yaml of each option that is an axis; {} if the file has errors."""
+def axis_values(options: Container[str]) -> dict[str, str]:
+    """The values in images.yaml of each option that is an axis; {} if the file has errors.
+
+    With the default of CUDA version and variant. The others' defaults depend on these two.
+    """
     from torch_images.config.types import AXES
     from torch_images.errors import TorchImagesError
 
@@ -41,4 +44,9 @@ def axis_values(options: Container[str]) -> dict[str, tuple[str, ...]]:
         config = verb.config() if axes else None
     except TorchImagesError:
         return {}
-    return {axis: config.names(axis) for axis in axes if config}
+    defaults = {"cuda": config.defaults.cuda, "variant": config.defaults.variant} if config else {}
+    names = {axis: ", ".join(config.names(axis)) for axis in axes if config}
+    return {
+        axis: f"{known} (default: {defaults[axis]})" if axis in defaults else known
+        for axis, known in names.items()
+    }

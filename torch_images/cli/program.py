@@ -124,7 +124,7 @@ class Program(program.Program):
 
         options = self.parser.contexts[name]
         for axis, values in axis_values(options.args).items():
-            options.args[axis].help = f"{options.args[axis].help}; one of {', '.join(values)}"
+            options.args[axis].help = f"{options.args[axis].help}; one of {values}"
         words = " ".join([name, *(arg.name.upper() for arg in options.positional_args)])
         doc = inspect.getdoc(self.collection[name]) or ""
         print(f"Usage: {called()} {words} [--options]\n")
