@@ -17,7 +17,7 @@ from torch_images.publish.tag_rules import earned
 
 # The pages with generated tables.
 PAGES = ("README.md", "docs/build.md")
-_NO_COMPAT = "none: no compat library is locked yet"
+_NO_COMPAT = "none: `locks/` has no compat library for it yet"
 _PART = re.compile(r"(<!-- ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -87,14 +87,14 @@ def _drivers(config: Config, locks: Path) -> str:
         native = f"{cuda.driver} or newer"
         if cuda.older_branch:
             native += (
-                f". From {cuda.older_branch} it also works, unless your code compiles PTX "
-                "at run time (Numba, CuPy raw kernels)"
+                f"; from {cuda.older_branch} on GPUs that it supports, unless your code compiles "
+                "PTX at run time (Numba, CuPy raw kernels)"
             )
         version = compat[cuda.version]
         older = (
             f"{', '.join(map(str, cuda.compat))}, with compat {version}" if version else _NO_COMPAT
         )
         rows.append((f"`{cuda.repository}`", native, older))
-    header = ["Image", "Driver, on any GPU"]
-    header += [f"Older branches, on data-centre and professional GPUs ({config.platforms[0]})"]
+    older = "Older driver branches that also work, on data-centre and professional GPUs"
+    header = ["Image", "Driver, on any GPU", f"{older} ({config.platforms[0]})"]
     return "\n".join(table(header, rows)) + "\n"
