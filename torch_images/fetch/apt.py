@@ -51,7 +51,7 @@ _MINIMUM = ("?essential", "?priority(required)", "apt")
 _PROBLEMS: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
     (
         r"No space left on device",
-        *(DiskError, "the disk filled up while {what} was made", "free some space"),
+        *(DiskError, "the disk filled up while making {what}", "free some space"),
     ),
     (
         r"NO_PUBKEY|not signed|signatures? (?:were|was|couldn't|could not)",
