@@ -15,9 +15,10 @@ NOT_RUN = (
 
 
 def commands() -> tuple[str, ...]:
-    """The lines of all console blocks, in their order."""
+    """The lines of all console blocks, in their order, without comments."""
     blocks = re.findall(r"^```console\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    return tuple(line for block in blocks for line in block.splitlines())
+    lines = [line for block in blocks for line in block.splitlines()]
+    return tuple(re.sub(r" +# .*", "", line) for line in lines)
 
 
 def needs_engine(command: str) -> bool:
