@@ -185,14 +185,14 @@ def test_two_nodes(without_gpus: dict[str, str]) -> None:
     command = [str(PLACES / "two-nodes.sh"), "127.0.0.1"]
     nodes = [
         subprocess.Popen(
-            command,
+            [*command, rank],
             cwd=PLACES,
             env=without_gpus,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for _ in range(2)
+        for rank in ("0", "1")
     ]
     outputs = [node.communicate()[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], outputs
