@@ -21,6 +21,7 @@ from tests.integration.support import (
     docker,
     make_image,
 )
+from torch_images.host.engine import Engine
 
 PLACES = ROOT / "docs" / "examples" / "places"
 TRAINED = "processes on cpu, loss 0."
@@ -220,7 +221,7 @@ def test_vllm_starts_to_serve(without_gpus: dict[str, str]) -> None:
 
 
 @pytest.mark.slow  # it pushes a whole image
-def test_a_job_of_github_builds_and_pushes(narrow: Built, tmp_path: Path) -> None:
+def test_a_job_of_github_builds_and_pushes(narrow: Built, engine: Engine, tmp_path: Path) -> None:
     """Its commands, in the shell of GitHub's runners; a registry on loopback stands in for ghcr.io."""
     job = yaml.safe_load((PLACES / "github-job.yaml").read_text())["jobs"]["image"]
     server = Registry(tmp_path / "registry", password=True)
@@ -238,8 +239,11 @@ def test_a_job_of_github_builds_and_pushes(narrow: Built, tmp_path: Path) -> Non
         pushed = requests.head(
             f"http://{server.host}/v2/owner/torch-cu130/manifests/{narrow.digest}",
             auth=("ci", "secret"),
+            headers={"Accept": "application/vnd.oci.image.manifest.v1+json"},
             timeout=60,
         )
     finally:
         server.remove()
+        for tag in engine.tags(server.host):
+            engine.untag(tag)
     assert pushed.status_code == requests.codes.ok

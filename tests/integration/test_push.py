@@ -201,7 +201,10 @@ def test_what_was_not_proved_stays_here(
     for change, text in (
         ({"checks": [{**kept["checks"][0], "outcome": "failed"}]}, "failed verification"),
         ({"suite": "another"}, "was verified by other checks than today's"),
-        ({"observed": {**kept["observed"], "torch": "2.10.0+cu130"}}, "saw torch 2.10.0, but the tag"),
+        (
+            {"observed": {**kept["observed"], "torch": "2.10.0+cu130"}},
+            "saw torch 2.10.0, but the tag",
+        ),
     ):
         path.write_text(json.dumps({**kept, **change}))
         done = push(good, server.host)
