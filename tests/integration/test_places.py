@@ -204,7 +204,7 @@ def test_two_nodes(without_gpus: dict[str, str]) -> None:
 
 @pytest.mark.slow  # it builds an image with vLLM
 def test_vllm_starts_to_serve(without_gpus: dict[str, str]) -> None:
-    """Without a GPU it ends where it looks for one, after it has read its arguments."""
+    """Without a GPU it ends where it looks for one; test_vllm.py reads its arguments' names."""
     built = make_image("--select", "cu130-torch2.13.0-trixie-vllm")
     done = subprocess.run(
         [PLACES / "serve-vllm.sh", "example/model"],
@@ -216,7 +216,6 @@ def test_vllm_starts_to_serve(without_gpus: dict[str, str]) -> None:
     )
     docker("volume", "rm", "models")
     assert done.returncode != 0
-    assert "example/model" in done.stdout
     assert "Failed to infer device type" in done.stdout, done.stdout[-3000:]
 
 
