@@ -38,9 +38,10 @@ class Suggestion:
 
     `image` is its name, see `name`, `local` the name that a build gives it, `id` its identifier.
     `rank` orders those that work: natively, with NVIDIA's compat library, by minor-version
-    compatibility. `needs_compat`: whether it works with that library only. `proof` says in words
-    whether the image was built and verified, `built` whether ever, `tested` whether from the inputs
-    of today; `listed` says whether the catalogue has it. `limits`: what fails on this GPU, or "".
+    compatibility. `needs_compat`: whether it works with that library only, `untried`: whether no
+    image of it with that library was tested yet. `proof` says in words whether the image was built
+    and verified, `built` whether ever, `tested` whether from the inputs of today; `listed` says
+    whether the catalogue has it. `limits`: what fails on this GPU, or "".
     """
 
     image: str
@@ -48,6 +49,7 @@ class Suggestion:
     rank: int
     reason: str
     needs_compat: bool = False
+    untried: bool = False
     local: str = ""
     id: str = ""
     torch: str = ""
@@ -79,7 +81,7 @@ def pick(
     `compat` is the version of the compat library of a CUDA version for that platform, or "".
     `state` says whether an image is tested. `axes` are as for `candidates`, which may raise.
     """
-    ranked = []
+    suggestions = []
     for spec in candidates(config, gpu.architecture, platform, state, **axes):
         library, told = compat(spec.cuda), state(spec)
         judged = judge(
@@ -87,8 +89,12 @@ def pick(
             compat=library,
             name=name(config, spec, namespace, complete=bool(library)),
         )
+        untried = judged.needs_compat and not told.compat
+        more = "; no image with this library was tested yet" if untried else ""
         suggestion = replace(
             judged,
+            reason=f"{judged.reason}{more}",
+            untried=untried,
             local=f"{spec.repository}:{short(config, spec)}",
             id=spec.id,
             torch=spec.torch,
@@ -98,13 +104,13 @@ def pick(
             built=told.built,
             listed=of_the_project(config, spec),
         )
-        untried = suggestion.needs_compat and not told.compat
-        if untried:
-            more = f"{suggestion.reason}; no image with this library was tested yet"
-            suggestion = replace(suggestion, reason=more)
-        ranked.append(((not judged.works, untried), suggestion))
-    ranked.sort(key=lambda r: (*r[0], not r[1].built, not r[1].listed, r[1].rank, not r[1].tested))
-    return tuple(suggestion for _, suggestion in ranked)
+        suggestions.append(suggestion)
+    return tuple(
+        sorted(
+            suggestions,
+            key=lambda s: (not s.works, s.untried, not s.built, not s.listed, s.rank, not s.tested),
+        )
+    )
 
 
 def candidates(
