@@ -16,6 +16,15 @@ from torch_images.host.engine import Engine
 
 STUBS = Path(__file__).with_name("stubs")
 DRIVER = "580.95.05"
+# The beginning of a program: `maps` has the path of the libcuda that the loader gives it, or "none".
+FIND_LIBCUDA = """
+import ctypes
+try:
+    ctypes.CDLL("libcuda.so.1")
+    maps = [line.split()[-1] for line in open("/proc/self/maps") if "libcuda" in line]
+except OSError:
+    maps = ["none"]
+"""
 
 
 def compile_stubs(

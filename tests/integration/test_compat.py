@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.decisions import NOTES, READ_ONLY, TABLE, USER, USER_READ_ONLY, VERSIONS, Row
-from tests.integration.drivers import DRIVER, compile_stubs, repository
+from tests.integration.drivers import DRIVER, FIND_LIBCUDA, compile_stubs, repository
 from tests.integration.standins import replace, served, small_project
 from tests.integration.support import Built, facts, invoke, running
 from tests.releases import T130
@@ -47,18 +47,16 @@ NVRM = {
     "proprietary": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu Jan 9 20:50:00 UTC 2025",
 }
 # What a process of the container finds: the libcuda that the loader gives it, and its environment.
-LOOK = """
-import ctypes, json, os
-try:
-    ctypes.CDLL("libcuda.so.1")
-    maps = [line.split()[-1] for line in open("/proc/self/maps") if "libcuda" in line]
-except OSError:
-    maps = ["none"]
+LOOK = (
+    FIND_LIBCUDA
+    + """
+import json, os
 names = ("LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH")
 conf = "/etc/ld.so.conf.d/0-torch-images.conf"
 print("LOOK", json.dumps({"libcuda": maps[0], "conf": os.path.exists(conf),
                           "env": {n: os.environ.get(n, "") for n in names}}))
 """
+)
 
 
 @pytest.fixture(scope="module")

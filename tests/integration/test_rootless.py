@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.decisions import NOTES, VERSIONS
-from tests.integration.drivers import compile_stubs
+from tests.integration.drivers import FIND_LIBCUDA, compile_stubs
 from tests.integration.support import ROOT, Built, as_root
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import scratch_room
@@ -57,13 +57,7 @@ umount -l .
 cd /work
 exec setpriv --reuid=1000 --regid=1000 --clear-groups -- "$@"
 """
-LOOK = """
-import ctypes, os
-try:
-    ctypes.CDLL("libcuda.so.1")
-    maps = [line.split()[-1] for line in open("/proc/self/maps") if "libcuda" in line]
-except OSError:
-    maps = ["none"]
+LOOK = f"""{FIND_LIBCUDA}
 print("LOOK", maps[0])
 """
 
