@@ -28,7 +28,7 @@ def cases() -> Iterator[Case]:
     yield from _settings()
     yield from _weights()
     for kind in parallel.KINDS:
-        for gpus in (1, 2):
+        for gpus in parallel.SIZES:
             yield parallel.scaling(kind, gpus)
     yield from _backends()  # last, since nvcc takes minutes for CUTLASS
 

@@ -1,4 +1,4 @@
-"""A step of training on one GPU and on two: DistributedDataParallel, and FSDP2."""
+"""A step of training on 1, 2 and 4 GPUs: DistributedDataParallel, and FSDP2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH, LENGTH, WIDTH = 8, 512, 1024  # of each GPU: the work grows with their nu
 INPUT = BATCH * LENGTH * WIDTH * 2  # bytes
 WARM, STEPS = 10, 30
 TABLE = "training on gpus"
-KINDS = ("DDP", "FSDP2")
+KINDS, SIZES = ("DDP", "FSDP2"), (1, 2, 4)
 
 
 def scaling(kind: str, gpus: int) -> Case:
@@ -35,7 +35,7 @@ def scaling(kind: str, gpus: int) -> Case:
         unit="seq",
         baseline=f"{TABLE}/{name}, 1 GPU/bf16" if gpus > 1 else "",
         needs=(8, 0),
-        gpus=2,
+        gpus=max(2, gpus),  # one GPU alone is only the baseline of several
     )
 
 

@@ -22,7 +22,8 @@ from torch_images.platforms import AMD64, ARM64, Platform, native
 from torch_images.verify import suites
 from torch_images.verify.suites import Found, examine, room, shards
 
-H100 = "Default, 81559\n"
+H100 = "Default, 81559, 580.159.04, NVIDIA H100 80GB HBM3\n"
+RTX = "Default, 32607, 580.159.04, NVIDIA GeForce RTX 5090\n"
 GPUS = cast("Any", ["a GPU"])
 SAID = (
     "suite/tests/container/test_a.py::test_x PASSED [ 50%]\n"
@@ -107,9 +108,9 @@ def gpu_modules(root: Path) -> set[str]:
     [
         (H100, 32, 5),
         (H100, 4, 2),
-        ("Default, 81559\nDefault, 32607\n", 32, 2),
-        ("Default, 81559\nExclusive_Process, 81559\n", 32, 1),
-        ("Default, [N/A]", 32, 1),  # a GPU that shares the processor's memory
+        (H100 + RTX, 32, 2),
+        (H100 + H100.replace("Default", "Exclusive_Process"), 32, 1),
+        ("Default, [N/A], 580.95, NVIDIA GB10", 32, 1),  # it shares the processor's memory
         ("", 32, 1),
     ],
 )
@@ -120,6 +121,27 @@ def test_room(answer: str, processors: int, expected: int) -> None:
 @given(st.text(), st.integers(1, 512))
 def test_any_answer_leaves_room_for_one(answer: str, processors: int) -> None:
     assert 1 <= room(answer, processors) <= max(1, processors)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gpus"),
+    [
+        (H100, "1 x NVIDIA H100 80GB HBM3"),
+        (H100 * 2, "2 x NVIDIA H100 80GB HBM3"),
+        (H100 + RTX, "1 x NVIDIA H100 80GB HBM3, 1 x NVIDIA GeForce RTX 5090"),
+    ],
+)
+def test_the_report_names_gpus_and_driver(
+    root: Path, tmp_path: Path, answer: str, gpus: str
+) -> None:
+    _, observed = Machine(answer).examine(root, tmp_path, gpus=GPUS)
+    assert observed == {"gpus": gpus, "driver": "580.159.04"}
+
+
+@pytest.mark.parametrize("answer", ["", "No devices were found\n", "Default, 1, 2\n", "a, b, , d"])
+def test_an_answer_without_gpus_names_none(root: Path, tmp_path: Path, answer: str) -> None:
+    assert Machine(answer).examine(root, tmp_path, gpus=GPUS)[1] == {}
+    assert Machine(H100).examine(root, tmp_path)[1] == {}
 
 
 def test_shards_have_every_module_once(root: Path) -> None:
@@ -142,7 +164,7 @@ def test_on_gpus_modules_run_side_by_side(root: Path, tmp_path: Path) -> None:
     assert len(checks) == parts + 1
 
 
-@pytest.mark.parametrize("smi", ["Exclusive_Process, 81559\n", ""])
+@pytest.mark.parametrize("smi", [H100.replace("Default", "Exclusive_Process"), ""])
 def test_where_one_process_has_the_gpu_one_runs(root: Path, tmp_path: Path, smi: str) -> None:
     machine = Machine(smi)
     machine.examine(root, tmp_path, gpus=GPUS)

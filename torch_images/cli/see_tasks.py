@@ -11,6 +11,7 @@ from torch_images.cli.options import Json, Options, Registry, compat_mode, flag,
 
 if TYPE_CHECKING:
     from torch_images.build.plan import LockedImage
+    from torch_images.config.image import ImageSpec
     from torch_images.config.types import Config
 
 
@@ -28,7 +29,7 @@ class Matrix(Json):
 def matrix(options: Matrix) -> None:
     """Print every image of images.yaml by its identifier, and whether it was built and verified."""
     from torch_images.config import selection
-    from torch_images.publish import ledger
+    from torch_images.publish import gpu_ledger, ledger
 
     config, workspace = verb.config(), verb.workspace()
     specs = selection.select(config, options.select, options.platform or selection.ALL)
@@ -39,7 +40,9 @@ def matrix(options: Matrix) -> None:
         lookup = verb.registry_lookup(5)
         where = verb.namespace(config, options.registry)
         names = dict(push.unpublished(config, specs, where, lookup=lookup, workspace=workspace))
-    states = ledger.states(config, tuple(names), ledger.read(verb.ROOT), verb.ROOT, workspace.locks)
+    root, runs = verb.ROOT, gpu_ledger.read(verb.ROOT)
+    proofs = ledger.read(root)
+    states = ledger.states(config, tuple(names), proofs, root, workspace.locks, runs=runs)
     if options.untested:
         names = {spec: name for spec, name in names.items() if not states[spec].tested}
     if options.json:
@@ -90,7 +93,7 @@ def pick(options: Pick) -> None:
     from torch_images.config.selection import find_image
     from torch_images.locks.image_lock import compat_versions
     from torch_images.platforms import native
-    from torch_images.publish import ledger
+    from torch_images.publish import gpu_ledger, ledger
     from torch_images.publish.drivers import find_driver
     from torch_images.publish.gpus import find_gpu, host_platform, known_gpus
     from torch_images.publish.pick import answer, commands, immutable, pick
@@ -101,7 +104,11 @@ def pick(options: Pick) -> None:
         gpus = known_gpus(config)
         print(verb.as_json({"gpu": gpus}) if options.json else report.gpus(gpus))
         return
-    proofs = ledger.read(verb.ROOT)
+    proofs, runs = ledger.read(verb.ROOT), gpu_ledger.read(verb.ROOT)
+
+    def state(spec: ImageSpec) -> ledger.State:
+        return ledger.states(config, [spec], proofs, verb.ROOT, locks, runs=runs)[spec]
+
     model = find_gpu(config, options.gpu)
     driver = find_driver(config, options.driver)
     host = host_platform(config, model, options.platform)
@@ -116,7 +123,7 @@ def pick(options: Pick) -> None:
         variant=options.variant or config.defaults.variant,
         platform=host,
         namespace=where,
-        state=lambda spec: ledger.states(config, [spec], proofs, verb.ROOT, locks)[spec],
+        state=state,
     )
     choice = answer(config, model, driver, suggestions, platform=host)
     spec, image = find_image(config, choice["id"]), choice["image"]

@@ -16,20 +16,26 @@ class Verify(Image, Json):
         default=(),
         parse=lambda _, words: device_requests(words),
     )
+    record: bool = flag("with --gpus: if all checks pass, record it in docs/gpu-ledger.csv")
     no_cache: bool = flag("list all machine code again instead of reusing earlier lists")
 
 
 @verb.verb(Verify, example="verify torch-cu130:sm120")
 def verify(options: Verify) -> None:
     """Check a built image against images.yaml and its lock."""
+    import datetime as dt
     from dataclasses import asdict
 
     from torch_images.cli import report
+    from torch_images.errors import UsageError
     from torch_images.host.runner import Runner
+    from torch_images.publish import gpu_ledger
     from torch_images.verify.identify import identify
     from torch_images.verify.verify import require
     from torch_images.verify.verify import verify as check
 
+    if options.record and not options.gpus:
+        raise UsageError("--record needs --gpus", "it records what ran on a GPU")
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, plan = identify(config, options.image, workspace, engine)
     verb.say(f"verifying {plan.spec.id}")
@@ -48,6 +54,12 @@ def verify(options: Verify) -> None:
     require(proof)
     if not options.json:
         print(report.verified(proof))
+    if options.record:
+        today = dt.datetime.now(dt.UTC).date().isoformat()
+        if line := gpu_ledger.run_of(plan, proof, today):
+            gpu_ledger.add(workspace.root, line)
+        else:
+            verb.say("not recorded: the build resolved a part of its lock, or no GPU was named")
 
 
 class Reproduce(Json):

@@ -7,13 +7,9 @@ would not do, since each commit changes a label. A line can also say why a build
 
 from __future__ import annotations
 
-import csv
-import io
-import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,16 +17,15 @@ from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import of_the_project
 from torch_images.config.types import Config
-from torch_images.errors import ConfigError, LockError, shown
+from torch_images.errors import LockError
 from torch_images.jobs import Builder
 from torch_images.platforms import ARM64
 from torch_images.project import LEDGER
+from torch_images.publish import gpu_ledger, records
 
 if TYPE_CHECKING:  # it imports everything for builds
     from torch_images.publish.pipeline import Made
 
-_LARGEST = 4 << 20  # bytes; a line has some 400
-_TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,300}")
 _FIELDS = {
     "image": re.compile(r"cu[0-9]{3}-[a-z0-9._-]{1,120}"),
     "inputs": re.compile(r"[0-9a-f]{64}|"),
@@ -39,8 +34,8 @@ _FIELDS = {
     "digest": re.compile(r"sha256:[0-9a-f]{64}|"),
     "date": re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"),
     "checks": re.compile(r"[0-9]{1,5}"),
-    "machine": _TEXT,
-    "missing": _TEXT,
+    "machine": records.TEXT,
+    "missing": records.TEXT,
 }
 
 
@@ -88,40 +83,17 @@ def read(root: Path) -> dict[str, Proof]:
 
     Raises ConfigError, with the line, for text that `write` does not write.
     """
-    path = root / LEDGER
-    if not path.exists():
-        return {}
-    text = path.read_bytes()[:_LARGEST].decode("utf-8", "replace")
-    names = [field.name for field in fields(Proof)]
     proofs: dict[str, Proof] = {}
-    try:
-        rows = list(csv.reader(io.StringIO(text), strict=True))
-    except csv.Error as error:
-        raise ConfigError(f"{LEDGER}: not a CSV file: {error}", "restore it from git") from None
-    for number, row in enumerate(rows, 1):
-        if number == 1 and row == names:
-            continue
-        wrong = [n for n, value in zip(names, row, strict=False) if not _FIELDS[n].fullmatch(value)]
-        if number == 1 or len(row) != len(names) or wrong or row[0] in proofs:
-            problem = f"not a line of the ledger: {shown(','.join(row))}"
-            raise ConfigError(f"{LEDGER}:{number}: {problem}", "restore it from git")
-        proofs[row[0]] = Proof(**dict(zip(names, row, strict=True)))
+    for number, line in enumerate(records.read(root, LEDGER, Proof, _FIELDS), 2):
+        if line.image in proofs:
+            raise records.wrong(LEDGER, number, (line.image,))
+        proofs[line.image] = line
     return proofs
 
 
 def write(root: Path, proofs: Mapping[str, Proof]) -> None:
     """Write the ledger, sorted by identifier, in one step."""
-    path = root / LEDGER
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=".ledger-", delete=False, newline="", encoding="utf-8"
-    ) as file:
-        names = [field.name for field in fields(Proof)]
-        rows = csv.DictWriter(file, names, lineterminator="\n")
-        rows.writeheader()
-        rows.writerows(asdict(proofs[name]) for name in sorted(proofs))
-    os.chmod(file.name, 0o644)  # noqa: PTH101  beside os.replace
-    os.replace(file.name, path)
+    records.write(root, LEDGER, Proof, [proofs[name] for name in sorted(proofs)])
 
 
 def proof(made: Made, date: str, machine: Builder) -> Proof | None:
@@ -157,37 +129,68 @@ def impossible(spec: ImageSpec, problem: str, date: str, machine: Builder) -> Pr
 
 
 def states(
-    config: Config, specs: Sequence[ImageSpec], proofs: Mapping[str, Proof], root: Path, locks: Path
+    config: Config,
+    specs: Sequence[ImageSpec],
+    proofs: Mapping[str, Proof],
+    root: Path,
+    locks: Path,
+    *,
+    runs: gpu_ledger.Runs | None = None,
 ) -> dict[ImageSpec, State]:
-    """Whether each image is tested.
+    """Whether each image is tested. `runs` is the GPU ledger.
 
     Renders only images with a line, which takes some ten milliseconds each.
     """
-    return {spec: _state(config, spec, proofs.get(spec.id), root, locks) for spec in specs}
+    on_gpus = runs or {}
+    return {
+        spec: _state(
+            *(config, spec, proofs.get(spec.id), on_gpus.get(spec.id, ())), root=root, locks=locks
+        )
+        for spec in specs
+    }
 
 
-def _state(config: Config, spec: ImageSpec, line: Proof | None, root: Path, locks: Path) -> State:
-    if line is None and not of_the_project(config, spec):
+def _state(
+    config: Config,
+    spec: ImageSpec,
+    line: Proof | None,
+    runs: Sequence[gpu_ledger.GpuRun],
+    *,
+    root: Path,
+    locks: Path,
+) -> State:
+    if line is None and not runs and not of_the_project(config, spec):
         return State(tested=False, words="not tested: not one of the project's images")
-    if line is None:
+    if line is None and not runs:
         return State(tested=False, words="not tested: never built")
-    if line.missing:
+    if line and line.missing and not runs:
         return State(tested=False, words=f"not tested yet, tried on {line.date}: {line.missing}")
+    compat = bool(line and line.compat)
     try:
         image = lock_image(config, spec, locks)
     except LockError as error:
         words = f"not tested: {error.message}"
-        return State(tested=False, words=words, built=True, compat=bool(line.compat))
-    lacks = bool(image.lock.compat) and not line.compat
-    if not line.compat:
+        return State(tested=False, words=words, built=True, compat=compat)
+    lacks = bool(image.lock.compat) and not compat
+    whole = image
+    if not compat:
         image = replace(image, lock=replace(image.lock, compat=None))
-    if plan_image(config, image, root).identity != line.inputs:
-        words = f"last tested on {line.date}; its inputs have changed since"
-        return State(tested=False, words=words, built=True, compat=bool(line.compat))
+    inputs = plan_image(config, image, root).identity
+    gpus = gpu_ledger.words(runs, inputs)
+    if not (line or gpus) and lacks:  # a run on a GPU alone may have had the compat library
+        gpus = gpu_ledger.words(runs, plan_image(config, whole, root).identity)
+        compat, lacks = bool(gpus), not gpus
     without = "; forward compatibility untested" if lacks else ""
+    if line is None or line.inputs != inputs:
+        dates = [run.date for run in runs] + ([line.date] if line and line.inputs else [])
+        words = f"last tested on {max(dates)}; its inputs have changed since"
+        if gpus:
+            words = f"tested on {gpus}{without}"
+        return State(tested=bool(gpus), words=words, built=True, compat=compat)
     where = ", in an emulator" if line.machine.endswith(EMULATED) else ""
-    words = f"tested on {line.date} without a GPU{where}{without}"
-    return State(tested=True, words=words, built=True, compat=bool(line.compat))
+    how = f", and on {gpus}" if gpus else " without a GPU"
+    words = f"tested on {line.date}{how}{where}{without}"
+    return State(tested=True, words=words, built=True, compat=compat)
 
 
 def _machine(builder: Builder) -> str:

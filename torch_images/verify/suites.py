@@ -12,6 +12,7 @@ import json
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ _INSIDE = "/verify"
 # The slowest modules start first: nvcc compiles CUTLASS and its extensions for minutes.
 _LONGEST = ("test_gpu_compile.py", "test_gpu_attention.py", "test_gpu_extensions.py")
 _ROOM = 15_000  # MiB of a GPU for the checks of one container, more than any check uses
+_QUERY = "compute_mode,memory.total,driver_version,name"  # for nvidia-smi; memory in MiB
+_CELLS = 4
 _NOTHING = 5  # pytest's exit code if no check is left, as in a module for a missing extra
 _SHARE = re.compile(r"\[ *(\d+)%\]")  # in pytest's output after each check
 
@@ -113,7 +116,8 @@ def examine(
         fresh=fresh,
     )
     outside, inside = (_chosen(modules, suite) for suite in ("image", "container"))
-    parallel = _room(subject) if gpus else 2
+    answer = _ask_gpus(subject) if gpus else ""
+    parallel = room(answer, engine.processors()) if gpus else 2
     jobs: list[Callable[[Progress], Found]] = []
     if outside or not modules:
         jobs.append(partial(_outside, subject, outside))
@@ -137,7 +141,7 @@ def examine(
         results = [future.result() for future in work]
     return (
         tuple(check for checks, _ in results for check in checks),
-        {name: value for _, facts in results for name, value in facts.items()},
+        {name: value for _, facts in results for name, value in facts.items()} | devices(answer),
     )
 
 
@@ -156,13 +160,32 @@ def shards(modules: Sequence[str]) -> list[tuple[str, ...]]:
 def room(answer: str, processors: int) -> int:
     """How many containers can check GPUs in parallel; each needs two processors.
 
-    `answer` is nvidia-smi's to a query for compute_mode and memory.total in MiB. The result is 1
-    for a GPU that serves only one process, and for an unusable answer.
+    `answer` is nvidia-smi's to `_QUERY`. The result is 1 for a GPU that serves only one process,
+    and for an unusable answer.
     """
-    gpus = [[word.strip() for word in line.split(",")] for line in answer.strip().splitlines()]
-    if not gpus or any(len(g) != 2 or g[0] != "Default" or not g[1].isdigit() for g in gpus):  # noqa: PLR2004  mode and memory
+    gpus = _cells(answer)
+    if not gpus or any(g[0] != "Default" or not g[1].isdigit() for g in gpus):
         return 1
-    return max(1, min(processors // 2, *(int(memory) // _ROOM for _, memory in gpus)))
+    return max(1, min(processors // 2, *(int(memory) // _ROOM for _, memory, *_ in gpus)))
+
+
+def devices(answer: str) -> dict[str, str]:
+    """The GPUs and the driver in nvidia-smi's answer to `_QUERY`; {} for an unusable answer.
+
+    GPUs of one name are counted, such as "2 x NVIDIA H100 80GB HBM3".
+    """
+    gpus = _cells(answer)
+    if not gpus:
+        return {}
+    names = Counter(name for _, _, _, name in gpus)
+    text = ", ".join(f"{count} x {name}" for name, count in names.items())
+    return {"gpus": text, "driver": gpus[0][2]}
+
+
+def _cells(answer: str) -> list[list[str]]:
+    """The four cells of each GPU; [] if a line is not such an answer."""
+    gpus = [[word.strip() for word in line.split(",", 3)] for line in answer.strip().splitlines()]
+    return gpus if all(len(gpu) == _CELLS and all(gpu) for gpu in gpus) else []
 
 
 def suite_hash(root: Path, wanted: Mapping[str, Any]) -> str:
@@ -194,12 +217,13 @@ def parse_junit(text: str, prefix: str) -> Found:
     return tuple(checks), observed
 
 
-def _room(subject: _Subject) -> int:
-    """`room` for the GPUs that a container of the image gets."""
-    query = "--query-gpu=compute_mode,memory.total"
+def _ask_gpus(subject: _Subject) -> str:
+    """nvidia-smi's answer to `_QUERY` in a container of the image; "" if it fails."""
     with subject.container(subject.gpus) as container:
-        done = container.exec("nvidia-smi", query, "--format=csv,noheader,nounits")
-    return 1 if done.code else room(done.output, subject.engine.processors())
+        done = container.exec(
+            "nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"
+        )
+    return "" if done.code else done.output
 
 
 def _outside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Found:

@@ -1,0 +1,120 @@
+"""The GPU ledger, docs/gpu-ledger.csv: which images passed their checks on which GPUs, and when.
+
+`invoke verify IMAGE --gpus all --record` writes it, one line for each image and kind of GPU. As in
+the ledger, a line is valid as long as the image's inputs are the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_images.project import GPU_LEDGER
+from torch_images.publish import records
+
+if TYPE_CHECKING:  # it imports what verification needs
+    from torch_images.build.plan import ImagePlan
+    from torch_images.verify.verify import VerifyReport
+
+_FIELDS = {
+    "image": re.compile(r"cu[0-9]{3}-[a-z0-9._-]{1,120}"),
+    "inputs": re.compile(r"[0-9a-f]{64}"),
+    "digest": re.compile(r"sha256:[0-9a-f]{64}"),
+    "date": re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"),
+    "gpus": re.compile(r"[1-9][0-9]{0,3} x [^\x00-\x1f\x7f]{1,100}"),
+    "driver": re.compile(r"[0-9.]{3,30}"),
+    "passed": re.compile(r"[1-9][0-9]{0,4}"),
+    "on_gpu": re.compile(r"[1-9][0-9]{0,4}"),
+    "skipped": re.compile(r"[0-9]{1,5}"),
+}
+_GPU_MODULE = "container/test_gpu_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuRun:
+    """A line of the GPU ledger. Every field is text, as in the file.
+
+    `image`, `inputs`, `digest`, `date`: as in the ledger. `gpus`: their number and name, such as "2
+    x NVIDIA H100 80GB HBM3". `driver`: its version. `passed`: the number of checks that passed,
+    `on_gpu`: of these, those that need a GPU. `skipped`: the number of others; none failed.
+    """
+
+    image: str
+    inputs: str
+    digest: str
+    date: str
+    gpus: str
+    driver: str
+    passed: str
+    on_gpu: str
+    skipped: str
+
+
+Runs = Mapping[str, Sequence[GpuRun]]
+
+
+def read(root: Path) -> dict[str, list[GpuRun]]:
+    """The GPU ledger of a project by image, the newest run of each first; {} if it is missing.
+
+    Raises ConfigError, with the line, for text that `add` does not write.
+    """
+    found: dict[str, list[GpuRun]] = {}
+    for run in _read(root):
+        found.setdefault(run.image, []).append(run)
+    for runs in found.values():
+        runs.sort(key=lambda run: run.date, reverse=True)
+    return found
+
+
+def add(root: Path, run: GpuRun) -> None:
+    """Write a line into the GPU ledger, in place of an earlier one of this image and these GPUs."""
+    others = [old for old in _read(root) if (old.image, old.gpus) != (run.image, run.gpus)]
+    lines = sorted([*others, run], key=lambda line: (line.image, line.gpus))
+    records.write(root, GPU_LEDGER, GpuRun, lines)
+
+
+def run_of(plan: ImagePlan, report: VerifyReport, date: str) -> GpuRun | None:
+    """The line of an image that passed its checks on GPUs on a day.
+
+    None for a report without GPUs or with a failed check, and for an
+    image whose build resolved part of the lock itself.
+    """
+    gpus, driver = report.observed.get("gpus", ""), report.observed.get("driver", "")
+    if not (gpus and driver and report.passed) or plan.lock.unlocked:
+        return None
+    passed = [check for check in report.checks if check.outcome == "passed"]
+    return GpuRun(
+        image=plan.spec.id,
+        inputs=plan.identity,
+        digest=report.digest,
+        date=date,
+        gpus=gpus,
+        driver=driver,
+        passed=str(len(passed)),
+        on_gpu=str(sum(check.name.startswith(_GPU_MODULE) for check in passed)),
+        skipped=str(report.count("skipped")),
+    )
+
+
+def words(runs: Sequence[GpuRun], inputs: str) -> str:
+    """Which GPUs an image with these inputs passed its checks on; "" for none."""
+    return ", ".join(
+        f"{run.gpus} on {run.date}" for run in map(_plain, runs) if run.inputs == inputs
+    )
+
+
+def _plain(run: GpuRun) -> GpuRun:
+    return replace(run, gpus=run.gpus.removeprefix("1 x "))
+
+
+def _read(root: Path) -> list[GpuRun]:
+    lines = records.read(root, GPU_LEDGER, GpuRun, _FIELDS)
+    seen = set()
+    for number, run in enumerate(lines, 2):
+        if (run.image, run.gpus) in seen:
+            raise records.wrong(GPU_LEDGER, number, (run.image, run.gpus))
+        seen.add((run.image, run.gpus))
+    return lines
