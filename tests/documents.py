@@ -52,7 +52,7 @@ This project began with five documents about building and running PyTorch with C
 This page counts them, and lists those that are wrong or untested. `python -m tests.documents` writes it from that file.
 """
 TAIL = """\
-The GPU checks of tested claims passed in built images on an H100 or H200 ([gpu.md](gpu.md#a-built-image-on-h100)). No other GPU was available, so no figure of an RTX 5090 or a B200 was repeated:
+The GPU checks of tested claims passed in built images on an H100 or H200 ([gpu.md](gpu.md#what-ran-on-which-gpu)). No other GPU was available, so no figure of an RTX 5090 or a B200 was repeated:
 `./inv bench-compare docs/benchmarks/h200-image/result.json rtx5090` puts ours beside theirs. "{torch}" means: every wheel of torch has it,
 images have it unchanged but for `removals` in images.yaml, and PyTorch's own tests cover it. A claim that cites [the ledger](ledger.csv) holds for the inputs of that line's date.
 """

@@ -9,8 +9,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
+
 # Settings that a check replaces: the profile sets the second one.
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+# The name that this torch reads: the second one since torch 2.9, which brought this function.
+SETTING = ALLOCATOR[hasattr(torch._C, "_accelerator_setAllocatorSettings")]
 PATIENCE = 600.0  # seconds for the slowest program: nvcc takes minutes for CUTLASS's kernels
 
 

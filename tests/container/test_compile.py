@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,22 @@ def test_vectors_are_those_of_the_processor(
     """The image's setting leaves a trial out; it does not make up vectors."""
     monkeypatch.setattr(vectors, "x86_isa_checker", lambda: there)
     assert [str(v) for v in vectors.valid_vec_isa_list.__wrapped__()] == there
+
+
+# cuDNN's attention and torch's own kernels that are compiled at run time open NVRTC by its name, and
+# NVRTC its builtins by theirs: torch must have loaded both.
+NVRTC = """
+import ctypes, torch
+library = ctypes.CDLL(f"libnvrtc.so.{torch.version.cuda.partition('.')[0]}")
+program, options = ctypes.c_void_p(), (ctypes.c_char_p * 1)(b"--gpu-architecture=compute_80")
+code = b"__global__ void f(float *x) { *x = sinf(*x); }"
+print(library.nvrtcCreateProgram(ctypes.byref(program), code, b"f.cu", 0, None, None),
+      library.nvrtcCompileProgram(program, 1, options))
+"""
+
+
+def test_nvrtc_compiles_once_torch_is_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NVRTC], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "0 0\n", done.stdout + done.stderr

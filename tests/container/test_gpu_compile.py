@@ -177,6 +177,8 @@ print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_c
 
 def test_what_was_compiled_can_be_carried_to_another_cache(tmp_path: Path) -> None:
     """One file has all of it (the mega cache). With it, a process with an empty cache compiles nothing."""
+    if not hasattr(torch.compiler, "save_cache_artifacts"):
+        pytest.skip("this release cannot save what it compiled")
     said = {}
     for what in ("write", "read"):
         folders = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}

@@ -106,56 +106,6 @@ compare(net, losses, False)
 }
 
 
-# Every process draws the same tensors, and keeps its part of the sequence. `context_parallel` passes
-# keys and values around the GPUs. Half precision: its kernels are flash attention's.
-CONTEXT = """
-import sys, torch, torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.experimental import context_parallel
-from torch.distributed.tensor.experimental._attention import context_parallel_unshard
-from torch.nn.attention import SDPBackend, sdpa_kernel
-rank, size, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-torch.cuda.set_device(rank)
-dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=size,
-                        device_id=torch.device("cuda", rank))
-mesh = init_device_mesh("cuda", (size,))
-attention = torch.nn.functional.scaled_dot_product_attention
-torch.manual_seed(0)
-whole = [torch.randn(2, 4, 1024, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
-exact = [t.double().requires_grad_() for t in whole]
-query, key, value = exact
-scores = query @ key.mT * 64**-0.5
-later = torch.ones(1024, 1024, dtype=torch.bool, device="cuda").triu(1)
-wanted = scores.masked_fill(later, -torch.inf).softmax(-1) @ value
-wanted = [wanted, *torch.autograd.grad(wanted.sum(), exact)]
-
-parts = [t.clone() for t in whole]
-with context_parallel(mesh, buffers=parts, buffer_seq_dims=[2] * 3):
-    assert all(t.shape[2] == 1024 // size for t in parts)
-    for t in parts:
-        t.requires_grad_()
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        out = attention(*parts, is_causal=True)
-        out.sum().backward()
-    found = [out.detach(), *(t.grad for t in parts)]
-    found = context_parallel_unshard(mesh, found, [2] * 4)
-    for t in parts:
-        t.requires_grad_(False)
-for ours, theirs in zip(found, wanted, strict=True):
-    error = (ours.double() - theirs).abs().max() / theirs.abs().max()
-    assert error < 0.02, error  # bfloat16 has 8 bits
-"""
-
-
-@pytest.mark.parametrize("size", [2, 4])
-def test_attention_on_parts_of_a_sequence(size: int, tmp_path: Path) -> None:
-    """Causal attention and its gradients by context parallelism, against float64."""
-    if torch.cuda.device_count() < size:
-        pytest.skip(f"needs {size} GPUs; {torch.cuda.device_count()} is here")
-    said = ranks(CONTEXT + END, size, tmp_path)
-    assert all("equal\n" in text for text in said), said
-
-
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("way", list(WAYS))
 def test_it_trains_as_one_process_does(way: str, size: int, tmp_path: Path) -> None:

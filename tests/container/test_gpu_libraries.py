@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 from tests.container.gpu import TOLERANCE, close, needs
+from tests.container.processes import ALLOCATOR, SETTING, environment
 from torch_images.arch import Capability, coverage
 
 pytestmark = pytest.mark.gpu
@@ -161,6 +161,8 @@ def test_int8_products() -> None:
 
 def test_fbgemm_int8() -> None:
     """FBGEMM's kernels run quantized models on the CPU, also on a machine with a GPU."""
+    if "-DUSE_FBGEMM" not in torch.__config__.show():
+        pytest.skip("torch was compiled without FBGEMM")
     assert "fbgemm" in torch.backends.quantized.supported_engines
     layer = torch.nn.Linear(64, 32)
     quantized = torch.ao.quantization.quantize_dynamic(torch.nn.Sequential(layer))
@@ -180,9 +182,7 @@ print(json.dumps([found["allocator_settings"]["expandable_segments"], kinds]))
 @pytest.mark.parametrize("on", [True, False], ids=["expandable", "plain"])
 def test_allocator_settings_are_in_force(on: bool) -> None:
     """Memory is allocated in the way that the profile's setting says."""
-    others = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-    env = {k: v for k, v in os.environ.items() if k not in others}
-    env["PYTORCH_ALLOC_CONF"] = f"expandable_segments:{on}"
+    env = environment({SETTING: f"expandable_segments:{on}"}, ALLOCATOR)
     done = subprocess.run(
         [sys.executable, "-c", SEGMENTS], env=env, capture_output=True, text=True, check=False
     )
