@@ -40,6 +40,7 @@ SPELLINGS = {
     "T4 7.5": "Tesla T4|nvidia-tesla-t4|GRID T4-16C|g4dn.xlarge|Standard_NC4as_T4_v3",
     "T4G 7.5": "NVIDIA T4G|g5g.xlarge",
     "T1000 7.5": "NVIDIA T1000 8GB",
+    "GeForce MX450 7.5": "MX450|NVIDIA GeForce MX450",
     "V100 7.0": "Tesla V100-SXM2-32GB|Tesla V100S-PCIE-32GB|GRID V100D-32C|p3.2xlarge"
     "|Standard_NC6s_v3|VM.GPU3.1",
     "TITAN V 7.0": "NVIDIA TITAN V",
@@ -116,6 +117,7 @@ REFUSED = {
     "gpu_1x_rtx6000": "names several GPUs: ",
     "H100 and A100": "names several GPUs: ",
     "sm_90 sm_120": "names several architectures: 9.0, 12.0; give one",
+    "n1-standard-8": "is a machine that takes a GPU of your choice; give that GPU, such as T4",
     "RTX 5990": "unknown GPU 'RTX 5990'; did you mean 'RTX 5090'?",
     "MIG 1g.10gb": "`invoke pick --list` lists all",
     "": "unknown GPU ''; known: ",

@@ -68,7 +68,8 @@ def test_it_pulls_what_the_registry_has(
 
 
 def test_the_list(run: Callable[..., str]) -> None:
-    lines = run("pick", "--list").splitlines()
+    heading, *lines = run("pick", "--list").splitlines()
+    assert heading.startswith("Compute capability, ")
     assert " 12.1  Blackwell, from driver 575: GB10, DGX Spark" in lines
     assert any(line.startswith("  3.7  no image: K80; also p2, ") for line in lines)
     rows: list[dict[str, Any]] = json.loads(run("pick", "--list", "--json"))["gpu"]

@@ -206,11 +206,13 @@ def picked(answer: dict[str, Any]) -> str:
 
 def gpus(known: Sequence[Mapping[str, Any]]) -> str:
     """Every known GPU, from `gpus.known_gpus`: a line for each compute capability."""
-    return "\n".join(
+    lines = ["Compute capability, architecture, first driver: GPUs; their names at clouds"]
+    lines += [
         f"{one['capability']:>5}  {one['served']}: {', '.join(one['names'])}"
         + (f"; also {', '.join(one['aliases'])}" if one["aliases"] else "")
         for one in known
-    )
+    ]
+    return "\n".join(lines)
 
 
 def verified(proof: VerifyReport) -> str:

@@ -36,6 +36,8 @@ _AFTER = re.compile(r"(?<=[0-9]{4})(?=(?:ti|super|ada|laptop|d|m)+(?![a-z0-9]))"
 _FORM = re.compile(r"([a-z]{1,2}[0-9]{1,4})(?:sxm[0-9]?|pcie|nvl|ib|xm|[dglsx])")
 # Words before a model that people leave out: A4000 is an RTX A4000.
 _BRANDS = {"rtx", "quadro"}
+# Google's N1 machines take a GPU of the user's choice: https://cloud.google.com/compute/docs/gpus
+_N1 = re.compile(r"n1-(?:standard|highmem|highcpu|ultramem|custom)\b.*")
 _SM = re.compile(r"(?<![a-z0-9])(?:sm|compute)[_ ]?([1-9][0-9]{1,2})[af]?(?![a-z0-9])")
 _DOTTED = re.compile(r"(?:sm|cc|compute capability)?[_ ]?([1-9][0-9]?\.[0-9])[af]?")
 
@@ -70,6 +72,11 @@ def find(config: Config, named: str) -> str:
     is enough, such as "5090". Raises UsageError if it means no GPU, a family, a GPU of another
     maker, or several GPUs that differ in compute capability.
     """
+    if _N1.fullmatch(named.strip().lower()):
+        raise UsageError(
+            f"'{shown(named)}' is a machine that takes a GPU of your choice",
+            "give that GPU, such as T4 or V100",
+        )
     known = capabilities(config)
     words = _words(named)
     if not {"nvidia", "geforce"}.intersection(re.split(r"[^a-z]+", named.lower())):
