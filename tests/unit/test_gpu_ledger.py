@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from invoke.program import Program
 
+import tasks
 from tests.unit.test_ledger import LINE, MACHINE, RUNTIME, made, spec
+from torch_images.cli import verb
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
+from torch_images.host.network import Network
+from torch_images.host.workspace import Workspace
 from torch_images.project import GPU_LEDGER
 from torch_images.publish import gpu_ledger, ledger
 from torch_images.publish.gpu_ledger import GpuRun
+from torch_images.verify import identify, verify
 from torch_images.verify.suites import Check
 
 RUN = GpuRun(
@@ -91,6 +98,8 @@ def test_the_run_of_a_report(config: Config, root: Path) -> None:
     failed = replace(on_gpu, outcome="failed")
     unlocked = replace(plan, lock=replace(plan.lock, base=replace(plan.lock.base, unlocked=True)))
     assert gpu_ledger.run_of(plan, image.report, "2026-11-27") is None
+    no_check = replace(image.report, observed=observed)
+    assert gpu_ledger.run_of(plan, no_check, "2026-11-27") is None
     assert gpu_ledger.run_of(plan, replace(report, checks=(failed,)), "2026-11-27") is None
     assert gpu_ledger.run_of(unlocked, report, "2026-11-27") is None
 
@@ -130,3 +139,40 @@ def test_an_image_of_ones_own_is_tested_by_its_run(config: Config, root: Path) -
     run = replace(RUN, image=own.id)
     found = ledger.states(config, [own], {}, root, root / "locks", runs={own.id: [run]})[own]
     assert found.words == "last tested on 2026-11-27; its inputs have changed since"
+
+
+@pytest.mark.parametrize("outcome", ["passed", "failed"])
+def test_the_verb_records_what_passed(
+    config: Config,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    outcome: str,
+) -> None:
+    image = made(config, root)
+    assert image.report
+    checks = (
+        *image.report.checks,
+        Check(name="container/test_gpu_x/y", outcome=outcome, seconds=0),
+    )
+    observed = {"gpus": "1 x NVIDIA T4", "driver": "570.1"}
+    report = replace(image.report, checks=checks, observed=observed)
+    found: Any = ("an id", image.result.plan)
+    monkeypatch.setattr(identify, "identify", lambda *_: found)
+    monkeypatch.setattr(verify, "verify", lambda *_, **__: report)
+    monkeypatch.setattr(verb, "engine", lambda: None)
+    space = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
+    monkeypatch.setattr(verb, "workspace", lambda: space)
+    Program(namespace=tasks.namespace).run(
+        ["inv", "verify", "x", "--gpus", "all", "--record"], exit=False
+    )
+    runs = gpu_ledger.read(tmp_path).get(RUNTIME, [])
+    assert [run.gpus for run in runs] == ["1 x NVIDIA T4"] * (outcome == "passed")
+    said = "recorded in docs/gpu-ledger.csv: 1 x NVIDIA T4, driver 570.1"
+    assert (said in capsys.readouterr().err) == (outcome == "passed")
+
+
+def test_there_is_nothing_to_record_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    Program(namespace=tasks.namespace).run(["inv", "verify", "x", "--record"], exit=False)
+    assert "--record needs --gpus" in capsys.readouterr().err

@@ -29,13 +29,16 @@ def verify(options: Verify) -> None:
     from torch_images.cli import report
     from torch_images.errors import UsageError
     from torch_images.host.runner import Runner
+    from torch_images.project import GPU_LEDGER
     from torch_images.publish import gpu_ledger
     from torch_images.verify.identify import identify
     from torch_images.verify.verify import require
     from torch_images.verify.verify import verify as check
 
-    if options.record and not options.gpus:
-        raise UsageError("--record needs --gpus", "it records what ran on a GPU")
+    if options.record:
+        verb.require_clone("verify --record")
+        if not options.gpus:
+            raise UsageError("--record needs --gpus", "it records what ran on a GPU")
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, plan = identify(config, options.image, workspace, engine)
     verb.say(f"verifying {plan.spec.id}")
@@ -58,8 +61,11 @@ def verify(options: Verify) -> None:
         today = dt.datetime.now(dt.UTC).date().isoformat()
         if line := gpu_ledger.run_of(plan, proof, today):
             gpu_ledger.add(workspace.root, line)
+            verb.say(f"recorded in {GPU_LEDGER}: {line.gpus}, driver {line.driver}")
         else:
-            verb.say("not recorded: the build resolved a part of its lock, or no GPU was named")
+            verb.say(
+                "not recorded: no check ran on a GPU, or the build resolved a part of its lock"
+            )
 
 
 class Reproduce(Json):

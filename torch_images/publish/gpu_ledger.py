@@ -24,7 +24,7 @@ _FIELDS = {
     "inputs": re.compile(r"[0-9a-f]{64}"),
     "digest": re.compile(r"sha256:[0-9a-f]{64}"),
     "date": re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"),
-    "gpus": re.compile(r"[1-9][0-9]{0,3} x [^\x00-\x1f\x7f]{1,100}"),
+    "gpus": re.compile(r"[1-9][0-9]{0,3} x [^\x00-\x1f\x7f]{1,300}"),
     "driver": re.compile(r"[0-9.]{3,30}"),
     "passed": re.compile(r"[1-9][0-9]{0,4}"),
     "on_gpu": re.compile(r"[1-9][0-9]{0,4}"),
@@ -79,22 +79,25 @@ def add(root: Path, run: GpuRun) -> None:
 def run_of(plan: ImagePlan, report: VerifyReport, date: str) -> GpuRun | None:
     """The line of an image that passed its checks on GPUs on a day.
 
-    None for a report without GPUs or with a failed check, and for an
-    image whose build resolved part of the lock itself.
+    None for a report without a check on a GPU or with a failed one, and for
+    an image whose build resolved part of the lock itself.
     """
     gpus, driver = report.observed.get("gpus", ""), report.observed.get("driver", "")
     if not (gpus and driver and report.passed) or plan.lock.unlocked:
         return None
     passed = [check for check in report.checks if check.outcome == "passed"]
+    on_gpu = sum(check.name.startswith(_GPU_MODULE) for check in passed)
+    if not on_gpu:
+        return None
     return GpuRun(
         image=plan.spec.id,
         inputs=plan.identity,
         digest=report.digest,
         date=date,
-        gpus=gpus,
+        gpus="".join(c for c in gpus if c.isprintable())[:300],
         driver=driver,
         passed=str(len(passed)),
-        on_gpu=str(sum(check.name.startswith(_GPU_MODULE) for check in passed)),
+        on_gpu=str(on_gpu),
         skipped=str(report.count("skipped")),
     )
 
