@@ -132,7 +132,7 @@ def test_an_image_that_passed_on_a_gpu_is_tested(config: Config, root: Path) -> 
     assert state({RUNTIME: line}, old)[1] == "tested on 2026-11-23 without a GPU"
 
 
-def test_an_image_of_ones_own_is_tested_by_its_run(config: Config, root: Path) -> None:
+def test_an_image_of_ones_own_has_a_state_by_its_run(config: Config, root: Path) -> None:
     """It is in no catalogue and so never in the ledger, but a GPU may have run it."""
     own = choose(config, arch="9.0,12.0")
     assert LINE.image != own.id

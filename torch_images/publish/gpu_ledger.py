@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:  # it imports what verification needs
     from torch_images.verify.verify import VerifyReport
 
 _FIELDS = {
-    "image": re.compile(r"cu[0-9]{3}-[a-z0-9._-]{1,120}"),
+    "image": records.IMAGE,
     "inputs": re.compile(r"[0-9a-f]{64}"),
     "digest": re.compile(r"sha256:[0-9a-f]{64}"),
-    "date": re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"),
+    "date": records.DATE,
     "gpus": re.compile(r"[1-9][0-9]{0,3} x [^\x00-\x1f\x7f]{1,300}"),
     "driver": re.compile(r"[0-9.]{3,30}"),
     "passed": re.compile(r"[1-9][0-9]{0,4}"),
@@ -105,19 +105,9 @@ def run_of(plan: ImagePlan, report: VerifyReport, date: str) -> GpuRun | None:
 def words(runs: Sequence[GpuRun], inputs: str) -> str:
     """Which GPUs an image with these inputs passed its checks on; "" for none."""
     return ", ".join(
-        f"{run.gpus} on {run.date}" for run in map(_plain, runs) if run.inputs == inputs
+        f"{run.gpus.removeprefix('1 x ')} on {run.date}" for run in runs if run.inputs == inputs
     )
 
 
-def _plain(run: GpuRun) -> GpuRun:
-    return replace(run, gpus=run.gpus.removeprefix("1 x "))
-
-
 def _read(root: Path) -> list[GpuRun]:
-    lines = records.read(root, GPU_LEDGER, GpuRun, _FIELDS)
-    seen = set()
-    for number, run in enumerate(lines, 2):
-        if (run.image, run.gpus) in seen:
-            raise records.wrong(GPU_LEDGER, number, (run.image, run.gpus))
-        seen.add((run.image, run.gpus))
-    return lines
+    return records.read(root, GPU_LEDGER, GpuRun, _FIELDS, lambda run: (run.image, run.gpus))

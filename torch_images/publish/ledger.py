@@ -27,12 +27,12 @@ if TYPE_CHECKING:  # it imports everything for builds
     from torch_images.publish.pipeline import Made
 
 _FIELDS = {
-    "image": re.compile(r"cu[0-9]{3}-[a-z0-9._-]{1,120}"),
+    "image": records.IMAGE,
     "inputs": re.compile(r"[0-9a-f]{64}|"),
     "compat": re.compile(r"[0-9a-z.-]{1,40}|"),
     "lock": re.compile(r"[0-9a-f]{64}|"),
     "digest": re.compile(r"sha256:[0-9a-f]{64}|"),
-    "date": re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"),
+    "date": records.DATE,
     "checks": re.compile(r"[0-9]{1,5}"),
     "machine": records.TEXT,
     "missing": records.TEXT,
@@ -83,12 +83,8 @@ def read(root: Path) -> dict[str, Proof]:
 
     Raises ConfigError, with the line, for text that `write` does not write.
     """
-    proofs: dict[str, Proof] = {}
-    for number, line in enumerate(records.read(root, LEDGER, Proof, _FIELDS), 2):
-        if line.image in proofs:
-            raise records.wrong(LEDGER, number, (line.image,))
-        proofs[line.image] = line
-    return proofs
+    lines = records.read(root, LEDGER, Proof, _FIELDS, lambda line: line.image)
+    return {line.image: line for line in lines}
 
 
 def write(root: Path, proofs: Mapping[str, Proof]) -> None:

@@ -10,7 +10,7 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -22,23 +22,30 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", bound="DataclassInstance")
 
+IMAGE = re.compile(r"cu[0-9]{3}-[a-z0-9._-]{1,120}")
+DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,300}")
 _LARGEST = 4 << 20  # bytes; a line has some 400
 
 
 def read(
-    root: Path, name: Path, kind: type[Record], patterns: Mapping[str, re.Pattern[str]]
+    root: Path,
+    name: Path,
+    kind: type[Record],
+    patterns: Mapping[str, re.Pattern[str]],
+    key: Callable[[Record], object],
 ) -> list[Record]:
     """The records of `root / name`, whose fields all are text; [] if the file is missing.
 
-    Each field must match its pattern as a whole. Raises ConfigError, with the line, for others.
+    Each field must match its pattern as a whole, and no two records may have the same key. Raises
+    ConfigError, with the line, for a line that `write` does not write.
     """
     path = root / name
     if not path.exists():
         return []
     text = path.read_bytes()[:_LARGEST].decode("utf-8", "replace")
     names = [field.name for field in fields(kind)]
-    records = []
+    records: dict[object, Record] = {}
     try:
         rows = list(csv.reader(io.StringIO(text), strict=True))
     except csv.Error as error:
@@ -49,16 +56,12 @@ def read(
         fits = len(row) == len(names) and all(
             patterns[n].fullmatch(value) for n, value in zip(names, row, strict=True)
         )
-        if number == 1 or not fits:
-            raise wrong(name, number, row)
-        records.append(kind(**dict(zip(names, row, strict=True))))
-    return records
-
-
-def wrong(name: Path, number: int, row: Iterable[str]) -> ConfigError:
-    """The error for a line that `write` does not write."""
-    problem = f"not a line of this file: {shown(','.join(row))}"
-    return ConfigError(f"{name}:{number}: {problem}", "restore it from git")
+        record = kind(**dict(zip(names, row, strict=True))) if number > 1 and fits else None
+        if record is None or key(record) in records:
+            problem = f"not a line of this file: {shown(','.join(row))}"
+            raise ConfigError(f"{name}:{number}: {problem}", "restore it from git")
+        records[key(record)] = record
+    return list(records.values())
 
 
 def write(root: Path, name: Path, kind: type[Record], records: Iterable[Record]) -> None:
