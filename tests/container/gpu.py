@@ -48,7 +48,9 @@ def operators(function: object, names: Sequence[str]) -> set[str]:
     """Those of the operators `names` that a call of `function` ran, by the profiler."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as trace:
+    # With the GPU, which is not asked for here: see test_a_profile_of_the_cpu_alone.
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=activities, acc_events=True) as trace:
         function()  # type: ignore[operator]
     return {event.key for event in trace.key_averages()} & set(names)
 

@@ -113,7 +113,10 @@ assert allocations.value == 1, allocations.value
 dist.all_reduce(x)
 assert bool((x == size * (size + 1) / 2).all())
 dist.destroy_process_group()
+# The pool before its allocator: otherwise torch 2.6 uses the allocator after its end (signal 11),
+# when Python takes the module apart. https://github.com/pytorch/pytorch/pull/171962
 del x
+del pool
 """
 
 
@@ -278,10 +281,9 @@ def test_fused_attention_takes_less_memory(backend: SDPBackend, observe: Observe
 WORKSPACE = """
 import torch
 a = torch.randn(64, 64, device="cuda")
-(a @ a).sum().item()
 before = torch.cuda.memory_allocated()
-torch._C._cuda_clearCublasWorkspaces()
-print(before - torch.cuda.memory_allocated())
+a @ a
+print(torch.cuda.max_memory_allocated() - before)
 """
 
 

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from tests.container.processes import child
+
 pytestmark = pytest.mark.gpu
 Observe = Callable[[str, object], None]
 
@@ -54,3 +56,26 @@ def test_the_exported_trace_has_kernels_and_their_durations(
         if event.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in event["args"]
     }
     assert waiting["args"]["correlation"] in launches
+
+
+CPU_FIRST = """
+import torch
+from torch.profiler import ProfilerActivity, profile
+x = torch.ones(8, device="cuda")
+for activities in ([ProfilerActivity.CPU], [ProfilerActivity.CPU, ProfilerActivity.CUDA]):
+    with profile(activities=activities, acc_events=True) as made:
+        x + x
+        torch.cuda.synchronize()
+print(sum(e.device_type == torch.autograd.DeviceType.CUDA for e in made.events()))
+"""
+
+
+def test_a_profile_of_the_cpu_alone(observe: Observe) -> None:
+    """How many kernels a second profile sees, with the GPU, if the first one was of the CPU alone.
+
+    From torch 2.13 on it sees none, so the number is recorded, not demanded. The same second
+    profile by itself has to see one.
+    """
+    observe("kernels in a profile after one of the CPU alone", child(CPU_FIRST).splitlines()[-1])
+    alone = CPU_FIRST.replace("[ProfilerActivity.CPU], ", "")
+    assert int(child(alone).splitlines()[-1]) >= 1

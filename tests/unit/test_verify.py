@@ -40,6 +40,11 @@ JUNIT = """<testsuites><testsuite>
   <properties><property name="arch 12.0" value="native sm_120"/></properties></testcase>
 <testcase classname="container.test_gpu" name="test_g" time="0"><skipped message="no GPU"/></testcase>
 <testcase classname="container.test_gpu" name="test_e" time="0"><error message="boom"/></testcase>
+<testcase classname="container.test_gpu" name="test_l" time="0">
+  <failure message="assert 1 [+2 more lines; full report in element text]">&gt;   assert done
+E   assert 1
+E     == 2
+test.py:3: AssertionError</failure></testcase>
 </testsuite></testsuites>"""
 
 NOTE = "io.github.torch-images.compat.note"
@@ -52,6 +57,7 @@ def report(*checks: Check) -> VerifyReport:
 
 
 def test_junit_becomes_checks() -> None:
+    """A message that pytest shortened comes whole, from the traceback."""
     checks, observed = parse_junit(JUNIT, "image")
     assert [(c.name, c.outcome, c.message) for c in checks] == [
         ("image/test_files/test_owners", "passed", ""),
@@ -59,6 +65,7 @@ def test_junit_becomes_checks() -> None:
         ("image/test_arch/test_flags[12.0]", "passed", ""),
         ("image/test_gpu/test_g", "skipped", "no GPU"),
         ("image/test_gpu/test_e", "failed", "boom"),
+        ("image/test_gpu/test_l", "failed", "assert 1 == 2"),
     ]
     assert observed == {"arch 12.0": "native sm_120"}
 

@@ -209,12 +209,21 @@ def parse_junit(text: str, prefix: str) -> Found:
             "failed" if problem is not None else "skipped" if skipped is not None else "passed"
         )
         note = problem if problem is not None else skipped
-        message = " ".join((note.get("message") or "").split()) if note is not None else ""
+        message = _said(note) if note is not None else ""
         seconds = round(float(case.get("time", "0")), 3)
         checks.append(Check(name=name, outcome=outcome, seconds=seconds, message=message))
         for fact in case.iter("property"):
             observed[fact.get("name", "")] = fact.get("value", "")
     return tuple(checks), observed
+
+
+def _said(note: ET.Element) -> str:
+    """Why a check did not pass. pytest shortens long messages; the traceback has the whole one."""
+    message = note.get("message") or ""
+    if "full report in element text" in message:
+        lines = [line[1:] for line in (note.text or "").splitlines() if line.startswith("E ")]
+        message = "\n".join(lines) or message
+    return " ".join(message.split())
 
 
 def _ask_gpus(subject: _Subject) -> str:
