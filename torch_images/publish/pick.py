@@ -203,23 +203,28 @@ def command(image: str) -> str:
 
 
 def build_commands(
-    config: Config, spec: ImageSpec, program: str = "./inv", *options: str
+    config: Config,
+    spec: ImageSpec,
+    program: str = "./inv",
+    *options: str,
+    machine: Platform | None = None,
 ) -> dict[str, str]:
     """The commands that build an image in a clone, with more options, and run the result.
 
-    `program` is this project's command as the user calls it.
+    `program` is this project's command as the user calls it. `machine` is the platform that
+    builds, which is not named then; without it, the command is for any machine.
     """
-    build = [program, "build", *_arguments(config, spec), *options]
+    build = [program, "build", *_arguments(config, spec, machine), *options]
     return {
         "build": shlex.join(build),
         "local": command(f"{spec.repository}:{short(config, spec)}"),
     }
 
 
-def _arguments(config: Config, spec: ImageSpec) -> list[str]:
+def _arguments(config: Config, spec: ImageSpec, machine: Platform | None) -> list[str]:
     """The options of `./inv build` for an image, without those that equal a default.
 
-    Keeps the platform, because its default depends on the machine.
+    The default of the platform is that of the machine.
     """
     words = iter(spec.arguments)
     given = {option.removeprefix("--"): value for option, value in zip(words, words, strict=True)}
@@ -228,6 +233,8 @@ def _arguments(config: Config, spec: ImageSpec) -> list[str]:
         with contextlib.suppress(UsageError):
             if choose(config, **fewer) == spec:
                 del given[axis]
+    if spec.platform == machine:
+        del given["platform"]
     return [word for axis, value in given.items() for word in (f"--{axis}", value)]
 
 
@@ -244,13 +251,12 @@ def commands(
     """The command that works now, and its parts. It builds an image that may be unpublished.
 
     `image` is the name in a registry, `program` as for `build_commands`. With `needs_compat`, the
-    build fails where NVIDIA's server does not give it the compat library. `machine`: the platform
-    that builds, which the command then leaves out.
+    build fails where NVIDIA's server does not give it the compat library. `machine` as for
+    `build_commands`.
     """
     options = ("--compat", "required") if needs_compat else ()
-    parts = {"run": command(image), **build_commands(config, spec, program, *options)}
-    if spec.platform == machine:
-        parts["build"] = parts["build"].replace(f" --platform {machine}", "")
+    build = build_commands(config, spec, program, *options, machine=machine)
+    parts = {"run": command(image), **build}
     now = parts["run"] if published else f"{parts['build']} && {parts['local']}"
     return {"command": now, "published": published, **parts}
 
