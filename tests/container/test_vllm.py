@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,19 @@ print(json.dumps({
     "heads": found.hf_config.num_key_value_heads,
     "registered": "LlamaForCausalLM" in ModelRegistry.get_supported_archs(),
 }))
+"""
+
+# Whether vLLM's sampler would take FlashInfer's kernels on a Hopper GPU.
+SAMPLER = """
+from vllm.platforms.interface import DeviceCapability
+from vllm.v1.sample.ops import topk_topp_sampler as sampler
+class Hopper:
+    def is_cuda(self): return True
+    def get_device_capability(self): return DeviceCapability(9, 0)
+    def num_compute_units(self, index): return 132
+sampler.current_platform = Hopper()
+sampler.torch.accelerator.current_device_index = lambda: 0
+print(sampler.flashinfer_sampler_supported())
 """
 
 
@@ -90,3 +104,11 @@ def test_an_argument_that_makes_no_sense_is_refused(
     done = run(sys.executable, "-c", wrong, str(tmp_path))
     assert done.returncode != 0
     assert "max_model_len" in done.stderr
+
+
+def test_sampling_needs_no_compiler_that_is_not_here(expected: dict[str, Any]) -> None:
+    """FlashInfer's sampler is compiled by nvcc when the engine starts, which ends without one."""
+    skip_without(expected, "vllm")
+    done = run(sys.executable, "-c", SAMPLER)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == str(shutil.which("nvcc") is not None)

@@ -92,6 +92,8 @@ def test_the_projects_own_file(config: Config) -> None:
         ("    unpack: /opt/cutlass\n", "", "'extras.cutlass' has links, but is not unpacked"),
         ("      tools: ", "      include/tools: ", "include/tools' is inside 'include', which is also a link"),
         ("unpack: /opt/cutlass", "unpack: /usr/local/cuda/x", "is the folder of extra cutlass"),
+        ("VLLM_USE_FLASHINFER_SAMPLER: ", "vllm-sampler: ", "is not the name of an environment variable"),
+        ('SAMPLER: "0"', 'SAMPLER: "$(id)"', "'$(id)'"),
         ("extras: [vllm]", "extras: [cutlass-dsl, vllm]", "which cannot be in one image with cutlass-dsl: vL"),
         ("    - of: [sympy]\n      files: [sympy/*/tests/*]", "    - of: [sympy]", "must name files, code"),
         ("    - of: [torch]\n      code:", "    - of: [nvidia-cublas]\n      code:", "NVIDIA's licence for"),

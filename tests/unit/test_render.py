@@ -121,6 +121,13 @@ def test_the_environment_arrives_unchanged(config: Config, root: Path) -> None:
     assert not [step for step in steps if step.startswith("LABEL ")]  # labels.py has them all
 
 
+def test_an_extras_environment_is_of_images_with_it(config: Config, root: Path) -> None:
+    for variant, expected in (("vllm", "0"), ("runtime", None)):
+        spec = choose(config, variant=variant)
+        found = environment(spec, lock_of(config, root, spec))
+        assert found.get("VLLM_USE_FLASHINFER_SAMPLER") == expected
+
+
 def planned(config: Config, root: Path, spec: ImageSpec, lock: ImageLock) -> ImagePlan:
     return plan_image(config, LockedImage(spec=spec, lock=lock), root)
 

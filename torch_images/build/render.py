@@ -298,6 +298,7 @@ def environment(spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
         "BASH_ENV": f"{RUNTIME}/shell.sh",
         **({"CUDA_HOME": variant.cuda_home} if variant.cuda_home else {}),
         **_inductor(spec.platform),
+        **{name: value for extra in variant.extras for name, value in extra.environment},
         "PATH": ":".join(folders),
         "VIRTUAL_ENV": "/opt/venv",
         **dict.fromkeys(VARIABLES, CONSTRAINTS),

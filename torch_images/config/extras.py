@@ -57,6 +57,7 @@ class Extra(Section, keys={"name": NAME}):
     `unpack`: the folder to unpack the wheels to, without their requirements; "" to install them.
     `links`: name and target of each link to create there, both paths below that folder.
     `conflicts`: the names of extras that exclude it, each with the reason.
+    `environment`: name and value of each variable that images with it set.
     """
 
     name: fields.Name
@@ -79,6 +80,14 @@ class Extra(Section, keys={"name": NAME}):
         AfterValidator(_apart),
     ] = ()
     conflicts: Annotated[tuple[tuple[str, str], ...], pairs(str, str)] = ()
+    environment: Annotated[
+        tuple[tuple[str, str], ...],
+        pairs(
+            Annotated[str, matches(r"[A-Z][A-Z0-9_]*", "the name of an environment variable")],
+            Annotated[str, matches(r"[A-Za-z0-9_.,:/-]+", "a plain value")],
+        ),
+        FILLED,
+    ] = ()
 
     @property
     def compiled(self) -> bool:
