@@ -41,6 +41,8 @@ print(json.dumps({
 
 # Whether vLLM's sampler would take FlashInfer's kernels on a Hopper GPU.
 SAMPLER = """
+import os
+os.environ["FLASHINFER_CUDA_ARCH_LIST"] = "9.0a"  # FlashInfer asks the GPU otherwise
 from vllm.platforms.interface import DeviceCapability
 from vllm.v1.sample.ops import topk_topp_sampler as sampler
 class Hopper:
