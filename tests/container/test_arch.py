@@ -175,9 +175,12 @@ def test_triton_compiles_to_machine_code(
     path = tmp_path / "axpy.cubin"
     path.write_bytes(cubin)
     done = subprocess.run(
-        [TOOLS / "cuobjdump", "--dump-sass", path], capture_output=True, text=True, check=True
+        [TOOLS / "cuobjdump", "--dump-sass", path], capture_output=True, text=True, check=False
     )
     assert f"sm_{target.arch}" in done.stdout
+    if done.returncode:  # Triton 3.6 compiles for 10.3 by a newer program than it disassembles with
+        assert "Cannot decode architecture" in done.stderr, done.stderr
+        return
     assert "FFMA" in done.stdout  # the multiply-add of the kernel, as an instruction of the chip
 
 

@@ -58,7 +58,9 @@ def test_each_release_and_each_architecture_has_an_image(config: Config) -> None
     for cuda in config.cudas:
         everything = choose(config, cuda=cuda.version, platform="linux/amd64")
         alone = {s.arches for s in matrix(config) if s.cuda == cuda and not s.whole}
-        assert alone == {(name,) for name in everything.arches}
+        # torch 2.10.0 warns of a GPU of 8.9 whose code is for 8.6 alone (test_arch.py).
+        left_out = {"8.9"} if cuda.version == "12.8" else set()
+        assert alone == {(name,) for name in set(everything.arches) - left_out}
 
 
 def test_no_two_images_have_the_same_files(config: Config) -> None:

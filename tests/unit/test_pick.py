@@ -81,11 +81,11 @@ def ask(
     [
         ("RTX 5090", "570.133", "torch-cu128:sm120", "natively"),
         ("RTX 5090", "580.95.05", "torch-cu130:sm120", "natively"),
-        ("NVIDIA GeForce RTX 4090", "550.54.14", "torch-cu128:sm89", MINOR),
+        ("NVIDIA GeForce RTX 4090", "550.54.14", "torch-cu128:", MINOR),
         ("rtx3090", "525.85.12", "torch-cu128:sm86", MINOR),
         ("NVIDIA H100 80GB HBM3", "550.54.14", "torch-cu130:sm90", COMPAT),
         ("NVIDIA A100-SXM4-80GB", "535.183.01", "torch-cu130:sm80", COMPAT),
-        ("L40S", "560.35.05", "torch-cu128:sm89", COMPAT),
+        ("L40S", "560.35.05", "torch-cu128:", COMPAT),
         ("T4", "580.95.05", "torch-cu130:sm75", "natively"),
         ("Tesla T4", "550.54.14", "torch-cu130:sm75", COMPAT),
         ("Tesla V100-SXM2-32GB", "580.95.05", "torch-cu128:sm70", "natively"),
