@@ -178,9 +178,9 @@ def test_triton_compiles_to_machine_code(
         [TOOLS / "cuobjdump", "--dump-sass", path], capture_output=True, text=True, check=False
     )
     assert f"sm_{target.arch}" in done.stdout
-    if done.returncode:  # Triton 3.6 compiles for 10.3 by a newer program than it disassembles with
-        assert "Cannot decode architecture" in done.stderr, done.stderr
-        return
+    if arch == "10.3" and "Cannot decode architecture" in done.stderr:
+        return  # Triton 3.6 compiles for 10.3 with a newer program than it disassembles with
+    assert done.returncode == 0, done.stderr
     assert "FFMA" in done.stdout  # the multiply-add of the kernel, as an instruction of the chip
 
 
