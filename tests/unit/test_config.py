@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from torch_images.build.plan import lock_image
+from torch_images.build.render import whole_environment
 from torch_images.config.load import load_config
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
@@ -93,6 +95,7 @@ def test_the_projects_own_file(config: Config) -> None:
         ("      tools: ", "      include/tools: ", "include/tools' is inside 'include', which is also a link"),
         ("unpack: /opt/cutlass", "unpack: /usr/local/cuda/x", "is the folder of extra cutlass"),
         ("VLLM_USE_FLASHINFER_SAMPLER: ", "vllm-sampler: ", "is not the name of an environment variable"),
+        ("VLLM_USE_FLASHINFER_SAMPLER: ", "LD_PRELOAD: ", "is a variable that images set themselves; an"),
         ('SAMPLER: "0"', 'SAMPLER: "$(id)"', "'$(id)'"),
         ("extras: [vllm]", "extras: [cutlass-dsl, vllm]", "which cannot be in one image with cutlass-dsl: vL"),
         ("    - of: [sympy]\n      files: [sympy/*/tests/*]", "    - of: [sympy]", "must name files, code"),
@@ -107,6 +110,18 @@ def test_refused_with_line_and_advice(yaml_file: Write, old: str, new: str, expe
     text = complaint(yaml_file((old, new)))
     assert re.match(r"images.yaml:[0-9]+:[0-9]+: ", text)
     assert expected in text
+
+
+def test_an_extra_cannot_set_what_images_set(yaml_file: Write, config: Config, root: Path) -> None:
+    images = matrix(config)
+    setting = [spec for spec in images if not any(e.environment for e in spec.variant.extras)]
+    assert len(setting) < len(images)
+    plans = (lock_image(config, spec, root / "locks") for spec in setting)
+    names = {name for plan in plans for name in whole_environment(plan.spec, plan.lock, "")}
+    assert {"CUDA_HOME", "BASH_ENV", "PIP_CONSTRAINT"} <= names
+    for name in sorted(names):
+        text = complaint(yaml_file(("VLLM_USE_FLASHINFER_SAMPLER", name)))
+        assert f".{name}' is a variable that images set themselves" in text, name
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -24,6 +25,19 @@ from torch_images.config.schema import (
     matches,
     pairs,
 )
+
+# The variables that every image sets, build/render.py, and those that decide what a program loads.
+# An extra that set one would undo what the image needs to work.
+_TAKEN = re.compile(
+    r"PATH|HOME|PYTHON[A-Z]+|BASH_ENV|VIRTUAL_ENV|CUDA_HOME|LD_.*|(NVIDIA|PIP|POETRY|TORCH_IMAGES?|TORCHINDUCTOR|UV)_.*"
+)
+
+
+def _free(name: str) -> str:
+    """The name of a variable. Raises Wrong if images set it themselves."""
+    if _TAKEN.fullmatch(name):
+        raise Wrong("is a variable that images set themselves", "an extra can set only others")
+    return name
 
 
 def _for_all(value: Any, info: ValidationInfo) -> Any:
@@ -57,7 +71,8 @@ class Extra(Section, keys={"name": NAME}):
     `unpack`: the folder to unpack the wheels to, without their requirements; "" to install them.
     `links`: name and target of each link to create there, both paths below that folder.
     `conflicts`: the names of extras that exclude it, each with the reason.
-    `environment`: name and value of each variable that images with it set.
+    `environment`: name and value of each variable that images with it set; not one that every
+        image sets.
     """
 
     name: fields.Name
@@ -83,7 +98,11 @@ class Extra(Section, keys={"name": NAME}):
     environment: Annotated[
         tuple[tuple[str, str], ...],
         pairs(
-            Annotated[str, matches(r"[A-Z][A-Z0-9_]*", "the name of an environment variable")],
+            Annotated[
+                str,
+                matches(r"[A-Z][A-Z0-9_]*", "the name of an environment variable"),
+                AfterValidator(_free),
+            ],
             Annotated[str, matches(r"[A-Za-z0-9_.,:/-]+", "a plain value")],
         ),
         FILLED,
