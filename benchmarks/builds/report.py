@@ -73,8 +73,11 @@ def table(lines: Sequence[Line]) -> str:
 
 
 def left_out(sentences: Mapping[str, str]) -> str:
-    """What the figures of each row leave out, a line each, as Markdown."""
-    return "".join(f"- `{row}` leaves out {text}.\n" for row, text in sentences.items())
+    """What the figures of each row leave out, as Markdown: a line for rows with the same text."""
+    rows: dict[str, list[str]] = {}
+    for row, text in sentences.items():
+        rows.setdefault(text, []).append(f"`{row}`")
+    return "".join(f"- {', '.join(names)}: {text}.\n" for text, names in rows.items())
 
 
 def plot(lines: Sequence[Line], path: Path) -> None:

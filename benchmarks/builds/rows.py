@@ -159,19 +159,21 @@ ROWS: dict[str, Row] = {
     "release": release,
 }
 
-# What the figures of each row leave out, in one line each; docs/performance.md repeats them.
+# What the figures of each row leave out; docs/performance.md repeats them.
+_BUILT = "the base, which both start from, compat, the checks and the tags"
+_HELD = "compat, the checks, and the layers or the base that its user holds already"
 LEAVES_OUT: dict[str, str] = {
-    "cold": "the base, which both start from, compat, the checks and the tags",
-    "tuned": "the same as `cold`; ours is the build of that row",
+    "cold": _BUILT,
+    "tuned": _BUILT,
+    "both": _BUILT,
+    "edit": "compat, the checks and the tags",
+    "pruned": "compat and the checks",
+    "small": "compat and the checks",
+    "variant": _HELD,
+    "release": _HELD,
     "user": "set-up and the base; also compat, where NVIDIA's server cannot be reached",
     "again": "compat, and the checks, which are taken over for the same digest",
-    "edit": "compat, the checks and the tags",
-    "pruned": "compat, the checks, and how long it takes",
-    "small": "compat and the checks",
-    "variant": "compat, the checks, and the layers of the first image, which its user holds",
     "commands": "the shell script `./inv` before Python starts, some 0.02 s",
-    "both": "the same as `cold`",
-    "release": "the layers that a user of the older image holds; of a plain image, its base",
 }
 
 
