@@ -58,11 +58,13 @@ def test_the_exported_trace_has_kernels_and_their_durations(
     assert waiting["args"]["correlation"] in launches
 
 
-CPU_FIRST = """
+CPU = "[ProfilerActivity.CPU]"
+BOTH = "[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+PROFILES = """
 import torch
 from torch.profiler import ProfilerActivity, profile
 x = torch.ones(8, device="cuda")
-for activities in ([ProfilerActivity.CPU], [ProfilerActivity.CPU, ProfilerActivity.CUDA]):
+for activities in [%s]:
     with profile(activities=activities, acc_events=True) as made:
         x + x
         torch.cuda.synchronize()
@@ -76,6 +78,10 @@ def test_a_profile_of_the_cpu_alone(observe: Observe) -> None:
     From torch 2.13 on it sees none, so the number is recorded, not demanded. The same second
     profile by itself has to see one.
     """
-    observe("kernels in a profile after one of the CPU alone", child(CPU_FIRST).splitlines()[-1])
-    alone = CPU_FIRST.replace("[ProfilerActivity.CPU], ", "")
-    assert int(child(alone).splitlines()[-1]) >= 1
+    observe("kernels in a profile after one of the CPU alone", kernels_of_the_last(CPU, BOTH))
+    assert kernels_of_the_last(BOTH) >= 1
+
+
+def kernels_of_the_last(*profiles: str) -> int:
+    """How many kernels the last of several profiles saw, in a process of its own."""
+    return int(child(PROFILES % ", ".join(profiles)).splitlines()[-1])
