@@ -312,6 +312,10 @@ def test_a_bootstrap_leaves_out_documentation_but_licences(root: Path) -> None:
     ("output", "kind", "text"),
     [
         ("E: Failed to fetch http://x  Could not connect", NetworkError, "TORCH_IMAGES_MIRROR"),
+        (
+            "E: Release file for http://x/InRelease is expired (invalid since 21d)",
+            *(NetworkError, "too old or from the future; correct this machine's clock"),
+        ),
         ("E: Unable to locate package tinii", LockError, "has no package tinii"),
         ("dpkg: error: No space left on device", DiskError, "the disk filled up"),
         ("E: unable to pick chroot mode automatically", BuildError, "install uidmap"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch_images.build.plan import lock_image
 from torch_images.build.render import whole_environment
 from torch_images.config.load import load_config
 from torch_images.config.matrix import matrix
+from torch_images.config.rules import problems
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
 
@@ -122,6 +124,13 @@ def test_an_extra_cannot_set_what_images_set(yaml_file: Write, config: Config, r
     for name in sorted(names):
         text = complaint(yaml_file(("VLLM_USE_FLASHINFER_SAMPLER", name)))
         assert f".{name}' is a variable that images set themselves" in text, name
+
+
+def test_architectures_are_in_ascending_order(config: Config) -> None:
+    one, other, *rest = config.architectures
+    [problem] = problems(replace(config, architectures=(other, one, *rest)))
+    assert problem.path == ("architectures", "7.0", "")
+    assert problem.text == "comes after 7.5; list architectures in ascending order"
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

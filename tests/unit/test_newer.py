@@ -145,7 +145,9 @@ def test_a_plan_has_a_place_for_each_release_or_says_why_not(config: Config) -> 
     assert plan(config, {}) == ((), ())
 
 
-def facts(release: str, *fits: Fit, arches: tuple[int, ...] = (9, 12)) -> Facts:
+def facts(
+    release: str, *fits: Fit, arches: tuple[int, ...] = (9, 12), platform: str = "linux/amd64"
+) -> Facts:
     return Facts(
         cuda="13.0",
         torch=release,
@@ -153,6 +155,7 @@ def facts(release: str, *fits: Fit, arches: tuple[int, ...] = (9, 12)) -> Facts:
         arches=tuple(Capability(a, 0) for a in arches),
         features=("nccl", "tf32") if len(arches) > 1 else ("nccl",),
         fits=fits,
+        platform=platform,
     )
 
 
@@ -166,17 +169,26 @@ def test_a_review_names_what_changed(config: Config) -> None:
         config,
         facts=(facts("2.13.0", some), facts("2.14.0", some), facts("2.15.0", none, arches=(9,))),
     )
-    name = "CUDA 13.0, torch 2.15.0, Python 3.11"
+    name = "CUDA 13.0, torch 2.15.0, Python 3.11, linux/amd64"
     assert list(review(before, after, ())) == [
-        "CUDA 13.0, torch 2.13.0, Python 3.11: vllm none -> vllm==1",
+        "CUDA 13.0, torch 2.13.0, Python 3.11, linux/amd64: vllm none -> vllm==1",
         f"{name}: no vllm: they require torch 9",
         f"{name}: without code for 12.0 against torch 2.14.0",
         f"{name}: without feature tf32 against torch 2.14.0",
     ]
     [line] = review(after, before, ())
     assert line == (
-        "CUDA 13.0, torch 2.13.0, Python 3.11: vllm vllm==1 -> none: they require torch 9"
+        "CUDA 13.0, torch 2.13.0, Python 3.11, linux/amd64:"
+        " vllm vllm==1 -> none: they require torch 9"
     )
+
+
+def test_a_review_compares_releases_of_one_platform(config: Config) -> None:
+    """The wheels for Arm processors have code for other architectures."""
+    arm = {"arches": (11, 12), "platform": "linux/arm64"}
+    before = replace(config, facts=(facts("2.14.0"), facts("2.14.0", **arm)))  # type: ignore[arg-type]
+    added = (facts("2.15.0"), facts("2.15.0", **arm))  # type: ignore[arg-type]
+    assert list(review(before, replace(before, facts=before.facts + added), ())) == []
 
 
 def changed(before: str, after: str) -> list[str]:
@@ -297,6 +309,25 @@ def test_an_upgrade_is_one_line_and_its_locks(root: Path, tmp_path: Path) -> Non
     ]
     again = upgrade(root, config, wheels)
     assert (again.returncode, again.stdout) == (0, "\nTo review:\n- nothing is newer\n")
+
+
+def test_locks_that_the_catalogue_no_longer_asks_for_are_removed(
+    root: Path, tmp_path: Path
+) -> None:
+    """The older release stays in the list, but the catalogue has images of the newest alone."""
+    config = small(root, tmp_path)
+    config.write_text(config.read_text().replace("keep: 1", "keep: 2"))
+    stale = tmp_path / "locks" / "wheel-cu132-torch2.15.0-py313.txt"
+    stale.write_text("x")
+    wheels = [
+        with_toolkit(torch(tmp_path, "2.99.0", TENSOR, STABLE), tmp_path),
+        make_wheel(tmp_path, "cuda-toolkit", "13.2.1"),
+    ]
+    done = upgrade(root, config, wheels)
+    assert done.returncode == 0, done.stderr
+    assert "torch: [2.15.0, 2.99.0]" in config.read_text()
+    assert "wheel-cu132-torch2.15.0-py313: removed" in done.stdout
+    assert not stale.exists()
 
 
 def test_a_release_that_cannot_be_locked_changes_nothing(root: Path, tmp_path: Path) -> None:

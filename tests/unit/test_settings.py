@@ -404,5 +404,9 @@ def test_why_a_request_failed() -> None:
 
     assert network.cause(requests.ConnectionError(Pool())) == "refused by the host"
     assert network.cause(requests.ConnectionError("no\nroute")) == "no route"
+    named = "Watching(host='a.example', port=443): Failed to resolve 'a.example' ([Errno -2] x)"
+    assert network.cause(requests.ConnectionError(named)) == (
+        "Failed to resolve 'a.example' ([Errno -2] x)"
+    )
     assert network.cause(requests.ConnectionError()) == ""
     assert network.cause(requests.ConnectionError("x" * 300)) == "x" * 200

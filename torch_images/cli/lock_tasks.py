@@ -178,8 +178,7 @@ def _upgrade(what: str, mirror: Sequence[str], *, dry_run: bool) -> None:
     after = verb.config(damaged_ok=True)
     gone = {path for item in inputs(before) if (path := item.path(folder)).exists()}
     gone -= {item.path(folder) for item in inputs(after)}
-    dropped = [f"-torch{torch}-" for one in plans for torch in one.dropped]
-    for file in sorted(file for file in gone if any(name in file.name for name in dropped)):
+    for file in sorted(gone):
         file.unlink()
         print(f"{file.stem}: removed")
     lines = [*review(before, after, plans), *notes] or ["nothing is newer"]

@@ -6,11 +6,13 @@ before it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from torch_images.arch import Capability
 from torch_images.config.extras import Extra
 from torch_images.config.fields import overlap
 from torch_images.config.sources import Source
@@ -61,6 +63,14 @@ def _names(config: Config) -> Iterator[Problem]:
             if _RESERVED.fullmatch(name):
                 yield Problem(path, "has a name that tags use for something else", "rename it")
             seen[name] = axis
+
+
+def _order(config: Config) -> Iterator[Problem]:
+    """Identifiers, labels and tables name architectures in the order of this section."""
+    for one, other in itertools.pairwise(config.architectures):
+        if Capability.parse(one.name) > Capability.parse(other.name):
+            text = f"comes after {one.name}; list architectures in ascending order"
+            yield Problem(("architectures", other.name, ""), text)
 
 
 def _gpus(config: Config) -> Iterator[Problem]:
@@ -224,6 +234,18 @@ def _toolkits(config: Config) -> Iterator[Problem]:
 
 
 _RULES = (
-    *(_size, _names, _gpus, _cudas, _bases, _sources, _options, _extras, _variants, _removals),
+    *(
+        _size,
+        _names,
+        _order,
+        _gpus,
+        _cudas,
+        _bases,
+        _sources,
+        _options,
+        _extras,
+        _variants,
+        _removals,
+    ),
     _toolkits,
 )

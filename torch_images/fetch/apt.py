@@ -37,7 +37,7 @@ from torch_images.host.workspace import scratch_room
 from torch_images.locks.debs import DebLock, parse_packages
 from torch_images.platforms import AMD64, Platform
 
-_WAYS = "check network and proxy, or name a mirror, see docs/build.md"
+_WAYS = "check network and proxy, or name a mirror with TORCH_IMAGES_COMPAT_MIRROR"
 # apt reads users and passwords of mirrors from its own file, which is written from the environment.
 _AUTH = "TORCH_IMAGES_APT_AUTH"
 _TELL = (
@@ -58,6 +58,12 @@ _PROBLEMS: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
         LockError,
         "{what}: the archive is not signed by the key that is pinned for it",
         "correct the mirror, or the key in images.yaml",
+    ),
+    (
+        r"Release file for \S+ is (?:expired|not valid yet)",
+        NetworkError,
+        "{what}: the mirror's index of {suite} is too old or from the future",
+        "correct this machine's clock, or name another mirror with --mirror or TORCH_IMAGES_MIRROR",
     ),
     (
         r"(?:Unable|Failed) to fetch|Could not (?:connect|resolve)|not have a Release file",

@@ -103,10 +103,10 @@ def kept(config: Config, cuda: Cuda, releases: Iterable[str]) -> tuple[str, ...]
 def review(before: Config, after: Config, plans: Sequence[Plan]) -> Iterator[str]:
     """The changes that a reviewer must look at, a line each. Pure."""
     yield from (one.sentence for one in plans)
-    old = {(f.cuda, f.torch, f.python): f for f in before.facts}
+    old = {(f.cuda, f.torch, f.python, f.platform): f for f in before.facts}
     for facts in after.facts:
-        name = f"CUDA {facts.cuda}, torch {facts.torch}, Python {facts.python}"
-        previous = old.get((facts.cuda, facts.torch, facts.python))
+        name = f"CUDA {facts.cuda}, torch {facts.torch}, Python {facts.python}, {facts.platform}"
+        previous = old.get((facts.cuda, facts.torch, facts.python, facts.platform))
         if previous == facts:
             continue
         if previous is None:
@@ -119,11 +119,11 @@ def review(before: Config, after: Config, plans: Sequence[Plan]) -> Iterator[str
 
 
 def _previous(config: Config, facts: Facts) -> Facts | None:
-    """The facts of the newest older release of the same CUDA version and Python."""
+    """The facts of the newest older release of the same CUDA version, Python and platform."""
     older = [
         f
         for f in config.facts
-        if (f.cuda, f.python) == (facts.cuda, facts.python)
+        if (f.cuda, f.python, f.platform) == (facts.cuda, facts.python, facts.platform)
         and Version(f.torch) < Version(facts.torch)
     ]
     return max(older, key=lambda f: Version(f.torch), default=None)

@@ -140,4 +140,5 @@ def cause(error: requests.RequestException) -> str:
     """Why a request failed, on one line: the innermost reason, without names of the library."""
     inner = getattr(error.args[0], "reason", None) if error.args else None
     reason = redact(" ".join(str(inner or error).split()))  # before it is cut
-    return re.sub(r"<[^<>]+>: ", "", reason)[:200]
+    # urllib3 begins its reasons with the connection: an object, or its class and arguments.
+    return re.sub(r"<[^<>]+>: |\b[A-Za-z]+\(host='[^']*', port=[^)]*\): ", "", reason)[:200]
