@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -176,6 +177,21 @@ def test_a_base_of_another_image_is_refused(
         f"locks/{name}.txt is of image {locked or 'none'}, but images.yaml has {named or 'none'}"
     )
     assert caught.value.hint == f"run `invoke lock --select {name}`"
+
+
+def test_a_base_with_another_python_is_refused(config: Config, locks: Path) -> None:
+    """Its wheels would be installed for a Python that the image does not have."""
+    spec = choose(config)
+    spec = replace(spec, base=replace(spec.base, python="3.1"))
+    for path in locks.glob("*-py313*"):
+        path.rename(path.with_name(path.name.replace("-py313", "-py31")))
+    with pytest.raises(LockError) as caught:
+        image_lock(config, spec, locks)
+    assert re.fullmatch(
+        rf"locks/{BASE}.txt has python3 3.13\.\S+, but base trixie has python 3.1 in images.yaml",
+        caught.value.message,
+    )
+    assert caught.value.hint == "correct python of base trixie"
 
 
 def test_a_base_of_the_named_image_at_any_digest(config: Config, locks: Path) -> None:

@@ -189,6 +189,13 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
             f"has {base.image or 'none'}",
             f"run `invoke lock --select {base.name}`",
         )
+    python = next((deb.version for deb in debs.debs if deb.name == "python3"), "")
+    if python and not python.startswith(f"{spec.base.python}."):
+        raise LockError(
+            f"locks/{base.name}.txt has python3 {python}, but base {spec.base.name} has "
+            f"python {spec.base.python} in images.yaml",
+            f"correct python of base {spec.base.name}",
+        )
     wheels = _read(wheel_input(config, spec), folder)
     complete.check_runtime(wheels, spec.cuda.version)
     kept = wheels
