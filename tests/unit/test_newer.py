@@ -239,7 +239,9 @@ def small(root: Path, folder: Path) -> Path:
     for key in ("extras", "exclude", "removals"):
         del document[key]
     path = folder / "images.yaml"
-    path.write_text("# ours\n" + yaml.safe_dump(document, default_flow_style=None, width=999))
+    path.write_text(
+        "# ours\n" + yaml.safe_dump(document, default_flow_style=None, sort_keys=False, width=999)
+    )
     (folder / "locks").mkdir()
     return path
 
