@@ -27,6 +27,7 @@ from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import (
     ConfigError,
+    DiskError,
     LockError,
     NetworkError,
     TorchImagesError,
@@ -270,6 +271,18 @@ def test_one_that_cannot_be_had_gets_a_line_and_the_next_is_built(
     ledger.write(tmp_path, {OLDER: old})
     done, _ = run_stale(config, root, tmp_path, monkeypatch, {OLDER: error})
     assert (done[0].error, done[0].line, ledger.read(tmp_path)[OLDER]) == (error, None, old)
+
+
+def test_a_full_disk_ends_the_run(
+    config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error, lines = DiskError("the disk is full"), list[str]()
+    shown = Shown(say=lines.append)
+    done, engine = run_stale(config, root, tmp_path, monkeypatch, {OLDER: error}, shown=shown)
+    assert [(one.line, one.error) for one in done] == [(None, error)]
+    assert ledger.read(tmp_path) == {}
+    assert engine.images == []
+    assert lines[-1] == "1 more not tried; the next run goes on there"
 
 
 def test_a_name_that_was_there_before_stays(

@@ -115,7 +115,7 @@ def _build_stale(
 ) -> None:
     """Build the images that the ledger lacks, one by one, and print each outcome.
 
-    Raises the first error after trying all images.
+    Raises the first error at the end; a full disk ends the run.
     """
     import datetime as dt
 

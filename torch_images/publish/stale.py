@@ -18,7 +18,7 @@ from torch_images.build.diskspace import disk_needed
 from torch_images.build.plan import LockedImage, lock_image
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
-from torch_images.errors import LockError, NetworkError, TorchImagesError
+from torch_images.errors import DiskError, LockError, NetworkError, TorchImagesError
 from torch_images.host.cache import Part
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
@@ -70,7 +70,8 @@ def build_stale(
     """Build and verify images; yield the outcome of each once it is in the ledger.
 
     An image whose inputs are not available gets a line that says so, unless the ledger has a proof
-    of it, even an old one. An image that fails its checks gets no line.
+    of it, even an old one. An image that fails its checks gets no line. A disk without space for an
+    image ends the run, because all others would fail for the same reason.
     """
     before = set(engine.tags())
     for number, spec in enumerate(specs, 1):
@@ -92,6 +93,9 @@ def build_stale(
         if line:
             ledger.write(workspace.root, {**ledger.read(workspace.root), spec.id: line})
         yield Outcome(spec=spec, line=line, error=problem)
+        if isinstance(problem, DiskError):
+            shown.say(f"{len(specs) - number} more not tried; the next run goes on there")
+            return
 
 
 def _make_room(
