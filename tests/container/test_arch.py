@@ -23,8 +23,8 @@ from triton.compiler import ASTSource
 from torch_images.arch import Capability, coverage, targets_in_listing, unasked, widespread
 
 LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
-# A library with fewer files of machine code has single kernels only; libtorch_cuda_linalg.so has
-# hundreds for each architecture that it serves.
+# A library with fewer files of machine code has single kernels only: libtorch_cuda_linalg.so of
+# torch 2.15.0 has 33 for 10.0.
 FEW = 10
 # What cuobjdump said on another machine, where this image runs in an emulator.
 LISTINGS = Path(os.environ.get("TORCH_IMAGES_LISTINGS", "/nowhere"))
