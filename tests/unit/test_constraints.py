@@ -47,6 +47,9 @@ def test_what_is_compiled_for_this_torch_is_held_to_the_release_that_fits(
     assert {"torchvision", "torchao", "fbgemm-gpu"} <= newest.keys()
     assert "jupyterlab" not in newest  # fits any torch
     assert ("vllm" in older, "vllm" in newest) == (True, False)
+    other = pins(config, root, cuda="13.2")
+    assert "torchvision" in other
+    assert "torchaudio" not in other  # its import ends beside a torch for another minor version
     assert "cuda-python" not in older  # it is locked with vLLM, and fits any torch
 
 
