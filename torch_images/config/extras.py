@@ -29,7 +29,8 @@ from torch_images.config.schema import (
 # The variables that every image sets, build/render.py, and those that decide what a program loads.
 # An extra that set one would undo what the image needs to work.
 _TAKEN = re.compile(
-    r"PATH|HOME|PYTHON[A-Z]+|BASH_ENV|VIRTUAL_ENV|CUDA_HOME|LD_.*|(NVIDIA|PIP|POETRY|TORCH_IMAGES?|TORCHINDUCTOR|UV)_.*"
+    r"PATH|HOME|PYTHON[A-Z]+|BASH_ENV|VIRTUAL_ENV|CUDA_HOME|LD_.*"
+    r"|(NVIDIA|PIP|POETRY|TORCH_IMAGES?|TORCHINDUCTOR|UV)_.*"
 )
 
 

@@ -234,18 +234,16 @@ def _toolkits(config: Config) -> Iterator[Problem]:
 
 
 _RULES = (
-    *(
-        _size,
-        _names,
-        _order,
-        _gpus,
-        _cudas,
-        _bases,
-        _sources,
-        _options,
-        _extras,
-        _variants,
-        _removals,
-    ),
+    _size,
+    _names,
+    _order,
+    _gpus,
+    _cudas,
+    _bases,
+    _sources,
+    _options,
+    _extras,
+    _variants,
+    _removals,
     _toolkits,
 )
