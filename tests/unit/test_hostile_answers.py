@@ -206,7 +206,7 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "version": Engine.version,
     "listed": Engine.listed,
     "tags": lambda engine: engine.tags("a"),
-    "inspect": lambda engine: engine.inspect("a:1").labels["l"],
+    "inspect": lambda engine: engine.inspect("a:1").labels.get("l"),
     "digest": lambda engine: engine.digest("a:1"),
     "sizes": lambda engine: engine.layer_sizes("a:1"),
     "looked into": lambda engine: engine.looked_into([LISTED]),
