@@ -27,17 +27,25 @@ from torch_images.locks.facts import with_facts
 from torch_images.locks.wheels import read_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
-PLAIN = "torch-images-plain"
+REPOSITORY = "torch-images-plain"
 HERE = Path(__file__).parent
 # What is made for all images once, and the same in both ways of building.
 _KEPT = ("archive-sets", "bases", "compat", "debs", "tools")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Plain:
+    """What a plain build is of: a base of images.yaml, and the lock of the wheels on it."""
+
+    base: str
+    lock: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lab:
     """Where it all happens: a copy of the project, and a cache of its own.
 
-    `plain` has the figures of this round's plain builds, by lock. `sides` has those of this round's
+    `plain` has the figures of this round's plain builds. `sides` has those of this round's
     ways to build the same image from nothing, and `order` in which order they are measured.
     """
 
@@ -46,7 +54,7 @@ class Lab:
     network: Network
     project: Path
     cache: Path
-    plain: dict[str, dict[str, float]] = field(default_factory=dict)
+    plain: dict[Plain, dict[str, float]] = field(default_factory=dict)
     sides: dict[str, dict[str, float]] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
 
@@ -57,7 +65,7 @@ class Lab:
 
     def empty(self) -> None:
         """Forget all that was built, and its verification; bases and programs stay."""
-        for name in (*self.engine.tags("torch-"), *self.engine.tags(PLAIN)):
+        for name in (*self.engine.tags("torch-"), *self.engine.tags(REPOSITORY)):
             self.engine.untag(name)
         for image in built.ours(self.cache, self.engine):  # those without a tag
             self.engine.untag(image.id)
@@ -67,12 +75,12 @@ class Lab:
                 shutil.rmtree(part)
         shutil.rmtree(self.project / "build" / "reports", ignore_errors=True)
 
-    def base(self) -> str:
-        """The base as a named context; made where it is not there yet."""
+    def base(self, name: str) -> str:
+        """A base as a named context; made where it is not there yet."""
         config = with_facts(load_config(self.project / "images.yaml"), self.project / "locks")
-        base = next(b for b in config.bases if b.name == "bookworm")
+        base = next(b for b in config.bases if b.name == name)
         resolver = Resolver(root=self.project, network=self.network, run=self.run)
-        lock = read_debs(self.project / "locks" / "base-bookworm.txt")
+        lock = read_debs(self.project / "locks" / f"base-{name}.txt")
         return prepare(base, lock, cache=self.cache, resolver=resolver).contexts["base"]
 
     def invoke(self, *words: str) -> str:
@@ -104,11 +112,11 @@ class Lab:
             self.start(image["digest"])
         return found
 
-    def build_plain(self, lock: str) -> str:
+    def build_plain(self, plain: Plain) -> str:
         """Build with the plain Dockerfile and start the image; its name."""
-        return self._build_with("baseline", lock, [])
+        return self._build_with("baseline", plain, [])
 
-    def build_tuned(self, lock: str) -> str:
+    def build_tuned(self, plain: Plain) -> str:
         """The same with uv, a cache mount and layers in zstd."""
         workspace = Workspace(
             root=self.project,
@@ -118,12 +126,12 @@ class Lab:
         )
         uv = install_tools("tools-build", workspace, self.run)
         exporter = "--output=type=image,unpack=true,oci-mediatypes=true,compression=zstd"
-        return self._build_with("tuned", lock, [f"--build-context=uv={uv}", exporter])
+        return self._build_with("tuned", plain, [f"--build-context=uv={uv}", exporter])
 
-    def _build_with(self, file: str, lock: str, words: Sequence[str]) -> str:
+    def _build_with(self, file: str, plain: Plain, words: Sequence[str]) -> str:
         """Build with a Dockerfile of this folder, and further words; its name."""
-        wheels = read_wheels(self.project / "locks" / f"{lock}.txt")
-        folder = self.cache.parent / "plain" / lock
+        wheels = read_wheels(self.project / "locks" / f"{plain.lock}.txt")
+        folder = self.cache.parent / "plain" / plain.lock
         if not folder.exists():
             folder.mkdir(parents=True)
             text = "".join(f"{wheel.line}\n" for wheel in wheels.wheels)
@@ -131,11 +139,11 @@ class Lab:
             pip = next(w for w in wheels.wheels if w.name == "pip")
             with PackageIndex(self.network) as index:
                 index.fetch(pip, folder).rename(folder / "pip.whl")
-        name = f"{PLAIN}:{lock}"
+        name = f"{REPOSITORY}:{plain.lock}"
         command = ["docker", "buildx", "build", "--tag", name, f"--file={HERE}/{file}.Dockerfile"]
         command += [
             *words,
-            f"--build-context=base={self.base()}",
+            f"--build-context=base={self.base(plain.base)}",
             f"--build-context=wheels={folder}",
         ]
         if self.network.ca_bundle:

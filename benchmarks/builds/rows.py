@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from benchmarks.builds.lab import Lab
+from benchmarks.builds.lab import Lab, Plain
 from benchmarks.builds.measure import measuring
 from tests.releases import T128, T130
 from torch_images.config.load import load_config
@@ -21,16 +21,26 @@ Figures = dict[str, float]
 Row = Callable[[Lab], Figures]
 
 RUNTIME = ("--cuda", "13.0", "--arch", "12.0")
+WHOLE = ("--cuda", "13.0")
 BOTH = (
     "--select",
     f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-trixie-runtime",
 )
-LOCKS = (f"wheel-cu130-torch{T130}-py313", f"wheel-cu128-torch{T128}-py311")
+# What plain builds install, and on which base: the same as ours.
+PLAIN = (
+    Plain(base="trixie", lock=f"wheel-cu130-torch{T130}-py313"),
+    Plain(base="bookworm", lock=f"wheel-cu128-torch{T128}-py311"),
+)
 
 
 def cold(lab: Lab) -> Figures:
-    """CUDA 13.0 from an empty store to an image that starts, with the most disk on the way."""
+    """README's image from an empty store until it starts, with the most disk on the way."""
     return _side(lab, "plain") | _side(lab, "our")
+
+
+def whole(lab: Lab) -> Figures:
+    """The same for all architectures, as the plain build always is."""
+    return _side(lab, "plain") | _side(lab, "whole")
 
 
 def tuned(lab: Lab) -> Figures:
@@ -55,7 +65,7 @@ def user(lab: Lab) -> Figures:
 
 def both(lab: Lab) -> Figures:
     """Both CUDA versions: by one command, and by two plain builds one after the other."""
-    plain = sum(_plain(lab, lock)["plain seconds"] for lock in LOCKS)
+    plain = sum(_plain(lab, one)["plain seconds"] for one in PLAIN)
     lab.empty()
     with measuring(lab.disk) as ours:
         lab.build(*BOTH)
@@ -108,26 +118,20 @@ def release(lab: Lab) -> Figures:
         figures[f"our {older} to {newer}, bytes"] = sum(pulled.values())
         figures[f"whole {newer}, bytes"] = sum(images[newer].values())
     base = next(iter(images[releases[-1]].values()))
-    wheels = lab.packed(lab.build_plain(LOCKS[0])) - base
+    wheels = lab.packed(lab.build_plain(PLAIN[0])) - base
     return figures | {f"plain {releases[-2]} to {releases[-1]}, bytes": wheels}
-
-
-def pruned(lab: Lab) -> Figures:
-    """Bytes of an image for one architecture alone."""
-    [image] = lab.build("--cuda", "13.0", "--arch", "9.0")
-    return {"our bytes": lab.packed(image["digest"]), "unpacked bytes": image["size"]}
 
 
 def small(lab: Lab) -> Figures:
     """Bytes of the images with the smallest layers, and how long the first takes from nothing."""
-    figures = _plain(lab, LOCKS[0])
+    figures = _plain(lab, PLAIN[0])
     lab.empty()
     with measuring(lab.disk) as ours:
-        [image] = lab.build(*RUNTIME, "--compression", "small")
+        [image] = lab.build(*WHOLE, "--compression", "small")
     figures |= {"our seconds": ours.seconds, "our disk": ours.disk}
     figures |= {"our bytes": float(lab.packed(image["digest"]))}
     del figures["plain seconds"], figures["plain disk"]
-    [image] = lab.build("--cuda", "13.0", "--arch", "9.0", "--compression", "small")
+    [image] = lab.build(*RUNTIME, "--compression", "small")
     return figures | {"pruned bytes": lab.packed(image["digest"])}
 
 
@@ -147,11 +151,11 @@ def commands(lab: Lab) -> Figures:
 # In the order in which they are measured: `user` leaves the image that `again` and `edit` repeat.
 ROWS: dict[str, Row] = {
     "cold": cold,
+    "whole": whole,
     "tuned": tuned,
     "user": user,
     "again": again,
     "edit": edit,
-    "pruned": pruned,
     "small": small,
     "variant": variant,
     "commands": commands,
@@ -164,10 +168,10 @@ _BUILT = "the base, which both start from, compat, the checks and the tags"
 _HELD = "compat, the checks, and the layers or the base that its user holds already"
 LEAVES_OUT: dict[str, str] = {
     "cold": _BUILT,
+    "whole": _BUILT,
     "tuned": _BUILT,
     "both": _BUILT,
     "edit": "compat, the checks and the tags",
-    "pruned": "compat and the checks",
     "small": "compat and the checks",
     "variant": _HELD,
     "release": _HELD,
@@ -199,22 +203,22 @@ def rounds(
                 yield name, ROWS[name](lab)
 
 
-def _plain(lab: Lab, lock: str) -> Figures:
+def _plain(lab: Lab, plain: Plain) -> Figures:
     """A plain build from an empty store, once a round: no two of them share anything."""
-    if lock not in lab.plain:
+    if plain not in lab.plain:
         lab.empty()
-        with measuring(lab.disk) as plain:
-            name = lab.build_plain(lock)
-        figures = {"plain seconds": plain.seconds, "plain disk": float(plain.disk)}
-        lab.plain[lock] = {**figures, "plain bytes": lab.packed(name)}
-    return dict(lab.plain[lock])
+        with measuring(lab.disk) as spent:
+            name = lab.build_plain(plain)
+        figures = {"plain seconds": spent.seconds, "plain disk": float(spent.disk)}
+        lab.plain[plain] = {**figures, "plain bytes": lab.packed(name)}
+    return dict(lab.plain[plain])
 
 
-def _ours(lab: Lab) -> Figures:
+def _ours(lab: Lab, words: Sequence[str]) -> Figures:
     """Our build from an empty store, until the image starts."""
     lab.empty()
     with measuring(lab.disk) as ours:
-        [image] = lab.build(*RUNTIME)
+        [image] = lab.build(*words)
     figures = {"our seconds": ours.seconds, "our disk": float(ours.disk)}
     return figures | {"our bytes": lab.packed(image["digest"]), "unpacked bytes": image["size"]}
 
@@ -223,14 +227,19 @@ def _tuned(lab: Lab) -> Figures:
     """The tuned Dockerfile from an empty store; named like the plain build that it stands for."""
     lab.empty()
     with measuring(lab.disk) as tuned:
-        name = lab.build_tuned(LOCKS[0])
+        name = lab.build_tuned(PLAIN[0])
     figures = {"plain seconds": tuned.seconds, "plain disk": float(tuned.disk)}
     return figures | {"plain bytes": lab.packed(name)}
 
 
 # The ways to build the same image from nothing, and the rows that need each.
-_SIDES: dict[str, Row] = {"plain": lambda lab: _plain(lab, LOCKS[0]), "our": _ours, "tuned": _tuned}
-_NEEDED = {"cold": ("plain", "our"), "tuned": ("tuned", "our")}
+_SIDES: dict[str, Row] = {
+    "plain": lambda lab: _plain(lab, PLAIN[0]),
+    "our": lambda lab: _ours(lab, RUNTIME),
+    "whole": lambda lab: _ours(lab, WHOLE),
+    "tuned": _tuned,
+}
+_NEEDED = {"cold": ("plain", "our"), "whole": ("plain", "whole"), "tuned": ("tuned", "our")}
 
 
 def _side(lab: Lab, name: str) -> Figures:

@@ -12,6 +12,10 @@ from benchmarks.builds.__main__ import read
 from benchmarks.builds.lab import Lab
 from benchmarks.builds.report import Line, left_out, plot, summary, table
 from tests.unit.fakes import FakeRunner
+from torch_images.config.choose import choose
+from torch_images.config.lock_requests import wheel_input
+from torch_images.config.selection import select
+from torch_images.config.types import Config
 from torch_images.host.network import Network
 
 FIGURES = {
@@ -73,6 +77,16 @@ def lab(folder: Path) -> Lab:
 def test_the_user_runs_the_command_of_the_readme(root: Path) -> None:
     command = " ".join(("./inv", "build", *rows.RUNTIME))
     assert f"```console\n{command}\n```" in (root / "README.md").read_text()
+
+
+def test_plain_builds_have_the_base_and_the_wheels_of_the_images_beside_them(
+    config: Config,
+) -> None:
+    ours = [choose(config, cuda="13.0", arch=arch) for arch in ("12.0", "")]
+    newest, older = select(config, rows.BOTH[1])[::-1]
+    asked = [(spec.base.name, wheel_input(config, spec).name) for spec in (*ours, newest, older)]
+    plain, second = [(one.base, one.lock) for one in rows.PLAIN]
+    assert asked == [plain, plain, plain, second]
 
 
 def test_each_row_says_what_it_leaves_out(root: Path) -> None:
