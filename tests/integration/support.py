@@ -21,7 +21,7 @@ from tests.releases import T130
 from tests.servers import closed_port
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
-from torch_images.host.workspace import scratch_room
+from torch_images.host.workspace import Workspace, scratch_room
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "torch-images-test"  # the repository of what only tests make
@@ -121,6 +121,16 @@ def open_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=scratch_room(), prefix="torch-images-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
+
+
+def share(workspace: Workspace, cache: Path, *names: str) -> None:
+    """Put folders of the machine's cache into another cache, so that nothing is fetched again.
+
+    On a new machine they are not there yet, and a link to nothing is no folder.
+    """
+    for name in names:
+        (workspace.cache / name).mkdir(parents=True, exist_ok=True)
+        (cache / name).symlink_to(workspace.cache / name)
 
 
 def facts(**values: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.integration.standins import WHEEL_LOCK as LOCK
 from tests.integration.standins import served, small_project
-from tests.integration.support import ROOT, Built, as_root, images, invoke, open_folder
+from tests.integration.support import ROOT, Built, as_root, images, invoke, open_folder, share
 from tests.servers import closed_port, web_server
 from torch_images.build.bake import BuildOptions
 from torch_images.build.build import build
@@ -106,7 +106,7 @@ def test_a_disk_that_fills_up_while_the_base_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(small_disk))
-    (tmp_path / "debs").symlink_to(workspace.cache / "debs")
+    share(workspace, tmp_path, "debs")
     resolver = Resolver(root=ROOT, network=workspace.network, run=runner)
     lock = read_debs(workspace.locks / "base-trixie.txt")
     with pytest.raises(DiskError, match="the disk filled up while making base trixie"):

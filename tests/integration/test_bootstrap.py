@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.support import ROOT, open_folder
+from tests.integration.support import ROOT, open_folder, share
 from torch_images.host.engine import Engine
 from torch_images.host.workspace import Workspace
 from torch_images.maintain import gc
@@ -87,7 +87,7 @@ def test_a_killed_bootstrap_leaves_no_mount(
     end: signal.Signals,
 ) -> None:
     """The host's /dev/shm, /proc and /sys stayed in the tree, where `rm -rf` emptied them."""
-    (tmp_path / "debs").symlink_to(workspace.cache / "debs")
+    share(workspace, tmp_path, "debs")
     copy, here = dataclasses.replace(workspace, cache=tmp_path), Path("/proc/self")
     with unmounting() as room:
         monkeypatch.setenv("TMPDIR", str(room))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.support import ROOT, Built, images, invoke
+from tests.integration.support import ROOT, Built, images, invoke, share
 from tests.releases import T130
 from tests.servers import web_server
 from torch_images.config.types import Config
@@ -73,9 +73,7 @@ def stale(
     write(folder / LOCK, format_debs(dataclasses.replace(lock, debs=tuple(debs))))
     cache = tmp_path / "cache"
     cache.mkdir()
-    for name in ("debs", "layers"):  # what is not vanished is not what these tests are about
-        (workspace.cache / name).mkdir(parents=True, exist_ok=True)
-        (cache / name).symlink_to(workspace.cache / name)
+    share(workspace, cache, "debs", "layers")  # these tests are about what has vanished
     return folder, {"TORCH_IMAGES_CACHE": str(cache)}
 
 
