@@ -116,7 +116,10 @@ def mirror(repositories: Repositories, files: Mapping[str, bytes]) -> Iterator[s
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            if self.command != "HEAD":
+                self.wfile.write(data)
+
+        do_HEAD = do_GET  # noqa: N815
 
         def do_POST(self) -> None:
             self._git(self.rfile.read(int(self.headers["Content-Length"])))
