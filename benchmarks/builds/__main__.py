@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.builds.lab import ROOT, Lab
 from benchmarks.builds.report import left_out, plot, summary, table
-from benchmarks.builds.rows import LEAVES_OUT, PLAIN, ROWS, Figures, rounds
+from benchmarks.builds.rows import LEAVES_OUT, ROWS, Figures, rounds
 from torch_images.host.connection import connect
 from torch_images.host.network import detect
 from torch_images.host.runner import Runner
@@ -59,8 +59,7 @@ def main() -> None:
             project=folder / "project",
             cache=folder / "cache",
         )
-        for plain in PLAIN:
-            lab.base(plain.base)
+        lab.base()
         lab.invoke("build", "--cuda", "13.0", "--dry-run")
         options.output.mkdir(parents=True, exist_ok=True)
         for name, found in rounds(lab, rows, options.rounds, figures):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.releases import T130
 from torch_images.build import built
 from torch_images.config.load import load_config
 from torch_images.fetch.apt import Resolver
@@ -28,25 +29,19 @@ from torch_images.locks.wheels import read_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY = "torch-images-plain"
+# What plain builds are made of: the base and the wheels of the images beside them.
+BASE, WHEELS = "trixie", f"wheel-cu130-torch{T130}-py313"
 HERE = Path(__file__).parent
 # What is made for all images once, and the same in both ways of building.
 _KEPT = ("archive-sets", "bases", "compat", "debs", "tools")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plain:
-    """What a plain build is of: a base of images.yaml, and the lock of the wheels on it."""
-
-    base: str
-    lock: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Lab:
     """Where it all happens: a copy of the project, and a cache of its own.
 
-    `plain` has the figures of this round's plain builds. `sides` has those of this round's
-    ways to build the same image from nothing, and `order` in which order they are measured.
+    `sides` has the figures of this round's ways to build the same image from nothing, and `order`
+    in which order they are measured.
     """
 
     engine: Engine
@@ -54,7 +49,6 @@ class Lab:
     network: Network
     project: Path
     cache: Path
-    plain: dict[Plain, dict[str, float]] = field(default_factory=dict)
     sides: dict[str, dict[str, float]] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
 
@@ -75,12 +69,12 @@ class Lab:
                 shutil.rmtree(part)
         shutil.rmtree(self.project / "build" / "reports", ignore_errors=True)
 
-    def base(self, name: str) -> str:
-        """A base as a named context; made where it is not there yet."""
+    def base(self) -> str:
+        """The base as a named context; made where it is not there yet."""
         config = with_facts(load_config(self.project / "images.yaml"), self.project / "locks")
-        base = next(b for b in config.bases if b.name == name)
+        base = next(b for b in config.bases if b.name == BASE)
         resolver = Resolver(root=self.project, network=self.network, run=self.run)
-        lock = read_debs(self.project / "locks" / f"base-{name}.txt")
+        lock = read_debs(self.project / "locks" / f"base-{BASE}.txt")
         return prepare(base, lock, cache=self.cache, resolver=resolver).contexts["base"]
 
     def invoke(self, *words: str) -> str:
@@ -112,11 +106,11 @@ class Lab:
             self.start(image["digest"])
         return found
 
-    def build_plain(self, plain: Plain) -> str:
+    def build_plain(self) -> str:
         """Build with the plain Dockerfile and start the image; its name."""
-        return self._build_with("baseline", plain, [])
+        return self._build_with("baseline", [])
 
-    def build_tuned(self, plain: Plain) -> str:
+    def build_tuned(self) -> str:
         """The same with uv, a cache mount and layers in zstd."""
         workspace = Workspace(
             root=self.project,
@@ -126,12 +120,12 @@ class Lab:
         )
         uv = install_tools("tools-build", workspace, self.run)
         exporter = "--output=type=image,unpack=true,oci-mediatypes=true,compression=zstd"
-        return self._build_with("tuned", plain, [f"--build-context=uv={uv}", exporter])
+        return self._build_with("tuned", [f"--build-context=uv={uv}", exporter])
 
-    def _build_with(self, file: str, plain: Plain, words: Sequence[str]) -> str:
+    def _build_with(self, file: str, words: Sequence[str]) -> str:
         """Build with a Dockerfile of this folder, and further words; its name."""
-        wheels = read_wheels(self.project / "locks" / f"{plain.lock}.txt")
-        folder = self.cache.parent / "plain" / plain.lock
+        wheels = read_wheels(self.project / "locks" / f"{WHEELS}.txt")
+        folder = self.cache.parent / "plain"
         if not folder.exists():
             folder.mkdir(parents=True)
             text = "".join(f"{wheel.line}\n" for wheel in wheels.wheels)
@@ -139,11 +133,11 @@ class Lab:
             pip = next(w for w in wheels.wheels if w.name == "pip")
             with PackageIndex(self.network) as index:
                 index.fetch(pip, folder).rename(folder / "pip.whl")
-        name = f"{REPOSITORY}:{plain.lock}"
+        name = f"{REPOSITORY}:{file}"
         command = ["docker", "buildx", "build", "--tag", name, f"--file={HERE}/{file}.Dockerfile"]
         command += [
             *words,
-            f"--build-context=base={self.base(plain.base)}",
+            f"--build-context=base={self.base()}",
             f"--build-context=wheels={folder}",
         ]
         if self.network.ca_bundle:

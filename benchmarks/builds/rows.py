@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from benchmarks.builds.lab import Lab, Plain
+from benchmarks.builds.lab import Lab
 from benchmarks.builds.measure import measuring
-from tests.releases import T128, T130
+from tests.releases import T130
 from torch_images.config.load import load_config
 
 Figures = dict[str, float]
@@ -22,15 +22,6 @@ Row = Callable[[Lab], Figures]
 
 RUNTIME = ("--cuda", "13.0", "--arch", "12.0")
 WHOLE = ("--cuda", "13.0")
-BOTH = (
-    "--select",
-    f"cu128-sm120-torch{T128}-bookworm-runtime,cu130-sm120-torch{T130}-trixie-runtime",
-)
-# What plain builds install, and on which base: the same as ours.
-PLAIN = (
-    Plain(base="trixie", lock=f"wheel-cu130-torch{T130}-py313"),
-    Plain(base="bookworm", lock=f"wheel-cu128-torch{T128}-py311"),
-)
 
 
 def cold(lab: Lab) -> Figures:
@@ -61,15 +52,6 @@ def user(lab: Lab) -> Figures:
         "checking, seconds": spent["verify"],
         "with compat, images": float(bool(image["compat"])),
     }
-
-
-def both(lab: Lab) -> Figures:
-    """Both CUDA versions: by one command, and by two plain builds one after the other."""
-    plain = sum(_plain(lab, one)["plain seconds"] for one in PLAIN)
-    lab.empty()
-    with measuring(lab.disk) as ours:
-        lab.build(*BOTH)
-    return {"our seconds": ours.seconds, "our disk": ours.disk, "plain seconds": plain}
 
 
 def again(lab: Lab) -> Figures:
@@ -118,13 +100,13 @@ def release(lab: Lab) -> Figures:
         figures[f"our {older} to {newer}, bytes"] = sum(pulled.values())
         figures[f"whole {newer}, bytes"] = sum(images[newer].values())
     base = next(iter(images[releases[-1]].values()))
-    wheels = lab.packed(lab.build_plain(PLAIN[0])) - base
+    wheels = lab.packed(lab.build_plain()) - base
     return figures | {f"plain {releases[-2]} to {releases[-1]}, bytes": wheels}
 
 
 def small(lab: Lab) -> Figures:
     """Bytes of the images with the smallest layers, and how long the first takes from nothing."""
-    figures = _plain(lab, PLAIN[0])
+    figures = _side(lab, "plain")
     lab.empty()
     with measuring(lab.disk) as ours:
         [image] = lab.build(*WHOLE, "--compression", "small")
@@ -159,7 +141,6 @@ ROWS: dict[str, Row] = {
     "small": small,
     "variant": variant,
     "commands": commands,
-    "both": both,
     "release": release,
 }
 
@@ -170,7 +151,6 @@ LEAVES_OUT: dict[str, str] = {
     "cold": _BUILT,
     "whole": _BUILT,
     "tuned": _BUILT,
-    "both": _BUILT,
     "edit": "compat, the checks and the tags",
     "small": "compat and the checks",
     "variant": _HELD,
@@ -191,7 +171,6 @@ def rounds(
     """
     before = {name: len(known.get(name, ())) for name in names}
     for number in range(count):
-        lab.plain.clear()
         lab.sides.clear()
         due = [name for name in names if before[name] <= number]
         needed = [side for side in _SIDES if any(side in _NEEDED.get(name, ()) for name in due)]
@@ -203,15 +182,13 @@ def rounds(
                 yield name, ROWS[name](lab)
 
 
-def _plain(lab: Lab, plain: Plain) -> Figures:
-    """A plain build from an empty store, once a round: no two of them share anything."""
-    if plain not in lab.plain:
-        lab.empty()
-        with measuring(lab.disk) as spent:
-            name = lab.build_plain(plain)
-        figures = {"plain seconds": spent.seconds, "plain disk": float(spent.disk)}
-        lab.plain[plain] = {**figures, "plain bytes": lab.packed(name)}
-    return dict(lab.plain[plain])
+def _plain(lab: Lab) -> Figures:
+    """The plain Dockerfile from an empty store, until the image starts."""
+    lab.empty()
+    with measuring(lab.disk) as spent:
+        name = lab.build_plain()
+    figures = {"plain seconds": spent.seconds, "plain disk": float(spent.disk)}
+    return figures | {"plain bytes": lab.packed(name)}
 
 
 def _ours(lab: Lab, words: Sequence[str]) -> Figures:
@@ -227,19 +204,24 @@ def _tuned(lab: Lab) -> Figures:
     """The tuned Dockerfile from an empty store; named like the plain build that it stands for."""
     lab.empty()
     with measuring(lab.disk) as tuned:
-        name = lab.build_tuned(PLAIN[0])
+        name = lab.build_tuned()
     figures = {"plain seconds": tuned.seconds, "plain disk": float(tuned.disk)}
     return figures | {"plain bytes": lab.packed(name)}
 
 
 # The ways to build the same image from nothing, and the rows that need each.
 _SIDES: dict[str, Row] = {
-    "plain": lambda lab: _plain(lab, PLAIN[0]),
+    "plain": _plain,
     "our": lambda lab: _ours(lab, RUNTIME),
     "whole": lambda lab: _ours(lab, WHOLE),
     "tuned": _tuned,
 }
-_NEEDED = {"cold": ("plain", "our"), "whole": ("plain", "whole"), "tuned": ("tuned", "our")}
+_NEEDED = {
+    "cold": ("plain", "our"),
+    "whole": ("plain", "whole"),
+    "tuned": ("tuned", "our"),
+    "small": ("plain",),
+}
 
 
 def _side(lab: Lab, name: str) -> Figures:

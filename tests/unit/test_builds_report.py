@@ -7,16 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.builds import rows
+from benchmarks.builds import lab, rows
 from benchmarks.builds.__main__ import read
-from benchmarks.builds.lab import Lab
 from benchmarks.builds.report import Line, left_out, plot, summary, table
 from tests.unit.fakes import FakeRunner
 from torch_images.config.choose import choose
 from torch_images.config.lock_requests import wheel_input
-from torch_images.config.selection import select
 from torch_images.config.types import Config
-from torch_images.host.network import Network
 
 FIGURES = {
     "cold": [
@@ -64,29 +61,18 @@ def test_figures_of_other_sources_are_not_added_to(tmp_path: Path) -> None:
         read(kept, head | {"machine": {"cores": 4}}, FakeRunner())
 
 
-def lab(folder: Path) -> Lab:
-    return Lab(
-        engine=None,  # type: ignore[arg-type]
-        run=FakeRunner(),
-        network=Network(),
-        project=folder,
-        cache=folder,
-    )
-
-
 def test_the_user_runs_the_command_of_the_readme(root: Path) -> None:
     command = " ".join(("./inv", "build", *rows.RUNTIME))
     assert f"```console\n{command}\n```" in (root / "README.md").read_text()
 
 
-def test_plain_builds_have_the_base_and_the_wheels_of_the_images_beside_them(
-    config: Config,
+@pytest.mark.parametrize("words", [rows.RUNTIME, rows.WHOLE])
+def test_plain_builds_have_the_base_and_the_wheels_of_ours(
+    config: Config, words: tuple[str, ...]
 ) -> None:
-    ours = [choose(config, cuda="13.0", arch=arch) for arch in ("12.0", "")]
-    newest, older = select(config, rows.BOTH[1])[::-1]
-    asked = [(spec.base.name, wheel_input(config, spec).name) for spec in (*ours, newest, older)]
-    plain, second = [(one.base, one.lock) for one in rows.PLAIN]
-    assert asked == [plain, plain, plain, second]
+    named = {name.removeprefix("--"): at for name, at in zip(words[::2], words[1::2], strict=True)}
+    spec = choose(config, **named)
+    assert (spec.base.name, wheel_input(config, spec).name) == (lab.BASE, lab.WHEELS)
 
 
 def test_each_row_says_what_it_leaves_out(root: Path) -> None:
