@@ -22,6 +22,7 @@ from tests.servers import closed_port
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace, scratch_room
+from torch_images.layers.parent import PARENT_IMAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = "torch-images-test"  # the repository of what only tests make
@@ -48,6 +49,26 @@ def make_image(*words: str) -> Built:
     [made] = json.loads(done.stdout)
     facts = (made[name] for name in ("observed", "checks"))
     return Built(made["id"], made["digest"], tuple(made["tags"]), *facts)
+
+
+def forget(engine: Engine, made: Built) -> None:
+    """Remove an image, and the parents that no other image has: 8 GB for the next one."""
+    ours = _layers(made.digest)
+    for name in made.tags:
+        engine.untag(name)
+    parents = engine.tags(PARENT_IMAGES)
+    others = [_layers(name) for name in engine.tags() if name not in parents]
+    for name in parents:
+        own = _layers(name)
+        if own and own == ours[: len(own)] and not any(own == held[: len(own)] for held in others):
+            engine.untag(name)
+
+
+def _layers(image: str) -> list[str]:
+    """The layers of an image; none if the other lane has removed it meanwhile."""
+    done = docker("image", "inspect", "--format", "{{json .RootFS.Layers}}", image)
+    found: list[str] = [] if done.returncode else json.loads(done.stdout)
+    return found
 
 
 def images(engine: Engine) -> dict[str, str]:

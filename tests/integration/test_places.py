@@ -19,6 +19,7 @@ from tests.integration.support import (
     Registry,
     compose_command,
     docker,
+    forget,
     make_image,
 )
 from torch_images.host.engine import Engine
@@ -203,7 +204,7 @@ def test_two_nodes(without_gpus: dict[str, str]) -> None:
 
 
 @pytest.mark.slow  # it builds an image with vLLM
-def test_vllm_starts_to_serve(without_gpus: dict[str, str]) -> None:
+def test_vllm_starts_to_serve(without_gpus: dict[str, str], engine: Engine) -> None:
     """Without a GPU it ends where it looks for one; test_vllm.py reads its arguments' names."""
     built = make_image("--select", "cu130-torch2.13.0-trixie-vllm")
     done = subprocess.run(
@@ -215,6 +216,7 @@ def test_vllm_starts_to_serve(without_gpus: dict[str, str]) -> None:
         check=False,
     )
     docker("volume", "rm", "models")
+    forget(engine, built)
     assert done.returncode != 0
     assert "Failed to infer device type" in done.stdout, done.stdout[-3000:]
 

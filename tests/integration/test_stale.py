@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.support import Built, invoke, make_image
+from tests.integration.support import Built, forget, invoke, make_image
 from tests.releases import OLDER130, T128, T130
 from torch_images.host.engine import Engine
 from torch_images.project import LEDGER
@@ -60,5 +60,4 @@ def test_other_images_of_the_catalogue(
         same = invoke("reproduce", made.tags[0])
         assert same.returncode == 0, same.stdout[-2000:] + same.stderr[-2000:]
     finally:
-        for name in made.tags:
-            engine.untag(name)
+        forget(engine, made)
