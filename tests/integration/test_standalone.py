@@ -156,10 +156,8 @@ def small(
     (folder / WHEEL_LOCK).write_text(
         format_wheels(replace(lock, wheels=tuple(sorted((*wheels, probe.locked)))))
     )
+    change(folder, "images.yaml", "\npods:\n", f"{REMOVALS}\npods:\n")
     text = (folder / "images.yaml").read_text()
-    (folder / "images.yaml").write_text(
-        text.replace("\n# What `invoke runpod`", f"{REMOVALS}\n# What `invoke runpod`", 1)
-    )
     devel = text.partition("  devel:\n")[2].partition("  pod:\n")[0]
     ours = "    description: x\n    packages: [jq]\n    wheels: [torch-images-more]\n"
     change(folder, "images.yaml", devel, ours)
