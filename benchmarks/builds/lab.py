@@ -59,7 +59,7 @@ class Lab:
 
     def empty(self) -> None:
         """Forget all that was built, and its verification; bases and programs stay."""
-        for name in (*self.engine.tags("torch-"), *self.engine.tags(REPOSITORY)):
+        for name in self.engine.tags("torch-"):  # the plain ones, too
             self.engine.untag(name)
         for image in built.ours(self.cache, self.engine):  # those without a tag
             self.engine.untag(image.id)

@@ -106,13 +106,8 @@ def release(lab: Lab) -> Figures:
 
 def small(lab: Lab) -> Figures:
     """Bytes of the images with the smallest layers, and how long the first takes from nothing."""
-    figures = _side(lab, "plain")
-    lab.empty()
-    with measuring(lab.disk) as ours:
-        [image] = lab.build(*WHOLE, "--compression", "small")
-    figures |= {"our seconds": ours.seconds, "our disk": ours.disk}
-    figures |= {"our bytes": float(lab.packed(image["digest"]))}
-    del figures["plain seconds"], figures["plain disk"]
+    figures = {"plain bytes": _side(lab, "plain")["plain bytes"]}
+    figures |= _ours(lab, (*WHOLE, "--compression", "small"))
     [image] = lab.build(*RUNTIME, "--compression", "small")
     return figures | {"pruned bytes": lab.packed(image["digest"])}
 
@@ -182,11 +177,11 @@ def rounds(
                 yield name, ROWS[name](lab)
 
 
-def _plain(lab: Lab) -> Figures:
-    """The plain Dockerfile from an empty store, until the image starts."""
+def _dockerfile(lab: Lab, build: Callable[[Lab], str]) -> Figures:
+    """A build with a Dockerfile of this folder from an empty store, until the image starts."""
     lab.empty()
     with measuring(lab.disk) as spent:
-        name = lab.build_plain()
+        name = build(lab)
     figures = {"plain seconds": spent.seconds, "plain disk": float(spent.disk)}
     return figures | {"plain bytes": lab.packed(name)}
 
@@ -200,21 +195,12 @@ def _ours(lab: Lab, words: Sequence[str]) -> Figures:
     return figures | {"our bytes": lab.packed(image["digest"]), "unpacked bytes": image["size"]}
 
 
-def _tuned(lab: Lab) -> Figures:
-    """The tuned Dockerfile from an empty store; named like the plain build that it stands for."""
-    lab.empty()
-    with measuring(lab.disk) as tuned:
-        name = lab.build_tuned()
-    figures = {"plain seconds": tuned.seconds, "plain disk": float(tuned.disk)}
-    return figures | {"plain bytes": lab.packed(name)}
-
-
 # The ways to build the same image from nothing, and the rows that need each.
 _SIDES: dict[str, Row] = {
-    "plain": _plain,
+    "plain": lambda lab: _dockerfile(lab, Lab.build_plain),
     "our": lambda lab: _ours(lab, RUNTIME),
     "whole": lambda lab: _ours(lab, WHOLE),
-    "tuned": _tuned,
+    "tuned": lambda lab: _dockerfile(lab, Lab.build_tuned),
 }
 _NEEDED = {
     "cold": ("plain", "our"),
