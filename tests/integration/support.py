@@ -19,6 +19,7 @@ import pytest
 
 from tests.releases import T130
 from tests.servers import closed_port
+from torch_images.errors import UsageError
 from torch_images.host.engine import Engine
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace, scratch_room
@@ -53,22 +54,22 @@ def make_image(*words: str) -> Built:
 
 def forget(engine: Engine, made: Built) -> None:
     """Remove an image, and the parents that no other image has: 8 GB for the next one."""
-    ours = _layers(made.digest)
+    ours = _layers(engine, made.digest)
     for name in made.tags:
         engine.untag(name)
     parents = engine.tags(PARENT_IMAGES)
-    others = [_layers(name) for name in engine.tags() if name not in parents]
+    others = [_layers(engine, name) for name in engine.tags() if name not in parents]
     for name in parents:
-        own = _layers(name)
+        own = _layers(engine, name)
         if own and own == ours[: len(own)] and not any(own == held[: len(own)] for held in others):
             engine.untag(name)
 
 
-def _layers(image: str) -> list[str]:
+def _layers(engine: Engine, image: str) -> tuple[str, ...]:
     """The layers of an image; none if the other lane has removed it meanwhile."""
-    done = docker("image", "inspect", "--format", "{{json .RootFS.Layers}}", image)
-    found: list[str] = [] if done.returncode else json.loads(done.stdout)
-    return found
+    with contextlib.suppress(UsageError):
+        return engine.inspect(image).layers
+    return ()
 
 
 def images(engine: Engine) -> dict[str, str]:

@@ -28,6 +28,12 @@ from torch_images.locks.wheels import format_wheels, read_wheels
 REAL = ROOT / "tests" / "real"
 WHEELS = "wheel-cu130-torch2.11.0-py313-debian.txt"
 TOOLS = "build-debian-cu130-torch2.11.0-py313.txt"
+# What the image has beside the runtime; none is made here.
+DEVEL = """\
+    cuda-home: /usr/local/cuda
+    packages: [git, make]
+    wheels: ["cmake>=3.31,<4", ninja<1.12]
+"""
 # What of the locked wheels compiles, in place of all that a CUDA image has.
 COMPILING = frozenset(
     {
@@ -85,8 +91,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     replace(folder, "images.yaml", "      USE_CUDSS:", '      USE_CUDA: "0"\n      USE_CUDSS:')
     replace(folder, "images.yaml", "packages: [numpy, pip, setuptools]", "packages: [numpy]")
     replace(folder, "images.yaml", "triton==3.2.0, sympy==1.13.1", "triton==3.2.0")
-    added = re.compile(r"(?<=  devel:\n)(    description: .*\n)(?:    .*\n)+")
-    text = added.sub(r"\1", (folder / "images.yaml").read_text())  # no image is built
+    replace(folder, "images.yaml", DEVEL, "")
+    text = (folder / "images.yaml").read_text()
     text = re.sub(r"nvidia-(cuda-cuobjdump|cudnn-frontend==\S+|cutlass==\S+), ", "", text)
     text = re.sub(r"^    headers: .*\n", "", text, flags=re.MULTILINE)
     (folder / "images.yaml").write_text(text)
