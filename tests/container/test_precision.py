@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -120,18 +121,22 @@ for sequence in sequences:
 
 
 def sequences() -> list[list[str]]:
-    """Every setter by itself, some after torch.compile, and random ones."""
+    """Every setter by itself, some after torch.compile, and random ones.
+
+    A sequence costs two forks of a process with torch, each some 30 ms.
+    """
     made = random.Random(48)  # noqa: S311  the same ones in every run
     return [
         *([name] for name in SETTERS),
         *(["torch.set_float32_matmul_precision('medium')", name] for name in (TF32, SAVED)),
         *([COMPILE, name] for name in ("pass", "torch.backends.fp32_precision = 'ieee'")),
-        *(made.choices(list(SETTERS), k=made.randint(2, 6)) for _ in range(80)),
+        *(made.choices(list(SETTERS), k=made.randint(2, 6)) for _ in range(30)),
     ]
 
 
-def steps(path: Path, asked: list[list[str]], mode: str) -> list[list[Any]]:
+def steps(folder: Path, asked: list[list[str]], mode: str) -> list[list[Any]]:
     """For each sequence, what a process with a value of the profile's setting goes through."""
+    path = folder / f"{mode}.json"
     path.write_text(json.dumps([asked, GETTERS]))
     env = environment({SETTINGS[0]: mode}, SETTINGS)
     return [json.loads(line) for line in child(PROGRAM, str(path), env=env).splitlines()]
@@ -146,9 +151,11 @@ def test_each_setter_has_the_effect_that_it_has_in_stock_torch(tmp_path: Path) -
     pytest.importorskip("_torch_images.after_torch", reason="no image's torch")
     if not hasattr(torch._C, "_set_fp32_precision_setter"):
         pytest.skip("before torch 2.9, one older setting is all the state, and each setter sets it")
-    path, asked = tmp_path / "sequences.json", sequences()
+    asked = sequences()
     instead = [[INSTEAD.get(setter, setter) for setter in sequence] for sequence in asked]
-    stock, ours = steps(path, instead, "0"), steps(path, asked, "1")
+    with ThreadPoolExecutor() as pool:
+        both = [pool.submit(steps, tmp_path, *each) for each in ((instead, "0"), (asked, "1"))]
+    stock, ours = (one.result() for one in both)
     choosing = {name for name, chooses in SETTERS.items() if chooses}
     [_, last] = stock[asked.index(["torch.backends.mkldnn.fp32_precision = 'ieee'"])]
     if last[1][-1]["torch.backends.fp32_precision"] == "ieee":
