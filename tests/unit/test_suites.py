@@ -20,7 +20,7 @@ from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace
 from torch_images.platforms import AMD64, ARM64, Platform, native
 from torch_images.verify import suites
-from torch_images.verify.suites import Found, examine, halves, room, shards
+from torch_images.verify.suites import Found, examine, room, shards
 
 H100 = "Default, 81559, 580.159.04, NVIDIA H100 80GB HBM3\n"
 RTX = "Default, 32607, 580.159.04, NVIDIA GeForce RTX 5090\n"
@@ -180,27 +180,17 @@ def test_the_suite_outside_gets_no_gpu(root: Path, tmp_path: Path) -> None:
     assert len(machine.options) == 2
 
 
-def test_without_gpus_two_containers_look_from_inside(root: Path, tmp_path: Path) -> None:
+def test_without_gpus_one_container_looks_from_inside(root: Path, tmp_path: Path) -> None:
     machine = Machine()
     machine.examine(root, tmp_path)
-    assert [command[-2:] for command in machine.commands] == [("-m", "not gpu")] * 2
-    assert machine.options == [{"network_mode": "none"}] * 3
-
-
-def test_halves_have_every_module_once(root: Path) -> None:
-    every = sorted(path.name for path in (root / "tests/container").glob("test_*.py"))
-    others, starting = halves(every)
-    assert sorted([*others, *starting]) == every
-    assert starting == suites._STARTING
-    assert suites._LISTED in others
-    assert halves(["test_precision.py"]) == [("test_precision.py",)]
-    assert halves([]) == []
+    [command] = machine.commands
+    assert command[-2:] == ("-m", "not gpu")
+    assert machine.options == [{"network_mode": "none"}] * 2
 
 
 def test_an_emulator_gets_a_processor_like_the_real_ones(root: Path, tmp_path: Path) -> None:
     machine = Machine()
     machine.examine(root, tmp_path, emulated=True)
-    assert len(machine.commands) == 1
     for options in machine.options:
         assert options["environment"] == {"QEMU_CPU": "max,sve-default-vector-length=16"}
 

@@ -1,9 +1,8 @@
 """An image and its claim -> checks: the two suites, run on it.
 
 tests/image checks from outside with testinfra. tests/container runs inside with pytest, which is
-copied into the container and never into the image. It runs in parts, each in its own container:
-without GPUs two, beside the checks from outside; with GPUs a part for each module that needs them,
-as many as fit on the GPUs.
+copied into the container and never into the image. With GPUs its modules run in parallel, each in
+its own container, as many as fit on the GPUs.
 """
 
 from __future__ import annotations
@@ -40,12 +39,9 @@ from torch_images.verify.listings import listings
 _INSIDE = "/verify"
 # The slowest modules start first: nvcc compiles CUTLASS and its extensions for minutes.
 _LONGEST = ("test_gpu_compile.py", "test_gpu_attention.py", "test_gpu_extensions.py")
-# These wait for programs that they start, a third of the time of all checks without a GPU.
-_STARTING = ("test_environments.py", "test_precision.py", "test_torchrun.py")
 _ROOM = 15_000  # MiB of a GPU for the checks of one container, more than any check uses
 _QUERY = "compute_mode,memory.total,driver_version,name"  # for nvidia-smi; memory in MiB
 _CELLS = 4
-_LISTED = "test_arch.py"  # the module that reads the lists of machine code
 _NOTHING = 5  # pytest's exit code if no check is left, as in a module for a missing extra
 _SHARE = re.compile(r"\[ *(\d+)%\]")  # in pytest's output after each check
 
@@ -120,19 +116,17 @@ def examine(
         fresh=fresh,
     )
     outside, inside = (_chosen(modules, suite) for suite in ("image", "container"))
-    suite = workspace.root / "tests" / "container"
-    names = inside or sorted(path.name for path in suite.glob("test_*.py"))
-    parts, answer = [tuple(names)], _ask_gpus(subject) if gpus else ""
-    parallel = room(answer, engine.processors()) if gpus else 3
-    if parallel > 1 and not emulated:  # emulated programs take several times the memory
-        parts = shards(names) if gpus else halves(names)
+    answer = _ask_gpus(subject) if gpus else ""
+    parallel = room(answer, engine.processors()) if gpus else 2
     jobs: list[Callable[[Progress], Found]] = []
     if outside or not modules:
         jobs.append(partial(_outside, subject, outside))
     if inside or not modules:
-        # Without GPUs, each part of the whole suite has checks for every image.
-        empty = bool(inside) or bool(gpus and len(parts) > 1)
-        jobs += [partial(_inside, subject, part, empty) for part in parts]
+        parts: list[tuple[str, ...]] = [tuple(inside)]
+        if gpus and parallel > 1:
+            suite = workspace.root / "tests" / "container"
+            parts = shards(inside or sorted(path.name for path in suite.glob("test_*.py")))
+        jobs += [partial(_inside, subject, part) for part in parts]
     shares, lock = [0.0] * len(jobs), Lock()
 
     def over(number: int, share: float) -> None:
@@ -161,13 +155,6 @@ def shards(modules: Sequence[str]) -> list[tuple[str, ...]]:
     together = tuple(name for name in modules if name not in alone)
     parts: list[tuple[str, ...]] = [(name,) for name in dict.fromkeys([*first, *alone])]
     return [*parts, together] if together else parts
-
-
-def halves(modules: Sequence[str]) -> list[tuple[str, ...]]:
-    """Parts of the inside suite that run in parallel without GPUs; none is empty."""
-    starting = tuple(name for name in modules if name in _STARTING)
-    others = tuple(name for name in modules if name not in _STARTING)
-    return [part for part in (others, starting) if part]
 
 
 def room(answer: str, processors: int) -> int:
@@ -276,12 +263,11 @@ def _outside(subject: _Subject, modules: Sequence[str], progress: Progress) -> F
         return parse_junit(report.read_text(), "image")
 
 
-def _inside(subject: _Subject, modules: Sequence[str], empty: bool, progress: Progress) -> Found:
-    """Run modules of the inside suite in a container; with `empty` all may be for other images."""
+def _inside(subject: _Subject, modules: Sequence[str], progress: Progress) -> Found:
     with subject.container(subject.gpus) as container:
         emulated = subject.emulated
         container.exec("mkdir", "-p", _INSIDE)
-        container.put(_INSIDE, _luggage(subject, container, lists=_LISTED in modules))
+        container.put(_INSIDE, _luggage(subject, container))
         env = {
             "PYTHONPATH": f"{_INSIDE}/site:{_INSIDE}/suite",
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -294,7 +280,7 @@ def _inside(subject: _Subject, modules: Sequence[str], empty: bool, progress: Pr
         }
         report = f"{_INSIDE}/report.xml"
         suite = f"{_INSIDE}/suite/tests/container"
-        command = ["python", "-m", "pytest", *(f"{suite}/{m}" for m in modules), "-v"]
+        command = ["python", "-m", "pytest", *(f"{suite}/{m}" for m in modules or ("",)), "-v"]
         command += [f"--junitxml={report}", *([] if subject.gpus else ["-m", "not gpu"])]
         # On a GPU, with the environment of the entrypoint: the libcuda it chose, and the profile.
         start = ["torch-entrypoint"] if subject.gpus else []
@@ -304,7 +290,7 @@ def _inside(subject: _Subject, modules: Sequence[str], empty: bool, progress: Pr
                 progress(int(shares[-1]) / 100)
 
         done = container.exec(*start, *command, env=env, show=show)
-        if done.code > 1 and not (empty and done.code == _NOTHING):
+        if done.code > 1 and not (modules and done.code == _NOTHING):
             raise TorchImagesError(f"the checks inside the image did not run: {_end(done.output)}")
         progress(1)
         return parse_junit(container.read(report).decode(), "container")
@@ -323,16 +309,14 @@ def _end(output: str) -> str:
     return f"{f'{checks[-1]}: ' if checks else ''}{output[-400:]}"
 
 
-def _luggage(subject: _Subject, container: RunningContainer, *, lists: bool) -> dict[str, bytes]:
-    """The files for the container: pytest, the suite, the claim, and `lists` of machine code."""
+def _luggage(subject: _Subject, container: RunningContainer) -> dict[str, bytes]:
+    """The files for the container: pytest, the suite, the claim, and lists of machine code."""
     workspace, wanted = subject.workspace, subject.wanted
     site = install_tools("tools-verify", workspace, subject.run)
     files = {f"site/{name}": data for name, data in _files(site, ".").items()}
     files |= {f"suite/{name}": data for name, data in _suite_files(workspace.root).items()}
     files["expected.json"] = json.dumps(wanted).encode()
-    if not lists:
-        return files
-    listed = listings(
+    lists = listings(
         container,
         str(wanted["site_packages"]),
         workspace,
@@ -340,7 +324,7 @@ def _luggage(subject: _Subject, container: RunningContainer, *, lists: bool) -> 
         emulated=subject.emulated,
         fresh=subject.fresh,
     )
-    return files | {f"listings/{name}": data for name, data in listed.items()}
+    return files | {f"listings/{name}": data for name, data in lists.items()}
 
 
 def _chosen(modules: Collection[str], suite: str) -> list[str]:
