@@ -130,7 +130,7 @@ def sequences() -> list[list[str]]:
         *([name] for name in SETTERS),
         *(["torch.set_float32_matmul_precision('medium')", name] for name in (TF32, SAVED)),
         *([COMPILE, name] for name in ("pass", "torch.backends.fp32_precision = 'ieee'")),
-        *(made.choices(list(SETTERS), k=made.randint(2, 6)) for _ in range(30)),
+        *(made.choices(list(SETTERS), k=made.randint(2, 6)) for _ in range(80)),
     ]
 
 
@@ -154,8 +154,7 @@ def test_each_setter_has_the_effect_that_it_has_in_stock_torch(tmp_path: Path) -
     asked = sequences()
     instead = [[INSTEAD.get(setter, setter) for setter in sequence] for sequence in asked]
     with ThreadPoolExecutor() as pool:
-        both = [pool.submit(steps, tmp_path, *each) for each in ((instead, "0"), (asked, "1"))]
-    stock, ours = (one.result() for one in both)
+        stock, ours = pool.map(steps, (tmp_path, tmp_path), (instead, asked), ("0", "1"))
     choosing = {name for name, chooses in SETTERS.items() if chooses}
     [_, last] = stock[asked.index(["torch.backends.mkldnn.fp32_precision = 'ieee'"])]
     if last[1][-1]["torch.backends.fp32_precision"] == "ieee":
