@@ -9,8 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import uv
 
 from tests.integration.support import DEFAULT, ROOT, invoke
+from torch_images.project import GPU_LEDGER, LEDGER
 
 PICK = ("pick", "--gpu", "RTX 5090", "--driver", "580")
 
@@ -54,7 +56,15 @@ def test_the_wheel_has_the_projects_files_and_nothing_else(wheel: Path) -> None:
     folders = ("docker", "locks", "scripts", "site", "tests/image", "tests/container")
     parts = tuple(f"{name}/" for name in (*folders, "torch_images"))
     assert {name for name in tracked if name.startswith(parts)} <= held
-    assert "images.yaml" in held
+    assert {"images.yaml", str(LEDGER), str(GPU_LEDGER)} <= held
+
+
+def test_the_source_distribution_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    build = [uv.find_uv_bin(), "build", "--quiet", "--out-dir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, check=True)  # the wheel out of the source distribution
+    [made] = tmp_path.glob("torch_images-*.whl")
+    names = [zipfile.ZipFile(path).namelist() for path in (made, wheel)]
+    assert sorted(names[0]) == sorted(names[1])
 
 
 def test_it_says_what_a_clone_says(command: Path, tmp_path: Path) -> None:
