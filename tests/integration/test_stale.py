@@ -40,9 +40,9 @@ def test_stale_images_are_built_once(
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """An engine for one test, which commands take for theirs. What was built in it goes with it.
+    """An engine for one test, which every command uses. What was built in it goes with it.
 
-    In the first engine, the build cache of these images took 9 GB of disk until the end.
+    In the engine of the other tests, the build cache of these images would stay until the end.
     """
     with second_engine(runs=True) as address:
         monkeypatch.setenv("DOCKER_HOST", address)
