@@ -1,25 +1,30 @@
-"""Training on 1, 2 and 4 GPUs gives what one process gives that sees the whole batch."""
+"""Training and attention on 1, 2 and 4 GPUs give what one process gives that sees everything."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.container.gpu import TOLERANCE, capability
 from tests.container.processes import ranks
 
 pytestmark = pytest.mark.gpu
+Observe = Callable[[str, object], None]
 
-# All numbers are float64: what is left of a difference is the order of sums, so the limit is tight.
-# `reference` trains on the whole batch on each GPU, without anything of torch.distributed.
-START = """
+GROUP = """
 import copy, sys, torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 rank, size, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 torch.cuda.set_device(rank)
 dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=size,
                         device_id=torch.device("cuda", rank))
+"""
+# All numbers are float64: what is left of a difference is the order of sums, so the limit is tight.
+# `reference` trains on the whole batch on each GPU, without anything of torch.distributed.
+START = """
 STEPS, BATCH, WIDTH = 4, 16, 32
 
 class Block(torch.nn.Module):
@@ -114,7 +119,108 @@ def test_it_trains_as_one_process_does(way: str, size: int, tmp_path: Path) -> N
     With data parallelism each GPU sees its part of the batch, with tensor parallelism all of it.
     One GPU is a group of one: NCCL and the sharding run, but nothing is divided.
     """
+    needs_gpus(size)
+    said = ranks(GROUP + START + WAYS[way] + END, size, tmp_path)
+    assert all("equal\n" in text for text in said), said
+
+
+# Every process knows the whole sequence, and gets its part by context_parallel. With a causal mask
+# that is one part from the front and one from the back, so that all have the same work.
+CONTEXT = """
+import torch.nn.functional as F
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._attention import (
+    context_parallel_unshard, set_rotate_method,
+)
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+limit, kernels = float(sys.argv[4]), sys.argv[5:]
+BACKENDS = {
+    "efficient": [SDPBackend.EFFICIENT_ATTENTION],
+    "flash": [SDPBackend.FLASH_ATTENTION],
+    "cudnn": [SDPBackend.CUDNN_ATTENTION],
+    "fa4": [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION],
+}
+SHAPE = BATCH, HEADS, ROWS, WIDTH = 2, 4, 2048, 64
+mesh = init_device_mesh("cuda", (size,))
+torch.manual_seed(0)  # every process draws the same values
+whole = [torch.randn(SHAPE, device="cuda").half() for _ in range(4)]  # the last: a gradient
+exact = [t.double().requires_grad_() for t in whole[:3]]
+scores = exact[0] @ exact[1].mT / WIDTH**0.5
+hidden = torch.ones(ROWS, ROWS, dtype=torch.bool, device="cuda").triu(1)
+attended = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ exact[2]
+wanted = [attended.detach(), *torch.autograd.grad(attended, exact, whole[3].double())]
+
+def compare(kernel):
+    mine = [t.clone() for t in whole]
+    with context_parallel(mesh, buffers=mine, buffer_seq_dims=[2] * 4):
+        assert [t.shape for t in mine] == [(BATCH, HEADS, ROWS // size, WIDTH)] * 4
+        part = [t.clone().requires_grad_() for t in mine[:3]]
+        with sdpa_kernel(BACKENDS[kernel]):
+            out = F.scaled_dot_product_attention(*part, is_causal=True)
+            gradients = torch.autograd.grad(out, part, mine[3])
+        found = context_parallel_unshard(mesh, [out.detach(), *gradients], [2] * 4)
+    for ours, exactly in zip(found, wanted, strict=True):
+        assert ours.shape == exactly.shape
+        error = (ours.double() - exactly).abs().max() / exactly.abs().max()
+        assert error <= limit, (kernel, error)
+
+def counted(module, name, calls):
+    function = getattr(module, name)
+    def count(*args, **named):
+        done = function(*args, **named)
+        calls[name] += bool(done)
+        return done
+    setattr(module, name, count)
+
+if "fa4" in kernels:
+    from torch_image_attention import fa4, routes
+    before, calls = routes.mode, {"forward": 0, "backward": 0}
+    for name in calls:
+        counted(fa4, name, calls)
+for kernel in kernels:
+    if kernel == "fa4":
+        routes.register("fa4")
+        calls.update(dict.fromkeys(calls, 0))
+    for way in ("allgather", "alltoall"):
+        set_rotate_method(way)
+        compare(kernel)
+    if kernel == "fa4":  # in each way, once for each GPU's keys
+        routes.register(before)
+        assert calls == dict.fromkeys(calls, 2 * size), calls
+        assert not fa4.broken()
+"""
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_attention_over_parts_of_a_sequence(size: int, tmp_path: Path, observe: Observe) -> None:
+    """Context parallelism of torch: each GPU has a part of all rows, and keys go round.
+
+    The result and the gradients are those of float64 over the whole sequence, with every kernel
+    that can do it here, also with FlashAttention-4 behind torch's operators.
+    """
+    if torch.torch_version.TorchVersion(torch.__version__) < "2.8":
+        pytest.skip("context parallelism takes cuDNN's kernels from torch 2.8 on")
+    needs_gpus(size)
+    kernels = ["efficient", *(["flash", "cudnn"] if capability() >= (8, 0) else [])]
+    if takes_fa4():
+        kernels.append("fa4")
+    limit = str(TOLERANCE[torch.float16])
+    said = ranks(GROUP + CONTEXT + END, size, tmp_path, limit, *kernels)
+    assert all("equal\n" in text for text in said), said
+    observe("context parallelism", f"{', '.join(kernels)} on {size}")
+
+
+def takes_fa4() -> bool:
+    """Whether this image has FlashAttention-4 behind torch's attention, and this GPU can run it."""
+    try:
+        from torch_image_attention import fa4
+    except ImportError:
+        return False
+    return capability()[0] in fa4.WIDTHS
+
+
+def needs_gpus(size: int) -> None:
+    """Skip where there are fewer GPUs."""
     if torch.cuda.device_count() < size:
         pytest.skip(f"needs {size} GPUs; {torch.cuda.device_count()} is here")
-    said = ranks(START + WAYS[way] + END, size, tmp_path)
-    assert all("equal\n" in text for text in said), said
