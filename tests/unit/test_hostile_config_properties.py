@@ -27,7 +27,6 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.load import load_config
 from torch_images.config.lock_requests import (
     image_inputs,
-    inputs,
     source_input,
     toolkit_input,
     tools_inputs,
@@ -35,6 +34,7 @@ from torch_images.config.lock_requests import (
     variant_inputs,
     wheel_input,
 )
+from torch_images.config.lock_selection import inputs
 from torch_images.config.matrix import matrix
 from torch_images.config.selection import describe, find_image
 from torch_images.config.types import Config

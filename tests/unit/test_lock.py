@@ -7,7 +7,7 @@ import pytest
 
 from tests.releases import T130
 from torch_images.config.choose import choose
-from torch_images.config.lock_requests import inputs
+from torch_images.config.lock_selection import inputs
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError
 from torch_images.locks.image_lock import ImageLock, image_lock, parse_image_lock

@@ -19,7 +19,8 @@ from torch_images.build.render import environment
 from torch_images.build.standalone import check_standalone
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec, short
-from torch_images.config.lock_requests import TOOLS, image_inputs, inputs, tool_input
+from torch_images.config.lock_requests import TOOLS, image_inputs, tool_input
+from torch_images.config.lock_selection import inputs
 from torch_images.config.matrix import matrix
 from torch_images.config.selection import chosen, find_image, select
 from torch_images.config.types import Config

@@ -9,13 +9,22 @@ import pytest
 
 from tests.releases import T130
 from torch_images.config.choose import choose
-from torch_images.config.lock_requests import image_inputs, inputs, locked_images, stages
+from torch_images.config.lock_requests import (
+    LockRequest,
+    facts_input,
+    image_inputs,
+    locked_images,
+)
+from torch_images.config.lock_selection import inputs, stages
+from torch_images.config.release import Fit
 from torch_images.config.selection import find_image
 from torch_images.config.types import Config
 from torch_images.errors import LockError, UsageError
+from torch_images.locks.facts import FactsLock, format_facts, read_facts, with_facts
 from torch_images.locks.image_lock import image_lock
 
 UNLISTED = "cu130-torch2.12.1-trixie-devel"
+POD = "cu128-torch2.10.0-bookworm-pod"  # for older drivers; it has extras that must fit its torch
 
 
 def test_an_unlisted_image_without_locks_says_how_to_lock_it(config: Config, root: Path) -> None:
@@ -42,6 +51,68 @@ def test_its_identifier_selects_its_locks(config: Config) -> None:
     assert "wheel-cu130-torch2.12.1-py313-devel" in {item.name for item in rest}
     with pytest.raises(UsageError, match=r"no lock matches 'cu130-torch2\.12\.1-trixie-devl'"):
         inputs(config, "cu130-torch2.12.1-trixie-devl")
+
+
+def test_a_lock_of_its_own_is_selected_by_its_name(config: Config) -> None:
+    """As messages about such a lock say."""
+    listed = {item.name for item in inputs(config)}
+    for item in image_inputs(config, find_image(config, POD)):
+        [chosen] = inputs(config, item.name)
+        assert chosen.name == item.name
+        assert chosen == item or item.name in listed
+    assert "wheel-cu128-torch2.10.0-py311-pod" not in listed
+
+
+def asked(config: Config, image: str) -> LockRequest:
+    return facts_input(config, find_image(config, image))
+
+
+def extras(item: LockRequest) -> list[str]:
+    assert item.probe
+    return [extra.name for extra in item.probe.extras]
+
+
+def test_its_extras_are_made_to_fit_its_torch(config: Config) -> None:
+    """The newest torchao and torchaudio were taken, which are for CUDA 13."""
+    plain = asked(config, "cu128-torch2.10.0-bookworm-runtime")
+    assert (plain.request, extras(plain)) == (("torch==2.10.0",), [])
+    pod = asked(config, POD)
+    assert pod.name == plain.name
+    assert extras(pod) == ["torchao", "vision", "xformers"]
+    assert "vision=torchvision>=0.25+torchaudio>=2.10" in pod.request
+    assert [extras(item) for item in inputs(config, POD) if item.probe] == [extras(pod)]
+
+
+def locked(folder: Path, lock: FactsLock) -> None:
+    (folder / f"{lock.name}.yaml").write_text(format_facts(lock))
+
+
+def test_what_was_once_made_to_fit_stays(config: Config, root: Path, tmp_path: Path) -> None:
+    """Else the next `invoke lock` would take it away from images that the catalogue lacks."""
+    pod = asked(config, POD)
+    held = read_facts(pod.path(root / "locks"))
+    vision = Fit(extra="vision", wheels=("torchvision==0.25.0",), reason="it fits")
+    held = replace(held, request=pod.request, facts=replace(held.facts, fits=(vision,)))
+    locked(tmp_path, held)
+    after = with_facts(config, tmp_path)
+    assert after.facts == (held.facts,)
+    assert extras(asked(after, "cu128-torch2.10.0-bookworm-runtime")) == ["vision"]
+    other = replace(config.extras[0], name="vision", wheels=(("12.8", ("torchvision>=9",)),))
+    changed = replace(config, extras=(other, *(x for x in config.extras if x.name != "vision")))
+    assert with_facts(changed, tmp_path).facts == (replace(held.facts, fits=()),)
+
+
+def test_the_facts_of_an_unlisted_release_are_known(
+    config: Config, root: Path, tmp_path: Path
+) -> None:
+    """An older release on a base that only the newest one is listed for."""
+    image = "cu130-torch2.12.1-bookworm-runtime"
+    lock = read_facts(asked(config, UNLISTED).path(root / "locks"))
+    facts = replace(lock.facts, python="3.11", fits=())
+    name = asked(config, image).name
+    locked(tmp_path, replace(lock, name=name, request=("torch==2.12.1",), facts=facts))
+    assert find_image(config, image).release.facts is None
+    assert find_image(with_facts(config, tmp_path), image).release.facts == facts
 
 
 def test_an_image_with_all_its_locks_needs_no_row(config: Config, root: Path) -> None:

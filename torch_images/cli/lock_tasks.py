@@ -65,7 +65,7 @@ def _resolve(select: str, mirror: Sequence[str]) -> None:
     Raises the last error at the end.
     """
     from torch_images.cli import report
-    from torch_images.config.lock_requests import stages
+    from torch_images.config.lock_selection import stages
     from torch_images.fetch.update import resolve_input
     from torch_images.locks.image_lock import update
 
@@ -94,7 +94,7 @@ def _check(options: Lock) -> None:
     from dataclasses import asdict
 
     from torch_images.cli import report
-    from torch_images.config.lock_requests import inputs
+    from torch_images.config.lock_selection import inputs
     from torch_images.errors import TorchImagesError
     from torch_images.fetch.newer import newer
     from torch_images.fetch.packageindex import PackageIndex
@@ -163,7 +163,7 @@ def _side_by_side(
 
 def _upgrade(what: str, mirror: Sequence[str], *, dry_run: bool) -> None:
     """Upgrade images.yaml and the locks, and print what a reviewer must decide."""
-    from torch_images.config.lock_requests import inputs
+    from torch_images.config.lock_selection import inputs
     from torch_images.fetch.upgrade import review
 
     before, folder = verb.config(damaged_ok=True), verb.workspace().locks
@@ -191,7 +191,7 @@ def _take(plans: Sequence[Plan], before: Config, mirror: Sequence[str]) -> None:
     If a release cannot be locked, restores images.yaml and the locks, and raises its error.
     """
     from torch_images.config import edit
-    from torch_images.config.lock_requests import inputs
+    from torch_images.config.lock_selection import inputs
     from torch_images.project import config_file
 
     path, folder = config_file(verb.ROOT), verb.workspace().locks
@@ -235,7 +235,7 @@ def _names(cuda: str, torch: str) -> str:
 
 def _resolver(config: Config, select: str, mirror: Sequence[str]) -> Resolver:
     """A resolver for the locks that match `select`; starts an engine if one of them needs it."""
-    from torch_images.config.lock_requests import inputs
+    from torch_images.config.lock_selection import inputs
     from torch_images.fetch.apt import Resolver
     from torch_images.host.runner import Runner
     from torch_images.host.setup import can_bootstrap

@@ -7,19 +7,15 @@ from them.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
-from torch_images.config.choose import choose
+from torch_images.config.choose import choose, releases
 from torch_images.config.extras import Extra
 from torch_images.config.image import ImageSpec
 from torch_images.config.indexes import Index
 from torch_images.config.matrix import combinations, matrix
-from torch_images.config.selection import find_image
 from torch_images.config.types import Base, Compat, Config, Cuda, Source
-from torch_images.errors import UsageError, suggest
 from torch_images.platforms import AMD64, Platform
 
 # Programs for builds and checks: the requested packages by the name of the lock. `tools-build` and
@@ -123,22 +119,23 @@ def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
 def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
     """The facts of an image's release of torch.
 
-    They include the fitting wheels of each extra that the catalogue has for that CUDA version,
-    Python and platform.
+    They include the fitting wheels of each extra that the image has, that the catalogue has for
+    that CUDA version, Python and platform, or that known facts are about.
     """
     cuda, torch, python = spec.cuda, spec.release.version, spec.base.python
     pythons = {base.name: base.python for base in config.bases}
     variants = {variant.name: variant for variant in config.variants}
-    extras = {
-        extra.name: extra
+    names = {extra.name for extra in spec.variant.extras} | {
+        extra.name
         for axes in combinations(config)
         if (axes["cuda"], axes["platform"]) == (cuda.version, spec.platform.name)
         and pythons.get(axes["base"]) == python
         and axes["variant"] in variants
         for extra in variants[axes["variant"]].extras
-        if extra.compiled and dict(extra.wheels).get(cuda.version)
     }
-    words = (f"{x.name}={'+'.join(dict(x.wheels)[cuda.version])}" for x in extras.values())
+    names |= {fit.extra for fit in spec.release.facts.fits} if spec.release.facts else set()
+    extras = {x.name: x for x in config.extras if x.name in names and fit_word(x, cuda)}
+    words = (fit_word(extra, cuda) for extra in extras.values())
     return LockRequest(
         name=f"release-{_release_name(spec)}",
         platform=spec.platform,
@@ -150,11 +147,25 @@ def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
     )
 
 
-def facts_inputs(config: Config) -> tuple[LockRequest, ...]:
-    """All facts that the locked images need, sorted by name."""
-    of_each = {_release_name(spec): spec for spec in locked_images(config)}
-    items = (facts_input(config, spec) for spec in of_each.values())
-    return tuple(sorted(items, key=lambda item: item.name))
+def fit_word(extra: Extra, cuda: Cuda) -> str:
+    """How a request asks for the fitting wheels of an extra; "" if it has none to look for."""
+    wanted = dict(extra.wheels).get(cuda.version) if extra.compiled else ()
+    return f"{extra.name}={'+'.join(''.join(word.split()) for word in wanted)}" if wanted else ""
+
+
+def facts_names(config: Config) -> dict[str, Cuda]:
+    """The names of all files of facts that there can be, with the CUDA version that each is for.
+
+    The catalogue's images need some of them. Any other image can be locked by its identifier.
+    """
+    return {
+        f"release-{_named(cuda, release.version, base, platform)}": cuda
+        for cuda in config.cudas
+        for source in config.sources
+        for base in config.bases
+        for platform in config.platforms
+        for release in releases(config, cuda, source, base, platform)
+    }
 
 
 def locked_images(config: Config) -> tuple[ImageSpec, ...]:
@@ -318,52 +329,13 @@ def image_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest, ...]:
     return tuple(item for item in items if item)
 
 
-def inputs(config: Config, pattern: str = "*") -> tuple[LockRequest, ...]:
-    """Every kept lock file whose name matches a glob, sorted by name.
-
-    The pattern may have several globs, separated by commas, and identifiers of images: each means
-    all locks of that image, in the catalogue or not. Raises UsageError if nothing matches.
-    """
-    images = locked_images(config)
-    requests = {item.name: item for spec in images for item in image_inputs(config, spec)}
-    tools = [tool_input(name, platform) for name in TOOLS for platform in config.platforms]
-    requests |= {item.name: item for item in tools}
-    chosen: dict[str, LockRequest] = {}
-    for word in pattern.split(","):
-        matching = {name: requests[name] for name in requests if fnmatchcase(name, word)}
-        chosen |= matching or _of_image(config, word)
-    if not chosen:
-        raise UsageError(f"no lock matches '{pattern}'", suggest(pattern, sorted(requests)))
-    return tuple(chosen[name] for name in sorted(chosen))
-
-
-def _of_image(config: Config, word: str) -> dict[str, LockRequest]:
-    """The locks of an image by its identifier; {} for any other word."""
-    with contextlib.suppress(UsageError):
-        spec = find_image(config, word)
-        return {item.name: item for item in image_inputs(config, spec)}
-    return {}
-
-
-def stages(config: Config, pattern: str = "*") -> tuple[tuple[LockRequest, ...], ...]:
-    """`inputs` in three stages: plain wheels, then the facts of releases, then the rest.
-
-    A request can depend on the locks that earlier stages wrote. Raises UsageError if no name
-    matches in any stage.
-    """
-    chosen = inputs(config, pattern)
-    plain = {item.within for item in (*inputs(config), *chosen) if item.probe}
-    return (
-        tuple(item for item in chosen if item.name in plain),
-        tuple(item for item in chosen if item.probe),
-        tuple(item for item in chosen if item.name not in plain and not item.probe),
-    )
-
-
 def _release_name(spec: ImageSpec) -> str:
     """The part of a lock's name with its CUDA version, torch, Python and platform."""
-    digits = spec.base.python.replace(".", "")
-    return f"{spec.cuda.short}-torch{spec.release.version}-py{digits}{spec.platform.suffix}"
+    return _named(spec.cuda, spec.release.version, spec.base, spec.platform)
+
+
+def _named(cuda: Cuda, torch: str, base: Base, platform: Platform) -> str:
+    return f"{cuda.short}-torch{torch}-py{base.python.replace('.', '')}{platform.suffix}"
 
 
 def _toolkit(cuda: Cuda) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from torch_images.arch import Capability
 from torch_images.config.document import parse, read
 from torch_images.config.fields import Arch, Name, Requirements
 from torch_images.config.load import validated
-from torch_images.config.lock_requests import LockRequest, facts_inputs
+from torch_images.config.lock_requests import LockRequest, facts_names, fit_word
 from torch_images.config.release import Facts, Fit
 from torch_images.config.schema import (
     FILLED,
@@ -188,21 +188,26 @@ def read_facts(path: Path) -> FactsLock:
 def with_facts(config: Config, folder: Path, *, damaged_ok: bool = False) -> Config:
     """The config with all facts that a folder of locks has for it.
 
-    Ignores facts for other extras than those in images.yaml now.
+    Ignores what facts say of extras that images.yaml lacks now, or has with other requirements.
     Raises LockError for a damaged file; with `damaged_ok` it is ignored too.
     """
     facts = []
-    for item in facts_inputs(config):
-        if not os.path.exists(item.path(folder)):  # noqa: PTH110  false for an impossible path
+    for name, cuda in facts_names(config).items():
+        path = folder / f"{name}.yaml"
+        if not os.path.exists(path):  # noqa: PTH110  false for an impossible path
             continue
         try:
-            lock = read_facts(item.path(folder))
+            lock = read_facts(path)
         except LockError:
             if not damaged_ok:
                 raise
             continue
-        if lock.request == item.request:
-            facts.append(lock.facts)
+        if f"torch=={lock.facts.torch}" in lock.request:
+            wanted = {
+                extra.name for extra in config.extras if fit_word(extra, cuda) in lock.request
+            }
+            fits = tuple(fit for fit in lock.facts.fits if fit.extra in wanted)
+            facts.append(replace(lock.facts, fits=fits))
     return replace(config, facts=tuple(facts))
 
 

@@ -20,7 +20,6 @@ from torch_images.config.lock_requests import (
     compat_input,
     facts_input,
     image_inputs,
-    inputs,
     source_input,
     tool_input,
     toolkit_input,
@@ -29,6 +28,7 @@ from torch_images.config.lock_requests import (
     variant_inputs,
     wheel_input,
 )
+from torch_images.config.lock_selection import inputs
 from torch_images.config.types import Config, Cuda, Tree
 from torch_images.errors import LockError
 from torch_images.locks import complete, grammar
