@@ -40,7 +40,6 @@ REFERS = {
 NEVER_RAN = {
     "test_mxfp8_scaled_product",
     "test_nvfp4_scaled_product",
-    "test_vllm_generates",
     "test_xformers_attention",
 }
 

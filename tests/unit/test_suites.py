@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_images.cli.report import built
-from torch_images.errors import TorchImagesError
+from torch_images.errors import EngineError, TorchImagesError
 from torch_images.host.container import ExecResult
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
@@ -49,6 +49,8 @@ class Container:
         env: Mapping[str, str] | None = None,
         show: Callable[[str], None] | None = None,
     ) -> ExecResult:
+        if "cuda-doctor" in command:
+            return self.machine.doctor
         if command[0] == "nvidia-smi":
             return ExecResult(0 if self.machine.smi else 127, self.machine.smi)
         if "pytest" in command:
@@ -70,6 +72,7 @@ class Machine(Runner):
 
     def __init__(self, smi: str = H100, processors: int = 32, code: int = 0) -> None:
         self.smi, self.cores, self.code, self.said = smi, processors, code, SAID
+        self.doctor = ExecResult(0, "")
         self.options: list[dict[str, Any]] = []
         self.commands: list[Sequence[str]] = []
 
@@ -178,6 +181,35 @@ def test_the_suite_outside_gets_no_gpu(root: Path, tmp_path: Path) -> None:
     with_gpus = [options for options in machine.options if "device_requests" in options]
     assert len(with_gpus) == 1  # nvidia-smi was asked
     assert len(machine.options) == 2
+
+
+DOCTOR = """torch-images: CUDA 13.0 uses the host's driver
+mode      CUDA_COMPAT=auto
+trial     in force: the library cannot be loaded (libcuda.so.1: cannot open shared object file)
+
+CUDA does not work here.
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (DOCTOR, "the library cannot be loaded (libcuda.so.1: cannot open shared object file)"),
+        ("no such program", "no such program"),
+    ],
+)
+def test_where_cuda_does_not_work_no_check_runs(
+    root: Path, tmp_path: Path, said: str, reason: str
+) -> None:
+    """Each of 200 checks failed by itself, for minutes, and the message named the first one."""
+    machine = Machine()
+    machine.doctor = ExecResult(1, said)
+    with pytest.raises(EngineError) as caught:
+        machine.examine(root, tmp_path, gpus=GPUS)
+    assert caught.value.message == (f"CUDA does not work in a container with these GPUs: {reason}")
+    assert not machine.commands
+    machine.examine(root, tmp_path, gpus=GPUS, modules=["image/test_files"])
+    machine.examine(root, tmp_path)
 
 
 def test_without_gpus_one_container_looks_from_inside(root: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from threading import Lock
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from torch_images.errors import TorchImagesError
+from torch_images.errors import EngineError, TorchImagesError
 from torch_images.fetch.tools import install_tools
 from torch_images.host.container import RunningContainer
 from torch_images.host.emulation import processor
@@ -43,6 +43,7 @@ _ROOM = 15_000  # MiB of a GPU for the checks of one container, more than any ch
 _QUERY = "compute_mode,memory.total,driver_version,name"  # for nvidia-smi; memory in MiB
 _CELLS = 4
 _NOTHING = 5  # pytest's exit code if no check is left, as in a module for a missing extra
+_TRIAL = re.compile(r"^trial +in force: (.+)$", re.MULTILINE)  # of cuda-doctor
 _SHARE = re.compile(r"\[ *(\d+)%\]")  # in pytest's output after each check
 
 
@@ -103,7 +104,7 @@ def examine(
     `wanted` is the image's claim, `gpus` as for `verify`. For an `emulated` image, checks of a real
     processor are skipped, with the reason, and its machine code is listed from outside. With
     `fresh`, machine code is listed again. A part of the modules is no proof: only `verify` makes a
-    report.
+    report. Raises EngineError if CUDA does not work with the GPUs.
     """
     subject = _Subject(
         info=info,
@@ -116,7 +117,7 @@ def examine(
         fresh=fresh,
     )
     outside, inside = (_chosen(modules, suite) for suite in ("image", "container"))
-    answer = _ask_gpus(subject) if gpus else ""
+    answer = _ask_gpus(subject, works=bool(inside or not modules)) if gpus else ""
     parallel = room(answer, engine.processors()) if gpus else 2
     jobs: list[Callable[[Progress], Found]] = []
     if outside or not modules:
@@ -226,9 +227,22 @@ def _said(note: ET.Element) -> str:
     return " ".join(message.split())
 
 
-def _ask_gpus(subject: _Subject) -> str:
-    """nvidia-smi's answer to `_QUERY` in a container of the image; "" if it fails."""
+def _ask_gpus(subject: _Subject, *, works: bool) -> str:
+    """nvidia-smi's answer to `_QUERY` in a container of the image; "" if it fails.
+
+    With `works`, raises EngineError if CUDA does not work there: every check on a GPU would fail.
+    """
     with subject.container(subject.gpus) as container:
+        if works:
+            doctor = container.exec("torch-entrypoint", "cuda-doctor")
+            if doctor.code:
+                reason = _TRIAL.search(doctor.output)
+                raise EngineError(
+                    "CUDA does not work in a container with these GPUs: "
+                    f"{reason[1] if reason else _end(doctor.output)}",
+                    "run `docker exec CONTAINER torch-entrypoint cuda-doctor` in one, "
+                    "and see docs/gpu.md",
+                )
         done = container.exec(
             "nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"
         )
