@@ -166,7 +166,7 @@ def compare(kernel):
         error = (ours.double() - exactly).abs().max() / exactly.abs().max()
         errors.append(float(error))
     print(kernel, *(f"{error:.1e}" for error in errors))
-    if kernel == "efficient":
+    if kernel == "efficient" and size > 1:
         errors = errors[:1]
     assert all(error <= limit for error in errors)
 
@@ -203,8 +203,8 @@ def test_attention_over_parts_of_a_sequence(size: int, tmp_path: Path, observe: 
 
     The result and the gradients are those of float64 over the whole sequence, with every kernel
     that can do it here, also with FlashAttention-4 behind torch's operators. Only the gradients of
-    the memory-efficient kernel are not: on two H100, torch 2.11.0 gave errors of 1.4 and 2.0, and
-    once NaN. They are observed, and not judged.
+    the memory-efficient kernel on several GPUs are not: on two H100, torch 2.11.0 gave errors of
+    1.4 and 2.0, and once NaN. They are observed, and not judged.
     """
     if torch.torch_version.TorchVersion(torch.__version__) < "2.8":
         pytest.skip("context parallelism takes cuDNN's kernels from torch 2.8 on")
@@ -216,7 +216,7 @@ def test_attention_over_parts_of_a_sequence(size: int, tmp_path: Path, observe: 
     said = ranks(GROUP + CONTEXT + END, size, tmp_path, limit, *kernels)
     assert all("equal\n" in text for text in said), said
     errors = [line for line in said[0].splitlines() if line.split(" ", 1)[0] in kernels]
-    observe("errors of context parallelism", f"{'; '.join(errors)} on {size}")
+    observe(f"errors of context parallelism on {size}", "; ".join(errors))
 
 
 def takes_fa4() -> bool:
