@@ -30,6 +30,12 @@ def needs(major: int, minor: int, what: str) -> None:
         pytest.skip(f"{what} needs compute capability {major}.{minor}; {name} has {a}.{b}")
 
 
+def needs_gpus(size: int) -> None:
+    """Skip where there are fewer GPUs."""
+    if torch.cuda.device_count() < size:
+        pytest.skip(f"needs {size} GPUs; {torch.cuda.device_count()} is here")
+
+
 def close(found: torch.Tensor, wanted: torch.Tensor, limit: float | None = None) -> None:
     """Assert that `found` is finite and near `wanted`, the exact result, of the same shape.
 

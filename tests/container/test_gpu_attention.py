@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.container.gpu import capability, close, needs, operators
+from tests.container.gpu import capability, close, needs, needs_gpus, operators
 from tests.container.test_gpu_sdpa import inputs, reference
 
 pytestmark = pytest.mark.gpu
@@ -323,8 +323,7 @@ def test_it_runs_on_the_current_stream() -> None:
 
 
 def test_another_gpu() -> None:
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
+    needs_gpus(2)
     given = [t.to("cuda:1").requires_grad_() for t in tensors((2, 4, 4, 512, 128), torch.float16)]
     *given, upstream = given
     found = F.scaled_dot_product_attention(*given, is_causal=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.container.gpu import TOLERANCE, capability
+from tests.container.gpu import TOLERANCE, capability, needs_gpus
 from tests.container.processes import ranks
 
 pytestmark = pytest.mark.gpu
@@ -206,7 +206,7 @@ def test_attention_over_parts_of_a_sequence(size: int, tmp_path: Path, observe: 
     the memory-efficient kernel on several GPUs are not: on two H100, torch 2.11.0 gave errors of
     1.4 and 2.0, and once NaN. They are observed, and not judged.
     """
-    if torch.torch_version.TorchVersion(torch.__version__) < "2.8":
+    if torch.__version__ < "2.8":
         pytest.skip("context parallelism takes cuDNN's kernels from torch 2.8 on")
     needs_gpus(size)
     kernels = ["efficient", *(["flash", "cudnn"] if capability() >= (8, 0) else [])]
@@ -226,9 +226,3 @@ def takes_fa4() -> bool:
     except ImportError:
         return False
     return capability()[0] in fa4.WIDTHS
-
-
-def needs_gpus(size: int) -> None:
-    """Skip where there are fewer GPUs."""
-    if torch.cuda.device_count() < size:
-        pytest.skip(f"needs {size} GPUs; {torch.cuda.device_count()} is here")

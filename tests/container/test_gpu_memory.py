@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.container.gpu import needs, taken
+from tests.container.gpu import needs, needs_gpus, taken
 from tests.container.processes import ALLOCATOR, SETTING, child, environment, ranks
 
 pytestmark = pytest.mark.gpu
@@ -145,8 +145,7 @@ def test_an_allocator_of_ones_own_serves_every_tensor(library: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_nccl_uses_memory_of_ones_own_allocator(size: int, library: str, tmp_path: Path) -> None:
-    if torch.cuda.device_count() < size:
-        pytest.skip(f"needs {size} GPUs; {torch.cuda.device_count()} is here")
+    needs_gpus(size)
     # A pool of its own does not go with expandable segments, which the profile turns on.
     ranks(POOLED, size, tmp_path, library, env=environment({}, ALLOCATOR))
 

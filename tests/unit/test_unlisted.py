@@ -151,3 +151,30 @@ def test_an_architecture_without_code_of_its_own_has_no_image_of_its_own(config:
     assert "8.6" in choose(config, platform="linux/arm64").arches
     for arch in ("8.6", "8.9", "10.3"):  # each has kernels of its own there
         assert choose(config, arch=arch, platform="linux/amd64").arches == (arch,)
+
+
+def test_facts_without_its_extras_name_the_image_to_lock(
+    config: Config, root: Path, tmp_path: Path
+) -> None:
+    """The facts alone are locked for the catalogue: their name was said, and changed nothing."""
+    image = "cu130-torch2.14.1-trixie-recsys"
+    for path in (root / "locks").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    held = read_facts(asked(config, image).path(tmp_path))
+    request = tuple(word for word in held.request if not word.startswith("recommenders="))
+    fits = tuple(fit for fit in held.facts.fits if fit.extra != "recommenders")
+    locked(tmp_path, replace(held, request=request, facts=replace(held.facts, fits=fits)))
+    rows = tuple(
+        replace(
+            row,
+            values=tuple((axis, tuple(v for v in vs if v != "recsys")) for axis, vs in row.values),
+        )
+        for row in config.catalogue
+    )
+    unlisted = with_facts(replace(config, catalogue=rows), tmp_path)
+    with pytest.raises(LockError) as caught:
+        image_lock(unlisted, find_image(unlisted, image), tmp_path)
+    assert caught.value.message.startswith(
+        "locks/release-cu130-torch2.14.1-py313.yaml is out of step"
+    )
+    assert caught.value.hint == f"run `invoke lock --select {image}`"

@@ -198,6 +198,8 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         )
     wheels = _read(wheel_input(config, spec), folder)
     complete.check_runtime(wheels, spec.cuda.version)
+    # Before the variant's wheels: the facts say which of them fit torch.
+    _check_facts(config, spec, folder, wheels)
     kept = wheels
     extra_wheels, extra_debs = _beyond(variant_inputs(config, spec), folder, wheels, debs)
     tools, tool_debs = _beyond(tools_inputs(config, spec), folder, wheels, debs)
@@ -229,9 +231,24 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         unpacked=tuple(_read(item, folder) for item in unpacked_inputs(spec)),
     )
     _check_complete(lock)
-    torch = next((wheel.sha256 for wheel in wheels.wheels if wheel.name == "torch"), "")
-    check_facts(facts_input(config, spec), folder, torch)
     return lock
+
+
+def _check_facts(config: Config, spec: ImageSpec, folder: Path, wheels: WheelLock) -> None:
+    """Raise LockError unless the facts of an image's torch are those of its wheel and extras.
+
+    For an image outside the catalogue the facts alone would be locked without its extras.
+    """
+    item = facts_input(config, spec)
+    torch = next((wheel.sha256 for wheel in wheels.wheels if wheel.name == "torch"), "")
+    if not (torch or spec.source.compiled):
+        return  # _check_complete names what a published image lacks
+    try:
+        check_facts(item, folder, torch)
+    except LockError as error:
+        if item in inputs(config):
+            raise
+        raise LockError(error.message, f"run `invoke lock --select {spec.id}`") from None
 
 
 def _check_there(config: Config, spec: ImageSpec, folder: Path) -> None:

@@ -117,7 +117,7 @@ def examine(
         fresh=fresh,
     )
     outside, inside = (_chosen(modules, suite) for suite in ("image", "container"))
-    answer = _ask_gpus(subject, works=bool(inside or not modules)) if gpus else ""
+    answer = _ask_gpus(subject, needs_cuda=bool(inside or not modules)) if gpus else ""
     parallel = room(answer, engine.processors()) if gpus else 2
     jobs: list[Callable[[Progress], Found]] = []
     if outside or not modules:
@@ -227,21 +227,21 @@ def _said(note: ET.Element) -> str:
     return " ".join(message.split())
 
 
-def _ask_gpus(subject: _Subject, *, works: bool) -> str:
+def _ask_gpus(subject: _Subject, *, needs_cuda: bool) -> str:
     """nvidia-smi's answer to `_QUERY` in a container of the image; "" if it fails.
 
-    With `works`, raises EngineError if CUDA does not work there: every check on a GPU would fail.
+    With `needs_cuda`, raises EngineError if CUDA does not work: all checks on a GPU would fail.
     """
     with subject.container(subject.gpus) as container:
-        if works:
+        if needs_cuda:
             doctor = container.exec("torch-entrypoint", "cuda-doctor")
             if doctor.code:
                 reason = _TRIAL.search(doctor.output)
                 raise EngineError(
                     "CUDA does not work in a container with these GPUs: "
                     f"{reason[1] if reason else _end(doctor.output)}",
-                    "run `docker exec CONTAINER torch-entrypoint cuda-doctor` in one, "
-                    "and see docs/gpu.md",
+                    "start one, and run `docker exec CONTAINER torch-entrypoint cuda-doctor`; "
+                    "see docs/gpu.md",
                 )
         done = container.exec(
             "nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"
