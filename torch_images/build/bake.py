@@ -115,7 +115,6 @@ def bake_file(
     folder: Path,
     network: Network,
     tools: Mapping[str, str],
-    commit: str | None,
     options: BuildOptions,
     namespace: str = "",
 ) -> dict[str, Any]:
@@ -151,7 +150,6 @@ def bake_file(
             | labels.write_found(
                 base_digest=part.base.digest,
                 compat_note=note,
-                revision=commit,
                 compression=options.compression,
             ),
             "secret": [*secrets, *(_COMPILE if part.sources else ())],
@@ -231,6 +229,9 @@ def environment(network: Network, options: BuildOptions) -> dict[str, str | None
         settings["share"] = options.share
     return {
         "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
+        # buildx 0.20 and newer ask before they read folders elsewhere, and end without a terminal.
+        # The bake file is ours, and names the cache and the user's certificates.
+        "BUILDX_BAKE_ENTITLEMENTS_FS": "0",
         "TORCH_IMAGES_COMPILE": json.dumps(settings),
         **dict(network.proxies),
         **index,

@@ -262,7 +262,6 @@ def write_bake(
         if shared and image.lock.sources:  # lets compilers reach the cache; not an input
             context = render(config, image.spec, image.lock, workspace.root, shared_cache=True)
         write_context(context, folder / image.spec.id)
-    commit = revision(workspace.root, run)
     document = bake.bake_file(
         config,
         images,
@@ -270,7 +269,6 @@ def write_bake(
         folder=folder,
         network=workspace.network,
         tools=tools,
-        commit=commit,
         options=options,
         namespace=namespace,
     )

@@ -58,19 +58,14 @@ def _arches(spec: ImageSpec) -> tuple[str, ...]:
 
 
 def write_found(
-    *,
-    base_digest: str,
-    compat_note: str,
-    revision: str | None,
-    compression: Compression = Compression.FAST,
+    *, base_digest: str, compat_note: str, compression: Compression = Compression.FAST
 ) -> dict[str, str]:
     """The labels that only a build knows.
 
-    `base_digest` is the base's, `compat_note` the ELF note of the compat library ("" without one),
-    `revision` the commit of this project (None without git).
+    `base_digest` is the base's, `compat_note` the ELF note of the compat library ("" without one).
+    The commit of this project is in no label: equal inputs of two commits are the same image.
     """
     return {
-        **({f"{_STANDARD}.revision": revision} if revision else {}),
         f"{_STANDARD}.base.digest": base_digest,
         f"{_OURS}.compat.note": compat_note or _NONE,
         **({} if compression is Compression.FAST else {f"{_OURS}.compression": str(compression)}),
@@ -89,7 +84,6 @@ class ImageLabels:
     version: str
     description: str
     url: str
-    revision: str
     torch: str
     lock: str
     inputs: str
@@ -119,7 +113,6 @@ def read(labels: Mapping[str, str]) -> ImageLabels:
         version=standard("version"),
         description=standard("description"),
         url=standard("url"),
-        revision=standard("revision"),
         torch=ours("torch"),
         lock=labels.get(LOCK, ""),
         inputs=ours("inputs"),

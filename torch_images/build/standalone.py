@@ -173,7 +173,7 @@ def _supplied(
 def _labels(config: Config, image: ImagePlan, parts: Parts, note: str) -> Mapping[str, str]:
     """The labels of the image, except those that mark images our own verbs may remove."""
     every = labels.write(config, image) | labels.write_found(
-        base_digest=parts.base.digest, compat_note=note, revision=None
+        base_digest=parts.base.digest, compat_note=note
     )
     return {name: value for name, value in every.items() if name not in (labels.ID, labels.LOCK)}
 

@@ -26,7 +26,6 @@ class Tag(Image, Registry, DryRun, Json):
 def tag(options: Tag) -> None:
     """Tag a verified image in the engine with the names to push it under."""
     from torch_images.cli import report
-    from torch_images.host.runner import Runner
     from torch_images.publish.push import in_engine, preview
     from torch_images.verify.identify import verified_image
 
@@ -36,11 +35,7 @@ def tag(options: Tag) -> None:
     subject = verified_image(config, options.image, workspace, engine)
     lookup = partial(in_engine, engine=engine)
     moves = preview(
-        *(config, subject, where),
-        lookup=lookup,
-        workspace=workspace,
-        run=Runner(),
-        in_registry=False,
+        *(config, subject, where), lookup=lookup, workspace=workspace, in_registry=False
     ).moves
     for move in moves if not options.dry_run else ():
         if move.changes:
@@ -66,7 +61,7 @@ def push(options: Push) -> None:
     """
     from torch_images.cli import report
     from torch_images.host.runner import Runner
-    from torch_images.publish.datasheet import describe, save
+    from torch_images.publish.datasheet import built_from, describe, save
     from torch_images.publish.push import Transfer, preview, publish
     from torch_images.publish.registry import contents, retry
     from torch_images.verify.identify import verified_image
@@ -76,7 +71,7 @@ def push(options: Push) -> None:
     engine = verb.engine()
     subject = verified_image(config, options.image, workspace, engine)
     lookup = verb.registry_lookup(options.retries)
-    look = partial(preview, config, subject, where, lookup=lookup, workspace=workspace, run=run)
+    look = partial(preview, config, subject, where, lookup=lookup, workspace=workspace)
     planned = look()
     if options.dry_run:
         text = report.moves(planned.moves, done=False)
@@ -94,7 +89,8 @@ def push(options: Push) -> None:
     look_inside = partial(contents, planned.names[0], run, platform=platform)
     content = retry(look_inside, retries=options.retries, say=verb.say)
     names, index = planned.names, planned.index_name
-    sheet = describe(subject, engine, *content, references=names, index=index)
+    commit = built_from(subject, workspace.root, run)
+    sheet = describe(subject, engine, *content, commit=commit, references=names, index=index)
     save(sheet, workspace)
     print(verb.as_json(sheet) if options.json else report.moves(planned.moves, done=True))
 
@@ -106,13 +102,15 @@ class Datasheet(Image, Json):
 @verb.verb(Datasheet, example="datasheet torch-cu130:sm120")
 def datasheet(options: Datasheet) -> None:
     """Print the facts of a verified image: versions, layers with sizes, digests, checks."""
-    from torch_images.publish.datasheet import describe, markdown, save
+    from torch_images.host.runner import Runner
+    from torch_images.publish.datasheet import built_from, describe, markdown, save
     from torch_images.verify.identify import verified_image
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     subject = verified_image(config, options.image, workspace, engine)
     content = engine.contents(subject.info.id)
-    sheet = describe(subject, engine, *content)
+    commit = built_from(subject, workspace.root, Runner())
+    sheet = describe(subject, engine, *content, commit=commit)
     save(sheet, workspace)
     print(verb.as_json(sheet) if options.json else markdown(sheet).rstrip())
 

@@ -273,12 +273,12 @@ def verdict(result: Verdict) -> str:
         SAME_CONTENT: "is reproducible: a rebuild from nothing has the same content, compressed "
         "differently",
     }
-    lock = "in its revision" if result.committed else "resolved by a build, stored in the image"
+    lock = "in that checkout" if result.committed else "resolved by a build, stored in the image"
     lines = [
         f"{result.image} {words.get(result.outcome, 'is NOT reproducible: a rebuild differs')}",
         f"  image     {result.manifests[0]}",
         f"  rebuilt   {result.manifests[1]} in {result.seconds} s",
-        f"  revision  {result.revision or 'none'}",
+        f"  commit    {result.commit or 'this checkout'}",
         f"  lock      {result.lock} of {result.lock_date}, {lock}",
         f"  builder   {result.builder}",
     ]

@@ -70,7 +70,10 @@ def verify(options: Verify) -> None:
 
 class Reproduce(Json):
     image: str = word("tag, image id or registry reference")
-    repository: str = option("git repository with the image's revision, if this one lacks it")
+    commit: str = option(
+        "commit to build (default: this checkout if it builds the image, else as in docs/ledger.csv)"
+    )
+    repository: str = option("git repository with the commit, if this one lacks it")
 
 
 @verb.verb(Reproduce, example="reproduce torch-cu130:sm120")
@@ -82,6 +85,7 @@ def reproduce(options: Reproduce) -> None:
     from torch_images.config.choose import default_platform
     from torch_images.errors import VerifyError
     from torch_images.host.runner import Runner
+    from torch_images.publish import ledger
     from torch_images.publish.registry import exact, has_host, retry
     from torch_images.verify.reproduce import reproduce as again
 
@@ -91,8 +95,14 @@ def reproduce(options: Reproduce) -> None:
         # No build has the digest of an index: take its image for this machine.
         platform = default_platform(config).name
         image = retry(partial(exact, image, Runner(), platform=platform), retries=5, say=verb.say)
+    workspace = verb.workspace()
     verdict = again(
-        config, image, verb.workspace(), engine=engine, run=Runner(), repository=options.repository
+        *(config, image, workspace),
+        engine=engine,
+        run=Runner(),
+        commit=options.commit,
+        repository=options.repository,
+        recorded=partial(ledger.commit_of, workspace.root),
     )
     print(verb.as_json(asdict(verdict)) if options.json else report.verdict(verdict))
     if not verdict.reproducible:

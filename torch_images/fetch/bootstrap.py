@@ -35,7 +35,7 @@ from torch_images.oci import layout as oci
 from torch_images.platforms import AMD64, Platform
 
 # Raise this when the steps below change their output, so that cached layouts are made again.
-_RECIPE = 4
+_RECIPE = 5
 
 # The whole environment of a base.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -160,20 +160,20 @@ def command(
     words += [f"--dpkgopt={option}" for option in options]
     # Otherwise the options above would stay in the image and drop files of later packages.
     words += ['--customize-hook=rm -f "$1"/etc/dpkg/dpkg.cfg.d/99mmdebstrap']
-    # The image keeps mmdebstrap's own sources for the suite. Only the bootstrap uses ours, where
-    # locked hashes replace a signature.
-    source = f"deb [trusted=yes] {repository} {base.suite} main"
-    swap = (
-        'mkdir "$1"/etc/apt/kept && mv "$1"/etc/apt/sources.list* "$1"/etc/apt/kept/',
-        'mkdir -p "$1"/etc/apt/sources.list.d',
-        f'echo "{source}" > "$1"/etc/apt/sources.list',
+    # mmdebstrap's own sources would depend on the keys that this host's apt trusts.
+    lines = " ".join(f"'{line}'" for line in apt_sources(base.suite))
+    words += [f"--customize-hook=printf '%s\\n' {lines} >\"$1\"/etc/apt/sources.list"]
+    # Locked hashes replace a signature.
+    return [*words, base.suite, str(target), f"deb [trusted=yes] {repository} {base.suite} main"]
+
+
+def apt_sources(suite: str) -> tuple[str, ...]:
+    """The lines of an image's sources.list: the archives of Debian for a suite."""
+    return (
+        f"deb http://deb.debian.org/debian {suite} main",
+        f"deb http://deb.debian.org/debian {suite}-updates main",
+        f"deb http://security.debian.org/debian-security {suite}-security main",
     )
-    back = (
-        'rm -r "$1"/etc/apt/sources.list*',
-        'mv "$1"/etc/apt/kept/* "$1"/etc/apt/ && rmdir "$1"/etc/apt/kept',
-    )
-    words += [f"--setup-hook={' && '.join(swap)}", f"--customize-hook={' && '.join(back)}"]
-    return [*words, base.suite, str(target)]
 
 
 def kept(path: str) -> bool:

@@ -8,18 +8,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch_images.build import labels
+from torch_images.build.build import revision
 from torch_images.build.plan import ImagePlan
 from torch_images.host.engine import Engine
+from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.layers.plan import wheel_groups
 from torch_images.locks.image_lock import ImageLock
 from torch_images.markdown import table
 from torch_images.verify.identify import VerifiedImage
 
-SCHEMA = 3
+SCHEMA = 4
 # The content of a step's layer, by a word of its command. Layers of wheels share one command and
 # follow the order of their groups.
 _STEPS = {
@@ -40,13 +43,14 @@ def describe(
     document: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
     *,
+    commit: str = "",
     references: Sequence[str] = (),
     index: str = "",
 ) -> dict[str, Any]:
     """Everything about a verified image as plain data.
 
     `document` and `history` are its OCI manifest and the history in its configuration, from the
-    engine or registry; `references` are its names in a registry, including those of its index;
+    engine or registry; `commit` is one that it can be built from, "" if unknown; `references` are its names in a registry, including those of its index;
     `index` is the index's immutable name with its digest, "" for an image without an index.
     """
     info, spec, lock, report = image.info, image.plan.spec, image.plan.lock, image.report
@@ -62,7 +66,7 @@ def describe(
         "config": document["config"]["digest"],
         "created": info.created,
         "version": image_labels.version,
-        "revision": image_labels.revision,
+        "commit": commit,
         "lock": image_labels.lock,
         "inputs": image_labels.inputs,
         "compat": image_labels.compat,
@@ -87,6 +91,15 @@ def describe(
             "skipped-checks": {c.name: c.message for c in report.checks if c.outcome == "skipped"},
         },
     }
+
+
+def built_from(image: VerifiedImage, root: Path, run: Runner) -> str:
+    """The commit of this checkout if it builds exactly this image; "" if not, or without git.
+
+    Uncommitted changes make it end in "-dirty".
+    """
+    same = labels.read(image.info.labels).inputs == f"sha256:{image.plan.identity}"
+    return (revision(root, run) or "") if same else ""
 
 
 def packages(lock: ImageLock) -> dict[str, dict[str, str]]:
@@ -125,7 +138,7 @@ def markdown(sheet: Mapping[str, Any]) -> str:
         ("Features", ", ".join(sheet["features"])),
         ("Inputs", f"`{sheet['inputs']}`" + (" (unlocked)" if sheet["unlocked"] else "")),
         ("Lock", f"`{sheet['lock']}`"),
-        ("Revision", f"`{sheet['revision'] or 'none'}`"),
+        ("Commit", f"`{sheet['commit'] or 'unknown'}`"),
         ("To pull", size_text(size["compressed"])),
         ("Unpacked", size_text(size["unpacked"])),
         ("Verified", f"{proof['passed']} checks passed, {proof['skipped']} skipped"),

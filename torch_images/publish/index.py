@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch_images.publish.tag_rules import Manifest, TagTarget
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 _STANDARD = "org.opencontainers.image"
-_REVISION = re.compile(r"[0-9a-f]{40,64}(?:-dirty)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +34,10 @@ class Index:
         return min(m.created for m in self.manifests)
 
     @property
-    def revision(self) -> str:
-        """The commit that all of its images were built from; "" if they differ."""
-        revisions = {m.labels.revision for m in self.manifests}
-        revision = revisions.pop()
-        return revision if not revisions and _REVISION.fullmatch(revision) else ""
-
-    @property
     def annotations(self) -> dict[str, str]:
         """Its annotations, which match the labels of its images."""
         texts = {
             f"{_STANDARD}.created": self.created,
-            f"{_STANDARD}.revision": self.revision,
             f"{_STANDARD}.title": self.repository,
             f"{_STANDARD}.version": self.version,
         }
@@ -82,7 +72,6 @@ class Index:
             digest=self.digest,
             torch=self.manifests[0].labels.torch,
             created=self.created[:10],
-            revision=self.revision,
             manifests=self.manifests,
         )
 

@@ -17,13 +17,11 @@ from functools import partial
 from typing import Any
 
 from torch_images.build import labels
-from torch_images.build.build import revision
 from torch_images.build.plan import ImagePlan, plan_images, version
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import sisters
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, PublishError, PushError, UsageError, VerifyError
-from torch_images.host import git
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
 from torch_images.host.workers import workers
@@ -114,7 +112,6 @@ def preview(
     *,
     lookup: Callable[[str], TagTarget | None],
     workspace: Workspace,
-    run: Runner,
     in_registry: bool = True,
 ) -> Preview:
     """The move of each name by tagging or pushing; `lookup(name)`: its current target, or None.
@@ -126,12 +123,7 @@ def preview(
     info, found, spec = image.info, labels.read(image.info.labels), image.plan.spec
     names = observed(config, spec, found, image.report.observed)
     ours = TagTarget.of(info.id, info.created, found)
-    moved = partial(
-        plan_moves,
-        namespace=namespace,
-        lookup=lookup,
-        descends=partial(_descends, workspace=workspace, run=run),
-    )
+    moved = partial(plan_moves, namespace=namespace, lookup=lookup)
     alone = not sisters(config, spec)
     own = _free(moved(replace(names, floating=()), ours))
     if alone or not names.floating:
@@ -157,8 +149,7 @@ def _free(moves: tuple[Move, ...]) -> tuple[Move, ...]:
         if move.state == TAKEN:
             raise PublishError(
                 f"{move.reference} names another image and never moves: {move.reason}",
-                "the inputs are the same, so use that image; to publish a new one, change an input "
-                "(`invoke lock`)",
+                "the inputs are the same, so use that image; `invoke reproduce` compares the two",
             )
     return moves
 
@@ -323,16 +314,3 @@ def _send(reference: str, engine: Engine, transfer: Transfer) -> None:
     except PushError as error:
         raise registry.problem(reference, error.message) from None
 
-
-def _descends(ours: str, theirs: str, *, workspace: Workspace, run: Runner) -> bool:
-    """Whether revision `ours` descends from `theirs`, as far as this checkout knows."""
-    if (
-        not theirs
-        or theirs.startswith("-")
-        or ours == theirs
-        or revision(workspace.root, run) is None
-    ):
-        return False
-    words = ["merge-base", "--is-ancestor", *(r.removesuffix("-dirty") for r in (theirs, ours))]
-    command = ["git", "-C", str(workspace.root), *words]
-    return not run.run(command, env=git.environment(), check=False).code

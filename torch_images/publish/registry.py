@@ -94,12 +94,10 @@ def lookup(reference: str, run: Runner) -> TagTarget | None:
         torches = sorted({m.labels.torch for m in images})
         if len(torches) > 1:
             raise MalformedError(f"its images have torch {' and '.join(torches)}")
-        revisions = {m.labels.revision for m in images}
         return TagTarget(
             digest=digest,
             torch=torches[0] or "0",
             created=min(m.created for m in images)[:10],
-            revision=revisions.pop() if len(revisions) == 1 else "",
             manifests=images,
         )
 

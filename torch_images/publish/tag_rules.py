@@ -1,8 +1,8 @@
 """The tags that an image gets, and which of them may move. Pure.
 
 The immutable tag names the axes of an image, ends in the hash of its inputs and never moves. The
-floating tags are short. Each only moves forward: to a newer torch, then to newer inputs, then to a
-later revision. An incomplete image, without all locks or without NVIDIA's compat libraries, gets no
+floating tags are short. Each only moves forward: to a newer torch, then to inputs that are not older.
+An incomplete image, without all locks or without NVIDIA's compat libraries, gets no
 floating tag, because users of "sm120" expect a complete one.
 
 A floating tag names no platform. It points to an index once images for several platforms exist: see
@@ -70,22 +70,19 @@ class TagTarget:
     """An image as the target of a tag: its digest, and the facts that decide which is newer.
 
     `digest` is that of its manifest or index, "" for an index that does not exist yet.
-    `created` is the date of its inputs (RFC 3339), `revision` the commit that it was built from.
+    `created` is the date of its inputs (RFC 3339).
     `manifests` are its own, or those of the index; () if they were not looked up.
     """
 
     digest: str
     torch: str
     created: str
-    revision: str = ""
     manifests: tuple[Manifest, ...] = ()
 
     @classmethod
     def of(cls, digest: str, created: str, labels: ImageLabels) -> TagTarget:
         """A target from facts of an engine or a registry."""
-        return cls(
-            digest=digest, torch=labels.torch or "0", created=created[:10], revision=labels.revision
-        )
+        return cls(digest=digest, torch=labels.torch or "0", created=created[:10])
 
     def of_platform(self, platform: str) -> Manifest | None:
         """Its manifest for a platform; None if it has none."""
@@ -188,15 +185,13 @@ def plan_moves(
     ours: TagTarget,
     namespace: str,
     lookup: Callable[[str], TagTarget | None],
-    descends: Callable[[str, str], bool],
     *,
     waits: str = "",
 ) -> tuple[Move, ...]:
     """The move of each tag.
 
-    `lookup(reference)`: current target or None. `descends(a, b)`: whether commit a follows commit
-    b. `waits` is the reason why no floating tag may move, else "". Looks all names up in parallel,
-    because a registry may be far away.
+    `lookup(reference)`: current target or None. `waits` is the reason why no floating tag may move,
+    else "". Looks all names up in parallel, because a registry may be far away.
     """
     references = names.references(namespace)
     if not references:
@@ -211,11 +206,11 @@ def plan_moves(
             state = THERE
         elif held and immutable:
             state = TAKEN
-            reason = f"it is {held.digest}, built from revision {held.revision or 'unknown'}"
+            reason = f"it is {held.digest}"
         elif waits and not immutable:
             state, reason = STAYS, waits
         elif held:
-            reason = _obstacle(ours, held, descends)
+            reason = _obstacle(ours, held)
             state = STAYS if reason else MOVES
         digest = held.digest if held else ""
         moves.append(Move(reference=reference, state=state, held=digest, reason=reason))
@@ -236,7 +231,7 @@ def namespace(config: Config, named: str) -> str:
     return wanted
 
 
-def _obstacle(ours: TagTarget, held: TagTarget, descends: Callable[[str, str], bool]) -> str:
+def _obstacle(ours: TagTarget, held: TagTarget) -> str:
     """Why a floating tag must not move from one image to another; "" if it may.
 
     With the same torch, images for the same platform are compared. An index is newer if none of its
@@ -247,28 +242,18 @@ def _obstacle(ours: TagTarget, held: TagTarget, descends: Callable[[str, str], b
         return "" if mine > theirs else f"it names a newer torch, {held.torch}"
     pairs = [(m, t) for m in ours.manifests if (t := held.of_platform(m.platform))]
     if not pairs:
-        return _older(
-            (ours.created, ours.revision), (held.created, held.revision), descends=descends
-        )
+        return _older(ours.created, held.created)
     different = [(m, t) for m, t in pairs if m.digest != t.digest]
     if not different:
         more = len(ours.manifests) > len(held.manifests)
         return "" if more else "it names an index with this image"
-    reasons = (_older(_age(m), _age(t), descends=descends) for m, t in different)
+    reasons = (_older(m.created[:10], t.created[:10]) for m, t in different)
     return next((reason for reason in reasons if reason), "")
 
 
-def _age(manifest: Manifest) -> tuple[str, str]:
-    return manifest.created[:10], manifest.labels.revision
+def _older(ours: str, held: str) -> str:
+    """Why a tag stays at an image, by the dates of the inputs of both; "" if it may move.
 
-
-def _older(
-    ours: tuple[str, str], held: tuple[str, str], *, descends: Callable[[str, str], bool]
-) -> str:
-    """Why an image is not newer, by the date of its inputs and its revision; "" if it is."""
-    (created, revision), (their_created, their_revision) = ours, held
-    if created != their_created:
-        return "" if created > their_created else f"it names newer inputs, of {their_created}"
-    if descends(revision, their_revision):
-        return ""
-    return f"revision {revision or 'unknown'} is not known to follow {their_revision or 'its'}"
+    Of one day, the pushed image wins: it is what the checkout of the push builds.
+    """
+    return f"it names newer inputs, of {held}" if held > ours else ""

@@ -1,8 +1,8 @@
 """Rebuild an image from nothing and compare both: do its labels name what it is built from?
 
-The rebuild uses a new checkout of the image's revision with its own environment, the locks inside
-the image, and no cache or file of an earlier build. Then the digests are compared and, if they
-differ, the files.
+The rebuild uses a copy of this checkout if that builds the image, else a new checkout of the commit
+that the image was built from. It has its own environment, the locks inside the image, and no cache
+or file of an earlier build. Then the digests are compared and, if they differ, the files.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch_images.build import built, labels
-from torch_images.build.build import revision
-from torch_images.build.plan import LockedImage, locked
+from torch_images.build.plan import LockedImage, locked, plan_image
 from torch_images.config.fields import COMMIT
 from torch_images.config.types import Config
-from torch_images.errors import BuildError, CommandError, LockError, UsageError
+from torch_images.errors import BuildError, CommandError, LockError, UsageError, shown
 from torch_images.host import git
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
@@ -37,7 +36,7 @@ from torch_images.verify.identify import carried_lock, spec_of
 IDENTICAL, SAME_CONTENT, DIFFERENT = "identical", "same content", "different"
 
 # Output at the top of the project's folder, which is not part of a checkout.
-_LEFT_BEHIND = ("build", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache")
+_LEFT_BEHIND = (".git", "build", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +44,16 @@ class Verdict:
     """The result of a rebuild; digests are pairs: the image's and the rebuilt image's.
 
     `outcome` is "identical" (equal manifest digests), "same content" (equal configuration digests:
-    compressed by another builder) or "different". `committed` says whether the lock is that of the
-    revision, rather than one resolved by a build. `seconds` is the time of the rebuild.
+    compressed by another builder) or "different". `commit` is that of the rebuild, "" for a copy of
+    this checkout. `committed` says whether the lock is there, rather than resolved by a build.
+    `seconds` is the time of the rebuild.
     """
 
     image: str
     outcome: str
     manifests: tuple[str, str]
     configs: tuple[str, str] | None
-    revision: str
+    commit: str
     lock: str
     lock_date: str
     committed: bool
@@ -74,29 +74,37 @@ def reproduce(
     *,
     engine: Engine,
     run: Runner,
+    commit: str = "",
     repository: str = "",
+    recorded: Callable[[str], str] = lambda _: "",
 ) -> Verdict:
     """Rebuild an image of the engine, or of a registry, and compare.
 
-    `repository` has its revision, if neither this one nor the project's homepage has it. Labels
-    that name a repository are ignored: a rebuild runs code of the checkout, so the user must trust
-    it. Raises UsageError for an image that cannot be rebuilt, LockError if its lock does not match
-    its label, BuildError if the rebuild fails.
+    `commit` is the one to build, "" for this checkout or, if that builds another image, for the
+    commit that `recorded` has for its inputs ("sha256:..."), or "". `repository` has the commit, if
+    neither this one nor the project's homepage has it. The image names neither: a rebuild runs code
+    of the checkout, so the user must trust it. Raises UsageError for an image that cannot be
+    rebuilt, LockError if its lock does not match its label, BuildError if the rebuild fails.
     """
     engine.obtain(image)
     info = engine.inspect(image)
     image_labels = labels.read(info.labels)
     spec = spec_of(config, image, image_labels)
     lock = carried_lock(image, engine)
-    commit = image_labels.revision
-    source = repository or config.homepage
     target = locked(spec, lock)
+    if not commit and not _builds(config, target, image_labels.inputs, workspace.root):
+        commit = recorded(image_labels.inputs)
+        _require_commit(image, commit)
+    source = repository or config.homepage
     with (
         scratch(scratch_room(), "torch-images-again-") as room,
         _kept(info.id, target, engine),
     ):
         root = room / "checkout"
-        _check_out(commit, root, workspace, source, run)
+        if commit:
+            _check_out(commit, root, workspace, source, run)
+        else:
+            _copy(workspace.root, root)
         committed = _is_committed(config, target, root)
         options = _options(lock, parse(image_labels.compression or Compression.FAST))
         started = time.monotonic()
@@ -118,7 +126,7 @@ def reproduce(
             outcome=outcome,
             manifests=(info.id, rebuilt),
             configs=configs,
-            revision=commit,
+            commit=commit,
             lock=f"sha256:{lock.digest}",
             lock_date=lock.date.isoformat(),
             committed=committed,
@@ -128,26 +136,42 @@ def reproduce(
         )
 
 
-def _check_out(commit: str, root: Path, workspace: Workspace, source: str, run: Runner) -> None:
-    """Put the revision that an image names into `root`."""
-    if commit == (revision(workspace.root, run) or "") and (
-        not commit or commit.endswith("-dirty")
-    ):
-        # Built from uncommitted files, which are still here.
-        shutil.copytree(
-            workspace.root,
-            root,
-            symlinks=True,
-            ignore=lambda folder, _: _LEFT_BEHIND if Path(folder) == workspace.root else (),
-        )
-        return
-    if not commit or commit.endswith("-dirty"):
+def _builds(config: Config, image: LockedImage, inputs: str, root: Path) -> bool:
+    """Whether the checkout at `root` builds the image with these inputs."""
+    here = (root / "inv").exists()  # not in an installed package
+    return here and f"sha256:{plan_image(config, image, root).identity}" == inputs
+
+
+def _require_commit(image: str, commit: str) -> None:
+    """Raise UsageError unless a recorded commit can be checked out."""
+    if not commit:
         raise UsageError(
-            f"the image was built from uncommitted files (revision '{commit}')",
+            f"this checkout builds other inputs than those of {image}, and docs/ledger.csv has "
+            "no commit for them",
+            "name the commit with --commit; the datasheet and the attestation of a published image "
+            "have it",
+        )
+    if commit.endswith("-dirty"):
+        raise UsageError(
+            f"{image} was built from uncommitted files on {commit.removesuffix('-dirty')}",
             "commit, build again, and reproduce the new image",
         )
-    if not COMMIT.fullmatch(commit):  # a label can say anything
-        raise UsageError(f"the image's revision '{commit}' is not a commit", "build it again")
+
+
+def _copy(source: Path, root: Path) -> None:
+    """Put the files of a checkout into `root`, committed or not."""
+    shutil.copytree(
+        source,
+        root,
+        symlinks=True,
+        ignore=lambda folder, _: _LEFT_BEHIND if Path(folder) == source else (),
+    )
+
+
+def _check_out(commit: str, root: Path, workspace: Workspace, source: str, run: Runner) -> None:
+    """Put a commit into `root`, from this repository if it has it, else from `source`."""
+    if not COMMIT.fullmatch(commit):
+        raise UsageError(f"'{shown(commit)}' is not a commit", "give its 40 hexadecimal digits")
     env = git.environment()
     here = ["git", "-C", str(workspace.root), "cat-file", "-e", f"{commit}^{{commit}}"]
     origin = str(workspace.root) if not run.run(here, env=env, check=False).code else source
@@ -156,8 +180,8 @@ def _check_out(commit: str, root: Path, workspace: Workspace, source: str, run: 
         run.run(["git", "-C", str(root), "checkout", "--quiet", "--detach", commit], env=env)
     except CommandError as error:
         raise UsageError(
-            f"revision {commit} could not be fetched from {origin}: {error.output.strip()[-200:]}",
-            "name a repository that has the revision with --repository",
+            f"commit {commit} could not be fetched from {origin}: {error.output.strip()[-200:]}",
+            "name a repository that has it with --repository",
         ) from None
 
 
