@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_images.build import labels
-from torch_images.build.nvidia_require import require_cuda
-from torch_images.build.plan import ImagePlan, LockedImage, version
+from torch_images.build.plan import ImagePlan, LockedImage
 from torch_images.config.types import Config
 from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.fetch.compat import ReadyCompat
@@ -142,15 +141,13 @@ def bake_file(
             "platforms": [image.spec.platform.name],
             "args": {
                 "SOURCE_DATE_EPOCH": str(image.lock.epoch),
-                "IMAGE_VERSION": version(config, image),
-                "NVIDIA_REQUIRE_CUDA": require_cuda(image.spec.cuda, note),
                 **({"BUILDKIT_CACHE_MOUNT_NS": namespace} if namespace else {}),
             },
             "labels": labels.write(config, image)
             | labels.write_found(
                 base_digest=part.base.digest,
                 compat_note=note,
-                compression=options.compression,
+                small=image.small,
             ),
             "secret": [*secrets, *(_COMPILE if part.sources else ())],
             "output": [output(image)],

@@ -21,9 +21,9 @@ from torch_images import jsondoc
 from torch_images.build import bake, built
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.diskspace import check_disk, check_room
-from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image
+from torch_images.build.plan import ImagePlan, LockedImage, locked, plan_image, version
 from torch_images.build.prepare import prepare_inputs
-from torch_images.build.render import render, write_context
+from torch_images.build.render import completed, render, write_context
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import EngineError, UnfinishedError, UsageError
@@ -111,6 +111,7 @@ def build(
     ready, parts = prepare_inputs(
         config, images, workspace, options, engine=engine, builds=builds, run=run, progress=progress
     )
+    ready = tuple(replace(image, small=small) for image in ready)
     plans = tuple(plan_image(config, image, workspace.root) for image in ready)
     workspace.output.mkdir(parents=True, exist_ok=True)
     with scratch(workspace.output, bake.FOLDERS) as folder:
@@ -261,6 +262,13 @@ def write_bake(
         context = image.context
         if shared and image.lock.sources:  # lets compilers reach the cache; not an input
             context = render(config, image.spec, image.lock, workspace.root, shared_cache=True)
+        compat = parts[image.target].compat
+        context = completed(
+            context,
+            image.spec,
+            version=version(config, image),
+            note=compat.note if compat else "",
+        )
         write_context(context, folder / image.spec.id)
     document = bake.bake_file(
         config,

@@ -1,74 +1,38 @@
-"""The labels of an image: written by the build, and read back. Pure.
-
-Standard keys: https://github.com/opencontainers/image-spec/blob/v1.1.0/annotations.md
-"""
+"""The labels of an image: written by the build, and read back. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from torch_images.build.input_labels import ID, LOCK, NONE, OURS, STANDARD
 from torch_images.build.plan import ImagePlan, version
-from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.oci.compression import Compression
 
-_STANDARD = "org.opencontainers.image"
-_OURS = "io.github.torch-images"
-# Labels that queries to an engine filter by: every image of this project has both.
-ID, LOCK = f"{_OURS}.id", f"{_OURS}.lock"
-LICENSES = "BSD-3-Clause AND MIT AND LicenseRef-NVIDIA-Proprietary"
-_NONE = "none"  # a label cannot be empty in every client
+__all__ = ["ID", "LOCK", "ImageLabels", "read", "write", "write_found"]
 
 
 def write(config: Config, image: ImagePlan) -> dict[str, str]:
     """The labels that follow from the matrix, the lock and the context."""
-    spec, lock = image.spec, image.lock
-    trees = lock.sources.trees if lock.sources else ()
     return {
-        f"{_STANDARD}.title": spec.repository,
-        f"{_STANDARD}.description": spec.description,
-        f"{_STANDARD}.version": version(config, image),
-        f"{_STANDARD}.source": config.homepage,
-        f"{_STANDARD}.url": config.homepage,
-        f"{_STANDARD}.licenses": LICENSES,
-        f"{_STANDARD}.base.name": spec.base.image(spec.cuda.version) or spec.base.name,
-        ID: spec.id,
-        f"{_OURS}.cuda": spec.cuda.version,
-        f"{_OURS}.torch": spec.torch,
-        f"{_OURS}.triton": lock.triton,
-        f"{_OURS}.python": spec.base.python,
-        f"{_OURS}.arches": " ".join(_arches(spec)),
-        **{f"{_OURS}.{tree.name}.commit": tree.commit for tree in trees},
-        f"{_OURS}.source": spec.source.name,
-        f"{_OURS}.variant": spec.variant.name,
-        f"{_OURS}.compat": lock.compat_version or _NONE,
-        LOCK: f"sha256:{lock.digest}",
-        f"{_OURS}.inputs": f"sha256:{image.identity}",
-        **({f"{_OURS}.unlocked": "yes"} if lock.unlocked else {}),
+        **dict(image.context.labels),
+        f"{STANDARD}.version": version(config, image),
+        f"{OURS}.inputs": f"sha256:{image.identity}",
     }
 
 
-def _arches(spec: ImageSpec) -> tuple[str, ...]:
-    """The architectures of the image's code; for a whole published torch, those of its wheel."""
-    facts = spec.release.facts
-    if facts and spec.whole and not spec.source.compiled:
-        return tuple(str(code) for code in facts.arches)
-    return spec.arches
-
-
-def write_found(
-    *, base_digest: str, compat_note: str, compression: Compression = Compression.FAST
-) -> dict[str, str]:
+def write_found(*, base_digest: str, compat_note: str, small: bool = False) -> dict[str, str]:
     """The labels that only a build knows.
 
-    `base_digest` is the base's, `compat_note` the ELF note of the compat library ("" without one).
+    `base_digest` is the base's, `compat_note` the ELF note of the compat library ("" without one),
+    `small` as in `LockedImage`.
     The commit of this project is in no label: equal inputs of two commits are the same image.
     """
     return {
-        f"{_STANDARD}.base.digest": base_digest,
-        f"{_OURS}.compat.note": compat_note or _NONE,
-        **({} if compression is Compression.FAST else {f"{_OURS}.compression": str(compression)}),
+        f"{STANDARD}.base.digest": base_digest,
+        f"{OURS}.compat.note": compat_note or NONE,
+        **({f"{OURS}.compression": str(Compression.SMALL)} if small else {}),
     }
 
 
@@ -102,11 +66,11 @@ def read(labels: Mapping[str, str]) -> ImageLabels:
     """The labels of any image in an engine or a registry, ours or not."""
 
     def ours(name: str) -> str:
-        text = labels.get(f"{_OURS}.{name}", "")
-        return "" if text == _NONE else text
+        text = labels.get(f"{OURS}.{name}", "")
+        return "" if text == NONE else text
 
     def standard(name: str) -> str:
-        return labels.get(f"{_STANDARD}.{name}", "")
+        return labels.get(f"{STANDARD}.{name}", "")
 
     return ImageLabels(
         id=labels.get(ID, ""),

@@ -20,10 +20,14 @@ CANDIDATE = "torch-images-candidate"
 
 @dataclass(frozen=True, kw_only=True)
 class LockedImage:
-    """An image with the lock that it is built from; `spec` has the trees of the lock."""
+    """An image with the lock that it is built from; `spec` has the trees of the lock.
+
+    `small`: whether its layers of wheels are packed with `Effort.SMALL`.
+    """
 
     spec: ImageSpec
     lock: ImageLock
+    small: bool = False
 
     @property
     def target(self) -> str:
@@ -64,15 +68,15 @@ def lock_images(config: Config, specs: Sequence[ImageSpec], locks: Path) -> tupl
     return tuple(lock_image(config, spec, locks) for spec in specs)
 
 
-def locked(spec: ImageSpec, lock: ImageLock) -> LockedImage:
+def locked(spec: ImageSpec, lock: ImageLock, *, small: bool = False) -> LockedImage:
     """An image with a lock that is already read; its trees may be a user's own."""
-    return LockedImage(spec=with_locked_trees(spec, lock), lock=lock)
+    return LockedImage(spec=with_locked_trees(spec, lock), lock=lock, small=small)
 
 
 def plan_image(config: Config, image: LockedImage, root: Path) -> ImagePlan:
     """Render an image; `root` is the project's folder, with docker/ and scripts/."""
     context = render(config, image.spec, image.lock, root)
-    return ImagePlan(spec=image.spec, lock=image.lock, context=context)
+    return ImagePlan(spec=image.spec, lock=image.lock, small=image.small, context=context)
 
 
 def plan_images(
@@ -89,11 +93,13 @@ def version(config: Config, image: ImagePlan) -> str:
     """The version of an image, also its immutable tag: "2.11.0-sm120-runtime-<inputs>".
 
     It ends in "-arm64" for an image for linux/arm64, then in "-nocompat" for one without NVIDIA's
-    compat libraries, and in "-unlocked" if the build resolved part of the lock itself.
+    compat libraries, in "-unlocked" if the build resolved part of the lock itself, and in "-small"
+    if its layers are packed small.
     """
     spec, lock = image.spec, image.lock
     ends = [] if lock.compat else ["nocompat"]
     ends += ["unlocked"] if lock.unlocked else []
+    ends += ["small"] if image.small else []
     return version_text(config, spec, image.identity[:12] + spec.platform.suffix, *ends)
 
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import jinja2
 
 from torch_images.build.compile_recipe import CUDA_HOME, recipes
+from torch_images.build.input_labels import input_labels
 from torch_images.build.limits import limits
 from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
 from torch_images.build.supplies import supplies
@@ -26,6 +27,7 @@ from torch_images.config.image import ImageSpec
 from torch_images.config.selection import cudas_for
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
+from torch_images.fetch.bootstrap import RECIPE
 from torch_images.host import outputs
 from torch_images.layers.constraints import VARIABLES, constraints, project, refusals
 from torch_images.layers.plan import layer_plans, wheel_groups
@@ -60,21 +62,23 @@ class ContextFile:
 class Context:
     """Everything that BuildKit needs for an image, besides its named contexts (see supplies.py).
 
-    `layers`: the keys of the layers of wheels, which are in a named context.
+    `beneath`: what decides the bytes below its steps: the recipe of the base, and the keys of the
+        layers of wheels, which are in a named context.
+    `labels`: those that follow from the inputs, as pairs.
     """
 
     id: str
     files: tuple[ContextFile, ...]
-    layers: tuple[str, ...] = ()
+    beneath: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
 
     @property
     def digest(self) -> str:
-        """SHA-256 in hexadecimal over everything that determines the files of the image.
+        """SHA-256 in hexadecimal over everything that determines the image.
 
-        That is the path, mode and content of each file, and the key of each layer of wheels.
         Comments of the Dockerfile do not count: they change no byte of an image.
         """
-        digest = hashlib.sha256("\0".join(self.layers).encode())
+        digest = hashlib.sha256(json.dumps([self.beneath, self.labels]).encode())
         for file in self.files:
             data = _instructions(file.data) if file.path == "Dockerfile" else file.data
             digest.update(f"{file.path}\0{file.executable}\0{len(data)}\0".encode() + data)
@@ -132,7 +136,28 @@ def render(
         data = (PACKAGE / f"{module}.py").read_bytes()
         files.append(ContextFile(path=f"source/torch_images/{module}.py", data=data))
     keys = (p.key for plans in layer_plans(config, spec, lock).values() for p in plans)
-    return Context(id=spec.id, files=tuple(files), layers=tuple(keys))
+    return Context(
+        id=spec.id,
+        files=tuple(files),
+        beneath=(*([] if lock.base.image else [RECIPE]), *keys),
+        labels=tuple(input_labels(config, spec, lock).items()),
+    )
+
+
+def completed(context: Context, spec: ImageSpec, *, version: str, note: str = "") -> Context:
+    """The context with what follows from its inputs, but is not known when it is rendered.
+
+    `version` is the image's, which has the hash of the inputs. `note` is the compat library's, ""
+    without one: it decides the hosts that the image starts on.
+    """
+    hosts = (quoted(require_cuda(spec.cuda, known)).encode() for known in ("", note))
+    line, whole = (b"ENV NVIDIA_REQUIRE_CUDA=" + value for value in hosts)
+    files = [
+        replace(file, data=file.data.replace(line, whole)) if file.path == "Dockerfile" else file
+        for file in context.files
+    ]
+    files.append(ContextFile(path="finish/version", data=f"{version}\n".encode()))
+    return replace(context, files=tuple(files))
 
 
 def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
@@ -176,6 +201,7 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "variant": _variant(spec, lock),
         "site": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "cuda": spec.cuda.version,
+        "hosts": require_cuda(spec.cuda, ""),
         "environment": tuple(environment(spec, lock).items()),
         "pod": spec.variant.command == POD,
         "attention": any(wheel.name == FLASH_ATTENTION for wheel in lock.all_wheels),

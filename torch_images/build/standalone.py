@@ -23,6 +23,7 @@ from torch_images.build.prepare import Preparer
 from torch_images.build.render import (
     Context,
     ContextFile,
+    completed,
     dockerfile_facts,
     templates,
     write_context,
@@ -126,10 +127,7 @@ def render_standalone(
         "standalone": True,
         "source": None,
         "path": PATH,
-        "arguments": (
-            ("IMAGE_VERSION", version(config, image)),
-            ("NVIDIA_REQUIRE_CUDA", require_cuda(image.spec.cuda, note)),
-        ),
+        "hosts": require_cuda(image.spec.cuda, note),
         "installs": tuple(
             {"name": name, "title": f"{plan.title}, {plan.size / 1e6:.0f} MB to download"}
             for name, plan in _named(plans).items()
@@ -138,7 +136,8 @@ def render_standalone(
     }
     text = templates(root / "docker").get_template("Standalone.j2").render(facts)
     files = [ContextFile(path="Dockerfile", data=text.encode())]
-    files += [file for file in image.context.files if file.path != "Dockerfile"]
+    context = completed(image.context, image.spec, version=version(config, image))
+    files += [file for file in context.files if file.path != "Dockerfile"]
     for name, plan in _named(plans).items():
         pins = requirements_text(plan.wheels)
         files.append(ContextFile(path=f"layers/{name}/requirements.txt", data=pins.encode()))

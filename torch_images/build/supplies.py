@@ -53,8 +53,6 @@ def supplies(lock: ImageLock, groups: Sequence[str]) -> tuple[Supply, ...]:
     contexts["sbom"] = f"what writes the SBOM, locks/{lock.sbom.name}.txt"
     arguments = {
         "SOURCE_DATE_EPOCH": "the date of the newest lock, in seconds since 1970",
-        "IMAGE_VERSION": "the image's version, for its SBOM",
-        "NVIDIA_REQUIRE_CUDA": "the hosts that it starts on, which follow from the compat library",
     }
     secrets = {
         "ca": "certificates that the host trusts, for what passes a proxy; may be missing",

@@ -71,7 +71,7 @@ def verify(options: Verify) -> None:
 class Reproduce(Json):
     image: str = word("tag, image id or registry reference")
     commit: str = option(
-        "commit to build (default: this checkout if it builds the image, else as in docs/ledger.csv)"
+        "commit to build (default: this checkout if it builds the image, else by docs/ledger.csv)"
     )
     repository: str = option("git repository with the commit, if this one lacks it")
 

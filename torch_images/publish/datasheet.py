@@ -50,8 +50,9 @@ def describe(
     """Everything about a verified image as plain data.
 
     `document` and `history` are its OCI manifest and the history in its configuration, from the
-    engine or registry; `commit` is one that it can be built from, "" if unknown; `references` are its names in a registry, including those of its index;
-    `index` is the index's immutable name with its digest, "" for an image without an index.
+    engine or registry; `commit` is one that it can be built from, "" if unknown. `references` are
+    its names in a registry, including those of its index; `index` is the index's immutable name
+    with its digest, "" for an image without an index.
     """
     info, spec, lock, report = image.info, image.plan.spec, image.plan.lock, image.report
     layers = _layers(document, history, engine.layer_sizes(info.id), image.plan)

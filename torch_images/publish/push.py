@@ -313,4 +313,3 @@ def _send(reference: str, engine: Engine, transfer: Transfer) -> None:
         engine.push(reference, transfer)
     except PushError as error:
         raise registry.problem(reference, error.message) from None
-

@@ -1,8 +1,8 @@
 """The tags that an image gets, and which of them may move. Pure.
 
 The immutable tag names the axes of an image, ends in the hash of its inputs and never moves. The
-floating tags are short. Each only moves forward: to a newer torch, then to inputs that are not older.
-An incomplete image, without all locks or without NVIDIA's compat libraries, gets no
+floating tags are short. Each only moves forward: to a newer torch, then to inputs of the same or a
+later day. An incomplete image, without all locks or without NVIDIA's compat libraries, gets no
 floating tag, because users of "sm120" expect a complete one.
 
 A floating tag names no platform. It points to an index once images for several platforms exist: see

@@ -18,6 +18,7 @@ from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.workspace import Workspace
 from torch_images.locks.image_lock import ImageLock, image_lock, parse_image_lock
+from torch_images.oci.compression import Compression
 from torch_images.verify.suites import suite_hash
 from torch_images.verify.verify import VerifyReport, claim_of, read_report, report_path, require
 
@@ -47,7 +48,8 @@ def identify(
     else:
         lock = image_lock(config, spec, workspace.locks)
         lock = lock if image_labels.compat else replace(lock, compat=None)
-    return reference, plan_image(config, locked(spec, lock), workspace.root)
+    small = image_labels.compression == Compression.SMALL
+    return reference, plan_image(config, locked(spec, lock, small=small), workspace.root)
 
 
 def verified_image(

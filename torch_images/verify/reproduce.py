@@ -36,7 +36,8 @@ from torch_images.verify.identify import carried_lock, spec_of
 IDENTICAL, SAME_CONTENT, DIFFERENT = "identical", "same content", "different"
 
 # Output at the top of the project's folder, which is not part of a checkout.
-_LEFT_BEHIND = (".git", "build", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache")
+_CACHES = (".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache")
+_LEFT_BEHIND = (".git", ".venv", "build", *_CACHES)
 
 
 @dataclass(frozen=True, kw_only=True)
