@@ -17,7 +17,6 @@ def test_no_other_label(expected: Facts, config: Facts) -> None:
         "io.github.torch-images.compat.note",
         "io.github.torch-images.compression",
         "org.opencontainers.image.base.digest",
-        "org.opencontainers.image.revision",
     }
     assert set(config["Labels"]) - also == set(expected["labels"])
 
@@ -25,11 +24,6 @@ def test_no_other_label(expected: Facts, config: Facts) -> None:
 def test_base_digest_label(config: Facts) -> None:
     digest = config["Labels"]["org.opencontainers.image.base.digest"]
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", digest)
-
-
-def test_revision_label(config: Facts) -> None:
-    revision = config["Labels"].get("org.opencontainers.image.revision", "")
-    assert re.fullmatch(r"(?:[0-9a-f]{40}(?:-dirty)?)?", revision)
 
 
 def test_environment(expected: Facts, config: Facts) -> None:

@@ -389,7 +389,7 @@ class Bootstrap(FakeRunner):
 
     def run(self, command: Sequence[str], **options: Any) -> Completed:
         if "mmdebstrap" in command:
-            with tarfile.open(command[-1], "w") as tree:
+            with tarfile.open(command[-2], "w") as tree:
                 member = tarfile.TarInfo("./var/lib/dpkg/status")
                 member.size = len(self.status)
                 tree.addfile(member, io.BytesIO(self.status.encode()))

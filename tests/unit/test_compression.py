@@ -12,7 +12,7 @@ import zstandard
 
 from torch_images.build.build import check_compression
 from torch_images.build.labels import read, write_found
-from torch_images.build.plan import lock_image, plan_image
+from torch_images.build.plan import lock_image, plan_image, version
 from torch_images.cli.build_tasks import Build
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -37,12 +37,18 @@ def test_builds_are_fast_unless_told_otherwise() -> None:
 def test_an_image_says_that_it_is_small() -> None:
     """One that is fast has the labels that it always had."""
     fast, small = (
-        write_found(base_digest="x", compat_note="", revision=None, compression=each)
-        for each in Compression
+        write_found(base_digest="x", compat_note="", small=each) for each in (False, True)
     )
-    assert fast == write_found(base_digest="x", compat_note="", revision=None)
     assert small.items() - fast.items() == {("io.github.torch-images.compression", "small")}
     assert (read(fast).compression, read(small).compression) == ("", "small")
+
+
+def test_a_small_image_has_a_tag_of_its_own(config: Config, root: Path) -> None:
+    """Its bytes are others, so it may not take the name of the image with fast layers."""
+    image = plan_image(config, lock_image(config, choose(config), root / "locks"), root)
+    small = dataclasses.replace(image, small=True)
+    assert small.identity == image.identity
+    assert version(config, small) == f"{version(config, image)}-small"
 
 
 def test_a_rebuild_is_told_what_the_image_says(config: Config, root: Path) -> None:

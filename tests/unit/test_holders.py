@@ -26,16 +26,16 @@ from torch_images.publish.tag_rules import (
 )
 
 NAMES = Names(repository="t", immutable="exact", floating=("short",))
-OURS = TagTarget(digest="sha256:a", torch=f"{T130}", created="2026-11-02", revision="mine")
+OURS = TagTarget(digest="sha256:a", torch=f"{T130}", created="2026-11-02")
 
 
 def test_an_image_without_our_labels_is_older_than_any() -> None:
     assert TagTarget.of("d", "2026-11-02T03:04:05Z", labels.read({})) == TagTarget(
-        digest="d", torch="0", created="2026-11-02", revision=""
+        digest="d", torch="0", created="2026-11-02"
     )
-    told = {"io.github.torch-images.torch": "2.1", "org.opencontainers.image.revision": "r"}
+    told = {"io.github.torch-images.torch": "2.1"}
     assert TagTarget.of("d", "", labels.read(told)) == TagTarget(
-        digest="d", torch="2.1", created="", revision="r"
+        digest="d", torch="2.1", created=""
     )
 
 
@@ -63,7 +63,7 @@ def test_what_verification_did_not_see(
 
 
 def moved(held: TagTarget | None) -> list[Move]:
-    return list(plan_moves(NAMES, OURS, "r.io/me", lambda _: held, lambda _a, _b: False))
+    return list(plan_moves(NAMES, OURS, "r.io/me", lambda _: held))
 
 
 def test_tags_that_nobody_has() -> None:
@@ -74,18 +74,12 @@ def test_tags_that_nobody_has() -> None:
     assert {(m.state, m.held, m.reason) for m in moved(OURS)} == {(THERE, OURS.digest, "")}
 
 
-@pytest.mark.parametrize(
-    ("revision", "named", "follows"), [("theirs", "theirs", "theirs"), ("", "unknown", "its")]
-)
-def test_why_a_tag_stays(revision: str, named: str, follows: str) -> None:
-    held = TagTarget(digest="sha256:b", torch=f"{T130}", created="2026-11-02", revision=revision)
+def test_why_a_tag_stays() -> None:
+    held = TagTarget(digest="sha256:b", torch=f"{T130}", created="2026-11-03")
     immutable, floating = moved(held)
     assert (immutable.state, floating.state) == (TAKEN, STAYS)
-    assert immutable.reason == f"it is sha256:b, built from revision {named}"
-    assert floating.reason == f"revision mine is not known to follow {follows}"
-    ours = TagTarget(digest="sha256:a", torch=f"{T130}", created="2026-11-02")
-    [_, unknown] = plan_moves(NAMES, ours, "r.io/me", lambda _: held, lambda _a, _b: False)
-    assert unknown.reason == f"revision unknown is not known to follow {follows}"
+    assert immutable.reason == "it is sha256:b"
+    assert floating.reason == "it names newer inputs, of 2026-11-03"
 
 
 @pytest.mark.parametrize(

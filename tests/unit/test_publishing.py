@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from torch_images.errors import NetworkError, PublishError, PushError, UsageErro
 from torch_images.host.engine import Engine
 from torch_images.host.image_info import ImageInfo
 from torch_images.host.network import Network
-from torch_images.host.runner import Completed, Runner
 from torch_images.host.workspace import Workspace
 from torch_images.publish import registry
 from torch_images.publish.push import Transfer, in_engine, preview, push, unpublished
@@ -28,7 +26,6 @@ from torch_images.verify.identify import VerifiedImage
 from torch_images.verify.verify import VerifyReport
 
 DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
-REVISION = "org.opencontainers.image.revision"
 IMMUTABLE = f"{T130}-sm120-devel-"
 
 
@@ -37,7 +34,7 @@ def image(config: Config, root: Path) -> VerifiedImage:
     """An image that is built for linux/amd64 only."""
     spec = choose(config, arch="12.0", variant="devel", platform="linux/amd64")
     [plan] = plan_images(config, [spec], root, root / "locks")
-    told = {**labels.write(config, plan), REVISION: "ours"}
+    told = labels.write(config, plan)
     info = ImageInfo(id=DIGEST, size=1, labels=told, config={}, created="2026-11-02T00:00:00Z")
     seen = {"cuda": "13.0", "torch": f"{T130}+cu130", "arch 12.0": "native sm_120"}
     report = VerifyReport(
@@ -46,28 +43,14 @@ def image(config: Config, root: Path) -> VerifiedImage:
     return VerifiedImage(plan=plan, info=info, report=report)
 
 
-class Watched(Runner):
-    """Runs commands, and remembers them."""
-
-    def __init__(self) -> None:
-        self.commands: list[list[str]] = []
-
-    def run(self, command: Sequence[str], **options: Any) -> Completed:
-        self.commands.append(list(command))
-        return super().run(command, **options)
-
-
 def previewed(
     config: Config,
     image: VerifiedImage,
     held: Mapping[str, TagTarget],
     folder: Path,
-    run: Runner | None = None,
 ) -> dict[str, Move]:
     workspace = Workspace(root=folder, cache=folder, network=Network(), locks=folder)
-    found = preview(
-        config, image, "r.io/me", lookup=held.get, workspace=workspace, run=run or Runner()
-    )
+    found = preview(config, image, "r.io/me", lookup=held.get, workspace=workspace)
     assert found.alone
     return {move.reference.removeprefix("r.io/me/torch-cu130:"): move for move in found.moves}
 
@@ -77,7 +60,6 @@ def target(**changes: str) -> TagTarget:
         digest=changes.get("digest", OTHER),
         torch=T130,
         created=changes.get("created", "2026-11-01"),
-        revision=changes.get("revision", "x"),
     )
 
 
@@ -104,7 +86,7 @@ def test_an_immutable_tag_of_another_image_stops_everything(
     with pytest.raises(
         PublishError,
         match=rf"^r.io/me/torch-cu130:{IMMUTABLE}[0-9a-f]+ names another image and never moves: "
-        rf"it is {OTHER}, built from revision x; the inputs are the same, so use that image",
+        rf"it is {OTHER}; the inputs are the same, so use that image",
     ):
         previewed(config, image, held, tmp_path)
 
@@ -115,60 +97,6 @@ def test_tags_that_verification_did_not_see_are_refused(
     image.report.observed["torch"] = "2.10.0+cu130"  # type: ignore[index]
     with pytest.raises(VerifyError, match=rf"saw torch 2\.10\.0, but the tag says {T130}"):
         previewed(config, image, {}, tmp_path)
-
-
-def test_on_the_same_day_a_later_commit_of_this_checkout_moves(
-    config: Config, image: VerifiedImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@localhost"]
-    subprocess.run([*git, "init", "--quiet"], check=True)
-    commits: list[str] = []
-    for message in "ab":
-        subprocess.run(
-            [
-                *git,
-                "commit",
-                "--quiet",
-                "--allow-empty",
-                "-m",
-                message,
-                f"--date=2026-01-0{len(commits) + 1}",
-            ],
-            check=True,
-        )
-        done = subprocess.run(
-            [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-        )
-        commits.append(done.stdout.strip())
-    first, second = commits
-
-    run = Watched()
-
-    def state(ours: str, theirs: str) -> str:
-        image.info.labels[REVISION] = ours  # type: ignore[index]
-        held = {"r.io/me/torch-cu130:sm120-devel": target(created="2026-11-02", revision=theirs)}
-        return previewed(config, image, held, tmp_path, run)["sm120-devel"].state
-
-    assert state(second, first) == MOVES
-    assert state(f"{second}-dirty", f"{first}-dirty") == MOVES
-    assert state(f"{first}-dirty", first) == MOVES  # what was changed is changed later
-    assert state(first, second) == STAYS
-    assert state(first, first) == STAYS
-    assert state(first, "") == STAYS
-    assert state(second, "0" * 40) == STAYS
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "another"))
-    assert state(second, first) == MOVES
-    run.commands.clear()
-    for theirs in ("", "--all", "-x"):  # a label of somebody else's is no option, and no commit
-        assert state(second, theirs) == STAYS
-    assert not [command for command in run.commands if "merge-base" in command]
-
-
-def test_without_git_nothing_is_known_to_follow(
-    config: Config, image: VerifiedImage, tmp_path: Path
-) -> None:
-    held = {"r.io/me/torch-cu130:sm120-devel": target(created="2026-11-02")}
-    assert previewed(config, image, held, tmp_path)["sm120-devel"].state == STAYS
 
 
 def test_what_nobody_has_published(config: Config, root: Path, tmp_path: Path) -> None:
@@ -203,7 +131,7 @@ class Stub(Engine):
     def inspect(self, image: str) -> ImageInfo:
         if image != "here":
             raise UsageError("no image")
-        told = {"io.github.torch-images.torch": "2.9.0", REVISION: "r"}
+        told = {"io.github.torch-images.torch": "2.9.0"}
         return ImageInfo(id=DIGEST, size=1, labels=told, config={}, created="2026-01-02T03:04:05Z")
 
     def tag(self, image: str, repository: str, tag: str) -> None:
@@ -227,7 +155,7 @@ class Stub(Engine):
 def test_the_holder_of_a_name_in_the_engine() -> None:
     assert in_engine("gone", Stub()) is None
     assert in_engine("here", Stub()) == TagTarget(
-        digest=DIGEST, torch="2.9.0", created="2026-01-02", revision="r"
+        digest=DIGEST, torch="2.9.0", created="2026-01-02"
     )
 
 

@@ -103,14 +103,12 @@ def test_who_holds_a_name() -> None:
     answer = (
         f'{{"manifest": {{"digest": "sha256:{"a" * 64}"}}, '
         '"image": {"created": "2026-11-02T00:00:00Z", '
-        '"config": {"Labels": {"io.github.torch-images.torch": "2.11.0", '
-        '"org.opencontainers.image.revision": "abc"}}}}'
+        '"config": {"Labels": {"io.github.torch-images.torch": "2.11.0"}}}}'
     )
     found = lookup(NAME, FakeRunner({inspect: (0, answer)}))
     assert found
-    assert (found.digest, found.torch, found.created, found.revision) == (
+    assert (found.digest, found.torch, found.created) == (
         *(f"sha256:{'a' * 64}", "2.11.0", "2026-11-02"),
-        "abc",
     )
     assert lookup(NAME, FakeRunner({inspect: (1, f"ERROR: {NAME}: not found\n")})) is None
     with pytest.raises(NetworkError, match=r"ghcr.io could not be reached: connection refused"):

@@ -8,15 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.decisions import NOTES
 from tests.releases import T130
 from tests.unit.fakes import on_an_image
 from torch_images.build import labels
+from torch_images.build.nvidia_require import require_cuda
 from torch_images.build.plan import ImagePlan, LockedImage, plan_image, version
 from torch_images.build.render import (
     CONSTRAINTS,
     Context,
     ContextFile,
     comment,
+    completed,
     environment,
     quoted,
     render,
@@ -132,11 +135,17 @@ def planned(config: Config, root: Path, spec: ImageSpec, lock: ImageLock) -> Ima
     return plan_image(config, LockedImage(spec=spec, lock=lock), root)
 
 
-def test_the_hosts_asked_for_come_from_the_bake(config: Config, root: Path) -> None:
-    steps = instructions(dockerfile(config, root))
-    place = steps.index("ARG NVIDIA_REQUIRE_CUDA")
-    assert steps[place + 1] == "ENV NVIDIA_REQUIRE_CUDA=$NVIDIA_REQUIRE_CUDA"
-    assert not [step for step in steps[place:] if step.startswith("RUN")]  # no layer depends on it
+def test_the_hosts_asked_for_follow_from_the_note(config: Config, root: Path) -> None:
+    """No layer depends on them, nor on the version, whose hash covers the context itself."""
+    spec = choose(config, arch="12.0")
+    context = render(config, spec, lock_of(config, root, spec), root)
+    whole = completed(context, spec, version="v1", note=NOTES["13.0"])
+    [hosts] = [s for s in instructions(whole.dockerfile) if s.startswith("ENV NVIDIA_REQUIRE")]
+    assert hosts == f'ENV NVIDIA_REQUIRE_CUDA="{require_cuda(spec.cuda, NOTES["13.0"])}"'
+    after = whole.dockerfile[whole.dockerfile.index(hosts) :]
+    assert "RUN" not in after
+    assert ContextFile(path="finish/version", data=b"v1\n") in whole.files
+    assert "ARG" not in context.dockerfile  # the history of an image has its value, or has not
 
 
 def test_an_image_without_compat_says_so(config: Config, root: Path) -> None:
@@ -183,8 +192,9 @@ def test_the_identity_counts_what_makes_files(config: Config, root: Path) -> Non
         dataclasses.replace(
             context, files=(*context.files, dataclasses.replace(more, executable=True))
         ),
-        dataclasses.replace(context, layers=context.layers[:-1]),
-        dataclasses.replace(context, layers=("0" * 64, *context.layers[1:])),
+        dataclasses.replace(context, beneath=context.beneath[:-1]),
+        dataclasses.replace(context, beneath=("0" * 64, *context.beneath[1:])),
+        dataclasses.replace(context, labels=context.labels[:-1]),
         *(
             render(config, each, lock_of(config, root, each), root)
             for each in (choose(config), choose(config, arch="9.0"))

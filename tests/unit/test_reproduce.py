@@ -12,7 +12,15 @@ from torch_images.errors import UsageError
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.oci.diff import Difference
-from torch_images.verify.reproduce import IDENTICAL, SAME_CONTENT, Verdict, _check_out, _kept
+from torch_images.verify.reproduce import (
+    IDENTICAL,
+    SAME_CONTENT,
+    Verdict,
+    _check_out,
+    _copy,
+    _kept,
+    _require_commit,
+)
 
 COMMIT, HOME = "c" * 40, "https://example.org/project"
 
@@ -26,19 +34,17 @@ def workspace(tmp_path: Path) -> Workspace:
     return Workspace(root=root, cache=tmp_path, network=Network(), locks=root / "locks")
 
 
-def runner(workspace: Workspace, *, here: bool = True, dirty: bool = False) -> FakeRunner:
+def runner(workspace: Workspace, *, here: bool = True) -> FakeRunner:
     git = f"git -C {workspace.root}"
     return FakeRunner(
         {
-            f"{git} rev-parse": (0, COMMIT),
-            f"{git} status": (0, " M x" if dirty else ""),
             f"{git} cat-file": (0 if here else 1, ""),
         }
     )
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_a_revision_comes_from_here_or_a_trusted_place(
+def test_a_commit_comes_from_here_or_a_trusted_place(
     workspace: Workspace, tmp_path: Path, here: bool
 ) -> None:
     run = runner(workspace, here=here)
@@ -48,23 +54,24 @@ def test_a_revision_comes_from_here_or_a_trusted_place(
     assert run.commands[-1][-2:] == ["--detach", COMMIT]
 
 
-def test_uncommitted_files_are_copied_while_they_are_here(
+def test_a_checkout_is_copied_without_what_is_made_in_it(
     workspace: Workspace, tmp_path: Path
 ) -> None:
-    run = runner(workspace, dirty=True)
-    _check_out(f"{COMMIT}-dirty", tmp_path / "copy", workspace, HOME, run)
-    assert not [command for command in run.commands if "clone" in command]
+    _copy(workspace.root, tmp_path / "copy")
     assert (tmp_path / "copy" / "scripts" / "build").is_dir()
-    assert not (tmp_path / "copy" / "build").exists()
+    assert not [name for name in ("build", ".git") if (tmp_path / "copy" / name).exists()]
 
 
-@pytest.mark.parametrize("named", ["", f"{COMMIT}-dirty"])
-def test_files_that_are_gone_are_refused(workspace: Workspace, tmp_path: Path, named: str) -> None:
-    with pytest.raises(UsageError, match=r"from uncommitted files.*commit, build again"):
-        _check_out(named, tmp_path / "copy", workspace, HOME, runner(workspace))
+@pytest.mark.parametrize(
+    ("commit", "said"),
+    [("", r"has no commit.*--commit"), (f"{COMMIT}-dirty", rf"uncommitted files on {COMMIT}; ")],
+)
+def test_a_commit_that_cannot_be_checked_out(commit: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        _require_commit("i", commit)
 
 
-def test_a_revision_that_nobody_has(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_commit_that_nobody_has(workspace: Workspace, tmp_path: Path) -> None:
     run = runner(workspace, here=False)
     run.answers["git clone"] = (128, "fatal: repository not found")
     with pytest.raises(
@@ -97,7 +104,7 @@ def made(outcome: str, *found: Difference) -> Verdict:
         outcome=outcome,
         manifests=("sha256:a", "sha256:b"),
         configs=None,
-        revision=COMMIT,
+        commit=COMMIT,
         lock="sha256:l",
         lock_date="2026-01-01",
         committed=True,
@@ -123,8 +130,10 @@ def test_the_verdict_is_fit_for_a_release_note() -> None:
 
 
 @pytest.mark.parametrize("named", ["--orphan=x", "main", "c" * 39, f"{COMMIT} ", "HEAD~1"])
-def test_a_label_can_say_anything(workspace: Workspace, tmp_path: Path, named: str) -> None:
+def test_check_out_refuses_what_is_no_commit(
+    workspace: Workspace, tmp_path: Path, named: str
+) -> None:
     run = runner(workspace)
-    with pytest.raises(UsageError, match=f"the image's revision '{named}' is not a commit; build"):
+    with pytest.raises(UsageError, match=f"'{named}' is not a commit; give its 40"):
         _check_out(named, tmp_path / "copy", workspace, HOME, run)
     assert not [words for words in run.commands if "clone" in words or "checkout" in words]

@@ -62,7 +62,7 @@ def verified_image(
 
 def pushed(digest: str = "sha256:a") -> TagTarget:
     """What a registry has under the name of the image."""
-    return TagTarget(digest=digest, torch=T130, created="2026-11-20", revision="")
+    return TagTarget(digest=digest, torch=T130, created="2026-11-20")
 
 
 def pod_image(

@@ -33,7 +33,7 @@ from torch_images.build import standalone
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.nvidia_require import require_cuda
 from torch_images.build.plan import ImagePlan, LockedImage, lock_image, plan_image
-from torch_images.build.render import Context
+from torch_images.build.render import Context, completed
 from torch_images.build.standalone import check_standalone, render_standalone, write_standalone
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
@@ -47,6 +47,7 @@ from torch_images.layers.make import write_layer
 from torch_images.layers.plan import layer_plans, plan_layers
 from torch_images.oci.layout import EPOCH, write_layout
 
+NOTE = '{"driver":[535],"device":[2]}'  # of a compat library
 IMAGE = f"cu130-sm120-torch{T130}-trixie-runtime"
 IMAGES: tuple[dict[str, str], ...] = (
     {},
@@ -70,7 +71,7 @@ def parts_of(plan: ImagePlan) -> Parts:
     added = ReadyBase(lock=lock.base, contexts={"debs": "/nowhere"}, digest="sha256:0")
     return Parts(
         base=ReadyBase(lock=lock.base, contexts=contexts, digest="sha256:0"),
-        compat=ReadyCompat(folder=nowhere, note='{"driver":[535],"device":[2]}'),
+        compat=ReadyCompat(folder=nowhere, note=NOTE),
         added=added if lock.extra_debs else None,
         toolkit=nowhere if lock.toolkit else None,
     )
@@ -116,7 +117,9 @@ def test_the_steps_after_the_wheels_are_the_ordinary_ones(
     config: Config, root: Path, axes: dict[str, str]
 ) -> None:
     spec = choose(config, **axes)
-    ours = instructions(plan_of(config, root, spec).context.dockerfile)
+    plan = plan_of(config, root, spec)
+    note = NOTE if plan.lock.compat else ""
+    ours = instructions(completed(plan.context, spec, version="v", note=note).dockerfile)
     theirs = instructions(rendered(config, root, spec).dockerfile)
     start = theirs.index("FROM parent AS environment")
     assert theirs[start : start + len(ours)] == ours
@@ -154,8 +157,8 @@ def test_what_it_says_of_itself(config: Config, root: Path) -> None:
     assert f'LABEL io.github.torch-images.torch="{T130}"' in labels
     names = {label.split()[1].partition("=")[0] for label in labels}
     assert not names & {"io.github.torch-images.id", "io.github.torch-images.lock"}
-    hosts = require_cuda(plan.spec.cuda, '{"driver":[535],"device":[2]}')
-    assert f'ARG NVIDIA_REQUIRE_CUDA="{hosts}"' in context.dockerfile.splitlines()
+    hosts = require_cuda(plan.spec.cuda, NOTE)
+    assert f'ENV NVIDIA_REQUIRE_CUDA="{hosts}"' in context.dockerfile.splitlines()
     # The folder of a build would be taken for one of ours by its first line.
     assert context.dockerfile.startswith(f"# torch-images {plan.spec.id}, standalone\n")
 
