@@ -297,14 +297,37 @@ def registry(folder: Path) -> Iterator[str]:
         running.remove()
 
 
+# An engine takes the system's containerd, with all images of the first engine, where one listens in
+# /run/containerd. In a mount namespace with another /run/containerd it starts its own.
+_HERE = '[ ! -d /run/containerd ] || mount -t tmpfs none /run/containerd; shift 3; exec "$@"'
+# The engine of another system, whose root is the first word; the next two are the engine's folders,
+# which have the same paths in there.
+_THERE = """
+set -eu
+root=$1
+mount --bind "$root" "$root"
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs none "$root/run"
+for folder in "$2" "$3"; do
+    mkdir -p "$root$folder"
+    mount --bind "$folder" "$root$folder"
+done
+shift 3
+exec chroot "$root" "$@"
+"""
+
+
 @contextlib.contextmanager
 def second_engine(
-    *, runs: bool = False, settings: Mapping[str, Any] | None = None
+    *, runs: bool = False, settings: Mapping[str, Any] | None = None, root: Path | None = None
 ) -> Iterator[str]:
-    """Another dockerd of this machine, with everything of its own; its address.
+    """Another dockerd with everything of its own; its address.
 
     Unless it `runs` containers, whatever it is to run fails: it can take layers from a cache, but
     never make one itself. `settings` go to its daemon.json; `features` are added to its own.
+    `root` is the root of the system with that dockerd, None for this one.
     """
     as_root("dockerd")  # or fail before anything is made
     # A socket's whole path may have 104 letters.
@@ -319,10 +342,8 @@ def second_engine(
     address = f"unix://{folder}/docker.sock"
     # Debian's users do not have dockerd's folder in PATH, nor that of iptables.
     path = f"PATH={folder}/bin:{os.environ['PATH']}:/usr/local/sbin:/usr/sbin:/sbin"
-    # An engine takes the system's containerd, with all images of the first engine, where one listens
-    # in /run/containerd. In a mount namespace with another /run/containerd it starts its own.
-    hide = '[ ! -d /run/containerd ] || mount -t tmpfs none /run/containerd; exec "$@"'
-    command = ["unshare", "--mount", "sh", "-c", hide, "sh", "env", path]
+    command = ["unshare", "--mount", "sh", "-c", _THERE if root else _HERE, "sh"]
+    command += [str(root), str(folder), str(data), "env", path]
     command += ["dockerd", f"--config-file={folder}/daemon.json", f"--host={address}"]
     command += [f"--data-root={data}", f"--exec-root={folder}/exec"]
     # With a bridge of its own, or none, it would take the first engine's away.

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,10 @@ import pytest
 
 from tests.decisions import NOTES
 from tests.integration.drivers import repository
+from tests.integration.newer_engine import newer_engine
 from tests.integration.standins import commit, replace, served, small_project
 from tests.integration.support import (
+    DEFAULT,
     Built,
     as_root,
     invoke,
@@ -125,19 +128,82 @@ def one_processor() -> Iterator[None]:
         allow(set(before))
 
 
-def test_nothing_but_the_inputs_matters(small: Small, original: str, tmp_path: Path) -> None:
+def test_build_at_another_commit_has_the_same_digest(
+    small: Small, original: str, tmp_path: Path
+) -> None:
+    """With an untracked file, and with no repository at all, too."""
+    other = clone(small, tmp_path / "other")
+    (other.folder / "docs").mkdir()
+    (other.folder / "docs" / "page.md").write_text("\n")
+    commit(other.folder)
+    assert other.build() == original
+    (other.folder / "untracked").write_text("x")
+    assert other.build() == original
+    shutil.rmtree(other.folder / ".git")
+    assert other.build() == original
+
+
+# The words after the first four run in the folder that is the first one, as a user of the number 12345
+# without any rights, on a machine of another name whose apt trusts no keys. The second word is that
+# user's home, the third the group that may use the engine. The fourth is this Python's own folder, which
+# may lie in a home that nobody else can enter, so it is mounted below the home.
+_ELSEWHERE = """
+set -eu
+cd -- "$1"
+hostname perturbed
+mount -t tmpfs none /etc/apt/trusted.gpg.d
+for file in passwd group subuid subgid; do cp "/etc/$file" "$2" 2>/dev/null || touch "/etc/$file"; done
+echo "somebody:x:12345:12345::$2:/bin/sh" >>"$2/passwd"
+echo "somebody:x:12345:" >>"$2/group"
+echo "somebody:100000:65536" | tee -a "$2/subuid" >>"$2/subgid"
+for file in passwd group subuid subgid; do mount --bind "$2/$file" "/etc/$file"; done
+chown -R 12345:12345 "$1/." "$2"
+mkdir "$2/python"
+mount --bind "$4" "$2/python"
+umask 077
+groups=$3
+shift 4
+exec setpriv --reuid=12345 --regid=12345 --groups="$groups" -- "$@"
+"""
+
+
+def test_nothing_but_the_inputs_matters(small: Small, original: str) -> None:
     """Another folder, deeper, with spaces, through a link, its files made in another order; another
-    environment, umask and host name; one processor; no cache of any kind: the digest is the same.
+    user, environment, umask and host name; a host without Debian's keys; one processor; no cache of
+    any kind: the digest is the same.
     """
-    deep = tmp_path / "a much longer" / "path with spaces" / "and one more folder" / "p"
-    other = clone(small, deep)
-    link = tmp_path / "link"
-    link.symlink_to(deep)
-    changed = {
+    socket = Path("/var/run/docker.sock")
+    with one_processor(), open_folder() as room:
+        deep = room / "a much longer" / "path with spaces" / "and one more folder" / "p"
+        deep.parent.mkdir(parents=True)
+        other = clone(small, deep)
+        shutil.rmtree(deep / ".git")
+        link, home = room / "link", room / "home"
+        link.symlink_to(deep)
+        home.mkdir()
+        changed = elsewhere(other, link, home)
+        words = ["taskset", "-c", "0", "unshare", "--uts", "--mount", "sh", "-c", _ELSEWHERE, "sh"]
+        words += [str(link), str(home), str(socket.stat().st_gid), sys.base_prefix]
+        words += ["env", *(f"{name}={value}" for name, value in changed.items())]
+        words += [f"{home}/python/bin/python3", "-m", "invoke", *BUILD, NOTHING]
+        done = subprocess.run(as_root(*words), capture_output=True, text=True, check=False)
+        subprocess.run(as_root("rm", "-rf", str(room / "home")), check=True)
+        subprocess.run(as_root("chown", "-R", str(os.getuid()), str(room)), check=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)[0]["digest"] == original
+
+
+def elsewhere(other: Small, link: Path, home: Path) -> dict[str, str]:
+    """The environment of another user on another machine."""
+    return {
         **other.env,
-        "TORCH_IMAGES_CACHE": str(tmp_path / "cache, also with spaces"),
+        "TORCH_IMAGES_CACHE": str(home / "cache, also with spaces"),
         "TORCH_IMAGES_LOCKS": str(link / "locks"),
-        "HOME": str(tmp_path),
+        "HOME": str(home),
+        "PYTHONPATH": sysconfig.get_path("purelib"),
+        "TMPDIR": str(home),
+        # sudo has a PATH of its own.
+        "PATH": os.environ["PATH"],
         "TZ": "Pacific/Kiritimati",
         "LC_ALL": "tr_TR.UTF-8",
         "LANGUAGE": "tr",
@@ -145,24 +211,22 @@ def test_nothing_but_the_inputs_matters(small: Small, original: str, tmp_path: P
         "SOURCE_DATE_EPOCH": "1",
         "USER": "somebody",
     }
-    # Only root may change the host name, and only this user may do the rest. sudo has a PATH of its
-    # own and drops TMPDIR, so the environment that matters is given by words.
-    changed["PATH"] = os.environ["PATH"]
-    script = 'umask 077; hostname perturbed; cd -- "$0"; exec "$@"'
-    user = ["setpriv", f"--reuid={os.getuid()}", f"--regid={os.getgid()}", "--init-groups"]
-    outer = as_root("unshare", "--uts", "taskset", "-c", "0", "sh", "-c", script, str(link))
-    with one_processor(), open_folder() as temporary:
-        changed["TMPDIR"] = str(temporary)
-        words = [*user, "env", *(f"{name}={value}" for name, value in changed.items())]
-        words += [sys.executable, "-m", "invoke", *BUILD, NOTHING]
-        done = subprocess.run(
-            [*outer, *words],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout)[0]["digest"] == original
+
+
+@pytest.mark.slow
+def test_a_newer_engine_makes_the_same_digest(
+    small: Small, original: str, built: Built, tmp_path: Path
+) -> None:
+    """Of a small image, with its own cache, and of the real one: from another commit, with a file
+    that git does not know.
+    """
+    other = clone(small, tmp_path / "other")
+    (other.folder / "untracked").write_text("x")
+    with newer_engine() as newer:
+        assert Small(other.folder, {**other.env, **newer}).build(NOTHING) == original
+        done = invoke("build", "--select", DEFAULT, "--unverified", "--json", env=newer)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert json.loads(done.stdout)[0]["digest"] == built.digest
 
 
 def test_a_build_from_nothing_leaves_no_cache_of_its_own(original: str, runner: Runner) -> None:
@@ -215,7 +279,7 @@ def test_a_date_in_a_layer_is_found_and_named(small: Small, engine: Engine, tmp_
         assert done.stderr.strip().endswith(f"{CANDIDATE} is not reproducible: 1 differences")
         verdict = json.loads(done.stdout)
         assert verdict["outcome"] == "different"
-        assert verdict["revision"].endswith("-dirty")
+        assert verdict["commit"] == ""
         [found] = [d for d in verdict["differences"] if d["layer"]]
         assert (found["path"], found["kind"]) == ("usr/local/planted", "content")
         assert verdict["manifests"][0] == digest == engine.inspect(CANDIDATE).id
