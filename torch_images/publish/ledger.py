@@ -63,7 +63,7 @@ class State:
     """Whether an image is tested, and a few words about it for people.
 
     `built`: whether it ever passed its checks, with any inputs. `inputs`: those of today, "" if a
-    lock is missing. `gpus`: the names of the GPUs on which these inputs passed.
+    lock is missing. `gpus`: the GPUs on which these inputs passed, such as "2 x NVIDIA T4".
     """
 
     tested: bool
@@ -187,10 +187,8 @@ def _state(
     proofs = [line for line in lines if not line.missing]
     current = [line for line in proofs if inputs and line.inputs == inputs]
     if current:
-        gpus = tuple(line.gpus for line in current if line.gpus)
-        return State(
-            tested=True, words=_tested(current), built=True, inputs=inputs, gpus=gpus
-        )
+        gpus = tuple(name for line in current for name in line.gpus.split(", ") if name)
+        return State(tested=True, words=_tested(current), built=True, inputs=inputs, gpus=gpus)
     if failed := next((line for line in lines if line.missing), None):
         words = f"not tested: could not be built on {failed.date}: {failed.missing}"
     elif not lines and not of_the_project(config, spec):
