@@ -40,8 +40,8 @@ def matrix(options: Matrix) -> None:
         lookup = verb.registry_lookup(5)
         where = verb.namespace(config, options.registry)
         names = dict(push.unpublished(config, specs, where, lookup=lookup, workspace=workspace))
-    lines = ledger.read(verb.ROOT)
-    states = ledger.states(config, tuple(names), lines, verb.ROOT, workspace.locks)
+    proofs = ledger.read(verb.ROOT)
+    states = ledger.states(config, tuple(names), proofs, verb.ROOT, workspace.locks)
     if options.untested:
         names = {spec: name for spec, name in names.items() if not states[spec].tested}
     if options.json:

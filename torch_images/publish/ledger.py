@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.image import ImageSpec
@@ -92,9 +92,9 @@ def read(root: Path) -> tuple[Line, ...]:
 
 def _line(row: Sequence[str], number: int) -> Line:
     try:
-        named = dict(zip(_COLUMNS, row, strict=True))
-        counts = {name: int(text) if (text := named.pop(name)) else None for name in _NUMBERS}
-        return Line(**named, **counts)
+        named: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
+        counts = {name: int(named[name]) if named[name] else None for name in _NUMBERS}
+        return Line(**{**named, **counts})
     except ValueError:
         problem = f"{LEDGER}:{number}: not a line of the ledger: {shown(','.join(row))}"
         raise ConfigError(problem, "correct it, or restore it from git") from None
