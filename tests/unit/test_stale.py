@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -325,14 +326,28 @@ def test_cached_layers_need_no_room(
 ) -> None:
     """The build says the same: nothing is removed if it would be content."""
     monkeypatch.setattr(stale, "cached", lambda plans, _: {plan.key: "" for plan in plans})
-    needed = iter([10**12, 0])
-    monkeypatch.setattr(stale, "disk_needed", lambda *_, **__: next(needed))
+
+    def needed(_: Config, __: object, have: Collection[str] = (), *, small: bool) -> int:
+        assert not small
+        return 0 if have else 10**12
+
+    monkeypatch.setattr(stale, "disk_needed", needed)
     night.outcomes(RUNTIME)
     assert freed(night) == []
 
 
-def test_a_full_disk_waits_for_the_image_before(night: Night, full: FullDisk) -> None:
+@pytest.mark.usefixtures("full")
+def test_a_full_disk_waits_for_the_image_before(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its layers may be all that is in the way."""
+    waits: list[str] = []
+
+    def wait(futures: Iterable[Future[Outcome]]) -> None:
+        waits.extend(future.result().spec.id for future in futures)
+
+    monkeypatch.setattr(stale, "wait", wait)
     night.outcomes(OLDER, RUNTIME)
+    assert waits == [OLDER]
     steps = [line for line in night.told if line.startswith(("build", "check"))]
     assert steps == [f"{word} {name}" for name in (OLDER, RUNTIME) for word in ("build", "check")]

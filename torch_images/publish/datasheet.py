@@ -19,7 +19,7 @@ from torch_images.locks.image_lock import ImageLock
 from torch_images.markdown import table
 from torch_images.verify.identify import VerifiedImage
 
-SCHEMA = 3
+SCHEMA = 4
 # The content of a step's layer, by a word of its command. Layers of wheels share one command and
 # follow the order of their groups.
 _STEPS = {
@@ -40,13 +40,15 @@ def describe(
     document: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
     *,
+    commit: str,
     references: Sequence[str] = (),
     index: str = "",
 ) -> dict[str, Any]:
     """Everything about a verified image as plain data.
 
     `document` and `history` are its OCI manifest and the history in its configuration, from the
-    engine or registry; `references` are its names in a registry, including those of its index;
+    engine or registry; `commit` is the project's commit that builds it, "" if unknown;
+    `references` are its names in a registry, including those of its index;
     `index` is the index's immutable name with its digest, "" for an image without an index.
     """
     info, spec, lock, report = image.info, image.plan.spec, image.plan.lock, image.report
@@ -62,7 +64,7 @@ def describe(
         "config": document["config"]["digest"],
         "created": info.created,
         "version": image_labels.version,
-        "revision": image_labels.revision,
+        "commit": commit,
         "lock": image_labels.lock,
         "inputs": image_labels.inputs,
         "compat": image_labels.compat,
@@ -125,7 +127,7 @@ def markdown(sheet: Mapping[str, Any]) -> str:
         ("Features", ", ".join(sheet["features"])),
         ("Inputs", f"`{sheet['inputs']}`" + (" (unlocked)" if sheet["unlocked"] else "")),
         ("Lock", f"`{sheet['lock']}`"),
-        ("Revision", f"`{sheet['revision'] or 'none'}`"),
+        *([("Commit", f"`{sheet['commit']}`")] if sheet["commit"] else []),
         ("To pull", size_text(size["compressed"])),
         ("Unpacked", size_text(size["unpacked"])),
         ("Verified", f"{proof['passed']} checks passed, {proof['skipped']} skipped"),
