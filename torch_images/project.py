@@ -8,9 +8,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 PACKED = PACKAGE / "project"  # only in a wheel
-# The ledgers of tested images, below the project's folder. They are no inputs of images.
+# The ledger of tested images, below the project's folder. It is no input of images.
 LEDGER = Path("docs", "ledger.csv")
-GPU_LEDGER = Path("docs", "gpu-ledger.csv")
 
 
 def project_root() -> Path:

@@ -12,7 +12,7 @@ import pytest
 import uv
 
 from tests.integration.support import DEFAULT, ROOT, invoke
-from torch_images.project import GPU_LEDGER, LEDGER
+from torch_images.project import LEDGER
 
 PICK = ("pick", "--gpu", "RTX 5090", "--driver", "580")
 
@@ -56,7 +56,7 @@ def test_the_wheel_has_the_projects_files_and_nothing_else(wheel: Path) -> None:
     folders = ("docker", "locks", "scripts", "site", "tests/image", "tests/container")
     parts = tuple(f"{name}/" for name in (*folders, "torch_images"))
     assert {name for name in tracked if name.startswith(parts)} <= held
-    assert {"images.yaml", str(LEDGER), str(GPU_LEDGER)} <= held
+    assert {"images.yaml", str(LEDGER)} <= held
 
 
 def test_the_source_distribution_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:

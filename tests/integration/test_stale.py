@@ -28,9 +28,10 @@ def test_stale_images_are_built_once(
     stale = ("build", "--stale", "--select", IMAGE)
     done = invoke(*stale, cwd=folder)
     assert done.returncode == 0, done.stderr[-3000:]
-    line = ledger.read(folder)[IMAGE]
+    [line] = ledger.read(folder)
     assert done.stdout.splitlines()[-1] == f"{IMAGE}: tested, {line.checks} checks passed"
-    assert int(line.checks) > 150
+    assert line.checks
+    assert line.checks > 150
     assert not engine.tags("torch-cu130:sm80")  # room for the next one
     [said] = json.loads(invoke("matrix", "--select", IMAGE, "--json", cwd=folder).stdout)["image"]
     assert said["tested"]

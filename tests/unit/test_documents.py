@@ -81,8 +81,9 @@ def kind_of(part: str) -> str:
 def kind_of_data(path: str, name: str) -> str:
     """What a name in a file of data is. Raises AssertionError where it is not there."""
     if path.endswith(".csv"):
-        assert name in LEDGER, f"{path} has no line {name}"
-        return "missing" if LEDGER[name].missing else "ledger"
+        lines = [line for line in LEDGER if line.image == name]
+        assert lines, f"{path} has no line {name}"
+        return "missing" if all(line.missing for line in lines) else "ledger"
     part = f"{path}::{name}"
     assert correction(ROOT, part) or figure(ROOT, part)
     return "correction" if correction(ROOT, part) else "figure"

@@ -1,12 +1,10 @@
-"""The ledger: what its file may hold, when a line proves an image, and building what has none."""
+"""The ledger: its file, which lines prove an image, and what `verify --record` adds."""
 
 from __future__ import annotations
 
-import datetime as dt
-import shutil
+import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,329 +12,270 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from invoke.program import Program
 
+import tasks
 from tests.releases import T128, T130
-from tests.unit.fakes import FakeEngine, FakeRunner, stored
-from torch_images.build.bake import BuildOptions
-from torch_images.build.build import BuildResult
-from torch_images.build.plan import LockedImage, lock_image, plan_image
+from tests.unit.fakes import invoke
+from torch_images.build import build
+from torch_images.build.plan import ImagePlan, lock_image, plan_image
+from torch_images.cli import verb
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
 from torch_images.config.selection import find_image
 from torch_images.config.types import Config
-from torch_images.errors import (
-    ConfigError,
-    DiskError,
-    LockError,
-    NetworkError,
-    TorchImagesError,
-    VerifyError,
-)
+from torch_images.errors import ConfigError, LockError
 from torch_images.host.network import Network
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder
-from torch_images.layers.parent import parent_name
 from torch_images.project import LEDGER
-from torch_images.publish import ledger, stale
-from torch_images.publish.ledger import Proof
-from torch_images.publish.pipeline import QUIET, Made, Shown
+from torch_images.publish import ledger
+from torch_images.publish.ledger import Line, State
+from torch_images.verify import identify, verify
 from torch_images.verify.suites import Check
 from torch_images.verify.verify import VerifyReport
 
-TODAY = dt.date(2026, 11, 23)
 MACHINE = Builder(cores=2, memory=25_000_000_000)
 RUNTIME = f"cu130-sm120-torch{T130}-trixie-runtime"
 OLDER = f"cu128-sm120-torch{T128}-bookworm-runtime"
-LINE = Proof(
+LINE = Line(
     image=RUNTIME,
     inputs="a" * 64,
-    compat="580.95.05-1",
-    lock="b" * 64,
     digest="sha256:" + "c" * 64,
+    commit="e" * 40,
     date="2026-11-23",
-    checks="205",
+    checks=205,
+    skipped=3,
     machine="2 processors, 25 GB",
 )
+ON_H100 = replace(
+    LINE,
+    date="2026-11-27",
+    checks=560,
+    on_gpu=200,
+    gpus="2 x NVIDIA H100 80GB HBM3",
+    driver="580.159.04",
+)
+ON_T4 = {"gpus": "1 x NVIDIA T4", "driver": "570.1"}
 
 
 def spec(config: Config, name: str = RUNTIME) -> ImageSpec:
     return find_image(config, name)
 
 
-def made(config: Config, root: Path, name: str = RUNTIME, *, compat: bool = True) -> Made:
-    """An image as the pipeline returns it, with three checks: passed, passed, skipped."""
-    image = lock_image(config, spec(config, name), root / "locks")
-    if not compat:
-        image = replace(image, lock=replace(image.lock, compat=None))
-    plan = plan_image(config, image, root)
+def planned(config: Config, root: Path, name: str = RUNTIME) -> ImagePlan:
+    return plan_image(config, lock_image(config, spec(config, name), root / "locks"), root)
+
+
+def report(*more: Check, **observed: str) -> VerifyReport:
+    """A report of three checks, passed, passed and skipped, and more."""
     outcomes = ("passed", "passed", "skipped")
     checks = tuple(Check(name=f"c{i}", outcome=o, seconds=0) for i, o in enumerate(outcomes))
-    digest = "sha256:" + "d" * 64
-    report = VerifyReport(
-        digest=digest, id=digest, suite="e" * 64, checks=checks, observed={}, seconds=0
+    return VerifyReport(
+        digest="sha256:" + "d" * 64,
+        id="x",
+        suite="e" * 64,
+        checks=(*checks, *more),
+        observed=observed,
+        seconds=0,
     )
-    result = BuildResult(plan=plan, digest=digest, size=0, seconds=0)
-    return Made(result=result, report=report, tags=("x:1",))
 
 
-def state(config: Config, root: Path, line: Proof) -> ledger.State:
-    one = spec(config, line.image)
-    return ledger.states(config, [one], {line.image: line}, root, root / "locks")[one]
+def on_gpu(outcome: str = "passed") -> Check:
+    return Check(name="container/test_gpu_arch/test_x", outcome=outcome, seconds=0)
+
+
+def passed(plan: ImagePlan, done: VerifyReport) -> Line | None:
+    return ledger.passed(plan, done, commit="f" * 40, date="2026-11-23", machine=MACHINE)
+
+
+def state(config: Config, root: Path, *lines: Line, name: str = RUNTIME) -> State:
+    one = spec(config, name)
+    return ledger.states(config, [one], lines, root, root / "locks")[one]
 
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=300)
 
 
-@given(words=st.lists(texts, min_size=2, max_size=2))
-def test_what_is_written_is_read(tmp_path_factory: Any, words: list[str]) -> None:
+@given(machine=texts, missing=texts)
+def test_lines_are_read_as_written(tmp_path_factory: Any, machine: str, missing: str) -> None:
     root = tmp_path_factory.mktemp("ledger")
-    lines = {
-        RUNTIME: LINE,
-        OLDER: replace(LINE, image=OLDER, machine=words[0], missing=words[1]),
-    }
-    ledger.write(root, lines)
-    assert ledger.read(root) == lines
-    assert (root / LEDGER).read_text().splitlines()[1].startswith(OLDER)  # in order
+    older = Line(image=OLDER, date="2026-11-23", machine=machine, missing=missing)
+    ledger.write(root, [ON_H100, LINE, older])
+    assert ledger.read(root) == (older, LINE, ON_H100)  # sorted
     assert [path.name for path in (root / LEDGER).parent.iterdir()] == ["ledger.csv"]
 
 
+def test_a_line_replaces_one_of_the_same_image_and_gpus(tmp_path: Path) -> None:
+    assert ledger.read(tmp_path) == ()
+    again = replace(ON_H100, date="2026-11-28")
+    one = replace(ON_H100, gpus="1 x NVIDIA H100 80GB HBM3")
+    for line in (LINE, ON_H100, one, again):
+        ledger.add(tmp_path, line)
+    assert ledger.read(tmp_path) == (LINE, one, again)
+
+
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("number", "old", "new"),
     [
-        ("image,inputs", "inputs,image"),
-        (RUNTIME, "../../etc"),
-        ("a" * 64, "A" * 64),
-        ("580.95.05-1", "$(id)"),
-        (",205,", ",205,,"),
-        (",205,", ",٢,"),
-        ("2 processors", "2\x07processors"),
-        ("2 processors", "x" * 301),
-        ('"2 processors, 25 GB"', '"2 processors'),
+        (1, "image,inputs", "inputs,image"),
+        (2, ",205,", ",205,,"),
+        (2, ",205,", ",many,"),
+        (3, f"{RUNTIME},", "<<<<<<< HEAD\n"),
     ],
 )
-def test_a_ledger_that_nobody_wrote_is_refused(tmp_path: Path, old: str, new: str) -> None:
-    ledger.write(tmp_path, {RUNTIME: LINE})
+def test_a_malformed_line_is_named(tmp_path: Path, number: int, old: str, new: str) -> None:
+    ledger.write(tmp_path, [replace(LINE, image=OLDER), ON_H100])
     path = tmp_path / LEDGER
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(ConfigError) as caught:
         ledger.read(tmp_path)
-    assert str(caught.value).startswith(f"{LEDGER}:")
-    assert str(caught.value).endswith("restore it from git")
-    assert str(caught.value).isprintable()
+    assert str(caught.value).startswith(f"{LEDGER}:{number}: ")
+    assert "\n" not in str(caught.value)
 
 
-def test_two_lines_for_one_image_are_refused(tmp_path: Path) -> None:
-    ledger.write(tmp_path, {RUNTIME: LINE})
-    path = tmp_path / LEDGER
-    path.write_text(path.read_text() + path.read_text().splitlines()[1] + "\n")
-    with pytest.raises(ConfigError, match=r"ledger\.csv:3: not a line"):
-        ledger.read(tmp_path)
-
-
-def test_the_line_of_a_verified_image_proves_it(config: Config, root: Path) -> None:
-    image = made(config, root)
-    assert image.report
-    line = ledger.proof(image, "2026-11-23", MACHINE)
-    assert line is not None
-    assert (line.image, line.checks, line.machine) == (RUNTIME, "2", "2 processors, 25 GB")
-    assert line.digest == "sha256:" + "d" * 64
-    assert state(config, root, line) == ledger.State(
-        tested=True, words="tested on 2026-11-23 without a GPU", built=True, compat=True
+def test_a_passing_report_without_gpus(config: Config, root: Path) -> None:
+    plan = planned(config, root)
+    line = passed(plan, report())
+    assert line == Line(
+        image=RUNTIME,
+        inputs=plan.identity,
+        digest="sha256:" + "d" * 64,
+        commit="f" * 40,
+        date="2026-11-23",
+        checks=2,
+        skipped=1,
+        machine="2 processors, 25 GB",
     )
-    other = state(config, root, replace(line, inputs="0" * 64))
-    words = "last tested on 2026-11-23; its inputs have changed since"
-    assert other == ledger.State(tested=False, words=words, built=True, compat=True)
-    # As of a machine that cannot reach NVIDIA's packages, and of one that emulates.
-    emulated = replace(image, report=replace(image.report, emulated=True))
-    for tested, compat, machine, words in (
-        (made(config, root, compat=False), "", "", "; forward compatibility untested"),
-        (emulated, line.compat, ledger.EMULATED, ", in an emulator"),
-    ):
-        found = ledger.proof(tested, "2026-11-23", MACHINE)
-        assert found is not None
-        assert (found.compat, found.machine) == (compat, f"{line.machine}{machine}")
-        told = ledger.State(
-            tested=True,
-            words=f"tested on 2026-11-23 without a GPU{words}",
-            built=True,
-            compat=bool(compat),
-        )
-        assert state(config, root, found) == told
+    emulated = passed(plan, replace(report(), emulated=True))
+    assert emulated == replace(line, machine=f"{line.machine}{ledger.EMULATED}")
 
 
-def test_what_could_not_be_had_is_no_proof(config: Config, root: Path) -> None:
-    error = "no answer\n from\x1b host\x7f " + "x" * 400
-    line = ledger.impossible(spec(config), error, "2026-11-23", MACHINE)
-    assert line.missing.startswith("no answer from host xx")
-    assert len(line.missing) == 300
-    found = state(config, root, line)
-    assert not found.tested
-    assert found.words.startswith("not tested yet, tried on 2026-11-23: no answer from host")
-    never = ledger.states(config, [spec(config)], {}, root, root)[spec(config)]
-    assert never == ledger.State(tested=False, words="not tested: never built")
-    foreign = choose(config, arch="9.0,12.0")
-    words = ledger.states(config, [foreign], {}, root, root)[foreign].words
-    assert words == "not tested: not one of the project's images"
+def test_a_passing_report_with_gpus(config: Config, root: Path) -> None:
+    line = passed(planned(config, root), report(on_gpu(), **ON_T4))
+    assert line
+    assert (line.checks, line.on_gpu, line.skipped) == (3, 1, 1)
+    assert (line.gpus, line.driver) == ("1 x NVIDIA T4", "570.1")
 
 
-def test_what_was_not_verified_or_not_locked_gets_no_line(config: Config, root: Path) -> None:
-    whole = made(config, root)
-    assert whole.report is not None
-    failed = Check(name="x", outcome="failed", seconds=0)
-    bad = replace(whole.report, checks=(*whole.report.checks, failed))
-    plan = whole.result.plan
+def test_reports_that_prove_nothing(config: Config, root: Path) -> None:
+    """A failure, no check on the GPU, or a lock that the build resolved itself."""
+    plan = planned(config, root)
     unlocked = replace(plan, lock=replace(plan.lock, base=replace(plan.lock.base, unlocked=True)))
     assert unlocked.lock.unlocked
-    for other in (
-        replace(whole, report=None),
-        replace(whole, report=bad),
-        replace(whole, result=replace(whole.result, plan=unlocked)),
-    ):
-        assert ledger.proof(other, "2026-11-23", MACHINE) is None
+    assert passed(plan, report(on_gpu("failed"))) is None
+    assert passed(plan, report(**ON_T4)) is None
+    assert passed(unlocked, report()) is None
 
 
-class Engine(FakeEngine):
-    """Its disk is full, if it has one."""
-
-    root: Path | None = None
-
-    def local_root(self) -> Path | None:
-        return self.root
-
-
-def run_stale(
-    config: Config,
-    root: Path,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    problems: dict[str, TorchImagesError],
-    engine: Engine | None = None,
-    run: FakeRunner | None = None,
-    shown: Shown = QUIET,
-) -> tuple[list[stale.Outcome], Engine]:
-    """Build two images, of which some end in an error; the ledger is below `folder`.
-
-    An image of two names and its parent get into the engine.
-    """
-    engine = engine or Engine()
-
-    def make(_: Config, images: Sequence[LockedImage], *__: Any, **___: Any) -> tuple[Made, ...]:
-        [image] = images
-        if image.spec.id in problems:
-            raise problems[image.spec.id]
-        engine.images += [stored("d"), stored("e", parent_name("sha256:" + "e" * 64))]
-        for name in ("x:1", image.candidate):
-            engine.tag("sha256:" + "d" * 64, *name.split(":"))
-        return (made(config, root, image.spec.id),)
-
-    monkeypatch.setattr(stale, "make", make)
-    workspace = Workspace(root=folder, cache=folder, network=Network(), locks=root / "locks")
-    done = stale.build_stale(
-        config,
-        [spec(config, OLDER), spec(config)],
-        workspace,
-        BuildOptions(),
-        engine=engine,
-        run=run or FakeRunner(),
-        machine=MACHINE,
-        today=TODAY,
-        shown=shown,
+def test_an_image_is_tested_by_exactly_its_inputs(config: Config, root: Path) -> None:
+    inputs = planned(config, root).identity
+    line, run = replace(LINE, inputs=inputs), replace(ON_H100, inputs=inputs)
+    words = "tested on 2026-11-23 without a GPU"
+    assert state(config, root, line) == State(tested=True, words=words, built=True, inputs=inputs)
+    emulated = replace(line, machine=f"x{ledger.EMULATED}")
+    assert state(config, root, emulated).words == f"{words}, in an emulator"
+    changed = State(
+        tested=False,
+        words="last tested on 2026-11-27; its inputs have changed since",
+        built=True,
+        inputs=inputs,
     )
-    return list(done), engine
+    assert state(config, root, LINE, ON_H100) == changed
+    tried = replace(line, missing="no answer")
+    assert not state(config, root, tried).tested
+    # On GPUs: by both lines, by that of the GPU alone, and not by an older one of a GPU.
+    both = state(config, root, run, line)
+    assert (both.tested, both.gpus) == (True, ("2 x NVIDIA H100 80GB HBM3",))
+    on = "2 x NVIDIA H100 80GB HBM3 on 2026-11-27"
+    assert both.words == f"tested on 2026-11-23, and on {on}"
+    for others in ((), (LINE,), (tried,)):
+        alone = state(config, root, run, *others)
+        assert (alone.tested, alone.words) == (True, f"tested on {on}")
+    assert state(config, root, line, ON_H100).words == words
+    mixed = replace(run, gpus="1 x NVIDIA T4, 2 x NVIDIA L4")
+    assert state(config, root, mixed).gpus == ("1 x NVIDIA T4", "2 x NVIDIA L4")
 
 
-@pytest.mark.parametrize(
-    "error", [LockError("no wheel"), NetworkError("no answer"), VerifyError("3 checks failed")]
-)
-def test_one_that_cannot_be_had_gets_a_line_and_the_next_is_built(
+def test_why_an_image_is_not_tested(config: Config, root: Path, tmp_path: Path) -> None:
+    plan = planned(config, root)
+    untested = State(tested=False, words="not tested: never built", inputs=plan.identity)
+    assert state(config, root) == untested
+    message = "no answer\n from\x1b host\x7f " + "x" * 400
+    line = ledger.impossible(
+        *(plan.spec, plan.identity, message), commit="f" * 40, date="2026-11-23", machine=MACHINE
+    )
+    assert (line.image, line.inputs, line.commit) == (RUNTIME, plan.identity, "f" * 40)
+    assert len(line.missing) == 300
+    words = f"not tested: could not be built on 2026-11-23: {line.missing}"
+    assert words.startswith("not tested: could not be built on 2026-11-23: no answer from host xx")
+    assert state(config, root, line) == replace(untested, words=words)
+    assert state(config, root, line, ON_H100) == replace(untested, words=words, built=True)
+    # Without locks its inputs are not known.
+    unlocked = ledger.states(config, [plan.spec], [LINE], root, tmp_path)[plan.spec]
+    with pytest.raises(LockError) as caught:
+        lock_image(config, plan.spec, tmp_path)
+    assert unlocked.words == f"not tested: {caught.value.message}"
+    assert (unlocked.tested, unlocked.built, unlocked.inputs) == (False, True, "")
+    blank = ledger.states(config, [plan.spec], [replace(LINE, inputs="")], root, tmp_path)
+    assert not blank[plan.spec].tested
+
+
+def test_an_image_outside_the_catalogue(config: Config, root: Path) -> None:
+    own = choose(config, arch="9.0,12.0")
+    locks = root / "locks"
+    assert ledger.states(config, [own], [LINE], root, locks)[own].words == (
+        "not tested: not one of the project's images"
+    )
+    run = replace(ON_H100, image=own.id)
+    assert ledger.states(config, [own], [run], root, locks)[own].words == (
+        "last tested on 2026-11-27; its inputs have changed since"
+    )
+
+
+def test_matrix_has_the_inputs_of_each_image(config: Config, root: Path) -> None:
+    done = invoke(root, "matrix", "--select", f"{RUNTIME},{OLDER}", "--json")
+    shown = {image["id"]: image["inputs"] for image in json.loads(done.stdout)["image"]}
+    assert shown == {name: planned(config, root, name).identity for name in (OLDER, RUNTIME)}
+
+
+@pytest.mark.parametrize("outcome", ["passed", "failed"])
+def test_verify_records_what_passed(
     config: Config,
     root: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    error: TorchImagesError,
+    capsys: pytest.CaptureFixture[str],
+    outcome: str,
 ) -> None:
-    """One that is built and fails gets none, and no error replaces a proof."""
-    done, engine = run_stale(config, root, tmp_path, monkeypatch, {OLDER: error})
+    identified: Any = ("an id", planned(config, root))
+    monkeypatch.setattr(identify, "identify", lambda *_: identified)
+    monkeypatch.setattr(verify, "verify", lambda *_, **__: report(on_gpu(outcome), **ON_T4))
+    monkeypatch.setattr(verb, "engine", lambda: None)
+    monkeypatch.setattr(build, "revision", lambda *_: "f" * 40)
+    space = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
+    monkeypatch.setattr(verb, "workspace", lambda: space)
+    Program(namespace=tasks.namespace).run(
+        ["inv", "verify", "x", "--gpus", "all", "--record"], exit=False
+    )
     lines = ledger.read(tmp_path)
-    assert [one.line for one in done] == [lines.get(OLDER), lines[RUNTIME]]
-    assert [one.error for one in done] == [error, None]
-    assert (OLDER in lines) != isinstance(error, VerifyError)
-    assert OLDER not in lines or lines[OLDER].missing == error.message
-    assert lines[RUNTIME].missing == ""
-    assert engine.tags() == (parent_name("sha256:" + "e" * 64),)
-    old = replace(LINE, image=OLDER)
-    ledger.write(tmp_path, {OLDER: old})
-    done, _ = run_stale(config, root, tmp_path, monkeypatch, {OLDER: error})
-    assert (done[0].error, done[0].line, ledger.read(tmp_path)[OLDER]) == (error, None, old)
+    recorded = [("1 x NVIDIA T4", "f" * 40)] if outcome == "passed" else []
+    assert [(line.gpus, line.commit) for line in lines] == recorded
+    said = "recorded in docs/ledger.csv: 1 x NVIDIA T4, driver 570.1"
+    assert (said in capsys.readouterr().err) == (outcome == "passed")
 
 
-def test_a_full_disk_ends_the_run(
-    config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    error, lines = DiskError("the disk is full"), list[str]()
-    shown = Shown(say=lines.append)
-    done, engine = run_stale(config, root, tmp_path, monkeypatch, {OLDER: error}, shown=shown)
-    assert [(one.line, one.error) for one in done] == [(None, error)]
-    assert ledger.read(tmp_path) == {}
-    assert engine.images == []
-    assert lines[-1] == "1 more not tried; the next run goes on there"
-
-
-def test_a_name_that_was_there_before_stays(
-    config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be the only one of an image of the user's, which would go with it."""
-    mine = stored("a", "x:1", "mine:1")
-    _, engine = run_stale(config, root, tmp_path, monkeypatch, {}, Engine(mine))
-    assert {"x:1", "mine:1"} <= set(engine.tags())
-    assert engine.digest(mine.id)
-
-
-def test_room_is_made_only_of_what_this_run_made(
-    config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other parent images, and what a user derived from one, stay; so does everybody's cache."""
-    before = stored("b", parent_name("sha256:" + "b" * 64))
-    derived = stored("c", "torch-images-parent:mine", **{"io.github.torch-images.id": "x"})
-    engine, run = Engine(before, derived), FakeRunner()
-    lines: list[str] = []
-    engine.root = tmp_path
-    full = shutil.disk_usage(tmp_path)._replace(free=0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
-    shown = Shown(say=lines.append)
-    run_stale(config, root, tmp_path, monkeypatch, {}, engine, run, shown)
-    assert [line for line in lines if line.startswith("freed disk: 1 parent images, 0 layers; ")]
-    assert all(image in engine.images for image in (before, derived))
-    assert not [command for command in run.commands if "prune" in command]
-
-
-def test_only_what_has_no_fresh_line_is_built(config: Config, root: Path, tmp_path: Path) -> None:
-    """What could not be had today is not tried again today, but is tomorrow."""
-    (tmp_path / "docker").symlink_to(root / "docker")
-    (tmp_path / "scripts").symlink_to(root / "scripts")
-    specs = [s for s in matrix(config) if s.id in (RUNTIME, OLDER)]
-    workspace = Workspace(root=tmp_path, cache=tmp_path, network=Network(), locks=root / "locks")
-
-    def left(day: dt.date) -> list[str]:
-        return [one.id for one in stale.to_build(config, specs, workspace, day)]
-
-    assert left(TODAY) == [OLDER, RUNTIME]
-    tested = ledger.proof(made(config, root), "2026-11-23", MACHINE)
-    assert tested is not None
-    tried = ledger.impossible(spec(config, OLDER), "no answer", "2026-11-23", MACHINE)
-    ledger.write(tmp_path, {RUNTIME: tested, OLDER: tried})
-    assert left(TODAY) == []
-    assert left(TODAY + dt.timedelta(days=1)) == [OLDER]
-    ledger.write(tmp_path, {RUNTIME: replace(tested, inputs="0" * 64), OLDER: tried})
-    assert left(TODAY) == [RUNTIME]
+def test_without_gpus_verify_has_nothing_to_record(capsys: pytest.CaptureFixture[str]) -> None:
+    Program(namespace=tasks.namespace).run(["inv", "verify", "x", "--record"], exit=False)
+    assert "--record needs --gpus" in capsys.readouterr().err
 
 
 def test_the_ledger_of_the_project_names_its_images(config: Config, root: Path) -> None:
     """A line of an image that the catalogue has dropped is of no use to anybody."""
-    assert set(ledger.read(root)) <= {listed.id for listed in matrix(config)}
+    assert {line.image for line in ledger.read(root)} <= {listed.id for listed in matrix(config)}
 
 
 def test_reading_the_ledger_imports_nothing_that_builds() -> None:

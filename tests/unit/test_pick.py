@@ -70,8 +70,7 @@ def ask(
         variant=variant,
         platform=host,
         namespace="ghcr.io/me",
-        state=state
-        or (lambda spec: State(tested=True, words=f"tested: {spec.id}", built=True, compat=True)),
+        state=state or (lambda spec: State(tested=True, words=f"tested: {spec.id}", built=True)),
     )
     return answer(config, found, known, suggestions, platform=host)
 
@@ -101,32 +100,6 @@ def test_picks(config: Config, root: Path, gpu: str, driver: str, image: str, wh
     assert not found["id"].endswith("arm64")
     assert why in found["why"][1]
     assert CAVEATS[ARM64] not in found["why"]
-
-
-@pytest.mark.parametrize(
-    ("gpu", "driver"), [("H100", "550.54.14"), ("A100", "535.183.01"), ("T4", "550.54.14")]
-)
-def test_a_compat_library_that_no_image_had_is_no_first_choice(
-    config: Config, root: Path, gpu: str, driver: str
-) -> None:
-    """Without it, CUDA 12.8 works all the same, and CUDA 13.0 does not."""
-
-    def state(spec: ImageSpec) -> State:
-        return State(tested=True, words="tested", built=True)
-
-    found = ask(config, root, gpu, driver, state=state)
-    assert "torch-cu128:" in found["image"]
-    assert not found["needs_compat"]
-    assert found["why"][1].endswith("without that library, it works by minor-version compatibility")
-    [other] = [one for one in found["others"] if one["works"]]
-    assert "torch-cu130:" in other["image"]
-    assert other["why"].endswith("no image with this library was tested yet")
-    # Where only the library helps, the build may not go on without it.
-    found = ask(config, root, gpu, driver, state=state, torch="2.14.1")
-    spec = find_image(config, found["id"])
-    assert found["needs_compat"]
-    told = commands(config, spec, found["image"], published=False, needs_compat=True)
-    assert "--compat required" in told["command"]
 
 
 def test_it_says_what_fails_on_a_gpu(config: Config, root: Path) -> None:
@@ -178,11 +151,12 @@ def test_a_branch_is_taken_as_its_oldest_driver(
         # The catalogue has one for this architecture alone, or only the whole one.
         ("580.95.05", {}, "torch-cu130:sm90"),
         ("580.95.05", {"torch": "2.13.0"}, "torch-cu130:"),
-        ("580.95.05", {"variant": "pod"}, "torch-cu130:pod"),
+        ("580.95.05", {"variant": "pod"}, "torch-cu130:sm90-pod"),
+        ("580.95.05", {"variant": "devel"}, "torch-cu130:devel"),
         # One of the project before another that needs no compat library.
-        ("570.133", {"variant": "pod"}, "torch-cu130:pod"),
+        ("570.133", {"variant": "pod"}, "torch-cu130:sm90-pod"),
         # None of the project's: the one for this architecture.
-        ("580.95.05", {"torch": "2.13.0", "variant": "pod"}, "torch-cu130:sm90-pod"),
+        ("580.95.05", {"torch": "2.13.0", "variant": "devel"}, "torch-cu130:sm90-devel"),
         ("580.95.05", {"torch": "2.10.0", "variant": "devel"}, "torch-cu128:sm90-devel"),
     ],
     ids=str,
@@ -194,14 +168,14 @@ def test_an_image_of_the_project_comes_first(
     assert without_release(found["image"]) == f"ghcr.io/me/{image}"
     spec = find_image(config, found["id"])
     ours = spec.id in {listed.id for listed in matrix(config)}
-    assert ours == ("sm90-" not in image)
-    words = states(config, [spec], {}, root, root / "locks")[spec].words
+    assert ours == (image not in ("torch-cu130:sm90-devel", "torch-cu128:sm90-devel"))
+    words = states(config, [spec], [], root, root / "locks")[spec].words
     assert (words == "not tested: not one of the project's images") != ours
 
 
 def test_cuda_versions_without_the_variant_are_left_out(config: Config, root: Path) -> None:
     found = ask(config, root, "H100", "580.95.05", variant="vllm")
-    assert without_release(found["image"]) == "ghcr.io/me/torch-cu130:vllm"
+    assert without_release(found["image"]) == "ghcr.io/me/torch-cu130:sm90-vllm"
     assert found["others"] == []
     with pytest.raises(UsageError, match="variant recsys cannot be built: the wheels of recomm"):
         ask(config, root, "RTX 5090", "580.95.05", variant="recsys")
@@ -402,6 +376,39 @@ def test_a_tested_image_comes_first(
     config: Config, root: Path, driver: str, words: dict[str, str], image: str
 ) -> None:
     found = ask(config, root, "H100", driver, state=states_of(**words))
+    assert without_release(found["image"]) == f"ghcr.io/me/{image}"
+
+
+NEVER = State(tested=False, words="never built")
+BUILT = State(tested=False, words="last tested", built=True)
+TESTED = State(tested=True, words="tested", built=True)
+H100, H200, L4 = (
+    replace(TESTED, gpus=(f"2 x NVIDIA {name}",)) for name in ("H100 80GB HBM3", "H200", "L4")
+)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "alone", "whole", "image"),
+    [
+        ("H100", H100, H100, "torch-cu130:sm90"),
+        ("H100", H200, H100, "torch-cu130:"),
+        ("H100", TESTED, H200, "torch-cu130:"),
+        ("9.0", TESTED, H200, "torch-cu130:"),
+        ("H100", TESTED, L4, "torch-cu130:sm90"),
+        ("H100", BUILT, TESTED, "torch-cu130:"),
+        ("H100", NEVER, BUILT, "torch-cu130:"),
+        ("H100", NEVER, NEVER, "torch-cu130:sm90"),
+    ],
+)
+def test_what_ran_on_the_gpu_comes_first(
+    config: Config, root: Path, gpu: str, alone: State, whole: State, image: str
+) -> None:
+    """Then what ran on one of its architecture, what was tested without a GPU, what was built."""
+
+    def state(spec: ImageSpec) -> State:
+        return NEVER if spec.cuda.version != "13.0" else whole if spec.whole else alone
+
+    found = ask(config, root, gpu, "580.95.05", state=state)
     assert without_release(found["image"]) == f"ghcr.io/me/{image}"
 
 

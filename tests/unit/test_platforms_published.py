@@ -717,10 +717,12 @@ def test_a_datasheet_says_platform_and_index(pair: Pair, name: str, tmp_path: Pa
     arm64 = pair.arm64
     arm64.report.observed["python"] = "3.11.2"  # type: ignore[index]
     document = {"config": {"digest": D1}, "layers": [{"digest": D2, "size": 1}]}
-    sheet = describe(*(arm64, Sizes(), document, [{"created_by": "x"}]), index=name)
+    history = [{"created_by": "x"}]
+    sheet = describe(arm64, Sizes(), document, history, commit="f" * 40, index=name)
     assert (sheet["platform"], sheet["index"]) == (ARM64, name)
     text = markdown(sheet)
     assert f"| Platform | {ARM64} |" in text
+    assert f"| Commit | `{sheet['commit']}` |" in text
     assert ("| Index of all platforms | `" in text) == bool(name)
     assert "torch" in sheet["packages"]["python"]
     assert "torch" not in sheet["packages"]["cuda"]

@@ -72,23 +72,26 @@ def few(config: Config) -> Config:
 
 @pytest.fixture(scope="module")
 def project(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with another ledger: of two images with a proof, and one that was tried."""
+    """The project with another ledger: of two images with a proof, and one that was tried.
+
+    One of them also ran on a GPU.
+    """
     folder = tmp_path_factory.mktemp("project")
     for name in ("docker", "scripts", "site"):
         (folder / name).symlink_to(root / name)
-    line = ledger.Proof(
+    line = ledger.Line(
         image=PROVED,
         inputs="a" * 64,
-        compat="580.95.05-1",
-        lock="b" * 64,
         digest="sha256:" + "c" * 64,
+        commit="b" * 40,
         date="2026-11-23",
-        checks="205",
+        checks=205,
         machine="2 processors, 25 GB",
     )
+    gpu = replace(line, checks=393, on_gpu=147, gpus="1 x NVIDIA H100", driver="580.159.04")
     arm64 = replace(line, image=f"{PROVED}-arm64", machine=f"2 processors{ledger.EMULATED}")
     tried = replace(line, image=TRIED, missing="no answer from <the> index")
-    ledger.write(folder, {proof.image: proof for proof in (line, arm64, tried)})
+    ledger.write(folder, [line, gpu, arm64, tried])
     return folder
 
 
@@ -221,12 +224,15 @@ def test_any_text_stays_text(
 def test_what_the_ledger_says_is_shown(plain: dict[str, bytes], project: Path) -> None:
     lines = ledger.read(project)
     text = Page(plain[f"images/{PROVED}.html"]).text
-    assert f"Checks passed {lines[PROVED].checks} " in text
-    for key in ("digest", "date", "inputs", "lock", "machine"):
-        assert getattr(lines[PROVED], key) in text
+    without, on_gpu = (line for line in lines if line.image == PROVED)
+    assert f"Checks passed {without.checks} " in text
+    assert f"Checks passed {on_gpu.checks}, {on_gpu.on_gpu} of them on the GPU" in text
+    assert f"GPUs {on_gpu.gpus}, driver {on_gpu.driver}" in text
+    for key in ("digest", "date", "inputs", "commit", "machine"):
+        assert getattr(without, key) in text
     text = Page(plain[f"images/{TRIED}.html"]).text
     assert "Could not be built" in text
-    assert lines[TRIED].missing in text
+    assert next(line.missing for line in lines if line.image == TRIED) in text
     assert "checks passed" not in text
 
 

@@ -39,7 +39,7 @@ from torch_images.host.workspace import Workspace
 from torch_images.layers.make import Progress, no_progress
 from torch_images.locks.sources import LockedTree
 from torch_images.oci.compression import Compression
-from torch_images.project import GPU_LEDGER, LEDGER
+from torch_images.project import LEDGER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,7 +296,7 @@ def write_bake(
 def revision(root: Path, run: Runner) -> str | None:
     """The commit that `root` is at, with "-dirty" if files differ from it; None without git.
 
-    Ignores the ledgers, because they change after each image that is built or verified.
+    Ignores the ledger, because it changes after each image that is built or verified.
     """
     if not (root / ".git").exists() or not shutil.which("git"):
         return None
@@ -304,8 +304,7 @@ def revision(root: Path, run: Runner) -> str | None:
     head = run.run(["git", "-C", str(root), "rev-parse", "--verify", "HEAD"], env=env, check=False)
     if head.code:
         return None
-    changed = ["git", "-C", str(root), "status", "--porcelain", "--", "."]
-    changed += [f":(exclude){name}" for name in (LEDGER, GPU_LEDGER)]
+    changed = ["git", "-C", str(root), "status", "--porcelain", "--", ".", f":(exclude){LEDGER}"]
     status = run.run(changed, env=env, check=False)
     return head.output.strip() + ("-dirty" if status.output.strip() else "")
 

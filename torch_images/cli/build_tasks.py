@@ -51,7 +51,7 @@ class Build(Building, DryRun, Json):
         "of wheel layers: fast, or small for images that are pulled often", default="fast"
     )
     unverified: bool = flag("skip verification; the image gets only its candidate tag")
-    stale: bool = flag("build the images of --select that docs/ledger.csv lacks, and record them")
+    stale: bool = flag("build and record the images that are not tested, see docs/ledger.csv")
 
 
 @verb.verb(Build, example="build --cuda 13.0 --arch 12.0")
@@ -113,7 +113,7 @@ def build(options: Build) -> None:
 def _build_stale(
     config: Config, specs: Sequence[ImageSpec], how: BuildOptions, *, dry_run: bool
 ) -> None:
-    """Build the images that the ledger lacks, one by one, and print each outcome.
+    """Build the images that are not tested, and print each outcome.
 
     Raises the first error at the end; a full disk ends the run.
     """
@@ -121,11 +121,15 @@ def _build_stale(
 
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
-    from torch_images.publish.stale import build_stale, to_build
+    from torch_images.publish import ledger
+    from torch_images.publish.pipeline import Shown
+    from torch_images.publish.stale import StaleRun, to_build
 
     verb.require_clone("build --stale")
-    workspace, today = verb.workspace(), dt.datetime.now(dt.UTC).date()
-    left = to_build(config, specs, workspace, today)
+    workspace, today = verb.workspace(), dt.datetime.now(dt.UTC).date().isoformat()
+    lines = ledger.read(workspace.root)
+    states = ledger.states(config, specs, lines, workspace.root, workspace.locks)
+    left = to_build(states, lines, today)
     if not left:
         print("nothing to build: each image is tested, or could not be built today")
         return
@@ -135,17 +139,19 @@ def _build_stale(
     failed: TorchImagesError | None = None
     bootstraps = any(spec.base.suite for spec in left)
     engine = verb.engine(bootstraps=bootstraps, platforms=[spec.platform for spec in left])
-    for done in build_stale(
-        config,
-        left,
-        workspace,
-        how,
+    run = StaleRun(
+        config=config,
+        workspace=workspace,
+        options=how,
         engine=engine,
         run=Runner(),
+        before=frozenset(engine.tags()),
         machine=measure(),
         today=today,
-        shown=_shown(),
-    ):
+        # Without a bar for checks: BuildKit shows the next build meanwhile.
+        shown=Shown(layers=verb.layer_progress, say=verb.say),
+    )
+    for done in run.outcomes(left):
         if done.line and not done.line.missing:
             print(f"{done.spec.id}: tested, {done.line.checks} checks passed", flush=True)
         elif done.error:

@@ -59,9 +59,10 @@ def push(options: Push) -> None:
     If the image exists for several platforms, its floating tags point to an index. The push for
     the last platform creates it.
     """
+    from torch_images.build.build import revision
     from torch_images.cli import report
     from torch_images.host.runner import Runner
-    from torch_images.publish.datasheet import built_from, describe, save
+    from torch_images.publish.datasheet import describe, save
     from torch_images.publish.push import Transfer, preview, publish
     from torch_images.publish.registry import contents, retry
     from torch_images.verify.identify import verified_image
@@ -89,8 +90,14 @@ def push(options: Push) -> None:
     look_inside = partial(contents, planned.names[0], run, platform=platform)
     content = retry(look_inside, retries=options.retries, say=verb.say)
     names, index = planned.names, planned.index_name
-    commit = built_from(subject, workspace.root, run)
-    sheet = describe(subject, engine, *content, commit=commit, references=names, index=index)
+    sheet = describe(
+        subject,
+        engine,
+        *content,
+        commit=revision(workspace.root, run) or "",
+        references=names,
+        index=index,
+    )
     save(sheet, workspace)
     print(verb.as_json(sheet) if options.json else report.moves(planned.moves, done=True))
 
@@ -102,14 +109,15 @@ class Datasheet(Image, Json):
 @verb.verb(Datasheet, example="datasheet torch-cu130:sm120")
 def datasheet(options: Datasheet) -> None:
     """Print the facts of a verified image: versions, layers with sizes, digests, checks."""
+    from torch_images.build.build import revision
     from torch_images.host.runner import Runner
-    from torch_images.publish.datasheet import built_from, describe, markdown, save
+    from torch_images.publish.datasheet import describe, markdown, save
     from torch_images.verify.identify import verified_image
 
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     subject = verified_image(config, options.image, workspace, engine)
     content = engine.contents(subject.info.id)
-    commit = built_from(subject, workspace.root, Runner())
+    commit = revision(workspace.root, Runner()) or ""
     sheet = describe(subject, engine, *content, commit=commit)
     save(sheet, workspace)
     print(verb.as_json(sheet) if options.json else markdown(sheet).rstrip())

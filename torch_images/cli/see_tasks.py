@@ -29,7 +29,7 @@ class Matrix(Json):
 def matrix(options: Matrix) -> None:
     """Print every image of images.yaml by its identifier, and whether it was built and verified."""
     from torch_images.config import selection
-    from torch_images.publish import gpu_ledger, ledger
+    from torch_images.publish import ledger
 
     config, workspace = verb.config(), verb.workspace()
     specs = selection.select(config, options.select, options.platform or selection.ALL)
@@ -40,15 +40,15 @@ def matrix(options: Matrix) -> None:
         lookup = verb.registry_lookup(5)
         where = verb.namespace(config, options.registry)
         names = dict(push.unpublished(config, specs, where, lookup=lookup, workspace=workspace))
-    root, runs = verb.ROOT, gpu_ledger.read(verb.ROOT)
-    proofs = ledger.read(root)
-    states = ledger.states(config, tuple(names), proofs, root, workspace.locks, runs=runs)
+    proofs = ledger.read(verb.ROOT)
+    states = ledger.states(config, tuple(names), proofs, verb.ROOT, workspace.locks)
     if options.untested:
         names = {spec: name for spec, name in names.items() if not states[spec].tested}
     if options.json:
         listed = [
             {
                 **selection.describe(spec),
+                "inputs": states[spec].inputs,
                 "tested": states[spec].tested,
                 "proof": states[spec].words,
                 **({"reference": name} if name else {}),
@@ -93,7 +93,7 @@ def pick(options: Pick) -> None:
     from torch_images.config.selection import find_image
     from torch_images.locks.image_lock import compat_versions
     from torch_images.platforms import native
-    from torch_images.publish import gpu_ledger, ledger
+    from torch_images.publish import ledger
     from torch_images.publish.drivers import find_driver
     from torch_images.publish.gpus import find_gpu, host_platform, known_gpus
     from torch_images.publish.pick import answer, commands, immutable, pick
@@ -104,10 +104,10 @@ def pick(options: Pick) -> None:
         gpus = known_gpus(config)
         print(verb.as_json({"gpu": gpus}) if options.json else report.gpus(gpus))
         return
-    proofs, runs = ledger.read(verb.ROOT), gpu_ledger.read(verb.ROOT)
+    lines = ledger.read(verb.ROOT)
 
     def state(spec: ImageSpec) -> ledger.State:
-        return ledger.states(config, [spec], proofs, verb.ROOT, locks, runs=runs)[spec]
+        return ledger.states(config, [spec], lines, verb.ROOT, locks)[spec]
 
     model = find_gpu(config, options.gpu)
     driver = find_driver(config, options.driver)

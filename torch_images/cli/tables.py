@@ -12,7 +12,7 @@ from torch_images.config.types import Config
 from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions, image_lock
 from torch_images.markdown import table
-from torch_images.publish import gpu_ledger, ledger
+from torch_images.publish import ledger
 from torch_images.publish.tag_rules import earned
 
 # The pages with generated tables.
@@ -47,9 +47,7 @@ def _images(config: Config, root: Path, locks: Path) -> str:
     """
     specs = matrix(config)
     compat = {platform: compat_versions(config, locks, platform) for platform in config.platforms}
-    states = ledger.states(
-        *(config, specs, ledger.read(root), root, locks), runs=gpu_ledger.read(root)
-    )
+    states = ledger.states(config, specs, ledger.read(root), root, locks)
     rows = []
     for cuda, torch in dict.fromkeys((s.cuda, s.torch) for s in specs):
         images = [s for s in specs if (s.cuda, s.torch) == (cuda, torch)]

@@ -16,7 +16,7 @@ class Verify(Image, Json):
         default=(),
         parse=lambda _, words: device_requests(words),
     )
-    record: bool = flag("with --gpus: if all checks pass, record it in docs/gpu-ledger.csv")
+    record: bool = flag("with --gpus: if all checks pass, record it in docs/ledger.csv")
     no_cache: bool = flag("list all machine code again instead of reusing earlier lists")
 
 
@@ -26,11 +26,13 @@ def verify(options: Verify) -> None:
     import datetime as dt
     from dataclasses import asdict
 
+    from torch_images.build.build import revision
     from torch_images.cli import report
     from torch_images.errors import UsageError
     from torch_images.host.runner import Runner
-    from torch_images.project import GPU_LEDGER
-    from torch_images.publish import gpu_ledger
+    from torch_images.jobs import measure
+    from torch_images.project import LEDGER
+    from torch_images.publish import ledger
     from torch_images.verify.identify import identify
     from torch_images.verify.verify import require
     from torch_images.verify.verify import verify as check
@@ -58,10 +60,17 @@ def verify(options: Verify) -> None:
     if not options.json:
         print(report.verified(proof))
     if options.record:
-        today = dt.datetime.now(dt.UTC).date().isoformat()
-        if line := gpu_ledger.run_of(plan, proof, today):
-            gpu_ledger.add(workspace.root, line)
-            verb.say(f"recorded in {GPU_LEDGER}: {line.gpus}, driver {line.driver}")
+        line = ledger.passed(
+            plan,
+            proof,
+            # Checks of the labels passed, so this commit builds the very image.
+            commit=revision(workspace.root, Runner()) or "",
+            date=dt.datetime.now(dt.UTC).date().isoformat(),
+            machine=measure(),
+        )
+        if line and line.gpus:
+            ledger.add(workspace.root, line)
+            verb.say(f"recorded in {LEDGER}: {line.gpus}, driver {line.driver}")
         else:
             verb.say(
                 "not recorded: no check ran on a GPU, or the build resolved a part of its lock"

@@ -8,14 +8,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch_images.build import labels
-from torch_images.build.build import revision
 from torch_images.build.plan import ImagePlan
 from torch_images.host.engine import Engine
-from torch_images.host.runner import Runner
 from torch_images.host.workspace import Workspace
 from torch_images.layers.plan import wheel_groups
 from torch_images.locks.image_lock import ImageLock
@@ -43,16 +40,16 @@ def describe(
     document: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
     *,
-    commit: str = "",
+    commit: str,
     references: Sequence[str] = (),
     index: str = "",
 ) -> dict[str, Any]:
     """Everything about a verified image as plain data.
 
     `document` and `history` are its OCI manifest and the history in its configuration, from the
-    engine or registry; `commit` is one that it can be built from, "" if unknown. `references` are
-    its names in a registry, including those of its index; `index` is the index's immutable name
-    with its digest, "" for an image without an index.
+    engine or registry; `commit` is the project's commit that builds it, "" if unknown;
+    `references` are its names in a registry, including those of its index;
+    `index` is the index's immutable name with its digest, "" for an image without an index.
     """
     info, spec, lock, report = image.info, image.plan.spec, image.plan.lock, image.report
     layers = _layers(document, history, engine.layer_sizes(info.id), image.plan)
@@ -94,15 +91,6 @@ def describe(
     }
 
 
-def built_from(image: VerifiedImage, root: Path, run: Runner) -> str:
-    """The commit of this checkout if it builds exactly this image; "" if not, or without git.
-
-    Uncommitted changes make it end in "-dirty".
-    """
-    same = labels.read(image.info.labels).inputs == f"sha256:{image.plan.identity}"
-    return (revision(root, run) or "") if same else ""
-
-
 def packages(lock: ImageLock) -> dict[str, dict[str, str]]:
     """The versions of all locked packages, by kind and name. Verification found exactly these."""
     wheels = {w: lock.compiled.get(w.name, w.version) for w in lock.all_wheels}
@@ -139,7 +127,7 @@ def markdown(sheet: Mapping[str, Any]) -> str:
         ("Features", ", ".join(sheet["features"])),
         ("Inputs", f"`{sheet['inputs']}`" + (" (unlocked)" if sheet["unlocked"] else "")),
         ("Lock", f"`{sheet['lock']}`"),
-        ("Commit", f"`{sheet['commit'] or 'unknown'}`"),
+        *([("Commit", f"`{sheet['commit']}`")] if sheet["commit"] else []),
         ("To pull", size_text(size["compressed"])),
         ("Unpacked", size_text(size["unpacked"])),
         ("Verified", f"{proof['passed']} checks passed, {proof['skipped']} skipped"),

@@ -5,6 +5,7 @@ Unknown facts are None or empty, and the template says so. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch_images.arch import Capability, coverage
@@ -16,14 +17,14 @@ from torch_images.locks.image_lock import ImageLock
 from torch_images.publish import pick
 from torch_images.publish.datasheet import packages
 from torch_images.publish.gpus import CAVEATS
-from torch_images.publish.ledger import Proof, State
+from torch_images.publish.ledger import Line, State
 from torch_images.publish.tag_rules import Names, earned
 
 
 def describe(
-    config: Config, image: ImagePlan, *, state: State, proof: Proof | None, namespace: str
+    config: Config, image: ImagePlan, *, state: State, lines: Sequence[Line], namespace: str
 ) -> dict[str, Any]:
-    """Everything known about an image; `proof` is its line of the ledger."""
+    """Everything known about an image; `lines` are its lines of the ledger."""
     spec, lock = image.spec, image.lock
     names = Names(
         repository=spec.repository,
@@ -37,7 +38,7 @@ def describe(
         "platform": spec.platform.name,
         "caveat": CAVEATS.get(spec.platform, ""),
         "state": state,
-        "proof": proof,
+        "lines": lines,
         "names": list(names.references(namespace)),
         **pick.build_commands(config, spec),
         "versions": _versions(spec, lock),

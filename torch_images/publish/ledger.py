@@ -1,66 +1,60 @@
-"""The ledger, docs/ledger.csv: which images were really built and verified, and when.
+"""The ledger, docs/ledger.csv: which images passed their checks, on which machine and GPUs.
 
-`invoke build --stale` writes it, one line for each image. A line is valid as long as the image's
-inputs are the same: the hash of its build context, which includes the locks. The image's digest
-would not do, since each commit changes a label. A line can also say why a build failed.
+`invoke build --stale` writes a line for each image, `invoke verify IMAGE --gpus all --record` one
+for each image and kind of GPU. An image is tested if a line has exactly its inputs of today: the
+hash of its build context, which includes the locks.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import csv
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_images.build.plan import lock_image, plan_image
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import of_the_project
 from torch_images.config.types import Config
-from torch_images.errors import LockError
+from torch_images.errors import ConfigError, LockError, shown
 from torch_images.jobs import Builder
 from torch_images.platforms import ARM64
 from torch_images.project import LEDGER
-from torch_images.publish import gpu_ledger, records
 
-if TYPE_CHECKING:  # it imports everything for builds
-    from torch_images.publish.pipeline import Made
-
-_FIELDS = {
-    "image": records.IMAGE,
-    "inputs": re.compile(r"[0-9a-f]{64}|"),
-    "compat": re.compile(r"[0-9a-z.-]{1,40}|"),
-    "lock": re.compile(r"[0-9a-f]{64}|"),
-    "digest": re.compile(r"sha256:[0-9a-f]{64}|"),
-    "date": records.DATE,
-    "checks": re.compile(r"[0-9]{1,5}"),
-    "machine": records.TEXT,
-    "missing": records.TEXT,
-}
-
+if TYPE_CHECKING:  # it imports what verification needs
+    from torch_images.build.plan import ImagePlan
+    from torch_images.verify.verify import VerifyReport
 
 # The end of `machine` if it ran the image in an emulator.
 EMULATED = f", {ARM64} emulated"
+_GPU_MODULE = "container/test_gpu_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proof:
-    """A line of the ledger. Every field is text, as in the file.
+class Line:
+    """A line of the ledger: an image that passed its checks, or could not be built.
 
-    `image`: the identifier. `inputs`: the hash of its build context. `compat`: the version of its
-    compat package, "" without one. `lock`: the hash of its locks. `digest`: its manifest's. `date`:
-    the day (UTC). `checks`: how many passed. `machine`: the builder. `missing`: why it could not be
-    built, "" for a proof; if it is set, inputs, lock and digest are "".
+    `inputs`: the hash of its build context. `commit`: the project's commit that it was built from,
+    with "-dirty" if files differed. `date`: the day (UTC). `checks`: how many passed; `on_gpu`: of
+    these, those that need a GPU; None if unknown. `machine`: its processors and memory. `gpus`:
+    number and name, such as "2 x NVIDIA H100 80GB HBM3", and `driver`: its version; both are ""
+    for a run without GPUs. `missing`: why the image could not be built, "" if it was.
     """
 
     image: str
     inputs: str = ""
-    compat: str = ""
-    lock: str = ""
     digest: str = ""
+    commit: str = ""
     date: str
-    checks: str = "0"
-    machine: str
+    checks: int | None = None
+    on_gpu: int | None = None
+    skipped: int | None = None
+    machine: str = ""
+    gpus: str = ""
+    driver: str = ""
     missing: str = ""
 
 
@@ -68,125 +62,163 @@ class Proof:
 class State:
     """Whether an image is tested, and a few words about it for people.
 
-    `built`: whether it was ever built and verified, from any inputs. `compat`: whether that image
-    had its compat library.
+    `built`: whether it ever passed its checks, with any inputs. `inputs`: those of today, "" if a
+    lock is missing. `gpus`: the GPUs on which these inputs passed, such as "2 x NVIDIA T4".
     """
 
     tested: bool
     words: str
     built: bool = False
-    compat: bool = False
+    inputs: str = ""
+    gpus: tuple[str, ...] = ()
 
 
-def read(root: Path) -> dict[str, Proof]:
-    """The ledger of a project by identifier; {} if it is missing.
+_COLUMNS = [field.name for field in fields(Line)]
+_NUMBERS = ("checks", "on_gpu", "skipped")
 
-    Raises ConfigError, with the line, for text that `write` does not write.
+
+def read(root: Path) -> tuple[Line, ...]:
+    """The ledger of a project; () if it is missing. Raises ConfigError for a malformed line."""
+    path = root / LEDGER
+    if not path.exists():
+        return ()
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = csv.reader(file)
+        if next(rows, None) != _COLUMNS:
+            problem = f"{LEDGER}:1: the columns are not {','.join(_COLUMNS)}"
+            raise ConfigError(problem, "restore it from git")
+        return tuple(_line(row, rows.line_num) for row in rows)
+
+
+def _line(row: Sequence[str], number: int) -> Line:
+    try:
+        named: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
+        counts = {name: int(named[name]) if named[name] else None for name in _NUMBERS}
+        return Line(**{**named, **counts})
+    except ValueError:
+        problem = f"{LEDGER}:{number}: not a line of the ledger: {shown(','.join(row))}"
+        raise ConfigError(problem, "correct it, or restore it from git") from None
+
+
+def commit_of(root: Path, inputs: str) -> str:
+    """The commit that an image with these inputs ("sha256:...") was built from; "" if unknown."""
+    commits = (line.commit for line in read(root) if f"sha256:{line.inputs}" == inputs)
+    return next((commit for commit in commits if commit), "")
+
+
+def write(root: Path, lines: Iterable[Line]) -> None:
+    """Write the ledger, sorted by image and GPUs, in one step."""
+    path = root / LEDGER
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.stem}-", delete=False, newline="", encoding="utf-8"
+    ) as file:
+        rows = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+        rows.writeheader()
+        rows.writerows(asdict(each) for each in sorted(lines, key=_key))
+    os.chmod(file.name, 0o644)  # noqa: PTH101  beside os.replace
+    os.replace(file.name, path)
+
+
+def add(root: Path, line: Line) -> None:
+    """Write a line, in place of an earlier one of the same image and GPUs."""
+    write(root, [*(old for old in read(root) if _key(old) != _key(line)), line])
+
+
+def _key(line: Line) -> tuple[str, str]:
+    return line.image, line.gpus
+
+
+def passed(
+    plan: ImagePlan, report: VerifyReport, *, commit: str, date: str, machine: Builder
+) -> Line | None:
+    """The line of an image that passed its checks on a day.
+
+    None if a check failed, if the report has GPUs on which no check ran, and if the build resolved
+    part of the lock itself: nobody could tell later whether its inputs are still the same.
     """
-    lines = records.read(root, LEDGER, Proof, _FIELDS, lambda line: line.image)
-    return {line.image: line for line in lines}
-
-
-def write(root: Path, proofs: Mapping[str, Proof]) -> None:
-    """Write the ledger, sorted by identifier, in one step."""
-    records.write(root, LEDGER, Proof, [proofs[name] for name in sorted(proofs)])
-
-
-def proof(made: Made, date: str, machine: Builder) -> Proof | None:
-    """The line of an image that was built and verified on a day.
-
-    None for an image that was not verified, or whose build resolved part of the lock itself: later
-    nobody could tell whether its inputs are still the same.
-    """
-    plan, report = made.result.plan, made.report
-    if report is None or not report.passed or plan.lock.unlocked:
+    checks = [check for check in report.checks if check.outcome == "passed"]
+    gpus = report.observed.get("gpus", "")
+    on_gpu = sum(check.name.startswith(_GPU_MODULE) for check in checks)
+    if not report.passed or plan.lock.unlocked or (gpus and not on_gpu):
         return None
-    return Proof(
+    return Line(
         image=plan.spec.id,
         inputs=plan.identity,
-        compat=plan.lock.compat_version,
-        lock=plan.lock.digest,
-        digest=made.result.digest,
+        digest=report.digest,
+        commit=commit,
         date=date,
-        checks=str(report.count("passed")),
+        checks=len(checks),
+        on_gpu=on_gpu if gpus else None,
+        skipped=report.count("skipped"),
         machine=_machine(machine) + (EMULATED if report.emulated else ""),
+        gpus=gpus,
+        driver=report.observed.get("driver", ""),
     )
 
 
-def impossible(spec: ImageSpec, problem: str, date: str, machine: Builder) -> Proof:
+def impossible(
+    spec: ImageSpec, inputs: str, problem: str, *, commit: str, date: str, machine: Builder
+) -> Line:
     """The line of an image that could not be built: `problem` is the message of its error."""
-    line = " ".join(problem.split()).replace("\x7f", "")
-    return Proof(
+    words = " ".join(problem.split())
+    return Line(
         image=spec.id,
+        inputs=inputs,
+        commit=commit,
         date=date,
         machine=_machine(machine),
-        missing="".join(c for c in line if c.isprintable())[:300],
+        missing="".join(c for c in words if c.isprintable())[:300],
     )
 
 
 def states(
-    config: Config,
-    specs: Sequence[ImageSpec],
-    proofs: Mapping[str, Proof],
-    root: Path,
-    locks: Path,
-    *,
-    runs: gpu_ledger.Runs | None = None,
+    config: Config, specs: Sequence[ImageSpec], lines: Sequence[Line], root: Path, locks: Path
 ) -> dict[ImageSpec, State]:
-    """Whether each image is tested. `runs` is the GPU ledger.
-
-    Renders only images with a line, which takes some ten milliseconds each.
-    """
-    on_gpus = runs or {}
+    """Whether each image is tested. Renders each, which takes some ten milliseconds."""
     return {
-        spec: _state(
-            *(config, spec, proofs.get(spec.id), on_gpus.get(spec.id, ())), root=root, locks=locks
-        )
+        spec: _state(config, spec, [ln for ln in lines if ln.image == spec.id], root, locks)
         for spec in specs
     }
 
 
 def _state(
-    config: Config,
-    spec: ImageSpec,
-    line: Proof | None,
-    runs: Sequence[gpu_ledger.GpuRun],
-    *,
-    root: Path,
-    locks: Path,
+    config: Config, spec: ImageSpec, lines: Sequence[Line], root: Path, locks: Path
 ) -> State:
-    if line is None and not runs and not of_the_project(config, spec):
-        return State(tested=False, words="not tested: not one of the project's images")
-    if line is None and not runs:
-        return State(tested=False, words="not tested: never built")
-    if line and line.missing and not runs:
-        return State(tested=False, words=f"not tested yet, tried on {line.date}: {line.missing}")
-    compat = bool(line and line.compat)
+    inputs, problem = "", ""
     try:
-        image = lock_image(config, spec, locks)
+        inputs = plan_image(config, lock_image(config, spec, locks), root).identity
     except LockError as error:
-        words = f"not tested: {error.message}"
-        return State(tested=False, words=words, built=True, compat=compat)
-    lacks = bool(image.lock.compat) and not compat
-    whole = image
-    if not compat:
-        image = replace(image, lock=replace(image.lock, compat=None))
-    inputs = plan_image(config, image, root).identity
-    gpus = gpu_ledger.words(runs, inputs)
-    if not (line or gpus) and lacks:  # a run on a GPU alone may have had the compat library
-        gpus = gpu_ledger.words(runs, plan_image(config, whole, root).identity)
-        compat, lacks = bool(gpus), not gpus
-    without = "; forward compatibility untested" if lacks else ""
-    if line is None or line.inputs != inputs:
-        dates = [run.date for run in runs] + ([line.date] if line and line.inputs else [])
-        words = f"last tested on {max(dates)}; its inputs have changed since"
-        if gpus:
-            words = f"tested on {gpus}{without}"
-        return State(tested=bool(gpus), words=words, built=True, compat=compat)
-    where = ", in an emulator" if line.machine.endswith(EMULATED) else ""
+        problem = error.message
+    proofs = [line for line in lines if not line.missing]
+    current = [line for line in proofs if inputs and line.inputs == inputs]
+    if current:
+        gpus = tuple(name for line in current for name in line.gpus.split(", ") if name)
+        return State(tested=True, words=_tested(current), built=True, inputs=inputs, gpus=gpus)
+    if failed := next((line for line in lines if line.missing), None):
+        words = f"not tested: could not be built on {failed.date}: {failed.missing}"
+    elif not lines and not of_the_project(config, spec):
+        words = "not tested: not one of the project's images"
+    elif problem:
+        words = f"not tested: {problem}"
+    elif proofs:
+        newest = max(line.date for line in proofs)
+        words = f"last tested on {newest}; its inputs have changed since"
+    else:
+        words = "not tested: never built"
+    return State(tested=False, words=words, built=bool(proofs), inputs=inputs)
+
+
+def _tested(current: Sequence[Line]) -> str:
+    """Where an image passed: "tested on 2026-11-27, and on NVIDIA H100 80GB HBM3 on 2026-11-28"."""
+    runs = sorted((line for line in current if line.gpus), key=lambda line: line.date)
+    gpus = ", ".join(f"{line.gpus.removeprefix('1 x ')} on {line.date}" for line in runs)
+    without = next((line for line in current if not line.gpus), None)
+    if not without:
+        return f"tested on {gpus}"
+    where = ", in an emulator" if without.machine.endswith(EMULATED) else ""
     how = f", and on {gpus}" if gpus else " without a GPU"
-    words = f"tested on {line.date}{how}{where}{without}"
-    return State(tested=True, words=words, built=True, compat=compat)
+    return f"tested on {without.date}{how}{where}"
 
 
 def _machine(builder: Builder) -> str:

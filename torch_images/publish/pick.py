@@ -22,13 +22,13 @@ from torch_images.build.plan import lock_image, plan_image, version
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec, short
 from torch_images.config.matrix import of_the_project
-from torch_images.config.types import Architecture, Config, Cuda
+from torch_images.config.types import Config, Cuda
 from torch_images.errors import UsageError, shown, suggest
 from torch_images.platforms import Platform
 from torch_images.project import project_root
 from torch_images.publish import tag_rules
 from torch_images.publish.drivers import Driver, remedy, unsupported
-from torch_images.publish.gpus import CAVEATS, Gpu
+from torch_images.publish.gpus import CAVEATS, Gpu, find_gpu
 from torch_images.publish.ledger import State
 
 
@@ -38,10 +38,9 @@ class Suggestion:
 
     `image` is its name, see `name`, `local` the name that a build gives it, `id` its identifier.
     `rank` orders those that work: natively, with NVIDIA's compat library, by minor-version
-    compatibility. `needs_compat`: whether it works with that library only, `untried`: whether no
-    image of it with that library was tested yet. `proof` says in words whether the image was built
-    and verified, `built` whether ever, `tested` whether from the inputs of today; `listed` says
-    whether the catalogue has it. `limits`: what fails on this GPU, or "".
+    compatibility. `needs_compat`: whether it works with that library only. `proof` says in words
+    whether the image was built and verified, `built` whether ever, `tested` whether from the inputs
+    of today; `listed` says whether the catalogue has it. `limits`: what fails on this GPU, or "".
     """
 
     image: str
@@ -49,7 +48,6 @@ class Suggestion:
     rank: int
     reason: str
     needs_compat: bool = False
-    untried: bool = False
     local: str = ""
     id: str = ""
     torch: str = ""
@@ -74,27 +72,22 @@ def pick(
     """Every image that could serve, the best first.
 
     Images that work come first; then those ever built and verified, those in the catalogue, those
-    with the lowest rank, and those for the newest CUDA. An image that works with its compat library
-    only comes after the others until it was built with that library.
+    with the lowest rank, and those for the newest CUDA.
 
     `driver` is a version, see drivers.py. `platform` is the host's, see `gpus.host_platform`.
     `compat` is the version of the compat library of a CUDA version for that platform, or "".
     `state` says whether an image is tested. `axes` are as for `candidates`, which may raise.
     """
     suggestions = []
-    for spec in candidates(config, gpu.architecture, platform, state, **axes):
+    for spec in candidates(config, gpu, platform, state, **axes):
         library, told = compat(spec.cuda), state(spec)
         judged = judge(
             *(spec.cuda, gpu, driver),
             compat=library,
             name=name(config, spec, namespace, complete=bool(library)),
         )
-        untried = judged.needs_compat and not told.compat
-        more = "; no image with this library was tested yet" if untried else ""
         suggestion = replace(
             judged,
-            reason=f"{judged.reason}{more}",
-            untried=untried,
             local=f"{spec.repository}:{short(config, spec)}",
             id=spec.id,
             torch=spec.torch,
@@ -108,19 +101,19 @@ def pick(
     return tuple(
         sorted(
             suggestions,
-            key=lambda s: (not s.works, s.untried, not s.built, not s.listed, s.rank, not s.tested),
+            key=lambda s: (not s.works, not s.built, not s.listed, s.rank, not s.tested),
         )
     )
 
 
 def candidates(
     config: Config,
-    architecture: Architecture,
+    gpu: Gpu,
     platform: Platform,
     state: Callable[[ImageSpec], State],
     **axes: str,
 ) -> tuple[ImageSpec, ...]:
-    """The images for an architecture and a platform, the newest CUDA first.
+    """The images for a GPU and a platform, the newest CUDA first.
 
     `axes` has a variant, and may have a torch and a base. Skips CUDA versions without a matching
     image. Raises UsageError if none is left, with the reason of the default CUDA version or of
@@ -133,11 +126,11 @@ def candidates(
     specs = []
     refused: list[tuple[Cuda, UsageError]] = []
     for cuda in config.cudas:
-        if architecture.capability not in cuda.targets:
+        if gpu.architecture.capability not in cuda.targets:
             continue
         own = {**given, "cuda": cuda.version, "platform": platform.name}
         try:
-            specs.append(_serving(config, architecture, own, state))
+            specs.append(_serving(config, gpu, own, state))
         except UsageError as error:
             refused.append((cuda, error))
     if refused and not specs:
@@ -147,16 +140,17 @@ def candidates(
 
 def _serving(
     config: Config,
-    architecture: Architecture,
+    gpu: Gpu,
     axes: Mapping[str, str | None],
     state: Callable[[ImageSpec], State],
 ) -> ImageSpec:
-    """The image with these axes for an architecture.
+    """The image with these axes for a GPU.
 
-    Candidates are the image for that architecture alone, then the whole image, if they are in the
-    catalogue; one that was built comes first. Raises UsageError as `choose` does.
+    Candidates are the image for its architecture alone, then the whole image, if they are in the
+    catalogue. First comes one that was tested on this GPU, then on one of its architecture, then
+    without a GPU, then one that was built. Raises UsageError as `choose` does.
     """
-    whole = choose(config, **axes)
+    whole, architecture = choose(config, **axes), gpu.architecture
     if architecture not in whole.architectures:
         older = choose(config, **axes, arch=architecture.name)
         if older.release.facts or axes["torch"]:
@@ -167,8 +161,19 @@ def _serving(
     with contextlib.suppress(UsageError):  # its code may be that of an older architecture
         one = choose(config, **axes, arch=architecture.name)
         listed = [spec for spec in (one, whole) if of_the_project(config, spec)] or [one]
-        return min(listed, key=lambda spec: not state(spec).built)  # of equal ones the first
+        return min(listed, key=lambda spec: _proof(config, gpu, state(spec)))  # if equal, the first
     return whole
+
+
+def _proof(config: Config, gpu: Gpu, state: State) -> tuple[bool, bool, bool, bool]:
+    """A sort key: images with the best proof that they work on a GPU come first."""
+    ran = []
+    for name in state.gpus:
+        with contextlib.suppress(UsageError):  # a GPU that images.yaml no longer names
+            ran.append(find_gpu(config, name))
+    model = any(other.name == gpu.name for other in ran)
+    alike = any(other.architecture == gpu.architecture for other in ran)
+    return not model, not alike, not state.tested, not state.built
 
 
 def _telling(config: Config, cuda: Cuda, torch: str) -> tuple[bool, bool, Version]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -62,39 +62,67 @@ def make(
 ) -> tuple[Made, ...]:
     """Build images in parallel; then verify, tag and describe them one by one.
 
-    Reuses a report of the same digest and checks, except for a build without cache.
-    With `unverified`, the images only get their candidate tags. Waits for another build of one of
-    the images in this workspace, because both would move its candidate tag.
+    With `unverified`, the images only get their candidate tags.
     Raises as `build` does, and VerifyError for an image that fails its checks. The images before
     it then have their tags.
+    """
+    with undisturbed(images, workspace, shown):
+        results = build(
+            config, images, workspace, options, engine=engine, run=run, progress=shown.layers
+        )
+        if unverified:
+            return tuple(Made(result=r, report=None, tags=(r.plan.candidate,)) for r in results)
+        return tuple(
+            check(config, result, workspace, options, engine=engine, run=run, shown=shown)
+            for result in results
+        )
+
+
+@contextmanager
+def undisturbed(
+    images: Sequence[LockedImage], workspace: Workspace, shown: Shown
+) -> Iterator[None]:
+    """Wait for other builds of these images in this workspace, and let none begin meanwhile.
+
+    Both would move the candidate tag.
     """
     with ExitStack() as locks:
         workspace.output.mkdir(parents=True, exist_ok=True)
         for name in sorted({image.spec.id for image in images}):
             waits = partial(shown.say, f"another build of {name} is running here: waiting for it")
             locks.enter_context(alone(workspace.output / f".{name}.lock", waits))
-        results = build(
-            config, images, workspace, options, engine=engine, run=run, progress=shown.layers
+        yield
+
+
+def check(
+    config: Config,
+    result: BuildResult,
+    workspace: Workspace,
+    options: BuildOptions,
+    *,
+    engine: Engine,
+    run: Runner,
+    shown: Shown = QUIET,
+) -> Made:
+    """Verify, tag and describe a built image.
+
+    Reuses a report of the same digest and checks, except for a build without cache. Raises
+    VerifyError for an image that fails its checks.
+    """
+    plan = result.plan
+    shown.say(f"verifying {plan.spec.id}")
+    with shown.checks() as shares:
+        report = verify(
+            result.digest,
+            config,
+            plan,
+            workspace,
+            engine=engine,
+            run=run,
+            reuse=True,
+            fresh=options.no_cache,
+            progress=shares,
         )
-        if unverified:
-            return tuple(Made(result=r, report=None, tags=(r.plan.candidate,)) for r in results)
-        made = []
-        for result in results:
-            plan = result.plan
-            shown.say(f"verifying {plan.spec.id}")
-            with shown.checks() as shares:
-                report = verify(
-                    result.digest,
-                    config,
-                    plan,
-                    workspace,
-                    engine=engine,
-                    run=run,
-                    reuse=True,
-                    fresh=options.no_cache,
-                    progress=shares,
-                )
-            tags = tag(config, plan, report, engine)
-            sbom.save(result.digest, plan.spec.id, workspace, engine)
-            made.append(Made(result=result, report=report, tags=tags))
-        return tuple(made)
+    tags = tag(config, plan, report, engine)
+    sbom.save(result.digest, plan.spec.id, workspace, engine)
+    return Made(result=result, report=report, tags=tags)

@@ -21,7 +21,7 @@ from torch_images.config.types import Architecture, Config
 from torch_images.errors import UsageError, shown
 from torch_images.host import outputs
 from torch_images.locks.image_lock import compat_versions
-from torch_images.publish import answers, gpu_ledger, image_page, ledger, pick
+from torch_images.publish import answers, image_page, ledger, pick
 from torch_images.publish.datasheet import size_text
 from torch_images.publish.gpus import CAVEATS
 
@@ -42,15 +42,15 @@ def generate(
             f"--commit '{shown(commit)}' is not a commit", "give 7 to 40 hexadecimal digits"
         )
     specs = matrix(config)
-    proofs, runs = ledger.read(root), gpu_ledger.read(root)
-    states = ledger.states(config, specs, proofs, root, locks, runs=runs)
+    lines = ledger.read(root)
+    states = ledger.states(config, specs, lines, root, locks)
     images = dict(zip(specs, plan_images(config, specs, root, locks), strict=True))
 
     def state(spec: ImageSpec) -> ledger.State:
         """The state of an image, even if it is in an answer but not in the catalogue."""
         if spec in states:
             return states[spec]
-        return ledger.states(config, [spec], proofs, root, locks, runs=runs)[spec]
+        return ledger.states(config, [spec], lines, root, locks)[spec]
 
     compat = {platform: compat_versions(config, locks, platform) for platform in config.platforms}
     templates = _environment(root / "site")
@@ -58,8 +58,9 @@ def generate(
     files = {name: (root / "site" / name).read_bytes() for name in _STATIC}
     page = templates.get_template("image.html.j2")
     for spec in specs:
+        own = [line for line in lines if line.image == spec.id]
         facts = image_page.describe(
-            config, images[spec], state=states[spec], proof=proofs.get(spec.id), namespace=namespace
+            config, images[spec], state=states[spec], lines=own, namespace=namespace
         )
         text = page.render(**shared, image=facts, top="../")
         files[f"images/{spec.id}.html"] = text.encode()

@@ -1,139 +1,219 @@
-"""Build the images without a current line in the ledger, one by one, within the disk's space.
+"""Build the images that are not tested, within the disk's space: the verb `build --stale`.
 
-Each line is written as soon as its image is verified, so an interrupted run continues where it
-stopped. Images are removed once they are tested; layers that the next images share stay until the
-disk is needed.
+Each line of the ledger is written as soon as its image is verified, so an interrupted run continues
+where it stopped. While an image is verified, the next one is built. Images are removed once they
+are tested; layers that the next images share stay until the disk is needed.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-from torch_images.build import built
 from torch_images.build.bake import BuildOptions
+from torch_images.build.build import BuildResult, build, revision
+from torch_images.build.built import ours
 from torch_images.build.diskspace import disk_needed
-from torch_images.build.plan import LockedImage, lock_image
+from torch_images.build.plan import LockedImage, lock_image, plan_image
 from torch_images.config.image import ImageSpec
 from torch_images.config.types import Config
 from torch_images.errors import DiskError, LockError, NetworkError, TorchImagesError
 from torch_images.host.cache import Part
 from torch_images.host.engine import Engine
 from torch_images.host.runner import Runner
+from torch_images.host.workers import workers
 from torch_images.host.workspace import Workspace
 from torch_images.jobs import Builder
-from torch_images.layers.parent import PARENT_IMAGES
+from torch_images.layers.make import cached
+from torch_images.layers.parent import parent_name
+from torch_images.layers.plan import layer_plans
 from torch_images.maintain import gc
+from torch_images.oci.compression import Compression
 from torch_images.publish import ledger
-from torch_images.publish.pipeline import QUIET, Shown, make
-
-_KEPT_LAYERS = 8_000_000_000  # bytes of layers that stay in the cache when space is freed
+from torch_images.publish.ledger import Line, State
+from torch_images.publish.pipeline import QUIET, Shown, check, undisturbed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result for one image: its new line of the ledger, or None and the error."""
+    """The result for one image: its new line of the ledger, or the error, or both.
+
+    Neither for an image that passed with inputs that the locks lack.
+    """
 
     spec: ImageSpec
-    line: ledger.Proof | None
+    line: Line | None = None
     error: TorchImagesError | None = None
 
 
 def to_build(
-    config: Config, specs: Sequence[ImageSpec], workspace: Workspace, today: dt.date
+    states: Mapping[ImageSpec, State], lines: Sequence[Line], today: str
 ) -> tuple[ImageSpec, ...]:
-    """The images without a current line, except those that already failed to build today.
+    """The images that are not tested, except those that could not be built today.
 
     Images with the same libraries follow each other.
     """
-    proofs = ledger.read(workspace.root)
-    states = ledger.states(config, specs, proofs, workspace.root, workspace.locks)
-    tried = {name for name, p in proofs.items() if p.missing and p.date == today.isoformat()}
-    left = [spec for spec in specs if not states[spec].tested and spec.id not in tried]
+    tried = {(line.image, line.inputs) for line in lines if line.missing and line.date == today}
+    left = [s for s, at in states.items() if not at.tested and (s.id, at.inputs) not in tried]
     return tuple(sorted(left, key=lambda s: (s.cuda.version, s.base.name, s.torch, s.source.name)))
 
 
-def build_stale(
-    config: Config,
-    specs: Sequence[ImageSpec],
-    workspace: Workspace,
-    options: BuildOptions,
-    *,
-    engine: Engine,
-    run: Runner,
-    machine: Builder,
-    today: dt.date,
-    shown: Shown = QUIET,
-) -> Iterator[Outcome]:
-    """Build and verify images; yield the outcome of each once it is in the ledger.
+@dataclass(frozen=True, kw_only=True)
+class _Built:
+    """An image that waits for its checks. `lock` keeps other builds of it away."""
 
-    An image whose inputs are not available gets a line that says so, unless the ledger has a proof
-    of it, even an old one. An image that fails its checks gets no line. A disk without space for an
-    image ends the run, because all others would fail for the same reason.
+    result: BuildResult
+    commit: str
+    lock: ExitStack
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleRun:
+    """A run over images that are not tested.
+
+    `before` are the engine's tags before it, which stay. `today` is the day (UTC), as in the
+    ledger.
     """
-    before = set(engine.tags())
-    for number, spec in enumerate(specs, 1):
-        shown.say(f"{spec.id}: {number} of {len(specs)}")
-        line: ledger.Proof | None = None
-        problem: TorchImagesError | None = None
+
+    config: Config
+    workspace: Workspace
+    options: BuildOptions
+    engine: Engine
+    run: Runner
+    before: frozenset[str]
+    machine: Builder
+    today: str
+    shown: Shown = QUIET
+
+    def outcomes(self, specs: Sequence[ImageSpec]) -> Iterator[Outcome]:
+        """Build and verify images; yield the outcome of each, in this order, once it is recorded.
+
+        An image whose inputs are not available gets a line that says so. One whose build or checks
+        fail gets none. A disk without space for an image ends the run, because all others would
+        fail for the same reason.
+        """
+        previous: Future[Outcome] | None = None
+        with workers(1) as verifier:
+            for number, spec in enumerate(specs, 1):
+                self.shown.say(f"{spec.id}: {number} of {len(specs)}")
+                built = self._build(spec, previous)
+                if previous:
+                    yield previous.result()
+                previous = verifier.submit(self._finish, built)
+                if isinstance(built, Outcome) and isinstance(built.error, DiskError):
+                    left = len(specs) - number
+                    self.shown.say(f"{left} more not tried; the next run goes on there")
+                    break
+            if previous:
+                yield previous.result()
+
+    def _build(self, spec: ImageSpec, previous: Future[Outcome] | None) -> _Built | Outcome:
+        """Build an image while the `previous` one is verified, if the disk has room for both."""
+        config, workspace, inputs = self.config, self.workspace, ""
+        commit = revision(workspace.root, self.run) or ""
+        with ExitStack() as lock:
+            try:
+                image = lock_image(config, spec, workspace.locks)
+                inputs = plan_image(config, image, workspace.root).identity
+                self._make_room(image, previous)
+                lock.enter_context(undisturbed([image], workspace, self.shown))
+                [result] = build(
+                    *(config, [image], workspace, self.options),
+                    engine=self.engine,
+                    run=self.run,
+                    progress=self.shown.layers,
+                )
+            except (LockError, NetworkError) as error:
+                line = ledger.impossible(
+                    *(spec, inputs, error.message),
+                    commit=commit,
+                    date=self.today,
+                    machine=self.machine,
+                )
+                return Outcome(spec=spec, line=line, error=error)
+            except TorchImagesError as error:
+                return Outcome(spec=spec, error=error)
+            return _Built(result=result, commit=commit, lock=lock.pop_all())
+
+    def _finish(self, built: _Built | Outcome) -> Outcome:
+        """Verify an image, unless its build failed, and record it."""
+        outcome = self._check(built) if isinstance(built, _Built) else built
+        if outcome.line:
+            ledger.add(self.workspace.root, outcome.line)
+        return outcome
+
+    def _check(self, built: _Built) -> Outcome:
+        plan = built.result.plan
         try:
-            image = lock_image(config, spec, workspace.locks)
-            _make_room(config, image, workspace, before, engine=engine, say=shown.say)
-            [made] = make(config, [image], workspace, options, engine=engine, run=run, shown=shown)
-            line = ledger.proof(made, today.isoformat(), machine)
-            _remove([*made.tags, image.candidate], engine, before)
-        except (LockError, NetworkError) as error:
-            problem, previous = error, ledger.read(workspace.root).get(spec.id)
-            if previous is None or previous.missing:
-                line = ledger.impossible(spec, error.message, today.isoformat(), machine)
+            with built.lock:
+                made = check(
+                    *(self.config, built.result, self.workspace, self.options),
+                    engine=self.engine,
+                    run=self.run,
+                    shown=self.shown,
+                )
+                self._remove([*made.tags, plan.candidate])
         except TorchImagesError as error:
-            problem = error
-        if line:
-            ledger.write(workspace.root, {**ledger.read(workspace.root), spec.id: line})
-        yield Outcome(spec=spec, line=line, error=problem)
-        if isinstance(problem, DiskError):
-            shown.say(f"{len(specs) - number} more not tried; the next run goes on there")
+            return Outcome(spec=plan.spec, error=error)
+        assert made.report
+        line = ledger.passed(
+            *(plan, made.report), commit=built.commit, date=self.today, machine=self.machine
+        )
+        return Outcome(spec=plan.spec, line=line)
+
+    def _make_room(self, image: LockedImage, previous: Future[Outcome] | None) -> None:
+        """If the disk is too small for an image, remove what can be made again.
+
+        First the previous image goes, once it is verified; then parent images that no container
+        uses; then layers of the cache that this image lacks, the longest unused first, and no more
+        than needed. BuildKit's cache stays, because other projects use it too.
+        """
+        root, cache = self.engine.local_root(), self.workspace.cache
+        if root is None:
             return
+        small = self.options.compression is Compression.SMALL
+        groups = layer_plans(self.config, image.spec, image.lock, small=small).values()
+        plans = [plan for group in groups for plan in group]
 
+        def short(have: Collection[str] = ()) -> bool:
+            needed = disk_needed(self.config, [image], have, small=small)
+            return shutil.disk_usage(root).free < needed
 
-def _make_room(
-    config: Config,
-    image: LockedImage,
-    workspace: Workspace,
-    before: set[str],
-    *,
-    engine: Engine,
-    say: Callable[[str], None],
-) -> None:
-    """If the disk is too small for an image, remove files that can be made again.
+        if not short():
+            return
+        if previous:
+            wait([previous])
+        if not short(cached(plans, cache)):
+            return
+        parents = [
+            gc.Item(name=name, size=0, used=parent.tagged, tag=name)
+            for parent in self.engine.looked_into(ours(cache, self.engine))
+            if not parent.in_use and (name := parent_name(parent.id)) in parent.tags
+        ]
+        kept = {f"{Part.LAYERS}/{plan.key}" for plan in plans}
+        layers = [
+            item
+            for item in gc.cache(cache)
+            if item.name.startswith(f"{Part.LAYERS}/") and item.name not in kept
+        ]
+        if cache.stat().st_dev != root.stat().st_dev:  # its files do not fill this disk
+            layers = []
+        removed: list[gc.Item] = []
+        for items in (parents, layers):
+            for item in sorted(items, key=lambda item: item.used):
+                if short():
+                    removed += gc.remove([item], self.engine)
+        self.shown.say(
+            f"freed disk: {sum(bool(item.tag) for item in removed)} parent images, "
+            f"{sum(bool(item.path) for item in removed)} layers; `invoke gc --cache` also removes "
+            "the whole build cache, even of other projects"
+        )
 
-    These are parent images of earlier builds, and layers of the cache, the longest unused first.
-    Images from before the run stay, and so does BuildKit's cache, which other projects use too.
-    """
-    root = engine.local_root()
-    if root is None or shutil.disk_usage(root).free >= disk_needed(config, [image]):
-        return
-    parents = [
-        tag
-        for ours in engine.looked_into(built.ours(workspace.cache, engine))
-        if not ours.in_use
-        for tag in ours.tags
-        if tag.startswith(f"{PARENT_IMAGES}:")
-    ]
-    _remove(parents, engine, before)
-    layers = [i for i in gc.cache(workspace.cache) if i.name.startswith(f"{Part.LAYERS}/")]
-    kept = gc.Limits(age=dt.timedelta(days=365), size=_KEPT_LAYERS)
-    gone = list(gc.remove(gc.surplus(layers, kept, dt.datetime.now(dt.UTC)), engine))
-    say(
-        f"freed disk: {len(parents)} parent images, {len(gone)} layers; `invoke gc --cache` also "
-        "removes the whole build cache, even of other projects"
-    )
-
-
-def _remove(tags: Sequence[str], engine: Engine, before: set[str]) -> None:
-    """Remove tags that did not exist before the run."""
-    for tag in dict.fromkeys(tags):
-        if tag not in before and engine.digest(tag):
-            engine.untag(tag)
+    def _remove(self, tags: Sequence[str]) -> None:
+        """Remove tags that did not exist before the run."""
+        for tag in dict.fromkeys(tags):
+            if tag not in self.before and self.engine.digest(tag):
+                self.engine.untag(tag)

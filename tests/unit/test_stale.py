@@ -1,0 +1,353 @@
+"""`build --stale`: which images are built, in which order they are recorded, and what is removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.fakes import FakeEngine, FakeRunner, stored
+from tests.unit.test_ledger import LINE, MACHINE, OLDER, RUNTIME, planned, report, spec
+from torch_images.build.bake import BuildOptions
+from torch_images.build.build import BuildResult
+from torch_images.build.plan import LockedImage, plan_image
+from torch_images.config.types import Config
+from torch_images.errors import (
+    BuildError,
+    DiskError,
+    LockError,
+    NetworkError,
+    TorchImagesError,
+    VerifyError,
+)
+from torch_images.host.network import Network
+from torch_images.host.workspace import Workspace
+from torch_images.layers.parent import parent_name
+from torch_images.layers.plan import layer_plans
+from torch_images.publish import ledger, stale
+from torch_images.publish.ledger import Line, State
+from torch_images.publish.pipeline import Made, Shown
+from torch_images.publish.stale import Outcome, StaleRun, to_build
+
+TODAY = "2026-11-23"
+PATIENCE = 20  # seconds until a test gives up; nothing here takes one
+BUILT, PARENT = "sha256:" + "d" * 64, "sha256:" + "e" * 64
+
+
+def test_images_without_a_line_of_today_are_built(config: Config) -> None:
+    """One that could not be built is tried again tomorrow, or with other inputs."""
+    older, runtime = spec(config, OLDER), spec(config)
+    untested = State(tested=False, words="", inputs="b" * 64)
+    tested = State(tested=True, words="", inputs="b" * 64)
+    tried = Line(image=OLDER, inputs="b" * 64, date=TODAY, missing="no answer")
+
+    def left(states: dict[Any, State], *lines: Line, today: str = TODAY) -> list[str]:
+        return [one.id for one in to_build(states, lines, today)]
+
+    assert left({runtime: untested, older: untested}) == [OLDER, RUNTIME]
+    assert left({runtime: tested, older: untested}) == [OLDER]
+    assert left({older: untested}, tried) == []
+    assert left({older: untested}, tried, today="2026-11-24") == [OLDER]
+    assert left({older: untested}, replace(tried, inputs="a" * 64)) == [OLDER]
+    assert left({older: untested}, replace(tried, missing="")) == [OLDER]
+
+
+class Engine(FakeEngine):
+    """`root` is its disk, if it is a local one."""
+
+    root: Path | None = None
+
+    def local_root(self) -> Path | None:
+        return self.root
+
+
+class Night:
+    """A run over images whose builds and checks are stand-ins.
+
+    Builds and checks that are in `problems` raise these; each notes its begin in `told`. A built
+    image gets a parent image, and a checked one its tag.
+    """
+
+    def __init__(
+        self, config: Config, root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.config, self.root = config, root
+        self.engine = Engine()
+        self.run = FakeRunner()
+        self.told: list[str] = []
+        self.problems: dict[str, BaseException] = {}
+        locks = root / "locks"
+        self.workspace = Workspace(
+            root=folder, cache=folder / "cache", network=Network(), locks=locks
+        )
+        self.workspace.cache.mkdir()
+        for name in ("docker", "scripts"):
+            (folder / name).symlink_to(root / name)
+        monkeypatch.setattr(stale, "build", self.build)
+        monkeypatch.setattr(stale, "check", self.check)
+        monkeypatch.setattr(stale, "revision", lambda *_: "f" * 40)
+
+    def build(
+        self, config: Config, images: Sequence[LockedImage], *_: Any, **__: Any
+    ) -> tuple[BuildResult, ...]:
+        [image] = images
+        self.step("build", image.spec.id)
+        self.engine.images += [stored("d"), stored("e", parent_name(PARENT))]
+        self.engine.tag(BUILT, *image.candidate.split(":"))
+        plan = plan_image(config, image, self.root)
+        return (BuildResult(plan=plan, digest=BUILT, size=0, seconds=0),)
+
+    def check(self, _: Config, result: BuildResult, *__: Any, **___: Any) -> Made:
+        self.step("check", result.plan.spec.id)
+        self.engine.tag(BUILT, "x", "1")
+        return Made(result=result, report=report(), tags=("x:1",))
+
+    def step(self, word: str, image: str) -> None:
+        step = f"{word} {image}"
+        self.told.append(step)
+        if problem := self.problems.get(step):
+            raise problem
+
+    def outcomes(self, *names: str) -> list[Outcome]:
+        stale_run = StaleRun(
+            config=self.config,
+            workspace=self.workspace,
+            options=BuildOptions(),
+            engine=self.engine,
+            run=self.run,
+            before=frozenset(self.engine.tags()),
+            machine=MACHINE,
+            today=TODAY,
+            shown=Shown(say=self.told.append),
+        )
+        return list(stale_run.outcomes([spec(self.config, name) for name in names]))
+
+    def lines(self) -> tuple[Line, ...]:
+        return ledger.read(self.workspace.root)
+
+
+@pytest.fixture
+def night(config: Config, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    return Night(config, root, tmp_path, monkeypatch)
+
+
+def test_images_are_built_checked_recorded_and_removed(night: Night, root: Path) -> None:
+    done = night.outcomes(OLDER, RUNTIME)
+    assert [one.line for one in done] == list(night.lines())
+    assert [(one.spec.id, one.error) for one in done] == [(OLDER, None), (RUNTIME, None)]
+    line = night.lines()[1]
+    assert (line.inputs, line.commit) == (planned(night.config, root).identity, "f" * 40)
+    assert (line.checks, line.date, line.missing) == (2, TODAY, "")
+    assert night.engine.tags() == (parent_name(PARENT),)
+
+
+def test_an_image_is_built_while_the_one_before_is_checked(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check waits for the next build, and its line is there before that build ends."""
+    builds, recorded = threading.Event(), threading.Event()
+    check, build, add = night.check, night.build, ledger.add
+
+    def slow_check(*arguments: Any, **options: Any) -> Made:
+        assert builds.wait(PATIENCE)
+        return check(*arguments, **options)
+
+    def slow_build(config: Config, images: Sequence[LockedImage], *_: Any, **__: Any) -> Any:
+        if images[0].spec.id == RUNTIME:
+            builds.set()
+            assert recorded.wait(PATIENCE)
+        return build(config, images)
+
+    def slow_add(root: Path, line: Line) -> None:
+        add(root, line)
+        recorded.set()
+
+    monkeypatch.setattr(stale, "check", slow_check)
+    monkeypatch.setattr(stale, "build", slow_build)
+    monkeypatch.setattr(ledger, "add", slow_add)
+    assert [one.spec.id for one in night.outcomes(OLDER, RUNTIME)] == [OLDER, RUNTIME]
+
+
+@pytest.mark.parametrize("error", [LockError("no wheel"), NetworkError("no answer")])
+@pytest.mark.parametrize("old", [None, LINE])
+def test_an_image_that_cannot_be_had_gets_the_reason(
+    night: Night, error: TorchImagesError, old: Line | None
+) -> None:
+    """Also in place of a line whose inputs have changed. The next image is built all the same."""
+    if old:
+        ledger.add(night.workspace.root, replace(old, image=OLDER))
+    night.problems[f"build {OLDER}"] = error
+    done = night.outcomes(OLDER, RUNTIME)
+    assert [one.error for one in done] == [error, None]
+    assert [one.line for one in done] == list(night.lines())
+    first, second = night.lines()
+    assert (first.missing, first.checks, second.missing) == (error.message, None, "")
+    assert (first.inputs, first.commit) == (
+        planned(night.config, night.root, OLDER).identity,
+        "f" * 40,
+    )
+
+
+@pytest.mark.parametrize("step", ["build", "check"])
+def test_an_image_that_fails_gets_no_line(night: Night, step: str) -> None:
+    error = {"build": BuildError("gcc ended"), "check": VerifyError("3 checks failed")}[step]
+    night.problems[f"{step} {OLDER}"] = error
+    done = night.outcomes(OLDER, RUNTIME)
+    assert [(one.spec.id, one.error) for one in done] == [(OLDER, error), (RUNTIME, None)]
+    assert [line.image for line in night.lines()] == [RUNTIME]
+
+
+def test_a_full_disk_ends_the_run(night: Night) -> None:
+    error = DiskError("the disk is full")
+    night.problems[f"build {RUNTIME}"] = error
+    done = night.outcomes(OLDER, RUNTIME, RUNTIME)
+    assert [(one.spec.id, one.error) for one in done] == [(OLDER, None), (RUNTIME, error)]
+    assert [line.image for line in night.lines()] == [OLDER]
+    assert night.told.count(f"build {RUNTIME}") == 1
+    assert "1 more not tried; the next run goes on there" in night.told
+
+
+def test_an_interruption_waits_for_no_check(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further image is begun."""
+    interrupted, checked = threading.Event(), threading.Event()
+    night.problems[f"build {RUNTIME}"] = KeyboardInterrupt()
+
+    def check(*_: Any, **__: Any) -> Made:
+        assert interrupted.wait(PATIENCE)
+        checked.set()
+        raise VerifyError("too late")
+
+    monkeypatch.setattr(stale, "check", check)
+    with pytest.raises(KeyboardInterrupt):
+        night.outcomes(OLDER, RUNTIME, RUNTIME)
+    interrupted.set()
+    assert checked.wait(PATIENCE)
+    assert [line for line in night.told if line.startswith("build")] == [
+        f"build {OLDER}",
+        f"build {RUNTIME}",
+    ]
+
+
+def test_a_name_that_was_there_before_stays(night: Night) -> None:
+    """It may be the only one of an image of the user's, which would go with it."""
+    mine = stored("a", "x:1", "mine:1")
+    night.engine.images.append(mine)
+    night.outcomes(RUNTIME)
+    assert {"x:1", "mine:1"} <= set(night.engine.tags())
+    assert night.engine.digest(mine.id)
+
+
+class FullDisk:
+    """A disk that lacks room until some things were removed: `room` counts what is left to go."""
+
+    def __init__(self, night: Night, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.night, self.folder = night, folder
+        self.enough = 0  # parent images and layers that may stay
+        night.engine.root = folder
+        usage = shutil.disk_usage(folder)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=self.free()))
+        monkeypatch.setattr(stale, "cached", lambda *_: {})  # the layers are empty folders
+
+    def free(self) -> int:
+        left = len(self.night.engine.tags("torch-images-parent:")) + len(self.layers())
+        return 10**15 if left <= self.enough else 0
+
+    def layers(self) -> list[str]:
+        return sorted(path.name for path in self.folder.glob("cache/layers/*"))
+
+
+@pytest.fixture
+def full(night: Night, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FullDisk:
+    """Two parent images of before, and three layers, of which the next image needs the oldest."""
+    for digit in "bc":
+        night.engine.images.append(stored(digit, parent_name("sha256:" + digit * 64)))
+    image = planned(night.config, night.root)
+    plans = layer_plans(night.config, image.spec, image.lock).values()
+    own = next(plan.key for group in plans for plan in group)
+    for age, name in enumerate(("2" * 64, "1" * 64, own)):  # the newest first
+        layer = night.workspace.cache / "layers" / name
+        layer.mkdir(parents=True)
+        os.utime(layer, (10**9 - age, 10**9 - age))
+    return FullDisk(night, monkeypatch, tmp_path)
+
+
+def freed(night: Night) -> list[str]:
+    return [line.partition(";")[0] for line in night.told if line.startswith("freed disk")]
+
+
+def test_parent_images_go_before_layers(night: Night, full: FullDisk) -> None:
+    """No more than the disk needs: here one, of two that no container uses."""
+    derived = stored("9", "torch-images-parent:mine", **{"io.github.torch-images.id": "x"})
+    night.engine.images.append(derived)
+    full.enough = 5
+    night.outcomes(RUNTIME)
+    assert freed(night) == ["freed disk: 1 parent images, 0 layers"]
+    assert len(full.layers()) == 3
+    assert derived in night.engine.images
+
+
+def test_layers_go_the_longest_unused_first(night: Night, full: FullDisk) -> None:
+    """Those of the image itself stay, and everybody's build cache."""
+    full.enough = 2
+    night.outcomes(RUNTIME)
+    assert freed(night) == ["freed disk: 2 parent images, 1 layers"]
+    assert "1" * 64 not in full.layers()
+    assert len(full.layers()) == 2
+    full.enough = 0
+    night.outcomes(RUNTIME)
+    assert len(full.layers()) == 1
+    assert "2" * 64 not in full.layers()
+    assert not [command for command in night.run.commands if "prune" in command]
+
+
+def test_parents_of_containers_stay(night: Night, full: FullDisk) -> None:
+    night.engine.in_use = ["sha256:" + "b" * 64]
+    full.enough = 0
+    night.outcomes(RUNTIME)
+    assert parent_name("sha256:" + "b" * 64) in night.engine.tags()
+
+
+def test_a_cache_on_another_disk_stays(night: Night, full: FullDisk) -> None:
+    night.engine.root = Path("/proc")
+    night.outcomes(RUNTIME)
+    assert freed(night) == ["freed disk: 2 parent images, 0 layers"]
+    assert len(full.layers()) == 3
+
+
+def test_cached_layers_need_no_room(
+    night: Night, full: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The build says the same: nothing is removed if it would be content."""
+    monkeypatch.setattr(stale, "cached", lambda plans, _: {plan.key: "" for plan in plans})
+
+    def needed(_: Config, __: object, have: Collection[str] = (), *, small: bool) -> int:
+        assert not small
+        return 0 if have else 10**12
+
+    monkeypatch.setattr(stale, "disk_needed", needed)
+    night.outcomes(RUNTIME)
+    assert freed(night) == []
+
+
+@pytest.mark.usefixtures("full")
+def test_a_full_disk_waits_for_the_image_before(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its layers may be all that is in the way."""
+    waits: list[str] = []
+
+    def wait(futures: Iterable[Future[Outcome]]) -> None:
+        waits.extend(future.result().spec.id for future in futures)
+
+    monkeypatch.setattr(stale, "wait", wait)
+    night.outcomes(OLDER, RUNTIME)
+    assert waits == [OLDER]
+    steps = [line for line in night.told if line.startswith(("build", "check"))]
+    assert steps == [f"{word} {name}" for name in (OLDER, RUNTIME) for word in ("build", "check")]
