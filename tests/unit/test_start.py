@@ -17,9 +17,9 @@ from decision import Choice, Host, Library, Note, Probe, Release
 from tests.decisions import NOTES
 from tests.packages import elf
 
-CUDA = Release("13.0", "580.65.06", "580", "torch-cu130")
+CUDA = Release("13.0", "580.65.06", "580")
 COMPAT = Library("/opt/cuda-compat/13.0", "580.95.05", Note((570, 580), (2,)))
-IMAGE = Image(CUDA, (), COMPAT)
+IMAGE = Image(CUDA, COMPAT)
 KERNEL = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (x)\n"
 
 

@@ -21,19 +21,17 @@ _BRANDS = (
 def require_cuda(cuda: Cuda, note: str) -> str:
     """The hosts that an image can start on, in the container toolkit's syntax.
 
-    Space is "or", comma is "and". `note` is the compat library's, "" without one. Drivers that run
-    the CUDA version by minor-version compatibility are allowed too: NVIDIA's own images refuse
-    them, although their GPUs work.
+    Space is "or", comma is "and". `note` is the compat library's, "" without one. The conditions
+    are NVIDIA's own, and a last one: any driver from the oldest on that runs the CUDA version in
+    any way, be it with a compat library. On these hosts the start says what works, or what would.
+    The toolkit's refusal names the first condition alone: "unsatisfied condition: cuda>=13.0".
     """
-    branch = int(cuda.driver.partition(".")[0])
     floor = int(cuda.floor)
     hosts = [f"cuda>={cuda.version}"]
-    if floor < branch:
-        hosts.append(f"driver>={floor},driver<{branch}")
     for number in _branches(note):
         if number < floor:
             hosts += [f"brand={b},driver>={number},driver<{number + 1}" for b in _BRANDS]
-    return " ".join(hosts)
+    return " ".join([*hosts, f"driver>={min([floor, *cuda.compat])}"])
 
 
 def _branches(note: str) -> list[int]:

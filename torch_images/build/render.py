@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -23,8 +23,8 @@ from torch_images.build.input_labels import input_labels
 from torch_images.build.limits import limits
 from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
 from torch_images.build.supplies import supplies
-from torch_images.config.image import ImageSpec
-from torch_images.config.selection import cudas_for
+from torch_images.config.image import ImageSpec, short
+from torch_images.config.matrix import compat_sister, matrix
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
 from torch_images.fetch.bootstrap import RECIPE
@@ -122,7 +122,7 @@ def render(
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
             if path.is_file()
         ]
-    facts = image_facts(config, spec.cuda.version, spec.platform, limits(spec))
+    facts = image_facts(config, spec, matrix(config))
     text = json.dumps(facts, indent=1) + "\n"
     files.append(ContextFile(path="runtime/image.json", data=text.encode()))
     held = constraints(spec, lock)
@@ -279,33 +279,31 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
     }
 
 
-def image_facts(
-    config: Config,
-    cuda: str,
-    platform: Platform = AMD64,
-    limits: Mapping[str, Sequence[str]] | None = None,
-) -> dict[str, Any]:
-    """Facts that an image's own programs read, see scripts/image/runtime.
+def image_facts(config: Config, spec: ImageSpec, listed: Iterable[ImageSpec]) -> dict[str, Any]:
+    """Facts that an image's own programs read, see scripts/image/runtime. They are its own alone.
 
-    `releases` are those available for the platform, `drivers` the first driver branch by compute
-    capability. `limits` are those of limits.py.
+    `drivers` is the first driver branch by compute capability, of what its CUDA version can target.
+    `compat` is the tag of the image with NVIDIA's compat library, one of `listed`, and the older
+    driver branches that the library is for.
     """
-    releases = [
-        {
-            "cuda": c.version,
-            "driver": c.driver,
-            "floor": c.floor,
-            "repository": c.repository,
-            "targets": [str(target) for target in c.targets],
-        }
-        for c in cudas_for(config, platform)
-    ]
+    cuda = spec.cuda
+    sister = None if spec.compat else compat_sister(spec, listed)
     facts = {
-        "cuda": cuda,
-        "releases": releases,
-        "drivers": {arch.name: arch.first_driver for arch in config.architectures},
+        "cuda": cuda.version,
+        "driver": cuda.driver,
+        "floor": cuda.floor,
+        "repository": cuda.repository,
+        "page": f"{config.homepage}/blob/main/docs/pick.md",
+        "drivers": {
+            arch.name: arch.first_driver
+            for arch in config.architectures
+            if arch.capability in cuda.targets
+        },
     }
-    return {**facts, **({"limits": limits} if limits else {})}
+    if sister:
+        facts["compat"] = {"tag": short(config, sister), "branches": cuda.compat}
+    lacking = limits(spec)
+    return {**facts, **({"limits": lacking} if lacking else {})}
 
 
 def whole_environment(spec: ImageSpec, lock: ImageLock, note: str) -> dict[str, str]:

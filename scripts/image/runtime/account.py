@@ -122,9 +122,7 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
         # `_ours` may make the folder, so it is only asked about a usable one. A relative path
         # (TRITON_HOME) is not: it is another folder wherever a Python starts.
         foreign = (
-            code
-            and usable(usual)
-            and not (_ours(code, uid) or _mounted(code) or _of_volume(code))
+            code and usable(usual) and not (_ours(code, uid) or _mounted(code) or _of_volume(code))
         )
         if foreign or not suits(usual):
             private = _private(bases, uid)
