@@ -217,6 +217,7 @@ TABLE = (
         "580, host's libraries through LD_LIBRARY_PATH",
         "580.95.05",
         library=GOOGLES,
+        how="loader cache",
     ),
     # Google's device plugin mounts the libraries where no loader looks, and names the folder nowhere.
     host("580, GKE", "580.95.05", library=GOOGLES, named=False, node=True, how="loader cache"),

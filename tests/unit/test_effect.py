@@ -286,6 +286,36 @@ def test_another_user_is_told_of_a_folder_where_the_loader_does_not_look(tmp_pat
         assert found == (effect.ENVIRONMENT, wanted)
 
 
+def test_a_folder_that_ld_library_path_names_reaches_docker_exec(tmp_path: Path) -> None:
+    """Docker does not hand the variables of a CDI specification to it. Root's cache does."""
+    conf, place = conf_of(tmp_path), tmp_path / "nvidia"
+    place.mkdir()
+    (place / "libcuda.so.1").touch()
+    host = Host(driver="580.95.05", library=f"{place}/libcuda.so.1", nodes=True)
+    environ = {"LD_LIBRARY_PATH": f"/mine:{place}"}
+    ldconfig = cached(tmp_path, conf)
+    ldconfig()
+    found = effect.apply(LEAVE, host, tmp_path, environ, "/opt/cuda-compat", ldconfig=ldconfig)
+    assert found == (effect.CACHE, {})
+    assert conf.read_text() == f"{place}\n"
+    conf.unlink()
+    ldconfig()
+    for choice, wanted in (
+        (LEAVE, (effect.NOTHING, {"TRITON_LIBCUDA_PATH": str(place)})),
+        (
+            TAKE,
+            (
+                effect.ENVIRONMENT,
+                {"LD_LIBRARY_PATH": f"{OURS}:/mine:{place}", "TRITON_LIBCUDA_PATH": OURS},
+            ),
+        ),
+    ):
+        found = effect.apply(
+            choice, host, tmp_path, environ, "/opt/cuda-compat", ldconfig=lambda: False
+        )
+        assert found == wanted
+
+
 def test_the_toolkits_choice_stays_before_such_a_folder(tmp_path: Path) -> None:
     conf = conf_of(tmp_path)
     cached(tmp_path, conf)()

@@ -66,7 +66,7 @@ def lay_out(row: Row, root: Path) -> None:
         place(root, "sys/module/nvidia/version", f"{row.driver}\n")
     if row.library:
         put_library(root / row.folder[1:], row.driver or "999.0", b"")
-    if not row.named:
+    if isinstance(row.library, str):
         place(root, effect.LOADER_CACHE, b"libc.so.6\0/lib/libc.so.6\0")
     if row.node:
         place(root, "dev/nvidia0")
@@ -143,11 +143,13 @@ def test_table(
         path = {"LD_LIBRARY_PATH": ":".join(folders), "TRITON_LIBCUDA_PATH": folders[0]}
         assert changes == path
     elif how == effect.CACHE:
-        assert conf.read_text().split() == (folders[:1] if named else folders)
-        assert changes == ({"LD_LIBRARY_PATH": ":".join(folders)} if named else {})
+        assert conf.read_text().split() == folders
+        before = named and row.chosen == "compat"
+        assert changes == ({"LD_LIBRARY_PATH": ":".join(folders)} if before else {})
     else:
         assert not conf.exists()
-        assert changes == ({"LD_LIBRARY_PATH": "/mine"} if row.stale == "environment" else {})
+        triton = {"TRITON_LIBCUDA_PATH": hosts} if named else {}
+        assert changes == ({"LD_LIBRARY_PATH": "/mine"} if row.stale == "environment" else triton)
 
 
 @pytest.mark.parametrize("note", NOTES.values())

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import decision
 import facts
+from account import shown
 from decision import Choice, Host, Library, Probe, Release, Sister
 
 HERE = Path(__file__).resolve().parent
@@ -75,7 +76,7 @@ def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
     asked = environ.get("CUDA_COMPAT", "") or decision.AUTO
     if asked.lower() in decision.MODES:
         return asked.lower(), ""
-    return decision.AUTO, f"CUDA_COMPAT={asked} is not auto, on or off, and taken as auto"
+    return decision.AUTO, f"CUDA_COMPAT={shown(asked)} is not auto, on or off, and taken as auto"
 
 
 def decide(root: Path, mode: str, seconds: float) -> Decision:

@@ -48,13 +48,11 @@ def apply(
     conf, own = root / CONF, host.library.rpartition("/")[0]
     cleaned = _clean(environ, compat_root)
     path = {**environ, **cleaned}.get("LD_LIBRARY_PATH", "")
-    folders = [choice.folder] if choice.folder else []
-    if choice.library != TOOLKIT and own not in folders and not _reached(own, root, path):
-        folders.append(own)
-    if folders:
-        if _write(conf, folders, ldconfig) or _read(conf) == folders:
-            return CACHE, {**cleaned, **_before(folders, path)}
-    else:
+    lacks = choice.library != TOOLKIT and not _found(own, root)
+    folders = [folder for folder in (choice.folder, own if lacks else "") if folder]
+    if folders and (_write(conf, folders, ldconfig) or _read(conf) == folders):
+        return CACHE, {**cleaned, **_before(choice.folder, path)}
+    if not choice.folder and (not folders or _with_libcuda(path)):
         if not _read(conf) or _remove(conf, ldconfig):
             told = _for_triton(host, root, {**environ, **cleaned})
             if told and _cached(ldconfig) and not _for_triton(host, root, {**environ, **cleaned}):
@@ -63,7 +61,8 @@ def apply(
         folders = [own] if own else []  # an earlier choice that only root can undo
     if not folders:
         return NOTHING, cleaned
-    joined = ":".join([*folders, *([path] if path else [])])
+    parts = path.split(":") if path else []
+    joined = ":".join([*(folder for folder in folders if folder not in parts), *parts])
     return ENVIRONMENT, {"LD_LIBRARY_PATH": joined, "TRITON_LIBCUDA_PATH": folders[0]}
 
 
@@ -72,18 +71,18 @@ def exports(environment: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(v)}\n" for name, v in environment.items())
 
 
-def _reached(folder: str, root: Path, path: str) -> bool:
-    """Whether the loader finds the libcuda in `folder` without help, or one that a user has named.
+def _found(folder: str, root: Path) -> bool:
+    """Whether the loader finds the libcuda in a folder by itself, if there is one.
 
-    `path` is LD_LIBRARY_PATH, in which some Kubernetes hosts name the folder. What an earlier start
-    has put into the cache is help.
+    LD_LIBRARY_PATH does not count: some hosts name the folder there, but `docker exec` does not get
+    the variables of a CDI specification. Nor does what an earlier start has put into the cache.
     """
-    if not folder or folder.endswith(SYSTEM) or _with_libcuda(path):
+    if not folder or folder.endswith(SYSTEM):
         return True
     cache = _bytes(root / LOADER_CACHE)
     if cache is None:  # a system without a cache
         return True
-    return os.fsencode(f"\0{folder}/libcuda.so.1\0") in cache and folder not in _read(root / CONF)
+    return os.fsencode(f"{folder}/libcuda.so.1\0") in cache and folder not in _read(root / CONF)
 
 
 def _with_libcuda(path: str) -> list[str]:
@@ -91,9 +90,9 @@ def _with_libcuda(path: str) -> list[str]:
     return [part for part in path.split(":") if part and os.path.exists(f"{part}/libcuda.so.1")]
 
 
-def _before(folders: list[str], path: str) -> dict[str, str]:
-    """The LD_LIBRARY_PATH that puts `folders` first, if `path` has another libcuda."""
-    return {"LD_LIBRARY_PATH": ":".join([*folders, path])} if _with_libcuda(path) else {}
+def _before(folder: str, path: str) -> dict[str, str]:
+    """The LD_LIBRARY_PATH that puts `folder` first, if `path` has a folder with another libcuda."""
+    return {"LD_LIBRARY_PATH": f"{folder}:{path}"} if folder and _with_libcuda(path) else {}
 
 
 def _for_triton(host: Host, root: Path, environ: Mapping[str, str]) -> dict[str, str]:
