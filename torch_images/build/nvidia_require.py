@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from torch_images.config.types import Cuda
 
 COMPAT_FOLDER = (
@@ -18,25 +16,16 @@ _BRANDS = (
 )
 
 
-def require_cuda(cuda: Cuda, note: str) -> str:
+def require_cuda(cuda: Cuda, *, compat: bool) -> str:
     """The hosts that an image can start on, in the container toolkit's syntax.
 
-    Space is "or", comma is "and". `note` is the compat library's, "" without one. The conditions
-    are NVIDIA's own, and a last one: any driver from the oldest on that runs the CUDA version in
-    any way, be it with a compat library. On these hosts the start says what works, or what would.
-    The toolkit's refusal names the first condition alone: "unsatisfied condition: cuda>=13.0".
+    Space is "or", comma is "and". `compat`: whether the image has NVIDIA's compat library. The
+    conditions are NVIDIA's own, and a last one: any driver from the oldest on that runs the CUDA
+    version in any way, be it in an image with that library. On these hosts the start says what
+    works, or what would. A refusal names the first condition: "unsatisfied condition: cuda>=13.0".
     """
     floor = int(cuda.floor)
     hosts = [f"cuda>={cuda.version}"]
-    for number in _branches(note):
-        if number < floor:
-            hosts += [f"brand={b},driver>={number},driver<{number + 1}" for b in _BRANDS]
+    for branch in (branch for branch in cuda.compat if compat and branch < floor):
+        hosts += [f"brand={b},driver>={branch},driver<{branch + 1}" for b in _BRANDS]
     return " ".join([*hosts, f"driver>={min([floor, *cuda.compat])}"])
-
-
-def _branches(note: str) -> list[int]:
-    """The driver branches in a note; [] for a malformed one."""
-    try:
-        return sorted(json.loads(note)["driver"])
-    except (ValueError, KeyError, TypeError):
-        return []

@@ -144,20 +144,10 @@ def render(
     )
 
 
-def completed(context: Context, spec: ImageSpec, *, version: str, note: str = "") -> Context:
-    """The context with what follows from its inputs, but is not known when it is rendered.
-
-    `version` is the image's, which has the hash of the inputs. `note` is the compat library's, ""
-    without one: it decides the hosts that the image starts on.
-    """
-    hosts = (quoted(require_cuda(spec.cuda, known)).encode() for known in ("", note))
-    line, whole = (b"ENV NVIDIA_REQUIRE_CUDA=" + value for value in hosts)
-    files = [
-        replace(file, data=file.data.replace(line, whole)) if file.path == "Dockerfile" else file
-        for file in context.files
-    ]
-    files.append(ContextFile(path="finish/version", data=f"{version}\n".encode()))
-    return replace(context, files=tuple(files))
+def completed(context: Context, version: str) -> Context:
+    """The context with the image's version, which has the hash of the context itself."""
+    file = ContextFile(path="finish/version", data=f"{version}\n".encode())
+    return replace(context, files=(*context.files, file))
 
 
 def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
@@ -201,7 +191,6 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "variant": _variant(spec, lock),
         "site": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "cuda": spec.cuda.version,
-        "hosts": require_cuda(spec.cuda, ""),
         "environment": tuple(environment(spec, lock).items()),
         "pod": spec.variant.command == POD,
         "attention": any(wheel.name == FLASH_ATTENTION for wheel in lock.all_wheels),
@@ -306,11 +295,6 @@ def image_facts(config: Config, spec: ImageSpec, listed: Iterable[ImageSpec]) ->
     return {**facts, **({"limits": lacking} if lacking else {})}
 
 
-def whole_environment(spec: ImageSpec, lock: ImageLock, note: str) -> dict[str, str]:
-    """The whole environment of an image; `note` is its compat library's, "" without one."""
-    return {**environment(spec, lock), "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, note)}
-
-
 def environment(spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
     """The environment that an image sets."""
     variant = spec.variant
@@ -329,6 +313,7 @@ def environment(spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
         **refusals(lock),
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, compat=lock.compat is not None),
     }
 
 
