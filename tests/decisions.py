@@ -18,7 +18,11 @@ VERSIONS = {"13.0": "580.95.05", "12.8": "570.211.01"}
 TESLA, GEFORCE, NVIDIA, UNKNOWN = 2, 5, 14, 0
 ROOT, READ_ONLY, USER, USER_READ_ONLY = "root", "root, read-only", "user", "user, read-only"
 APPTAINER = "/.singularity.d/libs"
+GOOGLES = "/usr/local/nvidia/lib64"
 NEEDS_580 = "driver 580.65.06 or newer would do"
+# What follows it: the same image with a compat library, or the page that finds images.
+SISTER = f"{NEEDS_580}; so would torch-cu130:compat, with NVIDIA's compat library"
+PAGE = f"{NEEDS_580}; for an image that suits the driver, see https://github.com/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +32,8 @@ class Row:
     `source` is where the driver's version can be read. `init`, `context` and `memory` are what the
     compat library answers; "hang" is no answer, "broken" a file that is no library. `note` "" is a
     library without one. `says` are parts of the line on standard error, `how` how the choice is
-    made effective. `library` is whether the host's libcuda is mounted; a folder is one that
-    LD_LIBRARY_PATH names.
+    made effective. `library` is whether the host's libcuda is mounted, or the folder where it is,
+    `named` whether LD_LIBRARY_PATH names that folder.
     """
 
     id: str
@@ -38,6 +42,7 @@ class Row:
     source: str = "open"
     gpus: tuple[int, ...] | str = (TESLA,)
     library: bool | str = True
+    named: bool = True
     node: bool = False
     wsl: bool = False
     compat: bool = True
@@ -89,7 +94,9 @@ TABLE = (
         library=False,
         chosen="none",
         works=False,
-        says=("CUDA 13.0 cannot work: this container has no GPU; start it with --gpus all",),
+        says=(
+            "No GPU in this container: PyTorch runs on the CPU; to use a GPU, start it with --g",
+        ),
     ),
     Row(
         id="GPUs not handed over",
@@ -98,7 +105,10 @@ TABLE = (
         library=False,
         chosen="none",
         works=False,
-        says=("the host has driver 580.95.05, but this container has no GPU", "--gpus all, or --d"),
+        says=(
+            "No GPU in this container, although the host has driver 580.95.05: PyTorch runs on the",
+            "--gpus all, or --d",
+        ),
     ),
     Row(
         id="no visible device",
@@ -138,16 +148,16 @@ TABLE = (
         "570 GeForce",
         "570.124.06",
         "GPU 0 (GeForce, error 804)",
-        f"{NEEDS_580}; so would image torch-cu128",
+        PAGE,
         gpus=(GEFORCE,),
     ),
-    refused("550 GeForce", "550.120", "804", "torch-cu128", gpus=(GEFORCE,)),
+    refused("550 GeForce", "550.120", "804", PAGE, gpus=(GEFORCE,)),
     refused("520 GeForce", "520.61.05", "branches 535", NEEDS_580, gpus=(GEFORCE,)),
     refused(
         "560, a branch that is not listed",
         "560.35.05",
         "for branches 535, 550, 565, 570, 575, 580, not 560 (error 803)",
-        "torch-cu128",
+        PAGE,
     ),
     refused("470, a branch that is not listed", "470.256.02", "not 470 (error 803)", NEEDS_580),
     refused(
@@ -161,9 +171,11 @@ TABLE = (
         "570, image without compat",
         "570.124.06",
         "this image has no compat library",
-        f"{NEEDS_580}; so would image torch-cu128",
+        SISTER,
         compat=False,
     ),
+    refused("570 GeForce, image without compat", "570.124.06", PAGE, gpus=(GEFORCE,), compat=False),
+    refused("560, image without compat", "560.35.05", PAGE, compat=False),
     # Drivers that suffice.
     host("580.65.06", "580.65.06", says=("uses the host's driver 580.65.06: it runs CUDA 13.0",)),
     host("580.82.07", "580.82.07"),
@@ -199,12 +211,34 @@ TABLE = (
     compat(
         "570, host's libraries through LD_LIBRARY_PATH",
         "570.86.15",
-        library="/usr/local/nvidia/lib64",
+        library=GOOGLES,
     ),
     host(
         "580, host's libraries through LD_LIBRARY_PATH",
         "580.95.05",
-        library="/usr/local/nvidia/lib64",
+        library=GOOGLES,
+        how="loader cache",
+    ),
+    # Google's device plugin mounts the libraries where no loader looks, and names the folder nowhere.
+    host("580, GKE", "580.95.05", library=GOOGLES, named=False, node=True, how="loader cache"),
+    compat("570, GKE", "570.86.15", library=GOOGLES, named=False, node=True),
+    host(
+        "580, GKE, not root",
+        "580.95.05",
+        library=GOOGLES,
+        named=False,
+        node=True,
+        runs_as=USER,
+        how="environment",
+    ),
+    compat(
+        "570, GKE, not root, read-only",
+        "570.86.15",
+        library=GOOGLES,
+        named=False,
+        node=True,
+        runs_as=USER_READ_ONLY,
+        how="environment",
     ),
     # Apptainer with --nv: no root, and nothing but /tmp and the home can be written.
     compat(

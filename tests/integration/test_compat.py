@@ -18,12 +18,22 @@ from typing import Any
 
 import pytest
 
-from tests.decisions import NOTES, READ_ONLY, TABLE, USER, USER_READ_ONLY, VERSIONS, Row
+from tests.decisions import (
+    GOOGLES,
+    NOTES,
+    READ_ONLY,
+    TABLE,
+    USER,
+    USER_READ_ONLY,
+    VERSIONS,
+    Row,
+)
 from tests.integration.drivers import DRIVER, FIND_LIBCUDA, compile_stubs, repository
 from tests.integration.standins import replace, served, small_project
 from tests.integration.support import Built, facts, invoke, running
 from tests.releases import T130
 from torch_images.build.render import image_facts
+from torch_images.config.choose import choose
 from torch_images.config.load import load_config
 from torch_images.config.types import Config
 from torch_images.host.engine import Engine
@@ -70,7 +80,9 @@ def stubs(
     notes = {_name(note): note for row in TABLE for note in [row.compat_note]}
     compile_stubs(engine, built.digest, folder, notes)
     for cuda in VERSIONS:
-        (folder / f"image-{cuda}.json").write_text(json.dumps(image_facts(config, cuda)))
+        spec = choose(config, cuda=cuda, platform=AMD64.name)
+        told = image_facts(config, spec, [dataclasses.replace(spec, compat=True)])
+        (folder / f"image-{cuda}.json").write_text(json.dumps(told))
     (folder / "broken.so").write_text("this is no library")
     (folder / "look.py").write_text(LOOK)
     for version, names in dict.fromkeys(VERSIONS.values(), (*notes, "broken")).items():
@@ -199,7 +211,8 @@ def test_table(row: Row, with_compat: Made, stubs: Path, engine: Engine) -> None
     # A read-only container is also told what torch.compile lacks there.
     text = "\n".join(line for line in said if "torch.compile" not in line)
     assert [part for part in row.says if part not in text] == [], text
-    assert ("cannot work" in text) == (not row.works), text
+    failed = "cannot work" in text or "PyTorch runs on the CPU" in text
+    assert failed == (not row.works), text
     own = f"/opt/cuda-compat/{row.cuda}"
     host = row.folder
     toolkits = f"/usr/local/cuda-{row.cuda}/compat"
@@ -211,17 +224,22 @@ def test_table(row: Row, with_compat: Made, stubs: Path, engine: Engine) -> None
         how = "loader cache"
     assert look["conf"] == (how == "loader cache" or (bool(row.stale) and USER in row.runs_as))
     path = look["env"]["LD_LIBRARY_PATH"]
-    named = f":{host}" if isinstance(row.library, str) else ""
+    elsewhere = isinstance(row.library, str)
+    both = f"{own}:{host}" if elsewhere and row.chosen == "compat" else folder
     if how == "environment":
-        assert path == f"{folder}{named}"
+        assert path == both
         assert look["env"]["TRITON_LIBCUDA_PATH"] == folder
-    elif isinstance(row.library, str):
-        assert path == (f"{own}{named}" if row.chosen == "compat" else host)
+    elif elsewhere and row.named:
+        assert path == both
     else:
         assert path == ("/mine" if row.stale == "environment" else "")
 
 
-COMPAT_ON_570 = next(row for row in TABLE if row.id == "570 data centre")
+COMPAT_ON_570, GKE = (
+    next(row for row in TABLE if row.id == name) for name in ("570 data centre", "580, GKE")
+)
+OURS = f"/opt/cuda-compat/13.0/libcuda.so.{DRIVER}"
+REACHED = [(COMPAT_ON_570, OURS), (GKE, f"{GOOGLES}/libcuda.so.1")]
 LOOKS = ("/usr/bin/python3", "/look.py")
 SHELLS = {
     "bash script": ("bash", "-c", shlex.join(LOOKS)),
@@ -257,22 +275,25 @@ def looked(name: str, *command: str, user: str = "0") -> str:
 STAYS = ("sh", "-c", "echo ready; exec sleep infinity")
 
 
-def test_roots_choice_reaches_every_process(with_compat: Made, stubs: Path) -> None:
+@pytest.mark.parametrize(("row", "library"), REACHED, ids=["compat", "GKE"])
+def test_roots_choice_reaches_every_process(
+    with_compat: Made, stubs: Path, row: Row, library: str
+) -> None:
     """Without any shell, and other users, too: it is in the loader's cache."""
-    with resting(COMPAT_ON_570, stubs, *STAYS) as name:
+    with resting(row, stubs, *STAYS) as name:
         for user in ("0", "1000:1000"):
             for command in (LOOKS, *SHELLS.values(), ("env", "-i", *LOOKS)):
-                found = looked(name, *command, user=user)
-                assert found == f"/opt/cuda-compat/13.0/libcuda.so.{DRIVER}"
+                assert looked(name, *command, user=user) == library
 
 
 @pytest.mark.parametrize("runs_as", [USER, USER_READ_ONLY])
-def test_a_users_choice_reaches_every_shell(with_compat: Made, stubs: Path, runs_as: str) -> None:
-    row = dataclasses.replace(COMPAT_ON_570, runs_as=runs_as)
-    with resting(row, stubs, *STAYS) as name:
+@pytest.mark.parametrize(("row", "library"), REACHED, ids=["compat", "GKE"])
+def test_a_users_choice_reaches_every_shell(
+    with_compat: Made, stubs: Path, row: Row, library: str, runs_as: str
+) -> None:
+    with resting(dataclasses.replace(row, runs_as=runs_as), stubs, *STAYS) as name:
         for command in SHELLS.values():
-            found = looked(name, *command, user="1000:1000")
-            assert found == f"/opt/cuda-compat/13.0/libcuda.so.{DRIVER}"
+            assert looked(name, *command, user="1000:1000") == library
 
 
 def test_a_shell_chooses_where_the_entrypoint_was_replaced(
@@ -286,7 +307,7 @@ def test_a_shell_chooses_where_the_entrypoint_was_replaced(
     done = engine.run(REFERENCE, "-c", both, **options)
     first, second = (json.loads(s.removeprefix("LOOK ")) for s in done.output.splitlines())
     assert first["libcuda"] == "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
-    assert second["libcuda"] == f"/opt/cuda-compat/13.0/libcuda.so.{DRIVER}"
+    assert second["libcuda"] == OURS
 
 
 def _name(note: str) -> str:
@@ -314,7 +335,7 @@ def container(row: Row, stubs: Path) -> dict[str, Any]:
     if row.toolkit:
         volumes[f"/usr/local/cuda-{row.cuda}/compat"] = library
     devices = [*(["/dev/nvidia0"] if row.node else []), *(["/dev/dxg"] if row.wsl else [])]
-    hangs = row.gpus == "hang"
+    hangs, elsewhere = row.gpus == "hang", isinstance(row.library, str)
     return facts(
         entrypoint=["/bin/sh"],
         cap_add=["SYS_ADMIN"],  # to lay over /proc what the kernel module would say
@@ -327,7 +348,7 @@ def container(row: Row, stubs: Path) -> dict[str, Any]:
             "STUB_GPUS": "hang" if hangs else ",".join(map(str, row.gpus)),
             "COMPAT_ANSWER": "" if row.answer == "broken" else row.answer,
             "CUDA_COMPAT": row.mode,
-            **({"LD_LIBRARY_PATH": row.library} if isinstance(row.library, str) else {}),
+            **({"LD_LIBRARY_PATH": row.folder} if elsewhere and row.named else {}),
         },
     )
 

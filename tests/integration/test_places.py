@@ -112,7 +112,7 @@ def test_a_job_of_slurm_with_pyxis(image: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "torch-images: CUDA 13.0 cannot work" in done.stderr  # the start was there
+    assert "torch-images: No GPU in this container" in done.stderr  # the start was there
     assert TRAINED in done.stdout
 
 

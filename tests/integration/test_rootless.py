@@ -211,7 +211,8 @@ def test_run_starts_the_entrypoint(system: System, sif: str) -> None:
 def test_without_nv_the_start_asks_for_it(system: System, sif: str) -> None:
     done = system.run("apptainer", "exec", sif, "torch-entrypoint", "true")
     assert done.returncode == 0, done.stdout
-    assert "cannot work: this container has no GPU; start it with --nv\n" in done.stdout
+    said = "No GPU in this container: PyTorch runs on the CPU; to use a GPU, start it with --nv\n"
+    assert said in done.stdout
 
 
 def test_doctor_names_what_apptainer_has_bound(system: System, sif: str) -> None:

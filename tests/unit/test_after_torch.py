@@ -81,6 +81,16 @@ for spec in specs:
 assert torch.__loader__ is torch.__spec__.loader
 print(*made, type(torch.__loader__).__name__)
 """
+# torch is loaded by a copy of its loader.
+COPIED = """
+import copy, importlib.util, sys
+spec = importlib.util.find_spec("torch")
+spec.loader = copy.HOW(spec.loader)
+assert spec.loader.get_filename("torch") == spec.origin
+torch = sys.modules["torch"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(torch)
+print(torch._C.allowed, *(type(f).__name__ for f in sys.meta_path[:1]))
+"""
 # Another thread imports torch while this one asks the finders, without the lock of the import system.
 THREADS = """
 import sys, threading
@@ -135,6 +145,15 @@ def test_the_setting_is_made_once_torch_is_there(tmp_path: Path, before: str) ->
 
 def test_a_lazy_import_has_it_too(tmp_path: Path) -> None:
     assert run(tmp_path, LAZY) == ("True\n", "")
+
+
+@pytest.mark.parametrize("how", ["copy", "deepcopy"])
+def test_a_copy_of_the_loader_makes_the_setting(tmp_path: Path, how: str) -> None:
+    """Copying ended in a RecursionError."""
+    out, said = run(tmp_path, COPIED.replace("HOW", how))
+    assert out.split()[0] == "True"
+    assert "_Finder" not in out
+    assert said == ""
 
 
 def test_two_specifications_of_torch_can_be_executed(tmp_path: Path) -> None:

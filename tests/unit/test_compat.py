@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import operator
 import re
 from pathlib import Path
+from typing import Any
 
 import decision
 import facts
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
 
 from tests.decisions import NOTES
 from tests.packages import compat_deb, compat_lock, elf, make_deb
@@ -183,8 +186,10 @@ def test_no_file_gives_more_than_an_empty_note(
     assert read_note(path) == ""
 
 
-def test_hosts_asked_for_are_those_of_nvidias_own_image(config: Config) -> None:
-    """The value in nvidia/cuda:13.0.2, in the same syntax and order of brands."""
+def test_hosts_asked_for_are_those_of_nvidias_own_image_and_all_that_get_a_reason(
+    config: Config,
+) -> None:
+    """The value in nvidia/cuda:13.0.2, in the same syntax and order of brands, and a last part."""
     cuda = next(c for c in config.cudas if c.version == "13.0")
     branches = [535, 550, 565, 570, 575]
     brands = [
@@ -203,16 +208,58 @@ def test_hosts_asked_for_are_those_of_nvidias_own_image(config: Config) -> None:
     ]
     official = ["cuda>=13.0"]
     official += [f"brand={b},driver>={d},driver<{d + 1}" for d in branches for b in brands]
-    note = json.dumps({"driver": [*branches, 580], "device": [1, 2]})
-    assert require_cuda(cuda, note) == " ".join(official)
-    assert require_cuda(cuda, "") == require_cuda(cuda, "altered") == "cuda>=13.0"
+    assert require_cuda(cuda, compat=True) == " ".join([*official, "driver>=535"])
+    assert require_cuda(cuda, compat=False) == "cuda>=13.0 driver>=535"
+
+
+# What nvidia-container-cli knows: https://github.com/NVIDIA/libnvidia-container, src/cli/dsl.c
+OPERATORS = {">=": operator.ge, "<": operator.lt, "=": operator.eq}
+
+
+def lets_in(required: str, *, driver: str, cuda: str, brand: str) -> bool:
+    """Whether nvidia-container-cli starts a container on a host."""
+    host: dict[str, Any] = {"driver": Version(driver), "cuda": Version(cuda), "brand": brand}
+
+    def holds(condition: str) -> bool:
+        found = re.fullmatch(r"(\w+)(>=|<|=)(.+)", condition)
+        assert found
+        name, sign, value = found.groups()
+        return bool(OPERATORS[sign](host[name], value if name == "brand" else Version(value)))
+
+    return any(all(map(holds, hosts.split(","))) for hosts in required.split())
+
+
+@pytest.mark.parametrize("compat", [True, False])
+@pytest.mark.parametrize(
+    ("version", "driver", "runs", "let_in"),
+    [
+        ("13.0", "580.95.05", "13.0", True),
+        ("13.0", "575.57.08", "12.9", True),
+        ("13.0", "560.35.05", "12.6", True),  # a branch that no compat library is for
+        ("13.0", "535.54.03", "12.2", True),
+        ("13.0", "530.30.02", "12.1", False),
+        ("13.2", "580.65.06", "13.0", True),
+        ("12.8", "550.120", "12.4", True),
+        ("12.8", "470.256.02", "11.4", True),
+        ("12.8", "460.32.03", "11.2", False),
+    ],
+)
+def test_only_hosts_on_which_no_image_of_the_cuda_version_works_are_refused(
+    config: Config, version: str, driver: str, runs: str, let_in: bool, compat: bool
+) -> None:
+    """On the others the start explains itself: a GeForce is as welcome as an H100."""
+    cuda = next(c for c in config.cudas if c.version == version)
+    required = require_cuda(cuda, compat=compat)
+    assert required.startswith(f"cuda>={version} ")  # the part that a refusal names
+    for brand in ("geforcertx", "nvidia", "tesla"):
+        assert lets_in(required, driver=driver, cuda=runs, brand=brand) is let_in
 
 
 def test_brands_in_the_toolkits_words_are_those_that_the_start_knows_by_number(
     config: Config,
 ) -> None:
     cuda = next(c for c in config.cudas if c.version == "13.0")
-    required = require_cuda(cuda, NOTES["13.0"])
+    required = require_cuda(cuda, compat=True)
     words = set(re.findall(r"brand=(\w+)", required))
     unknown, grid = 0, 4  # NVIDIA's images let these in, too
     known = {decision.BRANDS[n] for n in (unknown, grid, *decision.COMPAT_BRANDS)}
@@ -224,15 +271,3 @@ def test_notes_of_compat_libraries_list_the_brands_that_pick_reckons_with(note: 
     assert tuple(json.loads(note)["device"]) == decision.COMPAT_BRANDS
     assert decision.NVIDIA in decision.COMPAT_BRANDS
     assert decision.GEFORCE not in decision.COMPAT_BRANDS
-
-
-def test_hosts_of_minor_version_compatibility_are_let_in(config: Config) -> None:
-    cuda = next(c for c in config.cudas if c.version == "12.8")
-    assert require_cuda(cuda, "") == "cuda>=12.8 driver>=525,driver<570"
-    found = require_cuda(cuda, NOTES["12.8"]).split(" ")
-    assert found[:3] == [
-        "cuda>=12.8",
-        "driver>=525,driver<570",
-        "brand=unknown,driver>=470,driver<471",
-    ]
-    assert not [host for host in found if "geforce" in host or "driver>=535" in host]

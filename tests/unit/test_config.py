@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torch_images.build.plan import lock_image
-from torch_images.build.render import whole_environment
+from torch_images.build.render import environment
 from torch_images.config.load import load_config
 from torch_images.config.matrix import matrix
 from torch_images.config.rules import problems
@@ -119,7 +119,7 @@ def test_an_extra_cannot_set_what_images_set(yaml_file: Write, config: Config, r
     setting = [spec for spec in images if not any(e.environment for e in spec.variant.extras)]
     assert len(setting) < len(images)
     plans = (lock_image(config, spec, root / "locks") for spec in setting)
-    names = {name for plan in plans for name in whole_environment(plan.spec, plan.lock, "")}
+    names = {name for plan in plans for name in environment(plan.spec, plan.lock)}
     assert {"CUDA_HOME", "BASH_ENV", "PIP_CONSTRAINT"} <= names
     for name in sorted(names):
         text = complaint(yaml_file(("VLLM_USE_FLASHINFER_SAMPLER", name)))

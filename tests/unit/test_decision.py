@@ -6,12 +6,24 @@ from dataclasses import replace
 
 import decision
 import pytest
-from decision import COMPAT, HOST, TOOLKIT, Choice, Device, Host, Library, Note, Probe, Release
+from decision import (
+    COMPAT,
+    HOST,
+    TOOLKIT,
+    Choice,
+    Device,
+    Host,
+    Library,
+    Note,
+    Probe,
+    Release,
+    Sister,
+)
 
-CUDA_13 = Release("13.0", "580.65.06", "580", "torch-cu130")
-CUDA_12 = Release("12.8", "570.26", "525", "torch-cu128")
-OLDER = Release("12.4", "550.54.14", "525", "torch-cu124")
-OLDEST = Release("11.8", "520.61.05", "450", "torch-cu118")
+PAGE = "https://example.org/pick.md"
+SISTER = Sister("torch-cu130:sm90-compat", (535, 550, 570))
+CUDA_13 = Release("13.0", "580.65.06", "580", PAGE, SISTER)
+CUDA_12 = Release("12.8", "570.26", "525", PAGE)
 NOTE = Note((535, 550, 570, 580), (1, 2))
 OURS = Library("/ours", "580.95.05", NOTE)
 THEIRS = Library("/theirs", "580.95.05", NOTE)
@@ -23,7 +35,7 @@ def trial(code: int | None, host: Host = MACHINE, image: Release = CUDA_13) -> C
     """What becomes of the compat library after a trial that ended with a code."""
     made = decision.choose(host, image, OURS)
     assert made.tentative
-    return decision.confirm(made, Probe(code, "cuInit"), host, image, (CUDA_12,))
+    return decision.confirm(made, Probe(code, "cuInit"), host, image)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +81,7 @@ def test_a_trial_without_an_answer(
 def test_a_failed_trial_leaves_the_hosts_library_and_the_error(code: int, error: int) -> None:
     made = trial(code)
     assert (made.library, made.works, made.code, made.folder) == (HOST, False, error, "")
-    assert (made.driver, made.image) == ("580.65.06", "torch-cu128")
+    assert (made.driver, made.image, made.page) == ("580.65.06", "", PAGE)
     newer = replace(MACHINE, driver="580.159.04")
     asked = decision.choose(newer, CUDA_13, OURS, mode=decision.ON)
     plain = decision.confirm(asked, Probe(code, "cuInit"), newer, CUDA_13)
@@ -141,34 +153,47 @@ def test_a_brand_that_is_not_listed() -> None:
     )
 
 
+NEEDS = "; driver 580.65.06 or newer would do; "
+NAMED = f"{NEEDS}so would torch-cu130:sm90-compat, with NVIDIA's compat library"
+FOUND = f"{NEEDS}for an image that suits the driver, see {PAGE}"
+
+
 @pytest.mark.parametrize(
-    ("driver", "image"),
+    ("driver", "brand", "ends"),
     [
-        ("575.57.08", "torch-cu128"),
-        ("530.30.02", "torch-cu128"),  # by minor versions: the newest that any driver of it runs
-        ("520.61.05", "torch-cu118"),
-        ("440.33.01", ""),
+        ("570.86.15", 2, NAMED),
+        ("535.230.02", 14, NAMED),
+        ("550.163.01", 0, NAMED),  # a brand that NVML does not know
+        ("560.35.05", 2, FOUND),  # a branch that the library is not for
+        ("440.33.01", 2, FOUND),
+        ("570.86.15", 5, FOUND),  # GeForce
+        ("570.86.15", 6, FOUND),  # TITAN
     ],
 )
-def test_the_image_that_would_do_is_the_newest_that_runs(driver: str, image: str) -> None:
-    host = replace(MACHINE, driver=driver)
-    made = decision.choose(host, CUDA_13, None, (OLDEST, OLDER, CUDA_12))
-    assert (made.works, made.image, made.code) == (False, image, decision.TOO_OLD)
-    said = decision.sentence(made, host, CUDA_13, None)
-    assert said.startswith(
-        f"CUDA 13.0 cannot work: driver {driver} is too old, and this image has no compat library; "
-        "driver 580.65.06 or newer would do"
+def test_an_image_with_a_compat_library_is_named_where_it_would_work(
+    driver: str, brand: int, ends: str
+) -> None:
+    host = replace(MACHINE, driver=driver, devices=(Device("GPU", brand),))
+    made = decision.choose(host, CUDA_13, None)
+    assert (made.works, made.code) == (False, decision.TOO_OLD)
+    assert decision.sentence(made, host, CUDA_13, None) == (
+        f"CUDA 13.0 cannot work: driver {driver} is too old, and this image has no compat library"
+        f"{ends}"
     )
-    assert said.endswith(f"; so would image {image}" if image else "would do")
 
 
-def test_an_image_without_code_for_the_gpu_would_not_do() -> None:
-    """12.1's compiler is newer than that of CUDA 12.8."""
-    spark, hopper = Device("GB10", 14, "12.1"), Device("H100", 14, "9.0")
-    older = replace(CUDA_12, targets=("9.0", "12.0"))
-    for device, image in ((spark, ""), (hopper, "torch-cu128"), (Device("?", 0), "torch-cu128")):
-        host = replace(MACHINE, driver="575.57.08", devices=(device,))
-        assert decision.choose(host, CUDA_13, None, (older,)).image == image
+def test_no_image_is_named_that_does_not_exist_or_has_been_declined() -> None:
+    """CUDA_COMPAT=off: its user does not want one."""
+    for image, mode in ((replace(CUDA_13, sister=None), "auto"), (CUDA_13, "off")):
+        made = decision.choose(MACHINE, image, None, mode)
+        assert (made.image, made.page) == ("", PAGE)
+
+
+def test_without_a_page_only_the_driver_is_named() -> None:
+    """As in the answers of `./inv pick`, which list the images themselves."""
+    image = Release("13.0", "580.65.06", "580")
+    made = decision.choose(MACHINE, image, None)
+    assert decision.sentence(made, MACHINE, image, None).endswith(NEEDS.rstrip("; "))
 
 
 HOPPER, BLACKWELL = Device("H100", 14, "9.0", "520"), Device("RTX 5090", 5, "12.0", "570")
@@ -209,13 +234,6 @@ def test_a_driver_that_may_support_a_gpu(driver: str, devices: tuple[Device, ...
     assert made.works == (devices != ())
 
 
-def test_an_image_alone_is_a_remedy() -> None:
-    made = Choice(HOST, works=False, reason="why", image="torch-cu128")
-    assert decision.sentence(made, MACHINE, CUDA_13, None) == (
-        "CUDA 13.0 cannot work: why; use torch-cu128"
-    )
-
-
 @pytest.mark.parametrize(
     ("library", "words"),
     [
@@ -240,59 +258,62 @@ def test_what_is_unknown_is_not_said() -> None:
         assert decision.sentence(made, host, CUDA_13, compat) == f"CUDA 13.0 uses {words}: why"
 
 
+CPU = "PyTorch runs on the CPU; to use a GPU, start it with"
 BOTH_WAYS = "--gpus all, or --device nvidia.com/gpu=all where Docker uses CDI"
 
 
 @pytest.mark.parametrize(
-    ("host", "reason"),
+    ("host", "line"),
     [
-        (Host(), f"this container has no GPU; start it with {BOTH_WAYS}"),
+        (Host(), f"No GPU in this container: {CPU} {BOTH_WAYS}"),
+        (Host(apptainer=True), f"No GPU in this container: {CPU} --nv"),
         (
             Host(driver="570.86.15"),
-            f"the host has driver 570.86.15, but this container has no GPU; start it with {BOTH_WAYS}",
+            f"No GPU in this container, although the host has driver 570.86.15: {CPU} {BOTH_WAYS}",
         ),
         (
             Host(library="/l", devices=()),
-            "no GPU is visible; see NVIDIA_VISIBLE_DEVICES, and --gpus or --device nvidia.com/gpu=all",
+            "CUDA 13.0 cannot work: no GPU is visible; see NVIDIA_VISIBLE_DEVICES, "
+            "and --gpus or --device nvidia.com/gpu=all",
         ),
-        (
-            Host(driver="570.86.15", nodes=True),
-            "the host's libcuda was not mounted; NVIDIA_DRIVER_CAPABILITIES must have compute",
+        *(
+            (
+                host,
+                "CUDA 13.0 cannot work: the host's libcuda was not mounted; "
+                "NVIDIA_DRIVER_CAPABILITIES must have compute",
+            )
+            for host in (
+                Host(driver="570.86.15", nodes=True),
+                Host(devices=(TESLA,)),
+                Host(wsl=True),
+            )
         ),
-        (
-            Host(devices=(TESLA,)),
-            "the host's libcuda was not mounted; NVIDIA_DRIVER_CAPABILITIES must have compute",
-        ),
-        (
-            Host(wsl=True),
-            "the host's libcuda was not mounted; NVIDIA_DRIVER_CAPABILITIES must have compute",
-        ),
-        (Host(apptainer=True), "this container has no GPU; start it with --nv"),
         (
             Host(driver="570.86.15", nodes=True, apptainer=True),
-            "the host's libcuda was not mounted; start it with --nv",
+            "CUDA 13.0 cannot work: the host's libcuda was not mounted; start it with --nv",
         ),
     ],
 )
 @pytest.mark.parametrize("mode", decision.MODES)
-def test_without_a_gpu_nothing_works(host: Host, reason: str, mode: str) -> None:
+def test_without_a_gpu_nothing_works(host: Host, line: str, mode: str) -> None:
     made = decision.choose(host, CUDA_13, OURS, mode=mode)
-    assert made == Choice("none", works=False, reason=reason, code=100)
+    assert (made.library, made.works, made.code, made.folder) == ("none", False, 100, "")
+    assert decision.sentence(made, host, CUDA_13, OURS) == line
 
 
 def test_on_without_a_compat_library_is_as_without_on() -> None:
-    made = decision.choose(MACHINE, CUDA_13, None, (CUDA_12,), decision.ON)
-    plain = decision.choose(MACHINE, CUDA_13, None, (CUDA_12,))
+    made = decision.choose(MACHINE, CUDA_13, None, decision.ON)
+    plain = decision.choose(MACHINE, CUDA_13, None)
     assert made == replace(plain, reason=f"this image has no compat library; {plain.reason}")
-    assert (made.image, made.works) == ("torch-cu128", False)
+    assert (made.image, made.works) == (SISTER.image, False)
     enough = replace(MACHINE, driver="580.65.06")
     assert decision.choose(enough, CUDA_13, None, mode=decision.ON).works
 
 
 def test_off_is_the_hosts_library_whatever_that_means() -> None:
-    made = decision.choose(MACHINE, CUDA_13, OURS, (CUDA_12,), decision.OFF)
+    made = decision.choose(MACHINE, CUDA_13, OURS, decision.OFF)
     assert (made.library, made.works, made.code) == (HOST, False, decision.TOO_OLD)
-    assert (made.driver, made.image) == ("580.65.06", "torch-cu128")
+    assert (made.driver, made.image, made.page) == ("580.65.06", "", PAGE)
     minor = decision.choose(MACHINE, replace(CUDA_12, driver="575.51.03"), OURS, mode=decision.OFF)
     assert (minor.library, minor.works, minor.code) == (HOST, True, 0)
     assert minor.reason == (

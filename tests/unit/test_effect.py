@@ -14,6 +14,7 @@ OURS, HOSTS = "/opt/cuda-compat/13.0", "/usr/lib/x86_64-linux-gnu"
 HOST = Host(driver="570.86.15", library=f"{HOSTS}/libcuda.so.1", nodes=True)
 TAKE = Choice("compat", works=True, reason="", folder=OURS)
 LEAVE = Choice("host", works=True, reason="")
+LIBRARY = Library("/t", "", None)
 
 
 class Loader:
@@ -194,7 +195,7 @@ def test_an_empty_part_of_the_path_is_not_this_folder(
 def test_the_toolkits_choice_is_undone_in_the_cache(tmp_path: Path) -> None:
     loader = Loader(conf_of(tmp_path))
     undo = Choice("host", works=True, reason="", folder=HOSTS)
-    host = Host(library=f"{HOSTS}/libcuda.so.1", toolkit=Library("/t", "", None))
+    host = Host(library=f"{HOSTS}/libcuda.so.1", toolkit=LIBRARY)
     found = effect.apply(undo, host, tmp_path, {}, "/opt/cuda-compat", ldconfig=loader)
     assert found == (effect.CACHE, {})
     assert loader.conf.read_text() == f"{HOSTS}\n"
@@ -238,6 +239,90 @@ def test_triton_is_told_of_a_libcuda_that_the_cache_does_not_get(
     cache.write_bytes(WITH)
     assert applied(LEAVE, tmp_path, loader) == (effect.NOTHING, {})
     assert len(loader.seen) == 2
+
+
+ELSEWHERE = "/usr/local/nvidia/lib64"
+GKE = Host(driver="580.95.05", library=f"{ELSEWHERE}/libcuda.so.1", nodes=True)
+
+
+def cached(root: Path, conf: Path) -> Callable[[], bool]:
+    """An ldconfig: the cache gets what the configuration names, after the system's own."""
+
+    def run() -> bool:
+        folders = conf.read_text().splitlines() if conf.exists() else []
+        found = "".join(f"libcuda.so.1\0{folder}/libcuda.so.1\0" for folder in folders)
+        (root / effect.LOADER_CACHE).write_bytes(WITHOUT + found.encode())
+        return True
+
+    return run
+
+
+@pytest.mark.parametrize(("choice", "folders"), [(LEAVE, [ELSEWHERE]), (TAKE, [OURS, ELSEWHERE])])
+def test_root_gives_the_loader_a_folder_where_it_does_not_look(
+    tmp_path: Path, choice: Choice, folders: list[str]
+) -> None:
+    """GKE's device plugin mounts it there and names it nowhere. NVML is there, too."""
+    conf = conf_of(tmp_path)
+    ldconfig = cached(tmp_path, conf)
+    ldconfig()
+    for _ in range(2):  # the second one must not take the first for the image's own state
+        found = effect.apply(choice, GKE, tmp_path, {}, "/opt/cuda-compat", ldconfig=ldconfig)
+        assert found == (effect.CACHE, {})
+        assert conf.read_text().splitlines() == folders
+    moved = effect.apply(LEAVE, HOST, tmp_path, {}, "/opt/cuda-compat", ldconfig=ldconfig)
+    assert moved == (effect.NOTHING, {"TRITON_LIBCUDA_PATH": HOSTS})
+    assert not conf.exists()
+
+
+def test_another_user_is_told_of_a_folder_where_the_loader_does_not_look(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / effect.LOADER_CACHE).write_bytes(WITHOUT)
+    for choice, folders in ((LEAVE, [ELSEWHERE]), (TAKE, [OURS, ELSEWHERE])):
+        found = effect.apply(
+            choice, GKE, tmp_path, {"LD_LIBRARY_PATH": "/mine"}, "/opt/cuda-compat"
+        )
+        path = ":".join([*folders, "/mine"])
+        wanted = {"LD_LIBRARY_PATH": path, "TRITON_LIBCUDA_PATH": folders[0]}
+        assert found == (effect.ENVIRONMENT, wanted)
+
+
+def test_a_folder_that_ld_library_path_names_reaches_docker_exec(tmp_path: Path) -> None:
+    """Docker does not hand the variables of a CDI specification to it. Root's cache does."""
+    conf, place = conf_of(tmp_path), tmp_path / "nvidia"
+    place.mkdir()
+    (place / "libcuda.so.1").touch()
+    host = Host(driver="580.95.05", library=f"{place}/libcuda.so.1", nodes=True)
+    environ = {"LD_LIBRARY_PATH": f"/mine:{place}"}
+    ldconfig = cached(tmp_path, conf)
+    ldconfig()
+    found = effect.apply(LEAVE, host, tmp_path, environ, "/opt/cuda-compat", ldconfig=ldconfig)
+    assert found == (effect.CACHE, {})
+    assert conf.read_text() == f"{place}\n"
+    conf.unlink()
+    ldconfig()
+    for choice, wanted in (
+        (LEAVE, (effect.NOTHING, {"TRITON_LIBCUDA_PATH": str(place)})),
+        (
+            TAKE,
+            (
+                effect.ENVIRONMENT,
+                {"LD_LIBRARY_PATH": f"{OURS}:/mine:{place}", "TRITON_LIBCUDA_PATH": OURS},
+            ),
+        ),
+    ):
+        found = effect.apply(
+            choice, host, tmp_path, environ, "/opt/cuda-compat", ldconfig=lambda: False
+        )
+        assert found == wanted
+
+
+def test_the_toolkits_choice_stays_before_such_a_folder(tmp_path: Path) -> None:
+    conf = conf_of(tmp_path)
+    cached(tmp_path, conf)()
+    toolkits = Choice("toolkit", works=True, reason="")
+    host = Host(driver="570.86.15", library=f"{ELSEWHERE}/libcuda.so.1", toolkit=LIBRARY)
+    effect.apply(toolkits, host, tmp_path, {}, "/opt/cuda-compat", ldconfig=cached(tmp_path, conf))
+    assert not conf.exists()
 
 
 def test_several_variables_are_lines_of_their_own() -> None:

@@ -30,10 +30,7 @@ HEADER = struct.Struct("<40xQ10xHHH")
 COMPAT, LIBRARIES = "opt/cuda-compat/13.0", "usr/lib/x86_64-linux-gnu"
 LONG = "n" * 300
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan  9 20:50:00 UTC 2025\n"
-IMAGE = {
-    "cuda": "13.0",
-    "releases": [{"cuda": "13.0", "driver": "580.65.06", "floor": "580", "repository": "t"}],
-}
+IMAGE = {"cuda": "13.0", "driver": "580.65.06", "floor": "580"}
 
 
 def damaged(offset: int, size: int, count: int, names: int) -> bytes:

@@ -78,11 +78,10 @@ def test_doctor_says_what_fails_on_a_gpu_that_is_there(
     said: list[str],
 ) -> None:
     """The image works, so the exit code is 0. The start itself says nothing of it."""
-    release = {"cuda": "13.0", "driver": "580", "floor": "580", "repository": "torch-cu130"}
-    told = {"cuda": "13.0", "releases": [release], "limits": {"7.5": ["one", "two"]}}
+    told = {"cuda": "13.0", "driver": "580", "floor": "580", "limits": {"7.5": ["one", "two"]}}
     (tmp_path / "image.json").write_text(json.dumps(told))
     own = cuda_runtime.read_image(tmp_path, tmp_path / "image.json")
-    assert own.release == Release("13.0", "580", "580", "torch-cu130")
+    assert own.release == Release("13.0", "580", "580")
     host = Host("580.95.05", "/l/libcuda.so.1", nodes=True, devices=devices)
     made = cuda_runtime.Decision(own, host, "auto", Choice("host", works=True, reason="why"), None)
     assert "one" not in made.line

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.decisions import NOTES
 from tests.releases import T130
 from tests.unit.fakes import on_an_image
 from torch_images.build import labels
@@ -135,14 +134,14 @@ def planned(config: Config, root: Path, spec: ImageSpec, lock: ImageLock) -> Ima
     return plan_image(config, LockedImage(spec=spec, lock=lock), root)
 
 
-def test_the_hosts_asked_for_follow_from_the_note(config: Config, root: Path) -> None:
-    """No layer depends on them, nor on the version, whose hash covers the context itself."""
+def test_no_layer_depends_on_the_environment_nor_on_the_version(config: Config, root: Path) -> None:
+    """The version has the hash of the context itself."""
     spec = choose(config, arch="12.0")
-    context = render(config, spec, lock_of(config, root, spec), root)
-    whole = completed(context, spec, version="v1", note=NOTES["13.0"])
-    [hosts] = [s for s in instructions(whole.dockerfile) if s.startswith("ENV NVIDIA_REQUIRE")]
-    assert hosts == f'ENV NVIDIA_REQUIRE_CUDA="{require_cuda(spec.cuda, NOTES["13.0"])}"'
-    after = whole.dockerfile[whole.dockerfile.index(hosts) :]
+    lock = lock_of(config, root, spec)
+    context = render(config, spec, lock, root)
+    whole = completed(context, "v1")
+    hosts = require_cuda(spec.cuda, compat=lock.compat is not None)
+    after = whole.dockerfile[whole.dockerfile.index(f'NVIDIA_REQUIRE_CUDA="{hosts}"') :]
     assert "RUN" not in after
     assert ContextFile(path="finish/version", data=b"v1\n") in whole.files
     assert "ARG" not in context.dockerfile  # the history of an image has its value, or has not

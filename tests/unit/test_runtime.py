@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,13 +16,14 @@ import decision
 import effect
 import facts
 import pytest
-from decision import Note, Probe, Release
+from decision import Note, Probe, Release, Sister
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.decisions import NOTES, ROOT, TABLE, VERSIONS, Row
 from tests.packages import elf
 from torch_images.build.render import image_facts
+from torch_images.config.choose import choose
 from torch_images.config.types import Config
 
 OPEN = (
@@ -47,7 +49,9 @@ def put_library(folder: Path, version: str, data: bytes) -> None:
 @pytest.fixture
 def image_json(config: Config, tmp_path: Path) -> Callable[[str], Path]:
     def write(cuda: str) -> Path:
-        return place(tmp_path, "image.json", json.dumps(image_facts(config, cuda)))
+        spec = choose(config, cuda=cuda, platform="linux/amd64")
+        told = image_facts(config, spec, [dataclasses.replace(spec, compat=True)])
+        return place(tmp_path, "image.json", json.dumps(told))
 
     return write
 
@@ -62,6 +66,8 @@ def lay_out(row: Row, root: Path) -> None:
         place(root, "sys/module/nvidia/version", f"{row.driver}\n")
     if row.library:
         put_library(root / row.folder[1:], row.driver or "999.0", b"")
+    if isinstance(row.library, str):
+        place(root, effect.LOADER_CACHE, b"libc.so.6\0/lib/libc.so.6\0")
     if row.node:
         place(root, "dev/nvidia0")
     if row.wsl:
@@ -122,24 +128,28 @@ def test_table(
         monkeypatch.setattr(effect, "_remove", lambda *_: False)
     stale = {"LD_LIBRARY_PATH": f"/mine:{root}/opt/cuda-compat/13.0", "TRITON_LIBCUDA_PATH": "/t"}
     environ = stale if row.stale == "environment" else {}
-    if isinstance(row.library, str):
+    named = isinstance(row.library, str) and row.named
+    if named:
         environ = {"LD_LIBRARY_PATH": f"{root}{row.folder}"}
     how, changes = effect.apply(
         made.choice, made.host, root, environ, f"{root}/opt/cuda-compat", ldconfig=lambda: True
     )
     assert how == (effect.CACHE if row.stale and made.choice.folder else row.how)
     own, hosts = str(root / f"opt/cuda-compat/{row.cuda}"), f"{root}{row.folder}"
-    place = own if row.chosen == "compat" else hosts
+    folders = [own] if row.chosen == "compat" else [hosts]
+    folders += [hosts] if isinstance(row.library, str) and hosts not in folders else []
     conf = root / effect.CONF
-    shadowed = f"{own}:{hosts}" if isinstance(row.library, str) else ""
     if how == effect.ENVIRONMENT:
-        assert changes == {"LD_LIBRARY_PATH": shadowed or place, "TRITON_LIBCUDA_PATH": place}
+        path = {"LD_LIBRARY_PATH": ":".join(folders), "TRITON_LIBCUDA_PATH": folders[0]}
+        assert changes == path
     elif how == effect.CACHE:
-        assert conf.read_text().strip() == place
-        assert changes == ({"LD_LIBRARY_PATH": shadowed} if shadowed else {})
+        assert conf.read_text().split() == folders
+        before = named and row.chosen == "compat"
+        assert changes == ({"LD_LIBRARY_PATH": ":".join(folders)} if before else {})
     else:
         assert not conf.exists()
-        assert changes == ({"LD_LIBRARY_PATH": "/mine"} if row.stale == "environment" else {})
+        triton = {"TRITON_LIBCUDA_PATH": hosts} if named else {}
+        assert changes == ({"LD_LIBRARY_PATH": "/mine"} if row.stale == "environment" else triton)
 
 
 @pytest.mark.parametrize("note", NOTES.values())
@@ -181,27 +191,29 @@ def test_a_choice_is_safe_on_any_host(
     version: str, brands: list[int], has_compat: bool, mode: str
 ) -> None:
     """The host's library wherever it suffices, compat nowhere that it is known to fail."""
-    image = Release("13.0", "580.65.06", "580", "torch-cu130")
-    other = Release("12.8", "570.26", "525", "torch-cu128")
+    sister = Sister("torch-cu130:compat", (535, 550, 565, 570, 575))
+    image = Release("13.0", "580.65.06", "580", "https://page", sister)
     note = Note((535, 550, 565, 570, 575, 580), (1, 2, *range(7, 15)))
     compat = decision.Library("/c", "580.95.05", note) if has_compat else None
     devices = tuple(decision.Device("GPU", brand) for brand in brands)
     host = decision.Host(version, "/usr/lib/libcuda.so.1", nodes=True, devices=devices)
-    made = decision.choose(host, image, compat, (other,), mode)
+    made = decision.choose(host, image, compat, mode)
     assert made.tentative == (made.library == decision.COMPAT)
     if mode == decision.AUTO and made.library == decision.COMPAT:
         assert decision.number(version) < (580, 65, 6)
         assert decision.number(version)[0] in note.branches
         assert all(brand in (0, *note.brands) for brand in brands)
     for code in (0, 803, 999, None):
-        final = decision.confirm(made, Probe(code, "cuInit"), host, image, (other,))
+        final = decision.confirm(made, Probe(code, "cuInit"), host, image)
         if made.tentative:
             assert not final.tentative
             assert (final.library == decision.COMPAT) == (code in (0, None))
     if not made.works:
         line = decision.sentence(made, host, image, compat)
         assert "driver 580.65.06 or newer would do" in line
-        assert ("torch-cu128" in line) == (decision.number(version) >= (525,))
+        assert ("torch-cu130:compat" in line) != ("https://page" in line)
+        if "torch-cu130:compat" in line:
+            assert decision.choose(host, image, decision.Library("/c", "", note)).works
 
 
 def test_a_child_that_hangs_is_given_up() -> None:

@@ -31,9 +31,8 @@ from tests.unit.test_render import instructions
 from tests.wheels import StandIn, index, make_wheel
 from torch_images.build import standalone
 from torch_images.build.bake import BuildOptions, Parts
-from torch_images.build.nvidia_require import require_cuda
 from torch_images.build.plan import ImagePlan, LockedImage, lock_image, plan_image
-from torch_images.build.render import Context, completed
+from torch_images.build.render import Context
 from torch_images.build.standalone import check_standalone, render_standalone, write_standalone
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
@@ -118,8 +117,7 @@ def test_the_steps_after_the_wheels_are_the_ordinary_ones(
 ) -> None:
     spec = choose(config, **axes)
     plan = plan_of(config, root, spec)
-    note = NOTE if plan.lock.compat else ""
-    ours = instructions(completed(plan.context, spec, version="v", note=note).dockerfile)
+    ours = instructions(plan.context.dockerfile)
     theirs = instructions(rendered(config, root, spec).dockerfile)
     start = theirs.index("FROM parent AS environment")
     assert theirs[start : start + len(ours)] == ours
@@ -157,8 +155,6 @@ def test_what_it_says_of_itself(config: Config, root: Path) -> None:
     assert f'LABEL io.github.torch-images.torch="{T130}"' in labels
     names = {label.split()[1].partition("=")[0] for label in labels}
     assert not names & {"io.github.torch-images.id", "io.github.torch-images.lock"}
-    hosts = require_cuda(plan.spec.cuda, NOTE)
-    assert f'ENV NVIDIA_REQUIRE_CUDA="{hosts}"' in context.dockerfile.splitlines()
     # The folder of a build would be taken for one of ours by its first line.
     assert context.dockerfile.startswith(f"# torch-images {plan.spec.id}, standalone\n")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import account
 import cuda_runtime
@@ -17,9 +19,9 @@ from decision import Choice, Host, Library, Note, Probe, Release
 from tests.decisions import NOTES
 from tests.packages import elf
 
-CUDA = Release("13.0", "580.65.06", "580", "torch-cu130")
+CUDA = Release("13.0", "580.65.06", "580")
 COMPAT = Library("/opt/cuda-compat/13.0", "580.95.05", Note((570, 580), (2,)))
-IMAGE = Image(CUDA, (), COMPAT)
+IMAGE = Image(CUDA, COMPAT)
 KERNEL = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (x)\n"
 
 
@@ -108,6 +110,30 @@ def test_when_nvml_is_asked(
 
 
 @pytest.mark.parametrize(
+    "folder", ["usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/local/nvidia/lib64"]
+)
+def test_libraries_are_found_where_hosts_mount_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """NVML is asked there, too, where the loader does not have it."""
+    asked = []
+
+    def load(name: str) -> Any:
+        asked.append(name)
+        if name.startswith("/"):
+            return SimpleNamespace(nvmlInit_v2=lambda: 1)
+        raise OSError(f"{name}: cannot open shared object file")
+
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "libcuda.so.1").touch()
+    monkeypatch.setattr("ctypes.CDLL", load)
+    monkeypatch.setattr(facts, "in_child", lambda work, _: work())
+    host = facts.gather(tmp_path, 0.0)
+    assert (host.library, host.devices) == (f"{tmp_path}/{folder}/libcuda.so.1", ())
+    assert asked == ["libnvidia-ml.so.1", f"{tmp_path}/{folder}/libnvidia-ml.so.1"]
+
+
+@pytest.mark.parametrize(
     ("name", "found"),
     [
         ("00-compat-1f2e.conf", True),
@@ -144,6 +170,29 @@ def test_apptainer_binds_libraries_in_a_folder_of_its_own(tmp_path: Path) -> Non
     (folder / "libcuda.so.1").touch()
     found = facts.gather(root, 0.0, devices=False)
     assert found == Host(driver, f"{folder}/libcuda.so.1", nodes=True, apptainer=True)
+
+
+STRANGE = "on\n\x1b[2Jtorch-images: CUDA 13.0 uses\udcff"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (STRANGE, r"on\n\x1b[2Jtorch-images: CUDA 13.0 uses\udcff"),
+        ("x" * 80, "x" * 80),
+        ("x" * 9999, "x" * 77 + "..."),
+        ("große Werte", "große Werte"),
+    ],
+)
+def test_a_value_is_shown_escaped_and_short(tmp_path: Path, value: str, shown: str) -> None:
+    """Whoever sets a variable could write lines of the start's own, or clear the terminal."""
+    for complaint in (
+        cuda_runtime.read_mode({"CUDA_COMPAT": value})[1],
+        defaults.profile({"TORCH_IMAGE_GEMM": value})[1][0],
+        account.complaint({account.INDUCTOR: value, "TMPDIR": str(tmp_path)}),
+    ):
+        assert f"{shown} " in complaint
+        assert complaint.isprintable()
 
 
 @pytest.fixture

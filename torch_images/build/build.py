@@ -262,14 +262,7 @@ def write_bake(
         context = image.context
         if shared and image.lock.sources:  # lets compilers reach the cache; not an input
             context = render(config, image.spec, image.lock, workspace.root, shared_cache=True)
-        compat = parts[image.target].compat
-        context = completed(
-            context,
-            image.spec,
-            version=version(config, image),
-            note=compat.note if compat else "",
-        )
-        write_context(context, folder / image.spec.id)
+        write_context(completed(context, version(config, image)), folder / image.spec.id)
     document = bake.bake_file(
         config,
         images,

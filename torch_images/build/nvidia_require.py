@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from torch_images.config.types import Cuda
 
 COMPAT_FOLDER = (
@@ -18,27 +16,16 @@ _BRANDS = (
 )
 
 
-def require_cuda(cuda: Cuda, note: str) -> str:
+def require_cuda(cuda: Cuda, *, compat: bool) -> str:
     """The hosts that an image can start on, in the container toolkit's syntax.
 
-    Space is "or", comma is "and". `note` is the compat library's, "" without one. Drivers that run
-    the CUDA version by minor-version compatibility are allowed too: NVIDIA's own images refuse
-    them, although their GPUs work.
+    Space is "or", comma is "and". `compat`: whether the image has NVIDIA's compat library. The
+    conditions are NVIDIA's own, and a last one: any driver from the oldest on that runs the CUDA
+    version in any way, be it in an image with that library. On these hosts the start says what
+    works, or what would. A refusal names the first condition: "unsatisfied condition: cuda>=13.0".
     """
-    branch = int(cuda.driver.partition(".")[0])
     floor = int(cuda.floor)
     hosts = [f"cuda>={cuda.version}"]
-    if floor < branch:
-        hosts.append(f"driver>={floor},driver<{branch}")
-    for number in _branches(note):
-        if number < floor:
-            hosts += [f"brand={b},driver>={number},driver<{number + 1}" for b in _BRANDS]
-    return " ".join(hosts)
-
-
-def _branches(note: str) -> list[int]:
-    """The driver branches in a note; [] for a malformed one."""
-    try:
-        return sorted(json.loads(note)["driver"])
-    except (ValueError, KeyError, TypeError):
-        return []
+    for branch in (branch for branch in cuda.compat if compat and branch < floor):
+        hosts += [f"brand={b},driver>={branch},driver<{branch + 1}" for b in _BRANDS]
+    return " ".join([*hosts, f"driver>={min([floor, *cuda.compat])}"])

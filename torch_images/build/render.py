@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -23,8 +23,8 @@ from torch_images.build.input_labels import input_labels
 from torch_images.build.limits import limits
 from torch_images.build.nvidia_require import COMPAT_FOLDER, require_cuda
 from torch_images.build.supplies import supplies
-from torch_images.config.image import ImageSpec
-from torch_images.config.selection import cudas_for
+from torch_images.config.image import ImageSpec, short
+from torch_images.config.matrix import compat_sister, matrix
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
 from torch_images.fetch.bootstrap import RECIPE
@@ -122,7 +122,7 @@ def render(
             for path in sorted((root / "scripts" / "image" / folder).iterdir())
             if path.is_file()
         ]
-    facts = image_facts(config, spec.cuda.version, spec.platform, limits(spec))
+    facts = image_facts(config, spec, matrix(config))
     text = json.dumps(facts, indent=1) + "\n"
     files.append(ContextFile(path="runtime/image.json", data=text.encode()))
     held = constraints(spec, lock)
@@ -144,20 +144,10 @@ def render(
     )
 
 
-def completed(context: Context, spec: ImageSpec, *, version: str, note: str = "") -> Context:
-    """The context with what follows from its inputs, but is not known when it is rendered.
-
-    `version` is the image's, which has the hash of the inputs. `note` is the compat library's, ""
-    without one: it decides the hosts that the image starts on.
-    """
-    hosts = (quoted(require_cuda(spec.cuda, known)).encode() for known in ("", note))
-    line, whole = (b"ENV NVIDIA_REQUIRE_CUDA=" + value for value in hosts)
-    files = [
-        replace(file, data=file.data.replace(line, whole)) if file.path == "Dockerfile" else file
-        for file in context.files
-    ]
-    files.append(ContextFile(path="finish/version", data=f"{version}\n".encode()))
-    return replace(context, files=tuple(files))
+def completed(context: Context, version: str) -> Context:
+    """The context with the image's version, which has the hash of the context itself."""
+    file = ContextFile(path="finish/version", data=f"{version}\n".encode())
+    return replace(context, files=(*context.files, file))
 
 
 def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[str, Any]:
@@ -201,7 +191,6 @@ def dockerfile_facts(config: Config, spec: ImageSpec, lock: ImageLock) -> dict[s
         "variant": _variant(spec, lock),
         "site": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "cuda": spec.cuda.version,
-        "hosts": require_cuda(spec.cuda, ""),
         "environment": tuple(environment(spec, lock).items()),
         "pod": spec.variant.command == POD,
         "attention": any(wheel.name == FLASH_ATTENTION for wheel in lock.all_wheels),
@@ -279,38 +268,31 @@ def _variant(spec: ImageSpec, lock: ImageLock) -> dict[str, Any] | None:
     }
 
 
-def image_facts(
-    config: Config,
-    cuda: str,
-    platform: Platform = AMD64,
-    limits: Mapping[str, Sequence[str]] | None = None,
-) -> dict[str, Any]:
-    """Facts that an image's own programs read, see scripts/image/runtime.
+def image_facts(config: Config, spec: ImageSpec, listed: Iterable[ImageSpec]) -> dict[str, Any]:
+    """Facts that an image's own programs read, see scripts/image/runtime. They are its own alone.
 
-    `releases` are those available for the platform, `drivers` the first driver branch by compute
-    capability. `limits` are those of limits.py.
+    `drivers` is the first driver branch by compute capability, of what its CUDA version can target.
+    `compat` is the tag of the image with NVIDIA's compat library, one of `listed`, and the older
+    driver branches that the library is for.
     """
-    releases = [
-        {
-            "cuda": c.version,
-            "driver": c.driver,
-            "floor": c.floor,
-            "repository": c.repository,
-            "targets": [str(target) for target in c.targets],
-        }
-        for c in cudas_for(config, platform)
-    ]
+    cuda = spec.cuda
+    sister = None if spec.compat else compat_sister(spec, listed)
     facts = {
-        "cuda": cuda,
-        "releases": releases,
-        "drivers": {arch.name: arch.first_driver for arch in config.architectures},
+        "cuda": cuda.version,
+        "driver": cuda.driver,
+        "floor": cuda.floor,
+        "repository": cuda.repository,
+        "page": f"{config.homepage}/blob/main/docs/pick.md",
+        "drivers": {
+            arch.name: arch.first_driver
+            for arch in config.architectures
+            if arch.capability in cuda.targets
+        },
     }
-    return {**facts, **({"limits": limits} if limits else {})}
-
-
-def whole_environment(spec: ImageSpec, lock: ImageLock, note: str) -> dict[str, str]:
-    """The whole environment of an image; `note` is its compat library's, "" without one."""
-    return {**environment(spec, lock), "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, note)}
+    if sister:
+        facts["compat"] = {"tag": short(config, sister), "branches": cuda.compat}
+    lacking = limits(spec)
+    return {**facts, **({"limits": lacking} if lacking else {})}
 
 
 def environment(spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
@@ -331,6 +313,7 @@ def environment(spec: ImageSpec, lock: ImageLock) -> dict[str, str]:
         **refusals(lock),
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "NVIDIA_REQUIRE_CUDA": require_cuda(spec.cuda, compat=lock.compat is not None),
     }
 
 

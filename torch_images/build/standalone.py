@@ -17,7 +17,6 @@ import zstandard
 
 from torch_images.build import labels
 from torch_images.build.bake import BuildOptions, Parts
-from torch_images.build.nvidia_require import require_cuda
 from torch_images.build.plan import ImagePlan, LockedImage, plan_image, version
 from torch_images.build.prepare import Preparer
 from torch_images.build.render import (
@@ -127,7 +126,6 @@ def render_standalone(
         "standalone": True,
         "source": None,
         "path": PATH,
-        "hosts": require_cuda(image.spec.cuda, note),
         "installs": tuple(
             {"name": name, "title": f"{plan.title}, {plan.size / 1e6:.0f} MB to download"}
             for name, plan in _named(plans).items()
@@ -136,7 +134,7 @@ def render_standalone(
     }
     text = templates(root / "docker").get_template("Standalone.j2").render(facts)
     files = [ContextFile(path="Dockerfile", data=text.encode())]
-    context = completed(image.context, image.spec, version=version(config, image))
+    context = completed(image.context, version(config, image))
     files += [file for file in context.files if file.path != "Dockerfile"]
     for name, plan in _named(plans).items():
         pins = requirements_text(plan.wheels)

@@ -20,6 +20,7 @@ class ImageSpec:
         published or compiled for; else only code that GPUs of `architectures` load.
     `release`: its published torch; for a compiled source, the one whose CUDA libraries it uses.
     `platform`: the platform that it runs on.
+    `compat`: whether it has NVIDIA's compat library.
     """
 
     cuda: Cuda
@@ -30,6 +31,7 @@ class ImageSpec:
     base: Base
     variant: Variant
     platform: Platform = AMD64
+    compat: bool = False
 
     @property
     def narrowed(self) -> bool:
@@ -129,5 +131,5 @@ def short(config: Config, spec: ImageSpec) -> str:
 
     For linux/arm64 it ends in "-arm64".
     """
-    words = (spec.arch_name, *unusual(config, spec))
+    words = (spec.arch_name, *unusual(config, spec), "compat" if spec.compat else "")
     return ("-".join(word for word in words if word) or LATEST) + spec.platform.suffix

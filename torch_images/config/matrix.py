@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -91,3 +91,22 @@ def sisters(config: Config, spec: ImageSpec) -> tuple[ImageSpec, ...]:
     """The images of the catalogue that differ from `spec` only in platform."""
     alike = (image for image in kin(config, spec) if image.release.version == spec.release.version)
     return tuple(image for image in alike if image.platform != spec.platform)
+
+
+def compat_sister(spec: ImageSpec, listed: Iterable[ImageSpec]) -> ImageSpec | None:
+    """The listed image with NVIDIA's compat library to name on a host that needs it, if any.
+
+    It is for the CUDA version and platform of `spec`: the same image with the library, or else one
+    for all architectures.
+    """
+    same = replace(spec, compat=True)
+    fitting = (
+        other
+        for other in listed
+        if other.compat
+        and (other.cuda, other.platform) == (spec.cuda, spec.platform)
+        and (other == same or other.whole)
+    )
+    return max(
+        fitting, key=lambda other: (other == same, other.variant == spec.variant), default=None
+    )

@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 from torch_images.config.choose import choose, default_platform
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
-from torch_images.config.types import Config, Cuda
+from torch_images.config.types import Config
 from torch_images.errors import UsageError, shown, suggest
-from torch_images.platforms import AMD64, Platform
+from torch_images.platforms import AMD64
 
 ALL = "all"  # every platform
 _ARCHES = re.compile(r"sm[0-9]{2,3}(?:_sm[0-9]{2,3})*")
@@ -112,12 +112,3 @@ def describe(spec: ImageSpec) -> dict[str, str | list[str]]:
         "torch": spec.torch,
         "repository": spec.repository,
     }
-
-
-def cudas_for(config: Config, platform: Platform) -> tuple[Cuda, ...]:
-    """The CUDA versions that are not entirely excluded for a platform."""
-    return tuple(
-        cuda
-        for cuda in config.cudas
-        if not config.excluded(cuda=cuda.version, platform=platform.name)
-    )

@@ -338,7 +338,7 @@ def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, name: str) -> Sugge
     if problem := unsupported(gpu, driver):
         return Suggestion(image=name, works=False, rank=0, reason=problem)
     rules = _rules()
-    image = rules.Release(cuda.version, cuda.driver, cuda.floor, cuda.repository)
+    image = rules.Release(cuda.version, cuda.driver, cuda.floor)
     device = rules.Device(gpu.name, _brand(rules, gpu))
     host = rules.Host(driver=driver, library="libcuda.so.1", nodes=True, devices=(device,))
     library = None
@@ -346,7 +346,6 @@ def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, name: str) -> Sugge
         branch = int(compat.partition(".")[0])
         note = rules.Note((*cuda.compat, branch), rules.COMPAT_BRANDS)
         library = rules.Library("/opt/cuda-compat", compat, note)
-    # Suggest no other release: the answer lists those that work.
     choice = rules.choose(host, image, library)
     helped = choice.library == rules.COMPAT
     reason = rules.sentence(choice, host, image, library)

@@ -18,7 +18,7 @@ from torch_images import jsondoc
 from torch_images.build import labels
 from torch_images.build.nvidia_require import COMPAT_FOLDER
 from torch_images.build.plan import ImagePlan
-from torch_images.build.render import ENTRYPOINT, whole_environment
+from torch_images.build.render import ENTRYPOINT, environment
 from torch_images.config.types import Config
 from torch_images.errors import VerifyError
 from torch_images.host.emulation import check_platform
@@ -100,7 +100,7 @@ def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
         "locks": lock.texts(),
         "site_packages": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "labels": labels.write(config, plan),
-        "environment": whole_environment(spec, lock, note),
+        "environment": environment(spec, lock),
         "compat": f"{COMPAT_FOLDER}/{spec.cuda.version}" if lock.compat else "",
         "compat_note": note,
         "entrypoint": list(ENTRYPOINT),

@@ -29,6 +29,7 @@ TEMPORARY = "/tmp"  # noqa: S108  where all programs go, unless TMPDIR says othe
 REMEDY = "start the container with --tmpfs /tmp:exec"
 
 BUILD_CONSTRAINT = "PIP_BUILD_CONSTRAINT"
+LONGEST = 80  # characters that a line shows of a variable
 _SANITISED = dict.fromkeys(map(ord, '\\/:*?"<>|'), "_")  # as torch does it with a user's name
 
 
@@ -119,8 +120,11 @@ def changes(environ: Mapping[str, str], uid: int) -> dict[str, str]:
         if name in told:
             continue
         suits = loads if code else keeps
-        known = code and (_ours(code, uid) or _mounted(code) or _of_volume(code))
-        foreign = code and usable(usual) and not known
+        # `_ours` may make the folder, so it is only asked about a usable one. A relative path
+        # (TRITON_HOME) is not: it is another folder wherever a Python starts.
+        foreign = (
+            code and usable(usual) and not (_ours(code, uid) or _mounted(code) or _of_volume(code))
+        )
         if foreign or not suits(usual):
             private = _private(bases, uid)
             if private and (foreign or suits(private) or not usable(usual)):
@@ -136,10 +140,17 @@ def complaint(environ: Mapping[str, str]) -> str:
     place = environ.get(INDUCTOR) or temporary
     for folder in (temporary, place):
         if not usable(folder):
-            return f"torch.compile cannot work: {folder} cannot be written; {REMEDY}"
+            return f"torch.compile cannot work: {shown(folder)} cannot be written; {REMEDY}"
     if not loads(place):
-        return f"torch.compile cannot load what it compiles: {place} is mounted noexec; {REMEDY}"
+        problem = f"{shown(place)} is mounted noexec"
+        return f"torch.compile cannot load what it compiles: {problem}; {REMEDY}"
     return ""
+
+
+def shown(value: str) -> str:
+    """The value of a variable as part of a line: escaped if it is not plain text, and short."""
+    text = value if value.isprintable() else ascii(value)[1:-1]
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def temporary_folder(environ: Mapping[str, str]) -> str:

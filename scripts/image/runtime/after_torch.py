@@ -41,7 +41,7 @@ class _Finder:
         finally:
             self.asking.discard(get_ident())
         if hasattr(spec and spec.loader, "exec_module"):  # a folder without code has none
-            spec.loader = _Loader(spec.loader, self)
+            spec.loader = _Loader(spec.loader)
         return spec
 
 
@@ -51,18 +51,21 @@ class _Loader:
     Nothing is assigned to that loader: one with slots refuses it, and a proxy would call itself.
     """
 
-    def __init__(self, loader: Any, finder: _Finder) -> None:
-        self.loader, self.finder = loader, finder
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
 
     def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # `copy` asks a copy for methods before it has any attribute
+            raise AttributeError(name)
         return getattr(self.loader, name)
 
     def exec_module(self, module: ModuleType) -> None:
         spec: Any = module.__spec__
         spec.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
-        if self.finder in _FINDERS:
-            _FINDERS.remove(self.finder)
+        ours = next((finder for finder in _FINDERS if isinstance(finder, _Finder)), None)
+        if ours:
+            _FINDERS.remove(ours)
             activate(module)
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import decision
 import facts
-from decision import Choice, Host, Library, Probe, Release
+from account import shown
+from decision import Choice, Host, Library, Probe, Release, Sister
 
 HERE = Path(__file__).resolve().parent
 COMPAT_ROOT = "/opt/cuda-compat"  # NVIDIA's container toolkit does not look here
@@ -26,14 +27,13 @@ BUDGET = (
 
 @dataclass(frozen=True)
 class Image:
-    """This image: its release, the project's other releases, and its compat library, if any.
+    """This image: its CUDA version, and its compat library, if any.
 
     `limits`: by compute capability, a line for each of torch's libraries that lacks code for it.
     `drivers`: by compute capability, the oldest driver branch that supports it.
     """
 
     release: Release
-    others: tuple[Release, ...]
     compat: Library | None
     limits: Mapping[str, Sequence[str]] = field(default_factory=dict)
     drivers: Mapping[str, str] = field(default_factory=dict)
@@ -64,13 +64,11 @@ class Decision:
 def read_image(root: Path, path: Path = HERE / "image.json") -> Image:
     """Read `path`, the facts that the build has written about this image."""
     told = json.loads(path.read_text())
-    releases = [
-        Release(**{**one, "targets": tuple(one.get("targets", ()))}) for one in told["releases"]
-    ]
-    [own] = [release for release in releases if release.cuda == told["cuda"]]
-    compat = facts.find_library(root / COMPAT_ROOT[1:] / own.cuda)
-    others = tuple(r for r in releases if r is not own)
-    return Image(own, others, compat, told.get("limits", {}), told.get("drivers", {}))
+    listed = told.get("compat")
+    sister = listed and Sister(f"{told['repository']}:{listed['tag']}", tuple(listed["branches"]))
+    release = Release(told["cuda"], told["driver"], told["floor"], told.get("page", ""), sister)
+    compat = facts.find_library(root / COMPAT_ROOT[1:] / release.cuda)
+    return Image(release, compat, told.get("limits", {}), told.get("drivers", {}))
 
 
 def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
@@ -78,7 +76,7 @@ def read_mode(environ: Mapping[str, str]) -> tuple[str, str]:
     asked = environ.get("CUDA_COMPAT", "") or decision.AUTO
     if asked.lower() in decision.MODES:
         return asked.lower(), ""
-    return decision.AUTO, f"CUDA_COMPAT={asked} is not auto, on or off, and taken as auto"
+    return decision.AUTO, f"CUDA_COMPAT={shown(asked)} is not auto, on or off, and taken as auto"
 
 
 def decide(root: Path, mode: str, seconds: float) -> Decision:
@@ -90,11 +88,11 @@ def decide(root: Path, mode: str, seconds: float) -> Decision:
     native = decision.newer_or_equal(facts.kernel_driver(root), image.release.driver)
     ask = not (native and facts.has_nodes(root)) or mode == decision.ON
     host = _with_drivers(facts.gather(root, deadline, devices=ask), image.drivers)
-    choice = decision.choose(host, image.release, image.compat, image.others, mode)
+    choice = decision.choose(host, image.release, image.compat, mode)
     if not choice.tentative:
         return Decision(image, host, mode, choice, None)
     found = probe(choice.folder, deadline - time.monotonic())
-    confirmed = decision.confirm(choice, found, host, image.release, image.others)
+    confirmed = decision.confirm(choice, found, host, image.release)
     return Decision(image, host, mode, confirmed, found)
 
 

@@ -60,27 +60,34 @@ ERRORS = {
 _CDI = "--device nvidia.com/gpu=all"
 # Errors that say that a GPU is occupied. They do not show that the library is wrong.
 _OCCUPIED = (2, 46)
+_NONE_HERE = (TOO_OLD, "this image has no compat library")
+
+
+@dataclass(frozen=True)
+class Sister:
+    """An image with a compat library, such as `image` "torch-cu130:compat", for an image without.
+
+    `branches` are the older driver branches that the library is made for.
+    """
+
+    image: str
+    branches: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Release:
-    """One CUDA version of the project, such as `cuda` "13.0".
+    """The CUDA version of an image, such as `cuda` "13.0".
 
     `driver` is the oldest driver that runs it natively. Drivers from `floor` on run it by minor
-    version compatibility, which cannot compile PTX at run time. `repository` has its images.
-    `targets` are the compute capabilities that its images can have code for, () if unknown.
+    version compatibility, which cannot compile PTX at run time. `page` is the address of a page
+    that finds images for a host, "" if no message may name it.
     """
 
     cuda: str
     driver: str
     floor: str
-    repository: str
-    targets: tuple[str, ...] = ()
-
-    def serves(self, devices: "tuple[Device, ...]") -> bool:
-        """Whether no device is known to be without code in all of its images."""
-        known = {device.capability for device in devices} - {None}
-        return not self.targets or known <= set(self.targets)
+    page: str = ""
+    sister: Sister | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +152,7 @@ class Choice:
     `tentative`: whether a probe must confirm the choice first.
     `code`: the CUDA error that stands for the cause, 0 for none.
     `driver`, `image`: the driver version and the image that would work instead, "" for none.
+    `page`: the address of a page that may find an image, "" for none.
     """
 
     library: str
@@ -155,6 +163,7 @@ class Choice:
     code: int = 0
     driver: str = ""
     image: str = ""
+    page: str = ""
 
 
 @dataclass(frozen=True)
@@ -182,33 +191,22 @@ def newer_or_equal(version: str, least: str) -> bool:
     return number(version) >= number(least)
 
 
-def choose(
-    host: Host,
-    image: Release,
-    compat: Library | None,
-    others: tuple[Release, ...] = (),
-    mode: str = AUTO,
-) -> Choice:
-    """The libcuda for a container.
-
-    `others` are the releases whose images a message may suggest if this one cannot run.
-    """
+def choose(host: Host, image: Release, compat: Library | None, mode: str = AUTO) -> Choice:
+    """The libcuda for a container."""
     given = _absent(host) or _unsupported(host) or _sufficient(host, image)
     if mode == ON and not host.wsl and (given is None or (given.works and given.library == HOST)):
         if compat:
             return _tentative(compat, "CUDA_COMPAT=on asks for it")
-        plain = given or choose(host, image, None, others)
-        return replace(plain, reason=f"this image has no compat library; {plain.reason}")
+        plain = given or choose(host, image, None)
+        return replace(plain, reason=f"{_NONE_HERE[1]}; {plain.reason}")
     if given:
         return given
     if mode == OFF:
-        return _old_driver(host, image, others, (0, "CUDA_COMPAT=off"))
-    return _newer_library(host, image, compat, others)
+        return _old_driver(host, image, (0, "CUDA_COMPAT=off"))
+    return _newer_library(host, image, compat)
 
 
-def confirm(
-    choice: Choice, probe: Probe, host: Host, image: Release, others: tuple[Release, ...] = ()
-) -> Choice:
+def confirm(choice: Choice, probe: Probe, host: Host, image: Release) -> Choice:
     """The final choice after the trial of a tentative one: the host's library if it failed."""
     sure = replace(choice, tentative=False)
     if probe.code == 0:
@@ -216,14 +214,14 @@ def confirm(
     if probe.code is None and (host.devices or not newer_or_equal(host.driver, image.floor)):
         return replace(sure, reason=f"{choice.reason}; not proved, the trial took too long")
     if probe.code is None:  # the GPUs are unknown, and the host's library works: it is safer
-        return _old_driver(host, image, others, (0, "no trial of the compat library ended in time"))
+        return _old_driver(host, image, (0, "no trial of the compat library ended in time"))
     if probe.code in _OCCUPIED:
         return replace(sure, reason=f"{choice.reason}; not proved, {ERRORS[probe.code]}")
     failure = f"the compat library fails: {describe(probe)}"
     plain = _sufficient(host, image)
     if plain:
         return replace(plain, reason=f"{failure}; {plain.reason}", code=probe.code)
-    return _old_driver(host, image, others, (probe.code, failure))
+    return _old_driver(host, image, (probe.code, failure))
 
 
 def describe(probe: Probe) -> str:
@@ -235,6 +233,8 @@ def describe(probe: Probe) -> str:
 
 def sentence(choice: Choice, host: Host, image: Release, compat: Library | None) -> str:
     """One line: what was chosen and why, or why CUDA cannot work and what to do about it."""
+    if choice.library == NONE and not _has_gpu(host):
+        return choice.reason
     names = {
         HOST: f"the host's driver{f' {host.driver}' if host.driver else ''}",
         COMPAT: f"the compat library{f' {compat.version}' if compat and compat.version else ''}",
@@ -246,18 +246,25 @@ def sentence(choice: Choice, host: Host, image: Release, compat: Library | None)
     if choice.driver:
         remedies.append(f"driver {choice.driver} or newer would do")
     if choice.image:
-        remedies.append(f"so would image {choice.image}" if remedies else f"use {choice.image}")
+        remedies.append(f"so would {choice.image}, with NVIDIA's compat library")
+    if choice.page:
+        remedies.append(f"for an image that suits the driver, see {choice.page}")
     return "; ".join([f"CUDA {image.cuda} cannot work: {choice.reason}", *remedies])
+
+
+def _has_gpu(host: Host) -> bool:
+    """Whether anything of a GPU reached the container."""
+    return bool(host.nodes or host.library or host.devices or host.wsl)
 
 
 def _absent(host: Host) -> Choice | None:
     """The choice if no GPU can be used, whatever the driver; None if one may be usable."""
-    present = host.nodes or host.library or host.devices or host.wsl
     problem = ""
-    if not present:
-        there = f"the host has driver {host.driver}, but " if host.driver else ""
+    if not _has_gpu(host):
+        there = f", although the host has driver {host.driver}" if host.driver else ""
         option = "--nv" if host.apptainer else f"--gpus all, or {_CDI} where Docker uses CDI"
-        problem = f"{there}this container has no GPU; start it with {option}"
+        problem = f"No GPU in this container{there}: PyTorch runs on the CPU; "
+        problem += f"to use a GPU, start it with {option}"
     elif host.devices == ():
         problem = f"no GPU is visible; see NVIDIA_VISIBLE_DEVICES, and --gpus or {_CDI}"
         if host.driver:
@@ -301,9 +308,7 @@ def _host(host: Host, reason: str) -> Choice:
     return Choice(HOST, works=True, reason=reason, folder=folder)
 
 
-def _newer_library(
-    host: Host, image: Release, compat: Library | None, others: tuple[Release, ...]
-) -> Choice:
+def _newer_library(host: Host, image: Release, compat: Library | None) -> Choice:
     """A compat library for a driver that is too old, or the host's if none can work."""
     obstacle = _obstacle(host, compat)
     if compat and not obstacle:
@@ -312,7 +317,7 @@ def _newer_library(
     if host.toolkit and not compat and not _obstacle(host, host.toolkit):
         reason = "NVIDIA's container toolkit chose it on the host"
         return Choice(TOOLKIT, works=True, reason=reason)
-    return _old_driver(host, image, others, obstacle)
+    return _old_driver(host, image, obstacle or _NONE_HERE)
 
 
 def _tentative(compat: Library, reason: str) -> Choice:
@@ -320,38 +325,34 @@ def _tentative(compat: Library, reason: str) -> Choice:
     return Choice(COMPAT, works=True, reason=reason, folder=compat.folder, tentative=True)
 
 
-def _old_driver(
-    host: Host, image: Release, others: tuple[Release, ...], obstacle: tuple[int, str] | None
-) -> Choice:
+def _old_driver(host: Host, image: Release, obstacle: tuple[int, str]) -> Choice:
     """The host's library although it is too old for native CUDA, with the limits of that.
 
     `obstacle` is the CUDA error and the reason why no compat library is used.
     """
-    code, why = obstacle or (TOO_OLD, "this image has no compat library")
+    code, why = obstacle
     if newer_or_equal(host.driver, image.floor):
         limits = "by minor-version compatibility; Numba and CuPy raw kernels fail"
         plain = _host(host, f"{why}; it runs CUDA {image.cuda} {limits}")
         return replace(plain, code=code if code != TOO_OLD else 0)
-    fitting = [
-        other
-        for other in others
-        if newer_or_equal(host.driver, other.floor) and other.serves(host.devices or ())
-    ]
-    best = max(fitting, key=lambda other: number(other.driver), default=None)
+    sister = image.sister if obstacle == _NONE_HERE else None
+    if sister and _obstacle(host, Library("", "", Note(sister.branches, COMPAT_BRANDS))):
+        sister = None
     return Choice(
         HOST,
         works=False,
         reason=f"driver {host.driver} is too old, and {why}",
         code=code or TOO_OLD,
         driver=image.driver,
-        image=best.repository if best else "",
+        image=sister.image if sister else "",
+        page="" if sister else image.page,
     )
 
 
 def _obstacle(host: Host, library: Library | None) -> tuple[int, str] | None:
     """CUDA error and reason why a compat library cannot work here; None if none is known."""
     if library is None:
-        return (TOO_OLD, "this image has no compat library")
+        return _NONE_HERE
     if number(library.version) and not newer_or_equal(library.version, host.driver):
         return (MISMATCH, f"the compat library {library.version} is older still (error 803)")
     if library.note is None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 
 import facts
+from account import shown
 
 CUTLASS = "/opt/cutlass"
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the newer name, and the older one
@@ -77,9 +78,9 @@ def _gemm(environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
     if asked in ("", "stock"):
         return {}, ""
     if asked != "cutlass":
-        return {}, f"TORCH_IMAGE_GEMM={asked} is neither cutlass nor stock; ignored"
+        return {}, f"TORCH_IMAGE_GEMM={shown(asked)} is neither cutlass nor stock; ignored"
     if not os.path.isdir(f"{folder}/include/cutlass"):
-        lack = f"no CUTLASS at {folder or CUTLASS}"
+        lack = f"no CUTLASS at {shown(folder or CUTLASS)}"
     elif not any(
         os.access(f"{place}/nvcc", os.X_OK)
         for place in (f"{environ.get('CUDA_HOME', '')}/bin", *environ.get("PATH", "").split(":"))

@@ -2,6 +2,9 @@
 
 Root writes the loader's cache. It reaches all processes, also those of `docker exec` and sshd.
 Other users, and root on a read-only file system, use the environment instead.
+
+The host's libraries may be where the loader does not look, such as /usr/local/nvidia/lib64 (GKE,
+CDI specifications written by hand). Then their folder is made known in the same way.
 """
 
 import os
@@ -10,7 +13,8 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from decision import Choice, Host
+from decision import TOOLKIT, Choice, Host
+from facts import SYSTEM
 
 # Sorts before the toolkit's 00-compat-*.conf: the first folder that has a library wins.
 CONF = "etc/ld.so.conf.d/0-torch-images.conf"
@@ -41,23 +45,25 @@ def apply(
     that has all compat libraries of images: folders below it that an earlier start has put into
     the environment are removed.
     """
-    folder, conf = choice.folder, root / CONF
+    conf, own = root / CONF, host.library.rpartition("/")[0]
     cleaned = _clean(environ, compat_root)
     path = {**environ, **cleaned}.get("LD_LIBRARY_PATH", "")
-    if folder:
-        if _write(conf, folder, ldconfig) or _read(conf) == folder:
-            return CACHE, {**cleaned, **_before(folder, path)}
-    else:
-        if _read(conf) is None or _remove(conf, ldconfig):
+    lacks = choice.library != TOOLKIT and not _found(own, root)
+    folders = [folder for folder in (choice.folder, own if lacks else "") if folder]
+    if folders and (_write(conf, folders, ldconfig) or _read(conf) == folders):
+        return CACHE, {**cleaned, **_before(choice.folder, path)}
+    if not choice.folder and (not folders or _with_libcuda(path)):
+        if not _read(conf) or _remove(conf, ldconfig):
             told = _for_triton(host, root, {**environ, **cleaned})
             if told and _cached(ldconfig) and not _for_triton(host, root, {**environ, **cleaned}):
                 return CACHE, cleaned
             return NOTHING, {**cleaned, **told}
-        folder = host.library.rpartition("/")[0]  # an earlier choice that only root can undo
-    if not folder:
+        folders = [own] if own else []  # an earlier choice that only root can undo
+    if not folders:
         return NOTHING, cleaned
-    joined = f"{folder}:{path}" if path else folder
-    return ENVIRONMENT, {"LD_LIBRARY_PATH": joined, "TRITON_LIBCUDA_PATH": folder}
+    parts = path.split(":") if path else []
+    joined = ":".join([*(folder for folder in folders if folder not in parts), *parts])
+    return ENVIRONMENT, {"LD_LIBRARY_PATH": joined, "TRITON_LIBCUDA_PATH": folders[0]}
 
 
 def exports(environment: Mapping[str, str]) -> str:
@@ -65,13 +71,28 @@ def exports(environment: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(v)}\n" for name, v in environment.items())
 
 
-def _before(folder: str, path: str) -> dict[str, str]:
-    """The LD_LIBRARY_PATH that puts `folder` first, if `path` has a folder with another libcuda.
+def _found(folder: str, root: Path) -> bool:
+    """Whether the loader finds the libcuda in a folder by itself, if there is one.
 
-    Some Kubernetes hosts mount their libcuda at an unusual place and name it in LD_LIBRARY_PATH.
+    LD_LIBRARY_PATH does not count: some hosts name the folder there, but `docker exec` does not get
+    the variables of a CDI specification. Nor does what an earlier start has put into the cache.
     """
-    others = [part for part in path.split(":") if part and os.path.exists(f"{part}/libcuda.so.1")]
-    return {"LD_LIBRARY_PATH": f"{folder}:{path}"} if others else {}
+    if not folder or folder.endswith(SYSTEM):
+        return True
+    cache = _bytes(root / LOADER_CACHE)
+    if cache is None:  # a system without a cache
+        return True
+    return os.fsencode(f"{folder}/libcuda.so.1\0") in cache and folder not in _read(root / CONF)
+
+
+def _with_libcuda(path: str) -> list[str]:
+    """The folders of LD_LIBRARY_PATH that have a libcuda."""
+    return [part for part in path.split(":") if part and os.path.exists(f"{part}/libcuda.so.1")]
+
+
+def _before(folder: str, path: str) -> dict[str, str]:
+    """The LD_LIBRARY_PATH that puts `folder` first, if `path` has a folder with another libcuda."""
+    return {"LD_LIBRARY_PATH": f"{folder}:{path}"} if folder and _with_libcuda(path) else {}
 
 
 def _for_triton(host: Host, root: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -103,12 +124,12 @@ def _clean(environ: Mapping[str, str], compat_root: str) -> dict[str, str]:
     return changes
 
 
-def _write(conf: Path, folder: str, ldconfig: Callable[[], bool]) -> bool:
-    """Put a folder first in the loader's cache. Whether that was possible."""
+def _write(conf: Path, folders: list[str], ldconfig: Callable[[], bool]) -> bool:
+    """Put folders first in the loader's cache. Whether that was possible."""
     try:
         if os.path.lexists(conf) and not os.path.isfile(conf):
             return False
-        conf.write_text(f"{folder}\n")
+        conf.write_text("".join(f"{folder}\n" for folder in folders))
     except OSError:
         return False
     if _cached(ldconfig):
@@ -136,10 +157,9 @@ def _cached(ldconfig: Callable[[], bool]) -> bool:
         return False
 
 
-def _read(conf: Path) -> str | None:
-    """The folder that an earlier start chose; None if there is none."""
-    text = _bytes(conf)
-    return None if text is None else text.decode(errors="replace").strip()
+def _read(conf: Path) -> list[str]:
+    """The folders that an earlier start has put there; [] if it did not."""
+    return (_bytes(conf) or b"").decode(errors="replace").splitlines()
 
 
 def _bytes(path: Path) -> bytes | None:

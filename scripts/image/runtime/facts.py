@@ -22,9 +22,11 @@ from decision import Device, Host, Library, Note
 SECTION = ".note.cuda.fwd_compatibility"
 LIMIT = 1 << 20  # bytes
 ENDS = 0.02  # seconds for a child that was killed
+# Where NVIDIA's container toolkit mounts libraries in Debian and Ubuntu, and the loader looks.
+SYSTEM = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")
 _LIBRARIES = (
-    "usr/lib/x86_64-linux-gnu",  # where NVIDIA's container toolkit mounts them, Debian and Ubuntu
-    "usr/lib64",  # and elsewhere
+    *SYSTEM,
+    "usr/lib64",  # where the toolkit mounts them elsewhere
     "usr/local/nvidia/lib64",  # Kubernetes on Google's machines
     "usr/lib/wsl/lib",
     ".singularity.d/libs",  # `apptainer --nv` binds them there, and puts it into LD_LIBRARY_PATH
@@ -115,7 +117,7 @@ def gather(root: Path, deadline: float, *, devices: bool = True) -> Host:
     nodes = has_nodes(root)
     counted = None
     if (devices or not driver) and not wsl and (library or nodes):
-        answer = in_child(_ask_nvml, deadline)
+        answer = in_child(lambda: _ask_nvml(library.rpartition("/")[0]), deadline)
         if answer:
             driver = driver or str(answer["driver"])
             counted = tuple(Device(*told) for told in answer["devices"])
@@ -156,12 +158,16 @@ def in_child(work: Callable[[], dict[str, object]], deadline: float) -> dict[str
     return None
 
 
-def _ask_nvml() -> dict[str, object]:
+def _ask_nvml(folder: str) -> dict[str, object]:
     """The driver's version, and name, brand and capability of every GPU, from the host's NVML.
 
-    Raises OSError if there is no NVML. https://docs.nvidia.com/deploy/nvml-api/
+    It is the loader's NVML, or else that in `folder`. Raises OSError if there is none.
+    https://docs.nvidia.com/deploy/nvml-api/
     """
-    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        nvml = ctypes.CDLL(f"{folder}/libnvidia-ml.so.1")
     if nvml.nvmlInit_v2():
         return {"driver": "", "devices": []}
     version = ctypes.create_string_buffer(80)
