@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,14 +68,12 @@ class Proof:
 class State:
     """Whether an image is tested, and a few words about it for people.
 
-    `built`: whether it was ever built and verified, from any inputs. `compat`: whether that image
-    had its compat library.
+    `built`: whether it was ever built and verified, from any inputs.
     """
 
     tested: bool
     words: str
     built: bool = False
-    compat: bool = False
 
 
 def read(root: Path) -> dict[str, Proof]:
@@ -161,32 +159,21 @@ def _state(
         return State(tested=False, words="not tested: never built")
     if line and line.missing and not runs:
         return State(tested=False, words=f"not tested yet, tried on {line.date}: {line.missing}")
-    compat = bool(line and line.compat)
     try:
         image = lock_image(config, spec, locks)
     except LockError as error:
-        words = f"not tested: {error.message}"
-        return State(tested=False, words=words, built=True, compat=compat)
-    lacks = bool(image.lock.compat) and not compat
-    whole = image
-    if not compat:
-        image = replace(image, lock=replace(image.lock, compat=None))
+        return State(tested=False, words=f"not tested: {error.message}", built=True)
     inputs = plan_image(config, image, root).identity
     gpus = gpu_ledger.words(runs, inputs)
-    if not (line or gpus) and lacks:  # a run on a GPU alone may have had the compat library
-        gpus = gpu_ledger.words(runs, plan_image(config, whole, root).identity)
-        compat, lacks = bool(gpus), not gpus
-    without = "; forward compatibility untested" if lacks else ""
     if line is None or line.inputs != inputs:
         dates = [run.date for run in runs] + ([line.date] if line and line.inputs else [])
         words = f"last tested on {max(dates)}; its inputs have changed since"
         if gpus:
-            words = f"tested on {gpus}{without}"
-        return State(tested=bool(gpus), words=words, built=True, compat=compat)
+            words = f"tested on {gpus}"
+        return State(tested=bool(gpus), words=words, built=True)
     where = ", in an emulator" if line.machine.endswith(EMULATED) else ""
     how = f", and on {gpus}" if gpus else " without a GPU"
-    words = f"tested on {line.date}{how}{where}{without}"
-    return State(tested=True, words=words, built=True, compat=compat)
+    return State(tested=True, words=f"tested on {line.date}{how}{where}", built=True)
 
 
 def _machine(builder: Builder) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from packaging.version import Version
 
@@ -46,7 +46,6 @@ def identify(
         lock = carried_lock(reference, engine)
     else:
         lock = image_lock(config, spec, workspace.locks)
-        lock = lock if image_labels.compat else replace(lock, compat=None)
     return reference, plan_image(config, locked(spec, lock), workspace.root)
 
 
