@@ -20,7 +20,7 @@ COMMIT, BASE = "c" * 40, "sha256:" + "b" * 64
 
 @pytest.fixture
 def image(config: Config, root: Path) -> ImagePlan:
-    locked = lock_image(config, choose(config, arch="12.0"), root / "locks")
+    locked = lock_image(config, choose(config, arch="12.0", compat="with"), root / "locks")
     return plan_image(config, locked, root)
 
 
@@ -36,22 +36,21 @@ def test_what_is_written_is_read_back(config: Config, image: ImagePlan) -> None:
     assert said.compat_note == '{"driver":[580]}'
     assert said.revision == COMMIT
     assert said.url == config.homepage
-    assert said.description == f"PyTorch {T130} for CUDA 13.0, compute capability 12.0 alone"
-    assert said.complete
+    assert said.description == (
+        f"PyTorch {T130} for CUDA 13.0, compute capability 12.0 alone, with NVIDIA's compat library"
+    )
+    assert not said.unlocked
 
 
-def test_what_an_image_lacks(config: Config, image: ImagePlan) -> None:
-    bare = replace(image, lock=replace(image.lock, compat=None))
+def test_what_an_image_lacks(config: Config, root: Path, image: ImagePlan) -> None:
+    bare = plan_image(config, lock_image(config, choose(config, arch="12.0"), root / "locks"), root)
     found = write_found(base_digest=BASE, compat_note="", revision=None)
     assert "org.opencontainers.image.revision" not in found
     said = read({**write(config, bare), **found})
     assert (said.compat, said.compat_note, said.revision) == ("", "", "")
-    assert not said.complete
+    assert said.description == f"PyTorch {T130} for CUDA 13.0, compute capability 12.0 alone"
     loose = replace(image, lock=replace(image.lock, base=replace(image.lock.base, unlocked=True)))
-    said = read(write(config, loose))
-    assert said.unlocked
-    assert said.compat
-    assert not said.complete
+    assert read(write(config, loose)).unlocked
 
 
 def test_every_label_is_text_that_a_client_can_show(config: Config, image: ImagePlan) -> None:

@@ -160,9 +160,10 @@ def body(
     """The template of an image, in the form of the API.
 
     A template of an image with the compat library allows older machines, too. With `geforce`, it
-    allows only machines on which GeForce GPUs work too: compat libraries do not support those. `credentials` is the account's id of credentials for a private registry; without
-    it a template keeps its own. Raises UsageError if the image works on no machine, because an
-    empty list would allow all of them.
+    allows only machines on which GeForce GPUs work too: compat libraries do not support those.
+    `credentials` is the account's id of credentials for a private registry; without it a template
+    keeps its own. Raises UsageError if the image works on no machine, because an empty list would
+    allow all of them.
     """
     pods, spec = config.pods, image.spec
     suffix = " geforce" if geforce else ""
