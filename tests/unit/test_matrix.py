@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.releases import T128, T130
+from tests.unit.fakes import axes
 from torch_images.arch import Capability
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
@@ -48,6 +49,8 @@ def test_the_catalogue_is_some_forty_images(config: Config) -> None:
         f"cu130-torch{T130}-trixie-pod",
         f"cu130-sm120-torch{T130}-trixie-runtime",
         f"cu130-torch{T130}-trixie-runtime-arm64",
+        f"cu130-torch{T130}-trixie-runtime-compat",
+        f"cu130-torch{T130}-trixie-pod-compat",
     ):
         assert name in ids
 
@@ -100,12 +103,6 @@ def specs(draw: st.DrawFn) -> ImageSpec:
     return spec
 
 
-def axes(words: Sequence[str]) -> dict[str, str]:
-    """The axes that words of a command line name."""
-    pairs = zip(words[::2], words[1::2], strict=True)
-    return {name.removeprefix("--"): value for name, value in pairs}
-
-
 @given(specs())
 def test_an_identifier_leads_back_to_its_image(spec: ImageSpec) -> None:
     assert find_image(CONFIG, spec.id) == spec
@@ -123,6 +120,9 @@ def test_arguments_lead_back_to_their_image(spec: ImageSpec) -> None:
         (f"cu130-sm120_sm90-torch{T130}-trixie-runtime", "names no image"),  # in another order
         (f"cu130-sm90_sm90-torch{T130}-trixie-runtime", "names no image"),
         (f"cu130-sm90-torch{T130}-trixie-runtime-amd64", "names no image"),
+        (f"cu130-torch{T130}-trixie-runtime-compat-compat", "names no image"),
+        (f"cu130-torch{T130}-trixie-runtime-arm64-compat", "names no image"),
+        *((word, "names no image") for word in ("arm64", "compat", "compat-arm64")),
         (f"CU130-sm90-torch{T130}-trixie-runtime", "names no image"),
         (f"cu130-{T130}-trixie-runtime", "names no image"),
         ("cu130-sm90-torch2.99.0-trixie-runtime", "CUDA 13.0 has no torch '2.99.0'"),
