@@ -214,7 +214,7 @@ def test_a_platform_that_comes_later_joins(make: Make, server: Registry, run: Ru
     amd64, arm64 = make(AMD64), make(ARM64)
     name = f"{server.host}/{REPOSITORY}"
     sheet = push(run, amd64, server.host)
-    assert (sheet["platform"], sheet["index"]) == (AMD64, "")
+    assert (sheet["platform"], sheet["indexes"]) == (AMD64, [])
     assert sheet["references"] == [f"{name}:{tag}" for tag in (amd64.immutable, *FLOATING)]
     alone = dict.fromkeys((amd64.immutable, *FLOATING), amd64.digest)
     assert tags(server.host) == alone
@@ -227,7 +227,7 @@ def test_a_platform_that_comes_later_joins(make: Make, server: Registry, run: Ru
     sheet = push(run, arm64, server.host)
     index = is_index_of(server.host, amd64, arm64)
     held = tags(server.host)
-    assert sheet["index"] == f"{name}:{T130}@{index}"
+    assert sheet["indexes"] == [f"{name}:{T130}@{index}"]
     assert sheet["digest"] == arm64.digest
     assert sheet["references"] == [f"{name}:{tag}" for tag in (arm64.immutable, *FLOATING)]
     for image, platform in ((amd64, AMD64), (arm64, ARM64)):

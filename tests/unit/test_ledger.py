@@ -64,11 +64,9 @@ def spec(config: Config, name: str = RUNTIME) -> ImageSpec:
     return find_image(config, name)
 
 
-def made(config: Config, root: Path, name: str = RUNTIME, *, compat: bool = True) -> Made:
+def made(config: Config, root: Path, name: str = RUNTIME) -> Made:
     """An image as the pipeline returns it, with three checks: passed, passed, skipped."""
     image = lock_image(config, spec(config, name), root / "locks")
-    if not compat:
-        image = replace(image, lock=replace(image.lock, compat=None))
     plan = plan_image(config, image, root)
     outcomes = ("passed", "passed", "skipped")
     checks = tuple(Check(name=f"c{i}", outcome=o, seconds=0) for i, o in enumerate(outcomes))
@@ -144,27 +142,17 @@ def test_the_line_of_a_verified_image_proves_it(config: Config, root: Path) -> N
     assert (line.image, line.checks, line.machine) == (RUNTIME, "2", "2 processors, 25 GB")
     assert line.digest == "sha256:" + "d" * 64
     assert state(config, root, line) == ledger.State(
-        tested=True, words="tested on 2026-11-23 without a GPU", built=True, compat=True
+        tested=True, words="tested on 2026-11-23 without a GPU", built=True
     )
     other = state(config, root, replace(line, inputs="0" * 64))
     words = "last tested on 2026-11-23; its inputs have changed since"
-    assert other == ledger.State(tested=False, words=words, built=True, compat=True)
-    # As of a machine that cannot reach NVIDIA's packages, and of one that emulates.
+    assert other == ledger.State(tested=False, words=words, built=True)
     emulated = replace(image, report=replace(image.report, emulated=True))
-    for tested, compat, machine, words in (
-        (made(config, root, compat=False), "", "", "; forward compatibility untested"),
-        (emulated, line.compat, ledger.EMULATED, ", in an emulator"),
-    ):
-        found = ledger.proof(tested, "2026-11-23", MACHINE)
-        assert found is not None
-        assert (found.compat, found.machine) == (compat, f"{line.machine}{machine}")
-        told = ledger.State(
-            tested=True,
-            words=f"tested on 2026-11-23 without a GPU{words}",
-            built=True,
-            compat=bool(compat),
-        )
-        assert state(config, root, found) == told
+    found = ledger.proof(emulated, "2026-11-23", MACHINE)
+    assert found is not None
+    assert found.machine == f"{line.machine}{ledger.EMULATED}"
+    words = "tested on 2026-11-23 without a GPU, in an emulator"
+    assert state(config, root, found) == ledger.State(tested=True, words=words, built=True)
 
 
 def test_what_could_not_be_had_is_no_proof(config: Config, root: Path) -> None:

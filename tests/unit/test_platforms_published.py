@@ -306,7 +306,7 @@ def test_a_floating_tag_names_one_image_until_another_platform_is_there(pair: Pa
     own = labels.read(pair.amd64.info.labels).version
     found = pair.look(pair.amd64, {})
     assert states(found) == [(own, NEW), *((tag, NEW) for tag in FLOATING)]
-    assert (found.joint, found.index_name, found.alone) == ((), "", False)
+    assert (found.joint, found.indexes, found.alone) == ((), (), False)
     held = held_by(pair.amd64)
     [alone] = held.values()
     held |= {f"{REPOSITORY}:{tag}": alone for tag in FLOATING}
@@ -340,7 +340,7 @@ def test_an_index_that_is_there_stays_the_same(pair: Pair) -> None:
     for image in pair.both:
         found = pair.look(image, held)
         assert {move.state for move in found.moves} == {THERE}
-        assert found.index_name == f"{names[0]}@{due.digest}"
+        assert found.indexes == (f"{names[0]}@{due.digest}",)
     taken = {**held, next(iter(held)): single(manifest(pair.amd64, digest=digest("other")))}
     with pytest.raises(PublishError, match="names another image and never moves"):
         pair.look(pair.amd64, taken)
@@ -529,7 +529,7 @@ def test_a_sister_that_came_while_names_moved_counts(pair: Pair) -> None:
     assert shelf.did == [own, *FLOATING, *FLOATING]
     assert shelf.held[f"{REPOSITORY}:latest"].digest == due.digest
     assert [move.state for move in found.moves] == [NEW] * 4
-    assert found.index_name.endswith(f":{T130}@{due.digest}")
+    assert found.indexes == (f"{REPOSITORY}:{T130}@{due.digest}",)
 
 
 def test_image_and_index_are_tried_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -738,16 +738,18 @@ class Sizes(Engine):
         return ImageInfo(id=image, size=1, labels={labels.ID: name}, config={}, created="")
 
 
-@pytest.mark.parametrize("name", ["", f"{REPOSITORY}:x@{D1}"])
-def test_a_datasheet_says_platform_and_index(pair: Pair, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [(), (f"{REPOSITORY}:x@{D1}", f"{REPOSITORY}:latest@{D2}")])
+def test_a_datasheet_says_platform_and_indexes(
+    pair: Pair, names: tuple[str, ...], tmp_path: Path
+) -> None:
     arm64 = pair.arm64
     arm64.report.observed["python"] = "3.11.2"  # type: ignore[index]
     document = {"config": {"digest": D1}, "layers": [{"digest": D2, "size": 1}]}
-    sheet = describe(*(arm64, Sizes(), document, [{"created_by": "x"}]), index=name)
-    assert (sheet["platform"], sheet["index"]) == (ARM64, name)
+    sheet = describe(*(arm64, Sizes(), document, [{"created_by": "x"}]), indexes=names)
+    assert (sheet["platform"], sheet["indexes"]) == (ARM64, list(names))
     text = markdown(sheet)
     assert f"| Platform | {ARM64} |" in text
-    assert ("| Index of all platforms | `" in text) == bool(name)
+    assert text.count("| Index of all platforms | `") == len(names)
     assert "torch" in sheet["packages"]["python"]
     assert "torch" not in sheet["packages"]["cuda"]
     assert set(sheet["security"]) < set(sheet["packages"]["debian"])

@@ -259,13 +259,13 @@ def _check_there(config: Config, spec: ImageSpec, folder: Path) -> None:
 def compat_versions(config: Config, folder: Path, platform: Platform = AMD64) -> dict[str, str]:
     """The version of the locked compat library by CUDA version, such as "580.95.05" for "13.0".
 
-    It is "" if none is locked. Raises LockError if a lock is damaged, or does not pin exactly
-    that package.
+    It is "" if none is locked. Raises LockError if there is no folder, or if a lock is damaged or
+    does not pin exactly that package.
     """
     items = {cuda.version: compat_input(config, cuda, platform) for cuda in config.cudas}
     return {
         version: _read_compat(item, folder).debs[0].version.partition("-")[0]
-        if item and item.path(folder).exists()
+        if item and (item.path(folder).exists() or not folder.is_dir())
         else ""
         for version, item in items.items()
     }

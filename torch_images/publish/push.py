@@ -105,11 +105,9 @@ class Preview:
         return tuple(move.reference for move in self.moves if move.state != STAYS)
 
     @property
-    def index_name(self) -> str:
-        """The most specific name of an index, with its digest; "" without an index."""
-        if not self.joint:
-            return ""
-        return f"{self.joint[0].moves[0].reference}@{self.joint[0].index.digest}"
+    def indexes(self) -> tuple[str, ...]:
+        """The most specific name of each index, with its digest."""
+        return tuple(f"{one.moves[0].reference}@{one.index.digest}" for one in self.joint)
 
 
 def preview(
