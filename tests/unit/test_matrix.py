@@ -17,7 +17,7 @@ from tests.unit.fakes import axes
 from torch_images.arch import Capability
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
-from torch_images.config.axes import Row
+from torch_images.config.axes import Exclude, Row
 from torch_images.config.choose import choose, same_files
 from torch_images.config.image import ImageSpec
 from torch_images.config.load import load_config
@@ -101,6 +101,21 @@ def specs(draw: st.DrawFn) -> ImageSpec:
         spec = replace(spec, architectures=several, whole=False)
     assume(same_files(spec) is None)
     return spec
+
+
+def test_a_compat_library_needs_a_repository_for_the_platform(config: Config) -> None:
+    one = replace(config.compat, repositories=(("linux/amd64", "https://example.org"),))
+    alone = replace(config, compat=one)
+    assert choose(alone, compat="with", platform="linux/amd64").compat
+    assert not choose(alone, platform="linux/arm64").compat
+    assert complaint(alone, compat="with", platform="linux/arm64") == (
+        f"CUDA 13.0, torch {T130}, source wheel, base trixie, variant runtime, with the compat "
+        "library, platform linux/arm64 cannot be built: images.yaml names no repository with "
+        "NVIDIA's compat library for linux/arm64"
+    )
+    closed = replace(config, excludes=(Exclude(reason="no such thing", compat="with"),))
+    assert complaint(closed, compat="with").endswith("cannot be built: no such thing")
+    assert not choose(closed).compat
 
 
 @given(specs())
