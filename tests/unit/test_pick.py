@@ -125,6 +125,7 @@ def test_an_image_with_the_compat_library_comes_after_one_that_was_built_without
 def test_a_host_that_needs_the_compat_library_gets_its_image(config: Config, root: Path) -> None:
     found = ask(config, root, "H100", "550.54.14", torch=T130)
     assert (found["compat"], found["image"]) == (True, f"ghcr.io/me/torch-cu130:{T130}-compat")
+    assert found["others"] == []  # without the library it does not work
     told = commands(config, find_image(config, found["id"]), found["image"], published=False)
     assert told["command"] == (
         "./inv build --cuda 13.0 --compat --platform linux/amd64 && "

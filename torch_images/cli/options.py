@@ -201,8 +201,8 @@ class Building(Mirror):
 
     @property
     def axes(self) -> dict[str, str]:
-        """The values of axes; "" for the default."""
+        """The values of axes; "" for the default. The flag --compat is a value, too."""
         from torch_images.config.types import AXES, WITH
 
-        given = {axis: getattr(self, axis) for axis in AXES if hasattr(self, axis)}
-        return given | ({"compat": WITH if given["compat"] else ""} if "compat" in given else {})
+        values = {axis: getattr(self, axis) for axis in AXES if hasattr(self, axis)}
+        return {axis: WITH if value is True else value or "" for axis, value in values.items()}

@@ -100,10 +100,10 @@ def _find(config: Config, image: str, engine: Engine) -> str:
         if not tagged or image in engine.tags(image):
             return image
         spec = max(tagged, key=lambda s: Version(s.torch))
-    names = engine.tags(f"{CANDIDATE}:{spec.id}") or engine.tags(f"{spec.repository}:")
     # The floating tag is the shortest, and names the latest of several builds.
-    for name in sorted(names, key=len):
-        if labels.read(engine.inspect(name).labels).id == image:
-            return name
+    for prefix in (f"{CANDIDATE}:{spec.id}", f"{spec.repository}:"):
+        for name in sorted(engine.tags(prefix), key=len):
+            if labels.read(engine.inspect(name).labels).id == image:
+                return name
     words = " ".join(spec.arguments)
     raise UsageError(f"{image} is not built", f"build it first: `invoke build {words}`")
