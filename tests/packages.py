@@ -39,19 +39,14 @@ def elf(note: str | None) -> bytes:
 
 
 def make_deb(
-    name: str,
-    version: str,
-    files: Mapping[str, bytes | str],
-    compression: str = "xz",
-    *,
-    arch: str = "amd64",
+    name: str, version: str, files: Mapping[str, bytes | str], compression: str = "xz"
 ) -> bytes:
     """A binary package with files by path; a text is what a symbolic link points to.
 
     `compression` of the files is xz, as Debian has it, or zst, as Ubuntu has it.
     """
     control = (
-        f"Package: {name}\nVersion: {version}\nArchitecture: {arch}\nMaintainer: t <t@localhost>\n"
+        f"Package: {name}\nVersion: {version}\nArchitecture: amd64\nMaintainer: t <t@localhost>\n"
     )
     control += "Description: stand-in\n"
     members = {
@@ -66,9 +61,7 @@ def make_deb(
     return archive
 
 
-def compat_deb(
-    cuda: str, driver: str, libcuda: bytes, compression: str = "xz", *, arch: str = "amd64"
-) -> bytes:
+def compat_deb(cuda: str, driver: str, libcuda: bytes, compression: str = "xz") -> bytes:
     """A stand-in for cuda-compat-X-Y: the same file names, with other content."""
     folder = f"usr/local/cuda-{cuda}/compat"
     package = f"cuda-compat-{cuda.replace('.', '-')}"
@@ -86,7 +79,7 @@ def compat_deb(
         for link in links:
             files[f"{folder}/{library}.so.{link}"] = f"{library}.so.{driver}"
     files[f"usr/share/doc/{package}/copyright"] = b"A stand-in for NVIDIA's licence.\n"
-    return make_deb(package, f"{driver}-1", files, compression, arch=arch)
+    return make_deb(package, f"{driver}-1", files, compression)
 
 
 def compat_lock(cuda: str, driver: str, data: bytes, sha256: str) -> DebLock:

@@ -33,7 +33,7 @@ REPOSITORY = "torch-images-plain"
 BASE, WHEELS = "trixie", f"wheel-cu130-torch{T130}-py313"
 HERE = Path(__file__).parent
 # What is made for all images once, and the same in both ways of building.
-_KEPT = ("archive-sets", "bases", "compat", "debs", "tools")
+_KEPT = ("archive-sets", "bases", "debs", "tools")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class Lab:
     def build(self, *words: str, verified: bool = False) -> list[dict[str, Any]]:
         """Build images and start each one; what the build says of them."""
         options = [] if verified else ["--unverified"]
-        told = self.invoke("build", *words, *options, "--compat", "off", "--json")
+        told = self.invoke("build", *words, *options, "--json")
         found: list[dict[str, Any]] = json.loads(told)
         for image in found:
             self.start(image["digest"])

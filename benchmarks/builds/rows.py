@@ -50,14 +50,13 @@ def user(lab: Lab) -> Figures:
         "our seconds": seconds,
         "building, seconds": spent["build"],
         "checking, seconds": spent["verify"],
-        "with compat, images": float(bool(image["compat"])),
     }
 
 
 def again(lab: Lab) -> Figures:
     """The same command with nothing changed: build, verification taken over, tags."""
     lab.build(*RUNTIME, verified=True)
-    return {"our seconds": _timed(lambda: lab.invoke("build", *RUNTIME, "--compat", "off"))}
+    return {"our seconds": _timed(lambda: lab.invoke("build", *RUNTIME))}
 
 
 def edit(lab: Lab) -> Figures:
@@ -140,18 +139,18 @@ ROWS: dict[str, Row] = {
 }
 
 # What the figures of each row leave out; docs/performance.md repeats them.
-_BUILT = "the base, which both start from, compat, the checks and the tags"
-_HELD = "compat, the checks, and the layers or the base that its user holds already"
+_BUILT = "the base, which both start from, the checks and the tags"
+_HELD = "the checks, and the layers or the base that its user holds already"
 LEAVES_OUT: dict[str, str] = {
     "cold": _BUILT,
     "whole": _BUILT,
     "tuned": _BUILT,
-    "edit": "compat, the checks and the tags",
-    "small": "compat and the checks",
+    "edit": "the checks and the tags",
+    "small": "the checks",
     "variant": _HELD,
     "release": _HELD,
-    "user": "set-up and the base; also compat, where NVIDIA's server cannot be reached",
-    "again": "compat, and the checks, which are taken over for the same digest",
+    "user": "set-up and the base",
+    "again": "the checks, which are taken over for the same digest",
     "commands": "the shell script `./inv` before Python starts, some 0.02 s",
 }
 

@@ -67,31 +67,27 @@ def compile_stubs(
 def repository(libcuda: bytes) -> Iterator[tuple[str, str]]:
     """NVIDIA's apt repository in small: flat, signed, with one package; its URL and key.
 
-    On loopback, with a key of its own, whose armoured form is where NVIDIA's has it. The URL ends
-    in x86_64; the one for Arm processors has sbsa there.
+    On loopback, with a key of its own, whose armoured form is where NVIDIA's has it.
     """
     secret = Tsk.generate("stand-in <standin@localhost>")
-    below = "/compute/cuda/repos/standin"
-    files: dict[str, bytes] = {}
-    for folder, arch in (("x86_64", "amd64"), ("sbsa", "arm64")):
-        held = _flat(libcuda, arch, secret)
-        files |= {f"{below}/{folder}/{path}": data for path, data in held.items()}
+    below = "/compute/cuda/repos/standin/x86_64"
+    files = {f"{below}/{path}": data for path, data in _flat(libcuda, secret).items()}
     with web_server(files) as (url, _):
-        yield f"{url}{below}/x86_64", str(secret.extract_certificate().fingerprint).upper()
+        yield f"{url}{below}", str(secret.extract_certificate().fingerprint).upper()
 
 
-def _flat(libcuda: bytes, arch: str, secret: Tsk) -> dict[str, bytes]:
-    """The files of the repository for a Debian architecture, by name."""
+def _flat(libcuda: bytes, secret: Tsk) -> dict[str, bytes]:
+    """The files of the repository, by name."""
     certificate = secret.extract_certificate()
-    deb = compat_deb("13.0", DRIVER, libcuda, arch=arch)
-    name = f"cuda-compat-13-0_{DRIVER}-1_{arch}.deb"
+    deb = compat_deb("13.0", DRIVER, libcuda)
+    name = f"cuda-compat-13-0_{DRIVER}-1_amd64.deb"
     packages = (
-        f"Package: cuda-compat-13-0\nVersion: {DRIVER}-1\nArchitecture: {arch}\n"
+        f"Package: cuda-compat-13-0\nVersion: {DRIVER}-1\nArchitecture: amd64\n"
         f"Filename: ./{name}\nSize: {len(deb)}\nSHA256: {hashlib.sha256(deb).hexdigest()}\n"
         "Description: stand-in\n"
     ).encode()
     release = (
-        f"Origin: NVIDIA\nLabel: NVIDIA CUDA\nArchitectures: {arch}\nSHA256:\n"
+        "Origin: NVIDIA\nLabel: NVIDIA CUDA\nArchitectures: amd64\nSHA256:\n"
         f" {hashlib.sha256(packages).hexdigest()} {len(packages)} Packages\n"
     ).encode()
     return {

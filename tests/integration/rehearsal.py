@@ -20,13 +20,14 @@ from tests.wheels import StandIn, make_wheel
 from torch_images.config.load import load_config
 from torch_images.locks.facts import format_facts, read_facts, with_facts
 from torch_images.locks.wheels import format_wheels, read_wheels
-from torch_images.platforms import PLATFORMS
+from torch_images.platforms import AMD64, PLATFORMS
 
 PLAIN, OTHER = f"wheel-cu130-torch{T130}-py313", f"wheel-cu132-torch{T132}-py313"
 POD = f"{PLAIN}-pod"
 CATALOGUE = """\
 catalogue:
   - {cuda: "13.0"}
+  - {cuda: "13.0", compat: with}
   - {cuda: "13.0", variant: pod}
   - {cuda: "13.0", platform: linux/arm64}
   - {cuda: "13.2"}
@@ -91,9 +92,9 @@ def wheels(folder: Path) -> dict[str, StandIn]:
 
 
 def project(folder: Path, locks: Path, scratch: Path, made: Mapping[str, StandIn]) -> None:
-    """Make `folder` a project whose images are built in seconds, of four kinds, as CATALOGUE says.
+    """Make `folder` a project whose images are built in seconds, of five kinds, as CATALOGUE says.
 
-    Its base for linux/arm64 and the compat packages need locks of their own.
+    Its base for linux/arm64 and the compat package need locks of their own.
     """
     small_project(folder, locks, scratch)
     for name in (".github", "docs", "site"):
@@ -147,10 +148,9 @@ def write(
 
 
 def trust(folder: Path, url: str, key: str) -> None:
-    """Let a project take compat packages from a stand-in repository, for each platform."""
+    """Let a project take compat packages from a stand-in repository."""
     compat = with_facts(load_config(folder / "images.yaml"), folder / "locks").compat
-    for platform, machine in zip(PLATFORMS, ("x86_64", "sbsa"), strict=True):
-        replace(folder, "images.yaml", compat.repository(platform), url.replace("x86_64", machine))
+    replace(folder, "images.yaml", compat.repository(AMD64), url)
     replace(folder, "images.yaml", compat.key, key)
 
 

@@ -387,7 +387,7 @@ def step(
     workspace = Workspace(root=folder, cache=cache, network=network, locks=folder / "locks")
     config, wanted = (
         with_facts(load_config(folder / "images.yaml"), folder / "locks"),
-        BuildOptions(compat="off", jobs=2, share=share),
+        BuildOptions(jobs=2, share=share),
     )
     [planned] = plan_images(
         config, [choose(config, arch="12.0", source="fork")], workspace.root, workspace.locks

@@ -12,16 +12,15 @@ import secrets
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
-from tests.arm64 import with_compat
-from tests.integration.support import DEFAULT, TESTS, Registry, invoke
-from tests.releases import M130, T130
+from tests.integration.support import TESTS, Registry, invoke
+from tests.releases import M130, M132, T130, T132
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
@@ -32,9 +31,10 @@ from torch_images.host.workspace import Workspace
 from torch_images.verify.suites import Check, suite_hash
 from torch_images.verify.verify import VerifyReport, claim_of, report_path, write_report
 
-REPOSITORY = "owner/torch-cu130"
+REPOSITORY, CU130 = "owner/torch-cu132", "owner/torch-cu130"
 AMD64, ARM64 = "linux/amd64", "linux/arm64"
-FLOATING = (T130, M130, "latest")
+ID = f"cu132-torch{T132}-trixie-runtime"
+FLOATING = (T132, M132, "latest")
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
@@ -53,27 +53,22 @@ Make = Callable[..., StandIn]
 
 
 @pytest.fixture(scope="module")
-def complete(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """The project with compat libraries for both platforms."""
-    return replace(
-        workspace, locks=with_compat(workspace.locks, tmp_path_factory.mktemp("locks") / "locks")
-    )
-
-
-@pytest.fixture(scope="module")
 def make(
     config: Config,
-    complete: Workspace,
+    workspace: Workspace,
     engine: Engine,
     runner: Runner,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Make]:
-    """Make a stand-in for a platform, of other bytes each time."""
+    """Make a stand-in for a platform, of other bytes each time.
+
+    By default it is of CUDA 13.2, which has no image with the compat library.
+    """
     made: list[StandIn] = []
 
-    def make(platform: str) -> StandIn:
-        spec = choose(config, platform=platform)
-        [plan] = plan_images(config, [spec], complete.root, complete.locks)
+    def make(platform: str, cuda: str = "13.2", compat: str = "without") -> StandIn:
+        spec = choose(config, cuda=cuda, compat=compat, platform=platform)
+        [plan] = plan_images(config, [spec], workspace.root, workspace.locks)
         told, text = labels.write(config, plan), f"{platform} {secrets.token_hex(8)}"
         folder = tmp_path_factory.mktemp("context")
         (folder / "file").write_text(text)
@@ -97,23 +92,24 @@ def make(
         subprocess.run(["docker", "rm", made_of.stdout.strip()], check=True, capture_output=True)
         info = engine.inspect(tag)
         made.append(StandIn(tag, info.id, told["org.opencontainers.image.version"], text))
-        seen = {"cuda": "13.0", "torch": f"{T130}+cu130", "triton": "3.6.0", "python": "3.13.5"}
+        torch = f"{spec.torch}+{spec.cuda.short}"
+        seen = {"cuda": cuda, "torch": torch, "triton": "3.6.0", "python": "3.13.5"}
         write_report(
             VerifyReport(
                 digest=info.id,
                 id=plan.spec.id,
-                suite=suite_hash(complete.root, claim_of(config, plan, info)),
+                suite=suite_hash(workspace.root, claim_of(config, plan, info)),
                 checks=(Check(name="image/test_x/test_y", outcome="passed", seconds=0),),
                 observed=seen | {f"arch {a.name}": "native" for a in plan.spec.architectures},
                 seconds=0,
             ),
-            complete,
+            workspace,
         )
         return made[-1]
 
     yield make
     for image in made:
-        report_path(complete, image.digest).unlink(missing_ok=True)
+        report_path(workspace, image.digest).unlink(missing_ok=True)
         engine.untag(image.digest)
 
 
@@ -126,31 +122,18 @@ def server(tmp_path: Path) -> Iterator[Registry]:
     found.remove()
 
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def run(complete: Workspace) -> Run:
-    """Run a verb with the locks of both platforms."""
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return invoke(*words, env={"TORCH_IMAGES_LOCKS": str(complete.locks)})
-
-    return run
-
-
-def push(run: Run, image: StandIn, host: str, *words: str) -> dict[str, Any]:
+def push(image: StandIn, host: str, *words: str) -> dict[str, Any]:
     """Push an image; the datasheet."""
-    done = run("push", image.tag, "--registry", f"{host}/owner", "--json", *words)
+    done = invoke("push", image.tag, "--registry", f"{host}/owner", "--json", *words)
     assert done.returncode == 0, done.stderr
     sheet = json.loads(done.stdout)
     assert isinstance(sheet, dict)
     return sheet
 
 
-def tags(host: str) -> dict[str, str]:
+def tags(host: str, repository: str = REPOSITORY) -> dict[str, str]:
     """Every tag that a registry has, with its digest, which is that of its bytes."""
-    base = f"http://{host}/v2/{REPOSITORY}"
+    base = f"http://{host}/v2/{repository}"
     listed = requests.get(f"{base}/tags/list", timeout=60)
     if listed.status_code == requests.codes.not_found:
         return {}
@@ -164,9 +147,9 @@ def tags(host: str) -> dict[str, str]:
     return found
 
 
-def index_of(host: str, tag: str) -> dict[str, Any]:
+def index_of(host: str, tag: str, repository: str = REPOSITORY) -> dict[str, Any]:
     answer = requests.get(
-        f"http://{host}/v2/{REPOSITORY}/manifests/{tag}", headers={"Accept": INDEX}, timeout=60
+        f"http://{host}/v2/{repository}/manifests/{tag}", headers={"Accept": INDEX}, timeout=60
     )
     assert answer.headers["Content-Type"] == INDEX
     document = answer.json()
@@ -204,59 +187,57 @@ def is_index_of(host: str, *images: StandIn) -> str:
         for m in document["manifests"]
     ] == [(AMD64, images[0].digest), (ARM64, images[1].digest)]
     said = document["annotations"]
-    assert said["org.opencontainers.image.version"] == T130
-    assert said["org.opencontainers.image.title"] == "torch-cu130"
+    assert said["org.opencontainers.image.version"] == T132
+    assert said["org.opencontainers.image.title"] == "torch-cu132"
     assert said["org.opencontainers.image.created"] == "2026-09-21T14:13:20Z"
     return index
 
 
-def test_a_platform_that_comes_later_joins(make: Make, server: Registry, run: Run) -> None:
+def test_a_platform_that_comes_later_joins(make: Make, server: Registry) -> None:
     amd64, arm64 = make(AMD64), make(ARM64)
     name = f"{server.host}/{REPOSITORY}"
-    sheet = push(run, amd64, server.host)
-    assert (sheet["platform"], sheet["index"]) == (AMD64, "")
+    sheet = push(amd64, server.host)
+    assert (sheet["platform"], sheet["indexes"]) == (AMD64, [])
     assert sheet["references"] == [f"{name}:{tag}" for tag in (amd64.immutable, *FLOATING)]
     alone = dict.fromkeys((amd64.immutable, *FLOATING), amd64.digest)
     assert tags(server.host) == alone
-    done = run("push", amd64.tag, "--registry", f"{server.host}/owner", "--dry-run")
+    done = invoke("push", amd64.tag, "--registry", f"{server.host}/owner", "--dry-run")
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["already"] * 4
-    done = run("push", arm64.tag, "--registry", f"{server.host}/owner", "--dry-run")
+    done = invoke("push", arm64.tag, "--registry", f"{server.host}/owner", "--dry-run")
     assert [line.split()[1] for line in done.stdout.splitlines()] == ["tag", *["move"] * 3]
     assert tags(server.host) == alone
 
-    sheet = push(run, arm64, server.host)
+    sheet = push(arm64, server.host)
     index = is_index_of(server.host, amd64, arm64)
     held = tags(server.host)
-    assert sheet["index"] == f"{name}:{T130}@{index}"
+    assert sheet["indexes"] == [f"{name}:{T132}@{index}"]
     assert sheet["digest"] == arm64.digest
     assert sheet["references"] == [f"{name}:{tag}" for tag in (arm64.immutable, *FLOATING)]
     for image, platform in ((amd64, AMD64), (arm64, ARM64)):
         assert pulled(f"{name}:latest", platform) == image.text
         assert pulled(f"{name}@{image.digest}", platform) == image.text
     for image in (arm64, amd64):
-        done = run("push", image.tag, "--registry", f"{server.host}/owner")
+        done = invoke("push", image.tag, "--registry", f"{server.host}/owner")
         assert [line.split()[0] for line in done.stdout.splitlines()] == ["already"] * 4
         assert "pushed" not in done.stderr
     assert tags(server.host) == held
 
-    done = run("runpod", "--image", f"{name}:latest", "--json")
+    done = invoke("runpod", "--image", f"{name}:latest", "--json")
     assert done.returncode == 2
     [line] = done.stderr.strip().splitlines()
-    assert f"{DEFAULT} has no sshd (port 22) and no JupyterLab (port 8888)" in line
-    done = run("runpod", "--image", f"{name}:{arm64.immutable}")
+    assert f"{ID} has no sshd (port 22) and no JupyterLab (port 8888)" in line
+    done = invoke("runpod", "--image", f"{name}:{arm64.immutable}")
     assert done.returncode == 2
     [line] = done.stderr.strip().splitlines()
     assert f"{arm64.immutable} has no image for linux/amd64; it has one for linux/arm64" in line
-    done = run("runpod", "--image", arm64.tag)
+    done = invoke("runpod", "--image", arm64.tag)
     assert done.returncode == 2
     [line] = done.stderr.strip().splitlines()
-    assert (
-        f"RunPod's machines are linux/amd64, and {DEFAULT}-arm64 is for linux/arm64; use an" in line
-    )
+    assert f"RunPod's machines are linux/amd64, and {ID}-arm64 is for linux/arm64; use an" in line
 
 
 def test_a_name_of_one_manifest_becomes_one_of_an_index(
-    make: Make, server: Registry, run: Run, engine: Engine
+    make: Make, server: Registry, engine: Engine
 ) -> None:
     """Also where somebody else has given it these names."""
     amd64, arm64 = make(AMD64), make(ARM64)
@@ -264,15 +245,34 @@ def test_a_name_of_one_manifest_becomes_one_of_an_index(
     for tag in FLOATING:
         engine.tag(amd64.digest, name, tag)
         subprocess.run(["docker", "push", "--quiet", f"{name}:{tag}"], check=True)
-    push(run, amd64, server.host)
+    push(amd64, server.host)
     assert set(tags(server.host).values()) == {amd64.digest}
-    done = run("push", arm64.tag, "--registry", f"{server.host}/owner")
+    done = invoke("push", arm64.tag, "--registry", f"{server.host}/owner")
     assert done.stdout.count(f" from {amd64.digest}") == len(FLOATING)
     is_index_of(server.host, amd64, arm64)
 
 
-def test_two_machines_at_once_make_one_index(make: Make, server: Registry, run: Run) -> None:
+def test_two_machines_at_once_make_one_index(make: Make, server: Registry) -> None:
     images = make(AMD64), make(ARM64)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda image: push(run, image, server.host), images))
+        list(pool.map(lambda image: push(image, server.host), images))
     is_index_of(server.host, *images)
+
+
+def test_latest_is_the_image_with_compat_where_there_is_one(make: Make, server: Registry) -> None:
+    """And without for the other platform; each other name says which it is."""
+    plain, compat = (make(AMD64, "13.0", word) for word in ("without", "with"))
+    arm64 = make(ARM64, "13.0")
+    for image in (plain, arm64, compat):
+        sheet = push(image, server.host)
+    held = tags(server.host, CU130)
+    assert sheet["indexes"] == [f"{server.host}/{CU130}:latest@{held['latest']}"]
+    assert held == {
+        **{image.immutable: image.digest for image in (plain, compat, arm64)},
+        **dict.fromkeys((T130, M130), held[T130]),
+        **dict.fromkeys((f"{T130}-compat", f"{M130}-compat", "compat"), compat.digest),
+        "latest": held["latest"],
+    }
+    for tag, image in ((T130, plain), ("latest", compat)):
+        found = [one["digest"] for one in index_of(server.host, tag, CU130)["manifests"]]
+        assert found == [image.digest, arm64.digest]

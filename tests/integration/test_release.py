@@ -33,7 +33,7 @@ from tests.integration.rehearsal import (
 from tests.integration.standins import served
 from tests.integration.support import Registry, invoke, open_folder, second_engine
 from tests.packages import elf
-from tests.releases import M130, T130, T132
+from tests.releases import M130, M132, T130, T132
 from tests.wheels import index
 from tests.workflows import (
     FAILURE,
@@ -46,8 +46,11 @@ from tests.workflows import (
 
 AMD64, ARM64 = f"cu130-torch{T130}-trixie-runtime", f"cu130-torch{T130}-trixie-runtime-arm64"
 POD_ID, CU132 = f"cu130-torch{T130}-trixie-pod", f"cu132-torch{T132}-trixie-runtime"
-WHOLE = (T130, M130, "latest")
+COMPAT_ID = f"{AMD64}-compat"
+WHOLE = (T130, M130)
+COMPATS = (f"{T130}-compat", f"{M130}-compat", "compat")
 PODS = (f"{T130}-pod", f"{M130}-pod", "pod")
+CU132S = (T132, M132, "latest")
 
 
 @pytest.mark.parametrize("name", ["release", "prove", "nightly", "site"])
@@ -76,7 +79,7 @@ def stage(small_locks: Path) -> Iterator[Stage]:
         server = Registry(folder / "registry", password=True)
         with served(index(list(made.values()))) as pages:
             env = {"UV_DEFAULT_INDEX": pages}
-            for locks in ("base-trixie-arm64", "compat-cu130", "compat-cu130-arm64"):
+            for locks in ("base-trixie-arm64", "compat-cu130"):
                 done = invoke("lock", "--select", locks, cwd=origin, env=env)
                 assert done.returncode == 0, done.stderr
             backdate(origin)
@@ -131,30 +134,33 @@ def lines(stage: Stage, name: str) -> list[str]:
 @pytest.mark.slow
 def test_the_first_release_is_whole(stage: Stage, first: Release) -> None:
     assert {name: job.result for name, job in first.images.items()} == dict.fromkeys(
-        (AMD64, POD_ID, ARM64, CU132), SUCCESS
+        (AMD64, COMPAT_ID, POD_ID, ARM64, CU132), SUCCESS
     )
     assert [job.result for job in first.jobs["release"]] == [SUCCESS]
     jobs = read(GITHUB / "workflows" / "release.yml")["jobs"].items()
     assert {(name, name_of(step)) for name, job in jobs for step in job["steps"]} <= first.ran
-    digests = {name: first.cu130[first.immutable(name)] for name in (AMD64, POD_ID, ARM64)}
-    latest = first.cu130["latest"]
+    names = (AMD64, COMPAT_ID, POD_ID, ARM64)
+    digests = {name: first.cu130[first.immutable(name)] for name in names}
+    plain, latest = first.cu130[T130], first.cu130["latest"]
     assert first.cu130 == {
         **{first.immutable(name): digest for name, digest in digests.items()},
-        **dict.fromkeys(WHOLE, latest),
+        **dict.fromkeys(WHOLE, plain),
+        **dict.fromkeys(COMPATS, digests[COMPAT_ID]),
         **dict.fromkeys(PODS, digests[POD_ID]),
+        "latest": latest,
     }
-    assert of_platforms(stage, "latest") == {
-        "linux/amd64": digests[AMD64],
-        "linux/arm64": digests[ARM64],
-    }
-    # No compat library is locked for CUDA 13.2.
-    assert first.immutable(CU132).endswith("-nocompat")
-    assert list(first.cu132) == [first.immutable(CU132)]
-    # Each image and the index was signed and attested, each image's SBOM beside that.
+    for tag, name in ((T130, AMD64), ("latest", COMPAT_ID)):
+        assert of_platforms(stage, tag) == {
+            "linux/amd64": digests[name],
+            "linux/arm64": digests[ARM64],
+        }
+    cu132 = first.cu132[first.immutable(CU132)]
+    assert first.cu132 == dict.fromkeys((first.immutable(CU132), *CU132S), cu132)
+    # Each image and index was signed and attested, each image's SBOM beside that.
     host = stage.github.host
     images = [f"{host}/owner/torch-cu130@{digest}" for digest in digests.values()]
-    images += [f"{host}/owner/torch-cu132@{digest}" for digest in first.cu132.values()]
-    all_ = [*images, f"{host}/owner/torch-cu130@{latest}"]
+    images += [f"{host}/owner/torch-cu132@{cu132}"]
+    all_ = [*images, *(f"{host}/owner/torch-cu130@{index}" for index in (plain, latest))]
     assert sorted(lines(stage, "signed")) == sorted(f"sign --yes {subject}" for subject in all_)
     assert sorted(lines(stage, "attested")) == sorted([*all_, *images])
 
@@ -222,15 +228,14 @@ def test_users_are_told_of_names_that_exist(stage: Stage, first: Release) -> Non
     assert named <= there
     env = {"TORCH_IMAGES_REGISTRY": f"{host}/owner", "DOCKER_HOST": stage.builder}
     env["DOCKER_CONFIG"] = first.images[AMD64].env["DOCKER_CONFIG"]
-    picked = invoke(
-        *("pick", "--gpu", "H100", "--driver", "580", "--published", "--json"),
-        cwd=made.folder,
-        env=env,
-    )
-    assert picked.returncode == 0, picked.stderr
-    answer = json.loads(picked.stdout)
-    assert answer["published"]
-    assert answer["image"] in there
+    for driver, tag in (("580", T130), ("550", f"{T130}-compat")):
+        asked = ("pick", "--gpu", "H100", "--driver", driver, "--published", "--json")
+        picked = invoke(*asked, cwd=made.folder, env=env)
+        assert picked.returncode == 0, picked.stderr
+        answer = json.loads(picked.stdout)
+        assert answer["published"]
+        assert answer["image"] == f"{host}/owner/torch-cu130:{tag}"
+        assert answer["image"] in there
     image = f"{host}/owner/torch-cu130:pod"
     pod = ("runpod", "--image", image, "--json")
     done = invoke(*pod, cwd=made.folder, env=env)
@@ -247,18 +252,22 @@ def test_users_are_told_of_names_that_exist(stage: Stage, first: Release) -> Non
 def test_a_failed_image_moves_nothing(stage: Stage, first: Release, second: Release) -> None:
     """The one before it and the one after it move on; its own tags stay."""
     results = [(name, job.result) for name, job in second.images.items()]
-    assert results == [(AMD64, SUCCESS), (POD_ID, FAILURE), (CU132, SUCCESS)]
+    assert results == [
+        *((AMD64, SUCCESS), (COMPAT_ID, SUCCESS), (POD_ID, FAILURE), (CU132, SUCCESS)),
+    ]
     assert "container/test_versions/test_answer[torch-images-extra]" in second.images[POD_ID].log
-    new = second.immutable(AMD64)
-    assert second.cu130.keys() == first.cu130.keys() | {new}
+    new, compat = second.immutable(AMD64), second.immutable(COMPAT_ID)
+    assert second.cu130.keys() == first.cu130.keys() | {new, compat}
     moved = {tag for tag, digest in first.cu130.items() if second.cu130[tag] != digest}
-    assert moved == set(WHOLE)
-    assert of_platforms(stage, second.cu130["latest"]) == {
-        "linux/amd64": second.cu130[new],
-        "linux/arm64": first.cu130[first.immutable(ARM64)],  # its locks are what they were
-    }
-    assert second.cu132 == {**first.cu132, **second.cu132}
-    assert second.cu132.keys() == {first.immutable(CU132), second.immutable(CU132)}
+    assert moved == {*WHOLE, *COMPATS, "latest"}
+    for tag, name in ((T130, new), ("latest", compat)):
+        assert of_platforms(stage, second.cu130[tag]) == {
+            "linux/amd64": second.cu130[name],
+            "linux/arm64": first.cu130[first.immutable(ARM64)],  # its locks are what they were
+        }
+    old = first.immutable(CU132)
+    assert second.cu132.keys() == {old, second.immutable(CU132), *CU132S}
+    assert second.cu132[old] == first.cu132[old]
     # Nothing is released.
     [again] = second.jobs["reproduce"]
     assert again.result == FAILURE
@@ -306,7 +315,7 @@ def test_images_are_proved_and_scanned(stage: Stage, third: Release) -> None:
     [proved] = stage.runner("proving").workflow("prove", here)["ledger"]
     assert proved.result == SUCCESS
     ledger = stage.github.git("show", f"{branch}:docs/ledger.csv").splitlines()
-    assert {line.partition(",")[0] for line in ledger[1:]} == {AMD64, POD_ID, CU132}
+    assert {line.partition(",")[0] for line in ledger[1:]} == {AMD64, COMPAT_ID, POD_ID, CU132}
     asked = lines(stage, "asked")
     assert any(line.startswith(f"pr create --head {branch} ") for line in asked)
     assert f"workflow run ci.yml --ref {branch}" in asked

@@ -31,7 +31,7 @@ from torch_images.platforms import AMD64
 
 pytestmark = pytest.mark.slow  # several builds from nothing
 
-DEVEL = f"cu130-sm120-torch{T130}-trixie-devel"
+DEVEL = f"cu130-sm120-torch{T130}-trixie-devel-compat"
 PROBE = {
     "torch_images_probe-1.0.data/scripts/probe": b"#!python\nprint(1)\n",
     "torch_images_probe-1.0.data/data/share/probe.txt": b"text",
@@ -165,7 +165,6 @@ def small(
     with served(pages) as url, repository(elf(NOTES["13.0"])) as (nvidia, key):
         change(folder, "images.yaml", compat.repository(AMD64), nvidia)
         change(folder, "images.yaml", compat.key, key)
-        change(folder, "images.yaml", 'mode: "off"', "mode: required")
         env = {"UV_DEFAULT_INDEX": url, "TORCH_IMAGES_CACHE": str(scratch / "cache")}
         names = ("base-trixie-devel", "compat-cu130")
         wheel_lock = Path(WHEEL_LOCK).stem
@@ -174,8 +173,8 @@ def small(
         )
         assert done.returncode == 0, done.stderr
         commit(folder)
-        words = ("--arch", "12.0", "--variant", "devel", "--unverified", "--locked", "--json")
-        done = invoke("build", *words, "--progress", "plain", cwd=folder, env=env)
+        words = ("--arch", "12.0", "--variant", "devel", "--compat", "--unverified", "--locked")
+        done = invoke("build", *words, "--json", "--progress", "plain", cwd=folder, env=env)
         assert done.returncode == 0, done.stderr[-3000:]
         yield Small(folder, env, json.loads(done.stdout)[0]["digest"])
     engine.untag(f"torch-images-candidate:{DEVEL}")

@@ -142,3 +142,13 @@ def on_an_image(config: Config, root: Path) -> LockedImage:
     image = f"{spec.base.image(spec.cuda.version)}@sha256:{'5' * 64}"
     base = replace(locked.lock.base, name=f"base-ubuntu24.04-{spec.cuda.short}", image=image)
     return LockedImage(spec=spec, lock=replace(locked.lock, base=base))
+
+
+def axes(words: Sequence[str]) -> dict[str, str]:
+    """The values of axes that the options of a build name."""
+    given, left = {}, list(words)
+    if "--compat" in left:
+        left.remove("--compat")
+        given["compat"] = "with"
+    pairs = zip(left[::2], left[1::2], strict=True)
+    return given | {name.removeprefix("--"): value for name, value in pairs}

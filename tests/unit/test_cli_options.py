@@ -185,8 +185,9 @@ def test_words_are_read_at_the_edge() -> None:
 
 def test_axes_are_those_that_a_verb_has() -> None:
     assert Build.of({"cuda": "13.0", "platform": "all"}).axes == {
-        **dict.fromkeys(("torch", "arch", "source", "base", "variant"), ""),
+        **dict.fromkeys(("torch", "arch", "source", "base", "variant", "compat"), ""),
         "cuda": "13.0",
         "platform": "all",
     }
+    assert Build.of({"compat": True}).axes["compat"] == "with"
     assert sorted(Wheels.of({}).axes) == ["arch", "base", "cuda", "source"]

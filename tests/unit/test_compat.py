@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import operator
 import re
 from pathlib import Path
@@ -21,9 +20,6 @@ from tests.decisions import NOTES
 from tests.packages import compat_deb, compat_lock, elf, make_deb
 from tests.servers import closed_port, web_server
 from torch_images.build.nvidia_require import require_cuda
-from torch_images.build.plan import lock_image
-from torch_images.build.prepare import say_unlocked
-from torch_images.config.choose import choose
 from torch_images.config.types import Config
 from torch_images.errors import LockError, NetworkError
 from torch_images.fetch.compat import prepare, read_note
@@ -44,13 +40,11 @@ FILES = {f"/{LOCK.debs[0].path}": DEB}
 def test_it_is_fetched_once_with_its_note(config: Config, tmp_path: Path) -> None:
     with web_server(FILES) as (url, asked):
         network = Network(compat_mirror=url)
-        for mode in ("auto", "required"):
-            ready = prepare(config.compat, LOCK, mode, cache=tmp_path, network=network)
-            assert ready is not None
+        for _ in range(2):
+            ready = prepare(config.compat, LOCK, cache=tmp_path, network=network)
             assert json.loads(ready.note)["driver"] == [535, 550, 565, 570, 575, 580]
             assert [p.read_bytes() for p in ready.folder.iterdir()] == [DEB]
         assert asked == list(FILES)
-        assert prepare(config.compat, LOCK, "off", cache=tmp_path, network=network) is None
 
 
 @pytest.mark.parametrize("compression", ["xz", "zst"])
@@ -61,57 +55,37 @@ def test_the_note_is_found_however_the_package_is_packed(
     lock = lock_of(data)
     with web_server({f"/{lock.debs[0].path}": data}) as (url, _):
         network = Network(compat_mirror=url)
-        ready = prepare(config.compat, lock, "required", cache=tmp_path, network=network)
-    assert ready is not None
+        ready = prepare(config.compat, lock, cache=tmp_path, network=network)
     assert json.loads(ready.note)["driver"][0] == 535
 
 
-@pytest.mark.parametrize("reachable", [True, False])
-def test_where_it_cannot_be_had(
-    config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture, reachable: bool
+@pytest.mark.parametrize(
+    ("reachable", "error", "problem"),
+    [
+        (True, LockError, "locks/compat-cu130.txt: no mirror has cuda-compat-13-0 580.95.05-1"),
+        (False, NetworkError, "cuda-compat-13-0 580.95.05-1 cannot be fetched: "),
+    ],
+)
+def test_a_package_that_cannot_be_fetched_ends_the_build_with_both_ways_out(
+    config: Config, tmp_path: Path, reachable: bool, error: type[Exception], problem: str
 ) -> None:
-    """Auto goes without and says both ways out; required stops with the same advice."""
     with web_server({}) as (url, _):
         mirror = url if reachable else f"http://127.0.0.1:{closed_port()}"
-        network = Network(compat_mirror=mirror)
-        with caplog.at_level(logging.WARNING):
-            assert prepare(config.compat, LOCK, "auto", cache=tmp_path, network=network) is None
-        [line] = [r.message for r in caplog.records if r.name == "torch_images.fetch.compat"]
-        assert line.startswith("BUILDING WITHOUT FORWARD COMPATIBILITY: cuda-compat-13-0 580.95.05")
-        assert line.endswith(
-            "name a mirror with TORCH_IMAGES_COMPAT_MIRROR, or build without it: --compat off"
-        )
-        error = LockError if reachable else NetworkError
-        with pytest.raises(
-            error, match=r"cuda-compat-13-0 580\.95\.05-1 cannot be fetched: .*; name a"
-        ):
-            prepare(config.compat, LOCK, "required", cache=tmp_path, network=network)
-        with pytest.raises(error, match="cannot be fetched"):
-            prepare(config.compat, LOCK, "locked", cache=tmp_path, network=network)
+        with pytest.raises(error) as caught:
+            prepare(config.compat, LOCK, cache=tmp_path, network=Network(compat_mirror=mirror))
+    line = str(caught.value)
+    assert line.startswith(problem)
+    assert line.endswith(
+        "; name a mirror with TORCH_IMAGES_COMPAT_MIRROR, or build without --compat"
+    )
+    assert "\n" not in line
 
 
-def test_where_none_is_locked(config: Config, root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A release may go without, and its name says so; whoever requires one is told."""
-    image = lock_image(config, choose(config, cuda="13.2"), root / "locks")
-    assert image.lock.compat is None
-    with caplog.at_level(logging.WARNING):
-        for mode in ("locked", "off"):
-            say_unlocked(config, [image], mode)
-        assert not caplog.records
-        say_unlocked(config, [image], "auto")
-        assert [r.message.partition(":")[0] for r in caplog.records] == [
-            "BUILDING WITHOUT FORWARD COMPATIBILITY"
-        ]
-    with pytest.raises(LockError, match=r"compat-cu132\.txt does not exist"):
-        say_unlocked(config, [image], "required")
-
-
-@pytest.mark.parametrize("mode", ["auto", "required", "locked"])
-def test_another_file_is_refused_in_any_mode(config: Config, tmp_path: Path, mode: str) -> None:
+def test_another_file_is_refused(config: Config, tmp_path: Path) -> None:
     with web_server(dict.fromkeys(FILES, b"other")) as (url, _):
         network = Network(compat_mirror=url)
         with pytest.raises(LockError, match="is not the locked file"):
-            prepare(config.compat, LOCK, mode, cache=tmp_path, network=network)
+            prepare(config.compat, LOCK, cache=tmp_path, network=network)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +102,7 @@ def test_a_package_without_libcuda_is_refused(
     with web_server({f"/{lock.debs[0].path}": data}) as (url, _):
         network = Network(compat_mirror=url)
         with pytest.raises(LockError, match=problem):
-            prepare(config.compat, lock, "auto", cache=tmp_path, network=network)
+            prepare(config.compat, lock, cache=tmp_path, network=network)
     assert not (tmp_path / "compat").exists() or not list((tmp_path / "compat").iterdir())
 
 
@@ -159,10 +133,9 @@ def test_only_the_compat_librarys_own_note_counts(
             network = Network(compat_mirror=url)
             if note is None:
                 with pytest.raises(LockError, match=r"has no libcuda; see locks/compat-cu130\.txt"):
-                    prepare(config.compat, lock, "auto", cache=cache, network=network)
+                    prepare(config.compat, lock, cache=cache, network=network)
                 continue
-            ready = prepare(config.compat, lock, "auto", cache=cache, network=network)
-        assert ready
+            ready = prepare(config.compat, lock, cache=cache, network=network)
         assert json.loads(ready.note)["driver"] == json.loads(note)["driver"]
 
 

@@ -55,7 +55,7 @@ def test_a_rebuild_is_told_what_the_image_says(config: Config, root: Path) -> No
     lock = lock_image(config, choose(config, arch="12.0"), root / "locks").lock
     assert _options(lock, Compression.SMALL)[-1] == "--compression=small"
     # Revisions from before do not know the word.
-    assert _options(lock, Compression.FAST) == ["--locked", "--compat=required"]
+    assert _options(lock, Compression.FAST) == ["--locked"]
 
 
 def test_bases_on_which_the_wheels_are_copied(config: Config) -> None:

@@ -68,7 +68,7 @@ def test_the_projects_own_file(config: Config) -> None:
         ("features: [cudnn,", "features: [cuddn,", "which is an unknown feature; did you mean 'cudnn'"),
         ("platforms: [linux/amd64, linux/arm64]", "platforms: [linux/amd64]", "is an unknown platform"),
         ("arm64-gpus: [GH200", "arm64-gpus: [GH20", "is 'GH20', which is not in any list of GPUs; did you"),
-        ("mode: auto", "mode: requird", "which is not a compat mode; did you mean 'required'?"),
+        ("compat: with}", "compat: wit}", "'catalogue[9].compat' is 'wit', which is not a value of compat; did you mean 'with'?"),
         # A key, or a member of a list, is checked as the field beside it says.
         ('  "8.0":', '  "8":', "'architectures.8' is not a compute capability like 9.0"),
         ('BUILD_TEST: "0"', 'A=B: "0"', "'sources.fork.torch-options.A=B' is not the name of an opt"),
@@ -198,8 +198,8 @@ def test_too_many_combinations_are_refused_before_they_are_made(yaml_file: Write
     entries = "".join(f"  {name}:\n    description: more\n" for name in more)
     text = complaint(yaml_file(("variants:\n", f"variants:\n{entries}")))
     assert "images.yaml:" in text
-    axes = "cuda, torch, arch, source, base, variant, platform"
-    assert re.search(rf"[0-9]{{5}} combinations of {axes}; remove some, so that 20000", text)
+    axes = "cuda, torch, arch, source, base, variant, compat, platform"
+    assert re.search(rf"[0-9]+ combinations of {axes}; remove some, so that 20000", text)
 
 
 def test_a_row_of_the_catalogue_says_where_it_is(yaml_file: Write) -> None:

@@ -77,7 +77,7 @@ def test_the_table_of_drivers_says_what_helps_an_older_driver(config: Config, ro
     table = tables(config, root, root / "locks")["drivers"]
     compat = compat_versions(config, root / "locks")
     rows = dict(re.findall(r"^\| `torch-(cu\d+)` \| \d{3}.+ \| (.+) \|$", table, re.MULTILINE))
-    assert rows["cu130"] == f"535, 550, 565, 570, 575, with compat {compat['13.0']}"
+    assert rows["cu130"] == f"535, 550, 565, 570, 575, built with `--compat` ({compat['13.0']})"
     assert rows["cu132"].startswith("none")
     assert "`torch-cu128` | 570.26 or newer; from 525 on GPUs that it supports, unless" in table
     assert "`torch-cu130` | 580.65.06 or newer |" in table

@@ -283,7 +283,7 @@ def test_the_build_cache_goes_only_where_it_is_asked_for() -> None:
 LABELS = {
     "io.github.torch-images.id": "cu130-sm120-torch2.14.1-trixie-devel",
     "io.github.torch-images.torch": "2.14.1",
-    "org.opencontainers.image.version": "2.14.1-sm120-devel-0123456789ab-nocompat",
+    "org.opencontainers.image.version": "2.14.1-sm120-devel-0123456789ab",
 }
 BUILT = stored("1", "torch-cu130:sm120", **LABELS)
 OTHER = stored("2", "torch-cu130:latest", **LABELS)

@@ -246,8 +246,8 @@ def pinned(name: str) -> str:
         ({}, "base-trixie", pinned("tini"), "", "it lacks tini"),
         ({"variant": "devel"}, f"wheel-cu130-torch{T130}-py313-devel", r"numpy([-=]+)[0-9.]+", r"numpy\g<1>1.0", f"it has numpy 1.0, but locks/wheel-cu130-torch{T130}-py313.txt has "),
         ({"variant": "pod"}, "unpacked-cutlass-cu130-py313", pinned("nvidia-cutlass"), "", "it has no nvidia-cutlass, but"),
-        ({}, "compat-cu130", pinned("cuda-compat-13-0"), "", "it must pin one package"),
-        ({}, "compat-cu130", "^cuda-compat-13-0=", "cuda-compat-13-1=", "it lacks cuda-compat-13-0"),
+        ({"compat": "with"}, "compat-cu130", pinned("cuda-compat-13-0"), "", "it must pin one package"),
+        ({"compat": "with"}, "compat-cu130", "^cuda-compat-13-0=", "cuda-compat-13-1=", "it lacks cuda-compat-13-0"),
         ({"source": "fork"}, "source-fork", pinned("triton"), "", "it lacks triton"),
         ({"source": "fork"}, "source-fork", "git:a58677f", "git:0000000", "it lacks torch@a58677f"),
         ({"source": "fork", "cuda": "12.8"}, "toolkit-cu128", pinned("cuda_nvcc"), "", "it lacks cuda_nvcc"),
@@ -290,7 +290,7 @@ def test_no_other_package_is_taken_for_the_compat_library(
     folder = copied("compat-cu130", pattern, new)
     for read in (
         lambda: compat_versions(config, folder),
-        lambda: image_lock(config, choose(config), folder),
+        lambda: image_lock(config, choose(config, compat="with"), folder),
     ):
         with pytest.raises(LockError, match=problem):
             read()
@@ -301,7 +301,7 @@ def test_no_other_package_in_an_images_own_locks_is_taken_for_it(
     config: Config, names: tuple[str, ...]
 ) -> None:
     """Whoever reproduces an image installs what these name."""
-    lock = whole(config)
+    lock = whole(config, compat="with")
     assert lock.compat
     [deb] = lock.compat.debs
     debs = tuple(dataclasses.replace(deb, name=name, path=f"{name}_1_amd64.deb") for name in names)
@@ -311,7 +311,7 @@ def test_no_other_package_in_an_images_own_locks_is_taken_for_it(
 
 
 def test_a_compat_library_for_another_platform_is_none_of_the_image(config: Config) -> None:
-    lock = whole(config)
+    lock = whole(config, compat="with")
     assert lock.compat
     [deb] = lock.compat.debs
     deb = dataclasses.replace(deb, path=deb.path.replace("_amd64", "_arm64"))

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.arm64 import with_compat
 from tests.releases import F130, T130
 from torch_images.config.choose import choose
+from torch_images.config.lock_selection import inputs
 from torch_images.config.types import Config
 from torch_images.errors import LockError
 from torch_images.locks.debs import DebLock, read_debs
@@ -81,7 +81,7 @@ def test_the_digest_is_of_all_locks(lock: ImageLock) -> None:
     texts = lock.texts()
     assert list(texts) == sorted(texts)
     assert lock.digest == hashlib.sha256("".join(texts.values()).encode()).hexdigest()
-    assert replace(lock, compat=None).digest != lock.digest
+    assert replace(lock, sbom=lock.build).digest != lock.digest
 
 
 def test_an_image_is_unlocked_where_any_part_is(lock: ImageLock, fork: ImageLock) -> None:
@@ -97,9 +97,6 @@ def test_an_image_is_unlocked_where_any_part_is(lock: ImageLock, fork: ImageLock
 
 
 def test_versions_of_what_an_image_has(lock: ImageLock, fork: ImageLock) -> None:
-    assert lock.compat
-    assert lock.compat_version == lock.compat.debs[0].version
-    assert replace(lock, compat=None).compat_version == ""
     assert lock.triton == lock.wheels.versions()["triton"]
     assert fork.sources
     assert "triton" not in fork.wheels.versions()
@@ -125,9 +122,15 @@ def test_all_packages_and_archives(config: Config, root: Path, lock: ImageLock) 
 
 
 @pytest.mark.parametrize("cuda", ["13.0", "12.8"])
-def test_the_compat_library_of_each_version(config: Config, root: Path, cuda: str) -> None:
-    image = image_lock(config, choose(config, cuda=cuda), root / "locks")
+def test_the_compat_library_is_in_an_image_that_says_so_and_in_no_other(
+    config: Config, root: Path, cuda: str
+) -> None:
+    plain = image_lock(config, choose(config, cuda=cuda), root / "locks")
+    assert (plain.compat, plain.compat_version) == (None, "")
+    image = image_lock(config, choose(config, cuda=cuda, compat="with"), root / "locks")
     assert image.compat
+    assert replace(image, compat=None) == plain
+    assert parse_image_lock(image.texts()) == image
     assert image.compat.name == f"compat-cu{cuda.replace('.', '')}"
     found = compat_versions(config, root / "locks")
     assert f"{found[cuda]}-" in f"{image.compat_version}-"
@@ -135,11 +138,30 @@ def test_the_compat_library_of_each_version(config: Config, root: Path, cuda: st
     assert tuple(found) == config.names("cuda")
 
 
-def test_what_is_native_is_of_the_images_platform(
-    config: Config, root: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("axes", "name"),
+    [({"cuda": "13.2"}, "compat-cu132"), ({"platform": "linux/arm64"}, "compat-cu130-arm64")],
+)
+def test_a_compat_library_that_is_not_locked_is_locked_by_its_name(
+    config: Config, root: Path, axes: dict[str, str], name: str
 ) -> None:
-    locks = with_compat(root / "locks", tmp_path / "locks")
-    arm = image_lock(config, choose(config, platform="linux/arm64"), locks)
+    spec = choose(config, **axes, compat="with")
+    with pytest.raises(LockError) as caught:
+        image_lock(config, spec, root / "locks")
+    assert str(caught.value) == (
+        f"{spec.id} needs NVIDIA's compat library, but locks/{name}.txt does not exist; "
+        f"run `invoke lock --select {name}`, or build without --compat"
+    )
+    assert [item.name for item in inputs(config, name)] == [name]
+    assert image_lock(config, choose(config, **axes), root / "locks").compat is None
+
+
+def test_what_is_native_is_of_the_images_platform(config: Config, locks: Path) -> None:
+    text = (locks / "compat-cu130.txt").read_text()
+    text = text.replace("# system: ", "# platform: linux/arm64\n# system: ")
+    text = text.replace("x86_64", "sbsa").replace("_amd64.deb", "_arm64.deb")
+    (locks / "compat-cu130-arm64.txt").write_text(text)
+    arm = image_lock(config, choose(config, compat="with", platform="linux/arm64"), locks)
     assert arm.compat
     assert {arm.compat.platform, arm.build.platform} == {ARM64}
     (locks / "compat-cu130-arm64.txt").unlink()
@@ -222,11 +244,6 @@ def test_an_image_is_settled_on_the_trees_of_its_lock(config: Config, fork: Imag
         with_locked_trees(plain, image_lock(config, plain, Path(__file__).parents[2] / "locks"))
         == plain
     )
-
-
-def test_an_image_without_compat_says_so_in_its_locks(lock: ImageLock) -> None:
-    without = replace(lock, compat=None)
-    assert parse_image_lock(without.texts()) == without
 
 
 def test_what_compiles_is_there_as_a_whole_and_nothing_else_is(fork: ImageLock) -> None:

@@ -229,7 +229,7 @@ def test_a_night_has_a_name_of_its_own_everywhere(nightly: Config) -> None:
 def test_floating_tags_never_name_a_night(nightly: Config) -> None:
     night, stable = (choose(nightly, cuda="13.0", torch=t) for t in (NIGHT, "2.15.1"))
     assert floating(nightly, night) == (NIGHT,)
-    assert floating(nightly, stable) == ("2.15.1", "2.15", "latest")
+    assert floating(nightly, stable) == ("2.15.1", "2.15")
 
 
 def test_a_night_does_not_take_the_tag_of_its_minor_version(yaml_file: Write) -> None:
@@ -238,7 +238,7 @@ def test_a_night_does_not_take_the_tag_of_its_minor_version(yaml_file: Write) ->
     config = load_config(yaml_file(beside(entry(torch=f"[2.15.1, {later}]"))))
     night, stable = (choose(config, cuda="13.0", torch=t) for t in (later, "2.15.1"))
     assert floating(config, night) == (later,)
-    assert floating(config, stable) == ("2.15.1", "2.15", "latest")
+    assert floating(config, stable) == ("2.15.1", "2.15")
 
 
 def test_the_tags_of_a_compiled_pre_release_stay(config: Config) -> None:

@@ -20,7 +20,7 @@ BASE = "sha256:" + "b" * 64
 
 @pytest.fixture
 def image(config: Config, root: Path) -> ImagePlan:
-    locked = lock_image(config, choose(config, arch="12.0"), root / "locks")
+    locked = lock_image(config, choose(config, arch="12.0", compat="with"), root / "locks")
     return plan_image(config, locked, root)
 
 
@@ -35,22 +35,21 @@ def test_what_is_written_is_read_back(config: Config, image: ImagePlan) -> None:
     assert said.compat == image.lock.compat_version != ""
     assert said.compat_note == '{"driver":[580]}'
     assert said.url == config.homepage
-    assert said.description == f"PyTorch {T130} for CUDA 13.0, compute capability 12.0 alone"
-    assert said.complete
+    assert said.description == (
+        f"PyTorch {T130} for CUDA 13.0, compute capability 12.0 alone, with NVIDIA's compat library"
+    )
+    assert not said.unlocked
 
 
 def test_what_an_image_lacks(config: Config, root: Path, image: ImagePlan) -> None:
-    bare = plan_image(config, replace(image, lock=replace(image.lock, compat=None)), root)
+    bare = plan_image(config, lock_image(config, choose(config, arch="12.0"), root / "locks"), root)
     found = write_found(base_digest=BASE, compat_note="")
     said = read({**write(config, bare), **found})
     assert (said.compat, said.compat_note) == ("", "")
-    assert not said.complete
+    assert said.description == f"PyTorch {T130} for CUDA 13.0, compute capability 12.0 alone"
     lock = replace(image.lock, base=replace(image.lock.base, unlocked=True))
     loose = plan_image(config, replace(image, lock=lock), root)
-    said = read(write(config, loose))
-    assert said.unlocked
-    assert said.compat
-    assert not said.complete
+    assert read(write(config, loose)).unlocked
 
 
 def test_every_label_is_text_that_a_client_can_show(config: Config, image: ImagePlan) -> None:

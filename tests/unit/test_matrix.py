@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +13,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.releases import T128, T130
+from tests.unit.fakes import axes
 from torch_images.arch import Capability
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
-from torch_images.config.axes import Row
+from torch_images.config.axes import Exclude, Row
 from torch_images.config.choose import choose, same_files
 from torch_images.config.image import ImageSpec
 from torch_images.config.load import load_config
@@ -48,6 +49,8 @@ def test_the_catalogue_is_some_forty_images(config: Config) -> None:
         f"cu130-torch{T130}-trixie-pod",
         f"cu130-sm120-torch{T130}-trixie-runtime",
         f"cu130-torch{T130}-trixie-runtime-arm64",
+        f"cu130-torch{T130}-trixie-runtime-compat",
+        f"cu130-torch{T130}-trixie-pod-compat",
     ):
         assert name in ids
 
@@ -100,10 +103,19 @@ def specs(draw: st.DrawFn) -> ImageSpec:
     return spec
 
 
-def axes(words: Sequence[str]) -> dict[str, str]:
-    """The axes that words of a command line name."""
-    pairs = zip(words[::2], words[1::2], strict=True)
-    return {name.removeprefix("--"): value for name, value in pairs}
+def test_a_compat_library_needs_a_repository_for_the_platform(config: Config) -> None:
+    one = replace(config.compat, repositories=(("linux/amd64", "https://example.org"),))
+    alone = replace(config, compat=one)
+    assert choose(alone, compat="with", platform="linux/amd64").compat
+    assert not choose(alone, platform="linux/arm64").compat
+    assert complaint(alone, compat="with", platform="linux/arm64") == (
+        f"CUDA 13.0, torch {T130}, source wheel, base trixie, variant runtime, with the compat "
+        "library, platform linux/arm64 cannot be built: images.yaml names no repository with "
+        "NVIDIA's compat library for linux/arm64"
+    )
+    closed = replace(config, excludes=(Exclude(reason="no such thing", compat="with"),))
+    assert complaint(closed, compat="with").endswith("cannot be built: no such thing")
+    assert not choose(closed).compat
 
 
 @given(specs())
@@ -123,6 +135,9 @@ def test_arguments_lead_back_to_their_image(spec: ImageSpec) -> None:
         (f"cu130-sm120_sm90-torch{T130}-trixie-runtime", "names no image"),  # in another order
         (f"cu130-sm90_sm90-torch{T130}-trixie-runtime", "names no image"),
         (f"cu130-sm90-torch{T130}-trixie-runtime-amd64", "names no image"),
+        (f"cu130-torch{T130}-trixie-runtime-compat-compat", "names no image"),
+        (f"cu130-torch{T130}-trixie-runtime-arm64-compat", "names no image"),
+        *((word, "names no image") for word in ("arm64", "compat", "compat-arm64")),
         (f"CU130-sm90-torch{T130}-trixie-runtime", "names no image"),
         (f"cu130-{T130}-trixie-runtime", "names no image"),
         ("cu130-sm90-torch2.99.0-trixie-runtime", "CUDA 13.0 has no torch '2.99.0'"),

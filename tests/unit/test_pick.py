@@ -11,7 +11,8 @@ from typing import Any
 import decision
 import pytest
 
-from tests.releases import fewer
+from tests.releases import T130, fewer
+from tests.unit.fakes import axes
 from torch_images.build.render import image_facts
 from torch_images.config.choose import choose
 from torch_images.config.image import ImageSpec
@@ -80,13 +81,13 @@ def ask(
         ("RTX 5090", "580.95.05", "torch-cu130:sm120", "natively"),
         ("NVIDIA GeForce RTX 4090", "550.54.14", "torch-cu128:", MINOR),
         ("rtx3090", "525.85.12", "torch-cu128:sm86", MINOR),
-        ("NVIDIA H100 80GB HBM3", "550.54.14", "torch-cu130:sm90", COMPAT),
-        ("NVIDIA A100-SXM4-80GB", "535.183.01", "torch-cu130:sm80", COMPAT),
-        ("L40S", "560.35.05", "torch-cu128:", COMPAT),
+        ("NVIDIA H100 80GB HBM3", "550.54.14", "torch-cu130:compat", COMPAT),
+        ("NVIDIA A100-SXM4-80GB", "535.183.01", "torch-cu130:compat", COMPAT),
+        ("L40S", "560.35.05", "torch-cu128:compat", COMPAT),
         ("T4", "580.95.05", "torch-cu130:sm75", "natively"),
-        ("Tesla T4", "550.54.14", "torch-cu130:sm75", COMPAT),
+        ("Tesla T4", "550.54.14", "torch-cu130:compat", COMPAT),
         ("Tesla V100-SXM2-32GB", "580.95.05", "torch-cu128:sm70", "natively"),
-        ("V100", "550.54.14", "torch-cu128:sm70", COMPAT),
+        ("V100", "550.54.14", "torch-cu128:compat", COMPAT),
         # NVIDIA's compat libraries do not run on a TITAN, either.
         ("TITAN RTX", "550.54.14", "torch-cu128:sm75", "TITAN RTX (Titan, error 804)"),
     ],
@@ -98,6 +99,39 @@ def test_picks(config: Config, root: Path, gpu: str, driver: str, image: str, wh
     assert not found["id"].endswith("arm64")
     assert why in found["why"][1]
     assert CAVEATS[ARM64] not in found["why"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver"), [("H100", "550.54.14"), ("A100", "535.183.01"), ("T4", "550.54.14")]
+)
+def test_an_image_with_the_compat_library_comes_after_one_that_was_built_without(
+    config: Config, root: Path, gpu: str, driver: str
+) -> None:
+    """Without it, CUDA 12.8 works all the same, and CUDA 13.0 does not."""
+
+    def state(spec: ImageSpec) -> State:
+        return State(tested=not spec.compat, words="tested", built=not spec.compat)
+
+    found = ask(config, root, gpu, driver, state=state)
+    assert "torch-cu128:" in found["image"]
+    assert not found["compat"]
+    assert MINOR in found["why"][1]
+    assert [one["local"] for one in found["others"]] == ["torch-cu130:compat", "torch-cu128:compat"]
+    assert all(one["works"] for one in found["others"])
+
+
+def test_a_host_that_needs_the_compat_library_gets_its_image(config: Config, root: Path) -> None:
+    found = ask(config, root, "H100", "550.54.14", torch=T130)
+    assert (found["compat"], found["image"]) == (True, f"ghcr.io/me/torch-cu130:{T130}-compat")
+    assert found["others"] == []  # without the library it does not work
+    told = commands(config, find_image(config, found["id"]), found["image"], published=False)
+    assert told["command"] == (
+        "./inv build --cuda 13.0 --compat --platform linux/amd64 && "
+        "docker run --rm --gpus all torch-cu130:compat"
+    )
+    # Elsewhere it is neither chosen nor offered.
+    found = ask(config, root, "H100", "580.95.05")
+    assert not any("compat" in one["id"] for one in (found, *found["others"]))
 
 
 def test_it_says_what_fails_on_a_gpu(config: Config, root: Path) -> None:
@@ -120,7 +154,7 @@ def test_it_says_what_else_there_is(config: Config, root: Path) -> None:
 @pytest.mark.parametrize(
     ("gpu", "branch", "driver", "image", "why", "said"),
     [
-        ("H100", "550", "550.00", "torch-cu130:sm90", COMPAT, "assumed its oldest driver"),
+        ("H100", "550", "550.00", "torch-cu130:compat", COMPAT, "assumed its oldest driver"),
         (
             "RTX 5090",
             "570",
@@ -152,7 +186,7 @@ def test_a_branch_is_taken_as_its_oldest_driver(
         ("580.95.05", {"variant": "pod"}, "torch-cu130:sm90-pod"),
         ("580.95.05", {"variant": "devel"}, "torch-cu130:devel"),
         # One of the project before another that needs no compat library.
-        ("570.133", {"variant": "pod"}, "torch-cu130:sm90-pod"),
+        ("570.133", {"variant": "pod"}, "torch-cu130:pod-compat"),
         # None of the project's: the one for this architecture.
         ("580.95.05", {"torch": "2.13.0", "variant": "devel"}, "torch-cu130:sm90-devel"),
         ("580.95.05", {"torch": "2.10.0", "variant": "devel"}, "torch-cu128:sm90-devel"),
@@ -182,13 +216,13 @@ def test_cuda_versions_without_the_variant_are_left_out(config: Config, root: Pa
 
 
 def test_a_host_with_an_arm_processor_gets_an_image_for_it(config: Config, root: Path) -> None:
-    """It is named as a build names it: without compat libraries it gets no floating tag."""
+    """In a registry its name has no platform, for it is that of an index."""
     torch = config.cudas[-1].torch[-1]
     alone = ("GH200 480GB", "NVIDIA GB200", "GB300", "GB10", "DGX Spark", "12.1", "Jetson AGX Thor")
     for gpu, named in ((gpu, named) for gpu in (*alone, "11.0") for named in ("", "linux/arm64")):
         found = ask(config, root, gpu, "580", platform=named)
         assert found["platform"] == "linux/arm64"
-        assert found["image"] == "torch-cu130:latest-arm64"
+        assert found["image"] == f"ghcr.io/me/torch-cu130:{torch}"
         assert found["id"] == f"cu130-torch{torch}-trixie-runtime-arm64"
         assert found["proof"] == f"tested: {found['id']}"
         assert found["others"] == []  # no torch of CUDA 12.8 is for it
@@ -335,12 +369,14 @@ def test_no_pick(config: Config, root: Path, gpu: str, driver: str, text: str) -
 
 
 def states_of(**words: str) -> Callable[[ImageSpec], State]:
-    """States by the beginning of an identifier: "tested", "built" from older inputs, else none."""
+    """States by the beginning of an identifier: "tested", "built" from older inputs, else none.
+
+    No image with the compat library was built.
+    """
 
     def state(spec: ImageSpec) -> State:
-        fitting = (
-            word for name, word in words.items() if spec.id.startswith(name.replace("_", "-"))
-        )
+        plain = {} if spec.compat else words
+        fitting = (w for name, w in plain.items() if spec.id.startswith(name.replace("_", "-")))
         word = next(fitting, "never")
         return State(tested=word == "tested", words=word, built=word != "never")
 
@@ -445,13 +481,9 @@ def test_the_first_command_works_now(config: Config, root: Path) -> None:
 
 @pytest.mark.parametrize("index", range(12))
 def test_a_build_command_names_what_is_not_the_default(config: Config, index: int) -> None:
-    """Of every third image of the catalogue: what the words choose is that image."""
-    spec = matrix(config)[index * 3 % len(matrix(config))]
-    words = build_commands(config, spec)["build"].split()[2:]
-    axes = {
-        key.removeprefix("--"): value for key, value in zip(words[::2], words[1::2], strict=True)
-    }
-    assert choose(config, **axes) == spec
+    """Of every third image of the catalogue from its end: what the words choose is that image."""
+    spec = matrix(config)[-1 - index * 3 % len(matrix(config))]
+    assert choose(config, **axes(build_commands(config, spec)["build"].split()[2:])) == spec
 
 
 @pytest.mark.parametrize(

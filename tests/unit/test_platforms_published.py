@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.arm64 import with_compat
 from tests.releases import M130, T130
 from tests.unit.fakes import FakeRunner
 from torch_images.build import labels
@@ -65,9 +65,9 @@ SEEN = {"cuda": "13.0", "torch": f"{T130}+cu130", "triton": "3.8.0"}
 
 @pytest.fixture(scope="module")
 def workspace(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """The project, whose images for linux/arm64 have compat libraries."""
+    """The project, with locks of its own."""
     folder = tmp_path_factory.mktemp("project")
-    locks = with_compat(root / "locks", folder / "locks")
+    locks = shutil.copytree(root / "locks", folder / "locks")
     return Workspace(root=root, cache=folder, network=Network(), locks=locks)
 
 
@@ -76,12 +76,11 @@ def digest(text: str) -> str:
 
 
 def verified(
-    config: Config, workspace: Workspace, platform: str, *, compat: bool = True
+    config: Config, workspace: Workspace, platform: str, compat: str = "without"
 ) -> VerifiedImage:
-    """The default image; without `compat`, its twin."""
-    locked = lock_image(config, choose(config, platform=platform), workspace.locks)
-    lock = locked.lock if compat else dataclasses.replace(locked.lock, compat=None)
-    plan = plan_image(config, dataclasses.replace(locked, lock=lock), workspace.root)
+    """The default image for a platform."""
+    spec = choose(config, platform=platform, compat=compat)
+    plan = plan_image(config, lock_image(config, spec, workspace.locks), workspace.root)
     told = labels.write(config, plan)
     info = ImageInfo(
         id=digest(plan.identity), size=1, labels=told, config={}, created="2026-11-02T00:00:00Z"
@@ -129,19 +128,14 @@ class Pair:
     def both(self) -> tuple[VerifiedImage, VerifiedImage]:
         return self.amd64, self.arm64
 
-    @property
-    def twin(self) -> VerifiedImage:
-        """The image for linux/arm64 without compat libraries."""
-        return verified(self.config, self.workspace, ARM64, compat=False)
-
     def index(self, *held: Manifest) -> Index:
         return Index(repository="torch-cu130", version=T130, manifests=held)
 
     def due(self, image: VerifiedImage, held: Mapping[str, TagTarget]) -> set[str]:
         """The digests of the images that floating tags have to name."""
+        others = sisters(self.config, image.plan.spec)
         found = join(
-            *(self.config, image.plan.spec, manifest(image)),
-            repository=REPOSITORY,
+            *(self.config, others, manifest(image), f"{REPOSITORY}:{T130}"),
             lookup=held.get,
             workspace=self.workspace,
         )
@@ -161,14 +155,16 @@ class Pair:
 
     def joint(self, held: Mapping[str, TagTarget]) -> Index:
         """The index that is due when a registry has these."""
-        found = self.look(self.amd64, held).index
-        assert found
-        return found
+        [found] = self.look(self.amd64, held).joint
+        return found.index
 
 
 @pytest.fixture
 def pair(config: Config, workspace: Workspace) -> Pair:
-    return Pair(config, workspace, *(verified(config, workspace, p) for p in (AMD64, ARM64)))
+    """Of a catalogue without images with the compat library."""
+    rows = tuple(row for row in config.catalogue if "compat" not in dict(row.values))
+    plain = dataclasses.replace(config, catalogue=rows)
+    return Pair(plain, workspace, *(verified(plain, workspace, p) for p in (AMD64, ARM64)))
 
 
 # --- which images are sisters ---------------------------------------------------------------------
@@ -178,6 +174,7 @@ def test_sisters_are_images_of_the_catalogue_and_each_others(config: Config) -> 
     name = f"cu130-torch{T130}-trixie-runtime"
     images = {spec.id: spec for spec in matrix(config)}
     assert sisters(config, images[name]) == (images[f"{name}-arm64"],)
+    assert sisters(config, images[f"{name}-compat"]) == (images[f"{name}-arm64"],)
     for axes in ({"cuda": "12.8"}, {"variant": "devel"}, {"arch": "12.0"}, {"arch": "9.0,12.0"}):
         assert sisters(config, choose(config, **axes, platform=AMD64)) == ()
     # Of one that is not listed they would be its sisters, too.
@@ -187,7 +184,6 @@ def test_sisters_are_images_of_the_catalogue_and_each_others(config: Config) -> 
         for sister in sisters(config, spec):
             assert images[sister.id] == sister
             assert spec in sisters(config, sister)
-            assert floating(config, spec) == floating(config, sister)
 
 
 def test_floating_tags_have_no_platform_and_no_older_torch(config: Config) -> None:
@@ -247,8 +243,6 @@ def test_the_platforms_that_are_there_are_named(pair: Pair) -> None:
         assert pair.due(image, held) == {amd64, arm64}
     with without(pair.workspace.locks / "base-trixie-arm64.txt"):
         assert pair.due(pair.amd64, held) == {amd64}
-    with without(pair.workspace.locks / "compat-cu130-arm64.txt"):
-        assert pair.due(pair.amd64, held_by(pair.amd64, pair.twin)) == {amd64}
 
 
 def test_a_platform_stays_until_it_is_pushed_anew(pair: Pair) -> None:
@@ -262,14 +256,6 @@ def test_a_platform_stays_until_it_is_pushed_anew(pair: Pair) -> None:
     # Another torch has no business below this tag.
     other = dataclasses.replace(before, torch="2.0.0")
     assert pair.due(pair.amd64, {exact: other}) == {pair.amd64.info.id}
-
-
-def test_an_image_without_compat_libraries_has_its_immutable_tag_only(pair: Pair) -> None:
-    held = held_by(pair.amd64, pair.twin)
-    found = pair.look(pair.twin, held)
-    assert [(m.reference.endswith("-nocompat"), m.state) for m in found.moves] == [(True, THERE)]
-    assert (found.index, found.index_name) == (None, "")
-    assert pair.look(pair.amd64, held).index is None
 
 
 @pytest.mark.parametrize(
@@ -304,7 +290,7 @@ def test_a_floating_tag_names_one_image_until_another_platform_is_there(pair: Pa
     own = labels.read(pair.amd64.info.labels).version
     found = pair.look(pair.amd64, {})
     assert states(found) == [(own, NEW), *((tag, NEW) for tag in FLOATING)]
-    assert (found.index, found.index_name, found.alone) == (None, "", False)
+    assert (found.joint, found.indexes, found.alone) == ((), (), False)
     held = held_by(pair.amd64)
     [alone] = held.values()
     held |= {f"{REPOSITORY}:{tag}": alone for tag in FLOATING}
@@ -321,8 +307,7 @@ def test_a_floating_tag_names_one_image_until_another_platform_is_there(pair: Pa
 
 def test_before_it_is_pushed_its_index_has_no_digest(pair: Pair) -> None:
     found = pair.look(pair.arm64, held_by(pair.amd64))
-    assert found.index
-    assert found.index.digest == ""
+    assert [joint.index.digest for joint in found.joint] == [""]
     own = labels.read(pair.arm64.info.labels).version
     assert states(found) == [(tag, NEW) for tag in (own, *FLOATING)]
 
@@ -333,15 +318,41 @@ def test_an_index_that_is_there_stays_the_same(pair: Pair) -> None:
     names = [f"{REPOSITORY}:{tag}" for tag in FLOATING]
     # A name of one manifest moves to the index that has it.
     alone = {**held, **dict.fromkeys(names, single(manifest(pair.amd64)))}
-    assert [m.state for m in pair.look(pair.arm64, alone).joint] == [MOVES] * 3
+    [joint] = pair.look(pair.arm64, alone).joint
+    assert [move.state for move in joint.moves] == [MOVES] * 3
     held |= dict.fromkeys(names, due.target)
     for image in pair.both:
         found = pair.look(image, held)
         assert {move.state for move in found.moves} == {THERE}
-        assert found.index_name == f"{names[0]}@{due.digest}"
+        assert found.indexes == (f"{names[0]}@{due.digest}",)
     taken = {**held, next(iter(held)): single(manifest(pair.amd64, digest=digest("other")))}
     with pytest.raises(PublishError, match="names another image and never moves"):
         pair.look(pair.amd64, taken)
+
+
+def test_latest_joins_the_image_with_compat_and_one_without_for_another_platform(
+    config: Config, workspace: Workspace
+) -> None:
+    plain, compat = (verified(config, workspace, AMD64, word) for word in ("without", "with"))
+    arm64 = verified(config, workspace, ARM64)
+    pair, held = Pair(config, workspace, plain, arm64), held_by(plain, compat, arm64)
+
+    def joined(image: VerifiedImage) -> list[tuple[set[str], list[str]]]:
+        return [
+            (
+                {one.digest for one in joint.index.manifests},
+                [move.reference.rpartition(":")[2] for move in joint.moves],
+            )
+            for joint in pair.look(image, held).joint
+        ]
+
+    both, mixed = {plain.info.id, arm64.info.id}, {compat.info.id, arm64.info.id}
+    assert joined(plain) == [(both, [T130, M130])]
+    assert joined(compat) == [(mixed, ["latest"])]
+    assert joined(arm64) == [(both, [T130, M130]), (mixed, ["latest"])]
+    own = pair.look(compat, held).own[1:]
+    names = [f"{T130}-compat", f"{M130}-compat", "compat"]
+    assert [move.reference.rpartition(":")[2] for move in own] == names
 
 
 def after(ours: tuple[Manifest, ...], theirs: tuple[Manifest, ...]) -> Move:
@@ -400,10 +411,6 @@ def test_what_its_exact_tag_lacks_is_not_published(pair: Pair) -> None:
     assert lacking({}) == lacking(held) == specs
     assert lacking({**held, exact: single(manifest(pair.amd64))}) == specs[1:]
     assert lacking({**held, exact: pair.joint(held).target}) == []
-    # One without compat libraries has no floating tag to wait for.
-    with without(pair.workspace.locks / "compat-cu130-arm64.txt"):
-        held = {**held_by(pair.amd64, pair.twin), exact: single(manifest(pair.amd64))}
-        assert lacking(held) == []
     # A name that has the other platform only is taken: nothing can be pushed to it.
     [name] = held_by(pair.amd64)
     assert lacking({name: single(manifest(pair.arm64))}) == specs[1:]
@@ -502,7 +509,7 @@ def test_a_sister_that_came_while_names_moved_counts(pair: Pair) -> None:
     assert shelf.did == [own, *FLOATING, *FLOATING]
     assert shelf.held[f"{REPOSITORY}:latest"].digest == due.digest
     assert [move.state for move in found.moves] == [NEW] * 4
-    assert found.index_name.endswith(f":{T130}@{due.digest}")
+    assert found.indexes == (f"{REPOSITORY}:{T130}@{due.digest}",)
 
 
 def test_image_and_index_are_tried_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -531,12 +538,11 @@ def test_an_index_of_other_bytes_in_the_registry_stops_it(pair: Pair) -> None:
 def test_an_index_waits_until_the_registry_shows_its_images(pair: Pair) -> None:
     """Some registries take a moment; without its size the index would be another one."""
     shelf = Shelf(pair.amd64)
-    found = pair.look(pair.amd64, held_by(pair.arm64))
-    assert found.index
+    [found] = pair.look(pair.amd64, held_by(pair.arm64)).joint
     run = Buildx(shelf, found.index)
     said = f"{found.index.version}: the registry does not show its images yet; push again$"
     with pytest.raises(NetworkError, match=said):
-        push_index(found.index, found.joint, shelf, run=run, retries=0, say=lambda _: None)
+        push_index(found.index, found.moves, shelf, run=run, retries=0, say=lambda _: None)
     assert run.commands == []
 
 
@@ -712,18 +718,20 @@ class Sizes(Engine):
         return ImageInfo(id=image, size=1, labels={labels.ID: name}, config={}, created="")
 
 
-@pytest.mark.parametrize("name", ["", f"{REPOSITORY}:x@{D1}"])
-def test_a_datasheet_says_platform_and_index(pair: Pair, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [(), (f"{REPOSITORY}:x@{D1}", f"{REPOSITORY}:latest@{D2}")])
+def test_a_datasheet_says_platform_and_indexes(
+    pair: Pair, names: tuple[str, ...], tmp_path: Path
+) -> None:
     arm64 = pair.arm64
     arm64.report.observed["python"] = "3.11.2"  # type: ignore[index]
     document = {"config": {"digest": D1}, "layers": [{"digest": D2, "size": 1}]}
     history = [{"created_by": "x"}]
-    sheet = describe(arm64, Sizes(), document, history, commit="f" * 40, index=name)
-    assert (sheet["platform"], sheet["index"]) == (ARM64, name)
+    sheet = describe(arm64, Sizes(), document, history, commit="f" * 40, indexes=names)
+    assert (sheet["platform"], sheet["indexes"]) == (ARM64, list(names))
     text = markdown(sheet)
     assert f"| Platform | {ARM64} |" in text
     assert f"| Commit | `{sheet['commit']}` |" in text
-    assert ("| Index of all platforms | `" in text) == bool(name)
+    assert text.count("| Index of all platforms | `") == len(names)
     assert "torch" in sheet["packages"]["python"]
     assert "torch" not in sheet["packages"]["cuda"]
     assert set(sheet["security"]) < set(sheet["packages"]["debian"])

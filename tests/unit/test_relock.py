@@ -11,8 +11,8 @@ import pytest
 
 from tests.servers import web_server
 from tests.unit.fakes import FakeRunner
-from torch_images.config.lock_requests import LockRequest, compat_input
-from torch_images.config.types import Base, Config, Source
+from torch_images.config.lock_requests import LockRequest
+from torch_images.config.types import Base, Source
 from torch_images.errors import LockError
 from torch_images.fetch import update
 from torch_images.fetch.apt import Resolver
@@ -212,14 +212,6 @@ def test_a_source_is_asked_for_and_not_downloaded(tmp_path: Path) -> None:
         "torch": ("unchanged", ""),
     }
     assert sorted(asked) == ["/a.zip", "/b.zip", "/c.zip"]
-
-
-def test_compat_libraries_that_nobody_locked_are_no_error(config: Config, tmp_path: Path) -> None:
-    item = compat_input(config, config.cudas[0])
-    assert item
-    [found] = check(item, tmp_path, sources(), tmp_path)
-    assert (found.state, found.version) == ("newer", "none")
-    assert found.detail.startswith("not locked yet, ")
 
 
 @pytest.mark.parametrize(

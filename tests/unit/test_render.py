@@ -147,18 +147,21 @@ def test_no_layer_depends_on_the_environment_nor_on_the_version(config: Config, 
     assert "ARG" not in context.dockerfile  # the history of an image has its value, or has not
 
 
-def test_an_image_without_compat_says_so(config: Config, root: Path) -> None:
-    spec = choose(config, arch="12.0")
-    lock = lock_of(config, root, spec)
-    without = dataclasses.replace(lock, compat=None)
-    assert "from=compat" in render(config, spec, lock, root).dockerfile
-    assert "from=compat" not in render(config, spec, without, root).dockerfile
-    less, full = (planned(config, root, spec, held) for held in (without, lock))
-    assert labels.write(config, less)["io.github.torch-images.compat"] == "none"
-    assert labels.write(config, full)["io.github.torch-images.compat"] == "580.178.04-1ubuntu1"
-    assert version(config, less) == f"{T130}-sm120-runtime-{less.identity[:12]}-nocompat"
-    assert "nocompat" not in version(config, full)
-    assert without.digest != lock.digest
+@pytest.mark.parametrize(
+    ("word", "held", "label", "name"),
+    [
+        ("without", False, "none", "runtime"),
+        ("with", True, "580.178.04-1ubuntu1", "runtime-compat"),
+    ],
+)
+def test_an_image_says_whether_it_has_the_compat_library(
+    config: Config, root: Path, word: str, held: bool, label: str, name: str
+) -> None:
+    spec = choose(config, arch="12.0", compat=word)
+    plan = planned(config, root, spec, lock_of(config, root, spec))
+    assert ("from=compat" in plan.context.dockerfile) == held
+    assert labels.write(config, plan)["io.github.torch-images.compat"] == label
+    assert version(config, plan) == f"{T130}-sm120-{name}-{plan.identity[:12]}"
 
 
 def test_the_identity_counts_what_makes_files(config: Config, root: Path) -> None:

@@ -14,7 +14,7 @@ from invoke.exceptions import Exit
 
 from tests.releases import T130
 from tests.runpod_stub import KEY, Account, runpod
-from tests.unit.fakes import FakeRunner
+from tests.unit.fakes import FakeRunner, axes
 from torch_images.build import labels
 from torch_images.build.plan import plan_images
 from torch_images.cli import publish_tasks, report, verb
@@ -46,14 +46,12 @@ NEWER = "13.0 13.1 13.2 13.3 13.4 13.5"
 
 
 def verified_image(
-    config: Config, root: Path, cuda: str, *, compat: bool = True, variant: str = "pod"
+    config: Config, root: Path, cuda: str, *, compat: str = "without", variant: str = "pod"
 ) -> VerifiedImage:
     """An image of 5.45 GB that serves all architectures."""
-    [planned] = plan_images(
-        config, [choose(config, cuda=cuda, variant=variant)], root, root / "locks"
-    )
+    spec = choose(config, cuda=cuda, variant=variant, compat=compat)
+    [planned] = plan_images(config, [spec], root, root / "locks")
     label = labels.write(config, planned)
-    label |= {} if compat else {"io.github.torch-images.compat": "none"}
     info = ImageInfo(id="sha256:a", size=5_450_000_000, labels=label, config={}, created="")
     seen = {"torch": f"{T130}+cu130", "cuda": "13.0", "triton": "3.6.0"}
     report = VerifyReport(digest="sha256:a", id="", suite="", checks=(), observed=seen, seconds=0)
@@ -66,7 +64,7 @@ def pushed(digest: str = "sha256:a") -> TagTarget:
 
 
 def pod_image(
-    config: Config, root: Path, cuda: str, *, compat: bool = True, variant: str = "pod"
+    config: Config, root: Path, cuda: str, *, compat: str = "without", variant: str = "pod"
 ) -> PodImage:
     image = verified_image(config, root, cuda, compat=compat, variant=variant)
     return built(config, image, WHERE, lambda _: pushed())
@@ -126,9 +124,10 @@ def test_only_an_image_that_the_registry_has(config: Config, root: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("axes", "words"),
+    ("chosen", "words"),
     [
         ({"cuda": "13.0", "variant": "runtime"}, "--cuda 13.0 --torch 2.14.1"),
+        ({"cuda": "13.0", "compat": "with"}, "--cuda 13.0 --torch 2.14.1"),
         ({"cuda": "13.0", "arch": "12.0"}, "--cuda 13.0 --arch 12.0 --torch 2.14.1"),
         # Neither vLLM's release of torch nor CUDA 12.8 has an image for pods.
         ({"cuda": "13.0", "variant": "vllm"}, "--cuda 13.0 --torch 2.14.1"),
@@ -136,10 +135,10 @@ def test_only_an_image_that_the_registry_has(config: Config, root: Path) -> None
     ],
 )
 def test_an_image_without_sshd_is_refused_with_the_build_that_has_it(
-    config: Config, root: Path, axes: dict[str, str], words: str
+    config: Config, root: Path, chosen: dict[str, str], words: str
 ) -> None:
     """The command is one that builds: it names an image of variant pod."""
-    spec = choose(config, **axes)
+    spec = choose(config, **chosen)
     with pytest.raises(UsageError) as caught:
         in_registry(config, "ghcr.io/you/x", published(config, root, id=spec.id, torch=spec.torch))
     message, _, command = str(caught.value).partition("; build an image with them: `invoke build ")
@@ -148,10 +147,8 @@ def test_an_image_without_sshd_is_refused_with_the_build_that_has_it(
         "its pod"
     )
     assert command.startswith(words)
-    named = shlex.split(command.removesuffix("`"))
-    given = dict(zip([word[2:] for word in named[::2]], named[1::2], strict=True))
-    found = choose(config, **given)
-    assert found.variant.name == "pod"
+    found = choose(config, **axes(shlex.split(command.removesuffix("`"))))
+    assert (found.variant.name, found.compat) == ("pod", spec.compat)
     image_lock(config, found, root / "locks")
     line = f"error: {caught.value}".replace("`invoke ", "`./inv ")
     assert len(line) <= 300  # longer ones are cut
@@ -160,27 +157,30 @@ def test_an_image_without_sshd_is_refused_with_the_build_that_has_it(
 def test_an_image_that_no_host_can_run_is_refused(config: Config, root: Path) -> None:
     """RunPod takes an empty list for every host."""
     old = dataclasses.replace(config.pods, hosts=(("12.0", "525"),))
-    image = pod_image(config, root, "13.0", compat=False)
-    with pytest.raises(UsageError, match="works on none of the hosts that "):
-        body(dataclasses.replace(config, pods=old), image)
+    ways = "; use an image of an older CUDA version"
+    for compat, more in (("without", ", or one with the compat library: --compat"), ("with", "")):
+        image = pod_image(config, root, "13.0", compat=compat)
+        with pytest.raises(UsageError, match="works on none of the hosts that ") as caught:
+            body(dataclasses.replace(config, pods=old), image)
+        assert str(caught.value).endswith(f"{ways}{more}")
 
 
 @pytest.mark.parametrize(
     ("cuda", "compat", "geforce", "wanted"),
     [
         # 560 is no branch that the compat library of 13.0 knows, nor are 525, 530, 545 and 555.
-        ("13.0", True, False, f"12.2 12.4 12.7 12.8 12.9 {NEWER}"),
-        ("13.0", True, True, NEWER),
-        ("13.0", False, False, NEWER),
+        ("13.0", "with", False, f"12.2 12.4 12.7 12.8 12.9 {NEWER}"),
+        ("13.0", "with", True, NEWER),
+        ("13.0", "without", False, NEWER),
         # From 525 on 12.8 runs by minor-version compatibility.
-        ("12.8", True, True, f"12.0 12.1 12.2 12.3 12.4 12.5 12.6 12.7 12.8 12.9 {NEWER}"),
+        ("12.8", "with", True, f"12.0 12.1 12.2 12.3 12.4 12.5 12.6 12.7 12.8 12.9 {NEWER}"),
     ],
 )
 def test_the_filter_leaves_in_whom_compat_serves(
-    config: Config, root: Path, cuda: str, compat: bool, geforce: bool, wanted: str
+    config: Config, root: Path, cuda: str, compat: str, geforce: bool, wanted: str
 ) -> None:
     image = pod_image(config, root, "13.0", compat=compat)
-    image = dataclasses.replace(image, spec=choose(config, cuda=cuda))
+    image = dataclasses.replace(image, spec=choose(config, cuda=cuda, compat=compat))
     found = body(config, image, geforce=geforce)
     assert found["allowedCudaVersions"] == wanted.split()
     assert found["name"].endswith(" geforce") == geforce
@@ -199,9 +199,8 @@ def test_the_filter_leaves_in_whom_compat_serves(
 def test_hosts_have_a_driver_that_supports_a_gpu_of_the_image(
     config: Config, root: Path, arch: str, geforce: bool, wanted: str
 ) -> None:
-    image = dataclasses.replace(
-        pod_image(config, root, "13.0"), spec=choose(config, cuda="13.0", arch=arch)
-    )
+    spec = choose(config, cuda="13.0", arch=arch, compat="with")
+    image = dataclasses.replace(pod_image(config, root, "13.0", compat="with"), spec=spec)
     assert hosts(config, image, geforce=geforce) == wanted.split()
 
 
@@ -214,9 +213,19 @@ def test_a_published_image_needs_no_build(config: Config, root: Path) -> None:
     text = readme(config, image, template)
     assert "it was not verified where this template was made" in text
     assert f"| PyTorch | {T130} |" in text
-    lacking = in_registry(config, "ghcr.io/you/x", published(config, root, compat="none"))
-    assert body(config, lacking)["allowedCudaVersions"] == NEWER.split()
     assert "not verified" not in readme(config, pod_image(config, root, "13.0"), local)
+
+
+def test_the_readme_says_for_which_machines_it_is(config: Config, root: Path) -> None:
+    plain, compat = (pod_image(config, root, "13.0", compat=c) for c in ("without", "with"))
+    text = readme(config, plain, body(config, plain))
+    assert f"| Machines | CUDA {NEWER.replace(' ', ', ')} |" in text
+    assert "for older ones, with NVIDIA's compat library, is torch-cu130:pod-compat. " in text
+    template = body(config, compat)
+    assert template["name"] == "torch-images/torch-cu130:pod-compat"
+    text = readme(config, compat, template)
+    assert "| Machines | CUDA 12.2, 12.4, " in text
+    assert "it uses NVIDIA's compat library where the driver is older than its CUDA v" in text
 
 
 @pytest.mark.parametrize(

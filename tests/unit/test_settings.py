@@ -227,6 +227,7 @@ def test_an_image_by_its_parts(config: Config) -> None:
         "source": "fork",
         "base": "bookworm",
         "variant": "devel",
+        "compat": False,
         "platform": "linux/amd64",
         "python": "3.11",
         "torch": spec.torch,

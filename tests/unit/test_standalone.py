@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import hashlib
 import io
@@ -168,11 +167,6 @@ def test_what_cannot_be_one(config: Config, root: Path) -> None:
     ("words", "error"),
     [
         ((IMAGE, "--standalone"), "--standalone writes a folder; name it with --output FOLDER"),
-        ((IMAGE, "--compat", "off"), "--compat needs a standalone folder; add --standalone"),
-        (
-            (IMAGE, "--standalone", "--output", "x", "--compat", "of"),
-            "unknown compat mode 'of'; did you mean 'off'",
-        ),
         (
             ("cu130-sm120-fork-trixie-runtime", "--standalone", "--output", "x"),
             "source fork is compiled, which a standalone folder cannot do",
@@ -213,8 +207,7 @@ class Ready:
             contexts={"base": f"oci-layout://{layout}@{digest}"},
             digest=digest,
         )
-        lock = dataclasses.replace(image.lock, compat=None)
-        return dataclasses.replace(image, lock=lock), Parts(base=base, compat=None)
+        return image, Parts(base=base, compat=None)
 
 
 @pytest.fixture
@@ -242,9 +235,7 @@ def write(config: Config, root: Path, folder: Path) -> ImagePlan:
 @pytest.mark.usefixtures("prepared")
 def test_the_folder_is_whole(config: Config, root: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    plan = write(config, root, folder)
-    assert plan.lock.compat is None  # what could not be had is not in the locks of the folder
-    assert not [*(folder / "lock").glob("compat*")]
+    write(config, root, folder)
     assert {path.name for path in (folder / "supplies").iterdir()} == {*TOOLS}
     tool = folder / "supplies" / "wheel-tools" / "bin" / "tool"
     assert tool.read_text() == "tools-standalone"

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.releases import M128, M130, T128, T130
+from tests.releases import M128, M130, M132, T128, T130, T132
 from torch_images.build import labels
 from torch_images.build.plan import plan_images, version
 from torch_images.build.render import ContextFile
 from torch_images.config.choose import choose
-from torch_images.config.matrix import matrix
-from torch_images.config.types import Config
+from torch_images.config.image import ImageSpec
+from torch_images.config.matrix import matrix, sisters
+from torch_images.config.types import Config, Row
 from torch_images.errors import UsageError, VerifyError
 from torch_images.publish.tag_rules import (
     MOVES,
@@ -39,16 +40,27 @@ OURS = TagTarget(digest="sha256:a", torch="2.11.0", created="2026-11-02")
 @pytest.mark.parametrize(
     ("axes", "tags"),
     [
-        ({}, f"{T130} {M130} latest"),
+        # "latest" is the image that starts on more hosts, where the catalogue has it.
+        ({}, f"{T130} {M130}"),
+        ({"compat": "with"}, f"{T130}-compat {M130}-compat compat latest"),
+        ({"torch": "2.13.0", "compat": "with"}, "2.13.0-compat 2.13-compat"),
         ({"torch": "2.13.0"}, "2.13.0 2.13"),
         ({"arch": "12.0"}, f"{T130}-sm120 {M130}-sm120 sm120"),
         (
             {"arch": "12.0", "variant": "devel", "base": "bookworm"},
             f"{T130}-sm120-devel-bookworm {M130}-sm120-devel-bookworm sm120-devel-bookworm",
         ),
-        ({"cuda": "12.8"}, f"{T128} {M128} latest"),  # bookworm is the base of CUDA 12.8
+        # bookworm is the base of CUDA 12.8
+        ({"cuda": "12.8"}, f"{T128} {M128}"),
+        ({"cuda": "12.8", "compat": "with"}, f"{T128}-compat {M128}-compat compat latest"),
+        ({"cuda": "13.2"}, f"{T132} {M132} latest"),
+        ({"cuda": "13.2", "compat": "with"}, f"{T132}-compat {M132}-compat compat"),
         ({"cuda": "12.8", "base": "trixie"}, f"{T128}-trixie {M128}-trixie trixie"),
         ({"variant": "pod"}, f"{T130}-pod {M130}-pod pod"),
+        (
+            {"variant": "pod", "compat": "with"},
+            f"{T130}-pod-compat {M130}-pod-compat pod-compat",
+        ),
         ({"platform": "linux/arm64"}, f"{T130} {M130} latest"),
         # The newest release that vLLM has wheels for is not the newest.
         ({"variant": "vllm"}, "2.13.0-vllm 2.13-vllm vllm"),
@@ -78,20 +90,31 @@ def test_only_the_newest_release_of_a_minor_version_has_its_tag(config: Config) 
         return floating(config, choose(config, torch=torch))
 
     assert tags(f"{M130}.9") == (f"{M130}.9",)
-    assert tags(f"{M130}.10") == (f"{M130}.10", M130, "latest")
+    assert tags(f"{M130}.10") == (f"{M130}.10", M130)
     assert tags(added[2]) == added[2:]
 
 
-def test_no_two_images_share_a_floating_tag(config: Config) -> None:
-    """Other than one image for two platforms, whose tags name an index."""
-    images: dict[tuple[str, str], list[str]] = {}
+def test_an_older_torch_with_compat_does_not_take_latest_from_a_newer_one(config: Config) -> None:
+    rows = [row for row in config.catalogue if "compat" not in dict(row.values)]
+    values = (("cuda", ("13.0",)), ("torch", ("2.13.0",)), ("compat", ("with",)))
+    older = dataclasses.replace(config, catalogue=(*rows, Row(values=values, where="x")))
+    assert floating(older, choose(older)) == (T130, M130, "latest")
+    compat = choose(older, torch="2.13.0", compat="with")
+    assert floating(older, compat) == ("2.13.0-compat", "2.13-compat", "compat")
+
+
+def test_no_two_images_of_a_platform_share_a_floating_tag(config: Config) -> None:
+    """Those for several platforms do, and their tags name an index."""
+    images: dict[tuple[str, str], list[ImageSpec]] = {}
     for spec in matrix(config):
         for tag in floating(config, spec):
             assert "arm64" not in tag
-            images.setdefault((spec.repository, tag), []).append(spec.id)
-    for ids in images.values():
-        assert len(set(ids)) == len(ids)
-        assert len({name.removesuffix("-arm64") for name in ids}) == 1
+            images.setdefault((spec.repository, tag), []).append(spec)
+    for (_, tag), specs in images.items():
+        assert len({spec.platform for spec in specs}) == len(specs)
+        assert tag == "latest" or len({spec.compat for spec in specs}) == 1
+        for spec in specs:
+            assert {one for one in specs if one != spec} <= set(sisters(config, spec))
 
 
 def test_tags_are_those_that_verification_saw(config: Config, root: Path) -> None:
@@ -109,13 +132,11 @@ def test_tags_are_those_that_verification_saw(config: Config, root: Path) -> Non
             observed(config, image.spec, label, {**SEEN, key: value})
 
 
-@pytest.mark.parametrize("lack", [{"compat": "none"}, {"unlocked": "yes"}])
-def test_an_image_that_lacks_something_gets_its_own_tag_only(
-    config: Config, root: Path, lack: dict[str, str]
+def test_an_image_of_inputs_that_were_not_locked_gets_its_own_tag_only(
+    config: Config, root: Path
 ) -> None:
     [image] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
-    written = labels.write(config, image)
-    written |= {f"io.github.torch-images.{key}": value for key, value in lack.items()}
+    written = {**labels.write(config, image), "io.github.torch-images.unlocked": "yes"}
     assert observed(config, image.spec, labels.read(written), SEEN).floating == ()
 
 
@@ -123,6 +144,10 @@ def test_the_immutable_tag_names_locks_and_context(config: Config, root: Path) -
     [image] = plan_images(config, [choose(config, arch="12.0")], root, root / "locks")
     tag = version(config, image)
     assert tag == f"{T130}-sm120-runtime-{image.identity[:12]}"
+    spec = choose(config, arch="12.0", base="bookworm", compat="with")
+    [other] = plan_images(config, [spec], root, root / "locks")
+    end = f"bookworm-compat-{other.identity[:12]}"
+    assert version(config, other) == f"{T130}-sm120-runtime-{end}"
     changed = (*image.context.files[1:], ContextFile(path="Dockerfile", data=b"FROM scratch"))
     context = dataclasses.replace(image.context, files=changed)
     assert version(config, dataclasses.replace(image, context=context)) != tag

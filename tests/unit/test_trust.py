@@ -55,7 +55,7 @@ def test_the_workflow_signs_these_names(release: dict[str, Any], config: Config)
     assert job["permissions"]["id-token"] == "write"
     [sign] = [s["run"] for s in job["steps"] if "cosign sign" in s.get("run", "")]
     assert 'cosign sign --yes "$TORCH_IMAGES_REGISTRY/$REPOSITORY@$subject"' in sign
-    assert sign.startswith("for subject in $DIGEST $INDEX; do ")
+    assert sign.startswith("for subject in $DIGEST $INDEXES; do ")
     assert job["env"]["REPOSITORY"] == "${{ matrix.image.repository }}"
 
 
@@ -91,4 +91,4 @@ def test_attestations_are_those_of_the_same_workflow(
     assert after(commands["gh"], "--signer-workflow") == f"{project(config)}/{WORKFLOW}"
     uses = [step.get("uses", "") for step in release["jobs"]["image"]["steps"]]
     # How the image was built, what is in it, and how its index was made.
-    assert sum(use.startswith("actions/attest@") for use in uses) == 3
+    assert sum(use.startswith("actions/attest@") for use in uses) == 4

@@ -10,6 +10,7 @@ import pytest
 
 from tests.decisions import NOTES
 from tests.unit.fakes import FakeEngine, FakeRunner, stored
+from torch_images.build import labels
 from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
 from torch_images.config.types import Config
@@ -213,6 +214,25 @@ def test_a_check_that_changes_makes_old_reports_worthless(
     (tmp_path / "tests/image/__pycache__").mkdir()
     (tmp_path / "tests/image/__pycache__/x.pyc").touch()
     assert suite_hash(tmp_path, {}) == hashes[-1]
+
+
+def test_a_candidate_whose_name_is_longer_is_another_image(config: Config, root: Path) -> None:
+    """With the compat library, or for another platform."""
+    plain = choose(config, platform="linux/amd64")
+    compat = choose(config, platform="linux/amd64", compat="with")
+
+    class Both(FakeEngine):
+        def inspect(self, image: str) -> ImageInfo:
+            [one] = [one for one in self.images if image in one.tags]
+            return ImageInfo(id=one.id, size=1, labels=one.labels, config={}, created="")
+
+    engine = Both(
+        stored("a", "torch-cu130:latest", **{labels.ID: plain.id}),
+        stored("b", f"torch-images-candidate:{compat.id}", **{labels.ID: compat.id}),
+    )
+    workspace = Workspace(root=root, cache=root / "none", network=Network(), locks=root / "locks")
+    found = [identify(config, spec.id, workspace, engine)[0] for spec in (plain, compat)]
+    assert found == ["torch-cu130:latest", f"torch-images-candidate:{compat.id}"]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,6 @@ class BuildOptions:
     mirrors: tuple[str, ...] = ()
     skip_disk_check: bool = False
     locked: bool = False
-    compat: str = "auto"
     jobs: int = 0
     slice: int = 0
     call: str = ""

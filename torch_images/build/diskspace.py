@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from torch_images.build import built, labels
@@ -21,7 +20,6 @@ from torch_images.host.engine import Engine
 from torch_images.layers.make import cached as in_cache
 from torch_images.layers.plan import LayerPlan, layer_plans
 from torch_images.locks.debs import LockedDeb
-from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.sources import LockedArchive
 from torch_images.locks.wheels import LockedWheel
 
@@ -89,7 +87,7 @@ def check_room(
     if root is None or shutil.disk_usage(root).free >= disk_needed(config, images, small=small):
         return
     built_locks = {image.labels.get(labels.LOCK) for image in built.ours(cache, engine)}
-    left = [image for image in images if not built_locks & _lock_labels(image.lock)]
+    left = [image for image in images if f"sha256:{image.lock.digest}" not in built_locks]
     plans = {plan for image in left for plan in _plans(config, image, small=small)}
     check_disk(root, config, left, in_cache(plans, cache), small=small)
 
@@ -116,11 +114,6 @@ def check_disk(
             "free some with `invoke gc`, more with `invoke gc --images --cache`, or build anyway "
             "with --skip-disk-check",
         )
-
-
-def _lock_labels(lock: ImageLock) -> set[str]:
-    """The lock labels that an image of a lock may have: a build may omit the compat package."""
-    return {f"sha256:{each.digest}" for each in (lock, replace(lock, compat=None))}
 
 
 def _plans(config: Config, image: LockedImage, *, small: bool) -> list[LayerPlan]:

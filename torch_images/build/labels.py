@@ -56,11 +56,6 @@ class ImageLabels:
     unlocked: bool
     compression: str
 
-    @property
-    def complete(self) -> bool:
-        """Whether the image has compat libraries and is built from locked inputs only."""
-        return bool(self.compat) and not self.unlocked
-
 
 def read(labels: Mapping[str, str]) -> ImageLabels:
     """The labels of any image in an engine or a registry, ours or not."""

@@ -92,13 +92,10 @@ def plan_images(
 def version(config: Config, image: ImagePlan) -> str:
     """The version of an image, also its immutable tag: "2.11.0-sm120-runtime-<inputs>".
 
-    It ends in "-arm64" for an image for linux/arm64, then in "-nocompat" for one without NVIDIA's
-    compat libraries, in "-unlocked" if the build resolved part of the lock itself, and in "-small"
-    if its layers are packed small.
+    It ends in "-arm64" for an image for linux/arm64, then in "-unlocked" if the build resolved part
+    of the lock itself, then in "-small" if its layers are packed small.
     """
-    spec, lock = image.spec, image.lock
-    ends = [] if lock.compat else ["nocompat"]
-    ends += ["unlocked"] if lock.unlocked else []
+    spec, ends = image.spec, ["unlocked"] if image.lock.unlocked else []
     ends += ["small"] if image.small else []
     return version_text(config, spec, image.identity[:12] + spec.platform.suffix, *ends)
 
@@ -107,5 +104,5 @@ def version_text(config: Config, spec: ImageSpec, *ends: str) -> str:
     """A version of an image: its axes but the platform, except defaults, then `ends`."""
     source = spec.source.name if spec.source.name != config.defaults.source else ""
     base = spec.base.name if spec.base.name != spec.cuda.base else ""
-    words = (spec.torch, spec.arch_name, source, spec.variant.name, base, *ends)
+    words = (spec.torch, spec.arch_name, source, spec.variant.name, base, spec.compat_word, *ends)
     return "-".join(word for word in words if word)

@@ -10,13 +10,12 @@ from pathlib import Path
 from torch_images.build.bake import BuildOptions, Parts
 from torch_images.build.plan import LockedImage, locked
 from torch_images.config.image import ImageSpec
-from torch_images.config.lock_requests import base_input, compat_input, tools_inputs, variant_inputs
+from torch_images.config.lock_requests import base_input, tools_inputs, variant_inputs
 from torch_images.config.types import Base, Config
-from torch_images.errors import LockError
 from torch_images.fetch.apt import Resolver
 from torch_images.fetch.bootstrap import ReadyBase
 from torch_images.fetch.bootstrap import prepare as prepare_base
-from torch_images.fetch.compat import ReadyCompat, go_without
+from torch_images.fetch.compat import ReadyCompat
 from torch_images.fetch.compat import prepare as prepare_compat
 from torch_images.fetch.toolchain import ReadySources, archive_folder
 from torch_images.fetch.toolchain import prepare as prepare_sources
@@ -31,20 +30,6 @@ from torch_images.locks.debs import DebLock, read_debs
 from torch_images.locks.sources import SourceLock
 from torch_images.oci.compression import Compression
 from torch_images.platforms import AMD64
-
-
-def say_unlocked(config: Config, images: Sequence[LockedImage], mode: str) -> None:
-    """Warn about images built without a compat package because none is locked.
-
-    `mode` is one of COMPAT_MODES. Raises LockError if the package is required.
-    """
-    without = [(p.spec.cuda, p.spec.platform) for p in images if not p.lock.compat]
-    for cuda, platform in dict.fromkeys(without) if mode not in ("off", "locked") else ():
-        item = compat_input(config, cuda, platform)
-        name = item.name if item else ""
-        missing = f"locks/{name}.txt does not exist" if name else "images.yaml has no repository"
-        what = f"a compat package for CUDA {cuda.version} on {platform}"
-        go_without(what, LockError(missing), mode, name)
 
 
 class Preparer:
@@ -77,7 +62,6 @@ class Preparer:
 
     def first(self, images: Sequence[LockedImage]) -> None:
         """Prepare inputs that may fail, before gigabytes are packed or a base is made."""
-        say_unlocked(self._config, images, self._options.compat)
         locks = [image.lock for image in images]
         for lock in locks:
             if lock.compat:
@@ -176,7 +160,6 @@ class Preparer:
         lock = replace(
             held,
             base=start.lock,
-            compat=held.compat if compat else None,
             extra_debs=added.lock if added else None,
             tool_debs=tools.lock if tools else None,
             sources=trees.lock if trees else None,
@@ -195,11 +178,9 @@ class Preparer:
         same = replace(spec, platform=self._engine.platform())
         return self.base(same.base, read_debs(base_input(same).path(self._workspace.locks)))
 
-    def _compat(self, lock: DebLock) -> ReadyCompat | None:
+    def _compat(self, lock: DebLock) -> ReadyCompat:
         cache, network = self._workspace.cache, self._workspace.network
-        return prepare_compat(
-            self._config.compat, lock, self._options.compat, cache=cache, network=network
-        )
+        return prepare_compat(self._config.compat, lock, cache=cache, network=network)
 
     def _sources(self, lock: SourceLock) -> ReadySources:
         cache, network = self._workspace.cache, self._workspace.network

@@ -80,8 +80,8 @@ def write_standalone(
 ) -> ImagePlan:
     """Write the standalone folder of an image. Returns the image as it is in the folder.
 
-    Depending on `options.compat` it may lack NVIDIA's compat library. Raises UsageError as
-    `check_standalone` does and for a folder that is not ours, and as `Preparer` does.
+    Raises UsageError as `check_standalone` does and for a folder that is not ours, and as
+    `Preparer` does.
     """
     check_standalone(image)
     outputs.claim(folder)

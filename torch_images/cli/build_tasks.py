@@ -11,7 +11,6 @@ from torch_images.cli.options import (
     Building,
     DryRun,
     Json,
-    compat_mode,
     flag,
     fraction,
     option,
@@ -42,11 +41,7 @@ class Build(Building, DryRun, Json):
     cache_to: tuple[str, ...] = several(
         "build cache to write, such as type=registry,ref=HOST/cache:{id},mode=max"
     )
-    compat: str = option(
-        "NVIDIA's newer driver libraries: auto (if they can be fetched), required, locked "
-        "(required if locks/ has them, else off), or off",
-        parse=compat_mode,
-    )
+    compat: bool = flag("add NVIDIA's compat library, for hosts with an older driver")
     compression: str = option(
         "of wheel layers: fast, or small for images that are pulled often", default="fast"
     )
@@ -72,7 +67,6 @@ def build(options: Build) -> None:
     compression = parse(options.compression)
     how = _how(
         options,
-        compat=options.compat or config.compat.mode,
         cache_from=options.cache_from,
         cache_to=options.cache_to,
         compression=compression,
@@ -193,7 +187,7 @@ def wheels(options: Wheels) -> None:
     image = lock_image(config, spec, workspace.locks)
     check_compiles(image)
     call = secrets.token_hex(8) if options.slice else ""
-    how = _how(options, compat="off", slice=options.slice, call=call, share=options.share)
+    how = _how(options, slice=options.slice, call=call, share=options.share)
     check_parts(how, workspace)
     if options.torch_source:
         image = with_torch(image, options.torch_source, workspace, run)

@@ -34,12 +34,13 @@ namespace = Collection(*(task for tasks in GROUPS.values() for task in tasks))
 def axis_values(options: Container[str]) -> dict[str, str]:
     """The values in images.yaml of each option that is an axis; {} if the file has errors.
 
-    With the default of CUDA version and variant. The others' defaults depend on these two.
+    With the default of CUDA version and variant. The others' defaults depend on these two. `compat`
+    is a flag.
     """
     from torch_images.config.types import AXES
     from torch_images.errors import TorchImagesError
 
-    axes = [axis for axis in AXES if axis in options]
+    axes = [axis for axis in AXES if axis in options and axis != "compat"]
     try:
         config = verb.config() if axes else None
     except TorchImagesError:

@@ -104,12 +104,12 @@ class Options:
         return cls(**given)
 
 
-def one_of(*known: str, kind: str = "") -> Parse:
-    """A parser that accepts the words `known`; errors call them `kind`, else the option's name."""
+def one_of(*known: str) -> Parse:
+    """A parser that accepts the words `known`."""
 
     def parse(name: str, text: str) -> str:
         if text not in known:
-            raise UsageError(f"unknown {kind or name.strip('-')} '{text}'", suggest(text, known))
+            raise UsageError(f"unknown {name.strip('-')} '{text}'", suggest(text, known))
         return text
 
     return parse
@@ -142,13 +142,6 @@ def fraction(name: str, text: str) -> str:
             f"{name} '{text}' is not a share", "give 1/2 to one builder and 2/2 to the other"
         )
     return text
-
-
-def compat_mode(name: str, text: str) -> str:
-    """A mode for compat libraries. Raises UsageError for an unknown one."""
-    from torch_images.config.types import COMPAT_MODES
-
-    return str(one_of(*COMPAT_MODES, kind="compat mode")(name, text))
 
 
 class Json(Options):
@@ -208,7 +201,8 @@ class Building(Mirror):
 
     @property
     def axes(self) -> dict[str, str]:
-        """The values of axes; "" for the default."""
-        from torch_images.config.types import AXES
+        """The values of axes; "" for the default. The flag --compat is a value, too."""
+        from torch_images.config.types import AXES, WITH
 
-        return {axis: getattr(self, axis) for axis in AXES if hasattr(self, axis)}
+        values = {axis: getattr(self, axis) for axis in AXES if hasattr(self, axis)}
+        return {axis: WITH if value is True else value or "" for axis, value in values.items()}

@@ -89,14 +89,13 @@ def push(options: Push) -> None:
     platform = subject.plan.spec.platform.name
     look_inside = partial(contents, planned.names[0], run, platform=platform)
     content = retry(look_inside, retries=options.retries, say=verb.say)
-    names, index = planned.names, planned.index_name
     sheet = describe(
         subject,
         engine,
         *content,
         commit=revision(workspace.root, run) or "",
-        references=names,
-        index=index,
+        references=planned.names,
+        indexes=planned.indexes,
     )
     save(sheet, workspace)
     print(verb.as_json(sheet) if options.json else report.moves(planned.moves, done=True))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +43,6 @@ def plan(
 ) -> str:
     """What a build would do; `builder` is the machine that it is planned for."""
     lines = []
-    if options.compat == "off":
-        images = [replace(image, lock=replace(image.lock, compat=None)) for image in images]
     for image in images:
         wheels, debs = len(image.lock.all_wheels), len(image.lock.all_debs)
         holds = f"torch {image.spec.torch}, {wheels} wheels, {debs} Debian packages"
@@ -53,7 +50,7 @@ def plan(
         lines += [
             f"would build {image.spec.id}",
             f"  {holds}, lock {image.lock.digest[:12]}",
-            f"  compat {image.lock.compat_version or 'none'} ({options.compat})",
+            f"  compat {image.lock.compat_version or 'none'}",
             f"  tags: {', '.join(names)}",
             *(f"  {line}" for line in compiling(image, options, builder)),
         ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_images.cli import verb
-from torch_images.cli.options import Json, Options, Registry, compat_mode, flag, option, word
+from torch_images.cli.options import Json, Options, Registry, flag, option, word
 
 if TYPE_CHECKING:
     from torch_images.build.plan import LockedImage
@@ -96,7 +96,7 @@ def pick(options: Pick) -> None:
     from torch_images.publish import ledger
     from torch_images.publish.drivers import find_driver
     from torch_images.publish.gpus import find_gpu, host_platform, known_gpus
-    from torch_images.publish.pick import answer, commands, immutable, pick
+    from torch_images.publish.pick import answer, commands, pick
 
     config, locks = verb.config(), verb.workspace().locks
     where = verb.namespace(config, options.registry)
@@ -127,13 +127,10 @@ def pick(options: Pick) -> None:
     )
     choice = answer(config, model, driver, suggestions, platform=host)
     spec, image = find_image(config, choice["id"]), choice["image"]
-    if options.published and not versions[spec.cuda.version]:  # it has no floating tag
-        image = immutable(config, spec, where, root=verb.ROOT, locks=locks)
     published = options.published and _is_published(image, spec.id)
     choice |= commands(
         *(config, spec, image),
         published=published,
-        needs_compat=choice["needs_compat"],
         program=called(),
         machine=native(),
     )
@@ -150,10 +147,6 @@ class Render(Options):
     image: str = word("identifier, see `invoke matrix`")
     output: str = option("write the build context to this folder")
     standalone: bool = flag("write everything to --output that plain `docker buildx build` needs")
-    compat: str = option(
-        "with --standalone: NVIDIA's newer driver libraries: auto, required, locked or off",
-        parse=compat_mode,
-    )
 
 
 @verb.verb(Render, example="render cu130-sm120-torch2.14.1-trixie-runtime")
@@ -166,12 +159,10 @@ def render(options: Render) -> None:
 
     if options.standalone and not options.output:
         raise UsageError("--standalone writes a folder", "name it with --output FOLDER")
-    if options.compat and not options.standalone:
-        raise UsageError("--compat needs a standalone folder", "add --standalone, or leave it out")
     config, workspace = verb.config(), verb.workspace()
     locked = lock_image(config, find_image(config, options.image), workspace.locks)
     if options.standalone:
-        _write_standalone(config, locked, Path(options.output), options.compat)
+        _write_standalone(config, locked, Path(options.output))
         return
     context = plan_image(config, locked, verb.ROOT).context
     if options.output:
@@ -181,7 +172,7 @@ def render(options: Render) -> None:
         print(context.dockerfile)
 
 
-def _write_standalone(config: Config, image: LockedImage, folder: Path, compat: str) -> None:
+def _write_standalone(config: Config, image: LockedImage, folder: Path) -> None:
     """Write a standalone folder, and print how to build it. Needs mmdebstrap, but no engine."""
     from torch_images.build.bake import BuildOptions
     from torch_images.build.standalone import check_standalone, write_standalone
@@ -189,7 +180,7 @@ def _write_standalone(config: Config, image: LockedImage, folder: Path, compat: 
     from torch_images.host.setup import can_bootstrap
 
     check_standalone(image)
-    how = BuildOptions(mirrors=verb.mirrors(()), compat=compat or config.compat.mode, locked=True)
+    how = BuildOptions(mirrors=verb.mirrors(()), locked=True)
     if not can_bootstrap():  # last, because it may install an engine
         verb.engine(bootstraps=True)
     write_standalone(config, image, verb.workspace(), how, folder, run=Runner())

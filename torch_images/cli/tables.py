@@ -13,7 +13,7 @@ from torch_images.errors import UsageError
 from torch_images.locks.image_lock import compat_versions, image_lock
 from torch_images.markdown import table
 from torch_images.publish import ledger
-from torch_images.publish.tag_rules import earned
+from torch_images.publish.tag_rules import floating
 
 # The pages with generated tables.
 PAGES = ("README.md", "docs/build.md")
@@ -43,20 +43,16 @@ def fill(text: str, parts: Mapping[str, str]) -> str:
 def _images(config: Config, root: Path, locks: Path) -> str:
     """A row for each release of torch and CUDA version: versions, architectures, and tags.
 
-    The tags are the shortest one of each image. The last column counts the tested images.
+    The tags are those without the version of torch, or else the shortest one of each image. The
+    last column counts the tested images.
     """
     specs = matrix(config)
-    compat = {platform: compat_versions(config, locks, platform) for platform in config.platforms}
     states = ledger.states(config, specs, ledger.read(root), root, locks)
     rows = []
     for cuda, torch in dict.fromkeys((s.cuda, s.torch) for s in specs):
         images = [s for s in specs if (s.cuda, s.torch) == (cuda, torch)]
         first = images[0]
-        tags = dict.fromkeys(
-            tag
-            for s in images
-            for tag in earned(config, s, complete=bool(compat[s.platform][cuda.version]))[-1:]
-        )
+        tags = dict.fromkeys(tag for s in images for tag in _short(floating(config, s), torch))
         cells = (
             f"`{cuda.repository}`",
             torch,
@@ -64,13 +60,19 @@ def _images(config: Config, root: Path, locks: Path) -> str:
             first.base.python,
             cuda.driver,
             *_architectures(config, images),
-            ", ".join(f"`{tag}`" for tag in tags) or _NO_COMPAT,
+            ", ".join(f"`{tag}`" for tag in tags),
             f"{sum(states[s].tested for s in images)} of {len(images)}",
         )
         rows.append(cells)
     header = ["Image", "PyTorch", "Triton", "Python", "Driver"]
     header += [f"Architectures, {platform}" for platform in config.platforms]
     return "\n".join(table([*header, "Tags", "Tested images"], rows)) + "\n"
+
+
+def _short(tags: Sequence[str], torch: str) -> Sequence[str]:
+    """The tags that do not begin with a version of torch, else the last one, which is shortest."""
+    minor = ".".join(torch.split(".")[:2])
+    return [tag for tag in tags if not tag.startswith(minor)] or tags[-1:]
 
 
 def _architectures(config: Config, images: Sequence[ImageSpec]) -> Iterator[str]:
@@ -92,7 +94,9 @@ def _drivers(config: Config, locks: Path) -> str:
             )
         version = compat[cuda.version]
         older = (
-            f"{', '.join(map(str, cuda.compat))}, with compat {version}" if version else _NO_COMPAT
+            f"{', '.join(map(str, cuda.compat))}, built with `--compat` ({version})"
+            if version
+            else _NO_COMPAT
         )
         rows.append((f"`{cuda.repository}`", native, older))
     older = "Older driver branches that also work, on data-centre and professional GPUs"

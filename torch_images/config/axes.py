@@ -9,12 +9,15 @@ from functools import cached_property
 from typing import Annotated
 
 from torch_images.config.fields import CudaName, Pin
-from torch_images.config.schema import As, Section, Wrong, known, some
+from torch_images.config.schema import As, Section, Wrong, choice, known, some
 
-AXES = ("cuda", "torch", "arch", "source", "base", "variant", "platform")
+AXES = ("cuda", "torch", "arch", "source", "base", "variant", "compat", "platform")
+# Values of the axis `compat`: whether an image has NVIDIA's compat library.
+WITH, WITHOUT = "with", "without"
 SourceName = Annotated[str, known("source")]
 BaseName = Annotated[str, known("base")]
 VariantName = Annotated[str, known("variant")]
+_CompatWord = Annotated[str, choice("a value of compat", (WITH, WITHOUT))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,7 @@ class _Axes(Section):
     source: Annotated[tuple[str, ...], some(SourceName)] = ()
     base: Annotated[tuple[str, ...], some(BaseName)] = ()
     variant: Annotated[tuple[str, ...], some(VariantName)] = ()
+    compat: Annotated[tuple[str, ...], some(_CompatWord)] = ()
     platform: Annotated[tuple[str, ...], some(Annotated[str, known("platform")])] = ()
 
     @property
@@ -40,8 +44,8 @@ class Row:
     """A row of the catalogue: images of the project, each combination of values of its axes.
 
     `values`: pairs of an axis, such as "variant", and its values. An axis that is not named has its
-        default, the platform the first one. The value "each" means every release of torch, or one
-        image for every architecture.
+        default: no compat library, and the first platform. The value "each" means every release of
+        torch, or one image for every architecture.
     `where`: file, line and column, for messages.
     """
 
@@ -68,6 +72,7 @@ class Exclude:
     source: str | None = None
     base: str | None = None
     variant: str | None = None
+    compat: str | None = None
     platform: str | None = None
 
     @cached_property

@@ -9,7 +9,16 @@ from typing import Protocol, TypeVar
 from torch_images.arch import Capability
 from torch_images.config.image import ImageSpec
 from torch_images.config.release import Release
-from torch_images.config.types import Architecture, Base, Config, Cuda, Source, target_range
+from torch_images.config.types import (
+    WITH,
+    WITHOUT,
+    Architecture,
+    Base,
+    Config,
+    Cuda,
+    Source,
+    target_range,
+)
 from torch_images.errors import UsageError, shown, suggest
 from torch_images.platforms import AMD64, Platform, native
 
@@ -38,15 +47,17 @@ def choose(
     source: str | None = None,
     base: str | None = None,
     variant: str | None = None,
+    compat: str | None = None,
     platform: str | None = None,
 ) -> ImageSpec:
     """The image with these values, defaults for the rest; `arch` may list several ("9.0,12.0").
 
     Without `arch` it has code for every architecture of its torch. The default base is the CUDA
     version's. `torch` is a release, or a minor version for its newest release; the default is the
-    newest release that the image is built with. Neither selects a pre-release. The default platform
-    is this machine's own, or the first one if images.yaml lacks it. Raises UsageError with the
-    reason for an unknown value, an impossible pair and an excluded image.
+    newest release that the image is built with. Neither selects a pre-release. `compat` is WITH or
+    WITHOUT, the default. The default platform is this machine's own, or the first one if
+    images.yaml lacks it. Raises UsageError with the reason for an unknown value, an impossible pair
+    and an excluded image.
     """
     defaults = config.defaults
     cuda_ = find("cuda", config.cudas, cuda or defaults.cuda)
@@ -65,6 +76,7 @@ def choose(
             source=source_,
             base=base_,
             variant=variant_,
+            compat=compat == WITH,
             platform=platform_,
         )
         for release in _meant(config, cuda_, torch or "", source_, known)
@@ -87,6 +99,7 @@ def choose(
             source=source,
             base=base,
             variant=variant,
+            compat=compat,
             platform=platform_.name,
         )
     except UsageError:
@@ -175,9 +188,14 @@ def _served(config: Config, spec: ImageSpec) -> ImageSpec:
             raise UsageError(
                 f"CUDA {spec.cuda.version}, torch {spec.torch}{arch}, source "
                 f"{spec.source.name}, base {spec.base.name}, variant {spec.variant.name}"
-                f"{_on(spec)} cannot be built: {refusals[architecture]}"
+                f"{_with_compat(spec)}{_on(spec)} cannot be built: {refusals[architecture]}"
             )
     return replace(spec, architectures=architectures)
+
+
+def _with_compat(spec: ImageSpec) -> str:
+    """The compat library as a part of a message; "" without it."""
+    return ", with the compat library" if spec.compat else ""
 
 
 def _on(spec: ImageSpec) -> str:
@@ -230,6 +248,7 @@ def _axes(spec: ImageSpec) -> dict[str, str]:
         "source": spec.source.name,
         "base": spec.base.name,
         "variant": spec.variant.name,
+        "compat": WITH if spec.compat else WITHOUT,
         "platform": spec.platform.name,
     }
 
@@ -257,6 +276,8 @@ def refusal(config: Config, spec: ImageSpec, arch: Architecture) -> str | None:
     cuda, base, source = spec.cuda, spec.base, spec.source
     if base.images and not base.image(cuda.version):
         return f"base {base.name} has no image for CUDA {cuda.version}"
+    if spec.compat and spec.platform.name not in dict(config.compat.repositories):
+        return f"images.yaml names no repository with NVIDIA's compat library for {spec.platform}"
     published = None if source.compiled else spec.release
     lacking = (x.refusal(cuda.version, published, (arch.name,)) for x in spec.variant.extras)
     return (

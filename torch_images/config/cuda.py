@@ -9,22 +9,18 @@ from packaging.version import Version
 
 from torch_images.config.fields import Arch, Branch, CudaVersion, Pairs, Pins, PlatformName, Url
 from torch_images.config.indexes import Index
-from torch_images.config.schema import FILLED, NAME, As, Section, Wrong, choice, matches, pairs
+from torch_images.config.schema import FILLED, NAME, As, Section, Wrong, matches, pairs
 from torch_images.platforms import Platform
-
-COMPAT_MODES = ("auto", "required", "locked", "off")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compat(Section, keys={"repositories": "repository"}):
     """The source of NVIDIA's compat packages.
 
-    `mode`: one of COMPAT_MODES, the default for builds.
     `repositories`: pairs of a platform and the URL of a flat apt repository.
     `key`: the fingerprint of the key that signs it, 40 upper-case hexadecimal digits.
     """
 
-    mode: Annotated[str, choice("a compat mode", COMPAT_MODES)]
     repositories: Annotated[Pairs, pairs(PlatformName, Url), FILLED]
     key: Annotated[str, matches(r"[0-9A-F]{40}", "a full fingerprint of 40 hexadecimal digits")]
 

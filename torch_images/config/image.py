@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch_images.config.extras import Variant
 from torch_images.config.release import Release
-from torch_images.config.types import Architecture, Base, Config, Cuda, Source
+from torch_images.config.types import (
+    WITH,
+    WITHOUT,
+    Architecture,
+    Base,
+    Config,
+    Cuda,
+    Source,
+)
 from torch_images.platforms import AMD64, Platform
 
-LATEST = "latest"
+LATEST, COMPAT = "latest", "compat"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +27,9 @@ class ImageSpec:
 
     `whole`: whether no architectures were named. Then torch has code for everything that it was
         published or compiled for; else only code that GPUs of `architectures` load.
+    `compat`: whether it has NVIDIA's compat library.
     `release`: its published torch; for a compiled source, the one whose CUDA libraries it uses.
     `platform`: the platform that it runs on.
-    `compat`: whether it has NVIDIA's compat library.
     """
 
     cuda: Cuda
@@ -30,8 +39,8 @@ class ImageSpec:
     source: Source
     base: Base
     variant: Variant
-    platform: Platform = AMD64
     compat: bool = False
+    platform: Platform = AMD64
 
     @property
     def narrowed(self) -> bool:
@@ -52,10 +61,16 @@ class ImageSpec:
     def id(self) -> str:
         """The stable identifier: "cu130-torch2.14.1-trixie-runtime", "cu130-sm120-torch2.14.1-...".
 
-        For linux/arm64 it ends in "-arm64". Each word in it changes files.
+        It ends in "-compat" with NVIDIA's compat library, then in "-arm64" for linux/arm64. Each
+        word in it changes files.
         """
         words = (self.cuda.short, self.arch_name, self.origin, self.base.name, self.variant.name)
-        return "-".join(word for word in words if word) + self.platform.suffix
+        return "-".join(word for word in (*words, self.compat_word) if word) + self.platform.suffix
+
+    @property
+    def compat_word(self) -> str:
+        """The part of identifiers and tags for NVIDIA's compat library: "compat", or ""."""
+        return COMPAT if self.compat else ""
 
     @property
     def origin(self) -> str:
@@ -78,15 +93,23 @@ class ImageSpec:
         return tuple(code.sm.replace("sm", "sm_") for code in sorted(loaded))
 
     @property
+    def axes(self) -> dict[str, str]:
+        """The values of axes that mean this image, whatever the defaults are."""
+        return {
+            "cuda": self.cuda.name,
+            **({} if self.whole else {"arch": ",".join(self.arches)}),
+            **({} if self.source.compiled else {"torch": self.release.version}),
+            "source": self.source.name,
+            "base": self.base.name,
+            "variant": self.variant.name,
+            "compat": WITH if self.compat else WITHOUT,
+            "platform": self.platform.name,
+        }
+
+    @property
     def arguments(self) -> tuple[str, ...]:
         """The options of `invoke build` that build this image, whatever the defaults are."""
-        return (
-            *("--cuda", self.cuda.name),
-            *([] if self.whole else ["--arch", ",".join(self.arches)]),
-            *([] if self.source.compiled else ["--torch", self.release.version]),
-            *("--source", self.source.name, "--base", self.base.name),
-            *("--variant", self.variant.name, "--platform", self.platform.name),
-        )
+        return options(self.axes)
 
     @property
     def repository(self) -> str:
@@ -102,10 +125,13 @@ class ImageSpec:
     def description(self) -> str:
         """What it is in one line: "PyTorch 2.14.1 for CUDA 13.0, compute capability 9.0 alone".
 
+        An image with NVIDIA's compat library says so.
+
         It is a label, so it depends only on inputs of the files.
         """
         alone = "" if self.whole else f", compute capability {' and '.join(self.arches)} alone"
-        return f"PyTorch {self.torch} for CUDA {self.cuda.version}{alone}"
+        compat = ", with NVIDIA's compat library" if self.compat else ""
+        return f"PyTorch {self.torch} for CUDA {self.cuda.version}{alone}{compat}"
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -114,6 +140,17 @@ class ImageSpec:
             return self.release.facts.features if self.release.facts else ()
         served = {a.capability for a in self.architectures}
         return tuple(f.name for f in self.source.features if f.arch is None or f.arch in served)
+
+
+def options(axes: Mapping[str, str]) -> tuple[str, ...]:
+    """The options of `invoke build` for values of axes. A build is without compat by default."""
+    words: list[str] = []
+    for axis, value in axes.items():
+        if axis != "compat":
+            words += [f"--{axis}", value]
+        elif value == WITH:
+            words.append("--compat")
+    return tuple(words)
 
 
 def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
@@ -129,7 +166,8 @@ def unusual(config: Config, spec: ImageSpec) -> tuple[str, ...]:
 def short(config: Config, spec: ImageSpec) -> str:
     """The shortest tag: "sm120", "sm120-devel" with a value that is not a default, or "latest".
 
-    For linux/arm64 it ends in "-arm64".
+    With NVIDIA's compat library it is "compat", or ends in "-compat"; then in "-arm64" for
+    linux/arm64.
     """
-    words = (spec.arch_name, *unusual(config, spec), "compat" if spec.compat else "")
+    words = (spec.arch_name, *unusual(config, spec), spec.compat_word)
     return ("-".join(word for word in words if word) or LATEST) + spec.platform.suffix

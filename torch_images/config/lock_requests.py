@@ -319,7 +319,7 @@ def image_inputs(config: Config, spec: ImageSpec) -> tuple[LockRequest, ...]:
         wheel_input(config, spec),
         facts_input(config, spec),
         base_input(spec),
-        compat_input(config, spec.cuda, spec.platform),
+        compat_input(config, spec.cuda, spec.platform) if spec.compat else None,
         *variant_inputs(config, spec),
         *unpacked_inputs(spec),
         *tools_inputs(config, spec),

@@ -15,7 +15,7 @@ from torch_images.config.lock_requests import (
     tool_input,
 )
 from torch_images.config.selection import find_image
-from torch_images.config.types import Config
+from torch_images.config.types import WITH, WITHOUT, Config
 from torch_images.errors import UsageError, suggest
 
 
@@ -49,8 +49,9 @@ def _of_image(config: Config, word: str) -> dict[str, LockRequest]:
 
 def _of_name(config: Config, name: str) -> dict[str, LockRequest]:
     """A lock of an image outside the catalogue, by the lock's name; {} if no image has it."""
-    for cuda, source, base, platform, variant in itertools.product(
-        config.cudas, config.sources, config.bases, config.platforms, config.variants
+    for cuda, source, base, platform, variant, compat in itertools.product(
+        *(config.cudas, config.sources, config.bases, config.platforms, config.variants),
+        (WITHOUT, WITH),
     ):
         for release in releases(config, cuda, source, base, platform):
             with contextlib.suppress(UsageError):
@@ -61,6 +62,7 @@ def _of_name(config: Config, name: str) -> dict[str, LockRequest]:
                     source=source.name,
                     base=base.name,
                     variant=variant.name,
+                    compat=compat,
                     platform=platform.name,
                 )
                 found = {item.name: item for item in image_inputs(config, spec)}

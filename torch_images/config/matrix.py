@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from torch_images.config.choose import choose, find, releases, same_files
 from torch_images.config.image import ImageSpec
-from torch_images.config.types import Config
+from torch_images.config.types import WITHOUT, Config
 from torch_images.errors import ConfigError, UsageError
 
 _EACH = "each"  # in the catalogue: each release of torch, or each architecture in its own image
@@ -48,6 +48,7 @@ def combinations(config: Config) -> Iterator[dict[str, str]]:
                 "source": config.defaults.source,
                 "base": cuda.base,
                 "variant": config.defaults.variant,
+                "compat": WITHOUT,
                 "platform": config.platforms[0].name,
                 **named,
             }
@@ -79,18 +80,24 @@ def of_the_project(config: Config, spec: ImageSpec) -> bool:
 
 def kin(config: Config, spec: ImageSpec) -> tuple[ImageSpec, ...]:
     """The images of the catalogue that differ from `spec` only in platform or release of torch."""
-
-    def kind(image: ImageSpec) -> tuple[str, ...]:
-        origin = image.origin if image.source.compiled else ""
-        return (image.cuda.version, image.arch_name, origin, image.base.name, image.variant.name)
-
-    return tuple(image for image in matrix(config) if kind(image) == kind(spec))
+    alike = (image for image in matrix(config) if image.compat == spec.compat)
+    return tuple(image for image in alike if _kind(image) == _kind(spec))
 
 
 def sisters(config: Config, spec: ImageSpec) -> tuple[ImageSpec, ...]:
-    """The images of the catalogue that differ from `spec` only in platform."""
-    alike = (image for image in kin(config, spec) if image.release.version == spec.release.version)
-    return tuple(image for image in alike if image.platform != spec.platform)
+    """The images of the catalogue for other platforms that may share a tag with `spec`.
+
+    They have the same torch and axes, except that one may have the compat library.
+    """
+    others = (image for image in matrix(config) if image.platform != spec.platform)
+    alike = (image for image in others if _kind(image) == _kind(spec))
+    return tuple(image for image in alike if image.release.version == spec.release.version)
+
+
+def _kind(image: ImageSpec) -> tuple[str, ...]:
+    """What images have in common that differ only in platform, release of torch and compat."""
+    origin = image.origin if image.source.compiled else ""
+    return (image.cuda.version, image.arch_name, origin, image.base.name, image.variant.name)
 
 
 def compat_sister(spec: ImageSpec, listed: Iterable[ImageSpec]) -> ImageSpec | None:

@@ -22,7 +22,7 @@ from torch_images.errors import suggest
 # More combinations would take seconds to enumerate, and hours each to build.
 _MOST_COMBINATIONS = 20000
 # Parts of identifiers and tags that no name may look like.
-_RESERVED = re.compile(r"latest|amd64|arm64|(?:cu|sm|torch|py)[0-9].*")
+_RESERVED = re.compile(r"latest|compat|amd64|arm64|(?:cu|sm|torch|py)[0-9].*")
 # Keys of a source that only matter for compiling torch.
 _COMPILING = ("beside", "overrides", "packages", "wheels", "headers", "features", "without")
 Place = tuple[str | int, ...]

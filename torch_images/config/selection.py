@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from torch_images.config.choose import choose, default_platform
-from torch_images.config.image import ImageSpec
+from torch_images.config.image import COMPAT, ImageSpec
 from torch_images.config.matrix import matrix
-from torch_images.config.types import Config
+from torch_images.config.types import WITH, WITHOUT, Config
 from torch_images.errors import UsageError, shown, suggest
 from torch_images.platforms import AMD64
 
@@ -26,8 +26,10 @@ def find_image(config: Config, identifier: str) -> ImageSpec:
     words = identifier.split("-")
     platform = next((p for p in config.platforms if p.suffix == f"-{words[-1]}"), AMD64)
     words = words if platform == AMD64 else words[:-1]
+    compat = words[-1:] == [COMPAT]
+    words = words[:-1] if compat else words
     arches = words.pop(1) if len(words) == 5 and _ARCHES.fullmatch(words[1]) else ""  # noqa: PLR2004
-    cuda = next((c for c in config.cudas if c.short == words[0]), None)
+    cuda = next((c for c in config.cudas if words[:1] == [c.short]), None)
     by_sm = {a.capability.sm: a.name for a in config.architectures}
     names = [by_sm.get(word, "") for word in arches.split("_") if word]
     if len(words) == 4 and cuda and all(names):  # noqa: PLR2004  cuda, torch, base, variant
@@ -42,6 +44,7 @@ def find_image(config: Config, identifier: str) -> ImageSpec:
             source=origin if compiled else published,
             base=base,
             variant=variant,
+            compat=WITH if compat else WITHOUT,
             platform=platform.name,
         )
         if spec.id == identifier:
@@ -98,7 +101,7 @@ def unknown_platform(config: Config, named: str) -> UsageError:
     return UsageError(f"unknown platform '{shown(named)}'", hint)
 
 
-def describe(spec: ImageSpec) -> dict[str, str | list[str]]:
+def describe(spec: ImageSpec) -> dict[str, str | bool | list[str]]:
     """The image as plain data for JSON, which CI matrices read."""
     return {
         "id": spec.id,
@@ -107,6 +110,7 @@ def describe(spec: ImageSpec) -> dict[str, str | list[str]]:
         "source": spec.source.name,
         "base": spec.base.name,
         "variant": spec.variant.name,
+        "compat": spec.compat,
         "platform": spec.platform.name,
         "python": spec.base.python,
         "torch": spec.torch,

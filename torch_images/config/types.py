@@ -15,6 +15,8 @@ from torch_images.arch import Capability
 from torch_images.config import fields
 from torch_images.config.axes import (
     AXES,
+    WITH,
+    WITHOUT,
     Catalogue,
     Exclude,
     Excludes,
@@ -22,7 +24,7 @@ from torch_images.config.axes import (
     SourceName,
     VariantName,
 )
-from torch_images.config.cuda import COMPAT_MODES, Compat, Cuda, target_range, with_indexes
+from torch_images.config.cuda import Compat, Cuda, target_range, with_indexes
 from torch_images.config.extras import Extra, Variant
 from torch_images.config.release import Facts, Release
 from torch_images.config.schema import (
@@ -41,7 +43,7 @@ from torch_images.config.sources import Feature, Source, Tree
 from torch_images.platforms import AMD64, Platform
 
 __all__ = [
-    "AXES", "COMPAT_MODES", "Architecture", "Base", "Compat", "Config", "Cuda", "Defaults",
+    "AXES", "WITH", "WITHOUT", "Architecture", "Base", "Compat", "Config", "Cuda", "Defaults",
     "Exclude", "Feature", "OtherGpus", "Pods", "Removal", "Row", "Source", "Tree",
     "target_range",
 ]  # fmt: skip
@@ -268,6 +270,7 @@ class Config(Section, keys={"cudas": "cuda", "excludes": "exclude", "facts": NAM
             "source": tuple(s.name for s in self.sources),
             "base": tuple(b.name for b in self.bases),
             "variant": tuple(v.name for v in self.variants),
+            "compat": (WITH, WITHOUT),
             "platform": tuple(p.name for p in self.platforms),
         }[axis]
 

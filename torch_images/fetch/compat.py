@@ -7,7 +7,6 @@ becomes a label, and determines the hosts of an image, see build/nvidia_require.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import shutil
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from torch_images.host.network import Network
 from torch_images.locks.debs import DebLock
 
 _SECTION = ".note.cuda.fwd_compatibility"
-_log = logging.getLogger(__name__)
+_WAYS = "name a mirror with TORCH_IMAGES_COMPAT_MIRROR, or build without --compat"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,20 +36,12 @@ class ReadyCompat:
     note: str
 
 
-def prepare(
-    compat: Compat, lock: DebLock, mode: str, *, cache: Path, network: Network
-) -> ReadyCompat | None:
+def prepare(compat: Compat, lock: DebLock, *, cache: Path, network: Network) -> ReadyCompat:
     """Get a compat package from the cache, a mirror or NVIDIA's repository.
 
-    `mode` is one of COMPAT_MODES: "off" returns None at once. If the package cannot be fetched,
-    "auto" logs a warning and returns None; "required" and "locked" raise LockError or NetworkError.
-    These two differ only without a lock. Raises LockError in every mode if the file is not the
-    locked one.
+    Raises NetworkError if it cannot be fetched, LockError if no mirror has the locked file.
     """
-    if mode == "off":
-        return None
     [deb] = lock.debs
-    problem: LockError | NetworkError | None = None
     try:
         fetched = fetch(
             lock,
@@ -60,35 +51,12 @@ def prepare(
             network=network,
         )
     except NetworkError as error:
-        problem = error
-    else:
-        if fetched.vanished:
-            problem = LockError(f"locks/{lock.name}.txt: no mirror has {deb.name} {deb.version}")
-    if problem is None:
-        return _ready(lock, fetched.files[deb], cache)
-    go_without(f"{deb.name} {deb.version}", problem, mode)
-    return None
-
-
-def go_without(what: str, problem: LockError | NetworkError, mode: str, lock: str = "") -> None:
-    """Warn about a build without a compat package, or raise the problem if it is required.
-
-    `what` names the package. `lock` is the lock to resolve, "" if a mirror may help.
-    """
-    way = (
-        f"run `invoke lock --select {lock}`"
-        if lock
-        else ("name a mirror with TORCH_IMAGES_COMPAT_MIRROR")
-    )
-    ways = f"{way}, or build without it: --compat off"
-    if mode in ("required", "locked"):
-        raise type(problem)(f"{what} cannot be fetched: {problem.message}", ways)
-    _log.warning(
-        "BUILDING WITHOUT FORWARD COMPATIBILITY: %s cannot be fetched (%s); %s",
-        what,
-        problem.message,
-        ways,
-    )
+        raise NetworkError(
+            f"{deb.name} {deb.version} cannot be fetched: {error.message}", _WAYS
+        ) from None
+    if fetched.vanished:
+        raise LockError(f"locks/{lock.name}.txt: no mirror has {deb.name} {deb.version}", _WAYS)
+    return _ready(lock, fetched.files[deb], cache)
 
 
 def read_note(libcuda: Path) -> str:

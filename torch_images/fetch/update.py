@@ -106,9 +106,6 @@ def check(
     Downloads neither wheels, nor archives, nor trees. `index` may be shared with other checks, so
     that each project is requested once. Raises as `resolve_input` does.
     """
-    if item.compat and not item.path(folder).exists():  # builds omit it
-        detail = f"not locked yet, `invoke lock --select {item.name}` locks it"
-        return (Finding(item.name, item.request[0], "none", NEWER, detail),)
     if item.source:
         return tuple(_sources(item.name, read_sources(item.path(folder)), resolver.network))
     if item.cuda:

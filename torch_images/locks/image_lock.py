@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import hashlib
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -29,7 +28,7 @@ from torch_images.config.lock_requests import (
     wheel_input,
 )
 from torch_images.config.lock_selection import inputs
-from torch_images.config.types import Config, Cuda, Tree
+from torch_images.config.types import Config, Tree
 from torch_images.errors import LockError
 from torch_images.locks import complete, grammar
 from torch_images.locks.debs import DebLock, LockedDeb, format_debs, parse_debs, read_debs
@@ -66,11 +65,11 @@ _KINDS: dict[type[AnyLock], tuple[Callable[[Any], str], Callable[[str, str], Any
 class ImageLock:
     """All inputs of an image, by the role of each lock.
 
-    `compat` is None for an image without NVIDIA's compat libraries. `extra_wheels` and `extra_debs`
-    are a variant's additions to the plain image, None if it adds nothing. `sources` is set if
-    torch, or torch and Triton, are compiled; `wheels` then lacks them. `tools` and `tool_debs`
-    compile them and are not in the image. `toolkit` is NVIDIA's compiler, if it does not come as
-    wheels. `unpacked` are wheels that are not installed.
+    `compat` is NVIDIA's compat package, None for an image without it. `extra_wheels` and
+    `extra_debs` are a variant's additions to the plain image, None if it adds nothing. `sources` is
+    set if torch, or torch and Triton, are compiled; `wheels` then lacks them. `tools` and
+    `tool_debs` compile them and are not in the image. `toolkit` is NVIDIA's compiler, if it does
+    not come as wheels. `unpacked` are wheels that are not installed.
     """
 
     wheels: WheelLock
@@ -116,11 +115,6 @@ class ImageLock:
     def unlocked(self) -> bool:
         """Whether a build had to resolve part of it itself."""
         return any(getattr(lock, "unlocked", False) for lock in self.all)
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything is locked, including compat libraries."""
-        return bool(self.compat) and not self.unlocked
 
     @property
     def compat_version(self) -> str:
@@ -182,7 +176,6 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     _check_there(config, spec, folder)
     base = base_input(spec)
     debs = _asked_for(base, read_debs(base.path(folder)))
-    compat = _read_compat(config, spec.cuda, folder, spec.platform)
     if debs.image.rpartition("@")[0] != base.image:
         raise LockError(
             f"locks/{base.name}.txt is of image {debs.image or 'none'}, but images.yaml "
@@ -221,7 +214,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         base=debs,
         build=_read(tool_input("tools-build", spec.platform), folder),
         sbom=_read(tool_input("tools-sbom", spec.platform), folder),
-        compat=compat,
+        compat=_compat(config, spec, folder),
         extra_wheels=extra_wheels,
         extra_debs=extra_debs,
         sources=sources,
@@ -266,13 +259,15 @@ def _check_there(config: Config, spec: ImageSpec, folder: Path) -> None:
 def compat_versions(config: Config, folder: Path, platform: Platform = AMD64) -> dict[str, str]:
     """The version of the locked compat library by CUDA version, such as "580.95.05" for "13.0".
 
-    It is "" if none is locked. Raises LockError if a lock is damaged, or does not pin exactly
-    that package.
+    It is "" if none is locked. Raises LockError if there is no folder, or if a lock is damaged or
+    does not pin exactly that package.
     """
-    locks = {cuda.version: _read_compat(config, cuda, folder, platform) for cuda in config.cudas}
+    items = {cuda.version: compat_input(config, cuda, platform) for cuda in config.cudas}
     return {
-        version: lock.debs[0].version.partition("-")[0] if lock else ""
-        for version, lock in locks.items()
+        version: _read_compat(item, folder).debs[0].version.partition("-")[0]
+        if item and (item.path(folder).exists() or not folder.is_dir())
+        else ""
+        for version, item in items.items()
     }
 
 
@@ -403,16 +398,22 @@ def _beyond(
     return more_wheels, more_debs
 
 
-def _read_compat(
-    config: Config, cuda: Cuda, folder: Path, platform: Platform = AMD64
-) -> DebLock | None:
-    """The lock of a CUDA version's compat package; None if it was never resolved.
+def _compat(config: Config, spec: ImageSpec, folder: Path) -> DebLock | None:
+    """The lock of an image's compat package; None for an image without it.
 
     NVIDIA publishes that package later than the CUDA version, and not for every one.
     """
-    item = compat_input(config, cuda, platform)
-    if not item or (os.path.isdir(folder) and not item.path(folder).exists()):  # noqa: PTH112
-        return None
+    item = compat_input(config, spec.cuda, spec.platform) if spec.compat else None
+    if item and not item.path(folder).exists():
+        raise LockError(
+            f"{spec.id} needs NVIDIA's compat library, but locks/{item.name}.txt does not exist",
+            f"run `invoke lock --select {item.name}`, or build without --compat",
+        )
+    return _read_compat(item, folder) if item else None
+
+
+def _read_compat(item: LockRequest, folder: Path) -> DebLock:
+    """The lock of a compat package, which pins exactly that."""
     lock = _asked_for(item, read_debs(item.path(folder)))
     complete.check_compat(lock)
     return lock

@@ -42,14 +42,14 @@ def describe(
     *,
     commit: str,
     references: Sequence[str] = (),
-    index: str = "",
+    indexes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything about a verified image as plain data.
 
     `document` and `history` are its OCI manifest and the history in its configuration, from the
     engine or registry; `commit` is the project's commit that builds it, "" if unknown;
-    `references` are its names in a registry, including those of its index;
-    `index` is the index's immutable name with its digest, "" for an image without an index.
+    `references` are its names in a registry, including those of its indexes; `indexes` are these,
+    each by its most specific name with its digest.
     """
     info, spec, lock, report = image.info, image.plan.spec, image.plan.lock, image.report
     layers = _layers(document, history, engine.layer_sizes(info.id), image.plan)
@@ -59,7 +59,7 @@ def describe(
         "id": spec.id,
         "platform": spec.platform.name,
         "references": list(references),
-        "index": index,
+        "indexes": list(indexes),
         "digest": info.id,
         "config": document["config"]["digest"],
         "created": info.created,
@@ -119,7 +119,7 @@ def markdown(sheet: Mapping[str, Any]) -> str:
         ("Digest", f"`{sheet['digest']}`"),
         ("Platform", sheet["platform"]),
         *(("Name", f"`{reference}`") for reference in sheet["references"]),
-        *([("Index of all platforms", f"`{sheet['index']}`")] if sheet["index"] else []),
+        *(("Index of all platforms", f"`{index}`") for index in sheet["indexes"]),
         *((name.capitalize(), version) for name, version in sheet["versions"].items()),
         *((f"Runs on {arch}", how) for arch, how in sheet["arches"].items()),
         ("Driver", f"{sheet['driver']['native']} or newer"),

@@ -18,7 +18,7 @@ from torch_images.publish import pick
 from torch_images.publish.datasheet import packages
 from torch_images.publish.gpus import CAVEATS
 from torch_images.publish.ledger import Line, State
-from torch_images.publish.tag_rules import Names, earned
+from torch_images.publish.tag_rules import Names, floating
 
 
 def describe(
@@ -29,7 +29,7 @@ def describe(
     names = Names(
         repository=spec.repository,
         immutable=version(config, image),
-        floating=earned(config, spec, complete=lock.complete),
+        floating=floating(config, spec),
     )
     versions = packages(lock)
     return {
@@ -68,7 +68,6 @@ def _versions(spec: ImageSpec, lock: ImageLock) -> list[tuple[str, str]]:
     cuda = spec.cuda
     older = f"; from {cuda.older_branch} on it works without PTX that is compiled at run time"
     native = f"{cuda.driver} or newer"
-    compat = lock.compat_version or "none is locked yet, so it gets no floating tag"
     return [
         ("CUDA", cuda.version),
         ("PyTorch", spec.torch),
@@ -78,7 +77,7 @@ def _versions(spec: ImageSpec, lock: ImageLock) -> list[tuple[str, str]]:
         ("Variant", f"{spec.variant.name}: {spec.variant.description}"),
         ("Source", f"{spec.source.name}: {spec.source.description}"),
         ("Driver", native + (older if cuda.older_branch else "")),
-        ("Compat library", compat),
+        ("Compat library", lock.compat_version or "none"),
         ("Features", ", ".join(spec.features) or "not known before it is locked"),
         ("Lock", f"sha256:{lock.digest}, of {lock.date.isoformat()}"),
     ]

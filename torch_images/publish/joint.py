@@ -1,5 +1,8 @@
 """The pushed image and its sisters for other platforms -> the images of floating tags.
 
+Tags are shared in groups: "latest" may name an image with the compat library for one platform, and
+one without for another, while "2.14.1" names those without.
+
 An image is pushed only after its checks passed, and its immutable name contains the hash of its
 inputs. So a sister with that name in the registry is verified, and of this release. Whoever may
 write to the registry can forge this, like every other name there.
@@ -7,7 +10,7 @@ write to the registry can forge this, like every other name there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch_images.build.plan import lock_image, plan_image, version
 from torch_images.config.image import ImageSpec
@@ -20,29 +23,40 @@ from torch_images.publish.tag_rules import Manifest, TagTarget, floating
 Lookup = Callable[[str], TagTarget | None]
 
 
+def shared(
+    config: Config, spec: ImageSpec, tags: Sequence[str]
+) -> dict[tuple[ImageSpec, ...], tuple[str, ...]]:
+    """An image's floating tags by the images for other platforms that have them too."""
+    groups: dict[tuple[ImageSpec, ...], tuple[str, ...]] = {}
+    for tag in tags:
+        others = tuple(one for one in sisters(config, spec) if tag in floating(config, one))
+        groups[others] = (*groups.get(others, ()), tag)
+    return groups
+
+
 def join(
     config: Config,
-    spec: ImageSpec,
+    others: Sequence[ImageSpec],
     ours: Manifest,
+    name: str,
     *,
-    repository: str,
     lookup: Lookup,
     workspace: Workspace,
 ) -> tuple[Manifest, ...]:
-    """A complete image and its sisters in the registry, sorted by platform.
+    """An image, and those of `others` that are in the registry, sorted by platform.
 
-    `repository` is such as "ghcr.io/me/torch-cu130". The sister for another platform is the image
-    with the inputs of today. While the registry lacks that, it is the image that the floating tag
-    with the same version of torch, such as "2.14.1", names now. So the result depends only on the
-    registry, not on the machine, and a platform that comes later joins. Raises PublishError for a
-    sister that does not match its name.
+    `name` is a floating name that they share, such as "ghcr.io/me/torch-cu130:2.14.1". The image
+    for another platform is the one with the inputs of today. While the registry lacks that, it is
+    the one of the same torch that `name` has now. So the result depends only on the registry, not
+    on the machine, and a platform that comes later joins. Raises PublishError for an image that
+    does not match its name.
     """
-    current = lookup(f"{repository}:{floating(config, spec)[0]}")
+    repository, current = name.rpartition(":")[0], lookup(name)
     images = [ours]
-    for sister in sisters(config, spec):
+    for sister in others:
         platform = sister.platform.name
         sister_image = _today(config, sister, repository, lookup, workspace)
-        if not sister_image and current and current.torch == spec.torch:
+        if not sister_image and current and current.torch == sister.torch:
             sister_image = current.of_platform(platform)
         images += [sister_image] if sister_image else []
     return tuple(sorted(images, key=lambda manifest: manifest.platform))
@@ -51,12 +65,12 @@ def join(
 def _today(
     config: Config, sister: ImageSpec, repository: str, lookup: Lookup, workspace: Workspace
 ) -> Manifest | None:
-    """The complete sister with the inputs of today; None if the registry lacks it."""
+    """The sister with the inputs of today; None if the registry lacks it."""
     try:
         locked = lock_image(config, sister, workspace.locks)
     except LockError:
         return None
-    if not locked.lock.complete:
+    if locked.lock.unlocked:
         return None
     name = version(config, plan_image(config, locked, workspace.root))
     target = lookup(f"{repository}:{name}")

@@ -1,4 +1,4 @@
-"""A GPU and a driver -> the image to run on them, and why. Pure but for locks/.
+"""A GPU and a driver -> the image to run on them, and why. Pure.
 
 The answer uses the module that decides at the start of a container,
 scripts/image/runtime/decision.py, so both always agree.
@@ -12,24 +12,22 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
 from torch_images.build.limits import limits
-from torch_images.build.plan import lock_image, plan_image, version
 from torch_images.config.choose import choose
-from torch_images.config.image import ImageSpec, short
+from torch_images.config.image import ImageSpec, options, short
 from torch_images.config.matrix import of_the_project
-from torch_images.config.types import Config, Cuda
+from torch_images.config.types import WITH, Config, Cuda
 from torch_images.errors import UsageError, shown, suggest
 from torch_images.platforms import Platform
 from torch_images.project import project_root
-from torch_images.publish import tag_rules
 from torch_images.publish.drivers import Driver, remedy, unsupported
 from torch_images.publish.gpus import CAVEATS, Gpu, find_gpu
 from torch_images.publish.ledger import State
+from torch_images.publish.tag_rules import floating
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +36,17 @@ class Suggestion:
 
     `image` is its name, see `name`, `local` the name that a build gives it, `id` its identifier.
     `rank` orders those that work: natively, with NVIDIA's compat library, by minor-version
-    compatibility. `needs_compat`: whether it works with that library only. `proof` says in words
-    whether the image was built and verified, `built` whether ever, `tested` whether from the inputs
-    of today; `listed` says whether the catalogue has it. `limits`: what fails on this GPU, or "".
+    compatibility. `compat`: whether the image has that library and uses it there. `proof` says in
+    words whether the image was built and verified, `built` whether ever, `tested` whether from the
+    inputs of today; `listed` says whether the catalogue has it. `limits`: what fails on this GPU,
+    or "".
     """
 
-    image: str
     works: bool
     rank: int
     reason: str
-    needs_compat: bool = False
+    compat: bool = False
+    image: str = ""
     local: str = ""
     id: str = ""
     torch: str = ""
@@ -72,22 +71,29 @@ def pick(
     """Every image that could serve, the best first.
 
     Images that work come first; then those ever built and verified, those in the catalogue, those
-    with the lowest rank, and those for the newest CUDA.
+    with the lowest rank, and those for the newest CUDA. Images with the compat library are only
+    among them where it helps.
 
     `driver` is a version, see drivers.py. `platform` is the host's, see `gpus.host_platform`.
     `compat` is the version of the compat library of a CUDA version for that platform, or "".
     `state` says whether an image is tested. `axes` are as for `candidates`, which may raise.
     """
-    suggestions = []
+    judged: list[tuple[ImageSpec, Suggestion]] = []
     for spec in candidates(config, gpu, platform, state, **axes):
-        library, told = compat(spec.cuda), state(spec)
-        judged = judge(
-            *(spec.cuda, gpu, driver),
-            compat=library,
-            name=name(config, spec, namespace, complete=bool(library)),
-        )
+        verdict = judge(spec.cuda, gpu, driver, compat=compat(spec.cuda))
+        if not verdict.compat:
+            judged.append((spec, verdict))
+            continue
+        own = _axes(axes, spec.cuda, platform) | {"compat": WITH}
+        judged.append((_serving(config, gpu, own, state), verdict))
+        plain = judge(spec.cuda, gpu, driver)
+        judged += [(spec, plain)] if plain.works else []
+    suggestions = []
+    for spec, verdict in judged:
+        told = state(spec)
         suggestion = replace(
-            judged,
+            verdict,
+            image=name(config, spec, namespace),
             local=f"{spec.repository}:{short(config, spec)}",
             id=spec.id,
             torch=spec.torch,
@@ -122,20 +128,25 @@ def candidates(
     for axis in ("variant", "base"):
         if (named := axes.get(axis)) and named not in (known := config.names(axis)):
             raise UsageError(f"unknown {axis} '{shown(named)}'", suggest(named, known))
-    given = {"torch": None, **{axis: named or None for axis, named in axes.items()}}
     specs = []
     refused: list[tuple[Cuda, UsageError]] = []
     for cuda in config.cudas:
         if gpu.architecture.capability not in cuda.targets:
             continue
-        own = {**given, "cuda": cuda.version, "platform": platform.name}
         try:
+            own = _axes(axes, cuda, platform)
             specs.append(_serving(config, gpu, own, state))
         except UsageError as error:
             refused.append((cuda, error))
     if refused and not specs:
         raise max(refused, key=lambda pair: _telling(config, pair[0], axes.get("torch", "")))[1]
     return tuple(sorted(specs, key=lambda spec: Version(spec.cuda.version), reverse=True))
+
+
+def _axes(axes: Mapping[str, str], cuda: Cuda, platform: Platform) -> dict[str, str | None]:
+    """Values of axes for `choose`, with a CUDA version and a platform; "" is the default."""
+    given = {axis: named or None for axis, named in axes.items()}
+    return {"torch": None, **given, "cuda": cuda.version, "platform": platform.name}
 
 
 def _serving(
@@ -182,24 +193,9 @@ def _telling(config: Config, cuda: Cuda, torch: str) -> tuple[bool, bool, Versio
     return has or not torch, cuda.version == config.defaults.cuda, Version(cuda.version)
 
 
-def name(config: Config, spec: ImageSpec, namespace: str, *, complete: bool) -> str:
-    """The name of an image: its most specific floating tag in a registry, if it gets one.
-
-    Else its local tag, such as "torch-cu132:sm120".
-    """
-    tags = tag_rules.earned(config, spec, complete=complete)
-    if not tags:
-        return f"{spec.repository}:{short(config, spec)}"
-    return f"{namespace}/{spec.repository}:{tags[0]}"
-
-
-def immutable(config: Config, spec: ImageSpec, namespace: str, *, root: Path, locks: Path) -> str:
-    """The immutable name in a registry of an image with the inputs of today.
-
-    Raises LockError for an image without locks.
-    """
-    plan = plan_image(config, lock_image(config, spec, locks), root)
-    return f"{namespace}/{spec.repository}:{version(config, plan)}"
+def name(config: Config, spec: ImageSpec, namespace: str) -> str:
+    """The name of an image: its most specific floating tag in a registry."""
+    return f"{namespace}/{spec.repository}:{floating(config, spec)[0]}"
 
 
 def command(image: str) -> str:
@@ -211,28 +207,27 @@ def build_commands(
     config: Config,
     spec: ImageSpec,
     program: str = "./inv",
-    *options: str,
+    *,
     machine: Platform | None = None,
 ) -> dict[str, str]:
-    """The commands that build an image in a clone, with more options, and run the result.
+    """The commands that build an image in a clone, and run the result.
 
     `program` is this project's command as the user calls it. `machine` is the platform that
     builds, which is not named then; without it, the command is for any machine.
     """
-    build = [program, "build", *_arguments(config, spec, machine), *options]
+    build = [program, "build", *_arguments(config, spec, machine)]
     return {
         "build": shlex.join(build),
         "local": command(f"{spec.repository}:{short(config, spec)}"),
     }
 
 
-def _arguments(config: Config, spec: ImageSpec, machine: Platform | None) -> list[str]:
+def _arguments(config: Config, spec: ImageSpec, machine: Platform | None) -> tuple[str, ...]:
     """The options of `./inv build` for an image, without those that equal a default.
 
     The default of the platform is that of the machine.
     """
-    words = iter(spec.arguments)
-    given = {option.removeprefix("--"): value for option, value in zip(words, words, strict=True)}
+    given = spec.axes
     for axis in [axis for axis in given if axis not in ("cuda", "platform")]:
         fewer = {**dict.fromkeys(given), **{a: v for a, v in given.items() if a != axis}}
         with contextlib.suppress(UsageError):
@@ -240,7 +235,7 @@ def _arguments(config: Config, spec: ImageSpec, machine: Platform | None) -> lis
                 del given[axis]
     if spec.platform == machine:
         del given["platform"]
-    return [word for axis, value in given.items() for word in (f"--{axis}", value)]
+    return options(given)
 
 
 def commands(
@@ -249,18 +244,14 @@ def commands(
     image: str,
     *,
     published: bool,
-    needs_compat: bool = False,
     program: str = "./inv",
     machine: Platform | None = None,
 ) -> dict[str, Any]:
     """The command that works now, and its parts. It builds an image that may be unpublished.
 
-    `image` is the name in a registry, `program` as for `build_commands`. With `needs_compat`, the
-    build fails where NVIDIA's server does not give it the compat library. `machine` as for
-    `build_commands`.
+    `image` is the name in a registry, `program` and `machine` as for `build_commands`.
     """
-    options = ("--compat", "required") if needs_compat else ()
-    build = build_commands(config, spec, program, *options, machine=machine)
+    build = build_commands(config, spec, program, machine=machine)
     parts = {"run": command(image), **build}
     now = parts["run"] if published else f"{parts['build']} && {parts['local']}"
     return {"command": now, "published": published, **parts}
@@ -309,7 +300,7 @@ def answer(
         "id": best.id,
         "torch": best.torch,
         "proof": best.proof,
-        "needs_compat": best.needs_compat,
+        "compat": best.compat,
         "why": [
             serving(gpu),
             best.reason,
@@ -333,10 +324,13 @@ def answer(
     }
 
 
-def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, name: str) -> Suggestion:
-    """The choice that the start of an image would make on this GPU."""
+def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str = "") -> Suggestion:
+    """The choice that the start of an image would make on this GPU.
+
+    `compat` is the version of its compat library, "" for an image without one.
+    """
     if problem := unsupported(gpu, driver):
-        return Suggestion(image=name, works=False, rank=0, reason=problem)
+        return Suggestion(works=False, rank=0, reason=problem)
     rules = _rules()
     image = rules.Release(cuda.version, cuda.driver, cuda.floor)
     device = rules.Device(gpu.name, _brand(rules, gpu))
@@ -351,12 +345,9 @@ def judge(cuda: Cuda, gpu: Gpu, driver: str, *, compat: str, name: str) -> Sugge
     reason = rules.sentence(choice, host, image, library)
     if helped and not gpu.named and gpu.architecture.geforce:
         reason += f"; not so on a GeForce: name it, such as {gpu.architecture.geforce[0]}"
-    needs = helped and not rules.choose(host, image, None).works
-    if helped and not needs:
-        reason += "; without that library, it works by minor-version compatibility"
     natively = rules.newer_or_equal(driver, cuda.driver)
     rank = 0 if natively else 1 if helped else 2
-    return Suggestion(image=name, works=choice.works, rank=rank, reason=reason, needs_compat=needs)
+    return Suggestion(works=choice.works, rank=rank, reason=reason, compat=helped)
 
 
 def _brand(rules: Any, gpu: Gpu) -> int:

@@ -4,9 +4,9 @@ The immutable name goes first, with all layers, and must have the built digest i
 before any floating name moves. Each name is one manifest, put last, so an interrupted push leaves
 no partial image; repeating the push sends what is missing.
 
-If an image exists for several platforms, its floating names are those of an index of the published
-ones, or of the image itself while it is the only one. Each push looks for the others after pushing
-its own image, and again after moving a name; so of two concurrent pushes, the last one sees both.
+A floating name that images for several platforms share is that of an index of the published ones,
+or of the image itself while it is the only one. Each push looks for the others after pushing its
+own image, and again after moving a name; so of two concurrent pushes, the last one sees both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 from torch_images.build import labels
 from torch_images.build.plan import ImagePlan, plan_images, version
 from torch_images.config.image import ImageSpec
-from torch_images.config.matrix import sisters
 from torch_images.config.types import Config
 from torch_images.errors import NetworkError, PublishError, PushError, UsageError, VerifyError
 from torch_images.host.engine import Engine
@@ -29,14 +28,14 @@ from torch_images.host.workspace import Workspace
 from torch_images.jsondoc import member, optional
 from torch_images.publish import registry
 from torch_images.publish.index import Index
-from torch_images.publish.joint import join
+from torch_images.publish.joint import join, shared
 from torch_images.publish.tag_rules import (
     STAYS,
     TAKEN,
     Manifest,
     Move,
     TagTarget,
-    earned,
+    floating,
     observed,
     plan_moves,
 )
@@ -75,22 +74,28 @@ class Transfer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preview:
-    """The moves of tagging or pushing: `own` of the image's names, `joint` of an index's.
+class Joint:
+    """An index of an image and its sisters for other platforms, and the moves of its names."""
 
-    `index` contains the image and its sisters; None without sisters. `alone` says whether the image
-    exists for one platform only.
+    index: Index
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """The moves of tagging or pushing: `own` of the image's names, `joint` of names of indexes.
+
+    `alone` says whether no image for another platform shares a name.
     """
 
     own: tuple[Move, ...]
-    joint: tuple[Move, ...] = ()
-    index: Index | None = None
+    joint: tuple[Joint, ...] = ()
     alone: bool = False
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """The move of each name, the most specific first."""
-        return self.own + self.joint
+        """The move of each name, the image's own first."""
+        return self.own + tuple(move for joint in self.joint for move in joint.moves)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,11 +103,9 @@ class Preview:
         return tuple(move.reference for move in self.moves if move.state != STAYS)
 
     @property
-    def index_name(self) -> str:
-        """The most specific name of the index, with its digest; "" without an index."""
-        if not self.index:
-            return ""
-        return f"{self.joint[0].reference}@{self.index.digest}"
+    def indexes(self) -> tuple[str, ...]:
+        """The most specific name of each index, with its digest."""
+        return tuple(f"{one.moves[0].reference}@{one.index.digest}" for one in self.joint)
 
 
 def preview(
@@ -124,23 +127,27 @@ def preview(
     names = observed(config, spec, found, image.report.observed)
     ours = TagTarget.of(info.id, info.created, found)
     moved = partial(plan_moves, namespace=namespace, lookup=lookup)
-    alone = not sisters(config, spec)
-    own = _free(moved(replace(names, floating=()), ours))
-    if alone or not names.floating:
-        return Preview(own=own + moved(replace(names, immutable=""), ours), alone=alone)
-    if not in_registry:
-        waits = "images for several platforms share it, and `invoke push` moves it"
-        return Preview(own=own + moved(replace(names, immutable=""), ours, waits=waits))
-    repository = f"{namespace}/{names.repository}"
-    manifest = _manifest(image, lookup(f"{repository}:{names.immutable}"))
-    manifests = join(
-        *(config, spec, manifest), repository=repository, lookup=lookup, workspace=workspace
-    )
-    tags = replace(names, immutable="")
-    if len(manifests) == 1:
-        return Preview(own=own + moved(tags, replace(ours, manifests=manifests)))
-    index = Index(repository=spec.repository, version=tags.floating[0], manifests=manifests)
-    return Preview(own=own, joint=moved(tags, index.target), index=index)
+    own, joint = _free(moved(replace(names, floating=()), ours)), list[Joint]()
+    groups = shared(config, spec, names.floating)
+    for others, tags in groups.items():
+        floating_names = replace(names, immutable="", floating=tags)
+        if not others:
+            own += moved(floating_names, ours)
+            continue
+        if not in_registry:
+            waits = "images for several platforms share it, and `invoke push` moves it"
+            own += moved(floating_names, ours, waits=waits)
+            continue
+        repository = f"{namespace}/{names.repository}"
+        manifest = _manifest(image, lookup(f"{repository}:{names.immutable}"))
+        first = f"{repository}:{tags[0]}"
+        manifests = join(config, others, manifest, first, lookup=lookup, workspace=workspace)
+        if len(manifests) == 1:
+            own += moved(floating_names, replace(ours, manifests=manifests))
+        else:
+            index = Index(repository=spec.repository, version=tags[0], manifests=manifests)
+            joint.append(Joint(index=index, moves=moved(floating_names, index.target)))
+    return Preview(own=own, joint=tuple(joint), alone=not any(groups))
 
 
 def _free(moves: tuple[Move, ...]) -> tuple[Move, ...]:
@@ -190,7 +197,7 @@ def unpublished(
             return True
         if not held.of_platform(platform):  # the name is taken: nothing can be pushed to it
             return False
-        exact = earned(config, plan.spec, complete=plan.lock.complete)[:1]
+        exact = () if plan.lock.unlocked else floating(config, plan.spec)[:1]
         tagged = [lookup(f"{name.rpartition(':')[0]}:{tag}") for tag in exact]
         return not all(target and target.of_platform(platform) for target in tagged)
 
@@ -229,18 +236,25 @@ def publish(
     for _ in range(_ROUNDS):
         if first[0].changes or done:
             planned = look()
-        floating = [m for m in planned.moves if m.reference != first[0].reference and m.changes]
-        if not floating:
+        moving = [m for m in planned.moves if m.reference != first[0].reference and m.changes]
+        if not moving:
             break
-        if planned.index:
-            push_index(planned.index, floating, engine, run=run, retries=retries, say=say)
-        else:
-            push(digest, floating, engine, retries=retries, transfer=transfer, say=say)
-        done = {**{move.reference: move for move in floating}, **done}
+        push(digest, planned.own[1:], engine, retries=retries, transfer=transfer, say=say)
+        for joint in planned.joint:
+            if any(move.changes for move in joint.moves):
+                push_index(joint.index, joint.moves, engine, run=run, retries=retries, say=say)
+        done = {**{move.reference: move for move in moving}, **done}
         if planned.alone:
             break
-    own = (*first, *(done.get(m.reference, m) for m in planned.own[1:]))
-    return replace(planned, own=own, joint=tuple(done.get(m.reference, m) for m in planned.joint))
+
+    def made(moves: tuple[Move, ...]) -> tuple[Move, ...]:
+        return tuple(done.get(move.reference, move) for move in moves)
+
+    return replace(
+        planned,
+        own=first + made(planned.own[1:]),
+        joint=tuple(replace(joint, moves=made(joint.moves)) for joint in planned.joint),
+    )
 
 
 def push(

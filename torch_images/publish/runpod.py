@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -143,7 +143,7 @@ def _require_pod(config: Config, spec: ImageSpec) -> None:
 def _pod_variant(config: Config, spec: ImageSpec) -> ImageSpec:
     """The image for pods that corresponds to another image, else the default one."""
     pods = {"variant": config.pods.variant, "platform": PLATFORM}
-    same = {"cuda": spec.cuda.name, "base": spec.base.name, "source": spec.source.name}
+    same = {axis: spec.axes[axis] for axis in ("cuda", "base", "source", "compat")}
     same |= {} if spec.source.compiled else {"torch": spec.release.version}
     with contextlib.suppress(UsageError):
         if of_the_project(config, choose(config, **pods, **same)):
@@ -159,10 +159,11 @@ def body(
 ) -> dict[str, Any]:
     """The template of an image, in the form of the API.
 
-    With `geforce`, it allows only machines on which GeForce GPUs work too: compat libraries do not
-    support those. `credentials` is the account's id of credentials for a private registry; without
-    it a template keeps its own. Raises UsageError if the image works on no machine, because an
-    empty list would allow all of them.
+    A template of an image with the compat library allows older machines, too. With `geforce`, it
+    allows only machines on which GeForce GPUs work too: compat libraries do not support those.
+    `credentials` is the account's id of credentials for a private registry; without it a template
+    keeps its own. Raises UsageError if the image works on no machine, because an empty list would
+    allow all of them.
     """
     pods, spec = config.pods, image.spec
     suffix = " geforce" if geforce else ""
@@ -170,7 +171,8 @@ def body(
     if not works_on:
         raise UsageError(
             f"{image.reference} works on none of the hosts that pods.hosts in images.yaml lists",
-            "use an image of an older CUDA version",
+            "use an image of an older CUDA version"
+            + ("" if spec.compat else ", or one with the compat library: --compat"),
         )
     return {
         "name": f"{config.owner}/{spec.repository}:{short(config, spec)}{suffix}",
@@ -204,17 +206,24 @@ def hosts(config: Config, image: PodImage, *, geforce: bool) -> list[str]:
     ]
 
     def works(gpu: Gpu, branch: str) -> bool:
-        return judge(spec.cuda, gpu, f"{branch}.999", compat=image.compat, name="").works
+        return judge(spec.cuda, gpu, f"{branch}.999", compat=image.compat).works
 
     return [cuda for cuda, branch in config.pods.hosts if any(works(g, branch) for g in gpus)]
 
 
 def readme(config: Config, image: PodImage, template: Mapping[str, Any]) -> str:
     """The readme of a template, in Markdown."""
-    facts = "\n".join(table(["", ""], [*image.versions, ("Image", f"`{template['image']}`")]))
+    spec, allowed = image.spec, ", ".join(template["allowedCudaVersions"])
+    older = "it uses NVIDIA's compat library where the driver is older than its CUDA version"
+    if not spec.compat:
+        other = f"{spec.repository}:{short(config, replace(spec, compat=True))}"
+        older = f"the image for older ones, with NVIDIA's compat library, is {other}"
+    rows = [*image.versions, ("Image", f"`{template['image']}`"), ("Machines", f"CUDA {allowed}")]
+    facts = "\n".join(table(["", ""], rows))
     return (
-        f"# {template['name']}\n\n{image.spec.description}.\n\n"
+        f"# {template['name']}\n\n{spec.description}.\n\n"
         f"{facts}\n\n"
+        f"The machines are those that report one of these versions; {older}. "
         f"{image.note}{' ' if image.note else ''}"
         "Each start says which libcuda it uses and why; `cuda-doctor` prints the whole reasoning. "
         f"Files in `{template['mounts']['persistent']['path']}` outlive the pod's restarts.\n\n"

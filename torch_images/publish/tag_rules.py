@@ -2,8 +2,7 @@
 
 The immutable tag names the axes of an image, ends in the hash of its inputs and never moves. The
 floating tags are short. Each only moves forward: to a newer torch, then to inputs of the same or a
-later day. An incomplete image, without all locks or without NVIDIA's compat libraries, gets no
-floating tag, because users of "sm120" expect a complete one.
+later day. An image that is not built from locked inputs alone gets no floating tag.
 
 A floating tag names no platform. It points to an index once images for several platforms exist: see
 joint.py.
@@ -19,7 +18,7 @@ from packaging.version import Version
 
 from torch_images.build.labels import ImageLabels
 from torch_images.config.image import LATEST, ImageSpec, short
-from torch_images.config.matrix import kin
+from torch_images.config.matrix import kin, of_the_project
 from torch_images.config.types import Config
 from torch_images.errors import UsageError, VerifyError
 from torch_images.host.workers import workers
@@ -114,21 +113,14 @@ class Move:
         return self.state in (NEW, MOVES)
 
 
-def earned(config: Config, spec: ImageSpec, *, complete: bool) -> tuple[str, ...]:
-    """The floating tags that an image gets once its checks passed; () for an incomplete image.
+def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
+    """The floating tags that an image gets once its checks passed.
 
     The one source for every promise of a tag: tables, pages, `invoke pick`, and the push itself.
-    """
-    return floating(config, spec) if complete else ()
-
-
-def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
-    """The floating tags of a complete image, the same for each platform.
-
     A tag with a minor version of torch names its newest release. A tag without a version names the
     newest release with an image of these axes in the catalogue, on any platform. Neither names a
-    pre-release, such as a nightly build, which only has the tag with its whole version. "latest" is
-    the image of `invoke build --cuda VERSION` without other options.
+    pre-release, such as a nightly build, which only has the tag with its whole version. Tags of an
+    image with the compat library say so, except "latest", see `_is_latest`.
     """
     name = short(config, replace(spec, platform=AMD64))
     minor = ".".join(spec.torch.split(".")[:2])
@@ -137,8 +129,22 @@ def floating(config: Config, spec: ImageSpec) -> tuple[str, ...]:
     return (
         f"{spec.torch}{end}",
         *([f"{minor}{end}"] if newest_of_minor == spec.torch else []),
-        *([name] if newest == spec.torch else []),
+        *([name] if newest == spec.torch and name != LATEST else []),
+        *([LATEST] if _is_latest(config, spec) else []),
     )
+
+
+def _is_latest(config: Config, spec: ImageSpec) -> bool:
+    """Whether "latest" in a registry is this image on its platform.
+
+    It is the image of `invoke build --cuda VERSION`, with `--compat` if the catalogue lists that
+    one: it starts on more hosts.
+    """
+    plain = replace(spec, compat=False)
+    if short(config, replace(plain, platform=AMD64)) != LATEST:
+        return False
+    listed = of_the_project(config, replace(spec, compat=True))
+    return listed == spec.compat and _newest(config, plain, "") == spec.torch
 
 
 def _newest(config: Config, spec: ImageSpec, prefix: str) -> str:
@@ -176,7 +182,7 @@ def observed(
     return Names(
         repository=spec.repository,
         immutable=labels.version,
-        floating=earned(config, spec, complete=labels.complete),
+        floating=() if labels.unlocked else floating(config, spec),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from packaging.version import Version
 
@@ -47,7 +47,6 @@ def identify(
         lock = carried_lock(reference, engine)
     else:
         lock = image_lock(config, spec, workspace.locks)
-        lock = lock if image_labels.compat else replace(lock, compat=None)
     small = image_labels.compression == Compression.SMALL
     return reference, plan_image(config, locked(spec, lock, small=small), workspace.root)
 
@@ -103,10 +102,10 @@ def _find(config: Config, image: str, engine: Engine) -> str:
         if not tagged or image in engine.tags(image):
             return image
         spec = max(tagged, key=lambda s: Version(s.torch))
-    names = engine.tags(f"{CANDIDATE}:{spec.id}") or engine.tags(f"{spec.repository}:")
     # The floating tag is the shortest, and names the latest of several builds.
-    for name in sorted(names, key=len):
-        if labels.read(engine.inspect(name).labels).id == image:
-            return name
+    for prefix in (f"{CANDIDATE}:{spec.id}", f"{spec.repository}:"):
+        for name in sorted(engine.tags(prefix), key=len):
+            if labels.read(engine.inspect(name).labels).id == image:
+                return name
     words = " ".join(spec.arguments)
     raise UsageError(f"{image} is not built", f"build it first: `invoke build {words}`")

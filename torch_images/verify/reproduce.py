@@ -13,7 +13,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch_images.build import built, labels
@@ -192,14 +192,12 @@ def _is_committed(config: Config, wanted: LockedImage, root: Path) -> bool:
         committed = image_lock(config, wanted.spec, root / "locks")
     except LockError:
         return False
-    same = committed if wanted.lock.compat else replace(committed, compat=None)
-    return same.digest == wanted.lock.digest
+    return committed.digest == wanted.lock.digest
 
 
 def _options(lock: ImageLock, compression: Compression) -> list[str]:
     """The options of a build, besides the image, that lead to the same manifest."""
     options = [] if lock.unlocked else ["--locked"]
-    options.append(f"--compat={'required' if lock.compat else 'off'}")
     if compression is not Compression.FAST:  # earlier revisions lack this option
         options.append(f"--compression={compression}")
     return options

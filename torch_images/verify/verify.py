@@ -101,7 +101,7 @@ def claim(config: Config, plan: ImagePlan, note: str) -> dict[str, Any]:
         "site_packages": f"/opt/venv/lib/python{spec.base.python}/site-packages",
         "labels": labels.write(config, plan),
         "environment": environment(spec, lock),
-        "compat": f"{COMPAT_FOLDER}/{spec.cuda.version}" if lock.compat else "",
+        "compat": f"{COMPAT_FOLDER}/{spec.cuda.version}" if spec.compat else "",
         "compat_note": note,
         "entrypoint": list(ENTRYPOINT),
         "command": [spec.variant.command],
