@@ -68,7 +68,7 @@ def test_the_projects_own_file(config: Config) -> None:
         ("features: [cudnn,", "features: [cuddn,", "which is an unknown feature; did you mean 'cudnn'"),
         ("platforms: [linux/amd64, linux/arm64]", "platforms: [linux/amd64]", "is an unknown platform"),
         ("arm64-gpus: [GH200", "arm64-gpus: [GH20", "is 'GH20', which is not in any list of GPUs; did you"),
-        ("compat: with}", "compat: wit}", "'catalogue[9].compat' is 'wit', which is not a value of compat; did you mean 'with'?"),
+        ("compat: with}", "compat: wit}", "'catalogue[10].compat' is 'wit', which is not a value of compat; did you mean 'with'?"),
         # A key, or a member of a list, is checked as the field beside it says.
         ('  "8.0":', '  "8":', "'architectures.8' is not a compute capability like 9.0"),
         ('BUILD_TEST: "0"', 'A=B: "0"', "'sources.fork.torch-options.A=B' is not the name of an opt"),

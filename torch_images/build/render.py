@@ -27,7 +27,6 @@ from torch_images.config.image import ImageSpec, short
 from torch_images.config.matrix import compat_sister, matrix
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
-from torch_images.fetch.bootstrap import RECIPE
 from torch_images.host import outputs
 from torch_images.layers.constraints import VARIABLES, constraints, project, refusals
 from torch_images.layers.plan import layer_plans, wheel_groups
@@ -35,6 +34,7 @@ from torch_images.locks.debs import DebLock
 from torch_images.locks.image_lock import ImageLock
 from torch_images.locks.sources import SourceLock
 from torch_images.locks.wheels import WheelLock, requirements_text
+from torch_images.oci.layout import BASE_RECIPE
 from torch_images.platforms import AMD64, Platform
 from torch_images.project import PACKAGE
 
@@ -139,7 +139,7 @@ def render(
     return Context(
         id=spec.id,
         files=tuple(files),
-        beneath=(*([] if lock.base.image else [RECIPE]), *keys),
+        beneath=(*([] if lock.base.image else [BASE_RECIPE]), *keys),
         labels=tuple(input_labels(config, spec, lock).items()),
     )
 

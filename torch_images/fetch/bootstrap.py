@@ -34,11 +34,6 @@ from torch_images.locks.debs import DebLock, LockedDeb, changes
 from torch_images.oci import layout as oci
 from torch_images.platforms import AMD64, Platform
 
-# Raise this when the steps below change their output: cached layouts are then made again.
-_STEPS = 5
-# What decides the bytes of a base besides its lock and the options of dpkg.
-RECIPE = f"{_STEPS} {oci.COMPRESSOR}"
-
 # The whole environment of a base.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -226,7 +221,7 @@ def _fetch(base: Base, lock: DebLock, cache: Path, resolver: Resolver) -> Fetche
 
 def _folder(base: Base, lock: DebLock, cache: Path, options: Sequence[str]) -> Path:
     """The folder of a base in the cache, named by a hash over all its inputs."""
-    facts = " ".join((RECIPE, lock.digest, *options))
+    facts = " ".join((oci.BASE_RECIPE, lock.digest, *options))
     return cache / Part.BASES / f"{base.name}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
 

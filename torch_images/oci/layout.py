@@ -54,6 +54,9 @@ _VERSION = f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}"
 # The compressor of layers, which is a part of each of their keys.
 COMPRESSOR = f"{_VERSION} {_QUICK} {_THOROUGH}"
 SMALL_COMPRESSOR = f"{_VERSION} {_SMALL}"
+# What decides the bytes of a base besides its lock and the options of dpkg. Raise the number when
+# fetch/bootstrap.py changes its output: bases are then made again, and images are new.
+BASE_RECIPE = f"5 {COMPRESSOR}"
 
 
 class Effort(enum.Enum):
