@@ -175,4 +175,4 @@ def test_the_verb_records_what_passed(
 
 def test_there_is_nothing_to_record_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     Program(namespace=tasks.namespace).run(["inv", "verify", "x", "--record"], exit=False)
-    assert "--record needs --gpus" in capsys.readouterr().err
+    assert "--record has an effect only with --gpus" in capsys.readouterr().err

@@ -158,7 +158,7 @@ def _free(moves: tuple[Move, ...]) -> tuple[Move, ...]:
             raise PublishError(
                 f"{move.reference} names another image and never moves: {move.reason}",
                 "the inputs are the same, so use that image; to publish a new one, change an input "
-                "(`invoke lock`)",
+                "(`invoke lock --renew`)",
             )
     return moves
 
