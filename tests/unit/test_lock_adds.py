@@ -154,6 +154,16 @@ def test_an_image_gets_just_what_it_lacks(project: Project) -> None:
     assert "another" not in after[f"{RELEASE}.yaml"]
 
 
+def test_an_extra_that_fits_no_torch_is_said_and_changes_nothing(project: Project) -> None:
+    project.add("ext", "1.0", uses=STABLE, requires="torch==2.9.1")
+    project.variant("own", "ext>=1")
+    before = project.locks()
+    done = project.lock("--select", "cu132-torch2.15.0-trixie-own")
+    assert done.returncode == 2
+    assert "variant own cannot be built" in done.stderr.splitlines()[-1]
+    assert project.locks() == before
+
+
 @pytest.mark.parametrize("words", [(), ("--select", "*"), ("--select", f"{PLAIN}*,release-*")])
 def test_a_run_that_fails_changes_nothing(project: Project, words: tuple[str, ...]) -> None:
     """Though its first steps went well."""

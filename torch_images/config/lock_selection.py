@@ -34,7 +34,7 @@ def select(config: Config, pattern: str) -> tuple[dict[str, LockRequest], dict[s
 
     The pattern has globs of the names of kept locks, identifiers of images, in the catalogue or
     not, and whole names of such an image's locks, separated by commas. Raises UsageError if nothing
-    matches.
+    matches, and as `find_image` does.
     """
     requests = _requests(config, locked_images(config))
     tools = [tool_input(name, platform) for name in TOOLS for platform in config.platforms]
@@ -44,8 +44,9 @@ def select(config: Config, pattern: str) -> tuple[dict[str, LockRequest], dict[s
     for word in pattern.split(","):
         if matching := {name: requests[name] for name in requests if fnmatchcase(name, word)}:
             named |= matching
-        elif locks := _of_image(config, word):
-            of_images |= locks
+        elif word.partition("-")[0] in [cuda.short for cuda in config.cudas]:
+            spec = find_image(config, word)
+            of_images |= {item.name: item for item in image_inputs(config, spec)}
         else:
             named |= _of_name(config, word)
     if not named and not of_images:
@@ -61,14 +62,6 @@ def _requests(config: Config, images: Iterable[ImageSpec]) -> dict[str, LockRequ
         requests |= {item.name: item for item in image_inputs(config, spec)}
         sharing.setdefault(facts_input(config, spec).name, []).append(spec)
     return requests | {name: facts_input(config, *specs) for name, specs in sharing.items()}
-
-
-def _of_image(config: Config, word: str) -> dict[str, LockRequest]:
-    """The locks of an image by its identifier; {} for any other word."""
-    with contextlib.suppress(UsageError):
-        spec = find_image(config, word)
-        return {item.name: item for item in image_inputs(config, spec)}
-    return {}
 
 
 def _of_name(config: Config, name: str) -> dict[str, LockRequest]:
