@@ -187,6 +187,21 @@ def test_a_lock_that_is_named_is_resolved_anew(project: Project) -> None:
     assert "triton==3.9.0" in project.locks()[f"{PLAIN}-arm64.txt"]
 
 
+def test_a_variant_follows_a_plain_lock_that_was_renewed(project: Project) -> None:
+    """Its own lock was resolved with other versions than the image would have."""
+    project.variant("own", "ext>=1", fit="optional")
+    project.add("ext", "1.0", uses=STABLE)
+    assert project.lock().returncode == 0
+    done = project.lock("--select", PLAIN)
+    assert done.stdout.splitlines()[:2] == [
+        f"{RUNTIME}: changes",
+        "cu132-torch2.15.0-trixie-own: changes",
+    ]
+    assert project.lock().stdout.startswith("cu132-torch2.15.0-trixie-own: changes\n")
+    assert "triton==3.9.1" in project.locks()[f"{PLAIN}-own.txt"]
+    assert project.lock().stdout.startswith("nothing to add")
+
+
 def test_a_lock_that_was_made_for_something_else_is_replaced(project: Project) -> None:
     project.add("numpy", "2.0")
     project.edit(lambda document: document.update(packages=["numpy"]))
