@@ -69,7 +69,7 @@ def test_a_wheel_whose_hash_differs(
     assert last_line(done) == (
         f"error: typing-extensions {wheel.version} is not the locked file: expected "
         f"sha256:{'0' * 64}, found sha256:{wheel.sha256}; the server has another one; if that "
-        "is intended, run `invoke lock`"
+        "is intended, run `invoke lock --renew --all`"
     )
     assert images(engine) == before
 

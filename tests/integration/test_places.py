@@ -206,7 +206,7 @@ def test_two_nodes(without_gpus: dict[str, str]) -> None:
 @pytest.mark.slow  # it builds an image with vLLM
 def test_vllm_starts_to_serve(without_gpus: dict[str, str], engine: Engine) -> None:
     """Without a GPU it ends where it looks for one; test_vllm.py reads its arguments' names."""
-    built = make_image("--select", "cu130-torch2.13.0-trixie-vllm")
+    built = make_image("--select", "cu130-torch2.14.0-trixie-vllm")
     done = subprocess.run(
         [PLACES / "serve-vllm.sh", "example/model"],
         env={**without_gpus, "IMAGE": built.digest},

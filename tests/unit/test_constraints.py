@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.releases import T130
+from torch_images.build.plan import plan_images
 from torch_images.config.choose import choose
+from torch_images.config.matrix import matrix
+from torch_images.config.release import Fit
 from torch_images.config.types import Config
-from torch_images.layers.constraints import constraints, project, refusals
+from torch_images.layers.constraints import companions, constraints, project, refusals
 from torch_images.locks.image_lock import image_lock
 
 
@@ -51,6 +55,42 @@ def test_what_is_compiled_for_this_torch_is_held_to_the_release_that_fits(
     assert "torchvision" in other
     assert "torchaudio" not in other  # its import ends beside a torch for another minor version
     assert "cuda-python" not in older  # it is locked with vLLM, and fits any torch
+
+
+def test_a_variant_that_pins_another_release_holds_that_one(config: Config, root: Path) -> None:
+    spec = choose(config, variant="vllm")
+    has = {w.name: w.version for w in image_lock(config, spec, root / "locks").all_wheels}
+    held = pins(config, root, variant="vllm")
+    assert {n: v for n, v in held.items() if n in has} == {n: has[n] for n in held if n in has}
+    assert companions(spec)["torchvision"] != held["torchvision"] == has["torchvision"]
+
+
+def test_an_extra_that_is_added_to_facts_changes_no_other_image(config: Config, root: Path) -> None:
+    """Else one more variant makes every image of its release another."""
+    specs = [spec for spec in matrix(config) if spec.release.version == T130]
+    before = {p.spec.id: p.identity for p in plan_images(config, specs, root, root / "locks")}
+
+    def with_fit(fit: Fit) -> dict[str, str]:
+        facts = tuple(replace(f, fits=(*f.fits, fit)) for f in config.facts)
+        more = replace(config, facts=facts)
+        images = [spec for spec in matrix(more) if spec.release.version == T130]
+        return {p.spec.id: p.identity for p in plan_images(more, images, root, root / "locks")}
+
+    fit = Fit(extra="new", wheels=("new==1.0",), reason="it fits", shared=False)
+    assert with_fit(fit) == before
+    shared = with_fit(replace(fit, shared=True))
+    assert shared.keys() == before.keys()
+    assert not {*shared.items()} & {*before.items()}
+
+
+def test_an_image_holds_the_extras_of_its_own(config: Config, root: Path) -> None:
+    """Also those that its facts do not share."""
+    spec = choose(config, variant="recsys")
+    assert spec.release.facts
+    fits = tuple(replace(fit, shared=False) for fit in spec.release.facts.fits)
+    facts = replace(spec.release.facts, fits=fits)
+    alone = replace(spec, release=replace(spec.release, facts=facts))
+    assert companions(alone).keys() == {"fbgemm-gpu", "torchrec"}
 
 
 def test_a_compiled_torch_is_held_by_its_whole_version_and_has_no_companions(

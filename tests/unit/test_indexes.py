@@ -699,7 +699,7 @@ def test_a_wheel_is_fetched_from_its_index(make: Callable[..., StandIn], tmp_pat
         with pytest.raises(LockError) as caught:
             asked.fetch(gone, tmp_path)
         assert str(caught.value) == (
-            f"a locked wheel is not in the index {url} (gone-1-py3-none-any.whl); run `invoke lock`"
+            f"a locked wheel is not in the index {url} (gone-1-py3-none-any.whl); run `invoke lock --renew --all`"
         )
         plan = LayerPlan(title="t", wheels=(locked_there,), python="3.11")
         assert plan.key == replace(plan, wheels=(theirs.locked,)).key  # the same bytes

@@ -222,7 +222,8 @@ def test_select_is_a_glob_over_the_catalogue(config: Config) -> None:
         ({"cuda": "13.0"}, T130),
         ({"cuda": "13.0", "torch": "2.12.1"}, "2.12.1"),
         ({"cuda": "13.0", "torch": "2.12"}, "2.12.1"),
-        ({"cuda": "13.0", "variant": "vllm"}, "2.13.0"),  # the newest that vLLM has wheels for
+        ({"cuda": "13.0", "variant": "vllm"}, "2.14.0"),  # which its extra adds
+        ({"cuda": "13.0", "torch": "2.14", "variant": "vllm"}, "2.14.0"),
         ({"cuda": "13.0", "torch": "2.11", "variant": "vllm"}, "2.11.0"),
         ({"source": "fork"}, "2.12.0a0"),
         ({"source": "fork", "torch": "2.12.0a0"}, "2.12.0a0"),
@@ -248,7 +249,8 @@ def test_which_torch_an_image_has(config: Config, axes: dict[str, str], torch: s
             {"source": "fork", "cuda": "13.2"},
             "source fork is not compiled for CUDA 13.2; it is for",
         ),
-        ({"torch": "2.12.1", "variant": "vllm"}, "; --torch 2.13.0 works"),
+        ({"torch": "2.12.1", "variant": "vllm"}, "; --torch 2.14.0 works"),
+        ({"torch": "2.14.0"}, "CUDA 13.0 has no torch '2.14.0'; variant vllm has it"),
     ],
 )
 def test_a_torch_that_an_image_cannot_have(

@@ -18,18 +18,20 @@ import pytest
 import yaml
 
 from tests.servers import closed_port, web_server
-from tests.unit.test_facts import STABLE, TENSOR, dated, torch
+from tests.unit.test_facts import STABLE, TENSOR, compiled, dated, torch
 from tests.wheels import StandIn, make_wheel
 from torch_images.arch import Capability
 from torch_images.config.edit import with_releases
+from torch_images.config.extras import Extra
 from torch_images.config.release import Facts, Fit
 from torch_images.config.types import Config
 from torch_images.errors import ConfigError
-from torch_images.fetch.newer import held_back, newer, newer_torch
+from torch_images.fetch.newer import held_back, newer, newer_torch, out_of_reach
 from torch_images.fetch.packageindex import PackageIndex
 from torch_images.fetch.update import NEWER, UNCHANGED, Finding
 from torch_images.fetch.upgrade import Plan, kept, own_releases, plan, review
 from torch_images.host.network import Network
+from torch_images.host.runner import Runner
 from torch_images.locks.wheels import LockedWheel, WheelLock
 
 LISTING = b'<a href="redistrib_12.8.0.json">x</a> <a href="redistrib_12.8.9.json">x</a>'
@@ -84,7 +86,9 @@ def test_a_newer_patch_release_of_cuda(config: Config) -> None:
     silent = f"http://127.0.0.1:{closed_port()}"
     with web_server({"/redist/": LISTING, **pages(torch=["2.99.0"])}) as (url, _):
         found, unknown = (
-            list(newer(replace(config, archives=archives), Network(index=f"{url}/simple")))
+            list(
+                newer(replace(config, archives=archives), Network(index=f"{url}/simple"), Runner())
+            )
             for archives in (f"{url}/redist", silent)
         )
     detail = "-> 2.99.0; `invoke lock --upgrade torch` adds it"
@@ -94,6 +98,39 @@ def test_a_newer_patch_release_of_cuda(config: Config) -> None:
     assert found[1:] == [Finding("images.yaml", "CUDA 12.8", "12.8.1", NEWER, detail)]
     assert [(f.name, f.state) for f in unknown[1:]] == [("CUDA 12.8", UNCHANGED)]
     assert unknown[1].detail.startswith("newer ones could not be looked up: ")
+
+
+def test_an_extra_whose_newest_needs_a_torch_that_is_not_listed(
+    config: Config, tmp_path: Path
+) -> None:
+    """VLLM 9 does, and so would every extra beside a torch that is simply newer."""
+    wheels = [
+        with_toolkit(torch(tmp_path, version, TENSOR, STABLE), tmp_path, "13.0.3")
+        for version in ("2.13.0", "2.14.7", "2.99.0")
+    ]
+    wheels += [
+        make_wheel(tmp_path, "cuda-toolkit", "13.0.3"),
+        make_wheel(tmp_path, "cuda-python", "13.1.0"),
+        compiled(tmp_path, "vllm", "0.21.0", b"", "torch==2.13.0"),
+        compiled(tmp_path, "vllm", "9.0", b"", "torch==2.14.7"),
+        compiled(tmp_path, "torchao", "9.0", b"", "torch"),
+    ]
+    with web_server(dated([(wheel, "2026-11-20") for wheel in wheels])) as (url, _):
+        network = Network(index=f"{url}/simple")
+        [found] = out_of_reach(config, ("2.99.0",), network, Runner())
+        more = replace(extra_of(config, "vllm"), torch=(("13.0", ("2.14.7",)),))
+        listed = replace(config, extras=(more,))
+        assert list(out_of_reach(listed, ("2.99.0",), network, Runner())) == []
+    assert (found.lock, found.name, found.version != "none") == ("images.yaml", "vllm", True)
+    assert found.state == NEWER
+    assert found.detail.startswith(
+        "-> 9.0, out of reach: vllm 9.0 needs torch==2.14.7, which images.yaml does not list for "
+        "CUDA 13.0; "
+    )
+
+
+def extra_of(config: Config, name: str) -> Extra:
+    return next(extra for extra in config.extras if extra.name == name)
 
 
 def lock(**versions: str) -> WheelLock:
@@ -246,11 +283,11 @@ def small(root: Path, folder: Path) -> Path:
     return path
 
 
-def with_toolkit(wheel: StandIn, folder: Path) -> StandIn:
-    """The same wheel, which requires CUDA 13.2."""
+def with_toolkit(wheel: StandIn, folder: Path, cuda: str = "13.2.1", *more: str) -> StandIn:
+    """The same wheel, which requires a CUDA toolkit, and more."""
     info = f"torch-{wheel.locked.version}.dist-info"
     text = f"Metadata-Version: 2.1\nName: torch\nVersion: {wheel.locked.version}\n"
-    text += "Requires-Dist: cuda-toolkit==13.2.1\n"
+    text += "".join(f"Requires-Dist: {one}\n" for one in (f"cuda-toolkit=={cuda}", *more))
     with zipfile.ZipFile(io.BytesIO(wheel.data)) as held:
         files = {n: held.read(n) for n in held.namelist() if not n.startswith(info)}
     return make_wheel(
@@ -310,7 +347,7 @@ def test_an_upgrade_is_one_line_and_its_locks(root: Path, tmp_path: Path) -> Non
         other.name,
     ]
     again = upgrade(root, config, wheels)
-    assert (again.returncode, again.stdout) == (0, "\nTo review:\n- nothing is newer\n")
+    assert (again.returncode, again.stdout) == (0, "torch: nothing is newer\n")
 
 
 def test_locks_that_the_catalogue_no_longer_asks_for_are_removed(
@@ -345,19 +382,3 @@ def test_a_release_that_cannot_be_locked_changes_nothing(root: Path, tmp_path: P
     assert "torch's libtorch_cuda.so cannot be read" in done.stderr.splitlines()[-1]
     assert config.read_text() == before
     assert list((tmp_path / "locks").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("--upgrade torhc", "unknown upgrade 'torhc'; did you mean 'torch'?"),
-        ("--upgrade torch --check", "--check and --upgrade exclude each other"),
-        ("--dry-run", "--dry-run shows what --upgrade would do"),
-    ],
-)
-def test_options_that_do_not_go_together(root: Path, words: str, told: str) -> None:
-    command = [sys.executable, "-m", "invoke", "lock", *words.split()]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert told in done.stderr
-    assert len(done.stderr.splitlines()) == 1

@@ -240,7 +240,9 @@ def finding(state: str) -> Finding:
 
 def test_only_what_cannot_be_had_is_an_error() -> None:
     require([finding("unchanged"), finding("newer")])
-    with pytest.raises(LockError, match=r"available: a 1 vanished \(w\); run `invoke lock`"):
+    with pytest.raises(
+        LockError, match=r"available: a 1 vanished \(w\); run `invoke lock --select w`"
+    ):
         require([finding("unchanged"), finding("vanished")])
     with pytest.raises(LockError, match=r"a 1 altered \(w\).* and 2 more; run"):
         require([finding("altered")] * 7)

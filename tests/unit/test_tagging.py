@@ -62,8 +62,8 @@ OURS = TagTarget(digest="sha256:a", torch="2.11.0", created="2026-11-02")
             f"{T130}-pod-compat {M130}-pod-compat pod-compat",
         ),
         ({"platform": "linux/arm64"}, f"{T130} {M130} latest"),
-        # The newest release that vLLM has wheels for is not the newest.
-        ({"variant": "vllm"}, "2.13.0-vllm 2.13-vllm vllm"),
+        # Its extra adds a release, which no other image has.
+        ({"variant": "vllm"}, "2.14.0-vllm 2.14-vllm vllm"),
         # Not in the catalogue: one has no tag of a newer image of its kind that is listed.
         ({"arch": "9.0,12.0"}, f"{T130}-sm90_sm120 {M130}-sm90_sm120 sm90_sm120"),
         ({"torch": "2.13.0", "arch": "9.0"}, "2.13.0-sm90 2.13-sm90"),

@@ -284,6 +284,35 @@ def test_dry_run_changes_nothing(root: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_as_json(root: Path, tmp_path: Path) -> None:
+    words = ("build", "--dry-run", "--json", "--cuda", "13.0", "--source", "fork", "--arch", "12.0")
+    done = invoke(root, *words, DOCKER_HOST="unix:///none", TORCH_IMAGES_CACHE=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    [image] = told["images"]
+    assert image["id"] == "cu130-sm120-fork-trixie-runtime"
+    assert image["compiles"][0].startswith("compiles triton ")
+    assert told["command"][:3] == ["docker", "buildx", "bake"]
+    assert told["disk"] > 10**9
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("matrix --registry ghcr.io/me", "--registry has an effect only with --unpublished"),
+        ("runpod --dry-run", "--dry-run has an effect only with --apply"),
+        ("pick --list --torch 2.13", "--list prints every known GPU; leave --torch out"),
+        ("build --stale --json", "--stale prints a line for each image; leave --json out"),
+        ("test --all --fast", "--all, --fast and --real-source exclude each other"),
+    ],
+)
+def test_an_option_without_effect_is_refused(root: Path, words: str, told: str) -> None:
+    done = invoke(root, *words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {told}")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_the_matrix_says_what_is_proved(root: Path) -> None:
     """Each image by the ledger; --untested leaves the tested ones out."""
     words = ("matrix", "--json", "--select", "cu13*-runtime")

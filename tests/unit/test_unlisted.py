@@ -15,7 +15,7 @@ from torch_images.config.lock_requests import (
     image_inputs,
     locked_images,
 )
-from torch_images.config.lock_selection import inputs, stages
+from torch_images.config.lock_selection import first, inputs, select
 from torch_images.config.release import Fit
 from torch_images.config.selection import find_image
 from torch_images.config.types import Config
@@ -33,8 +33,8 @@ def test_an_unlisted_image_without_locks_says_how_to_lock_it(config: Config, roo
     with pytest.raises(LockError) as caught:
         image_lock(config, spec, root / "locks")
     assert str(caught.value) == (
-        f"{UNLISTED} has no locks: locks/wheel-cu130-torch2.12.1-py313-devel.txt does not exist; "
-        f"it is not one of the project's images; run `invoke lock --select {UNLISTED}` first"
+        f"{UNLISTED} is not locked: locks/wheel-cu130-torch2.12.1-py313-devel.txt does not exist; "
+        f"run `invoke lock --select {UNLISTED}`"
     )
 
 
@@ -44,12 +44,9 @@ def test_its_identifier_selects_its_locks(config: Config) -> None:
     assert {item.name for item in inputs(config, UNLISTED)} == wanted
     both = {item.name for item in inputs(config, f"tools-verify,{UNLISTED}")}
     assert both == wanted | {"tools-verify"}
-    # The variant's wheels keep the versions of the plain lock, so that one comes first.
-    plain, facts, rest = stages(config, UNLISTED)
-    assert [item.name for item in plain] == ["wheel-cu130-torch2.12.1-py313"]
-    assert [item.name for item in facts] == ["release-cu130-torch2.12.1-py313"]
-    assert "wheel-cu130-torch2.12.1-py313-devel" in {item.name for item in rest}
-    with pytest.raises(UsageError, match=r"no lock matches 'cu130-torch2\.12\.1-trixie-devl'"):
+    named, of_images = select(config, f"tools-verify,{UNLISTED}")
+    assert ([*named], {*of_images}) == (["tools-verify"], wanted)
+    with pytest.raises(UsageError, match="unknown variant 'devl'; did you mean 'devel'"):
         inputs(config, "cu130-torch2.12.1-trixie-devl")
 
 
@@ -61,6 +58,15 @@ def test_a_lock_of_its_own_is_selected_by_its_name(config: Config) -> None:
         assert chosen.name == item.name
         assert chosen == item or item.name in listed
     assert "wheel-cu128-torch2.10.0-py311-pod" not in listed
+
+
+def test_what_others_need_comes_first(config: Config) -> None:
+    """The variant's wheels keep the versions of the plain lock, and facts say which they are."""
+    items, steps = list(inputs(config, UNLISTED)), []
+    while items:
+        steps.append({item.name.partition("-")[0] for item in first(items)})
+        items = [item for item in items if item not in first(items)]
+    assert steps == [{"base", "compat", "wheel"}, {"release"}, {"wheel"}]
 
 
 def asked(config: Config, image: str) -> LockRequest:

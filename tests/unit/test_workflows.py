@@ -256,7 +256,8 @@ INV = """\
 echo "inv $*" >>"$CALLS"
 case "$*" in
   "matrix --untested") echo none ;;
-  *"--upgrade all") echo newer >locks/a.txt && printf 'To review:\\n- x\\n' ; exit "${UPGRADE:-0}" ;;
+  *"--upgrade torch") echo "torch: nothing is newer" ; exit "${UPGRADE:-0}" ;;
+  *"--renew --all") echo newer >locks/a.txt && printf 'To review:\\n- x\\n' ; exit "${RENEW:-0}" ;;
   *"--check") echo vanished ; exit "${CHECK:-0}" ;;
   *"--stale"*) echo line >docs/ledger.csv ;;
 esac
@@ -311,7 +312,8 @@ def test_a_night_that_finds_something_opens_a_pull_request(runner: Run, tmp_path
     """Also where one input has vanished, and another could not be asked for."""
     script = scripts("nightly")
     assert runner(script["Check"], CHECK="1").returncode == 1  # not that of tee
-    assert runner(script["Bring in what is newer"], UPGRADE="1").returncode == 1
+    assert runner(script["Add newer releases of torch"], UPGRADE="1").returncode == 1
+    assert runner(script["Bring in what is newer"], RENEW="1").returncode == 1
     done = runner(script["Commit"], BRANCH="locks/update")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "GITHUB_OUTPUT").read_text() == "newer=true\n"
@@ -324,7 +326,9 @@ def test_a_night_that_finds_something_opens_a_pull_request(runner: Run, tmp_path
     calls = (tmp_path / "calls").read_text()
     assert "gh pr create --head locks/update" in calls
     assert calls.endswith("gh workflow run ci.yml --ref locks/update\n")
-    assert "vanished" in (tmp_path / "repository" / "body.md").read_text()
+    body = (tmp_path / "repository" / "body.md").read_text()
+    assert body.startswith("To review:\n- x\n")
+    assert "vanished" in body
     assert (
         runner(script["Say that an input has vanished, or could not be asked for"]).returncode == 1
     )

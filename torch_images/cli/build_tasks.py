@@ -78,6 +78,8 @@ def build(options: Build) -> None:
                 "--stale verifies images of images.yaml as they are",
                 "leave out --torch-source and --unverified",
             )
+        if options.json:
+            raise UsageError("--stale prints a line for each image", "leave --json out")
         _build_stale(config, specs, how, dry_run=options.dry_run)
         return
     images = lock_images(config, specs, workspace.locks)
@@ -85,7 +87,8 @@ def build(options: Build) -> None:
         obtain = not options.dry_run
         images = tuple(with_torch(i, tree, workspace, run, obtain=obtain) for i in images)
     if options.dry_run:
-        print(report.plan(config, images, how, workspace, measure()))
+        planned = report.planned(config, images, how, workspace, measure())
+        print(verb.as_json(planned) if options.json else report.plan(planned))
         return
     platforms = [spec.platform for spec in specs]
     bootstraps = any(spec.base.suite for spec in specs)

@@ -1,4 +1,4 @@
-"""The verb that resolves inputs, reports newer ones, and upgrades to them."""
+"""The verb that adds locks, reports newer inputs, and renews."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch_images.cli.options import Mirror, flag, one_of, option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from torch_images.config.lock_requests import LockRequest
     from torch_images.config.types import Config
@@ -19,74 +20,172 @@ if TYPE_CHECKING:
     from torch_images.fetch.update import Finding
     from torch_images.fetch.upgrade import Plan
 
+    # Locks to write, each with whether facts that are there only gain what they lack.
+    Wanted = tuple[tuple[LockRequest, bool], ...]
+
 T = TypeVar("T")
 _AT_ONCE = 6  # locks; uv asks an index for up to 50 files at once by itself
-_UPGRADES = {"torch": "", "extras": "release-*,wheel-*", "all": "*"}
 
 
 class Lock(Mirror):
     select: str = option(
-        "only locks whose name matches this glob, such as 'base-*' (see locks/)", default="*"
+        "only these: locks by name or glob, such as 'base-*' (see locks/), resolved anew; or an "
+        "image's identifier, for the locks that it lacks"
     )
+    renew: bool = flag("resolve locks anew: all those of --select, or --all")
+    all: bool = flag("every lock", needs="renew")
     check: bool = flag("change nothing; report inputs that are newer, vanished or altered")
     upgrade: str = option(
-        "upgrade torch (edits images.yaml), extras, or all; then lock",
-        parse=one_of(*_UPGRADES),
+        "torch: add its newer releases to images.yaml, and their locks", parse=one_of("torch")
     )
-    dry_run: bool = flag("with --upgrade: show what would change in images.yaml; change nothing")
-    verbose: bool = flag("with --check: list unchanged inputs too")
-    json: bool = flag("with --check: print every input as JSON")
+    dry_run: bool = flag("show what would change in images.yaml; change nothing", needs="upgrade")
+    verbose: bool = flag("list unchanged inputs too", needs="check")
+    json: bool = flag("print every input as JSON", needs="check")
 
 
 @verb.verb(Lock, example="lock --check")
 def lock(options: Lock) -> None:
-    """Resolve every input - wheels, Debian packages, images, tools - into locks/."""
+    """Resolve inputs - wheels, Debian packages, images, tools - into locks/.
+
+    By itself it adds the locks that images.yaml asks for and locks/ lacks. It writes all of them,
+    or none if one fails.
+    """
     from torch_images.errors import UsageError
 
-    if not options.check:
-        verb.require_own_locks(verb.workspace().locks)
-    if options.check and options.upgrade:
-        raise UsageError("--check and --upgrade exclude each other", "give one of them")
-    if options.dry_run and not options.upgrade:
-        raise UsageError("--dry-run shows what --upgrade would do", "add --upgrade, or use --check")
-    if options.upgrade and options.select != "*":
+    if options.verbose and options.json:
+        raise UsageError("--json lists every input anyway", "leave --verbose out")
+    ways = [name for name in ("check", "renew", "upgrade") if getattr(options, name)]
+    if len(ways) > 1:
+        raise UsageError(f"--{ways[0]} and --{ways[1]} exclude each other", "give one of them")
+    if options.upgrade and options.select:
         raise UsageError("--upgrade chooses the locks itself", "leave --select out")
-    if options.upgrade:
-        _upgrade(options.upgrade, options.mirror, dry_run=options.dry_run)
-    elif options.check:
+    if options.renew and bool(options.select) == options.all:
+        raise UsageError("--renew takes either --select or --all", "give one of them")
+    if options.check:
         _check(options)
+        return
+    verb.require_own_locks(verb.workspace().locks)
+    if options.upgrade:
+        _upgrade(options)
+    elif options.renew:
+        pattern = options.select or "*"
+        _write(options.mirror, lambda config, _: _chosen(config, pattern), renews=True)
     else:
-        _resolve(options.select, options.mirror)
+        _write(options.mirror, lambda config, locks: _lacking(config, options.select, locks))
 
 
-def _resolve(select: str, mirror: Sequence[str]) -> None:
-    """Write the locks that match `select`. A lock that fails does not stop the others.
+def _chosen(config: Config, pattern: str) -> Wanted:
+    """All locks that a pattern chooses, to be resolved anew."""
+    from torch_images.config.lock_selection import inputs
 
-    Raises the last error at the end.
+    return tuple((item, False) for item in inputs(config, pattern))
+
+
+def _lacking(config: Config, pattern: str, locks: Path) -> Wanted:
+    """The locks that a pattern names, and those that its images lack; "" means the catalogue."""
+    from torch_images.config.lock_selection import select
+    from torch_images.locks.requested import lacks
+
+    named, of_images = select(config, pattern or "*")
+    if not pattern:
+        named, of_images = {}, named
+    # Builds leave compat libraries out where none are locked, so these are locked by name alone.
+    lacked = (i for i in of_images.values() if not i.compat and lacks(locks, i))
+    return (*((item, False) for item in named.values()), *((item, True) for item in lacked))
+
+
+def _write(
+    mirror: Sequence[str],
+    wanted: Callable[[Config, Path], Wanted],
+    *,
+    plans: Sequence[Plan] = (),
+    notes: Sequence[str] = (),
+    renews: bool = False,
+) -> None:
+    """Resolve the wanted locks, then write all of them, or none if one fails.
+
+    `wanted` is asked again after each step, because facts about a release decide what else an image
+    needs. First prints which images of the catalogue change. `plans` are changes to images.yaml,
+    `notes` are for a reviewer. With `plans` or `renews`, removes the locks that the catalogue does
+    not ask for any more.
     """
+    from torch_images.build.plan import identities
     from torch_images.cli import report
-    from torch_images.config.lock_selection import stages
+    from torch_images.config import edit
+    from torch_images.config.load import load_config
+    from torch_images.config.lock_selection import inputs
+    from torch_images.fetch.upgrade import review
+    from torch_images.host.scratch import scratch
+    from torch_images.locks.draft import draft
+    from torch_images.locks.facts import with_facts
+    from torch_images.project import config_file
+
+    before, workspace, path = verb.config(damaged_ok=True), verb.workspace(), config_file(verb.ROOT)
+    old = text = path.read_text(encoding="utf-8")
+    for one in plans:
+        text = edit.with_releases(text, one.cuda, one.releases)
+    workspace.cache.mkdir(parents=True, exist_ok=True)
+    with scratch(workspace.cache, ".lock-") as room:
+        new, edited = draft(workspace.locks, room), room / path.name
+        edited.write_text(text, encoding="utf-8")
+        loaded = load_config(edited)
+
+        def current() -> Config:
+            return with_facts(loaded, new.folder, damaged_ok=True)
+
+        lines = _resolve(lambda: wanted(current(), new.folder), new.folder, mirror)
+        after = current()
+        if plans or renews:
+            gone = {item.path(new.folder) for item in inputs(before)}
+            gone -= {item.path(new.folder) for item in inputs(after)}
+            for file in sorted(file for file in gone if file.exists()):
+                file.unlink()
+                lines.append(f"{file.stem}: removed")
+        changes = report.changed_images(
+            identities(before, verb.ROOT, workspace.locks),
+            identities(after, verb.ROOT, new.folder),
+        )
+        print("".join(f"{line}\n" for line in changes), end="", flush=True)
+        new.put({path: text} if text != old else {})
+    print("\n".join(lines) or "nothing to add: locks/ has all that images.yaml asks for")
+    if decide := [*review(before, after, plans), *notes]:
+        print("\nTo review:\n" + "\n".join(f"- {line}" for line in decide))
+
+
+def _resolve(wanted: Callable[[], Wanted], folder: Path, mirror: Sequence[str]) -> list[str]:
+    """Write the wanted locks into a folder; a line about each. Raises the last error of a step."""
+    from torch_images.config.lock_selection import first
+
+    lines: dict[str, str] = {}
+    while asked := {item.name: (item, add) for item, add in wanted() if item.name not in lines}:
+        items = first([item for item, _ in asked.values()])
+        done = _resolve_step([asked[item.name] for item in items], folder, mirror)
+        lines |= zip((item.name for item in items), done, strict=True)
+    return list(lines.values())
+
+
+def _resolve_step(
+    asked: Sequence[tuple[LockRequest, bool]], folder: Path, mirror: Sequence[str]
+) -> Sequence[str]:
+    """Write locks that do not need each other, in parallel; a line about each."""
+    from torch_images.cli import report
     from torch_images.fetch.update import resolve_input
     from torch_images.locks.image_lock import update
 
-    workspace = verb.workspace()
-    resolver = _resolver(verb.config(damaged_ok=True), select, mirror)
+    items, adds = [item for item, _ in asked], {item.name: add for item, add in asked}
+    resolver, cache = _resolver(items, mirror), verb.workspace().cache
     errors: list[TorchImagesError] = []
 
     def write(item: LockRequest) -> str:
-        resolved = resolve_input(item, workspace.locks, resolver, workspace.cache)
-        changed = update(item.path(workspace.locks), resolved)
-        return report.locked(item.name, resolved, changed=changed)
+        resolved = resolve_input(item, folder, resolver, cache, add=adds[item.name])
+        return report.locked(item.name, resolved, changed=update(item.path(folder), resolved))
 
-    for number in range(3):
-        # Later stages depend on the locks of earlier ones: see `stages`.
-        items = stages(verb.config(damaged_ok=True), select)[number]
-        # Inspecting a release of torch takes 2 GB of disk, so releases are inspected one by one.
-        at_once = 1 if number == 1 else _AT_ONCE
-        for text in _side_by_side(items, write, errors, at_once=at_once):
-            print(text, flush=True)
+    # Inspecting a release of torch takes 2 GB of disk, so releases are inspected one by one.
+    at_once = 1 if items[0].probe else _AT_ONCE
+    lines = list(_side_by_side(items, write, errors, at_once=at_once, progress="resolved"))
     if errors:
         raise errors[-1]
+    return lines
 
 
 def _check(options: Lock) -> None:
@@ -101,7 +200,8 @@ def _check(options: Lock) -> None:
     from torch_images.fetch.update import check, require
 
     workspace, config = verb.workspace(), verb.config()
-    resolver = _resolver(config, options.select, options.mirror)
+    items = inputs(config, options.select or "*")
+    resolver = _resolver(items, options.mirror)
     findings: list[Finding] = []
     errors: list[TorchImagesError] = []
     with PackageIndex(workspace.network) as index:
@@ -109,12 +209,11 @@ def _check(options: Lock) -> None:
         def look(item: LockRequest) -> tuple[Finding, ...]:
             return check(item, workspace.locks, resolver, workspace.cache, index)
 
-        items = inputs(config, options.select)
         for checked in _side_by_side(items, look, errors, progress="checked"):
             findings += checked
-    if options.select == "*":
+    if not options.select:
         try:
-            findings += newer(config, workspace.network)
+            findings += newer(config, workspace.network, resolver.run)
         except TorchImagesError as error:
             verb.complain("images.yaml", error)
             errors.append(error)
@@ -130,13 +229,13 @@ def _side_by_side(
     work: Callable[[LockRequest], T],
     errors: list[TorchImagesError],
     *,
+    progress: str,
     at_once: int = _AT_ONCE,
-    progress: str = "",
 ) -> Iterator[T]:
     """Apply `work` to each lock in parallel, and yield the results in order.
 
     An error is printed and added to `errors`; the other locks go on. `progress` begins each line
-    of progress on stderr; "" prints none.
+    of progress on stderr.
     """
     from torch_images.errors import TorchImagesError
     from torch_images.host.workers import workers
@@ -150,9 +249,8 @@ def _side_by_side(
         except TorchImagesError as error:
             verb.complain(item.name, error)
             errors.append(error)
-        if progress:
-            took = f"{time.monotonic() - began:.1f} s"
-            verb.say(f"{progress} {next(done)} of {len(items)}: {item.name}, {took}")
+        took = f"{time.monotonic() - began:.1f} s"
+        verb.say(f"{progress} {next(done)} of {len(items)}: {item.name}, {took}")
         return result
 
     with workers(at_once) as pool:
@@ -161,54 +259,21 @@ def _side_by_side(
                 yield result[0]
 
 
-def _upgrade(what: str, mirror: Sequence[str], *, dry_run: bool) -> None:
-    """Upgrade images.yaml and the locks, and print what a reviewer must decide."""
-    from torch_images.config.lock_selection import inputs
-    from torch_images.fetch.upgrade import review
+def _upgrade(options: Lock) -> None:
+    """Bring newer releases of torch into images.yaml, and add their locks."""
+    from fnmatch import fnmatchcase
 
-    before, folder = verb.config(damaged_ok=True), verb.workspace().locks
-    plans, notes = ((), ()) if what == "extras" else _plans(before)
-    if dry_run:
+    plans, notes = _plans(verb.config(damaged_ok=True))
+    if options.dry_run or not plans:
         print("\n".join([*(one.sentence for one in plans), *notes]) or "torch: nothing is newer")
         return
-    if plans:
-        _take(plans, before, mirror)
-    if _UPGRADES[what]:
-        _resolve(_UPGRADES[what], mirror)
-    after = verb.config(damaged_ok=True)
-    gone = {path for item in inputs(before) if (path := item.path(folder)).exists()}
-    gone -= {item.path(folder) for item in inputs(after)}
-    for file in sorted(gone):
-        file.unlink()
-        print(f"{file.stem}: removed")
-    lines = [*review(before, after, plans), *notes] or ["nothing is newer"]
-    print("\nTo review:\n" + "\n".join(f"- {line}" for line in lines))
-
-
-def _take(plans: Sequence[Plan], before: Config, mirror: Sequence[str]) -> None:
-    """Write the new lists of releases, and the locks of the added releases.
-
-    If a release cannot be locked, restores images.yaml and the locks, and raises its error.
-    """
-    from torch_images.config import edit
-    from torch_images.config.lock_selection import inputs
-    from torch_images.project import config_file
-
-    path, folder = config_file(verb.ROOT), verb.workspace().locks
-    old = text = path.read_text(encoding="utf-8")
-    for one in plans:
-        text = edit.with_releases(text, one.cuda, one.releases)
     names = [_names(one.cuda, torch) for one in plans for torch in one.added]
-    there = {item.path(folder) for item in inputs(before)}
-    edit.write(path, text)
-    try:
-        for name in names:
-            _resolve(name, mirror)
-    except BaseException:  # also Ctrl-C
-        edit.write(path, old)
-        for file in {file for name in names for file in folder.glob(name)} - there:
-            file.unlink(missing_ok=True)
-        raise
+
+    def wanted(config: Config, locks: Path) -> Wanted:
+        lacking = _lacking(config, "", locks)
+        return tuple(w for w in lacking if any(fnmatchcase(w[0].name, name) for name in names))
+
+    _write(options.mirror, wanted, plans=plans, notes=notes)
 
 
 def _plans(config: Config) -> tuple[tuple[Plan, ...], tuple[str, ...]]:
@@ -233,14 +298,12 @@ def _names(cuda: str, torch: str) -> str:
     return f"*-cu{cuda.replace('.', '')}-torch{torch}-*"
 
 
-def _resolver(config: Config, select: str, mirror: Sequence[str]) -> Resolver:
-    """A resolver for the locks that match `select`; starts an engine if one of them needs it."""
-    from torch_images.config.lock_selection import inputs
+def _resolver(items: Sequence[LockRequest], mirror: Sequence[str]) -> Resolver:
+    """A resolver for some locks; starts an engine if one of them needs it."""
     from torch_images.fetch.apt import Resolver
     from torch_images.host.runner import Runner
     from torch_images.host.setup import can_bootstrap
 
-    items = inputs(config, select)
     if not can_bootstrap() and any(item.by_apt for item in items):
         verb.engine(bootstraps=True)
     return Resolver(

@@ -13,7 +13,7 @@ from pathlib import Path
 from torch_images.cli import verb
 from torch_images.cli.options import DryRun, Json, Options, flag, option
 from torch_images.cli.program import as_called
-from torch_images.errors import TorchImagesError
+from torch_images.errors import TorchImagesError, UsageError
 
 # Disk in bytes that integration tests need (CONTRIBUTING.md): without slow ones, and with all.
 _DISK, _DISK_OF_ALL = 45 * 10**9, 70 * 10**9
@@ -31,6 +31,8 @@ class Test(Options):
 def test(options: Test) -> None:
     """Lint, check types, and run the tests; all but --fast build and verify real images."""
     verb.require_clone("test")
+    if options.all + options.fast + options.real_source > 1:
+        raise UsageError("--all, --fast and --real-source exclude each other", "give one of them")
     if options.real_source:
         verb.engine(bootstraps=True)
         _run("-m", "pytest", "tests/real", "--verbose", "--durations=10")
@@ -127,7 +129,6 @@ class Docs(Options):
 def docs(options: Docs) -> None:
     """Write the tables in README.md and docs that are generated from images.yaml."""
     from torch_images.cli.tables import PAGES, fill, tables
-    from torch_images.errors import UsageError
 
     verb.require_clone("docs")
     parts = tables(verb.config(), verb.ROOT, verb.workspace().locks)

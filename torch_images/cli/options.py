@@ -27,9 +27,13 @@ def word(text: str, *, unless: str = "") -> Any:
     return dataclasses.field(metadata={"help": text, "kind": str, "unless": unless})
 
 
-def option(text: str, *, default: Any = "", parse: Parse | None = None) -> Any:
-    """An option that takes a value; `text` is its help, `parse` converts the value."""
-    return dataclasses.field(default=default, metadata={"help": text, "kind": str, "parse": parse})
+def option(text: str, *, default: Any = "", parse: Parse | None = None, needs: str = "") -> Any:
+    """An option that takes a value; `text` is its help, `parse` converts the value.
+
+    It has an effect only with the flag or option `needs`, and is refused without it.
+    """
+    metadata = {"help": _needing(text, needs), "kind": str, "parse": parse, "needs": needs}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def several(text: str) -> Any:
@@ -37,9 +41,18 @@ def several(text: str) -> Any:
     return dataclasses.field(default=(), metadata={"help": f"{text}; repeatable", "kind": list})
 
 
-def flag(text: str) -> Any:
-    """A flag; `text` is its help."""
-    return dataclasses.field(default=False, metadata={"help": text, "kind": bool})
+def flag(text: str, *, needs: str = "") -> Any:
+    """A flag; `text` is its help. `needs` as for an option."""
+    metadata = {"help": _needing(text, needs), "kind": bool, "needs": needs}
+    return dataclasses.field(default=False, metadata=metadata)
+
+
+def _needing(text: str, needs: str) -> str:
+    return f"with {_dashed(needs)}: {text}" if needs else text
+
+
+def _dashed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 class _Argument(Argument):
@@ -89,11 +102,12 @@ class Options:
     def of(cls, words: Mapping[str, Any]) -> Self:
         """The options from the values that Invoke parsed; an empty value counts as not given.
 
-        Raises UsageError for a value that an option does not accept.
+        Raises UsageError for a value that an option does not accept, and for an option that has no
+        effect without another one.
         """
         given = {}
         for one in dataclasses.fields(cls):
-            value, name = words.get(one.name), f"--{one.name.replace('_', '-')}"
+            value, name = words.get(one.name), _dashed(one.name)
             if not value and one.default is not dataclasses.MISSING:
                 continue
             value = tuple(value) if isinstance(value, list) else value
@@ -101,6 +115,13 @@ class Options:
                 raise UsageError(f"{name} contains a zero byte", "leave it out")
             parse = one.metadata.get("parse")
             given[one.name] = parse(name, value) if parse else value
+        for one in dataclasses.fields(cls):
+            needs = one.metadata.get("needs", "")
+            if needs and one.name in given and needs not in given:
+                raise UsageError(
+                    f"{_dashed(one.name)} has an effect only with {_dashed(needs)}",
+                    f"add {_dashed(needs)}, or leave it out",
+                )
         return cls(**given)
 
 

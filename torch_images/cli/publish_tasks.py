@@ -132,7 +132,7 @@ class Runpod(Registry, Json):
     )
     geforce: bool = flag("allow only machines on which GeForce GPUs work too")
     apply: bool = flag("create the template, or update the one of its name; needs RUNPOD_API_KEY")
-    dry_run: bool = flag("with --apply: only show what would change")
+    dry_run: bool = flag("only show what would change", needs="apply")
 
 
 @verb.verb(Runpod, example="runpod --image torch-cu130:pod --registry ghcr.io/me")
@@ -159,6 +159,8 @@ def runpod(options: Runpod) -> None:
         differences = changes(template, existing)
         print(report.template(template["name"], existing, differences), file=sys.stderr)
         if options.dry_run:
+            if options.json:
+                print(verb.as_json({"template": template, "changes": differences}))
             return
         identifier = templates.save(template, existing)
         done = {"id": identifier, "template": template, "readme": text}

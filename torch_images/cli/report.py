@@ -34,32 +34,54 @@ if TYPE_CHECKING:  # a build does not need these imports
     from torch_images.verify.verify import VerifyReport
 
 
-def plan(
+def planned(
     config: Config,
     images: Sequence[LockedImage],
     options: BuildOptions,
     workspace: Workspace,
     builder: Builder,
-) -> str:
-    """What a build would do; `builder` is the machine that it is planned for."""
-    lines = []
-    for image in images:
-        wheels, debs = len(image.lock.all_wheels), len(image.lock.all_debs)
-        holds = f"torch {image.spec.torch}, {wheels} wheels, {debs} Debian packages"
-        names = tag.tags(config, plan_image(config, image, workspace.root))
-        lines += [
-            f"would build {image.spec.id}",
-            f"  {holds}, lock {image.lock.digest[:12]}",
-            f"  compat {image.lock.compat_version or 'none'}",
-            f"  tags: {', '.join(names)}",
-            *(f"  {line}" for line in compiling(image, options, builder)),
-        ]
+) -> dict[str, Any]:
+    """What a build would do, as plain data; `builder` is the machine that it is planned for."""
     small = options.compression is Compression.SMALL
-    lines += ["  packs wheel layers as small as possible, which takes long"] if small else []
     command = bake.bake_command((workspace.output / f"{bake.FOLDERS}XXXXXX" / bake.FILE,), options)
-    needed = disk_needed(config, images, small=small)
-    lines.append(f"  disk: about {needed / 1e9:.0f} GB from nothing")
-    return "\n".join([*lines, f"  {shlex.join(command)}"])
+    return {
+        "images": [
+            {
+                "id": image.spec.id,
+                "torch": image.spec.torch,
+                "wheels": len(image.lock.all_wheels),
+                "packages": len(image.lock.all_debs),
+                "lock": f"sha256:{image.lock.digest}",
+                "compat": image.lock.compat_version or None,
+                "tags": list(tag.tags(config, plan_image(config, image, workspace.root))),
+                "compiles": compiling(image, options, builder),
+            }
+            for image in images
+        ],
+        "compression": options.compression,
+        "disk": disk_needed(config, images, small=small),
+        "command": command,
+    }
+
+
+def plan(planned: dict[str, Any]) -> str:
+    """What a build would do, from `planned`."""
+    lines = []
+    for image in planned["images"]:
+        holds = (
+            f"torch {image['torch']}, {image['wheels']} wheels, {image['packages']} Debian packages"
+        )
+        lines += [
+            f"would build {image['id']}",
+            f"  {holds}, lock {image['lock'][7:19]}",
+            f"  compat {image['compat'] or 'none'}",
+            f"  tags: {', '.join(image['tags'])}",
+            *(f"  {line}" for line in image["compiles"]),
+        ]
+    small = planned["compression"] is Compression.SMALL
+    lines += ["  packs wheel layers as small as possible, which takes long"] if small else []
+    lines.append(f"  disk: about {planned['disk'] / 1e9:.0f} GB from nothing")
+    return "\n".join([*lines, f"  {shlex.join(planned['command'])}"])
 
 
 def compiling(image: LockedImage, options: BuildOptions, builder: Builder) -> list[str]:
@@ -239,6 +261,15 @@ def locked(name: str, lock: AnyLock, *, changed: bool) -> str:
         features = f"{len(lock.facts.features)} features"
         return f"{name}: {'; '.join([f'code for {arches}', features, *fits])}, {state}"
     return f"{name}: {len(lock.wheels)} wheels, {lock.size / 1e6:.0f} MB, {state}"
+
+
+def changed_images(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """A line for each image of the catalogue that new locks change, from `plan.identities`."""
+    return [
+        f"{image}: {'changes' if image in after else 'leaves the catalogue'}"
+        for image in before
+        if after.get(image) != before[image]
+    ]
 
 
 def findings(listed: Sequence[Finding], *, every: bool = False) -> str:

@@ -22,7 +22,7 @@ class Matrix(Json):
     unpublished: bool = flag(
         "only images that the registry lacks with today's inputs, with their names"
     )
-    registry: str = option("with --unpublished: registry and owner, such as ghcr.io/me")
+    registry: str = option("registry and owner, such as ghcr.io/me", needs="unpublished")
 
 
 @verb.verb(Matrix, example="matrix --select 'cu130-*' --json")
@@ -91,6 +91,7 @@ def pick(options: Pick) -> None:
     from torch_images.cli import report
     from torch_images.cli.program import called
     from torch_images.config.selection import find_image
+    from torch_images.errors import UsageError
     from torch_images.locks.image_lock import compat_versions
     from torch_images.platforms import native
     from torch_images.publish import ledger
@@ -101,6 +102,9 @@ def pick(options: Pick) -> None:
     config, locks = verb.config(), verb.workspace().locks
     where = verb.namespace(config, options.registry)
     if options.list:
+        others = ("gpu", "driver", "published", "torch", "base", "variant", "platform", "registry")
+        if given := [name for name in others if getattr(options, name)]:
+            raise UsageError("--list prints every known GPU", f"leave --{given[0]} out")
         gpus = known_gpus(config)
         print(verb.as_json({"gpu": gpus}) if options.json else report.gpus(gpus))
         return

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from packaging.version import Version
+
 from torch_images.config.image import ImageSpec
 from torch_images.config.matrix import matrix
 from torch_images.config.types import Config
@@ -49,7 +51,8 @@ def _images(config: Config, root: Path, locks: Path) -> str:
     specs = matrix(config)
     states = ledger.states(config, specs, ledger.read(root), root, locks)
     rows = []
-    for cuda, torch in dict.fromkeys((s.cuda, s.torch) for s in specs):
+    newest = sorted({(s.cuda, s.torch) for s in specs}, key=lambda x: Version(x[1]), reverse=True)
+    for cuda, torch in sorted(newest, key=lambda x: x[0].version):
         images = [s for s in specs if (s.cuda, s.torch) == (cuda, torch)]
         first = images[0]
         tags = dict.fromkeys(tag for s in images for tag in _short(floating(config, s), torch))

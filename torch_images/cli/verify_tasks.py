@@ -16,7 +16,7 @@ class Verify(Image, Json):
         default=(),
         parse=lambda _, words: device_requests(words),
     )
-    record: bool = flag("with --gpus: if all checks pass, record it in docs/ledger.csv")
+    record: bool = flag("if all checks pass, record it in docs/ledger.csv", needs="gpus")
     no_cache: bool = flag("list all machine code again instead of reusing earlier lists")
 
 
@@ -28,7 +28,6 @@ def verify(options: Verify) -> None:
 
     from torch_images.build.build import revision
     from torch_images.cli import report
-    from torch_images.errors import UsageError
     from torch_images.host.runner import Runner
     from torch_images.jobs import measure
     from torch_images.project import LEDGER
@@ -39,8 +38,6 @@ def verify(options: Verify) -> None:
 
     if options.record:
         verb.require_clone("verify --record")
-        if not options.gpus:
-            raise UsageError("--record needs --gpus", "it records what ran on a GPU")
     config, workspace, engine = verb.config(), verb.workspace(), verb.engine()
     reference, plan = identify(config, options.image, workspace, engine)
     verb.say(f"verifying {plan.spec.id}")

@@ -6,7 +6,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
+from packaging.version import Version
+
 from torch_images.arch import Capability
+from torch_images.config.extras import Variant
 from torch_images.config.image import ImageSpec
 from torch_images.config.release import Release
 from torch_images.config.types import (
@@ -24,17 +27,17 @@ from torch_images.platforms import AMD64, Platform, native
 
 
 def releases(
-    config: Config, cuda: Cuda, source: Source, base: Base, platform: Platform = AMD64
+    config: Config, cuda: Cuda, source: Source, base: Base, platform: Platform, *, variant: Variant
 ) -> tuple[Release, ...]:
-    """The releases of torch that images of a source can have, the newest first.
+    """The releases of torch that images of a source and a variant can have, the newest first.
 
-    For a compiled source it is the release whose CUDA libraries it uses; () for a CUDA version that
-    it is not compiled for.
+    These are the CUDA version's, and those that extras of the variant add. For a compiled source it
+    is the release whose CUDA libraries it uses; () for a CUDA version that it is not compiled for.
     """
     if source.compiled:
-        names = tuple(torch for version, torch in source.beside if version == cuda.version)
+        names = [torch for version, torch in source.beside if version == cuda.version]
     else:
-        names = cuda.torch[::-1]
+        names = sorted({*cuda.torch, *variant.torch(cuda.version)}, key=Version, reverse=True)
     return tuple(config.release(cuda, name, base, platform) for name in names)
 
 
@@ -53,9 +56,9 @@ def choose(
     """The image with these values, defaults for the rest; `arch` may list several ("9.0,12.0").
 
     Without `arch` it has code for every architecture of its torch. The default base is the CUDA
-    version's. `torch` is a release, or a minor version for its newest release; the default is the
-    newest release that the image is built with. Neither selects a pre-release. `compat` is WITH or
-    WITHOUT, the default. The default platform is this machine's own, or the first one if
+    version's. `torch` is a release, or a minor version for its newest release that the image is
+    built with; the default is the newest of all these. Neither selects a pre-release. `compat` is
+    WITH or WITHOUT, the default. The default platform is this machine's own, or the first one if
     images.yaml lacks it. Raises UsageError with the reason for an unknown value, an impossible pair
     and an excluded image.
     """
@@ -66,7 +69,7 @@ def choose(
     variant_ = find("variant", config.variants, variant or defaults.variant)
     platform_ = find("platform", config.platforms, platform or default_platform(config).name)
     architectures = _architectures(config, cuda_, arch or "")
-    known = releases(config, cuda_, source_, base_, platform_)
+    known = releases(config, cuda_, source_, base_, platform_, variant=variant_)
     candidates = [
         ImageSpec(
             cuda=cuda_,
@@ -158,16 +161,17 @@ def _meant(
             f"source {source.name} compiles torch {source.torch.version}, not {shown(torch)}",
             "leave --torch out, or use --source wheel",
         )
-    meant = tuple(r for r in known if r.version == torch)
-    meant += tuple(r for r in stable if r.version.startswith(f"{torch}."))
+    exact = tuple(r for r in known if r.version == torch)
+    meant = exact or tuple(r for r in stable if r.version.startswith(f"{torch}."))
     if not meant:
-        others = [c.version for c in config.cudas if torch in c.torch]
-        hint = f"CUDA {' or '.join(others)} has it" if others else ""
+        others = [f"CUDA {c.version}" for c in config.cudas if torch in c.torch]
+        others += [f"variant {v.name}" for v in config.variants if torch in v.torch(cuda.version)]
+        hint = f"{' or '.join(others)} has it" if others else ""
         raise UsageError(
             f"CUDA {cuda.version} has no torch '{shown(torch)}'",
             hint or suggest(torch, (r.version for r in known)),
         )
-    return meant[:1]
+    return meant
 
 
 def _served(config: Config, spec: ImageSpec) -> ImageSpec:

@@ -67,6 +67,8 @@ class Extra(Section, keys={"name": NAME}):
     `fit`: "required" or "optional" for wheels that are compiled for one release of torch; "" for
         others.
     `in_step`: whether all wheels must have the minor version of the first.
+    `torch`: pairs of a CUDA version and releases of torch from the main index that images with the
+        extra can have besides those of the CUDA version.
     `arches`: the architectures that the wheels have code for, such as "9.0"; () for all.
     `replaces`: packages of the plain image that the wheels need in another version.
     `unpack`: the folder to unpack the wheels to, without their requirements; "" to install them.
@@ -86,6 +88,11 @@ class Extra(Section, keys={"name": NAME}):
     ]
     fit: Annotated[str, choice("required or optional", ("required", "optional"))] = ""
     in_step: Annotated[bool, As(Annotated[str, choice("minor", ("minor",))], bool)] = False
+    torch: Annotated[
+        tuple[tuple[str, tuple[str, ...]], ...],
+        pairs(Annotated[str, known("cuda")], Annotated[fields.Pins, FILLED]),
+        FILLED,
+    ] = ()
     arches: Annotated[tuple[fields.ArchName, ...], FILLED] = ()
     replaces: Annotated[tuple[fields.WheelName, ...], FILLED] = ()
     unpack: fields.OwnFolder = ""
@@ -190,6 +197,10 @@ class Variant(Section, keys={"name": NAME}):
             return None
         names = " and ".join(extra.name for extra in self.extras)
         return f"{names} has nothing for CUDA {cuda}, so the variant would add nothing"
+
+    def torch(self, cuda: str) -> tuple[str, ...]:
+        """The releases of torch that its extras add to those of a CUDA version."""
+        return tuple(torch for extra in self.extras for torch in dict(extra.torch).get(cuda, ()))
 
     @property
     def replaces(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -116,24 +117,19 @@ def wheel_input(config: Config, spec: ImageSpec) -> LockRequest:
     )
 
 
-def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
-    """The facts of an image's release of torch.
+def facts_input(config: Config, spec: ImageSpec, *more: ImageSpec) -> LockRequest:
+    """The facts of an image's release of torch; `more` are images of the same release.
 
-    They include the fitting wheels of each extra that the image has, that the catalogue has for
-    that CUDA version, Python and platform, or that known facts are about.
+    They include the fitting wheels of each extra that one of the images has, and of those that
+    known facts are about. New facts are about each extra that the catalogue has for that CUDA
+    version, Python and platform.
     """
     cuda, torch, python = spec.cuda, spec.release.version, spec.base.python
-    pythons = {base.name: base.python for base in config.bases}
-    variants = {variant.name: variant for variant in config.variants}
-    names = {extra.name for extra in spec.variant.extras} | {
-        extra.name
-        for axes in combinations(config)
-        if (axes["cuda"], axes["platform"]) == (cuda.version, spec.platform.name)
-        and pythons.get(axes["base"]) == python
-        and axes["variant"] in variants
-        for extra in variants[axes["variant"]].extras
-    }
-    names |= {fit.extra for fit in spec.release.facts.fits} if spec.release.facts else set()
+    names = {extra.name for image in (spec, *more) for extra in image.variant.extras}
+    if spec.release.facts:
+        names |= {fit.extra for fit in spec.release.facts.fits}
+    else:
+        names |= set(_catalogue_extras(config, spec))
     extras = {x.name: x for x in config.extras if x.name in names and fit_word(x, cuda)}
     words = (fit_word(extra, cuda) for extra in extras.values())
     return LockRequest(
@@ -145,6 +141,17 @@ def facts_input(config: Config, spec: ImageSpec) -> LockRequest:
         within=wheel_input(config, spec).name,
         index=cuda.index(torch),
     )
+
+
+def _catalogue_extras(config: Config, spec: ImageSpec) -> Iterator[str]:
+    """The names of the extras that the catalogue has beside an image's torch, if it fits them."""
+    pythons = {base.name: base.python for base in config.bases}
+    variants = {variant.name: variant for variant in config.variants}
+    own = (spec.cuda.version, spec.platform.name, spec.base.python)
+    for axes in combinations(config):
+        variant = variants.get(axes["variant"])
+        if variant and own == (axes["cuda"], axes["platform"], pythons.get(axes["base"])):
+            yield from (extra.name for extra in variant.extras)
 
 
 def fit_word(extra: Extra, cuda: Cuda) -> str:
@@ -164,7 +171,8 @@ def facts_names(config: Config) -> dict[str, Cuda]:
         for source in config.sources
         for base in config.bases
         for platform in config.platforms
-        for release in releases(config, cuda, source, base, platform)
+        for variant in config.variants
+        for release in releases(config, cuda, source, base, platform, variant=variant)
     }
 
 

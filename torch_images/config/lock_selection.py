@@ -1,15 +1,18 @@
-"""Which lock files a pattern chooses, and the stages in which they are written. Pure."""
+"""Which lock files a pattern chooses, and which of them are written first. Pure."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from torch_images.config.choose import choose, releases
+from torch_images.config.image import ImageSpec
 from torch_images.config.lock_requests import (
     TOOLS,
     LockRequest,
+    facts_input,
     image_inputs,
     locked_images,
     tool_input,
@@ -20,31 +23,45 @@ from torch_images.errors import UsageError, suggest
 
 
 def inputs(config: Config, pattern: str = "*") -> tuple[LockRequest, ...]:
-    """Every kept lock file whose name matches a glob, sorted by name.
-
-    The pattern may have several globs, separated by commas. An identifier of an image, in the
-    catalogue or not, means all its locks; the whole name of a lock may be of such an image, too.
-    Raises UsageError if nothing matches.
-    """
-    images = locked_images(config)
-    requests = {item.name: item for spec in images for item in image_inputs(config, spec)}
-    tools = [tool_input(name, platform) for name in TOOLS for platform in config.platforms]
-    requests |= {item.name: item for item in tools}
-    chosen: dict[str, LockRequest] = {}
-    for word in pattern.split(","):
-        matching = {name: requests[name] for name in requests if fnmatchcase(name, word)}
-        chosen |= matching or _of_image(config, word) or _of_name(config, word)
-    if not chosen:
-        raise UsageError(f"no lock matches '{pattern}'", suggest(pattern, sorted(requests)))
+    """Every lock file that a pattern chooses, sorted by name; see `select`."""
+    named, lacked = select(config, pattern)
+    chosen = lacked | named
     return tuple(chosen[name] for name in sorted(chosen))
 
 
-def _of_image(config: Config, word: str) -> dict[str, LockRequest]:
-    """The locks of an image by its identifier; {} for any other word."""
-    with contextlib.suppress(UsageError):
-        spec = find_image(config, word)
-        return {item.name: item for item in image_inputs(config, spec)}
-    return {}
+def select(config: Config, pattern: str) -> tuple[dict[str, LockRequest], dict[str, LockRequest]]:
+    """The locks that a pattern chooses by their own names, and those of images that it names.
+
+    The pattern has globs of the names of kept locks, identifiers of images, in the catalogue or
+    not, and whole names of such an image's locks, separated by commas. Raises UsageError if nothing
+    matches, and as `find_image` does.
+    """
+    requests = _requests(config, locked_images(config))
+    tools = [tool_input(name, platform) for name in TOOLS for platform in config.platforms]
+    requests |= {item.name: item for item in tools}
+    named: dict[str, LockRequest] = {}
+    of_images: dict[str, LockRequest] = {}
+    for word in pattern.split(","):
+        if matching := {name: requests[name] for name in requests if fnmatchcase(name, word)}:
+            named |= matching
+        elif word.partition("-")[0] in [cuda.short for cuda in config.cudas]:
+            spec = find_image(config, word)
+            of_images |= {item.name: item for item in image_inputs(config, spec)}
+        else:
+            named |= _of_name(config, word)
+    if not named and not of_images:
+        raise UsageError(f"no lock matches '{pattern}'", suggest(pattern, sorted(requests)))
+    return named, of_images
+
+
+def _requests(config: Config, images: Iterable[ImageSpec]) -> dict[str, LockRequest]:
+    """Every lock of some images by its name. Images of one release share its facts."""
+    requests: dict[str, LockRequest] = {}
+    sharing: dict[str, list[ImageSpec]] = {}
+    for spec in images:
+        requests |= {item.name: item for item in image_inputs(config, spec)}
+        sharing.setdefault(facts_input(config, spec).name, []).append(spec)
+    return requests | {name: facts_input(config, *specs) for name, specs in sharing.items()}
 
 
 def _of_name(config: Config, name: str) -> dict[str, LockRequest]:
@@ -53,7 +70,7 @@ def _of_name(config: Config, name: str) -> dict[str, LockRequest]:
         *(config.cudas, config.sources, config.bases, config.platforms, config.variants),
         (WITHOUT, WITH),
     ):
-        for release in releases(config, cuda, source, base, platform):
+        for release in releases(config, cuda, source, base, platform, variant=variant):
             with contextlib.suppress(UsageError):
                 spec = choose(
                     config,
@@ -71,16 +88,13 @@ def _of_name(config: Config, name: str) -> dict[str, LockRequest]:
     return {}
 
 
-def stages(config: Config, pattern: str = "*") -> tuple[tuple[LockRequest, ...], ...]:
-    """`inputs` in three stages: plain wheels, then the facts of releases, then the rest.
+def first(items: Sequence[LockRequest]) -> tuple[LockRequest, ...]:
+    """Those of some requests that need none of the others.
 
-    A request can depend on the locks that earlier stages wrote. Raises UsageError if no name
-    matches in any stage.
+    Facts and the wheels of variants need the plain wheels, and facts decide what variants have.
     """
-    chosen = inputs(config, pattern)
-    plain = {item.within for item in (*inputs(config), *chosen) if item.probe}
     return (
-        tuple(item for item in chosen if item.name in plain),
-        tuple(item for item in chosen if item.probe),
-        tuple(item for item in chosen if item.name not in plain and not item.probe),
+        tuple(item for item in items if not item.within)
+        or tuple(item for item in items if item.probe)
+        or tuple(items)
     )

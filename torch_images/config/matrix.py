@@ -60,7 +60,8 @@ def _listed(config: Config, named: Mapping[str, str]) -> tuple[ImageSpec, ...]:
     newest = choose(config, **axes)
     torches = [newest]
     if named.get("torch") == _EACH:
-        known = releases(config, newest.cuda, newest.source, newest.base, newest.platform)
+        same = (newest.cuda, newest.source, newest.base, newest.platform)
+        known = releases(config, *same, variant=newest.variant)
         stable = (r.version for r in known if not r.prerelease)
         torches = [choose(config, **axes, torch=version) for version in stable]
     if named.get("arch") != _EACH:

@@ -17,11 +17,15 @@ class Fit:
     `extra`: the name of the extra.
     `wheels`: exact requirements, such as "torchvision==0.26.0"; () if nothing fits.
     `reason`: why nothing fits, or the evidence that the wheels do.
+    `shared`: whether pip keeps to these wheels in every image of the release. Those of an extra
+        that was added to a file of facts are for images with the extra only: others must not
+        change.
     """
 
     extra: str
     wheels: tuple[str, ...]
     reason: str
+    shared: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

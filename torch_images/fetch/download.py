@@ -254,7 +254,7 @@ def _get(source: _Source, urls: Sequence[str], path: Path, pinned: Pinned) -> bo
         raise LockError(
             f"{pinned.name} {pinned.version} is not the locked file: expected "
             f"sha256:{pinned.sha256}, found {other}",
-            "the server has another one; if that is intended, run `invoke lock`",
+            "the server has another one; if that is intended, run `invoke lock --renew --all`",
         )
     if not asked:
         raise _unreachable(source)

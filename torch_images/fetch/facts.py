@@ -9,7 +9,7 @@ import json
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from torch_images import fatbin
 from torch_images.arch import Capability, widespread
 from torch_images.config.extras import Extra
 from torch_images.config.indexes import origin
-from torch_images.config.lock_requests import LockRequest, Probe
+from torch_images.config.lock_requests import LockRequest, Probe, fit_word
 from torch_images.config.release import Facts, Fit
 from torch_images.errors import LockError
 from torch_images.fetch.needs import exports, read_needs
@@ -70,12 +70,14 @@ def find_facts(
     cache: Path,
     date: dt.date,
     download: bool = True,
+    add: bool = False,
 ) -> FactsLock:
     """The facts for a request; `plain` is the lock of its release's wheels.
 
     Reuses the facts in `held` about wheels with the same SHA-256. Downloads any other wheel, of
     torch and of extras, because their metadata does not say what they fit. Without `download`,
-    wheels of extras that were not inspected get the reason UNREAD.
+    wheels of extras that were not inspected get the reason UNREAD. With `add`, everything in `held`
+    stays, and only the extras that it lacks are looked for. Other images do not share these.
     Raises NetworkError, DiskError, and LockError for an unreadable wheel, or without `download` for
     a torch that was not inspected.
     """
@@ -94,6 +96,7 @@ def find_facts(
             f"{probe.cuda.version}",
             "name an index in images.yaml that has wheels for this CUDA version only",
         )
+    shared = {fit.extra for fit in held.facts.fits if fit.shared} if held else None
     if held and held.sha256 != wheel.sha256:
         held = None
     cache.mkdir(parents=True, exist_ok=True)
@@ -111,15 +114,41 @@ def find_facts(
         )
         reader = _Reader(torch, {one.sha256: one for one in held.read} if held else {})
         finder = _Finder(item, probe, plain, released, reader, network, run, date)
-        fits = tuple(finder.fit(extra) for extra in probe.extras)
+        had = {*held.request} if held and add else set[str]()
+        lacking = [x for x in probe.extras if fit_word(x, probe.cuda) not in had]
+        fits = tuple(
+            replace(finder.fit(extra), shared=shared is None or extra.name in shared)
+            for extra in lacking
+        )
+    if held and add:
+        return _joined(held, item.request, fits, tuple(reader.asked.values()))
     return FactsLock(
         name=item.name,
         date=date,
         request=item.request,
         sha256=wheel.sha256,
         facts=replace(facts, fits=fits),
-        read=tuple(sorted(reader.asked.values(), key=lambda one: (one.wheel, one.sha256))),
+        read=_ordered(reader.asked.values()),
     )
+
+
+def _joined(
+    held: FactsLock, request: tuple[str, ...], fits: tuple[Fit, ...], read: tuple[Uses, ...]
+) -> FactsLock:
+    """The facts of a file and those of more extras, with the requests for these."""
+    new = {fit.extra for fit in fits}
+    words = {word for word in held.request if word.partition("=")[0] not in new}
+    kept = (fit for fit in held.facts.fits if fit.extra not in new)
+    return replace(
+        held,
+        request=tuple(sorted(words.union(request))),
+        facts=replace(held.facts, fits=tuple(sorted((*kept, *fits), key=lambda fit: fit.extra))),
+        read=_ordered({*held.read, *read}),
+    )
+
+
+def _ordered(read: Iterable[Uses]) -> tuple[Uses, ...]:
+    return tuple(sorted(read, key=lambda one: (one.wheel, one.sha256)))
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class PackageIndex(contextlib.ExitStack):
         if not file or not fetch_url(file.url, path, wheel, self._network):
             raise LockError(
                 f"a locked wheel is not in {_called(wheel.index)} ({wheel.filename})",
-                "run `invoke lock`"
+                "run `invoke lock --renew --all`"
                 + ("" if wheel.index else ", or name an index that has it in UV_DEFAULT_INDEX"),
             )
         return path

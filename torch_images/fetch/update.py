@@ -45,12 +45,15 @@ class Finding:
     detail: str = ""
 
 
-def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Path) -> AnyLock:
+def resolve_input(
+    item: LockRequest, folder: Path, resolver: Resolver, cache: Path, *, add: bool = False
+) -> AnyLock:
     """The lock of a request, resolved with the inputs that its sources have today.
 
     `folder` has the locks, of which `item.within` is read. Facts about files that have not changed
-    are kept, and these files are not downloaded. Raises NetworkError, LockError, BuildError,
-    DiskError, or EngineError if an image is needed and there is no engine.
+    are kept, and these files are not downloaded. With `add`, facts only gain what they lack.
+    Raises NetworkError, LockError, BuildError, DiskError, or EngineError if an image is needed and
+    there is no engine.
     """
     today = dt.datetime.now(dt.UTC).date()
     if item.compat:
@@ -78,7 +81,7 @@ def resolve_input(item: LockRequest, folder: Path, resolver: Resolver, cache: Pa
             date=today,
         )
     if item.probe:
-        return _find(item, folder, resolver, cache, held=_known_facts(item, folder))
+        return _find(item, folder, resolver, cache, held=_known_facts(item, folder), add=add)
     if item.base is None:
         wanted = Requirements(
             name=item.name,
@@ -137,8 +140,10 @@ def require(findings: Iterable[Finding]) -> None:
     if bad:
         names = ", ".join(f"{f.name} {f.version} {f.state} ({f.lock})" for f in bad[:5])
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""  # noqa: PLR2004
+        locks = ",".join(dict.fromkeys(finding.lock for finding in bad))
         raise LockError(
-            f"locked inputs are no longer available: {names}{more}", "run `invoke lock`"
+            f"locked inputs are no longer available: {names}{more}",
+            f"run `invoke lock --select {locks}`",
         )
 
 
@@ -158,6 +163,7 @@ def _find(
     *,
     held: FactsLock | None,
     download: bool = True,
+    add: bool = False,
 ) -> FactsLock:
     """The facts of a release today; see `find_facts`."""
     return find_facts(
@@ -169,6 +175,7 @@ def _find(
         cache=cache,
         date=dt.datetime.now(dt.UTC).date(),
         download=download,
+        add=add,
     )
 
 

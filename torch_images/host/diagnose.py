@@ -32,7 +32,7 @@ _FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
         ),
         LockError,
         "{what} is not the locked wheel: expected {want}, found {got}",
-        "the index serves another file; if that is intended, run `invoke lock`",
+        "the index serves another file; if that is intended, run `invoke lock --renew --all`",
     ),
     (
         (
@@ -41,7 +41,7 @@ _FAILURES: tuple[tuple[str, type[TorchImagesError], str, str], ...] = (
         ),
         LockError,
         "a locked wheel is not in the package index ({what})",
-        "run `invoke lock`, or name an index that has it in UV_DEFAULT_INDEX",
+        "run `invoke lock --renew --all`, or name an index that has it in UV_DEFAULT_INDEX",
     ),
     (
         (

@@ -41,8 +41,9 @@ _PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.+!]+)")
 
 def constraints(spec: ImageSpec, lock: ImageLock) -> str:
     """The text of an image's constraints: a line "name==version" for each package, sorted."""
-    others = companions(spec)
-    versions = {**others, **installed(lock)}
+    others, has = companions(spec), {wheel.name: wheel.version for wheel in lock.all_wheels}
+    # A variant can have another release than the one that fits best: vLLM pins a torchvision.
+    versions = {n: has.get(n, v) for n, v in others.items()} | installed(lock)
     header = _HEADER.format(variables=" ".join(VARIABLES), more=_COMPANIONS if others else "")
     index = spec.cuda.index(spec.release.version)
     if index and (names := [name for name in sorted(versions) if origin(name, index)]):
@@ -89,13 +90,15 @@ def installed(lock: ImageLock) -> dict[str, str]:
 def companions(spec: ImageSpec) -> dict[str, str]:
     """Version by name of the packages that are compiled for this release of torch.
 
-    They are the fitting wheels of extras that are compiled for one release. A compiled torch has
-    none: packages are published for published releases.
+    They are the fitting wheels of extras that are compiled for one release: of the image's, and of
+    those that its facts share. A compiled torch has none: packages are published for published
+    releases.
     """
     if spec.source.compiled or not spec.release.facts:
         return {}
     versions = {}
-    for fit in spec.release.facts.fits:
+    own = {extra.name for extra in spec.variant.extras}
+    for fit in (fit for fit in spec.release.facts.fits if fit.shared or fit.extra in own):
         for requirement in fit.wheels:
             if pinned := _PINNED.fullmatch(requirement):
                 versions[pinned["name"].lower().replace("_", "-")] = pinned["version"]

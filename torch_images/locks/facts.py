@@ -67,6 +67,7 @@ class _Fit(Section, keys={"extra": NAME, "reason": "because"}):
     extra: Name
     wheels: Annotated[Requirements, FILLED] = ()
     reason: str
+    shared: Annotated[bool, As(Annotated[str, choice("no", ("no",))], lambda _: False)] = True
 
 
 _MOST = 999_999_999  # the largest count
@@ -106,7 +107,7 @@ class _File(Section):
     cuda: str
     torch: Annotated[str, AfterValidator(_version)]
     python: str
-    request: Annotated[str, matches(r"[!-~]+(?: [!-~]+)*", "what was asked for")]
+    request: Annotated[tuple[Annotated[str, matches(r"[!-~]+", "what was asked for")], ...], FILLED]
     sha256: _Sha256
     arches: _Arches
     single: tuple[Arch, ...]
@@ -114,7 +115,7 @@ class _File(Section):
         tuple[tuple[str, tuple[Capability, ...]], ...], pairs(_Library, _Arches), FILLED
     ] = ()
     features: tuple[str, ...]
-    extras: Annotated[tuple[_Fit, ...], NAMED]
+    extras: Annotated[tuple[_Fit, ...], NAMED, FILLED] = ()
     read: Annotated[tuple[Uses, ...], NAMED, FILLED] = ()
 
 
@@ -138,7 +139,10 @@ class FactsLock:
 
 
 def format_facts(lock: FactsLock) -> str:
-    """The text of the file: YAML, in a fixed order. JSON strings are valid YAML."""
+    """The text of the file: YAML, in a fixed order. JSON strings are valid YAML.
+
+    One more extra adds lines and changes none.
+    """
     facts = lock.facts
     lacks = {library: [str(arch) for arch in arches] for library, arches in facts.lacks}
     lines = [
@@ -148,18 +152,20 @@ def format_facts(lock: FactsLock) -> str:
         f'cuda: "{facts.cuda}"',
         f"torch: {facts.torch}",
         f'python: "{facts.python}"',
-        f"request: {json.dumps(' '.join(lock.request))}",
+        "request:",
+        *(f"  - {json.dumps(word)}" for word in lock.request),
         f"sha256: {lock.sha256}",
         f"arches: {json.dumps([str(arch) for arch in facts.arches])}",
         f"single: {json.dumps([str(arch) for arch in facts.single])}",
         *([f"lacks: {json.dumps(lacks)}"] if lacks else []),
         f"features: [{', '.join(facts.features)}]",
-        "extras:" if facts.fits else "extras: {}",
+        *(["extras:"] if facts.fits else []),
     ]
     for fit in facts.fits:
         lines.append(f"  {fit.extra}:")
         lines += [f"    wheels: {json.dumps(list(fit.wheels))}"] if fit.wheels else []
         lines.append(f"    because: {json.dumps(fit.reason)}")
+        lines += [] if fit.shared else ['    shared: "no"']
     lines += ["read:"] if lock.read else []
     for one in lock.read:
         lines.append(f"  {one.sha256}:")
@@ -214,10 +220,11 @@ def with_facts(config: Config, folder: Path, *, damaged_ok: bool = False) -> Con
 def check_facts(item: LockRequest, folder: Path, torch: str) -> None:
     """Raise LockError unless the facts of a release exist, and are of the right wheel.
 
-    `torch` is the SHA-256 of its wheel in the lock, in hexadecimal.
+    They may have more extras than requested: other images'. `torch` is the SHA-256 of its wheel in
+    the lock, in hexadecimal.
     """
     lock = read_facts(item.path(folder))
-    if lock.request != item.request:
+    if not {*item.request} <= {*lock.request}:
         had, expected = " ".join(lock.request)[:500], " ".join(item.request)
         problem = f"it was made for {had}, expected {expected}"
     elif lock.sha256 != torch:
@@ -237,13 +244,15 @@ def parse_facts(text: str, name: str) -> FactsLock:
         file = validated(parse(text, f"{name}.yaml"), _File)
     except ConfigError as error:
         raise _damaged(error, name) from None
-    fits = (Fit(extra=f.extra, wheels=f.wheels, reason=f.reason) for f in file.extras)
+    fits = (
+        Fit(extra=f.extra, wheels=f.wheels, reason=f.reason, shared=f.shared) for f in file.extras
+    )
     facts: dict[str, Any] = {each.name: getattr(file, each.name, ()) for each in fields(Facts)}
     facts["fits"] = tuple(fits)
     return FactsLock(
         name=name,
         date=file.date,
-        request=tuple(file.request.split(" ")),
+        request=file.request,
         sha256=file.sha256,
         facts=Facts(**facts),
         read=file.read,

@@ -27,25 +27,22 @@ from torch_images.config.lock_requests import (
     variant_inputs,
     wheel_input,
 )
-from torch_images.config.lock_selection import inputs
 from torch_images.config.types import Config, Tree
 from torch_images.errors import LockError
-from torch_images.locks import complete, grammar
-from torch_images.locks.debs import DebLock, LockedDeb, format_debs, parse_debs, read_debs
+from torch_images.locks import complete, grammar, requested
+from torch_images.locks.debs import DebLock, LockedDeb, format_debs, parse_debs
 from torch_images.locks.facts import FactsLock, check_facts, format_facts, parse_facts
 from torch_images.locks.sources import (
     LockedArchive,
     SourceLock,
     format_sources,
     parse_sources,
-    read_sources,
 )
 from torch_images.locks.wheels import (
     LockedWheel,
     WheelLock,
     format_wheels,
     parse_wheels,
-    read_wheels,
 )
 from torch_images.platforms import AMD64, Platform
 
@@ -175,13 +172,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     """
     _check_there(config, spec, folder)
     base = base_input(spec)
-    debs = _asked_for(base, read_debs(base.path(folder)))
-    if debs.image.rpartition("@")[0] != base.image:
-        raise LockError(
-            f"locks/{base.name}.txt is of image {debs.image or 'none'}, but images.yaml "
-            f"has {base.image or 'none'}",
-            f"run `invoke lock --select {base.name}`",
-        )
+    debs = requested.debs(base, folder)
     python = next((deb.version for deb in debs.debs if deb.name == "python3"), "")
     if python and not python.startswith(f"{spec.base.python}."):
         raise LockError(
@@ -189,7 +180,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
             f"python {spec.base.python} in images.yaml",
             f"correct python of base {spec.base.name}",
         )
-    wheels = _read(wheel_input(config, spec), folder)
+    wheels = requested.wheels(wheel_input(config, spec), folder)
     complete.check_runtime(wheels, spec.cuda.version)
     # Before the variant's wheels: the facts say which of them fit torch.
     _check_facts(config, spec, folder, wheels)
@@ -198,7 +189,7 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
     tools, tool_debs = _beyond(tools_inputs(config, spec), folder, wheels, debs)
     sources: SourceLock | None = None
     if item := source_input(spec):
-        sources = _asked_for(item, read_sources(item.path(folder)))
+        sources = requested.sources(item, folder)
         sources = replace(sources, build=spec.source.build)
         compiled = {tree.name for tree in sources.trees}
         ours = tuple(w for w in wheels.wheels if w.name not in compiled)
@@ -208,12 +199,12 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         beside = tuple(w for w in wheels.wheels if w.name != "torch" and not w.of_cuda)
         tools = replace(tools, wheels=tuple(sorted((*tools.wheels, *beside))))
     item = toolkit_input(config, spec)
-    toolkit = _asked_for(item, read_sources(item.path(folder))) if item else None
+    toolkit = requested.sources(item, folder) if item else None
     lock = ImageLock(
         wheels=kept,
         base=debs,
-        build=_read(tool_input("tools-build", spec.platform), folder),
-        sbom=_read(tool_input("tools-sbom", spec.platform), folder),
+        build=requested.wheels(tool_input("tools-build", spec.platform), folder),
+        sbom=requested.wheels(tool_input("tools-sbom", spec.platform), folder),
         compat=_compat(config, spec, folder),
         extra_wheels=extra_wheels,
         extra_debs=extra_debs,
@@ -221,38 +212,31 @@ def image_lock(config: Config, spec: ImageSpec, folder: Path) -> ImageLock:
         tools=tools,
         tool_debs=tool_debs,
         toolkit=toolkit,
-        unpacked=tuple(_read(item, folder) for item in unpacked_inputs(spec)),
+        unpacked=tuple(requested.wheels(item, folder) for item in unpacked_inputs(spec)),
     )
     _check_complete(lock)
     return lock
 
 
 def _check_facts(config: Config, spec: ImageSpec, folder: Path, wheels: WheelLock) -> None:
-    """Raise LockError unless the facts of an image's torch are those of its wheel and extras.
-
-    For an image outside the catalogue the facts alone would be locked without its extras.
-    """
-    item = facts_input(config, spec)
+    """Raise LockError unless the facts of an image's torch are those of its wheel and extras."""
     torch = next((wheel.sha256 for wheel in wheels.wheels if wheel.name == "torch"), "")
     if not (torch or spec.source.compiled):
         return  # _check_complete names what a published image lacks
     try:
-        check_facts(item, folder, torch)
+        check_facts(facts_input(config, spec), folder, torch)
     except LockError as error:
-        if item in inputs(config):
-            raise
         raise LockError(error.message, f"run `invoke lock --select {spec.id}`") from None
 
 
 def _check_there(config: Config, spec: ImageSpec, folder: Path) -> None:
-    """Raise LockError for missing locks that `invoke lock` writes only on request."""
+    """Raise LockError if an image has not all its locks."""
     items = image_inputs(config, spec)
     missing = [i for i in items if not i.compat and not i.path(folder).exists()]
-    kept = {item.name for item in inputs(config)} if missing else set()
-    if unkept := [item for item in missing if item.name not in kept]:
+    if missing:
         raise LockError(
-            f"{spec.id} has no locks: locks/{unkept[0].path(folder).name} does not exist",
-            f"it is not one of the project's images; run `invoke lock --select {spec.id}` first",
+            f"{spec.id} is not locked: locks/{missing[0].path(folder).name} does not exist",
+            f"run `invoke lock --select {spec.id}`",
         )
 
 
@@ -385,14 +369,14 @@ def _beyond(
     """
     more_wheels = more_debs = None
     if wider[0]:
-        more_wheels = _read(wider[0], folder)
+        more_wheels = requested.wheels(wider[0], folder)
         if wider[0].within:
             complete.same_versions(more_wheels, wheels, wider[0].replaces)
         ours = {name for name in wheels.versions() if name not in wider[0].replaces}
         kept = (w for w in more_wheels.wheels if w.name not in ours and w not in wheels.wheels)
         more_wheels = replace(more_wheels, wheels=tuple(kept))
     if wider[1]:
-        more_debs = _asked_for(wider[1], read_debs(wider[1].path(folder)))
+        more_debs = requested.debs(wider[1], folder)
         added = tuple(d for d in more_debs.debs if d.name not in debs.versions())
         more_debs = replace(more_debs, debs=added)
     return more_wheels, more_debs
@@ -414,27 +398,6 @@ def _compat(config: Config, spec: ImageSpec, folder: Path) -> DebLock | None:
 
 def _read_compat(item: LockRequest, folder: Path) -> DebLock:
     """The lock of a compat package, which pins exactly that."""
-    lock = _asked_for(item, read_debs(item.path(folder)))
+    lock = requested.debs(item, folder)
     complete.check_compat(lock)
-    return lock
-
-
-def _read(item: LockRequest, folder: Path) -> WheelLock:
-    return _asked_for(item, read_wheels(item.path(folder), item.index))
-
-
-def _asked_for(item: LockRequest, lock: _Kind) -> _Kind:
-    """The lock, if it matches its request. Raises LockError."""
-    if not isinstance(lock, SourceLock) and lock.platform != item.platform:
-        raise LockError(
-            f"locks/{item.name}.txt is for {lock.platform}, expected {item.platform}",
-            f"run `invoke lock --select {item.name}`",
-        )
-    if tuple(sorted(lock.request)) != item.request:
-        raise LockError(
-            f"locks/{item.name}.txt is out of step: it was resolved for "
-            f"{' '.join(sorted(lock.request))[:1000] or 'nothing'}, "
-            f"expected {' '.join(item.request)}",
-            f"run `invoke lock --select {item.name}`",
-        )
     return lock

@@ -1,0 +1,53 @@
+"""Locks that are written in one go, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torch_images.errors import LockError
+from torch_images.locks.draft import Draft, draft
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Draft:
+    """A draft that changes one lock, removes one and adds one."""
+    locks, room = tmp_path / "locks", tmp_path / "room"
+    for folder in (locks, room):
+        folder.mkdir()
+    for name in ("a.txt", "b.txt", "c.yaml", "notes.md"):
+        (locks / name).write_text(name)
+    (locks / "a.txt").chmod(0o640)
+    made = draft(locks, room)
+    (made.folder / "a.txt").write_text("new")
+    (made.folder / "b.txt").unlink()
+    (made.folder / "d.txt").write_text("more")
+    return made
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
+
+
+def test_the_locks_become_those_of_the_draft(new: Draft, tmp_path: Path) -> None:
+    config = tmp_path / "images.yaml"
+    config.write_text("old")
+    new.put({config: "edited"})
+    assert content(new.locks) == {
+        "a.txt": "new", "c.yaml": "c.yaml", "d.txt": "more", "notes.md": "notes.md",
+    }  # fmt: skip
+    assert (new.locks / "a.txt").stat().st_mode & 0o777 == 0o640
+    assert config.read_text() == "edited"
+    assert new.changed() == ()
+
+
+def test_nothing_changes_if_one_file_cannot_be_written(new: Draft, tmp_path: Path) -> None:
+    before = content(new.locks)
+    with pytest.raises(FileNotFoundError):
+        new.put({tmp_path / "absent" / "images.yaml": "edited"})
+    assert content(new.locks) == before
+    (new.locks / "d.txt").mkdir()
+    with pytest.raises(LockError, match=r"locks/d\.txt is a folder; move it away"):
+        new.put({})
+    assert content(new.locks) == before

@@ -1,0 +1,270 @@
+"""`lock` adds what is missing, all of it or nothing: the verb, on stand-in indexes."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.servers import web_server
+from tests.symbols import symbols_library
+from tests.unit.test_facts import STABLE, TENSOR, compiled, dated, torch
+from tests.unit.test_newer import small, with_toolkit
+from tests.wheels import StandIn, make_wheel
+
+RUNTIME, RELEASE = "cu132-torch2.15.0-trixie-runtime", "release-cu132-torch2.15.0-py313"
+PLAIN = "wheel-cu132-torch2.15.0-py313"
+
+
+@dataclass
+class Project:
+    """An images.yaml, its locks, and the index that they are resolved with."""
+
+    root: Path
+    folder: Path
+    wheels: list[StandIn] = field(default_factory=list)
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "images.yaml"
+
+    def add(self, name: str, version: str, uses: str = "", requires: str = "") -> None:
+        """Put a wheel into the index: a compiled one if it uses a symbol of torch."""
+        library = symbols_library(uses=[uses], loads=("libcudart.so.13",)) if uses else b""
+        made = make_wheel(self.folder, name, version)
+        if uses or requires:
+            made = compiled(self.folder, name, version, library, requires)
+        self.wheels.append(made)
+
+    def edit(self, change: Callable[[dict[str, Any]], object]) -> None:
+        document = yaml.safe_load(self.config.read_text())
+        change(document)
+        self.config.write_text(yaml.safe_dump(document, default_flow_style=None, sort_keys=False))
+
+    def variant(self, name: str, *wheels: str, **more: Any) -> None:
+        """Add a variant with an extra of the same name to images.yaml and its catalogue."""
+
+        def change(document: dict[str, Any]) -> None:
+            extra = {"description": "d", "wheels": [*wheels], "fit": "required", **more}
+            document.setdefault("extras", {})[name] = extra
+            document["variants"][name] = {"description": "d", "extras": [name]}
+            document["catalogue"].append({"variant": name})
+
+        self.edit(change)
+
+    def locks(self) -> dict[str, str]:
+        return {path.name: path.read_text() for path in (self.folder / "locks").iterdir()}
+
+    def lock(self, *words: str) -> subprocess.CompletedProcess[str]:
+        with web_server(dated([(wheel, "2026-11-20") for wheel in self.wheels])) as (url, _):
+            env = {
+                **os.environ,
+                "NO_COLOR": "1",
+                "UV_DEFAULT_INDEX": f"{url}/simple",
+                "TORCH_IMAGES_CONFIG": str(self.config),
+                "TORCH_IMAGES_CACHE": str(self.folder / "cache"),
+            }
+            env.pop("TORCH_IMAGES_LOCKS", None)
+            command = [sys.executable, "-m", "invoke", "lock", *words]
+            return subprocess.run(
+                command, cwd=self.root, env=env, capture_output=True, text=True, check=False
+            )
+
+
+def whole_torch(folder: Path, version: str) -> StandIn:
+    """A torch that requires what an image must have."""
+    return with_toolkit(torch(folder, version, TENSOR, STABLE), folder, "13.2.1", "triton")
+
+
+@pytest.fixture(scope="module")
+def locked(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """One image for each platform, with all its locks."""
+    folder = tmp_path_factory.mktemp("locked")
+    small(root, folder)
+    for path in (root / "locks").iterdir():
+        if path.name.startswith(("base-trixie.", "base-trixie-arm64.", "tools-")):
+            shutil.copy(path, folder / "locks")
+    made = Project(root, folder, [whole_torch(folder, "2.15.0")])
+    made.add("cuda-toolkit", "13.2.1")
+    made.add("triton", "3.9.0")
+    done = made.lock()
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+@pytest.fixture
+def project(locked: Project, tmp_path: Path) -> Project:
+    """A copy of the project, for which the index has a newer Triton by now."""
+    shutil.copytree(locked.folder, tmp_path, dirs_exist_ok=True)
+    made = Project(locked.root, tmp_path, [*locked.wheels])
+    made.add("triton", "3.9.1")
+    return made
+
+
+def test_what_is_there_stays(project: Project) -> None:
+    before = project.locks()
+    done = project.lock()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "nothing to add: locks/ has all that images.yaml asks for\n"
+    assert project.locks() == before
+
+
+def test_a_new_variant_adds_lines_and_files_and_changes_no_image(project: Project) -> None:
+    """Facts about a release are shared: other images' extras keep what fits them."""
+    project.add("ext", "1.0", uses=STABLE)
+    project.variant("own", "ext>=1")
+    assert project.lock().returncode == 0
+    before = project.locks()
+    project.add("ext", "2.0", uses=STABLE)
+    project.add("other", "1.0", uses=STABLE)
+    project.variant("another", "other>=1")
+    done = project.lock()
+    assert done.returncode == 0, done.stderr
+    assert "changes" not in done.stdout
+    after = project.locks()
+    assert after.keys() - before.keys() == {f"{PLAIN}-another.txt"}
+    changed = [name for name in before if before[name] != after[name]]
+    assert changed == [f"{RELEASE}.yaml"]
+    old, new = (texts[changed[0]].splitlines() for texts in (before, after))
+    lines = [line for line in difflib.ndiff(old, new) if line[0] in "+-"]
+    assert {line[0] for line in lines} == {"+"}
+    assert '+   - "another=other>=1"' in lines
+    assert '    wheels: ["ext==1.0"]' in new
+
+
+def test_an_image_gets_just_what_it_lacks(project: Project) -> None:
+    """By the command that its error names; the catalogue's other new image waits."""
+    project.add("ext", "1.0", uses=STABLE)
+    project.variant("own", "ext>=1")
+    project.variant("another", "absent>=1")
+    before = project.locks()
+    done = project.lock("--select", "cu132-torch2.15.0-trixie-own")
+    assert done.returncode == 0, done.stderr
+    after = project.locks()
+    assert after.keys() - before.keys() == {f"{PLAIN}-own.txt"}
+    assert "another" not in after[f"{RELEASE}.yaml"]
+
+
+def test_an_extra_that_fits_no_torch_is_said_and_changes_nothing(project: Project) -> None:
+    project.add("ext", "1.0", uses=STABLE, requires="torch==2.9.1")
+    project.variant("own", "ext>=1")
+    before = project.locks()
+    done = project.lock("--select", "cu132-torch2.15.0-trixie-own")
+    assert done.returncode == 2
+    assert "variant own cannot be built" in done.stderr.splitlines()[-1]
+    assert project.locks() == before
+
+
+@pytest.mark.parametrize("words", [(), ("--select", f"{PLAIN}*,release-*")])
+def test_a_run_that_fails_changes_nothing(project: Project, words: tuple[str, ...]) -> None:
+    """Though its first steps went well."""
+    project.add("ext", "1.0", uses=STABLE)
+    project.variant("own", "ext>=1")
+    project.edit(lambda d: d["variants"]["own"].update(wheels=["absent"]))
+    before = project.locks()
+    done = project.lock(*words)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "absent was not found" in done.stderr.splitlines()[-1]
+    assert project.locks() == before
+    assert not list((project.folder / "cache").glob(".lock-*"))
+
+
+def test_a_lock_that_is_named_is_resolved_anew(project: Project) -> None:
+    """The images that this changes are named before it is written."""
+    done = project.lock("--select", PLAIN)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{RUNTIME}: changes", f"{PLAIN}: 3 wheels, 0 MB, changed"]
+    assert "triton==3.9.1" in project.locks()[f"{PLAIN}.txt"]
+    assert "triton==3.9.0" in project.locks()[f"{PLAIN}-arm64.txt"]
+
+
+def test_a_variant_follows_a_plain_lock_that_was_renewed(project: Project) -> None:
+    """Its own lock was resolved with other versions than the image would have."""
+    project.variant("own", "ext>=1", fit="optional")
+    project.add("ext", "1.0", uses=STABLE)
+    assert project.lock().returncode == 0
+    done = project.lock("--select", PLAIN)
+    assert done.stdout.splitlines()[:2] == [
+        f"{RUNTIME}: changes",
+        "cu132-torch2.15.0-trixie-own: changes",
+    ]
+    assert project.lock().stdout.startswith("cu132-torch2.15.0-trixie-own: changes\n")
+    assert "triton==3.9.1" in project.locks()[f"{PLAIN}-own.txt"]
+    assert project.lock().stdout.startswith("nothing to add")
+
+
+def test_a_lock_that_was_made_for_something_else_is_replaced(project: Project) -> None:
+    project.add("numpy", "2.0")
+    project.edit(lambda document: document.update(packages=["numpy"]))
+    done = project.lock()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{RUNTIME}: changes\n{RUNTIME}-arm64: changes\n")
+    assert "numpy==2.0" in project.locks()[f"{PLAIN}.txt"]
+
+
+def test_renewing_also_removes_what_the_catalogue_left(project: Project) -> None:
+    """A release of an extra is out for the newer torch, so its image moves there."""
+    project.edit(lambda d: d["cuda"]["13.2"].update(torch=["2.15.0", "2.15.1"]))
+    project.edit(lambda d: d["catalogue"].append({"torch": "2.15.0"}))
+    project.wheels.append(whole_torch(project.folder, "2.15.1"))
+    project.add("ext", "1.0", uses=STABLE, requires="torch==2.15.0")
+    project.variant("own", "ext>=1")
+    assert project.lock().returncode == 0
+    assert f"{PLAIN}-own.txt" in project.locks()
+    project.add("ext", "2.0", uses=STABLE, requires="torch==2.15.1")
+    done = project.lock("--renew", "--select", "release-*,wheel-*")
+    assert done.returncode == 0, done.stderr
+    assert "cu132-torch2.15.0-trixie-own: leaves the catalogue" in done.stdout
+    assert f"{PLAIN}-own: removed" in done.stdout
+    locks = project.locks()
+    assert f"{PLAIN}-own.txt" not in locks
+    assert "ext==2.0" in locks["wheel-cu132-torch2.15.1-py313-own.txt"]
+    assert "triton==3.9.1" in locks[f"{PLAIN}.txt"]
+    assert (
+        "- CUDA 13.2, torch 2.15.1, Python 3.13, linux/amd64: own none -> ext==2.0" in done.stdout
+    )
+
+
+def test_an_extra_brings_a_patch_release_of_torch(project: Project) -> None:
+    """As vLLM does, which requires one torch exactly; no other image gets it."""
+    project.wheels.append(whole_torch(project.folder, "2.14.9"))
+    project.add("ext", "1.0", uses=STABLE, requires="torch==2.14.9")
+    project.variant("own", "ext>=1", torch={"13.2": ["2.14.9"]})
+    done = project.lock()
+    assert done.returncode == 0, done.stderr
+    locks = project.locks()
+    assert "ext==1.0" in locks["wheel-cu132-torch2.14.9-py313-own.txt"]
+    assert f"{PLAIN}-own.txt" not in locks
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--json", "--json has an effect only with --check; add --check, or leave it out"),
+        ("--verbose", "--verbose has an effect only with --check"),
+        ("--dry-run", "--dry-run has an effect only with --upgrade"),
+        ("--all", "--all has an effect only with --renew"),
+        ("--renew", "--renew takes either --select or --all"),
+        ("--renew --all --select x", "--renew takes either --select or --all"),
+        ("--renew --all --check", "--check and --renew exclude each other"),
+        ("--upgrade torch --check", "--check and --upgrade exclude each other"),
+        ("--upgrade torch --select x", "--upgrade chooses the locks itself"),
+        ("--upgrade torhc", "unknown upgrade 'torhc'; did you mean 'torch'?"),
+        ("--check --json --verbose", "--json lists every input anyway"),
+    ],
+)
+def test_options_that_do_not_go_together(root: Path, words: str, told: str) -> None:
+    command = [sys.executable, "-m", "invoke", "lock", *words.split()]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
